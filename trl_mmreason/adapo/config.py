@@ -1,0 +1,105 @@
+"""Settings of AdaPO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trl import GRPOConfig
+
+EVALUATION_PROMPT = (
+    "There might be an error in the solution, please evaluate the previous solution and provide a final answer."
+)
+
+
+@dataclass
+class AdaPOConfig(GRPOConfig):
+    """`GRPOConfig` with the adaptive reward model, the KL coefficient of each turn and the filters of AdaPO.
+
+    Defaults are the paper's (Table 4), but for the signs of `k_01` and `k_11`, which its table prints the other way
+    round than Eq. 4 and the text.
+
+    Attributes:
+        evaluation_prompt: what the user says after the first answer; `None` trains one turn, whose answer then counts
+            as both.
+        base_correct: R_base+, reward of a right second answer before adaptation.
+        base_incorrect: R_base−, reward of a wrong second answer before adaptation.
+        k_01: K01 ≥ 0 (Eq. 4); correcting pays more where the group often errs.
+        k_11: K11 ≤ 0 (Eq. 3); keeping a right answer pays more where the group seldom errs.
+        k_10: K10 ≥ 0 (Eq. 5).
+        k_00: K00 ≤ 0 (Eq. 5).
+        threshold: θ, the error rate above which a question is in the correction state.
+        kl_scale: λ of Eq. 7–8; 0 gives both turns the coefficient `beta`.
+        beta: β_base of Eq. 7–8; TRL's own default is 0.
+        use_bias_correction_kl: off, as the paper's "low variance KL" is plain k3; TRL's own default is on.
+        filter_zero_advantage: groups whose kept trajectories all have the same reward take part in nothing (A.2).
+        filter_truncated: trajectories with an answer that hit the length limit take part in nothing (A.2).
+    """
+
+    evaluation_prompt: str | None = field(
+        default=EVALUATION_PROMPT, metadata={"help": "The user's second turn; None for one turn."}
+    )
+    base_correct: float = field(default=1.0, metadata={"help": "Base reward of a right second answer."})
+    base_incorrect: float = field(default=-1.0, metadata={"help": "Base reward of a wrong second answer."})
+    k_01: float = field(default=1.0, metadata={"help": "K of wrong -> right, >= 0."})
+    k_11: float = field(default=-1.0, metadata={"help": "K of right -> right, <= 0."})
+    k_10: float = field(default=0.5, metadata={"help": "K of right -> wrong, >= 0."})
+    k_00: float = field(default=-0.5, metadata={"help": "K of wrong -> wrong, <= 0."})
+    threshold: float = field(default=0.6, metadata={"help": "Error rate at which correction outweighs keeping."})
+    kl_scale: float = field(default=0.01, metadata={"help": "Scale of the adaptive part of the KL coefficients."})
+    beta: float = field(default=0.001, metadata={"help": "Base KL coefficient of both turns."})
+    use_bias_correction_kl: bool = field(
+        default=False, metadata={"help": "Multiply the KL by the importance ratio, as TRL does by default."}
+    )
+    filter_zero_advantage: bool = field(
+        default=True, metadata={"help": "Drop groups whose kept trajectories all have the same reward."}
+    )
+    filter_truncated: bool = field(
+        default=True, metadata={"help": "Drop trajectories with an answer that hit the length limit."}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_signs()
+        self._check_ranges()
+        if self.kl_scale > 0 and self.beta == 0:
+            raise ValueError(
+                f"AdaPOConfig: kl_scale={self.kl_scale} scales a KL term, but beta=0 leaves out the reference model "
+                "that it needs. Set beta > 0, or kl_scale=0."
+            )
+        if self.mask_truncated_completions:
+            raise ValueError(
+                "AdaPOConfig: mask_truncated_completions=True looks at the end of the second answer only. Use "
+                "filter_truncated=True, which looks at both."
+            )
+
+    def _check_signs(self) -> None:
+        for name, sign in (("k_01", 1), ("k_11", -1), ("k_10", 1), ("k_00", -1)):
+            value = getattr(self, name)
+            if value * sign < 0:
+                bound = ">= 0" if sign > 0 else "<= 0"
+                raise ValueError(
+                    f"AdaPOConfig: {name}={value} is out of range, expected {name} {bound} (Eq. 3-5 of the paper; its "
+                    "Table 4 prints the signs of k_01 and k_11 the wrong way round)."
+                )
+
+    def _check_ranges(self) -> None:
+        if not 0 <= self.threshold <= 1:
+            raise ValueError(f"AdaPOConfig: threshold={self.threshold} is out of range, expected 0 <= threshold <= 1.")
+        if self.kl_scale < 0:
+            raise ValueError(f"AdaPOConfig: kl_scale={self.kl_scale} is out of range, expected kl_scale >= 0.")
+        # Each reward is linear in P, so its extremes over [0, 1] lie at the ends.
+        ends = {
+            "k_01": [self.base_correct + self.k_01 * (p - self.threshold) for p in (0, 1)],
+            "k_11": [self.base_correct + self.k_11 * (p - self.threshold) for p in (0, 1)],
+            "k_10": [self.base_incorrect + self.k_10 * p for p in (0, 1)],
+            "k_00": [self.base_incorrect + self.k_00 * p for p in (0, 1)],
+        }
+        for name, (at_zero, at_one) in ends.items():
+            positive = name.endswith("1")
+            if not (min(at_zero, at_one) > 0 if positive else max(at_zero, at_one) < 0):
+                base, sign = ("base_correct", "positive") if positive else ("base_incorrect", "negative")
+                raise ValueError(
+                    f"AdaPOConfig: {name}={getattr(self, name)} with {base}={getattr(self, base)} and "
+                    f"threshold={self.threshold} gives rewards from {at_zero:g} (P = 0) to {at_one:g} (P = 1), expected "
+                    f"{sign} ones for every P in [0, 1]. Bring {name} closer to 0 or {base} further from it."
+                )

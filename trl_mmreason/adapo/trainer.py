@@ -1,0 +1,161 @@
+"""AdaPO on top of GRPO."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..evaluation.metrics import two_turn_metrics
+from ..grading import Grader
+from ..grpo import GroupGRPOTrainer, GroupOutcome
+from .config import AdaPOConfig
+from .objective import adaptive_rewards, error_rate, informative_groups, kl_coefficients
+
+# A trajectory of type i→j is graded 2i + j, and TRUNCATED more when an answer hit the length limit.
+TRUNCATED = 4
+
+
+class AdaPOTrainer(GroupGRPOTrainer):
+    """Trains a policy to answer, to check its answer and to answer again, as AdaPO does.
+
+    Args:
+        model: path or id of a checkpoint, or a model.
+        args: an `AdaPOConfig`.
+        train_dataset: rows with `prompt`, `images` and `answer`, optionally `choices` (letter → text).
+        grader: decides whether an answer is right; `Grader()` by default.
+        reward_funcs: further reward functions, which are added to AdaPO's reward; `args.reward_weights` then weighs
+            AdaPO's first.
+        **kwargs: whatever `trl.GRPOTrainer` takes, by keyword.
+    """
+
+    _tag_names = ["trl", "trl-mmreason", "adapo"]
+    _name = "AdaPO"
+    _paper = {
+        "title": "A Rolling Stone Gathers No Moss: Adaptive Policy Optimization for Stable Self-Evaluation in Large "
+        "Multimodal Models",
+        "id": "2508.09155",
+        "citation": textwrap.dedent("""\
+            @inproceedings{wang2026adapo,
+                title        = {{A Rolling Stone Gathers No Moss: Adaptive Policy Optimization for Stable Self-Evaluation in Large Multimodal Models}},
+                author       = {Wenkai Wang and Hongcan Guo and Zheqi Lv and Shengyu Zhang},
+                year         = 2026,
+                booktitle    = {Proceedings of the AAAI Conference on Artificial Intelligence},
+                volume       = 40,
+                number       = 40,
+                doi          = {10.1609/aaai.v40i40.40656},
+                eprint       = {arXiv:2508.09155},
+            }"""),  # noqa: E501
+    }
+
+    args: AdaPOConfig
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        args: AdaPOConfig | None = None,
+        grader: Grader | None = None,
+        reward_funcs: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if args is None:
+            args = AdaPOConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-AdaPO")
+        self.grader = grader or Grader()
+        extra = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs] if reward_funcs else []
+        super().__init__(model, args=args, reward_funcs=[self.adapo, *extra], followup=args.evaluation_prompt, **kwargs)
+
+    def adapo(
+        self,
+        completions: list,
+        completion_ids: list,
+        answer: list,
+        choices: list | None = None,
+        **kwargs: Any,
+    ) -> list[float | None]:
+        """TRL reward function: the type of each trajectory as a number; `score_groups` makes rewards of them."""
+        choices = choices or [None] * len(answer)
+        turns = [[m["content"] for m in completion if m["role"] == "assistant"] for completion in completions]
+        grade = self.grader.grade_batch
+        first = grade(_items([texts[0] for texts in turns], answer, choices))
+        if self.followup is None:
+            second = first
+        else:  # an answer that was never given is not right
+            second = grade(_items([texts[1] if len(texts) > 1 else "" for texts in turns], answer, choices))
+        ended = [ids[-1] in self.eos_token_ids for ids in completion_ids]
+        return [
+            None if i.correct is None or j.correct is None else 2 * i.correct + j.correct + TRUNCATED * (not end)
+            for i, j, end in zip(first, second, ended, strict=True)
+        ]
+
+    def score_groups(self, rewards: Tensor) -> GroupOutcome:
+        """Adaptive rewards, KL coefficients and filters from the gathered types (column 0)."""
+        args = self.args
+        graded = self.in_groups(~rewards[:, 0].isnan())
+        types = self.in_groups(rewards[:, 0].nan_to_num().long())
+        truncated, first, second = types >= TRUNCATED, (types // 2 % 2).bool(), (types % 2).bool()
+        keep = graded & ~truncated if args.filter_truncated else graded
+
+        shared = {"k_01": args.k_01, "k_11": args.k_11, "threshold": args.threshold}
+        adaptive = adaptive_rewards(
+            first,
+            second,
+            keep,
+            base_correct=args.base_correct,
+            base_incorrect=args.base_incorrect,
+            k_10=args.k_10,
+            k_00=args.k_00,
+            **shared,
+        )
+        errors = error_rate(first, keep)
+        betas = torch.stack(kl_coefficients(errors, beta=args.beta, kl_scale=args.kl_scale, **shared), dim=1)
+
+        rewards = rewards.clone()
+        rewards[:, 0] = adaptive.flatten()
+        rewards[~keep.flatten()] = torch.nan
+        total = (rewards * self.reward_weights.to(rewards)).nansum(dim=1).masked_fill(~keep.flatten(), torch.nan)
+        informative = informative_groups(self.in_groups(total)) if args.filter_zero_advantage else keep.sum(dim=1) >= 2
+        self._log_types(first[graded], second[graded])
+        self._log_groups(
+            errors,
+            betas,
+            ungraded=~graded,
+            truncated=graded & ~keep,
+            zero_advantage=keep & ~informative.unsqueeze(1),
+        )
+        return GroupOutcome(
+            rewards,
+            keep=(keep & informative.unsqueeze(1)).flatten(),
+            # A question without P has no kept trajectory, so its coefficients multiply nothing.
+            kl_coefs=betas.nan_to_num(args.beta).repeat_interleave(types.shape[1], dim=0),
+        )
+
+    def _log_types(self, first: Tensor, second: Tensor) -> None:
+        """Log accuracies and transition rates of all graded trajectories, the dropped ones too."""
+        if len(first):
+            self._log(two_turn_metrics(first.tolist(), second.tolist()))
+
+    def _log_groups(self, errors: Tensor, betas: Tensor, **dropped: Tensor) -> None:
+        """Log P and what follows from it, as means over questions, and each kind of dropped trajectories as a share."""
+        known = ~errors.isnan()
+        if known.any():
+            beta_1, beta_2 = betas[known].mean(dim=0).tolist()
+            correcting = (errors[known] > self.args.threshold).float().mean().item()
+            self._log({"error_rate": errors[known].mean().item(), "correction_state": correcting})
+            self._log({"beta_1": beta_1, "beta_2": beta_2})
+        self._log({f"dropped_{reason}": mask.float().mean().item() for reason, mask in dropped.items()})
+
+    def _log(self, values: Mapping[str, float]) -> None:
+        """Log values that are equal on every process."""
+        for name, value in values.items():
+            self._metrics["train" if self.model.training else "eval"][name].append(value)
+
+
+def _items(completions: list[str], answers: list, choices: list) -> list[dict[str, Any]]:
+    return [
+        {"completion": completion, "gold": answer, "choices": choice}
+        for completion, answer, choice in zip(completions, answers, choices, strict=True)
+    ]

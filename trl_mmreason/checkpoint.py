@@ -1,0 +1,55 @@
+"""Put a checkpoint's weights back into a model, and refuse to go on when that did not happen.
+
+`Trainer` reads a checkpoint with `load_state_dict(strict=False)`. Several vision-language families are saved under
+the key names of their published checkpoints and not under those of the live module, so nothing matches, a warning is
+printed, and training goes on from the base weights. `from_pretrained` knows the renaming.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
+from transformers import PreTrainedModel
+
+
+class CheckpointError(RuntimeError):
+    """The weights of a checkpoint are not in the model."""
+
+
+def restore_weights(model: PreTrainedModel, checkpoint: str | Path) -> None:
+    """Load all weights of `checkpoint` into `model`, in place.
+
+    Raises:
+        CheckpointError: the checkpoint lacks a weight of the model, or holds one that the model does not have.
+    """
+    saved, report = type(model).from_pretrained(checkpoint, dtype=model.dtype, output_loading_info=True)
+    problems = {name: sorted(map(str, keys)) for name, keys in report.items() if keys}
+    if problems:
+        raise CheckpointError(
+            f"The checkpoint {checkpoint} does not fit {type(model).__name__}: {problems}. Training would have gone on "
+            "from other weights. Resume with the model and the library versions that wrote the checkpoint."
+        )
+    model.load_state_dict(saved.state_dict())
+
+
+def check_adapter_restored(model: PeftModel, checkpoint: str | Path) -> None:
+    """Compare the active adapter of `model` with the one in `checkpoint`.
+
+    Raises:
+        CheckpointError: a tensor of the checkpoint's adapter is not in the model, or differs.
+    """
+    live = get_peft_model_state_dict(model, adapter_name=model.active_adapters[0])
+    saved = load_peft_weights(str(checkpoint), device="cpu")
+    wrong = [
+        name
+        for name in saved.keys() | live.keys()
+        if name not in live or name not in saved or not torch.equal(live[name].cpu(), saved[name].to(live[name].dtype))
+    ]
+    if wrong:
+        raise CheckpointError(
+            f"{len(wrong)} of {len(saved)} adapter tensors of {checkpoint} did not reach the model, the first of them "
+            f"{sorted(wrong)[0]!r}. Training would have gone on from other weights. Resume with the `peft_config` and "
+            "the library versions that wrote the checkpoint."
+        )

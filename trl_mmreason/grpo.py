@@ -1,0 +1,360 @@
+"""GroupGRPOTrainer: TRL's GRPOTrainer with group-level rewards, filters, KL coefficients and a second turn.
+
+The one file that overrides private methods of TRL and transformers. Each override calls `super()` and edits the
+result; `tests/test_trl_contract.py` says what changed when they do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import is_peft_model
+from torch import Tensor
+from transformers import AutoProcessor, PreTrainedModel
+from trl import GRPOConfig, GRPOTrainer
+from trl.data_utils import is_conversational
+
+from . import torchvision_free  # noqa: F401  processors load without torchvision from here on
+from .checkpoint import check_adapter_restored, restore_weights
+from .functional import (
+    SEQUENCE_NORMALISED_LOSSES,
+    TOKEN_NORMALISED_LOSSES,
+    aggregate_token_loss,
+    k3_divergence,
+    turn_of_token,
+)
+from .turns import next_turn_ids
+
+
+@dataclass(frozen=True)
+class GroupOutcome:
+    """What the gathered groups say about each trajectory; equal on every process.
+
+    Attributes:
+        rewards: (N, K); NaN in a whole row keeps that trajectory out of its group's mean and std.
+        keep: (N,) bool; the others take part in nothing: no policy term, no KL term, no share of a normaliser.
+        kl_coefs: (N, turns) KL coefficient of each turn, or `None` for `beta` everywhere.
+    """
+
+    rewards: Tensor
+    keep: Tensor
+    kl_coefs: Tensor | None = None
+
+
+class GroupGRPOTrainer(GRPOTrainer):
+    """GRPO whose rewards, filters and KL coefficients may depend on whole groups, with an optional second turn.
+
+    A subclass overrides `score_groups`. With a `followup`, the policy answers, is told the follow-up and answers
+    again; `max_completion_length` bounds each turn by itself, and only the two answers carry loss.
+
+    It takes what `GRPOTrainer` takes, and differs in three more points: a processor that pads right is set to pad
+    left, the KL reference is the policy that was passed even if that policy was never saved, and a resumed run
+    continues from the checkpoint's weights for every model family.
+
+    Args:
+        followup: what the user says after the first answer; `None` for one turn.
+    """
+
+    def __init__(self, model: Any, *args_: Any, followup: str | None = None, **kwargs: Any) -> None:
+        args: GRPOConfig | None = kwargs.get("args")
+        if args_:
+            raise TypeError(
+                f"{type(self).__name__} takes every argument after the model by keyword, as in args=..., "
+                f"train_dataset=...; got {len(args_)} positional ones."
+            )
+        if followup is not None:
+            _refuse_second_rollout(type(self).__name__, kwargs)
+        if kwargs.get("processing_class") is None:
+            kwargs["processing_class"] = _load_processor(model, args)
+        _pad_left(kwargs["processing_class"])
+        with _reference_is(model, args, kwargs.get("peft_config")):
+            super().__init__(model, **kwargs)
+
+        self.followup = followup
+        self._outcome: GroupOutcome | None = None
+        self._policy_logps: Tensor | None = None
+        if followup is not None:
+            self._followup_ids = next_turn_ids(
+                self.processing_class,
+                followup,
+                eos_token_ids=self.eos_token_ids,
+                chat_template=self.chat_template,
+                **self.chat_template_kwargs,
+            )
+            self.rollout_func = self._roll_out_two_turns
+            # Generation was set up with the bound of one turn. From here on the attribute is what `dr_grpo` divides
+            # by, and that is what a whole trajectory may hold.
+            self.max_completion_length *= 2
+
+    def score_groups(self, rewards: Tensor) -> GroupOutcome:
+        """Turn the reward functions' values into rewards, filters and KL coefficients of whole groups.
+
+        Args:
+            rewards: (N, K) gathered over all processes; the G rows of a question are consecutive. NaN where a reward
+                function returned `None`.
+        """
+        return GroupOutcome(rewards, keep=torch.ones(len(rewards), dtype=torch.bool, device=rewards.device))
+
+    def in_groups(self, values: Tensor) -> Tensor:
+        """(N,) → (Q, G), with the group size of training or of evaluation."""
+        return values.view(-1, self.num_generations if self.model.training else self.num_generations_eval)
+
+    # ---------------------------------------------------------------------------------------------------- two turns
+
+    def _roll_out_two_turns(self, prompts: list, trainer: GRPOTrainer) -> dict[str, Any]:
+        """TRL's `rollout_func`: both turns on TRL's own generation path, whatever the backend."""
+        if not is_conversational({"prompt": prompts[0]}):
+            raise ValueError(
+                f"{type(self).__name__}: a second turn needs conversational prompts (a list of messages), got "
+                f"{type(prompts[0]).__name__}. Pass [{{'role': 'user', 'content': ...}}]."
+            )
+        generations = self.num_generations if self.model.training else self.num_generations_eval
+        prompt_ids, images, fields = self._tokenize_prompts(prompts)
+        first_ids, first_logps = self._generate_single_turn(prompt_ids, images, fields, generations)
+        ended = [row for row, ids in enumerate(first_ids) if ids[-1] in self.eos_token_ids]
+        second_ids, second_logps = self._generate_second_turn(prompts, prompt_ids, first_ids, ended, images, fields)
+
+        texts = self.processing_class.batch_decode(first_ids, skip_special_tokens=True)
+        messages = [[{"role": "assistant", "content": text}] for text in texts]
+        completion_ids = [list(ids) for ids in first_ids]
+        env_mask = [[1] * len(ids) for ids in first_ids]
+        logps = first_logps
+        second_texts = self.processing_class.batch_decode(second_ids, skip_special_tokens=True)
+        for position, row in enumerate(ended):
+            followup, answer = self._followup_ids, second_ids[position]
+            completion_ids[row] += [*followup, *answer]
+            env_mask[row] += [0] * len(followup) + [1] * len(answer)
+            messages[row].append({"role": "user", "content": self.followup})
+            messages[row].append({"role": "assistant", "content": second_texts[position]})
+            if logps is not None:
+                logps[row] = [*logps[row], *[0.0] * len(followup), *second_logps[position]]
+        return {
+            "prompt_ids": prompt_ids,
+            "completion_ids": completion_ids,
+            "logprobs": logps,
+            "env_mask": env_mask,
+            "_messages": messages,
+            "_images": images or [None] * len(prompts),
+        }
+
+    def _generate_second_turn(
+        self, prompts: list, prompt_ids: list, first_ids: list, ended: list[int], images: Any, fields: dict
+    ) -> tuple[list, Any]:
+        """Sample y2 for the rows whose y1 ended.
+
+        Every process continues equally many rows, the most that any has; the spare ones repeat a row and are thrown
+        away. Sharded models need every process in `generate`, and vLLM's server mode hands the results back in slices
+        of equal length.
+        """
+        most = torch.tensor(len(ended), device=self.accelerator.device)
+        most = int(self.accelerator.gather(most).max())
+        if most == 0:
+            return [], []
+        rows = [*ended, *[(ended or [0])[0]] * (most - len(ended))]
+        longer = [[*prompt_ids[row], *first_ids[row], *self._followup_ids] for row in rows]
+        if rows != list(range(len(prompts))):  # the picture tensors of some rows only: let the processor sort them out
+            _, images, fields = self._tokenize_prompts([prompts[row] for row in rows])
+        fields = {
+            # Fields with one value a token (token types) are lists of lists; what was appended is all text, type 0.
+            name: [[*row, *[0] * (len(ids) - len(row))] for row, ids in zip(value, longer, strict=True)]
+            if isinstance(value, list) and isinstance(value[0], list)
+            else value
+            for name, value in fields.items()
+        }
+        ids, logps = self._generate_single_turn(longer, images, fields, num_generations=1)
+        return ids[: len(ended)], logps and logps[: len(ended)]
+
+    def _generate(self, prompts: list) -> tuple:
+        generated = list(super()._generate(prompts))
+        if self.followup is None:
+            return tuple(generated)
+        _, _, env_mask, _, _, extra, _, _ = generated
+        generated[3] = extra.pop("_messages")  # TRL decodes both turns and what lies between into one text
+        images = extra.pop("_images")
+        generated[6] = images if any(images) else None  # TRL forgets pictures that stand in the messages
+        self._log_turn_lengths(env_mask)
+        return tuple(generated)
+
+    def _log_turn_lengths(self, env_mask: list[list[int]]) -> None:
+        lengths = []
+        for mask in env_mask:
+            first = mask.index(0) if 0 in mask else len(mask)
+            lengths.append([first, sum(mask) - first])
+        first, second = self.accelerator.gather(torch.tensor(lengths, device=self.accelerator.device)).T.float()
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        metrics["length_t1"].append(first.mean().item())
+        if (second > 0).any():
+            metrics["length_t2"].append(second[second > 0].mean().item())
+
+    # ------------------------------------------------------------------------------------------------------- groups
+
+    def _calculate_rewards(self, inputs: list, prompts: list, completions: list, completion_ids_list: list) -> Tensor:
+        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        self._outcome = self.score_groups(rewards)
+        return self._outcome.rewards
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = super()._generate_and_score_completions(inputs)
+        assert self._outcome is not None
+        outcome, self._outcome = self._outcome, None
+        start = self.accelerator.process_index * len(inputs)
+        local = slice(start, start + len(inputs))
+
+        env_mask = batch.get("tool_mask", torch.ones_like(batch["completion_mask"]))
+        batch["tool_mask"] = env_mask * outcome.keep[local].unsqueeze(1)
+        kept_tokens = (batch["completion_mask"] * batch["tool_mask"]).sum()
+        batch["num_items_in_batch"] = self.accelerator.gather(kept_tokens).sum()
+
+        # These losses average over all sequences. Weighing the kept ones by N / #kept averages over the kept ones,
+        # and does so however the batch is split over micro-batches and processes.
+        weight = 1.0
+        if self.loss_type in SEQUENCE_NORMALISED_LOSSES:
+            weight = len(outcome.keep) / outcome.keep.sum().clamp(min=1).item()
+            batch["advantages"] = batch["advantages"] * weight
+        if self.beta != 0.0 and (outcome.kl_coefs is not None or weight != 1.0):
+            uniform = torch.full((len(outcome.keep), 1), self.beta, device=env_mask.device)
+            coefs = uniform if outcome.kl_coefs is None else outcome.kl_coefs
+            batch["kl_coefs"] = (coefs[local] * weight).expand(-1, 2)
+            batch["turn"] = turn_of_token(env_mask)
+        return batch
+
+    # --------------------------------------------------------------------------------------------------------- loss
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple:
+        outputs = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._policy_logps = outputs[0]  # the KL term of `compute_loss` reads them: no second forward pass
+        return outputs
+
+    def compute_loss(
+        self, model: Any, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Tensor:
+        """GRPO's loss, whose KL term has the coefficient `beta`, plus (β_turn − β)·KL (Eq. 6 of AdaPO)."""
+        loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        logps, self._policy_logps = self._policy_logps, None
+        if "kl_coefs" not in inputs:
+            return loss
+        mask = inputs["completion_mask"] * inputs["tool_mask"]
+        log_ratio = self._log_ratio(logps, inputs, mask) if self.args.use_bias_correction_kl else None
+        divergence = k3_divergence(logps, inputs["ref_per_token_logps"], log_ratio)
+        self._log_turn_kl(divergence.detach() * mask, mask, inputs["turn"])
+        coefs = inputs["kl_coefs"].gather(1, inputs["turn"] - 1)
+        return loss + self._aggregate((coefs - self.beta) * divergence, mask, inputs["num_items_in_batch"])
+
+    def _log_ratio(self, logps: Tensor, inputs: dict, mask: Tensor) -> Tensor:
+        old = inputs.get("old_per_token_logps")
+        log_ratio = logps - (logps.detach() if old is None else old)
+        if self.importance_sampling_level == "sequence":
+            return (log_ratio * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1.0)
+        return log_ratio
+
+    def _aggregate(self, per_token: Tensor, mask: Tensor, num_items_in_batch: Tensor) -> Tensor:
+        training = self.model.training
+        steps = self.current_gradient_accumulation_steps if training else 1
+        # `num_items_in_batch` spans all processes and the whole generation batch; a step sees its share.
+        share = num_items_in_batch.clamp(min=1.0) / self.accelerator.num_processes
+        if training:
+            share = share * steps / self.args.steps_per_generation
+        loss = aggregate_token_loss(
+            per_token, mask, self.loss_type, max_tokens=self.max_completion_length, batch_tokens=share
+        )
+        return loss if self.loss_type in TOKEN_NORMALISED_LOSSES else loss / steps
+
+    def _log_turn_kl(self, divergence: Tensor, mask: Tensor, turn: Tensor) -> None:
+        sums = torch.stack([x[turn == t].sum() for t in (1, 2) for x in (divergence, mask.to(divergence))])
+        total = self.accelerator.reduce(sums, reduction="sum").tolist()
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        for turn_number, (value, tokens) in enumerate(zip(total[::2], total[1::2], strict=True), start=1):
+            if tokens:
+                metrics[f"kl_t{turn_number}"].append(value / tokens)
+
+    # -------------------------------------------------------------------------------------------------- checkpoints
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        target = self.model if model is None else model
+        rollouts = self._rollouts_file(resume_from_checkpoint)
+        if rollouts.exists():
+            saved = torch.load(rollouts, map_location=self.accelerator.device, weights_only=True)
+            self._step, self._buffered_inputs = saved["step"], saved["inputs"]
+        if self.is_fsdp_enabled or not isinstance(target, PreTrainedModel):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            if is_peft_model(target) and not self.is_fsdp_enabled:
+                check_adapter_restored(target, resume_from_checkpoint)
+        else:
+            restore_weights(target, resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        if isinstance(self.model, PreTrainedModel) and not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            restore_weights(self.model, self.state.best_model_checkpoint)
+        else:
+            super()._load_best_model()
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        # Rollouts serve several optimizer steps when `num_iterations` or `steps_per_generation` say so. A checkpoint
+        # in between keeps the rest of them, or the resumed run would sample anew and lose its place in the data.
+        if self._step % (self.args.steps_per_generation * self.num_iterations):
+            folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+            folder.mkdir(parents=True, exist_ok=True)
+            torch.save({"step": self._step, "inputs": self._buffered_inputs}, self._rollouts_file(folder))
+
+    def _rollouts_file(self, checkpoint: str | Path) -> Path:
+        return Path(checkpoint) / f"rollouts_{self.accelerator.process_index}.pt"
+
+
+# ----------------------------------------------------------------------------------------------------- construction
+
+
+def _refuse_second_rollout(name: str, kwargs: dict[str, Any]) -> None:
+    for option in ("tools", "rollout_func", "environment_factory"):
+        if kwargs.get(option):
+            raise ValueError(
+                f"{name}: `{option}` cannot be combined with a second turn, which is itself a rollout. Leave it out, "
+                "or train with one turn."
+            )
+
+
+def _load_processor(model: Any, args: GRPOConfig | None) -> Any:
+    path = model if isinstance(model, str) else model.config._name_or_path
+    settings = dict((args and args.model_init_kwargs) or {})
+    return AutoProcessor.from_pretrained(
+        path,
+        revision=settings.get("revision"),
+        trust_remote_code=bool(args and args.trust_remote_code),
+        padding_side="left",
+        truncation_side="left",
+    )
+
+
+def _pad_left(processing_class: Any) -> None:
+    """Generation, and the token types that are laid beside the prompt, both need the prompt at the right end."""
+    getattr(processing_class, "tokenizer", processing_class).padding_side = "left"
+
+
+class _reference_is:
+    """While TRL builds its KL reference, let it find the policy that was passed.
+
+    TRL loads the reference from the path in the policy's config. A policy that was changed in memory, or never saved,
+    is therefore written to `<output_dir>/reference` first, and its config points there in the meantime.
+    """
+
+    def __init__(self, model: Any, args: GRPOConfig | None, peft_config: Any) -> None:
+        in_memory = isinstance(model, PreTrainedModel) and not is_peft_model(model)
+        self.args = args
+        self.model = model if in_memory and peft_config is None and args is not None and args.beta != 0.0 else None
+
+    def __enter__(self) -> None:
+        if self.model is None or self.args is None:
+            return
+        self.name = self.model.config._name_or_path
+        folder = Path(self.args.output_dir) / "reference"
+        if self.args.should_save:
+            self.model.save_pretrained(folder)
+        self.args.distributed_state.wait_for_everyone()
+        self.model.config._name_or_path = str(folder)
+
+    def __exit__(self, *exception: Any) -> None:
+        if self.model is not None:
+            self.model.config._name_or_path = self.name

@@ -1,0 +1,47 @@
+"""Load the processors of vision-language models on a machine without torchvision.
+
+The processors of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and InternVL insist on a video processor, and every video processor
+of transformers needs torchvision, which has no CPU build for some platforms. Pictures need neither. Where torchvision
+is absent, a stand-in takes the video processor's place: it refuses videos, and it writes the real class name back
+when the processor is saved, so that the checkpoint loads unchanged where torchvision exists.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any, NoReturn
+
+from transformers import processing_utils, video_processing_utils
+
+if importlib.util.find_spec("torchvision") is None:
+
+    class VideoProcessorStandIn(video_processing_utils.VideoProcessorMixin):
+        """Keeps a video processor's settings and refuses to process a video.
+
+        Args:
+            **settings: the settings as saved, `video_processor_type` among them.
+        """
+
+        def __init__(self, **settings: Any) -> None:
+            super().__init__()
+            self._settings = dict(settings)
+            for name, value in settings.items():
+                setattr(self, name, value)
+
+        def to_dict(self) -> dict[str, Any]:
+            return dict(self._settings)
+
+        def preprocess(self, videos: Any = None, **kwargs: Any) -> NoReturn:
+            raise ImportError(
+                "This processor was asked to process a video, which needs torchvision, and torchvision is not "
+                "installed. Install torchvision, or leave videos out of the prompt."
+            )
+
+    # A processor finds the class of its parts by these two tables. AutoVideoProcessor cannot even be imported usefully
+    # without torchvision, so the stand-in is what "video_processor" means here; the second entry is the base class
+    # that a part is checked against.
+    processing_utils._LazyAutoProcessorMapping._MAPPING_NAMES["video_processor"] = (
+        __name__,
+        "VideoProcessorStandIn",
+    )
+    processing_utils.MODALITY_TO_BASE_CLASS_MAPPING["video_processor"] = "ImageProcessingMixin"

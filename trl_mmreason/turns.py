@@ -1,0 +1,74 @@
+"""What a chat template writes between two answers of the model.
+
+The second prompt of a two-turn rollout is the first prompt, the answer exactly as it was sampled, and the tokens made
+here. Rendering the whole conversation again would re-tokenise the answer, and the ids would drift from the sampled
+ones; only the family's own template is asked, so nothing here knows any family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase, ProcessorMixin
+from trl.data_utils import prepare_multimodal_messages
+
+_ANSWER = "the answer of the assistant"
+
+
+def next_turn_ids(
+    processing_class: ProcessorMixin | PreTrainedTokenizerBase,
+    message: str,
+    *,
+    eos_token_ids: Collection[int],
+    chat_template: str | None = None,
+    **chat_template_kwargs: Any,
+) -> list[int]:
+    """Token ids of the user's next turn, from behind the answer's end-of-turn token up to the generation prompt.
+
+    Args:
+        processing_class: processor or tokenizer with a chat template.
+        message: what the user says next; text only.
+        eos_token_ids: the tokens that end an answer. The sampled answer ends with one of them, so the one that the
+            template writes there is left out.
+        chat_template: used instead of the processor's own.
+        **chat_template_kwargs: handed to the template.
+
+    Returns:
+        The ids to append to an answer that ended.
+
+    Raises:
+        ValueError: the template does not show the answer unchanged, or does not end it with one of `eos_token_ids`.
+    """
+    tokenizer = getattr(processing_class, "tokenizer", processing_class)
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "question"},
+        {"role": "assistant", "content": _ANSWER},
+        {"role": "user", "content": message},
+    ]
+    if isinstance(processing_class, ProcessorMixin):
+        messages = prepare_multimodal_messages(messages)
+    text = processing_class.apply_chat_template(
+        messages,
+        tokenize=False,
+        add_generation_prompt=True,
+        **({} if chat_template is None else {"chat_template": chat_template}),
+        **chat_template_kwargs,
+    )
+    if text.count(_ANSWER) != 1:
+        raise ValueError(
+            "next_turn_ids: the chat template does not show an earlier answer of the assistant unchanged and once, so "
+            f"a second turn cannot be built from it. It rendered: {text!r}. Use a template that keeps the "
+            "conversation's history."
+        )
+    ids = tokenizer(text.split(_ANSWER)[1], add_special_tokens=False)["input_ids"]
+    # Some templates put white space between the answer and its end.
+    end = next((position for position, token in enumerate(ids) if token in eos_token_ids), None)
+    if end is None or tokenizer.decode(ids[:end]).strip():
+        expected = sorted(tokenizer.convert_ids_to_tokens(list(eos_token_ids)))
+        raise ValueError(
+            f"next_turn_ids: after the assistant's answer the chat template writes {tokenizer.decode(ids)!r}, but an "
+            f"answer ends with one of {expected}. Set the model's generation_config.eos_token_id to the token with "
+            "which the template ends a turn."
+        )
+    return ids[end + 1 :]
