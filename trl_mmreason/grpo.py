@@ -73,6 +73,10 @@ class GroupGRPOTrainer(GRPOTrainer):
         with _reference_is(model, args, kwargs.get("peft_config")):
             super().__init__(model, **kwargs)
 
+        for policy in (self.model, self.ref_model):
+            if policy is not None:
+                unwrapped = self.accelerator.unwrap_model(policy)
+                unwrapped.register_forward_pre_hook(_drop_missing_pictures, with_kwargs=True)
         self.followup = followup
         self._outcome: GroupOutcome | None = None
         self._policy_logps: Tensor | None = None
@@ -137,7 +141,7 @@ class GroupGRPOTrainer(GRPOTrainer):
             "logprobs": logps,
             "env_mask": env_mask,
             "_messages": messages,
-            "_images": images or [None] * len(prompts),
+            "_images": [row or [] for row in images or [None] * len(prompts)],
         }
 
     def _generate_second_turn(
@@ -331,6 +335,14 @@ def _load_processor(model: Any, args: GRPOConfig | None) -> Any:
 def _pad_left(processing_class: Any) -> None:
     """Generation, and the token types that are laid beside the prompt, both need the prompt at the right end."""
     getattr(processing_class, "tokenizer", processing_class).padding_side = "left"
+
+
+def _drop_missing_pictures(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """A micro-batch of text-only rows from a batch with pictures comes with none left; a vision tower chokes on it."""
+    pixels = kwargs.get("pixel_values")
+    if pixels is not None and len(pixels) == 0:
+        kwargs = {k: v for k, v in kwargs.items() if k not in ("pixel_values", "image_grid_thw", "image_sizes")}
+    return args, kwargs
 
 
 class _reference_is:

@@ -1,0 +1,36 @@
+"""Tiny models and drawn rows that the trainers' tests share."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("WANDB_DISABLED", "true")
+
+import pytest
+import torch
+from support import FAMILY_NAMES, drawn_rows, saved_model
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(params=FAMILY_NAMES)
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory):
+    """family → path of a saved `test`-size model, made when first asked for."""
+    made = {}
+
+    def checkpoint(family):
+        if family not in made:
+            made[family] = str(saved_model(family, tmp_path_factory.mktemp(family)))
+        return made[family]
+
+    return checkpoint
+
+
+@pytest.fixture(scope="session")
+def rows():
+    return drawn_rows(24)

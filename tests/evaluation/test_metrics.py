@@ -1,0 +1,214 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from trl_mmreason.evaluation.metrics import (
+    Change,
+    Estimate,
+    bootstrap_interval,
+    compare,
+    format_table,
+    improves,
+    pass_at_k,
+    percent,
+    two_turn_metrics,
+)
+
+# ten trajectories: three 0→1, one 0→0, two 1→0, four 1→1
+FIRST = [False] * 4 + [True] * 6
+SECOND = [True, True, True, False] + [False, False, True, True, True, True]
+
+
+@pytest.mark.parametrize("as_flags", [list, tuple, np.array, torch.tensor])
+def test_two_turn_metrics_of_ten_trajectories(as_flags):
+    assert two_turn_metrics(as_flags(FIRST), as_flags(SECOND)) == {
+        "acc_t1": 6 / 10,
+        "acc_t2": 7 / 10,
+        "delta": 1 / 10,
+        "correction_rate": 3 / 4,
+        "misjudgment_rate": 2 / 6,
+        "correction_share": 3 / 10,
+        "misjudgment_share": 2 / 10,
+    }
+
+
+def test_a_rate_without_a_denominator_is_nan():
+    metrics = two_turn_metrics([True, True], [True, False])  # no first answer is wrong
+    assert math.isnan(metrics.pop("correction_rate"))
+    assert metrics == {
+        "acc_t1": 1.0,
+        "acc_t2": 0.5,
+        "delta": -0.5,
+        "misjudgment_rate": 0.5,
+        "correction_share": 0.0,
+        "misjudgment_share": 0.5,
+    }
+    assert all(math.isnan(value) for value in two_turn_metrics([], []).values())
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ([True, False], [True], "first_correct has 2 entries and second_correct 1"),
+        ([True, None], [True, False], "first_correct holds object, expected bools"),
+        ([True], [1], "second_correct holds int64, expected bools"),
+        ([[True]], [[True]], r"first_correct has shape \(1, 1\); expected one dimension"),
+    ],
+)
+def test_flags_that_cannot_be_used_are_named(first, second, message):
+    with pytest.raises(ValueError, match=message):
+        two_turn_metrics(first, second)
+
+
+def test_bootstrap_of_outcomes_that_are_all_alike_has_no_width():
+    intervals = bootstrap_interval([True] * 5, [True] * 5)
+    assert intervals["acc_t1"] == intervals["acc_t2"] == (1.0, 1.0)
+    assert intervals["delta"] == intervals["misjudgment_rate"] == (0.0, 0.0)
+    assert all(math.isnan(bound) for bound in intervals["correction_rate"])  # never a wrong first answer
+
+
+def test_bootstrap_of_two_questions_follows_the_binomial():
+    # Two draws from {right, wrong}: acc_t1 is 0, 1/2, 1 with chances 1/4, 1/2, 1/4. So the quantiles 2.5 % and
+    # 97.5 % are 0 and 1, and the quantiles 30 % and 70 % are both 1/2.
+    assert bootstrap_interval([True, False], [True, True])["acc_t1"] == (0.0, 1.0)
+    assert bootstrap_interval([True, False], [True, True], level=0.4)["acc_t1"] == (0.5, 0.5)
+
+
+def test_bootstrap_ignores_resamples_without_a_denominator():
+    # A quarter of the resamples holds no wrong first answer (rate NaN); in all others each one is made right.
+    assert bootstrap_interval([True, False], [True, True])["correction_rate"] == (1.0, 1.0)
+
+
+def test_bootstrap_of_a_hundred_questions_agrees_with_the_normal_interval():
+    # 50 of 100 right: standard error sqrt(0.5 * 0.5 / 100) = 0.05, so 0.5 ± 1.96 * 0.05 = (0.402, 0.598)
+    flags = [True, False] * 50
+    low, high = bootstrap_interval(flags, flags, seed=3)["acc_t1"]
+    assert low == pytest.approx(0.402, abs=0.015)
+    assert high == pytest.approx(0.598, abs=0.015)
+    assert bootstrap_interval(flags, flags, seed=3)["acc_t1"] == (low, high)
+
+
+def test_bootstrap_takes_another_metric():
+    both_right = bootstrap_interval(
+        [True, False], [True, False], lambda first, second: {"both": float(np.mean(first & second))}
+    )
+    assert both_right == {"both": (0.0, 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("flags", "options", "message"),
+    [
+        ([], {}, "no question was given"),
+        ([True], {"level": 95}, "level=95; expected a share"),
+        ([True], {"resamples": 0}, "resamples=0; expected at least 1"),
+    ],
+)
+def test_bootstrap_refuses_what_has_no_interval(flags, options, message):
+    with pytest.raises(ValueError, match=message):
+        bootstrap_interval(flags, flags, **options)
+
+
+def test_compare_draws_before_and_after_together():
+    flags = [True, False] * 4
+    unchanged = compare((flags, flags), (flags, flags))["acc_t1"]
+    assert unchanged.before == unchanged.after
+    assert unchanged.before.value == 0.5
+    assert unchanged.before.interval[0] < 0.5 < unchanged.before.interval[1]
+    assert unchanged.change == Estimate(0.0, (0.0, 0.0))  # the same questions with the same outcomes: no change at all
+
+
+def test_compare_gives_the_change_of_every_metric():
+    rows = compare((FIRST, SECOND), ([True] * 10, [True] * 10))
+    assert list(rows) == list(two_turn_metrics(FIRST, SECOND))
+    assert rows["acc_t2"].before.value == 0.7
+    assert rows["acc_t2"].after == Estimate(1.0, (1.0, 1.0))
+    assert rows["acc_t2"].change.value == pytest.approx(0.3)
+    low, high = rows["acc_t2"].before.interval  # all three intervals come from the same draws, and after is always 1
+    assert rows["acc_t2"].change.interval == pytest.approx((1 - high, 1 - low))
+    assert rows["misjudgment_share"].change.value == -0.2
+    assert math.isnan(rows["correction_rate"].change.value)  # no first answer is wrong afterwards
+
+
+def test_compare_refuses_different_numbers_of_questions():
+    with pytest.raises(ValueError, match="2 questions before and 1 after"):
+        compare(([True, True], [True, True]), ([True], [True]))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ((0.2, 0.4), (0.5, 0.7), True),
+        ((0.2, 0.4), (0.4, 0.7), False),  # they touch
+        ((0.2, 0.4), (0.3, 0.9), False),  # they overlap
+        ((0.5, 0.7), (0.2, 0.4), False),
+        ((0.2, 0.4), (math.nan, math.nan), False),
+    ],
+)
+def test_improves_wants_intervals_apart(before, after, expected):
+    assert improves(before, after) is expected
+
+
+def test_improves_refuses_a_turned_interval():
+    with pytest.raises(ValueError, match=r"after is \(0.7, 0.5\)"):
+        improves((0.2, 0.4), (0.7, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("n", "c", "k", "expected"),
+    [
+        (5, 2, 1, 2 / 5),
+        (5, 2, 2, 1 - 3 / 10),  # 3 of the 10 pairs hold no right sample
+        (5, 4, 2, 1.0),  # one wrong sample: every pair holds a right one
+        (5, 0, 5, 0.0),
+        (4, 1, 4, 1.0),
+        (2000, 1000, 1, 0.5),
+    ],
+)
+def test_pass_at_k(n, c, k, expected):
+    assert pass_at_k(n, c, k) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("n", "c", "k", "message"),
+    [
+        (5, 6, 1, "c=6 of n=5"),
+        (5, -1, 1, "c=-1 of n=5"),
+        (5, 2, 6, "k=6 with n=5"),
+        (5, 2, 0, "k=0 with n=5"),
+        (0, 0, 1, "k=1 with n=0"),
+    ],
+)
+def test_pass_at_k_refuses_impossible_numbers(n, c, k, message):
+    with pytest.raises(ValueError, match=message):
+        pass_at_k(n, c, k)
+
+
+def test_percent_rounds_to_one_decimal():
+    assert [percent(0.1234), percent(-0.0001), percent(1.0), percent(math.nan)] == [
+        "12.3",
+        "0.0",
+        "100.0",
+        "n/a",
+    ]
+    assert [percent(0.1234, signed=True), percent(-0.5, signed=True), percent(0.0, signed=True)] == [
+        "+12.3",
+        "-50.0",
+        "0.0",
+    ]
+
+
+def test_table_text():
+    nothing = Estimate(math.nan, (math.nan, math.nan))
+    table = format_table(
+        {
+            "acc_t2": Change(Estimate(0.5, (0.4, 0.6)), Estimate(0.75, (0.7, 0.8)), Estimate(0.25, (0.125, 0.375))),
+            "correction_rate": Change(Estimate(0.2, (0.0, 0.4)), nothing, nothing),
+        }
+    )
+    assert table.splitlines() == [
+        "percent [95 % interval]     before             after              change",
+        "acc@t2                      50.0 [40.0, 60.0]  75.0 [70.0, 80.0]  +25.0 [+12.5, +37.5]",
+        "correction, of first wrong  20.0 [0.0, 40.0]   n/a [n/a, n/a]     n/a [n/a, n/a]",
+    ]

@@ -1,0 +1,310 @@
+"""Rows from every kind of source, their columns, and that a bad row costs no other."""
+
+import csv
+import io
+import json
+import logging
+
+import datasets
+import numpy as np
+import PIL.Image
+import pytest
+from datasets import Dataset, DatasetDict
+from trl.data_utils import prepare_multimodal_messages
+
+from trl_mmreason.data import DataError, load_rows
+
+NAMES = ["prompt", "images", "answer", "choices", "id", "category"]
+COLOURS = {"red": (255, 0, 0), "blue": (0, 0, 255)}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with red.png (3 × 2) and blue.jpg (5 × 4)."""
+    folder = tmp_path / "shapes"
+    (folder / "pictures").mkdir(parents=True)
+    PIL.Image.new("RGB", (3, 2), COLOURS["red"]).save(folder / "pictures/red.png")
+    PIL.Image.new("RGB", (5, 4), COLOURS["blue"]).save(folder / "pictures/blue.jpg", quality=100)
+    return folder
+
+
+def png(colour="red", size=(2, 2)):
+    buffer = io.BytesIO()
+    PIL.Image.new("RGB", size, colour).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def write_lines(file, rows):
+    file.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    return file
+
+
+def picture_rows(images="images", prefix="pictures/"):
+    """A row with two pictures and, in Chinese, one without any."""
+    return [
+        {
+            "question": "<image><image>\nWhich is red?",
+            images: [f"{prefix}red.png", f"{prefix}blue.jpg"],
+            "answer": "the first",
+            "extra": 1,
+        },
+        {"question": "三加四等于几？", images: [], "answer": "七", "extra": 2},
+    ]
+
+
+def assert_picture_rows(rows, name):
+    """What `picture_rows` must become, whatever the source."""
+    assert rows.problems == []
+    assert rows.dataset.column_names == NAMES
+    first, second = rows.dataset
+    assert first["prompt"] == [{"role": "user", "content": "Which is red?"}]
+    assert [picture.size for picture in first["images"]] == [(3, 2), (5, 4)]
+    assert [picture.mode for picture in first["images"]] == ["RGB", "RGB"]
+    assert first["images"][0].getpixel((0, 0)) == COLOURS["red"]
+    assert np.abs(np.subtract(first["images"][1].getpixel((0, 0)), COLOURS["blue"])).max() <= 2  # JPEG
+    assert (first["answer"], first["choices"], first["id"], first["category"]) == (
+        "the first",
+        None,
+        f"{name}-0",
+        None,
+    )
+    assert second["prompt"] == [{"role": "user", "content": "三加四等于几？"}]
+    assert (second["images"], second["answer"], second["id"]) == ([], "七", f"{name}-1")
+
+
+# ---- sources ----
+
+
+def test_json_lines_file(folder):
+    file = write_lines(folder / "train.jsonl", picture_rows())
+    file.write_text("\ufeff\n" + file.read_text(encoding="utf-8") + "\n\n", encoding="utf-8")  # blank lines, a mark
+    assert_picture_rows(load_rows(file), "train")
+
+
+def test_json_array_file_whose_pictures_are_elsewhere(folder, tmp_path):
+    (tmp_path / "rows.json").write_text(json.dumps(picture_rows()))
+    assert_picture_rows(load_rows(str(tmp_path / "rows.json"), image_root=folder), "rows")
+
+
+def test_folder_of_json_lines_takes_the_files_of_the_split(folder):
+    rows = picture_rows()
+    write_lines(folder / "a.jsonl", rows[:1])
+    write_lines(folder / "b.jsonl", rows[1:])
+    write_lines(folder / "test-0.jsonl", [{"question": "held out?", "answer": "yes"}])
+    assert_picture_rows(load_rows(folder), "shapes")
+    assert load_rows(folder, split="test").dataset["answer"][:] == ["yes"]
+    with pytest.raises(DataError, match=r"no file for the split 'validation'; it has \['a.jsonl', 'b.jsonl'"):
+        load_rows(folder, split="validation")
+
+
+def test_image_folder_with_json_lines(folder):
+    # the layout of datasets' imagefolder: `file_names` holds several pictures, relative to the metadata file
+    write_lines(folder / "pictures/metadata.jsonl", picture_rows("file_names", ""))
+    assert_picture_rows(load_rows(folder / "pictures"), "pictures")
+
+
+def test_image_folder_with_csv_and_a_folder_for_the_split(folder):
+    (folder / "pictures").rename(folder / "train")
+    with (folder / "train/metadata.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([("file_name", "problem", "answer"), ("red.png", "How many?", "007")])
+    row = load_rows(folder).dataset[0]
+    assert (row["answer"], row["id"], row["images"][0].size) == ("007", "shapes-0", (3, 2))
+
+
+def test_parquet_file_with_paths(folder):
+    Dataset.from_list(picture_rows()).to_parquet(folder / "shapes.parquet")
+    assert_picture_rows(load_rows(folder / "shapes.parquet"), "shapes")
+
+
+def loaded(folder):
+    """The same rows with the pictures as PIL objects."""
+    rows = picture_rows(prefix=f"{folder}/pictures/")
+    return Dataset.from_list([{**row, "images": [PIL.Image.open(path) for path in row["images"]]} for row in rows])
+
+
+def test_loaded_dataset_with_pil_pictures(folder):
+    dataset = loaded(folder)
+    assert dataset.features["images"] == datasets.List(datasets.Image())
+    assert_picture_rows(load_rows(dataset), "rows")
+    assert_picture_rows(load_rows(DatasetDict(train=dataset)), "rows")
+    with pytest.raises(DataError, match=r"no split 'test'; it has \['train'\]"):
+        load_rows(DatasetDict(train=dataset), split="test")
+
+
+def test_dataset_in_the_layout_of_the_hub(folder, tmp_path, monkeypatch):
+    # `load_dataset(path)` takes a folder as it takes a Hub id; the second call is given as a relative name
+    table = loaded(folder)
+    (tmp_path / "hub/data").mkdir(parents=True)
+    table.to_parquet(tmp_path / "hub/data/train-00000-of-00002.parquet")
+    table.select([1]).to_parquet(tmp_path / "hub/data/test-00000-of-00001.parquet")
+    assert_picture_rows(load_rows(tmp_path / "hub"), "hub")
+    monkeypatch.chdir(tmp_path)
+    assert load_rows("hub", split="test").dataset["answer"][:] == ["七"]
+    with pytest.raises(DataError, match="could not load 'hub': Unknown split"):
+        load_rows("hub", split="validation")
+
+
+def test_one_picture_that_is_no_list_as_bytes(folder):
+    dataset = Dataset.from_list([{"query": "What?", "image": png(size=(4, 1)), "answer": "a"}])
+    assert load_rows(dataset).dataset[0]["images"][0].size == (4, 1)
+
+
+def test_unknown_sources_are_named_with_what_is_accepted(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    for source, message in [
+        ("nobody/no-such-set", "could not load 'nobody/no-such-set'"),
+        ("no/such/train.jsonl", "'no/such/train.jsonl' does not exist here"),
+        (tmp_path / "absent", "absent' does not exist here"),
+        (3, "cannot load rows from a int"),
+    ]:
+        with pytest.raises(DataError, match=message) as raised:
+            load_rows(source)
+        assert "A source is a Hub id, a file (.parquet, .jsonl, .json, .csv), a folder" in str(raised.value)
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 this is no parquet file")
+    with pytest.raises(DataError, match="could not load 'broken'"):
+        load_rows(tmp_path / "broken.parquet")
+
+
+def test_dataset_with_a_transform_is_refused():
+    dataset = Dataset.from_list([{"prompt": "a", "answer": "b"}]).with_transform(lambda batch: batch)
+    with pytest.raises(DataError, match="has a transform, which would be lost; apply it with map"):
+        load_rows(dataset)
+
+
+# ---- columns ----
+
+
+def test_columns_are_found_by_name_by_synonym_and_by_mapping():
+    row = {"problem": "p", "solution": "long", "answer": "s", "options": ["x", "y"], "question_id": 9, "subject": "geo"}
+    found = load_rows(Dataset.from_list([row])).dataset[0]
+    assert found == {
+        "prompt": [{"role": "user", "content": "p"}],
+        "images": [],
+        "answer": "s",  # our own name wins over the synonym `solution`
+        "choices": {"A": "x", "B": "y"},
+        "id": "9",
+        "category": "geo",
+    }
+    mapped = load_rows(Dataset.from_list([row]), columns={"answer": "solution", "choices": None}).dataset[0]
+    assert (mapped["answer"], mapped["choices"]) == ("long", None)
+
+
+def test_data_without_labels():
+    rows = load_rows(Dataset.from_list([{"prompt": "p"}]), columns={"answer": None})
+    assert rows.dataset["answer"][:] == [None]
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "message"),
+    [
+        ({"text": "p", "answer": "a"}, {}, r"no column for prompt: .*found \['text', 'answer'\]; name it with columns"),
+        ({"prompt": "p", "label": 1}, {}, r"no column for answer: .*found \['prompt', 'label'\]"),
+        ({"question": "p", "query": "p", "answer": "a"}, {}, r"prompt could be any of \['question', 'query'\]"),
+        ({"prompt": "p", "answer": "a"}, {"columns": {"answer": "gold"}}, "no column 'gold' for answer; it has"),
+        ({"prompt": "p", "answer": "a"}, {"columns": {"gold": "answer"}}, r"columns has the keys \['gold'\]"),
+        ({"prompt": "p", "answer": "a"}, {"keep_columns": ["level"]}, "no column 'level' to keep"),
+        ({"prompt": "p", "answer": "a"}, {"keep_columns": ["answer"]}, "keep_columns cannot hold 'answer'"),
+        ({"prompt": "p", "answer": "a"}, {"on_error": "ignore"}, "on_error is 'ignore'; expected 'drop' or 'raise'"),
+        ({"prompt": "p", "answer": "a"}, {"max_rows": 0}, "rows has no rows"),
+    ],
+)
+def test_wrong_columns_and_options(row, options, message):
+    with pytest.raises(DataError, match=message):
+        load_rows(Dataset.from_list([row]), **options)
+
+
+def test_kept_columns(tmp_path, caplog):
+    rows = [{"prompt": "p", "answer": "a", "reward": 0.5 * i, "steps": ["007"], "other": i} for i in range(3)]
+    with caplog.at_level(logging.INFO, "trl_mmreason.data"):
+        kept = load_rows(write_lines(tmp_path / "r.jsonl", rows), keep_columns=["reward", "steps"]).dataset
+    assert kept.column_names == [*NAMES, "reward", "steps"]
+    assert (kept["reward"][:], kept["steps"][0]) == ([0.0, 0.5, 1.0], ["007"])
+    assert "left out the columns ['other']" in caplog.text
+    assert load_rows(Dataset.from_list(rows), keep_columns=["reward"]).dataset["reward"][:] == [0.0, 0.5, 1.0]
+    mixed = write_lines(tmp_path / "mixed.jsonl", [rows[0], {**rows[1], "reward": "high"}])
+    with pytest.raises(DataError, match="cannot keep the column 'reward', it has values of different types"):
+        load_rows(mixed, keep_columns=["reward"])
+
+
+def test_max_rows_takes_the_first_rows_before_the_checks(tmp_path):
+    rows = [{"prompt": "p", "answer": answer} for answer in ["", "b", "c"]]
+    rows = load_rows(write_lines(tmp_path / "r.jsonl", rows), max_rows=2)
+    assert rows.dataset["answer"][:] == ["b"]
+    assert [problem.row for problem in rows.problems] == [0]
+
+
+# ---- values that are good ----
+
+
+def test_messages_system_prompt_and_placeholders(tmp_path):
+    turns = [
+        {"role": "user", "content": "one <b> "},
+        {"role": "assistant", "content": "1"},
+        {"role": "user", "content": "two"},
+    ]
+    rows = [
+        {"prompt": turns, "answer": "2", "images": []},
+        {"prompt": "What is it?\n<image>", "answer": "2", "images": [{"bytes": None, "path": "a.png"}]},
+    ]
+    (tmp_path / "a.png").write_bytes(png())
+    prompts = load_rows(write_lines(tmp_path / "r.jsonl", rows), system_prompt="Think.").dataset["prompt"][:]
+    system = {"role": "system", "content": "Think."}
+    assert prompts == [[system, *turns], [system, {"role": "user", "content": "What is it?"}]]
+
+
+def test_rows_go_into_trl(folder):
+    write_lines(folder / "train.jsonl", picture_rows())
+    with_pictures, text_only = load_rows(folder).dataset
+    content = prepare_multimodal_messages(with_pictures["prompt"], images=with_pictures["images"])[0]["content"]
+    assert [part["type"] for part in content] == ["image", "image", "text"]
+    assert [part["image"].size for part in content[:2]] == [(3, 2), (5, 4)]
+    assert content[2]["text"] == "Which is red?"
+    assert prepare_multimodal_messages(text_only["prompt"], images=text_only["images"])[0]["content"] == [
+        {"type": "text", "text": "三加四等于几？"}
+    ]
+
+
+def test_lines_that_are_no_rows(tmp_path):
+    good = json.dumps({"question": "p", "answer": "a"})
+    (tmp_path / "r.jsonl").write_text("\n".join([good, '{"question": "p", "ans', "[1]", good]))
+    rows = load_rows(tmp_path / "r.jsonl")
+    assert len(rows.dataset) == 2
+    assert [(p.row, p.column, p.reason) for p in rows.problems] == [
+        (1, "line", "line is not JSON"),
+        (2, "line", "line is no object"),
+    ]
+    (tmp_path / "r.jsonl").write_text("no JSON at all")
+    with pytest.raises(DataError, match="no line is a JSON object; the first begins 'no JSON at all'"):
+        load_rows(tmp_path / "r.jsonl")
+    (tmp_path / "r.json").write_text('[{"question": ]')
+    with pytest.raises(DataError, match="r.json' is not valid JSON: Expecting value: line 1 column 15"):
+        load_rows(tmp_path / "r.json")
+
+
+def test_three_bad_rows_in_a_thousand_cost_three_rows(tmp_path, caplog):
+    rows = [{"id": i, "prompt": f"{i}?", "image": png(size=(1 + i % 7, 1)), "answer": str(i)} for i in range(1000)]
+    rows[10]["image"] = rows[10]["image"][:40]
+    rows[500]["answer"] = ""
+    rows[999]["image"] = b"no picture"
+    Dataset.from_list(rows).to_parquet(tmp_path / "r.parquet")
+    loaded = load_rows(tmp_path / "r.parquet", num_proc=2)
+    assert loaded.dataset["id"][:] == [str(i) for i in range(1000) if i not in (10, 500, 999)]
+    assert [(p.row, p.id, p.column, p.reason) for p in loaded.problems] == [
+        (10, "10", "image", "unreadable picture"),
+        (500, "500", "answer", "empty answer"),
+        (999, "999", "image", "unreadable picture"),
+    ]
+    assert loaded.dataset[996]["images"][0].size == (1 + 998 % 7, 1)
+    assert "3 of 1000 rows cannot be used and were left out (2 × unreadable picture, 1 × empty answer)" in caplog.text
+
+
+def test_a_picture_that_vanishes_is_noticed_at_the_next_call(folder):
+    file = write_lines(folder / "train.jsonl", picture_rows())
+    assert len(load_rows(file).dataset) == 2
+    (folder / "pictures/red.png").unlink()
+    assert [problem.reason for problem in load_rows(file).problems] == ["missing picture file"]

@@ -1,0 +1,190 @@
+"""Two-turn rollouts: what is asked, what is sampled, and which tokens count."""
+
+import pytest
+import torch
+from support import adapo_trainer, is_even
+
+from trl_mmreason.adapo.config import EVALUATION_PROMPT
+from trl_mmreason.turns import next_turn_ids
+
+
+def spy_on_generation(trainer):
+    """Record the prompts and answers of every call of TRL's generation, and let it work."""
+    calls, generate = [], trainer._generate_single_turn
+
+    def record(prompt_ids, *args, **kwargs):
+        answers, logps = generate(prompt_ids, *args, **kwargs)
+        calls.append(([list(ids) for ids in prompt_ids], [list(ids) for ids in answers]))
+        return answers, logps
+
+    trainer._generate_single_turn = record
+    return calls
+
+
+def first_batch(trainer):
+    rows = next(iter(trainer.get_train_dataloader()))
+    trainer.current_gradient_accumulation_steps = 1  # set by `train`
+    trainer.model.train()
+    return rows, trainer._generate_and_score_completions(rows)
+
+
+def test_the_second_prompt_is_the_first_the_sampled_answer_and_the_template(family, checkpoints, rows, tmp_path):
+    trainer = adapo_trainer(checkpoints(family), tmp_path, rows, max_completion_length=4)
+    calls = spy_on_generation(trainer)
+    _, batch = first_batch(trainer)
+    (prompts, first), (second_prompts, second) = calls
+    ended = [row for row, ids in enumerate(first) if ids[-1] in trainer.eos_token_ids]
+    assert 0 < len(ended) < len(first)  # both cases occur
+    followup = next_turn_ids(trainer.processing_class, EVALUATION_PROMPT, eos_token_ids=trainer.eos_token_ids)
+    assert second_prompts == [prompts[row] + first[row] + followup for row in ended]
+
+    for row, mask in enumerate(batch["completion_mask"].bool()):
+        completion = batch["completion_ids"][row][mask].tolist()
+        if row in ended:  # y1, the user's turn, y2
+            answer = second[ended.index(row)]
+            assert completion == first[row] + followup + answer
+        else:  # an answer that did not end gets no second turn
+            assert completion == first[row]
+
+
+def test_rewards_see_the_turns_as_messages(checkpoints, rows, tmp_path):
+    seen = {}
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
+    calls = spy_on_generation(trainer)
+    grade = trainer.adapo
+    trainer.reward_funcs[0] = lambda **kwargs: seen.update(kwargs) or grade(**kwargs)
+    first_batch(trainer)
+    (_, first), (_, second) = calls
+    decode = trainer.processing_class.decode
+    ended = [row for row, ids in enumerate(first) if ids[-1] in trainer.eos_token_ids]
+    for row, messages in enumerate(seen["completions"]):
+        assert messages[0] == {"role": "assistant", "content": decode(first[row], skip_special_tokens=True)}
+        if row in ended:
+            answer = decode(second[ended.index(row)], skip_special_tokens=True)
+            assert messages[1:] == [
+                {"role": "user", "content": EVALUATION_PROMPT},
+                {"role": "assistant", "content": answer},
+            ]
+        else:
+            assert len(messages) == 1
+
+
+def test_the_type_of_a_trajectory(checkpoints, rows, tmp_path):
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
+    eos = trainer.eos_token_ids[0]
+
+    def messages(*texts):
+        return [{"role": ("assistant", "user")[i % 2], "content": text} for i, text in enumerate(texts)]
+
+    assert is_even("b")
+    assert not is_even("a")
+    completions = [messages("b", "?", "b"), messages("a", "?", "b"), messages("b", "?", "a"), messages("b")]
+    types = trainer.adapo(completions, [[eos], [eos], [eos, 100], [100]], answer=["x"] * 4)
+    # 1→1; 0→1; 1→0 whose y2 was cut; y1 cut, so there is no second answer: "" is even for this grader
+    assert types == [3, 1, 2 + 4, 3 + 4]
+
+
+def test_what_the_user_says_carries_no_loss_kl_or_entropy(family, checkpoints, rows, tmp_path):
+    trainer = adapo_trainer(checkpoints(family), tmp_path, rows, beta=0.1, filter_truncated=False)
+    _, batch = first_batch(trainer)
+    asked = (batch["completion_mask"] == 1) & (batch["tool_mask"] == 0)
+    kept = (batch["completion_mask"] * batch["tool_mask"]).bool()
+    assert asked.any()
+    loss = trainer.compute_loss(trainer.model, batch)
+    logged = {name: trainer._metrics["train"][name][-1] for name in ("entropy", "kl_t1", "kl_t2", "kl")}
+
+    def loss_with(**changes):
+        return trainer.compute_loss(trainer.model, {**batch, **changes}).item()
+
+    # whatever the reference and the sampling policy say of the user's words, loss and logs stay
+    noise = torch.randn_like(batch["ref_per_token_logps"]) * asked
+    same = loss_with(
+        ref_per_token_logps=batch["ref_per_token_logps"] + noise,
+        old_per_token_logps=batch["ref_per_token_logps"] + noise,
+    )
+    assert same == pytest.approx(loss.item(), abs=1e-6)
+    for name, value in logged.items():
+        assert trainer._metrics["train"][name][-1] == pytest.approx(value, abs=1e-6)
+    assert loss_with(ref_per_token_logps=batch["ref_per_token_logps"] + 0.5 * kept) != pytest.approx(loss.item())
+
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    names = ("pixel_values", "image_grid_thw", "num_images", "num_tiles", "image_sizes", "mm_token_type_ids")
+    pictures = {name: batch[name] for name in names if name in batch}
+    _, entropies, _ = trainer._get_per_token_logps_and_entropies(
+        trainer.model, ids, attention, asked.shape[1], compute_entropy=True, **pictures
+    )
+    assert logged["entropy"] == pytest.approx(entropies[kept].mean().item(), rel=1e-5)
+
+
+def test_the_training_pass_agrees_with_generation_in_both_turns(family, checkpoints, rows, tmp_path):
+    """Greedy tokens are the most likely ones of the training pass: positions, pictures and token types are right."""
+    trainer = adapo_trainer(
+        checkpoints(family), tmp_path, rows, filter_truncated=False, generation_kwargs={"do_sample": False}
+    )
+    _, batch = first_batch(trainer)
+    written = (batch["completion_mask"] * batch["tool_mask"]).bool() | False
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    names = ("pixel_values", "image_grid_thw", "image_sizes", "mm_token_type_ids")
+    with torch.no_grad():
+        logits = trainer.model(
+            input_ids=ids,
+            attention_mask=torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
+            **{name: batch[name] for name in names if name in batch},
+        ).logits
+    logits[..., trainer.model.config.image_token_id] = -torch.inf  # never generated
+    predicted = logits[:, batch["prompt_ids"].shape[1] - 1 : -1].argmax(-1)
+    # greedy groups have one reward, so the filter has masked them all: take what was written from the ids themselves
+    mask = batch["completion_mask"].bool()
+    assert mask.any(), written
+    followup = trainer._followup_ids
+    for row in range(len(ids)):
+        completion, guess = batch["completion_ids"][row][mask[row]].tolist(), predicted[row][mask[row]].tolist()
+        start = next((i for i in range(len(completion)) if completion[i : i + len(followup)] == followup), None)
+        spans = [(0, len(completion))] if start is None else [(0, start), (start + len(followup), len(completion))]
+        for begin, end in spans:
+            assert completion[begin:end] == guess[begin:end]
+
+
+def test_evaluation_runs_both_turns(checkpoints, rows, tmp_path):
+    from datasets import Dataset
+
+    trainer = adapo_trainer(
+        checkpoints("qwen2_5_vl"),
+        tmp_path,
+        rows,
+        trainer_kwargs={"eval_dataset": Dataset.from_list(rows[:8])},
+        per_device_eval_batch_size=8,
+        num_generations_eval=1,
+    )
+    metrics = trainer.evaluate()
+    assert metrics["eval_acc_t2"] - metrics["eval_acc_t1"] == pytest.approx(metrics["eval_delta"])
+    assert metrics["eval_length_t2"] > 0
+
+
+def test_a_processor_that_pads_right_is_put_right(checkpoints, rows, tmp_path):
+    from support import load
+
+    _, processor = load(checkpoints("qwen2_5_vl"))
+    processor.tokenizer.padding_side = "right"
+    trainer = adapo_trainer(
+        checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs={"processing_class": processor}
+    )
+    _, batch = first_batch(trainer)
+    image = batch["prompt_ids"] == trainer.model.config.image_token_id
+    types = batch["mm_token_type_ids"][:, : image.shape[1]].bool()
+    assert image.any()
+    assert torch.equal(image, types)
+
+
+@pytest.mark.parametrize("option", ["tools", "rollout_func", "environment_factory"])
+def test_a_second_rollout_is_refused(checkpoints, rows, tmp_path, option):
+    with pytest.raises(ValueError, match=option):
+        adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs={option: [lambda: None]})
+
+
+def test_prompts_that_are_no_conversation_are_refused(checkpoints, tmp_path):
+    rows = [{"prompt": "How many?", "answer": "1"}] * 8
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
+    with pytest.raises(ValueError, match="conversational"):
+        first_batch(trainer)

@@ -1,0 +1,224 @@
+"""Every mistake that a row can have, and the pictures that reach the trainer."""
+
+import base64
+import io
+import json
+import logging
+
+import datasets
+import numpy as np
+import PIL.Image
+import pytest
+from datasets import Dataset, load_dataset
+
+from trl_mmreason.data import DataError, RowProblem, load_rows
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def write_lines(file, rows):
+    file.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    return file
+
+
+def png(colour="red", size=(2, 2)):
+    buffer = io.BytesIO()
+    PIL.Image.new("RGB", size, colour).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_answers_and_choices_survive_parquet_and_map(tmp_path):
+    rows = [
+        {"prompt": "a", "answer": "7", "choices": None},  # Json would make the number 7 of it
+        {"prompt": "b", "answer": ["null", "none"], "choices": None},
+        {"prompt": "c", "answer": 0.5, "choices": {}},
+        {"prompt": "d", "answer": "(C)", "choices": ["x", "y", 3.0]},
+        {"prompt": "e", "answer": "true", "choices": {"B": "true", "D": "不"}},
+        {"prompt": "f", "answer": "V", "choices": ["V", "W"]},  # the text of a choice, not its letter
+    ]
+    first = load_rows(write_lines(tmp_path / "r.jsonl", rows), on_error="raise").dataset
+    answers = [["7"], ["null", "none"], ["0.5"], ["(C)"], ["true"], ["V"]]
+    choices = [None, None, None, {"A": "x", "B": "y", "C": "3"}, {"B": "true", "D": "不"}, {"A": "V", "B": "W"}]
+    first.to_parquet(tmp_path / "saved.parquet")
+    saved = load_dataset("parquet", data_files=str(tmp_path / "saved.parquet"), split="train")
+    for dataset in (first, saved, saved.map(dict), load_rows(saved).dataset):
+        assert (dataset["answer"][:], dataset["choices"][:]) == (answers, choices)
+    # one answer in every row: plain strings
+    plain = load_rows(write_lines(tmp_path / "s.jsonl", [rows[0], *rows[2:]])).dataset
+    plain.to_parquet(tmp_path / "plain.parquet")
+    for dataset in (plain, load_rows(tmp_path / "plain.parquet").dataset.map(dict)):
+        assert (dataset["answer"][:], dataset["choices"][:]) == (["7", "0.5", "(C)", "true", "V"], choices[1:])
+
+
+def test_choices_of_an_arrow_table_keep_the_letters_of_their_row():
+    # Arrow's struct gives both rows the letters A, B and C, with None where a row has none
+    rows = [{"prompt": "p", "answer": "A", "choices": choices} for choices in ({"A": "x"}, {"A": "y", "C": "z"})]
+    assert load_rows(Dataset.from_list(rows)).dataset["choices"][:] == [{"A": "x"}, {"A": "y", "C": "z"}]
+
+
+# ---- values that are bad ----
+
+GOOD = {"prompt": "p", "images": [], "answer": "a", "choices": None, "id": "good", "category": None}
+AB = {"A": "x", "B": "y"}
+PARTS = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "p"}]}]
+BAD = [
+    ("images", ["absent.png"], "missing picture file", "absent.png' does not exist; mend the path or pass image_root"),
+    ("images", ["corrupt.png"], "unreadable picture", "corrupt.png cannot be decoded"),
+    ("images", ["chunk.png"], "unreadable picture", "chunk.png cannot be decoded (broken PNG file"),
+    ("images", ["cut.jpg"], "unreadable picture", "cut.jpg cannot be decoded"),
+    ("images", ["depth.tiff"], "unreadable picture", "its pixels have 32 bits (mode 'F')"),
+    ("images", ["long.png"], "picture too long", "long.png is 201×1 pixels"),
+    ("images", ["https://example.com/a.png"], "picture is a link", "download the pictures first"),
+    ("images", [base64.b64encode(bytes(2000)).decode()], "picture is base64", "decode it with base64.b64decode"),
+    ("images", [None], "wrong type", "got None (NoneType); expected a path"),
+    ("images", 7, "wrong type", "got 7 (int); expected a path"),
+    ("answer", "  ", "empty answer", "the answer is '  '; give a text"),
+    ("answer", [], "empty answer", "the answer is []"),
+    ("answer", None, "empty answer", "the answer is None"),
+    ("answer", True, "wrong type", "got True (bool); expected a text or a finite number"),
+    ("answer", float("nan"), "wrong type", "got nan (float)"),
+    ("choices", "A. x B. y", "wrong type", "got 'A. x B. y' (str); expected a dictionary letter → text"),
+    ("choices", {"first": "x"}, "wrong choices", "the choices are named ['first']; expected capital letters"),
+    ("choices", {"A": ""}, "wrong choices", "one of them is empty"),
+    ("prompt", " <image>\n", "empty prompt", "the prompt has no text"),
+    ("prompt", [], "empty prompt", "the prompt has no user message"),
+    ("prompt", 5, "wrong type", "got 5 (int); expected a text or a list of messages"),
+    ("prompt", ["p"], "wrong type", "got 'p' (str); expected a message with 'role' and 'content'"),
+    ("prompt", [{"role": "human", "content": "p"}], "unknown role", "the role 'human'; expected one of ('system',"),
+    ("prompt", [{"from": "user", "value": "p"}], "wrong message", "a message has the keys ['from', 'value']"),
+    ("prompt", PARTS, "wrong message", "it must be a string: move pictures into the column of pictures"),
+    ("prompt", "Is <image> red?", "misplaced <image>", "TRL puts all pictures before the first user message"),
+    ("prompt", "<image> Red?", "wrong number of <image>", "1 <image> placeholder(s) and the row 0 picture(s)"),
+    ("category", ["geo"], "wrong type", "got ['geo'] (list); expected a text"),
+    ("id", {"n": 1}, "wrong type", "got {'n': 1} (dict); expected a text"),
+]
+
+
+@pytest.fixture
+def bad_pictures(tmp_path):
+    (tmp_path / "corrupt.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    PIL.Image.fromarray(noise).save(tmp_path / "whole.png")
+    chunk = bytearray((tmp_path / "whole.png").read_bytes())
+    chunk[33:37] = bytes([0, 0, 1, 0])  # the length of the first chunk of pixels: Pillow raises SyntaxError
+    (tmp_path / "chunk.png").write_bytes(chunk)
+    PIL.Image.fromarray(noise).save(tmp_path / "whole.jpg")
+    whole = (tmp_path / "whole.jpg").read_bytes()
+    (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    PIL.Image.new("F", (2, 2)).save(tmp_path / "depth.tiff")
+    (tmp_path / "long.png").write_bytes(png(size=(201, 1)))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("column", "value", "reason", "message"), BAD, ids=[f"{b[0]}-{b[2]}" for b in BAD])
+def test_a_bad_value_costs_its_row_only(bad_pictures, caplog, column, value, reason, message):
+    file = write_lines(bad_pictures / "r.jsonl", [GOOD, {**GOOD, "id": "bad", column: value}, GOOD])
+    rows = load_rows(file)
+    assert rows.dataset["answer"][:] == ["a", "a"]
+    (problem,) = rows.problems
+    row_id = "r-1" if column == "id" else "bad"
+    assert problem == RowProblem(1, row_id, column, reason, problem.message)
+    assert message in problem.message
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert f"1 of 3 rows cannot be used and were left out (1 × {reason})" in warning
+    assert f"row 1 (id '{row_id}'), column '{column}': {reason}: " in warning
+    with pytest.raises(DataError) as raised:
+        load_rows(file, on_error="raise")
+    assert raised.value.problems == rows.problems
+    assert str(problem) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "column"),
+    [
+        ({"answer": "C", "choices": AB}, "letter not among the choices", "answer"),
+        ({"answer": 1, "choices": AB}, "answer is a number", "answer"),  # an index? from 0 or from 1?
+        (
+            {"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "p"}]},
+            "two system messages",
+            "prompt",
+        ),
+    ],
+)
+def test_values_that_contradict_each_other(tmp_path, changes, reason, column):
+    file = write_lines(tmp_path / "r.jsonl", [GOOD, {**GOOD, **changes}])
+    (problem,) = load_rows(file, system_prompt="s").problems
+    assert (problem.row, problem.column, problem.reason) == (1, column, reason)
+
+
+def test_a_row_reports_all_its_problems_and_none_left_is_an_error(tmp_path):
+    file = write_lines(tmp_path / "r.jsonl", [{"problem": "", "image": "no.png", "solution": ""}] * 12)
+    with pytest.raises(DataError, match="r: 12 of 12 rows cannot be used") as raised:
+        load_rows(file)
+    assert [(p.row, p.column) for p in raised.value.problems[:4]] == [
+        (0, "image"),
+        (0, "problem"),
+        (0, "solution"),
+        (1, "image"),
+    ]
+    assert str(raised.value).endswith("… and 16 more")  # 36 problems, 20 of them listed
+
+
+# ---- pictures become RGB ----
+
+
+def saved(picture, file, **options):
+    picture.save(file, **options)
+    return file.name
+
+
+def make_pictures(folder):
+    """Return file name → the RGB values expected at the pixels (0, 0) and (1, 0)."""
+    red, white = (255, 0, 0), (255, 255, 255)
+    half = PIL.Image.new("RGBA", (2, 1), (0, 0, 0, 0))  # black hides below the transparent first pixel
+    half.putpixel((1, 0), (*red, 255))
+    palette = PIL.Image.new("P", (2, 1))
+    palette.putpalette([0, 0, 0, *red])
+    palette.putpixel((1, 0), 1)
+    grey_alpha = PIL.Image.new("LA", (2, 1), (100, 255))
+    grey_alpha.putpixel((0, 0), (0, 0))
+    deep = PIL.Image.fromarray(np.array([[256, 65535]], dtype=np.uint16))
+    turned = PIL.Image.new("RGB", (1, 2), "red")
+    turned.putpixel((0, 1), white)
+    exif = PIL.Image.Exif()
+    exif[PIL.Image.ExifTags.Base.Orientation] = 8  # to be shown after a quarter turn to the left
+    return {
+        saved(half, folder / "rgba.png"): [white, red],
+        saved(half, folder / "rgba.webp", lossless=True, exact=True): [white, red],
+        saved(PIL.Image.new("RGBA", (2, 1), (*red, 255)), folder / "opaque.png"): [red, red],
+        saved(palette, folder / "palette.png"): [(0, 0, 0), red],
+        saved(palette, folder / "palette-transparent.png", transparency=0): [white, red],
+        saved(palette, folder / "palette.gif", transparency=0): [white, red],
+        saved(grey_alpha, folder / "grey-alpha.png"): [white, (100, 100, 100)],
+        saved(PIL.Image.new("L", (2, 1), 100), folder / "grey.png"): [(100, 100, 100)] * 2,
+        saved(PIL.Image.new("1", (2, 1), 1), folder / "bit.png"): [white, white],
+        saved(deep, folder / "deep.png"): [(1, 1, 1), white],  # 256 of 65,535 is 1 of 255; clipping gives white
+        saved(PIL.Image.new("CMYK", (2, 1), (0, 255, 255, 0)), folder / "cmyk.tiff"): [red, red],
+        saved(turned, folder / "turned.png", exif=exif): [red, white],
+    }
+
+
+def test_pictures_reach_the_trainer_in_rgb(tmp_path):
+    expected = make_pictures(tmp_path)
+    rows = [{"prompt": "p", "image": name, "answer": "a", "id": name} for name in expected]
+    dataset = load_rows(write_lines(tmp_path / "r.jsonl", rows), on_error="raise").dataset
+    dataset.to_parquet(tmp_path / "saved.parquet")
+    again = load_dataset("parquet", data_files=str(tmp_path / "saved.parquet"), split="train")
+    for row in [*dataset, *again]:
+        (picture,) = row["images"]
+        assert (picture.mode, picture.size) == ("RGB", (2, 1)), row["id"]
+        assert [picture.getpixel((x, 0)) for x in range(2)] == expected[row["id"]], row["id"]
+
+
+def test_only_pictures_that_must_change_are_stored_anew(tmp_path):
+    names = list(make_pictures(tmp_path))
+    rows = [{"prompt": "p", "image": name, "answer": "a", "id": name} for name in names]
+    dataset = load_rows(write_lines(tmp_path / "r.jsonl", rows)).dataset
+    stored = dataset.cast_column("images", datasets.List(datasets.Image(decode=False)))
+    changed = {row["id"] for row in stored if row["images"][0]["bytes"] is not None}
+    assert changed == {
+        "rgba.png", "rgba.webp", "palette-transparent.png", "palette.gif", "grey-alpha.png", "deep.png"
+    }  # fmt: skip

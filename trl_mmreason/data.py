@@ -1,0 +1,241 @@
+"""Rows for every trainer and every evaluation: prompt, images, answer, choices, id, category.
+
+    rows = load_rows("data/train.jsonl", columns={"prompt": "problem", "answer": "solution"})
+    trainer = AdaPOTrainer(model, args=config, train_dataset=rows.dataset)
+
+A file of 50,000 rows often holds a few that would stop a run hours later: a picture cut short, an answer that is not
+among the choices. Every row is checked before training; the bad ones are named and, by default, left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+from datasets import Dataset, DatasetDict, Features, Image, Json, LargeList, List, Value
+
+from .rows import NAMES, DataError, RefusedValue, RowProblem, RowReader
+from .sources import LINE, json_columns, json_features, parse_line, read_source
+
+__all__ = ["SYNONYMS", "DataError", "LoadedRows", "RowProblem", "find_columns", "load_rows"]
+
+logger = logging.getLogger(__name__)
+
+# The names that data sets customarily use. Our own name wins over its synonyms; two synonyms are ambiguous.
+SYNONYMS = {
+    "prompt": ("question", "problem", "query"),
+    "images": ("image", "image_path", "file_name", "file_names"),
+    "answer": ("answers", "solution", "ground_truth"),
+    "choices": ("options",),
+    "id": ("question_id",),
+    "category": ("subject",),
+}
+_REQUIRED = ("prompt", "answer")
+
+_CHECKED_FEATURES = {
+    "prompt": List({"role": Value("string"), "content": Value("string")}),
+    "images": List(Image(mode="RGB")),
+    "answer": List(Value("string")),
+    # A struct would give every row the letters of all rows. (`answer` is no Json: whatever writes a decoded Json
+    # string again, such as `map`, turns "7" into the number 7 and "null" into None.)
+    "choices": Json(),
+    "id": Value("string"),
+    "category": Value("string"),
+    "problems": List({"column": Value("string"), "reason": Value("string"), "message": Value("string")}),
+}
+
+
+class LoadedRows(NamedTuple):
+    """The rows that can be used, and the problems of those that cannot."""
+
+    dataset: Dataset
+    problems: list[RowProblem]
+
+
+def load_rows(
+    source: str | os.PathLike | Dataset | DatasetDict,
+    *,
+    split: str = "train",
+    columns: Mapping[str, str | None] | None = None,
+    keep_columns: Sequence[str] = (),
+    image_root: str | os.PathLike | None = None,
+    system_prompt: str | None = None,
+    on_error: Literal["drop", "raise"] = "drop",
+    num_proc: int | None = None,
+    max_rows: int | None = None,
+) -> LoadedRows:
+    """Load, check and normalise the rows of a data source.
+
+    The dataset has exactly these columns, and those of `keep_columns`:
+
+    - `prompt`: messages with string contents. A text becomes one user message; `<image>` at the two ends of the
+      first user message is removed, because TRL puts the pictures there itself. Choices are not written into it.
+    - `images`: PIL pictures in RGB, upright, transparent parts white, decoded on access; `[]` without pictures.
+    - `answer`: a string; or a list of acceptable strings in every row if any row of the source has several.
+    - `choices`: letter → text, or None. A list of texts gets the letters A, B, C, …
+    - `id`: the row's own, or "<source>-<index>".
+    - `category`: a string or None.
+
+    Every call decodes every picture once, about 4 ms for 640 × 480 pixels; `num_proc` shares that out. For many runs,
+    save the result (`dataset.to_parquet`) and read that with `datasets.load_dataset`.
+
+    Args:
+        source: a Hub id, a .parquet, .jsonl, .json or .csv file, a folder of such files, an image folder with a
+            metadata file, or an already loaded dataset (of a DatasetDict, `split` is taken).
+        split: which split to take. A single file is one split, whatever it is called.
+        columns: our name → the source's column, for example {"prompt": "problem"}. A name that is not given is
+            looked for by itself and by `SYNONYMS`. None says that the source has none: {"answer": None} for data
+            without labels, whose `answer` is then None.
+        keep_columns: further columns to keep as they are. All others are left out.
+        image_root: the folder that relative paths start from; by default that of the data file.
+        system_prompt: put before every prompt as a system message.
+        on_error: "drop" leaves bad rows out and logs one warning; "raise" raises if there is any.
+        num_proc: processes that check rows, as in `datasets.Dataset.map`.
+        max_rows: take only the first so many rows, before they are checked.
+
+    Raises:
+        DataError: the source cannot be read, a required column is missing or ambiguous, no row can be used, or, with
+            on_error="raise", any row cannot.
+    """
+    if on_error not in ("drop", "raise"):
+        raise DataError(f"load_rows: on_error is {on_error!r}; expected 'drop' or 'raise'")
+    table = read_source(source, split)
+    raw = table.dataset if max_rows is None else table.dataset.take(min(max_rows, len(table.dataset)))
+    if len(raw) == 0:
+        raise DataError(f"{table.name} has no rows")
+    present = json_columns(raw, table.name) if table.is_json else raw.column_names
+    found = find_columns(present, columns or {}, table.name)
+    _check_kept(keep_columns, present, table.name)
+    left_out = [column for column in present if column not in found.values() and column not in keep_columns]
+    if left_out:
+        logger.info("%s: left out the columns %s (keep_columns keeps some)", table.name, left_out)
+
+    root = table.image_root if image_root is None else Path(image_root)
+    reader = RowReader(found, root, table.name, system_prompt)
+    checked = _check_rows(raw, reader, table.is_json, list(keep_columns), num_proc)
+    return _sort_out(checked, [*NAMES, *keep_columns], table.name, on_error)
+
+
+def find_columns(present: Sequence[str], columns: Mapping[str, str | None], source_name: str) -> dict[str, str]:
+    """Return our name → the source's column, for the names that the source has.
+
+    Raises:
+        DataError: a required column is missing, two columns could be meant, or `columns` names an unknown one.
+    """
+    unknown = sorted(columns.keys() - set(NAMES))
+    if unknown:
+        raise DataError(f"columns has the keys {unknown}; expected our names {NAMES} → names of the source's columns")
+    found = {}
+    for name in NAMES:
+        if name in columns:
+            candidates = [] if columns[name] is None else [columns[name]]
+        else:
+            candidates = [name] if name in present else [each for each in SYNONYMS[name] if each in present]
+        if len(candidates) > 1:
+            raise DataError(
+                f"{source_name}: {name} could be any of {candidates}; say which with columns={{{name!r}: …}}"
+            )
+        if candidates and candidates[0] not in present:
+            raise DataError(f"{source_name} has no column {candidates[0]!r} for {name}; it has {list(present)}")
+        if not candidates and name in _REQUIRED and name not in columns:
+            raise DataError(
+                f"{source_name} has no column for {name}: looked for {[name, *SYNONYMS[name]]}, found "
+                f"{list(present)}; name it with columns={{{name!r}: …}}, or None if there is none"
+            )
+        if candidates:
+            found[name] = str(candidates[0])
+    return found
+
+
+def _check_kept(keep_columns: Sequence[str], present: Sequence[str], source_name: str) -> None:
+    for column in keep_columns:
+        if column not in present:
+            raise DataError(f"{source_name} has no column {column!r} to keep; it has {list(present)}")
+        if column in (*NAMES, "problems"):
+            raise DataError(f"keep_columns cannot hold {column!r}: the result has its own column of that name")
+
+
+def _check_rows(raw: Dataset, reader: RowReader, is_json: bool, keep: list[str], num_proc: int | None) -> Dataset:
+    """Return one checked row for every row of `raw`: the six columns, the kept ones, and `problems`."""
+    if is_json:
+        kept_features = json_features(raw, keep)
+    else:
+        kept_features = {column: raw.features[column] for column in keep}
+        if "images" in reader.columns:
+            raw = _undecoded(raw, reader.columns["images"])
+    return raw.map(
+        _check_json_line if is_json else _check_row,
+        with_indices=True,
+        fn_kwargs={"reader": reader, "keep": keep},
+        features=Features({**_CHECKED_FEATURES, **kept_features}),
+        remove_columns=[column for column in raw.column_names if column not in keep],
+        num_proc=num_proc,
+        writer_batch_size=100,  # rows held in memory before writing; a row may hold megabytes of pictures
+        load_from_cache_file=False,  # the pictures behind the paths may have changed
+        desc="Checking rows",
+    )
+
+
+def _check_row(row: Mapping[str, Any], index: int, reader: RowReader, keep: list[str]) -> dict[str, Any]:
+    return reader.check(row, index)  # `map` carries the columns of `keep` over by itself
+
+
+def _check_json_line(line: Mapping[str, str], index: int, reader: RowReader, keep: list[str]) -> dict[str, Any]:
+    try:
+        row = parse_line(line[LINE])
+    except RefusedValue as refused:
+        problem = {"column": "line", "reason": refused.reason, "message": refused.message}
+        return {**reader.check({}, index), **dict.fromkeys(keep), "problems": [problem]}
+    return {**reader.check(row, index), **{column: row.get(column) for column in keep}}
+
+
+def _sort_out(checked: Dataset, names: list[str], source_name: str, on_error: str) -> LoadedRows:
+    """Separate good rows from bad ones, and report the bad ones as `on_error` says."""
+    found = checked["problems"][:]
+    problems = [
+        RowProblem(row, id_, **problem)
+        for row, (id_, row_problems) in enumerate(zip(checked["id"], found, strict=True))
+        for problem in row_problems
+    ]
+    good = [row for row, row_problems in enumerate(found) if not row_problems]
+    if problems:
+        bad_count = len(found) - len(good)
+        summary = f"{source_name}: {bad_count} of {len(found)} rows cannot be used"
+        if on_error == "raise" or not good:
+            raise DataError(f"{summary}:\n{_list_first(problems, 20)}", problems)
+        counts = Counter(problem.reason for problem in problems).most_common()
+        reasons = ", ".join(f"{count} × {reason}" for reason, count in counts)
+        logger.warning("%s and were left out (%s):\n%s", summary, reasons, _list_first(problems, 5))
+    dataset = _with_plain_answers(checked).select_columns(names)
+    return LoadedRows(dataset.select(good) if problems else dataset, problems)
+
+
+def _list_first(problems: list[RowProblem], count: int) -> str:
+    lines = [str(problem) for problem in problems[:count]]
+    if len(problems) > count:
+        lines.append(f"… and {len(problems) - count} more")
+    return "\n".join(lines)
+
+
+def _with_plain_answers(checked: Dataset) -> Dataset:
+    """Turn the lists of answers into strings if no row has more than one."""
+    answers = checked["answer"][:]
+    if any(len(row) > 1 for row in answers):
+        return checked
+    plain = pa.array([row[0] if row else None for row in answers], pa.string())
+    return checked.remove_columns("answer").add_column("answer", plain, feature=Value("string"))
+
+
+def _undecoded(dataset: Dataset, column: str) -> Dataset:
+    """Make a column of pictures give the stored {"bytes", "path"} instead of PIL pictures."""
+    feature = dataset.features[column]
+    if isinstance(feature, Image):
+        return dataset.cast_column(column, Image(decode=False))
+    if isinstance(feature, List | LargeList) and isinstance(feature.feature, Image):
+        return dataset.cast_column(column, type(feature)(Image(decode=False)))
+    return dataset

@@ -1,0 +1,122 @@
+"""A picture of the training curves, drawn from what the trainer logged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+_COLUMNS = 3
+_PANEL_INCHES = (4.2, 2.9)
+_COLOURS = ("#0072b2", "#d55e00")  # blue and vermilion: told apart with any colour vision
+
+
+class Panel(NamedTuple):
+    """One set of axes; `series` maps logged names to what the legend calls them."""
+
+    title: str
+    unit: str
+    series: Mapping[str, str]
+    is_share: bool = False
+
+
+PANELS = (
+    Panel("Reward", "mean reward", {"reward": "reward"}),
+    Panel("Accuracy", "share right", {"acc_t1": "first turn", "acc_t2": "second turn"}, is_share=True),
+    Panel(
+        "Transitions",
+        "share",
+        {"correction_rate": "0→1, of first wrong", "misjudgment_rate": "1→0, of first right"},
+        is_share=True,
+    ),
+    Panel("KL to the reference", "nats per token", {"kl_t1": "first turn", "kl_t2": "second turn"}),
+    Panel("KL coefficient β", "coefficient", {"beta_1": "β1, first turn", "beta_2": "β2, second turn"}),
+    Panel("Length", "tokens", {"length_t1": "first turn", "length_t2": "second turn"}),
+    Panel("Entropy", "nats per token", {"entropy": "entropy"}),
+    Panel("Loss", "loss", {"loss": "loss"}),
+    Panel(
+        "Dropped by the filters",
+        "share",
+        {"dropped_truncated": "truncated", "dropped_zero_advantage": "zero advantage"},
+        is_share=True,
+    ),
+)
+
+
+def plot_curves(log_history: Sequence[Mapping[str, Any]], path: str | Path) -> None:
+    """Draw the training curves into a PNG file.
+
+    Args:
+        log_history: `trainer.state.log_history`: one dict a logged step, with `step` and numbers by name.
+        path: the file to write.
+
+    Raises:
+        ValueError: when no panel has data.
+    """
+    draw_curves(log_history).savefig(path, format="png", dpi=120)
+
+
+def draw_curves(log_history: Sequence[Mapping[str, Any]]) -> Figure:
+    """The figure of `plot_curves`: a panel for each of `PANELS` that has data, in that order."""
+    data = {name: _series(log_history, name) for panel in PANELS for name in panel.series}
+    panels = [panel for panel in PANELS if any(data[name] for name in panel.series)]
+    if not panels:
+        raise ValueError(
+            f"draw_curves: none of {sorted(data)} is in the {len(log_history)} logged entries; "
+            "train for at least `logging_steps` steps before drawing"
+        )
+    columns = min(_COLUMNS, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(_PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * rows + 0.3), layout="constrained")
+    for place, panel in enumerate(panels, start=1):
+        _draw_panel(figure.add_subplot(rows, columns, place), panel, data)
+    figure.supxlabel(
+        "thin: logged values; bold: mean over a trailing window of a tenth of the run",
+        fontsize=9,
+        color="#555555",
+    )
+    return figure
+
+
+def running_mean(values: Sequence[float], window: int) -> list[float]:
+    """Mean of each value and up to `window - 1` before it; NaN is left out, and stays where nothing is known."""
+    means = []
+    for end in range(1, len(values) + 1):
+        known = [value for value in values[max(0, end - window) : end] if not math.isnan(value)]
+        means.append(float(np.mean(known)) if known else math.nan)
+    return means
+
+
+def _series(log_history: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
+    """(step, value) of every entry with the name: empty if no value is finite, else NaN for those that are not."""
+    points = [(entry["step"], float(entry[name])) for entry in log_history if name in entry]
+    if not any(math.isfinite(value) for _, value in points):
+        return []
+    return [(step, value if math.isfinite(value) else math.nan) for step, value in points]
+
+
+def _draw_panel(axes: Axes, panel: Panel, data: Mapping[str, list[tuple[int, float]]]) -> None:
+    for colour, (name, label) in zip(_COLOURS, panel.series.items(), strict=False):
+        if not data[name]:
+            continue
+        steps, values = zip(*data[name], strict=True)
+        means = running_mean(values, window=math.ceil(len(values) / 10))
+        axes.plot(steps, values, color=colour, linewidth=0.8, alpha=0.35)
+        axes.plot(steps, means, color=colour, linewidth=2.2, label=label, marker="o" if len(steps) == 1 else None)
+    axes.set_title(panel.title, fontsize=11, fontweight="bold")
+    axes.set_xlabel("training step", fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    axes.set_ylabel(panel.unit, fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if panel.is_share:
+        axes.set_ylim(-0.03, 1.03)
+    if len(panel.series) > 1:
+        axes.legend(fontsize=8, frameon=False)

@@ -1,0 +1,250 @@
+"""Metrics of two-turn answers, their bootstrap intervals, and pass@k.
+
+Notation: a question's outcome is i→j, where i says whether the first answer was right (1) or wrong (0) and j
+says the same of the second. All metrics are fractions; only the text that is printed is in percent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+Flags: TypeAlias = "Sequence[bool] | np.ndarray | torch.Tensor"
+Interval: TypeAlias = tuple[float, float]
+
+METRIC_LABELS = {
+    "acc_t1": "acc@t1",
+    "acc_t2": "acc@t2",
+    "delta": "delta (t2 - t1)",
+    "correction_rate": "correction, of first wrong",
+    "misjudgment_rate": "misjudgment, of first right",
+    "correction_share": "correction, of all",
+    "misjudgment_share": "misjudgment, of all",
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A metric and its 95 % interval (low, high), all fractions."""
+
+    value: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class Change:
+    """One metric before and after training, and after minus before."""
+
+    before: Estimate
+    after: Estimate
+    change: Estimate
+
+
+def two_turn_metrics(first_correct: Flags, second_correct: Flags) -> dict[str, float]:
+    """Accuracy of both turns and how often the second turn mends or spoils the first.
+
+    Args:
+        first_correct, second_correct: (N,) bools, one a trajectory, in the same order.
+
+    Returns:
+        acc_t1, acc_t2, delta = acc_t2 - acc_t1; correction_rate = #(0→1) / #(first wrong); misjudgment_rate =
+        #(1→0) / #(first right); correction_share and misjudgment_share, the same counts over N. NaN where the
+        denominator is 0.
+
+    Raises:
+        ValueError: for inputs that are not bools, not one-dimensional, or not equally long.
+    """
+    first, second = _paired_flags(first_correct, second_correct)
+    total, first_right, second_right = len(first), int(first.sum()), int(second.sum())
+    corrected, misjudged = int((~first & second).sum()), int((first & ~second).sum())
+    return {
+        "acc_t1": _ratio(first_right, total),
+        "acc_t2": _ratio(second_right, total),
+        "delta": _ratio(second_right - first_right, total),
+        "correction_rate": _ratio(corrected, total - first_right),
+        "misjudgment_rate": _ratio(misjudged, first_right),
+        "correction_share": _ratio(corrected, total),
+        "misjudgment_share": _ratio(misjudged, total),
+    }
+
+
+def bootstrap_interval(
+    first_correct: Flags,
+    second_correct: Flags,
+    metric_fn: Callable[[Flags, Flags], dict[str, float]] = two_turn_metrics,
+    *,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """Percentile bootstrap interval of every metric that `metric_fn` returns.
+
+    Questions are what is drawn, so give one trajectory a question. A resample in which a metric is NaN is left
+    out of that metric's interval; the interval is (NaN, NaN) when no resample is left. When all outcomes are
+    alike, every resample is too, and the interval has no width although other questions might end otherwise.
+
+    Args:
+        first_correct, second_correct: (N,) bools, N >= 1.
+        metric_fn: metrics of two (N,) bool arrays.
+        level: share of the resamples inside the interval, between 0 and 1.
+
+    Raises:
+        ValueError: for unusable flags, no question, a level outside (0, 1), or fewer than one resample.
+    """
+    first, second = _paired_flags(first_correct, second_correct)
+    return _bootstrap(
+        lambda rows: metric_fn(first[rows], second[rows]),
+        len(first),
+        level=level,
+        resamples=resamples,
+        seed=seed,
+    )
+
+
+def compare(before: tuple[Flags, Flags], after: tuple[Flags, Flags], *, seed: int = 0) -> dict[str, Change]:
+    """The two-turn metrics before and after training, with 95 % bootstrap intervals over questions.
+
+    Args:
+        before, after: (first_correct, second_correct), each (N,) bools, for the same N questions in the same
+            order: the interval of the change draws a question's before and after together.
+
+    Raises:
+        ValueError: for unusable flags, no question, or different numbers of questions.
+    """
+    before_flags, after_flags = _paired_flags(*before), _paired_flags(*after)
+    questions = len(before_flags[0])
+    if len(after_flags[0]) != questions:
+        raise ValueError(
+            f"compare: {questions} questions before and {len(after_flags[0])} after; "
+            "give the same ones in the same order"
+        )
+
+    def change(rows: np.ndarray) -> dict[str, float]:
+        old, new = (two_turn_metrics(first[rows], second[rows]) for first, second in (before_flags, after_flags))
+        return {name: new[name] - old[name] for name in old}
+
+    estimates = []
+    for values, intervals in (
+        (two_turn_metrics(*before_flags), bootstrap_interval(*before_flags, seed=seed)),
+        (two_turn_metrics(*after_flags), bootstrap_interval(*after_flags, seed=seed)),
+        (change(np.arange(questions)), _bootstrap(change, questions, seed=seed)),
+    ):
+        estimates.append({name: Estimate(value, intervals[name]) for name, value in values.items()})
+    return {name: Change(*(stage[name] for stage in estimates)) for name in METRIC_LABELS}
+
+
+def improves(before: Interval, after: Interval) -> bool:
+    """Whether `after` lies above `before` as a whole: its lower bound above the other's upper bound.
+
+    False where a bound is NaN: what was not measured has not improved.
+
+    Raises:
+        ValueError: for an interval whose lower bound is above its upper bound.
+    """
+    for name, (low, high) in (("before", before), ("after", after)):
+        if low > high:
+            raise ValueError(f"improves: {name} is ({low}, {high}); expected (lower, upper)")
+    return after[0] > before[1]
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Unbiased estimate of the chance that one of k samples is right: 1 - C(n - c, k) / C(n, k).
+
+    Args:
+        n: samples drawn for the question.
+        c: how many of them are right, 0 <= c <= n.
+        k: samples allowed, 1 <= k <= n.
+
+    Raises:
+        ValueError: for numbers outside those ranges.
+    """
+    if not 0 <= c <= n:
+        raise ValueError(f"pass_at_k: c={c} of n={n} samples are right; expected 0 <= c <= n")
+    if not 1 <= k <= n:
+        raise ValueError(f"pass_at_k: k={k} with n={n} samples; expected 1 <= k <= n, so draw more samples or lower k")
+    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def format_table(comparison: Mapping[str, Change]) -> str:
+    """Plain-text table of what `compare` returned: percent, each number with its interval."""
+    lines = [["percent [95 % interval]", "before", "after", "change"]]
+    for name, row in comparison.items():
+        cells = [_cell(row.before), _cell(row.after), _cell(row.change, signed=True)]
+        lines.append([METRIC_LABELS[name], *cells])
+    widths = [max(len(line[column]) for line in lines) for column in range(4)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def percent(fraction: float, signed: bool = False) -> str:
+    """A fraction as percent with one decimal; `n/a` for NaN."""
+    if math.isnan(fraction):
+        return "n/a"
+    rounded = round(100 * fraction, 1) + 0.0  # + 0.0 turns -0.0 into 0.0
+    return f"{rounded:+.1f}" if signed and rounded else f"{rounded:.1f}"
+
+
+def _cell(estimate: Estimate, signed: bool = False) -> str:
+    low, high = estimate.interval
+    return f"{percent(estimate.value, signed)} [{percent(low, signed)}, {percent(high, signed)}]"
+
+
+def _bootstrap(
+    statistic: Callable[[np.ndarray], dict[str, float]],
+    questions: int,
+    *,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int,
+) -> dict[str, Interval]:
+    """Percentile intervals of `statistic`, which maps the drawn row numbers (N,) to named values."""
+    if questions == 0:
+        raise ValueError("bootstrap: no question was given; an interval needs at least one")
+    if not 0 < level < 1:
+        raise ValueError(f"bootstrap: level={level}; expected a share between 0 and 1, such as 0.95")
+    if resamples < 1:
+        raise ValueError(f"bootstrap: resamples={resamples}; expected at least 1")
+    generator = np.random.default_rng(seed)
+    draws = [statistic(generator.integers(questions, size=questions)) for _ in range(resamples)]
+    return {name: _percentile_interval([draw[name] for draw in draws], level) for name in draws[0]}
+
+
+def _percentile_interval(values: list[float], level: float) -> Interval:
+    known = [value for value in values if not math.isnan(value)]
+    if not known:
+        return (math.nan, math.nan)
+    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
+    return (float(low), float(high))
+
+
+def _ratio(numerator: int, denominator: int) -> float:
+    return numerator / denominator if denominator else math.nan
+
+
+def _paired_flags(first_correct: Flags, second_correct: Flags) -> tuple[np.ndarray, np.ndarray]:
+    first, second = _flags(first_correct, "first_correct"), _flags(second_correct, "second_correct")
+    if len(first) != len(second):
+        raise ValueError(
+            f"first_correct has {len(first)} entries and second_correct {len(second)}; "
+            "give one of each for every trajectory"
+        )
+    return first, second
+
+
+def _flags(values: Flags, name: str) -> np.ndarray:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"{name} has shape {array.shape}; expected one dimension, one bool a trajectory")
+    if array.size == 0:
+        return array.astype(bool)  # numpy reads an empty list as floats
+    if array.dtype != bool:
+        raise ValueError(f"{name} holds {array.dtype}, expected bools; leave out what could not be graded (None)")
+    return array

@@ -1,0 +1,171 @@
+"""Let any policy answer, check its answer and answer again, on held-out questions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from datasets import Dataset
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, ProcessorMixin
+from trl.data_utils import prepare_multimodal_messages
+
+from ..grading import Grader
+from ..turns import next_turn_ids
+from .report import TwoTurnTrajectory
+
+
+def evaluate_two_turns(
+    model: PreTrainedModel,
+    processing_class: ProcessorMixin,
+    dataset: Dataset,
+    followup: str,
+    *,
+    stage: str,
+    max_new_tokens: int,
+    batch_size: int = 64,
+    grader: Grader | None = None,
+    **generation: Any,
+) -> list[TwoTurnTrajectory]:
+    """Sample both answers to every row and grade them; under several processes each takes a share.
+
+    Args:
+        model: a policy that `generate` works on.
+        processing_class: its processor.
+        dataset: rows with prompt, images, answer, and optionally choices, id, category.
+        followup: what the user says after the first answer.
+        stage: name of this evaluation, such as "before".
+        max_new_tokens: bound of each answer; a first answer that reaches it gets no second turn.
+        batch_size: questions in one call of `generate`.
+        grader: `Grader()` by default.
+        **generation: for `generate`; greedy decoding by default.
+
+    Returns:
+        One trajectory a row, in the order of the rows, the same on every process. Rows whose gold answer cannot be
+        used are left out.
+    """
+    model.eval()
+    grader = grader or Grader()
+    state = PartialState()
+    trajectories: list[tuple[int, TwoTurnTrajectory]] = []
+    with state.split_between_processes(list(range(len(dataset)))) as share:
+        batches = [share[start : start + batch_size] for start in range(0, len(share), batch_size)]
+        quiet = not (state.is_main_process and sys.stderr.isatty())
+        for indices in tqdm(batches, desc=f"evaluating {stage}", disable=quiet):
+            rows = [dataset[index] for index in indices]
+            texts = answer_in_two_turns(
+                model, processing_class, rows, followup, max_new_tokens=max_new_tokens, **generation
+            )
+            for index, row, answers in zip(indices, rows, texts, strict=True):
+                trajectory = _grade(grader, row, answers, stage, index)
+                if trajectory is not None:
+                    trajectories.append((index, trajectory))
+    gathered = gather_object(trajectories) if state.num_processes > 1 else trajectories
+    return [trajectory for _, trajectory in sorted(gathered, key=lambda item: item[0])]
+
+
+def _grade(
+    grader: Grader, row: dict[str, Any], answers: tuple[str, str | None], stage: str, index: int
+) -> TwoTurnTrajectory | None:
+    first, second = (
+        grader.grade(text or "", row["answer"], choices=row.get("choices")).correct for text in answers
+    )
+    if first is None or second is None:
+        return None
+    gold = row["answer"] if isinstance(row["answer"], str) else " or ".join(row["answer"])
+    return TwoTurnTrajectory(
+        id=str(row.get("id") or index),
+        category=row.get("category") or "",
+        question=row["prompt"][-1]["content"],
+        answer=gold,
+        images=row.get("images") or [],
+        first=answers[0],
+        second=answers[1],
+        first_correct=first,
+        second_correct=second and answers[1] is not None,
+        stage=stage,
+    )
+
+
+@torch.no_grad()
+def answer_in_two_turns(
+    model: PreTrainedModel,
+    processing_class: ProcessorMixin,
+    rows: Sequence[dict[str, Any]],
+    followup: str,
+    *,
+    max_new_tokens: int,
+    **generation: Any,
+) -> list[tuple[str, str | None]]:
+    """Both answers to each row as text; the second is `None` where the first hit the length limit."""
+    prompts = [prepare_multimodal_messages(row["prompt"], images=row.get("images")) for row in rows]
+    eos = model.generation_config.eos_token_id
+    eos_ids = [eos] if isinstance(eos, int) else list(eos)
+    settings = {"do_sample": False, "max_new_tokens": max_new_tokens, **generation}
+
+    prompt_ids, fields = _tokenize(processing_class, prompts)
+    first_ids = _generate(model, processing_class, prompt_ids, fields, eos_ids, settings)
+    ended = [row for row, ids in enumerate(first_ids) if ids[-1] in eos_ids]
+    second: list[str | None] = [None] * len(rows)
+    if ended:
+        suffix = next_turn_ids(processing_class, followup, eos_token_ids=eos_ids)
+        _, fields = _tokenize(processing_class, [prompts[row] for row in ended])
+        longer = [[*prompt_ids[row], *first_ids[row], *suffix] for row in ended]
+        second_ids = _generate(model, processing_class, longer, fields, eos_ids, settings)
+        for row, text in zip(ended, _decode(processing_class, second_ids), strict=True):
+            second[row] = text
+    return list(zip(_decode(processing_class, first_ids), second, strict=True))
+
+
+def _decode(processing_class: ProcessorMixin, ids: list[list[int]]) -> list[str]:
+    return processing_class.batch_decode(ids, skip_special_tokens=True)
+
+
+def _tokenize(processing_class: ProcessorMixin, prompts: list) -> tuple[list[list[int]], dict[str, Any]]:
+    """Unpadded ids, and the picture fields."""
+    inputs = dict(
+        processing_class.apply_chat_template(prompts, tokenize=True, return_dict=True, add_generation_prompt=True)
+    )
+    del inputs["attention_mask"]
+    return inputs.pop("input_ids"), inputs
+
+
+def _generate(
+    model: PreTrainedModel,
+    processing_class: ProcessorMixin,
+    prompt_ids: list[list[int]],
+    fields: dict[str, Any],
+    eos_ids: list[int],
+    settings: dict[str, Any],
+) -> list[list[int]]:
+    """Answers as ids, each up to and including its end-of-turn token if there is one."""
+    width = max(map(len, prompt_ids))
+    inputs = {
+        "input_ids": _left_pad(prompt_ids, width, processing_class.tokenizer.pad_token_id),
+        "attention_mask": _left_pad([[1] * len(ids) for ids in prompt_ids], width, 0),
+    }
+    for name, value in fields.items():
+        if isinstance(value, list) and isinstance(value[0], list):  # one value a token; what was appended is text, 0
+            longer = [[*row, *[0] * (len(ids) - len(row))] for row, ids in zip(value, prompt_ids, strict=True)]
+            inputs[name] = _left_pad(longer, width, 0)
+        else:
+            inputs[name] = value if isinstance(value, Tensor) else torch.tensor(np.array(value))
+    inputs = {name: value.to(model.device) for name, value in inputs.items()}
+    # A picture's placeholder among the answer's tokens would stand for a picture that is not there.
+    answers = model.generate(**inputs, **settings, suppress_tokens=[model.config.image_token_id])[:, width:].tolist()
+    return [_cut_after_end(ids, eos_ids) for ids in answers]
+
+
+def _left_pad(rows: list[list[int]], width: int, value: int) -> Tensor:
+    return torch.tensor([[value] * (width - len(row)) + list(row) for row in rows])
+
+
+def _cut_after_end(ids: list[int], eos_ids: list[int]) -> list[int]:
+    end = next((position for position, token in enumerate(ids) if token in eos_ids), len(ids))
+    return ids[: end + 1]

@@ -1,0 +1,31 @@
+"""The text that the miniature's tokenizers learn their merges from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from . import solutions
+from .tasks import CATEGORIES, make_problem
+
+# What users and templates say to the model in the examples; without it these words would cost a token a letter.
+_SPOKEN = (
+    "You are a helpful assistant.",
+    "There might be an error in the solution, please evaluate the previous solution and provide a final answer.",
+    "user\n",
+    "assistant\n",
+    "system\n",
+)
+
+
+def corpus() -> Iterator[str]:
+    """Questions and worked solutions of every category and level, and the phrases around them."""
+    for _ in range(30):
+        yield from _SPOKEN
+    for category in CATEGORIES:
+        for level in (1, 2, 3):
+            for seed in range(4):
+                problem = make_problem(category, seed, level=level, multiple_choice=seed % 2 == 1)
+                solution = solutions.solve(problem)
+                yield problem.prompt[0]["content"]
+                yield solutions.plain(solution)
+                yield solutions.reflection(solution, solution)

@@ -1,0 +1,284 @@
+"""Worked solutions of the drawn problems, right or wrong in a stated way, in every method's format.
+
+A solver reads the facts off the picture, works out a result and states it as the answer. Each kind of mistake spoils
+one of these three, and everything that follows from it:
+
+- `misread`: one number is read wrongly, and the rest is done rightly with it;
+- `slip`: the numbers are read rightly, and worked out to a result two or three units off (an angle: ten degrees; a time
+  "h:mm": ten or fifteen minutes);
+- `off_by_one`: the result is worked out rightly, and the answer stated is one unit off (a time: one hour).
+
+Where the answer is one of several names, a unit is one place along the list of the names.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .tasks import Problem
+
+ERRORS = ("misread", "slip", "off_by_one")
+
+_READING = {
+    "adding": "The {name} digit is {value}.",
+    "counting": "Number of {asked} {name}: {value}.",
+    "bar_chart": "Bar {name} ends at {value}.",
+    "lengths": "The {name} bar is {value} cells long.",
+    "triangle": "The {name} angle is {value} degrees.",
+    "clock": "The {name} hand shows {value}.",
+    "table": "In {name} stands {value}.",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: a short name, what is seen or worked out, and a look back at it."""
+
+    name: str
+    thought: str
+    reflection: str
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a solver does: the facts as read, the working up to its result ("3+4="), that result, and the one stated."""
+
+    facts: dict[str, int]
+    lead: str
+    worked: str
+    stated: str
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A worked solution with its known truth.
+
+    Attributes:
+        problem_id: The problem's id.
+        steps: One reading step a fact, then the working, then the answer.
+        labels: One a step, True = right. A reading step is right when its number is the picture's, whatever stands
+            before it. The working is wrong when it is done wrongly or uses a number read wrongly, and the answer is
+            wrong when the working is, or when it does not state what was worked out.
+        lead: What stands before the result, such as "3+4=".
+        result: The result as stated.
+        answer: The final answer: the result, or for multiple choice its letter.
+    """
+
+    problem_id: str
+    steps: tuple[Step, ...]
+    labels: tuple[bool, ...]
+    lead: str
+    result: str
+    answer: str
+
+    @property
+    def first_wrong(self) -> int | None:
+        """Index of the first wrong step, None when all are right."""
+        return None if all(self.labels) else self.labels.index(False)
+
+    @property
+    def correct(self) -> bool:
+        """Whether the final answer is right."""
+        return self.labels[-1]
+
+
+def solve(problem: Problem, *, error: str | None = None) -> Solution:
+    """The solution of `problem` by a solver who makes the mistake `error` (one of `ERRORS`), or none.
+
+    The same problem and error always give the same solution. With an error the answer is never the right one.
+
+    Raises:
+        ValueError: for an unknown `error`.
+    """
+    right = attempt(problem.category, problem.level, problem.facts, problem.asked)
+    tried = attempt(problem.category, problem.level, problem.facts, problem.asked, error=error, stream=problem.id)
+    read_rightly = [tried.facts[name] == value for name, value in problem.facts.items()]
+    return Solution(
+        problem_id=problem.id,
+        steps=worked_steps(problem.category, problem.asked, tried, problem.choices),
+        labels=(*read_rightly, tried.worked == right.worked, tried.stated == right.stated),
+        lead=tried.lead,
+        result=tried.stated,
+        answer=tried.stated if problem.choices is None else _letter(problem.choices, tried.stated),
+    )
+
+
+def attempt(
+    category: str,
+    level: int,
+    facts: Mapping[str, int],
+    asked: str,
+    *,
+    error: str | None = None,
+    stream: str = "",
+) -> Attempt:
+    """How a solver fares on these facts with the mistake `error`.
+
+    Which number goes wrong, and how far, is drawn from a random stream of its own, which `stream` and `error` name.
+
+    Raises:
+        ValueError: for an unknown `error`.
+    """
+    lead, worked = _work(category, level, facts, asked)
+    if error is None:
+        return Attempt(dict(facts), lead, worked, worked)
+    rng = random.Random(f"{stream}-{error}")
+    names = tuple(facts)
+    if error == "misread":
+        as_read = rng.choice(_misread_facts(category, level, facts, asked, worked))
+        lead, worked = _work(category, level, as_read, asked)
+        return Attempt(as_read, lead, worked, worked)
+    if error == "slip":
+        units = (10, -10) if category == "triangle" else (2, -2, 3, -3)
+        slipped = rng.choice(wrong_results(category, worked, units, names))
+        return Attempt(dict(facts), lead, slipped, slipped)
+    if error == "off_by_one":
+        return Attempt(dict(facts), lead, worked, rng.choice(wrong_results(category, worked, (1, -1), names)))
+    raise ValueError(f"solve() got error={error!r}; expected None or one of {', '.join(ERRORS)}.")
+
+
+def worked_steps(category: str, asked: str, tried: Attempt, choices: Mapping[str, str] | None) -> tuple[Step, ...]:
+    """An attempt in steps: one reading a fact, then the working, then the answer (with its letter in `choices`)."""
+    readings = [
+        Step(
+            f"Read {name}",
+            _READING[category].format(name=name, asked=asked, value=value),
+            "I looked twice.",
+        )
+        for name, value in tried.facts.items()
+    ]
+    letter = "" if choices is None else f", choice {_letter(choices, tried.stated)}"
+    return (
+        *readings,
+        Step("Work it out", f"{tried.lead}{tried.worked}", "I did it twice."),
+        Step("Answer", f"So the answer is {tried.stated}{letter}.", "This is what was asked."),
+    )
+
+
+def wrong_results(category: str, result: str, units: Sequence[int], names: Sequence[str]) -> list[str]:
+    """`result` moved by each of `units` where that is possible and makes a difference.
+
+    Args:
+        category: The problem's category.
+        result: A whole number, a time "h:mm", or one of `names`.
+        units: How far to move: a number by itself, a name along `names`, an hour around the clock, and the minutes of
+            a time by five each (one hour when the unit is 1 or -1).
+        names: The names an answer can have.
+    """
+    moved = [_moved(category, result, unit, names) for unit in units]
+    return [other for other in moved if other != result and not other.startswith("-")]
+
+
+def plain(solution: Solution) -> str:
+    r"""The shortest worked answer: `3+4=\boxed{7}`, or `3+4=7: \boxed{B}` where B is the choice."""
+    if solution.answer == solution.result:
+        return f"{solution.lead}\\boxed{{{solution.answer}}}"
+    return f"{solution.lead}{solution.result}: \\boxed{{{solution.answer}}}"
+
+
+def two_turn(first: Solution, second: Solution) -> tuple[str, str]:
+    """(y1, y2): a first solution, and the one given after being asked to check it."""
+    _require_same_problem(first, second)
+    return plain(first), plain(second)
+
+
+def reflection(first: Solution, second: Solution) -> str:
+    """A solution, a reflection on it, and the refined solution, in SRPO's tags.
+
+    The reflection states the first step on which the two solutions differ, as the second has it.
+    """
+    _require_same_problem(first, second)
+    changed = [step.thought for step, before in zip(second.steps, first.steps, strict=True) if step != before]
+    remark = f"Not so. {changed[0]}" if changed else "I check it and find the same."
+    return f"{_thought_and_answer(first)} <reflection>{remark}</reflection> {_thought_and_answer(second)}"
+
+
+def chain_of_steps(solution: Solution) -> str:
+    """The steps in Chain-of-Step's special tokens; `solution.labels` has one label for each."""
+    steps = "<|reasoning_proceed|>".join(
+        "<|reasoning_step_start|>"
+        f"<|reasoning_step_name_start|>{step.name}<|reasoning_step_name_end|>"
+        f"<|reasoning_step_thought_start|>{step.thought}<|reasoning_step_thought_end|>"
+        f"<|reasoning_step_reflection_start|>{step.reflection}<|reasoning_step_reflection_end|>"
+        "<|reasoning_step_end|>"
+        for step in solution.steps
+    )
+    return f"<|reasoning_start|>{steps}<|reasoning_end|><|answer_start|>{solution.answer}<|answer_end|>"
+
+
+def _work(category: str, level: int, facts: Mapping[str, int], asked: str) -> tuple[str, str]:
+    """The working up to its result, and the result: ("3+4=", "7")."""
+    values = list(facts.values())
+    if category == "triangle":
+        return f"180-{values[0]}-{values[1]}=", str(180 - sum(values))
+    if category == "clock":
+        hour, minute = values
+        return ("hour=", str(hour)) if level == 1 else (f"{hour}h{minute}m=", f"{hour}:{minute:02d}")
+    if category == "lengths" and level == 1:
+        listed = ", ".join(f"{name} {value}" for name, value in facts.items())
+        return f"{listed}: ", max(facts, key=lambda name: facts[name])
+    if category == "lengths" and level == 2:
+        return f"max({','.join(map(str, values))})=", str(max(values))
+    if category in ("bar_chart", "table") and level == 1:
+        return f"{asked}=", str(facts[asked])
+    if category in ("bar_chart", "lengths"):
+        return f"{max(values)}-{min(values)}=", str(max(values) - min(values))
+    return f"{'+'.join(map(str, values))}=", str(sum(values))
+
+
+def _misread_facts(category: str, level: int, facts: Mapping[str, int], asked: str, right: str) -> list[dict[str, int]]:
+    """Every way to read one number wrongly that leads to another result than `right`."""
+    misread = [
+        {**facts, name: wrong}
+        for name, value in facts.items()
+        for wrong in _misreadings(category, name, value)
+        # two bars that look equally long leave no single longest one
+        if not (category == "lengths" and wrong in facts.values())
+    ]
+    return [as_read for as_read in misread if _work(category, level, as_read, asked)[1] != right]
+
+
+def _misreadings(category: str, name: str, value: int) -> list[int]:
+    """What `value` could be taken for."""
+    if category == "triangle":
+        candidates = [value - 10, value + 10]
+    elif name == "hour":
+        candidates = [value % 12 + 1, (value - 2) % 12 + 1]
+    elif name == "minute":
+        candidates = [(value + 5) % 60, (value - 5) % 60]
+    elif category == "counting":
+        candidates = list(range(value + 3))
+    else:
+        candidates = list(range(0 if category in ("adding", "table") else 1, 10))
+    return [candidate for candidate in candidates if candidate != value]
+
+
+def _moved(category: str, result: str, units: int, names: Sequence[str]) -> str:
+    if result in names:
+        return names[(names.index(result) + units) % len(names)]
+    if category == "clock":
+        hour, colon, minute = result.partition(":")
+        if minute and abs(units) > 1:
+            return f"{hour}:{(int(minute) + 5 * units) % 60:02d}"
+        return f"{(int(hour) - 1 + units) % 12 + 1}{colon}{minute}"
+    return str(int(result) + units)
+
+
+def _letter(choices: Mapping[str, str], text: str) -> str:
+    return next(letter for letter, choice in choices.items() if choice == text)
+
+
+def _thought_and_answer(solution: Solution) -> str:
+    return f"<think>{solution.lead}{solution.result}</think> <answer>{solution.answer}</answer>"
+
+
+def _require_same_problem(first: Solution, second: Solution) -> None:
+    if first.problem_id != second.problem_id:
+        raise ValueError(
+            f"the two solutions solve {first.problem_id!r} and {second.problem_id!r}; "
+            "expected two solutions of one problem: call solve() twice on the same Problem."
+        )

@@ -1,0 +1,348 @@
+"""One row of a data source, checked and brought into the package's form.
+
+Everything here sees one row at a time and keeps nothing, so that `data.load_rows` can run it over any number of
+rows in several processes. A value that cannot be used raises `RefusedValue`; `check_row` turns that into an entry of
+the row's list of problems, so that one row can report all its mistakes at once.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import string
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import PIL.Image
+
+NAMES = ("prompt", "images", "answer", "choices", "id", "category")
+ROLES = ("system", "user", "assistant", "tool")  # those that TRL knows
+
+# What Pillow was seen to raise for damaged bytes of eleven formats, and what its parsers of headers raise.
+_DECODING_ERRORS = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    RuntimeError,
+    EOFError,
+    LookupError,
+    struct.error,
+    PIL.Image.DecompressionBombError,
+)
+# The image processors of the Qwen-VL family refuse longer shapes in the middle of training.
+_MAX_ASPECT_RATIO = 200
+
+_PLACEHOLDER = "<image>"
+_PLACEHOLDERS_AT_START = re.compile(r"\A(?:\s*<image>)+\s*")
+_PLACEHOLDERS_AT_END = re.compile(r"\s*(?:<image>\s*)+\Z")
+_LONE_LETTER = re.compile(r"\(?([A-Z])\)?[.:]?")
+
+_decode = datasets.Image().decode_example  # upright, in its own mode
+
+
+class RefusedValue(Exception):
+    """A value that cannot be used: `reason` is a short phrase to count by, `message` the whole sentence."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True)
+class RowProblem:
+    """Why one row cannot be used.
+
+    Attributes:
+        row: its index in the source, from 0 (blank lines of a file are not counted).
+        id: the row's own id, or the one that it was given.
+        column: the source's column; "line" if the whole line could not be read.
+        reason: a short phrase to count by.
+        message: what came, what was expected and the mend.
+    """
+
+    row: int
+    id: str
+    column: str
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"row {self.row} (id {self.id!r}), column {self.column!r}: {self.reason}: {self.message}"
+
+
+class DataError(ValueError):
+    """A source that cannot be used. `problems` lists every bad row; it is empty when the source itself is at fault."""
+
+    def __init__(self, message: str, problems: Sequence[RowProblem] = ()) -> None:
+        super().__init__(message)
+        self.problems = list(problems)
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """How the rows of one source are read.
+
+    Attributes:
+        columns: our name → the source's column; a name that the source does not have is absent.
+        image_root: the folder that relative paths of pictures start from.
+        source_name: used for the ids of rows that have none of their own.
+        system_prompt: put before every prompt as a system message, or None.
+    """
+
+    columns: Mapping[str, str]
+    image_root: Path
+    source_name: str
+    system_prompt: str | None = None
+
+    def check(self, row: Mapping[str, Any], index: int) -> dict[str, Any]:
+        """Return the six columns of the common row, and `problems`: a list of column, reason and message.
+
+        A value that was refused is None or empty in the result. `answer` is a list of strings here in any case.
+        """
+        problems: list[dict[str, str]] = []
+
+        def read(name: str, reader: Callable[[Any], Any]) -> Any:
+            if name not in self.columns:
+                return None
+            column = self.columns[name]
+            try:
+                return reader(row.get(column))
+            except RefusedValue as refused:
+                problems.append({"column": column, "reason": refused.reason, "message": refused.message})
+                return None
+
+        images = read("images", lambda value: read_images(value, self.image_root)) or []
+        image_count = None if problems else len(images)
+        choices = read("choices", read_choices)
+        return {
+            "prompt": read("prompt", lambda value: read_prompt(value, image_count, self.system_prompt)) or [],
+            "images": images,
+            "answer": read("answer", lambda value: read_answers(value, choices)) or [],
+            "choices": choices,
+            "id": read("id", read_label) or f"{self.source_name}-{index}",
+            "category": read("category", read_label),
+            "problems": problems,
+        }
+
+
+def read_prompt(value: Any, image_count: int | None, system_prompt: str | None = None) -> list[dict[str, str]]:
+    """Return messages with string contents, without `<image>` placeholders.
+
+    Args:
+        value: a text, which becomes a user message, or a list of messages.
+        image_count: how many pictures the row has; None if unknown, and then placeholders are not counted.
+        system_prompt: goes first as a system message, or None.
+
+    TRL puts the pictures before the first user message itself, so placeholders at the two ends of that message are
+    taken off; one anywhere else would lose its meaning and is refused.
+    """
+    messages = [{"role": "user", "content": value}] if isinstance(value, str) else value
+    if not isinstance(messages, list):
+        raise _wrong_type(value, "a text or a list of messages with 'role' and 'content'")
+    messages = [_read_message(message) for message in messages]
+    asked = next((message for message in messages if message["role"] == "user"), None)
+    if asked is None:
+        raise RefusedValue("empty prompt", "the prompt has no user message; add the question as one")
+    asked["content"], placeholder_count = _strip_placeholders(asked["content"])
+    if not asked["content"].strip():
+        raise RefusedValue("empty prompt", "the prompt has no text; write the question there")
+    if any(_PLACEHOLDER in message["content"] for message in messages):
+        raise RefusedValue(
+            "misplaced <image>",
+            "<image> stands inside the text, but TRL puts all pictures before the first user message; "
+            "refer to them in words ('the second picture') and remove <image>",
+        )
+    if placeholder_count and image_count is not None and placeholder_count != image_count:
+        raise RefusedValue(
+            "wrong number of <image>",
+            f"the prompt has {placeholder_count} <image> placeholder(s) and the row {image_count} picture(s); "
+            "make them equal or leave the placeholders out",
+        )
+    if system_prompt is None:
+        return messages
+    if messages[0]["role"] == "system":
+        raise RefusedValue(
+            "two system messages",
+            "the prompt has its own system message and system_prompt was given too; remove one of them",
+        )
+    return [{"role": "system", "content": system_prompt}, *messages]
+
+
+def _read_message(message: Any) -> dict[str, str]:
+    if not isinstance(message, Mapping):
+        raise _wrong_type(message, "a message with 'role' and 'content'")
+    given = {key: value for key, value in message.items() if value is not None}  # Arrow fills absent keys with None
+    if given.keys() != {"role", "content"}:
+        raise RefusedValue(
+            "wrong message", f"a message has the keys {sorted(given)}; it must have 'role' and 'content', no others"
+        )
+    if given["role"] not in ROLES:
+        raise RefusedValue("unknown role", f"a message has the role {given['role']!r}; expected one of {ROLES}")
+    if not isinstance(given["content"], str):
+        raise RefusedValue(
+            "wrong message",
+            f"the content of a message is {_show(given['content'])}; it must be a string: "
+            "move pictures into the column of pictures and keep the text only",
+        )
+    return {"role": given["role"], "content": given["content"]}
+
+
+def _strip_placeholders(text: str) -> tuple[str, int]:
+    """Take `<image>` off both ends of `text`; return the rest and how many were taken."""
+    rest = _PLACEHOLDERS_AT_END.sub("", _PLACEHOLDERS_AT_START.sub("", text))
+    return rest, text.count(_PLACEHOLDER) - rest.count(_PLACEHOLDER)
+
+
+def read_answers(value: Any, choices: Mapping[str, str] | None) -> list[str]:
+    """Return the acceptable answers, at least one. `value` is one answer or a list of them; numbers become text."""
+    answers = [_read_text(item) for item in (value if isinstance(value, list) else [value])]
+    if not answers or "" in answers:
+        raise RefusedValue("empty answer", f"the answer is {_show(value)}; give a text or a list of texts")
+    if choices is None:
+        return answers
+    if any(isinstance(item, int | float) for item in (value if isinstance(value, list) else [value])):
+        # Data sets count from 0, from 1, or mean the value of a choice: a guess would teach wrong answers.
+        raise RefusedValue(
+            "answer is a number", f"the answer is the number {value} although there are choices; give letter or text"
+        )
+    for answer in answers:
+        letter = _LONE_LETTER.fullmatch(answer)
+        if letter and letter[1] not in choices and answer not in choices.values():
+            raise RefusedValue(
+                "letter not among the choices",
+                f"the answer is {answer!r} but the choices are {list(choices)}; mend the answer or the choices",
+            )
+    return answers
+
+
+def read_choices(value: Any) -> dict[str, str] | None:
+    """Return letter → text, or None if there are no choices. A list of texts gets the letters A, B, C, …"""
+    if value is None or value in ([], {}, ""):
+        return None
+    if isinstance(value, list) and len(value) <= len(string.ascii_uppercase):
+        value = dict(zip(string.ascii_uppercase, value, strict=False))
+    elif isinstance(value, Mapping):
+        # Arrow gives every row the letters of all rows, with None where this row has none.
+        value = {letter: text for letter, text in value.items() if text is not None}
+    else:
+        raise _wrong_type(value, "a dictionary letter → text or a list of at most 26 texts")
+    if not all(isinstance(key, str) and re.fullmatch("[A-Z]", key) for key in value):
+        raise RefusedValue("wrong choices", f"the choices are named {list(value)}; expected capital letters A to Z")
+    texts = {letter: _read_text(text) for letter, text in value.items()}
+    if "" in texts.values():
+        raise RefusedValue("wrong choices", f"the choices are {_show(value)}; one of them is empty")
+    return texts or None
+
+
+def read_label(value: Any) -> str | None:
+    """Return an id or a category as text, or None if it is absent."""
+    return _read_text(value) or None
+
+
+def _read_text(value: Any) -> str:
+    """Return `value` without outer spaces; numbers as the shortest text (7.0 → '7'), None as ''."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return str(int(value)) if value == int(value) else str(value)
+    raise _wrong_type(value, "a text or a finite number")
+
+
+def read_images(value: Any, image_root: Path) -> list[dict[str, Any]]:
+    """Return one {"bytes", "path"} per picture, as `datasets.Image(mode="RGB")` stores it, after decoding each once.
+
+    Args:
+        value: None, one picture, or a list of pictures. A picture is a path, the bytes of a picture file, or a
+            dictionary with "bytes" or "path".
+        image_root: the folder that relative paths start from.
+    """
+    if value is None or value == "":
+        return []
+    pictures = value if isinstance(value, list) else [value]
+    return [_read_picture(picture, image_root) for picture in pictures]
+
+
+def _read_picture(value: Any, image_root: Path) -> dict[str, Any]:
+    stored: dict[str, Any] = {"bytes": None, "path": None}
+    if isinstance(value, Mapping) and (value.get("bytes") or value.get("path")):
+        stored = {"bytes": value.get("bytes"), "path": value.get("path")}
+    elif isinstance(value, bytes):
+        stored["bytes"] = value
+    elif isinstance(value, str):
+        stored["path"] = value
+    if isinstance(stored["bytes"], bytes):
+        where = f"the picture {stored['path']!r}" if stored["path"] else f"a picture of {len(stored['bytes'])} bytes"
+    elif isinstance(stored["path"], str):
+        stored["path"] = where = str(_existing_file(stored["path"], image_root))
+    else:
+        raise _wrong_type(value, 'a path, the bytes of a picture file, or {"bytes": …, "path": …}')
+    try:
+        picture = _decode(stored)
+        repaired = _repaired(picture)
+    except _DECODING_ERRORS as error:
+        raise RefusedValue("unreadable picture", f"{where} cannot be decoded ({error}); save it again") from error
+    width, height = picture.size
+    if max(width, height) > _MAX_ASPECT_RATIO * min(width, height):
+        raise RefusedValue(
+            "picture too long",
+            f"{where} is {width}×{height} pixels; sides may differ by a factor of {_MAX_ASPECT_RATIO} at most: crop it",
+        )
+    return stored if repaired is None else {"bytes": _png_bytes(repaired), "path": None}
+
+
+def _existing_file(path: str, image_root: Path) -> Path:
+    if re.match(r"(https?|s3|hf|gs)://", path):
+        raise RefusedValue("picture is a link", f"{path!r} is not on this machine; download the pictures first")
+    if path.startswith("data:") or len(path) > 1024:
+        raise RefusedValue(
+            "picture is base64",
+            f"expected a path and got {_show(path)}; decode it with base64.b64decode and give bytes",
+        )
+    file = (image_root / path).absolute()
+    if not file.is_file():
+        raise RefusedValue("missing picture file", f"{str(file)!r} does not exist; mend the path or pass image_root")
+    return file
+
+
+def _repaired(picture: PIL.Image.Image) -> PIL.Image.Image | None:
+    """Return an RGB picture where `picture.convert("RGB")` would give a wrong one, otherwise None.
+
+    Pillow paints transparent pixels in whatever colour hides below them (mostly black, so that black drawings
+    vanish), and clips 16 bits to 8 instead of scaling.
+    """
+    if picture.mode in ("I", "F"):
+        raise ValueError(f"its pixels have 32 bits (mode {picture.mode!r}) without an agreed range; use 8 or 16")
+    if picture.mode.startswith("I;16"):
+        return PIL.Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8)).convert("RGB")
+    if not picture.has_transparency_data:
+        return None
+    picture = picture.convert("RGBA")
+    if picture.getchannel("A").getextrema() == (255, 255):
+        return None
+    white = PIL.Image.new("RGBA", picture.size, "white")
+    return PIL.Image.alpha_composite(white, picture).convert("RGB")
+
+
+def _png_bytes(picture: PIL.Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def _wrong_type(value: Any, expected: str) -> RefusedValue:
+    return RefusedValue("wrong type", f"got {_show(value)} ({type(value).__name__}); expected {expected}")
+
+
+def _show(value: Any) -> str:
+    """A short repr: values may be whole pictures."""
+    text = repr(value[:60] if isinstance(value, str | bytes) else value)
+    return text if len(text) <= 80 else text[:77] + "…"

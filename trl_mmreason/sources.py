@@ -1,0 +1,169 @@
+"""Where rows come from: a Hub id, files, folders, or a dataset that is loaded already.
+
+Nothing is checked here but that the source can be read.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from datasets import Dataset, DatasetDict, Features, load_dataset
+from datasets.exceptions import DatasetsError
+
+from .rows import DataError, RefusedValue
+
+_SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
+_ACCEPTED = (
+    f"A source is a Hub id, a file ({', '.join(_SUFFIXES)}), a folder of such files, an image folder with "
+    "metadata.jsonl, metadata.csv or metadata.parquet, or a datasets.Dataset."
+)
+_OTHER_SPLITS = ("validation", "valid", "val", "dev", "test", "eval", "evaluation")
+LINE = "text"  # the only column of a source whose rows are lines of JSON
+
+
+class Source(NamedTuple):
+    dataset: Dataset
+    name: str
+    image_root: Path
+    # JSON and CSV are read line by line instead of by datasets' own loaders: those guess one type for a column of a
+    # whole file, so that one odd row spoils it ("007" and 7 become 7 and 7) or stops the loading.
+    is_json: bool = False
+
+
+def read_source(source: str | os.PathLike | Dataset | DatasetDict, split: str) -> Source:
+    if isinstance(source, DatasetDict):
+        if split not in source:
+            raise DataError(f"the DatasetDict has no split {split!r}; it has {list(source)}")
+        source = source[split]
+    if isinstance(source, Dataset):
+        if source.format["type"] == "custom":
+            raise DataError("the dataset has a transform, which would be lost; apply it with map instead")
+        return Source(source.with_format(None), "rows", Path.cwd())
+    if not isinstance(source, str | os.PathLike):
+        raise DataError(f"cannot load rows from a {type(source).__name__}. {_ACCEPTED}")
+    path = Path(source)
+    if path.is_file():
+        return _read_files([path], path.stem)
+    if path.is_dir():
+        return _read_folder(path, split)
+    # A Hub id is `name` or `owner/name`. Everything else was meant as a path, and need not be asked of the Hub.
+    if path.suffix in _SUFFIXES or not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", str(source)):
+        raise DataError(f"{str(source)!r} does not exist here (looked from {Path.cwd()}). {_ACCEPTED}")
+    return Source(_load(str(source), str(source), split=split), str(source), Path.cwd())
+
+
+def _read_folder(folder: Path, split: str) -> Source:
+    """Read an image folder, a folder with lines of JSON, or one in datasets' own layout, whichever it is."""
+    for inner in [folder / split, folder] if split == "train" else [folder / split]:
+        for suffix in (".jsonl", ".csv", ".parquet"):
+            metadata = inner / f"metadata{suffix}"
+            if metadata.is_file():
+                return _read_files([metadata], folder.name)
+    for suffix in (".jsonl", ".json"):
+        files = sorted(folder.glob(f"*{suffix}"))
+        if files and not any(folder.rglob("*.parquet")):
+            return _read_files(_files_of_split(files, split), folder.name)
+    return Source(_load(str(folder), str(folder), split=split), folder.name, folder)
+
+
+def _files_of_split(files: list[Path], split: str) -> list[Path]:
+    """Take the files that are named after the split (`test.jsonl`, `test-0001.jsonl`).
+
+    If none is, all files that are not named after another split are the training split.
+    """
+    split_of = {file: re.split(r"[-_.]", file.stem)[0].lower() for file in files}
+    named = [file for file in files if split_of[file] == split]
+    if not named and split == "train":
+        named = [file for file in files if split_of[file] not in _OTHER_SPLITS]
+    if not named:
+        raise DataError(f"{files[0].parent} has no file for the split {split!r}; it has {[f.name for f in files]}")
+    return named
+
+
+def _read_files(files: list[Path], name: str) -> Source:
+    """Read files of one kind and one folder."""
+    suffix, folder = files[0].suffix, files[0].parent
+    if suffix not in _SUFFIXES:
+        raise DataError(f"{str(files[0])!r} has an unknown ending. {_ACCEPTED}")
+    paths = [str(file) for file in files]
+    if suffix == ".parquet":
+        return Source(_load(name, "parquet", data_files=paths, split="train"), name, folder)
+    if suffix == ".jsonl":
+        lines = _load(name, "text", data_files=paths, split="train", encoding="utf-8-sig")
+    else:
+        read = _read_csv if suffix == ".csv" else _read_json
+        lines = Dataset.from_dict({LINE: [line for file in files for line in read(file)]})
+    filled = [index for index, line in enumerate(lines[LINE]) if line.strip()]
+    return Source(lines if len(filled) == len(lines) else lines.select(filled), name, folder, is_json=True)
+
+
+def _load(source_name: str, *args: Any, **kwargs: Any) -> Dataset:
+    try:
+        return load_dataset(*args, **kwargs)
+    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
+        cause = f" ({error.__cause__})" if error.__cause__ else ""
+        raise DataError(f"could not load {source_name!r}: {error}{cause}\n{_ACCEPTED}") from error
+
+
+def _read_json(file: Path) -> Iterable[str]:
+    """Return lines of JSON from a file that holds one array of objects, or lines already."""
+    text = file.read_text(encoding="utf-8-sig")
+    if not text.lstrip().startswith("["):
+        return text.split("\n")
+    try:
+        rows = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{str(file)!r} is not valid JSON: {error}") from error
+    return [json.dumps(row, ensure_ascii=False) for row in rows]
+
+
+def _read_csv(file: Path) -> Iterable[str]:
+    """Return lines of JSON from a file with a header line; all values are texts."""
+    with file.open(encoding="utf-8-sig", newline="") as stream:
+        return [json.dumps(row, ensure_ascii=False) for row in csv.DictReader(stream)]
+
+
+def parse_line(line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise RefusedValue("line is not JSON", f"{error}; the line begins {line[:60]!r}") from error
+    if not isinstance(row, dict):
+        raise RefusedValue("line is no object", f'expected {{"column": value, …}}; the line begins {line[:60]!r}')
+    return row
+
+
+def parsed_lines(lines: Dataset) -> Iterable[dict[str, Any]]:
+    """Yield the lines that can be parsed; `_check_json_line` reports the others."""
+    for line in lines[LINE]:
+        try:
+            yield parse_line(line)
+        except RefusedValue:
+            continue
+
+
+def json_columns(lines: Dataset, source_name: str) -> list[str]:
+    columns = list(dict.fromkeys(column for row in parsed_lines(lines) for column in row))
+    if not columns:
+        raise DataError(f"{source_name}: no line is a JSON object; the first begins {lines[0][LINE][:60]!r}")
+    return columns
+
+
+def json_features(lines: Dataset, keep: list[str]) -> dict[str, Any]:
+    """Find the types of the kept columns. A column of mixed types is an error, for there is no row to blame."""
+    features = {}
+    for column in keep:
+        values = [row.get(column) for row in parsed_lines(lines)]
+        try:
+            schema = pa.schema({column: pa.array(values).type})
+        except pa.ArrowException as error:
+            raise DataError(f"cannot keep the column {column!r}, it has values of different types: {error}") from error
+        features[column] = Features.from_arrow_schema(schema)[column]
+    return features
