@@ -1,5 +1,6 @@
 """Is this answer right?"""
 
 from .grader import Grader, Verdict, extract_answer
+from .reward import accuracy_reward
 
-__all__ = ["Grader", "Verdict", "extract_answer"]
+__all__ = ["Grader", "Verdict", "accuracy_reward", "extract_answer"]

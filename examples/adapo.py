@@ -1,0 +1,33 @@
+"""Train a vision-language model with AdaPO: it answers, checks its answer and answers again.
+
+    accelerate launch examples/adapo.py --config configs/adapo/miniature.yaml
+
+A configuration file holds the fields of `DataArguments`, `AdaPOConfig` and TRL's `ModelConfig`; each can be
+overridden on the command line, as in `--learning_rate 1e-6 --use_peft`.
+"""
+
+from trl import ModelConfig, TrlParser
+
+from trl_mmreason import AdaPOConfig, AdaPOTrainer
+from trl_mmreason.adapo.config import EVALUATION_PROMPT
+from trl_mmreason.scripts import DataArguments, load_split, policy_path, train_and_compare, trainer_settings
+
+
+def main(data_args: DataArguments, training_args: AdaPOConfig, model_args: ModelConfig) -> None:
+    followup = training_args.evaluation_prompt or EVALUATION_PROMPT  # one-turn ablations are compared in two turns too
+    policy = policy_path(data_args, model_args, training_args, followup)
+    trainer = AdaPOTrainer(
+        policy,
+        args=training_args,
+        train_dataset=load_split(
+            data_args, data_args.dataset_name, data_args.dataset_split, data_args.train_rows, seed=training_args.seed
+        ),
+        **trainer_settings(model_args, training_args),
+    )
+    train_and_compare(trainer, data_args, followup)
+    trainer.end()
+
+
+if __name__ == "__main__":
+    parser = TrlParser((DataArguments, AdaPOConfig, ModelConfig))
+    main(*parser.parse_args_and_config())
