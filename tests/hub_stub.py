@@ -1,8 +1,8 @@
 """A stub of the Hugging Face Hub on loopback, for tests that push models and load them back.
 
 It speaks real HTTP, keeps what was pushed and refuses every token but one. It knows models with one branch, `main`.
-Large files travel by git LFS's basic transfer, so the client needs `HF_HUB_DISABLE_XET=1`. A request that the stub
-does not know is answered 501 and remembered.
+Large files travel by git LFS's basic transfer, so the client needs `HF_HUB_DISABLE_XET=1`. Any other request,
+and one about a repository or revision that does not exist, is answered 501 and remembered.
 """
 
 import base64
@@ -84,14 +84,14 @@ class HubStub(ThreadingHTTPServer):
             if match is None or route_method != method:
                 continue
             names = match.groupdict()
-            repo, revision = names.get("repo"), names.pop("revision", None)
-            if repo is not None and repo not in self.repos:
-                return refusal(404, f"There is no repository {repo}", "RepoNotFound")
-            if repo is not None and revision not in (None, "main", self.repos[repo].sha):
-                return refusal(404, f"{repo} has no revision {revision}", "RevisionNotFound")
-            return action(self, body, **names)
+            revision = names.pop("revision", None)
+            if "repo" not in names or self._has(names["repo"], revision):
+                return action(self, body, **names)
         self.unknown.append(f"{method} {path}")
         return refusal(501, f"The stub does not know {method} {path}")
+
+    def _has(self, repo: str, revision: str | None) -> bool:
+        return repo in self.repos and revision in (None, "main", self.repos[repo].sha)
 
 
 # -------------------------------------------------------------------------------------------------------------- pushing
@@ -100,9 +100,7 @@ class HubStub(ThreadingHTTPServer):
 def create_repo(hub: HubStub, body: bytes) -> Answer:
     wanted = json.loads(body)
     repo_id = f"{wanted['organization'] or hub.user}/{wanted['name']}"
-    if repo_id in hub.repos:
-        return refusal(409, "You already created this model repo")
-    hub.repos[repo_id] = Repo()
+    hub.repos.setdefault(repo_id, Repo())
     return ok({"url": f"{hub.url}/{repo_id}"})
 
 

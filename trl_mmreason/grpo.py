@@ -141,7 +141,7 @@ class GroupGRPOTrainer(GRPOTrainer):
             "logprobs": logps,
             "env_mask": env_mask,
             "_messages": messages,
-            "_images": [row or [] for row in images or [None] * len(prompts)],
+            "_images": images or [None] * len(prompts),
         }
 
     def _generate_second_turn(
@@ -173,13 +173,13 @@ class GroupGRPOTrainer(GRPOTrainer):
 
     def _generate(self, prompts: list) -> tuple:
         generated = list(super()._generate(prompts))
-        if self.followup is None:
-            return tuple(generated)
-        _, _, env_mask, _, _, extra, _, _ = generated
-        generated[3] = extra.pop("_messages")  # TRL decodes both turns and what lies between into one text
-        images = extra.pop("_images")
-        generated[6] = images if any(images) else None  # TRL forgets pictures that stand in the messages
-        self._log_turn_lengths(env_mask)
+        _, _, env_mask, _, _, extra, images, _ = generated
+        if self.followup is not None:
+            generated[3] = extra.pop("_messages")  # TRL decodes both turns and what lies between into one text
+            images = extra.pop("_images")  # TRL forgets pictures that stand in the messages
+            self._log_turn_lengths(env_mask)
+        # Rows without pictures among rows with some: the processors want an empty list, where TRL leaves `None`.
+        generated[6] = [row or [] for row in images] if images is not None and any(images) else None
         return tuple(generated)
 
     def _log_turn_lengths(self, env_mask: list[list[int]]) -> None:

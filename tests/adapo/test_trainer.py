@@ -1,0 +1,248 @@
+"""AdaPOTrainer: from types to rewards, coefficients and filters; and what it is without them."""
+
+import pytest
+import torch
+from datasets import Dataset
+from support import ParityGrader, adapo_config, adapo_trainer, is_even, load
+from trl import GRPOConfig, GRPOTrainer
+
+NAN = float("nan")
+
+
+def trainer_with(checkpoints, tmp_path, rows, **settings):
+    return adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, **settings)
+
+
+def score(trainer, *groups):
+    """`score_groups` on one column of types."""
+    trainer.model.train()
+    trainer._metrics["train"].clear()
+    outcome = trainer.score_groups(torch.tensor([value for group in groups for value in group]).unsqueeze(1))
+    logged = {name: values[0] for name, values in trainer._metrics["train"].items()}
+    return outcome, logged
+
+
+def test_types_become_rewards_and_coefficients(checkpoints, rows, tmp_path):
+    trainer = trainer_with(checkpoints, tmp_path, rows)
+    # 0→0, 0→1, 0→0, 1→1 (P = 3/4) and 1→1, 1→1, 1→0, 0→1 (P = 1/4)
+    outcome, logged = score(trainer, [0.0, 1.0, 0.0, 3.0], [3.0, 3.0, 2.0, 1.0])
+    expected = [-1.375, 1.15, -1.375, 0.85, 1.35, 1.35, -0.875, 0.65]
+    assert outcome.rewards[:, 0].tolist() == pytest.approx(expected)
+    assert outcome.keep.all()
+    # P = 3/4: beta_1 = 2 * 0.15 * 0.01 + 0.001; P = 1/4: beta_2 = 2 * 0.35 * 0.01 + 0.001
+    assert outcome.kl_coefs[0].tolist() == pytest.approx([0.004, 0.001])
+    assert outcome.kl_coefs[7].tolist() == pytest.approx([0.001, 0.008])
+    assert logged["acc_t1"] == 0.5
+    assert logged["acc_t2"] == 5 / 8
+    assert logged["delta"] == pytest.approx(1 / 8)
+    assert logged["correction_rate"] == 2 / 4  # of the four first wrong
+    assert logged["misjudgment_rate"] == 1 / 4
+    assert logged["correction_share"] == 2 / 8
+    assert logged["misjudgment_share"] == 1 / 8
+    assert logged["error_rate"] == 0.5
+    assert logged["correction_state"] == 0.5  # P > 0.6 in one of two
+    assert logged["beta_1"] == pytest.approx(0.0025)
+    assert logged["beta_2"] == pytest.approx(0.0045)
+
+
+def test_truncated_trajectories_take_part_in_nothing(checkpoints, rows, tmp_path):
+    trainer = trainer_with(checkpoints, tmp_path, rows)
+    # 4 + type: an answer was cut. Kept of the first group: 0→0 and 1→1, so P = 1/2; of the second only one
+    outcome, logged = score(trainer, [0.0, 4.0, 3.0, 5.0], [3.0, 4.0, 4.0, 4.0])
+    assert outcome.rewards[0].item() == pytest.approx(-1.25)
+    assert outcome.rewards[2].item() == pytest.approx(1.1)
+    assert outcome.rewards[[1, 3, 5, 6, 7]].isnan().all()
+    assert outcome.keep.tolist() == [True, False, True, False, False, False, False, False]
+    assert logged["dropped_truncated"] == 5 / 8
+    assert logged["dropped_zero_advantage"] == 1 / 8
+    # accuracies speak of every answer, also of the dropped: 2 of 8 right first, 3 of 8 right second
+    assert logged["acc_t1"] == 2 / 8
+    assert logged["acc_t2"] == 3 / 8
+
+
+def test_the_filters_can_be_switched_off(checkpoints, rows, tmp_path):
+    trainer = trainer_with(
+        checkpoints, tmp_path, rows, filter_truncated=False, filter_zero_advantage=False
+    )
+    outcome, logged = score(trainer, [0.0, 4.0, 3.0, 5.0], [3.0, 3.0, 3.0, 3.0])
+    assert outcome.keep.all()
+    assert not outcome.rewards.isnan().any()
+    assert logged["dropped_truncated"] == logged["dropped_zero_advantage"] == 0
+
+
+def test_groups_of_one_reward_are_dropped(checkpoints, rows, tmp_path):
+    trainer = trainer_with(checkpoints, tmp_path, rows)
+    outcome, logged = score(trainer, [3.0, 3.0, 3.0, 3.0], [0.0, 3.0, 3.0, 3.0])
+    assert outcome.keep.tolist() == [False] * 4 + [True] * 4
+    assert logged["dropped_zero_advantage"] == 0.5
+
+
+def test_a_question_whose_gold_is_unusable_trains_nothing(checkpoints, rows, tmp_path):
+    trainer = trainer_with(checkpoints, tmp_path, rows)
+    outcome, logged = score(trainer, [NAN] * 4, [0.0, 3.0, 3.0, 3.0])
+    assert not outcome.keep[:4].any()
+    assert outcome.rewards[:4].isnan().all()
+    assert not outcome.kl_coefs.isnan().any()
+    assert logged["dropped_ungraded"] == 0.5
+    assert logged["error_rate"] == 0.25
+
+
+def test_an_added_reward_counts_and_can_tell_groups_apart(checkpoints, rows, tmp_path):
+    trainer = adapo_trainer(
+        checkpoints("qwen2_5_vl"),
+        tmp_path,
+        rows,
+        trainer_kwargs={"reward_funcs": lambda completions, **_: [0.0] * len(completions)},
+        reward_weights=[1.0, 2.0],
+    )
+    types = torch.tensor([[3.0, 1.0], [3.0, 0.0], [3.0, 0.0], [7.0, 1.0]] * 2)
+    outcome = trainer.score_groups(types)
+    assert outcome.keep.tolist() == [True, True, True, False] * 2
+    assert outcome.rewards[3].isnan().all()
+    assert outcome.rewards[0, 1] == 1.0
+
+
+def prepared(trainer, seed=0):
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.model.train()
+    torch.manual_seed(seed)
+    return trainer._generate_and_score_completions(next(iter(trainer.get_train_dataloader())))
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo", "dr_grpo"])
+def test_dropped_trajectories_leave_no_trace_in_the_loss(checkpoints, rows, tmp_path, loss_type):
+    """The loss of a batch with dropped rows is the loss of the batch without these rows."""
+    trainer = trainer_with(checkpoints, tmp_path, rows, loss_type=loss_type, beta=0.05, max_completion_length=4)
+    batch = prepared(trainer)
+    keep = batch["tool_mask"].bool().any(dim=1)
+    assert 0 < keep.sum() < len(keep)
+    loss = trainer.compute_loss(trainer.model, batch)
+
+    mask = (batch["completion_mask"] * batch["tool_mask"])[keep]
+    logps = logps_of(trainer, batch)[keep]
+    weight = len(keep) / keep.sum() if loss_type in ("grpo", "dr_grpo") else 1.0
+    advantages = batch["advantages"][keep].unsqueeze(1) / weight
+    betas = batch["kl_coefs"].gather(1, batch["turn"] - 1)[keep] / weight
+    d = batch["ref_per_token_logps"][keep] - logps
+    per_token = -advantages + betas * (d.exp() - d - 1)  # at the first step the ratio is 1
+    total = (per_token * mask).sum()
+    expected = {
+        "dapo": total / mask.sum(),
+        "bnpo": total / mask.sum(),
+        "grpo": ((per_token * mask).sum(1) / mask.sum(1)).mean(),
+        "dr_grpo": total / (keep.sum() * 8),  # each of two turns may hold 4 tokens
+    }[loss_type]
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+
+
+def logps_of(trainer, batch):
+    names = ("pixel_values", "image_grid_thw", "num_images", "mm_token_type_ids")
+    with torch.no_grad():
+        logps, _, _ = trainer._get_per_token_logps_and_entropies(
+            trainer.model,
+            torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
+            torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
+            batch["completion_ids"].shape[1],
+            **{name: batch[name] for name in names if name in batch},
+        )
+    return logps
+
+
+def test_advantages_are_normalised_over_the_kept_of_each_group(checkpoints, rows, tmp_path):
+    trainer = trainer_with(checkpoints, tmp_path, rows)
+    outcomes = []
+    score_groups = trainer.score_groups
+    trainer.score_groups = lambda rewards: outcomes.append(score_groups(rewards)) or outcomes[-1]
+    batch = prepared(trainer)
+    for group, advantages in zip(outcomes[0].rewards[:, 0].view(2, 4), batch["advantages"].view(2, 4), strict=True):
+        kept = group[~group.isnan()]
+        assert len(kept) >= 2
+        expected = (kept - kept.mean()) / (kept.std() + 1e-4)
+        assert advantages[~group.isnan()].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+        assert (advantages[group.isnan()] == 0).all()
+
+
+def final_weights(trainer):
+    trainer.train()
+    return {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
+
+
+def assert_same_weights(left, right, atol):
+    assert left.keys() == right.keys()
+    for name in left:
+        torch.testing.assert_close(left[name], right[name], atol=atol, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def even_reward(completions, **kwargs):
+    return [1.0 if is_even(completion[0]["content"]) else -1.0 for completion in completions]
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "bnpo"])
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_without_its_parts_it_is_trls_grpo(checkpoints, rows, tmp_path, loss_type, bias_correction):
+    """Four K at 0, one turn, λ = 0, no filters: the same weights as TRL's trainer with rewards ±1, to the last bit."""
+    path = checkpoints("qwen2_5_vl")
+    rows = [row for row in rows if row["images"]]  # TRL's own trainer fails on a batch with and without pictures
+    shared = {"loss_type": loss_type, "use_bias_correction_kl": bias_correction, "beta": 0.05, "max_steps": 3}
+    plain = {"k_01": 0.0, "k_11": 0.0, "k_10": 0.0, "k_00": 0.0, "kl_scale": 0.0, "evaluation_prompt": None}
+    unfiltered = {"filter_truncated": False, "filter_zero_advantage": False}
+    ours = final_weights(adapo_trainer(path, tmp_path / "ours", rows, **shared, **plain, **unfiltered))
+
+    fields = GRPOConfig.__dataclass_fields__
+    made = adapo_config(tmp_path / "theirs", **shared)
+    given = {name: getattr(made, name) for name in fields if fields[name].init}
+    given["generation_batch_size"] = None  # derived from the others
+    theirs = GRPOTrainer(
+        path, reward_funcs=even_reward, args=GRPOConfig(**given), train_dataset=Dataset.from_list(rows)
+    )
+    assert_same_weights(ours, final_weights(theirs), atol=0)
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo"])
+def test_gradient_accumulation_does_not_change_the_update(checkpoints, rows, tmp_path, loss_type):
+    path, weights = checkpoints("qwen2_5_vl"), []
+    for micro_batch in (8, 4, 2):
+        trainer = adapo_trainer(
+            path,
+            tmp_path / str(micro_batch),
+            rows,
+            per_device_train_batch_size=micro_batch,
+            gradient_accumulation_steps=8 // micro_batch,
+            loss_type=loss_type,
+            beta=0.05,
+            max_steps=1,
+            optim="sgd",  # Adam's first step is the sign of the gradient and would hide its size
+            learning_rate=1.0,
+        )
+        weights.append(final_weights(trainer))
+    start = {name: weight for name, weight in load(path)[0].named_parameters()}
+    assert max((weights[0][name] - start[name]).abs().max() for name in start) > 1e-3
+    assert_same_weights(weights[0], weights[1], atol=1e-5)
+    assert_same_weights(weights[0], weights[2], atol=1e-5)
+
+
+def test_kl_coefficients_act_on_the_turn_they_belong_to(checkpoints, rows, tmp_path):
+    """A uniform extra coefficient equals TRL's own KL with that coefficient, for each loss."""
+    for loss_type in ("dapo", "grpo", "dr_grpo", "bnpo", "luspo"):
+        trainer = trainer_with(
+            checkpoints, tmp_path, rows, loss_type=loss_type, beta=0.1, filter_truncated=False, max_steps=1
+        )
+        batch = prepared(trainer)
+        batch["ref_per_token_logps"] = batch["ref_per_token_logps"] - 0.7
+        batch["kl_coefs"] = torch.full_like(batch["kl_coefs"], 0.4)
+        ours = trainer.compute_loss(trainer.model, batch).item()
+        del batch["kl_coefs"]
+        trainer.beta = 0.4
+        assert ours == pytest.approx(trainer.compute_loss(trainer.model, batch).item(), abs=1e-6)
+
+
+def test_one_turn_that_is_cut_is_dropped_too(checkpoints, rows, tmp_path):
+    trainer = trainer_with(checkpoints, tmp_path, rows, evaluation_prompt=None)
+    eos = trainer.eos_token_ids[0]
+    completions = [[{"role": "assistant", "content": "b"}]] * 2
+    assert trainer.adapo(completions, [[eos], [100]], answer=["x", "x"]) == [3, 7]
+
+
+def test_a_custom_grader_decides(checkpoints, rows, tmp_path):
+    trainer = trainer_with(checkpoints, tmp_path, rows)
+    assert isinstance(trainer.grader, ParityGrader)
