@@ -29,6 +29,7 @@ def push_everything(folder: Path) -> None:
     base = str(saved_model("qwen2_5_vl", folder / "base"))
     findings = {
         "full": push_a_model(base, folder / "full"),
+        "in_memory": push_a_model(load(base)[0], folder / "in_memory", processing_class=load(base)[1]),
         "lora": push_an_adapter("tester/full", folder / "lora"),
         "every_save": push_while_training(base, folder / "every_save"),
         "checkpoint": push_while_training(base, folder / "checkpoint"),
@@ -42,8 +43,8 @@ def one_step_trainer(model, folder, **settings):
     return adapo_trainer(model, folder, drawn_rows(4), max_steps=1, **settings)
 
 
-def push_a_model(base, folder):
-    trainer = one_step_trainer(base, folder)
+def push_a_model(base, folder, **trainer_kwargs):
+    trainer = one_step_trainer(base, folder, trainer_kwargs=trainer_kwargs)
     trainer.train()
     trainer.push_to_hub()
     return compare_with_hub(trainer)
@@ -82,7 +83,7 @@ def be_refused_at_start(base, folder):
 
 
 def be_refused_at_end(base, folder):
-    trainer = one_step_trainer(base, folder, push_to_hub=True)
+    trainer = one_step_trainer(base, folder)
     trainer.train()
     with pytest.raises(HfHubHTTPError) as refusal:
         trainer.push_to_hub(token=WRONG_TOKEN)
@@ -152,6 +153,11 @@ def test_a_trained_model_is_pushed_with_processor_arguments_and_card(hub):
     processor = {"processor_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     assert pushed.files.keys() >= model | processor | {"training_args.bin", "README.md"}
     assert [path for path in pushed.files if "/" in path] == []  # no checkpoint goes along
+
+
+def test_the_reference_of_a_policy_passed_in_memory_is_not_pushed(hub, folder):
+    assert (folder / "in_memory" / "_reference" / "model.safetensors").exists()
+    assert [path for path in hub.repos["tester/in_memory"].files if "/" in path] == []
 
 
 @pytest.mark.parametrize("name", ["full", "lora", "every_save"])
@@ -226,7 +232,7 @@ def test_a_refused_token_stops_a_run_that_is_to_push_before_it_trains(hub, findi
 
 
 def test_a_token_that_is_refused_after_training_leaves_the_model_on_disk(hub, findings, folder):
-    assert hub.repos["tester/refused_at_end"].files == {}
+    assert "tester/refused_at_end" not in hub.repos
     error = findings["refused_at_end"]["error"]
     assert "401 Unauthorized" in error
     assert "Invalid credentials" in error

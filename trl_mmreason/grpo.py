@@ -304,6 +304,12 @@ class GroupGRPOTrainer(GRPOTrainer):
             folder.mkdir(parents=True, exist_ok=True)
             torch.save({"step": self._step, "inputs": self._buffered_inputs}, self._rollouts_file(folder))
 
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        """Push the model, which is on disk before the first request: a refused token must not cost the training."""
+        if not self.args.push_to_hub:  # then `Trainer` creates the repository before it saves
+            self.save_model(_internal_call=True)
+        return super().push_to_hub(*args, **kwargs)
+
     def _rollouts_file(self, checkpoint: str | Path) -> Path:
         return Path(checkpoint) / f"rollouts_{self.accelerator.process_index}.pt"
 
@@ -349,7 +355,8 @@ class _reference_is:
     """While TRL builds its KL reference, let it find the policy that was passed.
 
     TRL loads the reference from the path in the policy's config. A policy that was changed in memory, or never saved,
-    is therefore written to `<output_dir>/reference` first, and its config points there in the meantime.
+    is therefore written to `<output_dir>/_reference` first (a name that `push_to_hub` leaves out), and its config points
+    there in the meantime.
     """
 
     def __init__(self, model: Any, args: GRPOConfig | None, peft_config: Any) -> None:
@@ -361,7 +368,7 @@ class _reference_is:
         if self.model is None or self.args is None:
             return
         self.name = self.model.config._name_or_path
-        folder = Path(self.args.output_dir) / "reference"
+        folder = Path(self.args.output_dir) / "_reference"
         if self.args.should_save:
             self.model.save_pretrained(folder)
         self.args.distributed_state.wait_for_everyone()

@@ -95,7 +95,8 @@ def running_mean(values: Sequence[float], window: int) -> list[float]:
 
 def _series(log_history: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
     """(step, value) of every entry with the name: empty if no value is finite, else NaN for those that are not."""
-    points = [(entry["step"], float(entry[name])) for entry in log_history if name in entry]
+    # TRL logs None for a metric that no batch had, such as the correction rate when no first answer was wrong.
+    points = [(entry["step"], float(entry[name])) for entry in log_history if entry.get(name) is not None]
     if not any(math.isfinite(value) for _, value in points):
         return []
     return [(step, value if math.isfinite(value) else math.nan) for step, value in points]

@@ -1,0 +1,81 @@
+"""The KL reference is the policy that was passed, and LoRA trains the adapter only."""
+
+import pytest
+import torch
+from peft import LoraConfig
+from support import adapo_trainer, load
+
+from trl_mmreason.miniature.models import build_model
+
+
+def weights(model):
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+def assert_reference_is(trainer, policy):
+    reference = weights(trainer.accelerator.unwrap_model(trainer.ref_model))
+    assert reference.keys() == policy.keys()
+    for name, weight in policy.items():
+        torch.testing.assert_close(reference[name], weight, atol=0, rtol=0)
+
+
+def test_a_policy_changed_in_memory_is_its_own_reference(family, checkpoints, rows, tmp_path):
+    model, processor = load(checkpoints(family))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.01)
+    name = model.config._name_or_path
+    trainer = adapo_trainer(model, tmp_path, rows, trainer_kwargs={"processing_class": processor})
+    assert_reference_is(trainer, weights(model))
+    assert model.config._name_or_path == name
+
+
+def test_a_policy_that_was_never_saved_works(rows, tmp_path):
+    model, processor = build_model("qwen2_5_vl", "test")
+    start = weights(model)
+    trainer = adapo_trainer(
+        model, tmp_path, rows, trainer_kwargs={"processing_class": processor}, filter_zero_advantage=False
+    )
+    assert_reference_is(trainer, start)
+    trainer.train()
+    assert_reference_is(trainer, start)  # the reference stays while the policy moves
+
+
+def test_a_policy_named_by_path_is_its_own_reference(checkpoints, rows, tmp_path):
+    trainer = adapo_trainer(checkpoints("internvl"), tmp_path, rows)
+    assert_reference_is(trainer, weights(trainer.model))
+    assert not (tmp_path / "_reference").exists()
+
+
+@pytest.mark.parametrize("instance", [False, True])
+def test_lora_trains_the_adapter_and_its_reference_is_the_base(family, checkpoints, rows, tmp_path, instance):
+    path = checkpoints(family)
+    base, processor = load(path)
+    given = {"processing_class": processor, "peft_config": LoraConfig(r=4, target_modules=r".*language_model.*\.(q|v)_proj")}
+    trainer = adapo_trainer(
+        load(path)[0] if instance else path,
+        tmp_path,
+        rows,
+        trainer_kwargs=given,
+        filter_zero_advantage=False,
+        filter_truncated=False,
+        max_steps=2,
+        beta=0.05,
+    )
+    assert trainer.ref_model is None
+    before = weights(trainer.model)
+    trainer.train()
+    after = weights(trainer.model)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {name for name in before if "lora_" in name}  # every adapter tensor, and nothing else
+
+    # with the adapter off it is the base, and that is what the logged KL is taken against
+    with trainer.model.disable_adapter():
+        off = dict(trainer.model.get_base_model().named_parameters())
+    for name, weight in base.named_parameters():
+        module, _, kind = name.rpartition(".")
+        found = off.get(name, off.get(f"{module}.base_layer.{kind}"))
+        torch.testing.assert_close(found, weight, atol=0, rtol=0)
+    first, second = (entry["kl"] for entry in trainer.state.log_history[:2])
+    assert abs(first) < 1e-7
+    assert second > 1e-6

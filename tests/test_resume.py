@@ -1,0 +1,139 @@
+"""A resumed run is the run that was not interrupted: the same losses, the same final weights, for every family."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig
+from safetensors.torch import load_file, save_file
+from support import adapo_trainer, load
+from transformers import TrainerCallback
+
+from trl_mmreason.checkpoint import CheckpointError
+
+STEPS, SAVED = 4, 2
+
+
+def trainer_for(path, folder, rows, *, lora=False, **settings):
+    peft_config = LoraConfig(r=4, target_modules="all-linear", exclude_modules=["lm_head"]) if lora else None
+    return adapo_trainer(
+        path,
+        folder,
+        rows,
+        trainer_kwargs={"peft_config": peft_config},
+        **{
+            "max_steps": STEPS,
+            "save_strategy": "steps",
+            "save_steps": SAVED,
+            "filter_zero_advantage": False,
+            "filter_truncated": False,
+            "beta": 0.05,
+            **settings,
+        },
+    )
+
+
+def outcome(trainer, **kwargs):
+    trainer.train(**kwargs)
+    losses = {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
+    return losses, {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
+
+
+def assert_same(whole, resumed):
+    losses, weights = whole
+    again, final = resumed
+    for step in range(SAVED + 1, STEPS + 1):
+        assert again[step] == pytest.approx(losses[step], abs=1e-6)
+    assert weights.keys() == final.keys()
+    for name, weight in weights.items():
+        torch.testing.assert_close(final[name], weight, atol=1e-6, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+def test_resumed_equals_uninterrupted(family, checkpoints, rows, tmp_path, lora):
+    path = checkpoints(family)
+    whole = outcome(trainer_for(path, tmp_path, rows, lora=lora))
+    resumed = trainer_for(path, tmp_path, rows, lora=lora)
+    start = {name: p.detach().clone() for name, p in resumed.model.named_parameters()}
+    resumed = outcome(resumed, resume_from_checkpoint=str(tmp_path / f"checkpoint-{SAVED}"))
+    assert_same(whole, resumed)
+    assert any(not torch.equal(start[name], weight) for name, weight in whole[1].items())  # something was learnt
+
+
+@pytest.mark.parametrize("settings", [{"num_iterations": 4}, {"steps_per_generation": 4}])
+def test_a_checkpoint_amid_rollouts_keeps_the_rest_of_them(checkpoints, rows, tmp_path, settings):
+    """Four optimizer steps share one generation; the checkpoint lies in the middle of them."""
+    path = checkpoints("internvl")
+    settings = {**settings, "per_device_train_batch_size": 4}
+    if "num_iterations" in settings:
+        settings["generation_batch_size"] = 4
+    whole = outcome(trainer_for(path, tmp_path, rows, **settings))
+    resumed = outcome(
+        trainer_for(path, tmp_path, rows, **settings), resume_from_checkpoint=str(tmp_path / f"checkpoint-{SAVED}")
+    )
+    assert_same(whole, resumed)
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint(checkpoints, rows, tmp_path):
+    path = checkpoints("qwen2_5_vl")
+    whole = outcome(trainer_for(path, tmp_path / "whole", rows))
+    script = Path(__file__).with_name("killed_run.py")
+    run = subprocess.run([sys.executable, str(script), path, str(tmp_path / "killed")], check=False)
+    assert run.returncode == -signal.SIGKILL
+    resumed = trainer_for(path, tmp_path / "killed", rows)
+    assert_same(whole, outcome(resumed, resume_from_checkpoint=True))
+
+
+class KillAfter(TrainerCallback):
+    """Ends the process at once, as `kill -9` does."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_the_best_model_is_really_loaded(checkpoints, rows, tmp_path):
+    path = checkpoints("qwen2_vl")
+    trainer = trainer_for(path, tmp_path, rows)
+    trainer.train()
+    trainer.state.best_model_checkpoint = str(tmp_path / f"checkpoint-{SAVED}")
+    trainer._load_best_model()
+    saved, _ = load(trainer.state.best_model_checkpoint)
+    for name, weight in saved.named_parameters():
+        torch.testing.assert_close(trainer.model.get_parameter(name), weight, atol=0, rtol=0)
+
+
+def damaged(folder, file_name, change):
+    file = folder / f"checkpoint-{SAVED}" / file_name
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, metadata={"format": "pt"})
+    return str(file.parent)
+
+
+def test_a_checkpoint_without_all_weights_is_refused(checkpoints, rows, tmp_path):
+    path = checkpoints("qwen2_5_vl")
+    trainer_for(path, tmp_path, rows, max_steps=SAVED).train()
+    checkpoint = damaged(tmp_path, "model.safetensors", lambda tensors: tensors.pop(sorted(tensors)[0]))
+    with pytest.raises(CheckpointError, match="missing_keys"):
+        trainer_for(path, tmp_path, rows).train(resume_from_checkpoint=checkpoint)
+
+
+def test_an_adapter_that_does_not_fit_is_refused(checkpoints, rows, tmp_path):
+    path = checkpoints("qwen2_5_vl")
+    trainer_for(path, tmp_path, rows, lora=True, max_steps=SAVED).train()
+
+    def rename(tensors):
+        name = sorted(tensors)[0]
+        tensors["elsewhere." + name] = tensors.pop(name)
+
+    checkpoint = damaged(tmp_path, "adapter_model.safetensors", rename)
+    with pytest.raises(CheckpointError, match="adapter tensors"):
+        trainer_for(path, tmp_path, rows, lora=True).train(resume_from_checkpoint=checkpoint)
