@@ -1,0 +1,53 @@
+"""One process and two give the same rewards, advantages, coefficients and update, with a group that straddles them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).with_name("two_process_run.py")
+LOGGED = ["acc_t1", "acc_t2", "error_rate", "beta_1", "beta_2", "length_t1", "length_t2", "kl_t1", "dropped_truncated"]
+
+
+def run(model, folder, processes, loss_type):
+    rows = 12 // processes  # three groups of four: with two processes the second group lies half on each
+    folder.mkdir()
+    launcher = [sys.executable]
+    if processes > 1:
+        launcher += ["-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--master_port=0"]
+        launcher += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parent)}
+    done = subprocess.run(
+        [*launcher, str(SCRIPT), model, str(folder), str(rows), loss_type],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [torch.load(folder / f"process_{rank}.pt") for rank in range(processes)]
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
+def test_two_processes_equal_one(checkpoints, tmp_path, loss_type):
+    model = checkpoints("qwen2_5_vl")
+    (alone,) = run(model, tmp_path / "one", 1, loss_type)
+    pair = run(model, tmp_path / "two", 2, loss_type)
+    assert alone["world_size"] == 1
+    assert [part["world_size"] for part in pair] == [2, 2]
+    assert 0 < alone["keep"].sum() < 12  # some are dropped
+
+    for part in pair:  # what concerns groups is the same on every process
+        torch.testing.assert_close(part["rewards"], alone["rewards"], equal_nan=True)
+        torch.testing.assert_close(part["kl_coefs"], alone["kl_coefs"])
+        assert torch.equal(part["keep"], alone["keep"])
+        assert part["kept_tokens"] == alone["kept_tokens"]
+        for name, weight in alone["weights"].items():
+            torch.testing.assert_close(part["weights"][name], weight, atol=1e-5, rtol=0)
+    together = torch.cat([part["advantages"] for part in pair])
+    torch.testing.assert_close(together, alone["advantages"])
+    for name in LOGGED:
+        assert pair[0]["logged"][name] == pytest.approx(alone["logged"][name], abs=1e-6), name

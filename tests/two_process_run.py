@@ -1,0 +1,68 @@
+"""One AdaPO step on given completions: `python two_process_run.py MODEL FOLDER ROWS_A_PROCESS`.
+
+Run by test_distributed.py, alone or under torchrun. What is sampled does not depend on the number of processes:
+the first answer of a row follows from its place among all rows, the second from the prompt that leads to it.
+"""
+
+import hashlib
+import sys
+from pathlib import Path
+
+import torch
+from support import adapo_trainer, drawn_rows
+
+torch.set_num_threads(1)
+model, folder, rows_a_process = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+
+
+def answer(key: str, vocabulary: list[int], ends: list[int]) -> list[int]:
+    """A made-up answer of one to five tokens; one in four does not end."""
+    digest = hashlib.sha256(key.encode()).digest()
+    tokens = [vocabulary[byte % len(vocabulary)] for byte in digest[: 1 + digest[0] % 5]]
+    return tokens if digest[1] % 4 == 0 else [*tokens, ends[0]]
+
+
+trainer = adapo_trainer(
+    model,
+    folder,
+    drawn_rows(24),
+    per_device_train_batch_size=rows_a_process,
+    num_generations=4,
+    max_steps=1,
+    beta=0.05,
+    optim="sgd",
+    learning_rate=1.0,
+    loss_type=sys.argv[4],
+    filter_zero_advantage=False,
+)
+process = trainer.accelerator.process_index
+vocabulary = [t for t in range(20, 200) if t not in trainer.eos_token_ids]
+
+
+def generate(prompt_ids, images, fields, num_generations):
+    if num_generations == 1:  # second turn
+        keys = [f"second {ids}" for ids in prompt_ids]
+    else:
+        keys = [f"first {process * len(prompt_ids) + row}" for row in range(len(prompt_ids))]
+    return [answer(key, vocabulary, trainer.eos_token_ids) for key in keys], None
+
+
+trainer._generate_single_turn = generate
+outcomes, batches = [], []
+score_groups, prepare = trainer.score_groups, trainer._generate_and_score_completions
+trainer.score_groups = lambda rewards: outcomes.append(score_groups(rewards)) or outcomes[-1]
+trainer._generate_and_score_completions = lambda inputs: batches.append(prepare(inputs)) or batches[-1]
+trainer.train()
+torch.save(
+    {
+        "world_size": trainer.accelerator.num_processes,
+        "rewards": outcomes[0].rewards,
+        "kl_coefs": outcomes[0].kl_coefs,
+        "keep": outcomes[0].keep,
+        "advantages": batches[0]["advantages"],
+        "kept_tokens": batches[0]["num_items_in_batch"],
+        "logged": {k: v for k, v in trainer.state.log_history[0].items() if isinstance(v, float)},
+        "weights": {name: weight.detach() for name, weight in trainer.model.named_parameters()},
+    },
+    folder / f"process_{process}.pt",
+)
