@@ -28,15 +28,13 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PrinterCallback, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+from transformers import AutoModelForImageTextToText, PrinterCallback, Qwen2_5_VLConfig
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
-from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.grading.reward import accuracy_reward
 from trl_mmreason.miniature.models import build_model, save_model
 from trl_mmreason.miniature.tasks import make_dataset
-from trl_mmreason.turns import next_turn_ids
 
 GROUP = 8  # samples a question
 WARM_UP_ROUNDS = 2
@@ -87,7 +85,7 @@ def save_large(folder: Path) -> None:
     text = {**LARGE_TEXT, "eos_token_id": small.generation_config.eos_token_id}
     config = Qwen2_5_VLConfig(text_config=text, vision_config=LARGE_VISION, tie_word_embeddings=True, **tokens)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        model = Qwen2_5_VLForConditionalGeneration._from_config(config, dtype=torch.bfloat16)
+        model = AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
     model.generation_config = small.generation_config
     model.save_pretrained(folder)
     processor.image_processor.size["longest_edge"] = SUBJECTS["3.75b"].picture ** 2  # pixels; the miniature's are fewer
@@ -138,9 +136,9 @@ class TimedGRPO(GRPOTrainer):
     replayed: list[Answers] | None = None
 
     def _generate_single_turn(
-        self, prompt_ids: list, images: Any, multimodal_fields: dict, num_generations: int
+        self, prompt_ids: Any, images: Any, multimodal_fields: Any, num_generations: Any, has_tool_images: Any = False
     ) -> tuple[Answers, None]:
-        arguments = (prompt_ids, images, multimodal_fields, num_generations)
+        arguments = (prompt_ids, images, multimodal_fields, num_generations, has_tool_images)
         start = clock()
         if self.replayed is None:
             # Sampled to the full length, so the token that ends a turn has to take the place of the last one.
@@ -151,8 +149,12 @@ class TimedGRPO(GRPOTrainer):
         return answers, None
 
     def sample(self, *arguments: Any) -> Answers:
-        """TRL's generation."""
-        return super()._generate_single_turn(*arguments)[0]
+        """TRL's generation, checked to have gone to the full length."""
+        answers = super()._generate_single_turn(*arguments)[0]
+        expected = self.generation_config.max_new_tokens
+        if {len(ids) for ids in answers} != {expected}:
+            raise RuntimeError(f"Expected {expected} tokens of every answer, got {[len(ids) for ids in answers]}.")
+        return answers
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         self.calls: list[Call] = []
@@ -175,9 +177,9 @@ def make_trainers(
     gc.collect()
     torch.cuda.empty_cache()
 
-    def config(config_class: type[GRPOConfig], new_tokens: int) -> GRPOConfig:
-        return config_class(
-            str(folder / config_class.__name__),
+    def settings(name: str, new_tokens: int) -> dict[str, Any]:
+        return dict(
+            output_dir=str(folder / name),
             per_device_train_batch_size=batch,
             num_generations=GROUP,
             max_completion_length=new_tokens,
@@ -196,20 +198,18 @@ def make_trainers(
         )
 
     path = str(folder / "model")
-    grpo = TimedGRPO(path, accuracy_reward, args=config(GRPOConfig, tokens), train_dataset=questions)
-    adapo = TimedAdaPO(path, args=config(AdaPOConfig, tokens // 2), train_dataset=questions)
+    grpo = TimedGRPO(path, accuracy_reward, args=GRPOConfig(**settings("grpo", tokens)), train_dataset=questions)
+    adapo = TimedAdaPO(path, args=AdaPOConfig(**settings("adapo", tokens // 2)), train_dataset=questions)
     return grpo, adapo
 
 
-def draw_answers(
-    trainer: GRPOTrainer, questions: Dataset, lengths: list[int], *, seed: int = 0
-) -> list[list[Answers]]:
+def draw_answers(trainer: GRPOTrainer, questions: Dataset, lengths: list[int]) -> list[Answers]:
     """Answers of each given length, one a trajectory, half of them right and each ended by the end-of-turn token.
 
     The right ones are spread so that a group has all four outcomes in two turns: no group is dropped.
     """
-    tokenizer = trainer.processing_class.tokenizer
-    rng = random.Random(seed)
+    tokenizer = trainer._tokenizer
+    rng = random.Random(0)
     words = [token for token in range(len(tokenizer)) if token not in tokenizer.added_tokens_decoder]
 
     def answer(gold: str, length: int, right: bool) -> list[int]:
@@ -227,24 +227,18 @@ def draw_answers(
 
 @dataclass(frozen=True)
 class Figure:
-    """Seconds of one part of the work, one a round; `grpo` is `None` where GRPO has no such part."""
+    """Seconds of one part of the work, one a round; `grpo_seconds` is `None` where GRPO has no such part."""
 
     part: str
-    grpo: list[float] | None
-    adapo: list[float]
+    grpo_seconds: list[float] | None
+    adapo_seconds: list[float]
 
     @property
     def ratio(self) -> float | None:
         """AdaPO over GRPO, between the medians."""
-        return self.grpo and statistics.median(self.adapo) / statistics.median(self.grpo)
-
-    @property
-    def middle_half(self) -> tuple[float, float] | None:
-        """Quartiles of the ratios of the single rounds."""
-        if self.grpo is None:
+        if self.grpo_seconds is None:
             return None
-        low, _, high = statistics.quantiles([a / g for a, g in zip(self.adapo, self.grpo, strict=True)], n=4)
-        return low, high
+        return statistics.median(self.adapo_seconds) / statistics.median(self.grpo_seconds)
 
 
 def measure_steps(grpo: TimedGRPO, adapo: TimedAdaPO, rows: list[dict], rounds: int) -> list[Figure]:
@@ -256,7 +250,7 @@ def measure_steps(grpo: TimedGRPO, adapo: TimedAdaPO, rows: list[dict], rounds: 
             start = clock()
             trainer.training_step(trainer.model_wrapped, inputs, None)
             seconds[trainer].append((trainer.scoring_seconds, clock() - start))
-            trainer.model.zero_grad()
+            trainer.model_wrapped.zero_grad()
     if grpo.shapes != adapo.shapes:
         raise RuntimeError(f"The two trainers processed different sizes: GRPO {grpo.shapes}, AdaPO {adapo.shapes}.")
 
@@ -309,23 +303,25 @@ def measure_generation(grpo: TimedGRPO, adapo: TimedAdaPO, rows: list[dict], rou
 
 
 def table(figures: list[Figure]) -> str:
-    """Aligned columns: part, median seconds of both, their ratio, and its middle half over the rounds."""
+    """Aligned columns: part, median seconds of both, their ratio, and the quartiles of the single rounds' ratios."""
     lines = [f"{'':42}{'GRPO, s':>10}{'AdaPO, s':>10}{'ratio':>8}{'middle half':>16}"]
     for figure in figures:
-        adapo = statistics.median(figure.adapo)
-        if figure.grpo is None:
+        adapo = statistics.median(figure.adapo_seconds)
+        if figure.grpo_seconds is None:
             lines.append(f"{figure.part:42}{'-':>10}{adapo:10.4f}")
             continue
-        low, high = figure.middle_half
+        grpo = statistics.median(figure.grpo_seconds)
+        pairs = zip(figure.adapo_seconds, figure.grpo_seconds, strict=True)
+        low, _, high = statistics.quantiles([a / g for a, g in pairs], n=4)
         spread = f"{low:.3f} - {high:.3f}"
-        lines.append(f"{figure.part:42}{statistics.median(figure.grpo):10.4f}{adapo:10.4f}{figure.ratio:8.3f}{spread:>16}")
+        lines.append(f"{figure.part:42}{grpo:10.4f}{adapo:10.4f}{figure.ratio:8.3f}{spread:>16}")
     return "\n".join(lines)
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=list(SUBJECTS), default="demo", help="3.75b needs a GPU")
-    parser.add_argument("--rounds", type=int, default=15, help="of the training step; generation has a third of them")
+    parser.add_argument("--rounds", type=int, default=30, help="of the training step; generation has a third of them")
     parser.add_argument("--batch", type=int, default=2 * GROUP, help=f"trajectories, a multiple of {GROUP}")
     parser.add_argument("--tokens", type=int, default=128, help="of a trajectory, even")
     parser.add_argument("--limit", type=float, default=1.05, help="highest ratio of the training step")
@@ -363,6 +359,7 @@ def main() -> None:
         settings = {name: getattr(arguments, name) for name in ("model", "rounds", "batch", "tokens")}
         arguments.json.write_text(json.dumps({**settings, "figures": numbers}, indent=2))
     ratio = steps[-1].ratio
+    assert ratio is not None
     if ratio > arguments.limit:
         sys.exit(f"AdaPO's training step takes {ratio:.3f} times GRPO's; the limit is {arguments.limit}.")
 

@@ -1,0 +1,43 @@
+import pytest
+
+from trl_mmreason.miniature import cold_start as module
+from trl_mmreason.miniature.cold_start import cold_start, demonstrations
+from trl_mmreason.miniature.models import build_model
+from trl_mmreason.miniature.solutions import plain, solve
+from trl_mmreason.miniature.tasks import make_problems
+
+FOLLOWUP = "Check it."
+
+
+def test_only_right_answers_are_learnt_and_both_kinds_of_first_answers_are_read():
+    problems = make_problems(["adding"], 40)
+    right = {plain(solve(problem)) for problem in problems}
+    rows = demonstrations(problems, FOLLOWUP)
+    pictured = [row for row in rows if row["images"]]
+    assert {row["completion"][0]["content"] for row in pictured} <= right
+    checked = [row for row in pictured if len(row["prompt"]) == 3]
+    assert len(pictured) == 50  # every problem, and every fourth a second time
+    assert len(checked) == 10
+    assert all(row["prompt"][2] == {"role": "user", "content": FOLLOWUP} for row in checked)
+    first_right = [row["prompt"][1]["content"] == row["completion"][0]["content"] for row in checked]
+    assert 0 < sum(first_right) < 10
+
+
+def test_sums_in_words_are_right():
+    rows = demonstrations(make_problems(["adding"], 40), FOLLOWUP)
+    sums = [row for row in rows if not row["images"]]
+    assert len(sums) == 10
+    for row in sums:
+        a, b = row["prompt"][0]["content"].removeprefix("What is ").rstrip("?").split("+")
+        assert row["completion"][0]["content"] == f"{a}+{b}=\\boxed{{{int(a) + int(b)}}}"
+
+
+def test_it_saves_what_reached_the_target_and_refuses_what_did_not(tmp_path, monkeypatch):
+    model, processor = build_model("qwen2_5_vl", "test")
+    monkeypatch.setattr(module, "_MAX_STEPS", 20)  # the real bound is 600
+    settings = {"followup": FOLLOWUP, "problems": 40}
+    cold_start(model, processor, ["adding"], tmp_path / "reached", target_accuracy=0.0, **settings)
+    assert (tmp_path / "reached" / "model.safetensors").exists()
+    with pytest.raises(RuntimeError, match="after 20 steps, expected 1.00"):
+        cold_start(model, processor, ["adding"], tmp_path / "missed", target_accuracy=1.0, **settings)
+    assert not (tmp_path / "missed" / "model.safetensors").exists()
