@@ -63,9 +63,7 @@ def test_a_samples_log_probabilities_depend_on_its_own_pictures_only(family, che
 
 def test_shuffling_and_splitting_keep_pictures_with_their_samples(family, checkpoints, rows, tmp_path):
     """Every sample of a split batch scores as it does in the whole batch."""
-    trainer = adapo_trainer(
-        checkpoints(family), tmp_path, rows, per_device_train_batch_size=2, steps_per_generation=4
-    )
+    trainer = adapo_trainer(checkpoints(family), tmp_path, rows, per_device_train_batch_size=2, steps_per_generation=4)
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()
     wholes = []

@@ -51,7 +51,10 @@ def test_a_policy_named_by_path_is_its_own_reference(checkpoints, rows, tmp_path
 def test_lora_trains_the_adapter_and_its_reference_is_the_base(family, checkpoints, rows, tmp_path, instance):
     path = checkpoints(family)
     base, processor = load(path)
-    given = {"processing_class": processor, "peft_config": LoraConfig(r=4, target_modules=r".*language_model.*\.(q|v)_proj")}
+    given = {
+        "processing_class": processor,
+        "peft_config": LoraConfig(r=4, target_modules=r".*language_model.*\.(q|v)_proj"),
+    }
     trainer = adapo_trainer(
         load(path)[0] if instance else path,
         tmp_path,

@@ -123,7 +123,6 @@ def test_the_training_pass_agrees_with_generation_in_both_turns(family, checkpoi
         checkpoints(family), tmp_path, rows, filter_truncated=False, generation_kwargs={"do_sample": False}
     )
     _, batch = first_batch(trainer)
-    written = (batch["completion_mask"] * batch["tool_mask"]).bool() | False
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
     names = ("pixel_values", "image_grid_thw", "image_sizes", "mm_token_type_ids")
     with torch.no_grad():
@@ -136,7 +135,6 @@ def test_the_training_pass_agrees_with_generation_in_both_turns(family, checkpoi
     predicted = logits[:, batch["prompt_ids"].shape[1] - 1 : -1].argmax(-1)
     # greedy groups have one reward, so the filter has masked them all: take what was written from the ids themselves
     mask = batch["completion_mask"].bool()
-    assert mask.any(), written
     followup = trainer._followup_ids
     for row in range(len(ids)):
         completion, guess = batch["completion_ids"][row][mask[row]].tolist(), predicted[row][mask[row]].tolist()
@@ -167,9 +165,7 @@ def test_a_processor_that_pads_right_is_put_right(checkpoints, rows, tmp_path):
 
     _, processor = load(checkpoints("qwen2_5_vl"))
     processor.tokenizer.padding_side = "right"
-    trainer = adapo_trainer(
-        checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs={"processing_class": processor}
-    )
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs={"processing_class": processor})
     _, batch = first_batch(trainer)
     image = batch["prompt_ids"] == trainer.model.config.image_token_id
     types = batch["mm_token_type_ids"][:, : image.shape[1]].bool()
@@ -188,3 +184,41 @@ def test_prompts_that_are_no_conversation_are_refused(checkpoints, tmp_path):
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
     with pytest.raises(ValueError, match="conversational"):
         first_batch(trainer)
+
+
+def learns_something(trainer):
+    before = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
+    trainer.train()
+    return any(not torch.equal(before[name], weight) for name, weight in trainer.model.named_parameters())
+
+
+def test_questions_without_pictures(family, checkpoints, rows, tmp_path):
+    text_only = [{"prompt": row["prompt"], "answer": row["answer"]} for row in rows]
+    trainer = adapo_trainer(checkpoints(family), tmp_path, text_only, filter_zero_advantage=False)
+    assert learns_something(trainer)
+    assert trainer.state.log_history[0]["length_t2"] > 0
+
+
+def test_pictures_that_stand_in_the_messages(family, checkpoints, rows, tmp_path):
+    """The loss sees what generation saw: the same log-probabilities as with an `images` column."""
+    pictured = [row for row in rows if len(row["images"]) == 1][:2] * 4
+    inside = [
+        {**row, "prompt": [{"role": "user", "content": [{"type": "image", "image": row["images"][0]}, *text_of(row)]}]}
+        for row in pictured
+    ]
+    for row in inside:
+        del row["images"]
+    losses = []
+    for given in (pictured, inside):
+        trainer = adapo_trainer(checkpoints(family), tmp_path, rows, beta=0.1, filter_truncated=False)
+        trainer.current_gradient_accumulation_steps = 1
+        trainer.model.train()
+        torch.manual_seed(0)
+        batch = trainer._generate_and_score_completions([dict(row) for row in given])
+        batch["ref_per_token_logps"] = batch["ref_per_token_logps"] - 1.0  # makes the loss depend on the logps
+        losses.append(trainer.compute_loss(trainer.model, batch).item())
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
+def text_of(row):
+    return [{"type": "text", "text": row["prompt"][0]["content"]}]

@@ -14,7 +14,7 @@ def conversation(*turns):
 def test_the_next_turn_is_what_the_template_writes_after_an_answer(family, checkpoints):
     _, processor = load(checkpoints(family))
     tokenizer = processor.tokenizer
-    render = dict(tokenize=False, add_generation_prompt=True)
+    render = {"tokenize": False, "add_generation_prompt": True}
     prompt = processor.apply_chat_template(conversation("How many?"), **render)
     whole = processor.apply_chat_template(conversation("How many?", "It is 7.", FOLLOWUP), **render)
     assert whole.startswith(prompt)

@@ -6,6 +6,8 @@ result; `tests/test_trl_contract.py` says what changed when they do.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,8 +155,8 @@ class GroupGRPOTrainer(GRPOTrainer):
         away. Sharded models need every process in `generate`, and vLLM's server mode hands the results back in slices
         of equal length.
         """
-        most = torch.tensor(len(ended), device=self.accelerator.device)
-        most = int(self.accelerator.gather(most).max())
+        counts = self.accelerator.gather(torch.tensor([len(ended)], device=self.accelerator.device))
+        most = int(counts.max())
         if most == 0:
             return [], []
         rows = [*ended, *[(ended or [0])[0]] * (most - len(ended))]
@@ -240,6 +242,7 @@ class GroupGRPOTrainer(GRPOTrainer):
         logps, self._policy_logps = self._policy_logps, None
         if "kl_coefs" not in inputs:
             return loss
+        assert logps is not None  # `super()` has just scored this batch
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         log_ratio = self._log_ratio(logps, inputs, mask) if self.args.use_bias_correction_kl else None
         divergence = k3_divergence(logps, inputs["ref_per_token_logps"], log_ratio)
@@ -351,29 +354,24 @@ def _drop_missing_pictures(module: Any, args: tuple, kwargs: dict[str, Any]) -> 
     return args, kwargs
 
 
-class _reference_is:
+@contextmanager
+def _reference_is(model: Any, args: GRPOConfig | None, peft_config: Any) -> Iterator[None]:
     """While TRL builds its KL reference, let it find the policy that was passed.
 
     TRL loads the reference from the path in the policy's config. A policy that was changed in memory, or never saved,
-    is therefore written to `<output_dir>/_reference` first (a name that `push_to_hub` leaves out), and its config points
-    there in the meantime.
+    is therefore written to `<output_dir>/_reference` first (`push_to_hub` leaves such names out), and its config
+    points there in the meantime.
     """
-
-    def __init__(self, model: Any, args: GRPOConfig | None, peft_config: Any) -> None:
-        in_memory = isinstance(model, PreTrainedModel) and not is_peft_model(model)
-        self.args = args
-        self.model = model if in_memory and peft_config is None and args is not None and args.beta != 0.0 else None
-
-    def __enter__(self) -> None:
-        if self.model is None or self.args is None:
-            return
-        self.name = self.model.config._name_or_path
-        folder = Path(self.args.output_dir) / "_reference"
-        if self.args.should_save:
-            self.model.save_pretrained(folder)
-        self.args.distributed_state.wait_for_everyone()
-        self.model.config._name_or_path = str(folder)
-
-    def __exit__(self, *exception: Any) -> None:
-        if self.model is not None:
-            self.model.config._name_or_path = self.name
+    in_memory = isinstance(model, PreTrainedModel) and not is_peft_model(model)
+    if not in_memory or peft_config is not None or args is None or args.beta == 0.0:
+        yield
+        return
+    name, folder = model.config._name_or_path, Path(args.output_dir) / "_reference"
+    if args.should_save:
+        model.save_pretrained(folder)
+    args.distributed_state.wait_for_everyone()
+    model.config._name_or_path = str(folder)
+    try:
+        yield
+    finally:
+        model.config._name_or_path = name

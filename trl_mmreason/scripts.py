@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +148,14 @@ def _answer(trainer: GRPOTrainer, rows: Dataset, followup: str, stage: str) -> l
         )
 
 
+def _settings(args: GRPOConfig) -> dict[str, Any]:
+    """The method, and every setting that differs from its default; secrets masked by `to_dict`."""
+    defaults = {entry.name: entry.default for entry in fields(args)}
+    shown = {name: value for name, value in args.to_dict().items() if value != defaults[name] and value is not None}
+    shown.pop("hub_token", None)
+    return {"config": type(args).__name__, **shown}
+
+
 def _report(trainer: GRPOTrainer, before: list[TwoTurnTrajectory], after: list[TwoTurnTrajectory]) -> bool:
     folder = Path(trainer.args.output_dir)
     flags = [([t.first_correct for t in stage], [t.second_correct for t in stage]) for stage in (before, after)]
@@ -157,7 +165,7 @@ def _report(trainer: GRPOTrainer, before: list[TwoTurnTrajectory], after: list[T
         folder / "report.html",
         title=f"{trainer._name} on {len(after)} held-out questions",
         command=shlex.join(sys.argv),
-        settings={name: value for name, value in trainer.args.to_dict().items() if value not in (None, [], {}, "")},
+        settings=_settings(trainer.args),
         comparison=comparison,
         trajectories=[*before[:_SHOWN], *after[:_SHOWN]],
         curves_png=folder / "curves.png",

@@ -61,9 +61,7 @@ def test_truncated_trajectories_take_part_in_nothing(checkpoints, rows, tmp_path
 
 
 def test_the_filters_can_be_switched_off(checkpoints, rows, tmp_path):
-    trainer = trainer_with(
-        checkpoints, tmp_path, rows, filter_truncated=False, filter_zero_advantage=False
-    )
+    trainer = trainer_with(checkpoints, tmp_path, rows, filter_truncated=False, filter_zero_advantage=False)
     outcome, logged = score(trainer, [0.0, 4.0, 3.0, 5.0], [3.0, 3.0, 3.0, 3.0])
     assert outcome.keep.all()
     assert not outcome.rewards.isnan().any()
@@ -215,7 +213,7 @@ def test_gradient_accumulation_does_not_change_the_update(checkpoints, rows, tmp
             learning_rate=1.0,
         )
         weights.append(final_weights(trainer))
-    start = {name: weight for name, weight in load(path)[0].named_parameters()}
+    start = dict(load(path)[0].named_parameters())
     assert max((weights[0][name] - start[name]).abs().max() for name in start) > 1e-3
     assert_same_weights(weights[0], weights[1], atol=1e-5)
     assert_same_weights(weights[0], weights[2], atol=1e-5)

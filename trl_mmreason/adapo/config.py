@@ -100,6 +100,6 @@ class AdaPOConfig(GRPOConfig):
                 base, sign = ("base_correct", "positive") if positive else ("base_incorrect", "negative")
                 raise ValueError(
                     f"AdaPOConfig: {name}={getattr(self, name)} with {base}={getattr(self, base)} and "
-                    f"threshold={self.threshold} gives rewards from {at_zero:g} (P = 0) to {at_one:g} (P = 1), expected "
-                    f"{sign} ones for every P in [0, 1]. Bring {name} closer to 0 or {base} further from it."
+                    f"threshold={self.threshold} gives rewards from {at_zero:g} (P = 0) to {at_one:g} (P = 1), "
+                    f"expected {sign} ones for every P in [0, 1]. Bring {name} closer to 0 or {base} further from it."
                 )

@@ -73,9 +73,7 @@ def evaluate_two_turns(
 def _grade(
     grader: Grader, row: dict[str, Any], answers: tuple[str, str | None], stage: str, index: int
 ) -> TwoTurnTrajectory | None:
-    first, second = (
-        grader.grade(text or "", row["answer"], choices=row.get("choices")).correct for text in answers
-    )
+    first, second = (grader.grade(text or "", row["answer"], choices=row.get("choices")).correct for text in answers)
     if first is None or second is None:
         return None
     gold = row["answer"] if isinstance(row["answer"], str) else " or ".join(row["answer"])

@@ -7,9 +7,7 @@ from typing import Any
 from .grader import Grader
 
 
-def accuracy_reward(
-    completions: list, answer: list, choices: list | None = None, **kwargs: Any
-) -> list[float | None]:
+def accuracy_reward(completions: list, answer: list, choices: list | None = None, **kwargs: Any) -> list[float | None]:
     """1 for a right answer, 0 for a wrong one, `None` (no reward) where the gold answer cannot be used."""
     choices = choices or [None] * len(answer)
     verdicts = Grader().grade_batch(

@@ -20,7 +20,7 @@ from .solutions import ERRORS, plain, solve
 from .tasks import Problem, make_problems, to_dataset
 
 _BATCH = 32
-_EVALUATE_EVERY = 20  # steps
+_EVALUATE_EVERY = 10  # steps
 _MAX_STEPS = 600
 
 
@@ -110,9 +110,7 @@ def cold_start(
         logging_strategy="no",
         seed=seed,
     )
-    trainer = SFTTrainer(
-        model, args=config, train_dataset=rows, processing_class=processing_class, callbacks=[stop]
-    )
+    trainer = SFTTrainer(model, args=config, train_dataset=rows, processing_class=processing_class, callbacks=[stop])
     trainer.train()
     if stop.accuracy < target_accuracy:
         raise RuntimeError(
