@@ -321,7 +321,7 @@ def table(figures: list[Figure]) -> str:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=list(SUBJECTS), default="demo", help="3.75b needs a GPU")
-    parser.add_argument("--rounds", type=int, default=30, help="of the training step; generation has a third of them")
+    parser.add_argument("--rounds", type=int, default=60, help="of the training step; generation has a third of them")
     parser.add_argument("--batch", type=int, default=2 * GROUP, help=f"trajectories, a multiple of {GROUP}")
     parser.add_argument("--tokens", type=int, default=128, help="of a trajectory, even")
     parser.add_argument("--limit", type=float, default=1.05, help="highest ratio of the training step")

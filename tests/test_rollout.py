@@ -144,6 +144,24 @@ def test_the_training_pass_agrees_with_generation_in_both_turns(family, checkpoi
             assert completion[begin:end] == guess[begin:end]
 
 
+def test_sampling_log_probabilities_stay_with_their_tokens(checkpoints, rows, tmp_path):
+    """vLLM hands them back with each answer; the user's turn between two answers has none."""
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
+    generate = trainer._generate_single_turn
+
+    def as_vllm(*args, **kwargs):
+        answers, _ = generate(*args, **kwargs)
+        return answers, [[-float(token) for token in ids] for ids in answers]
+
+    trainer._generate_single_turn = as_vllm
+    trainer.model.train()
+    prompts = [row["prompt"] for row in rows[:8]]
+    rolled = trainer._roll_out_two_turns(prompts, trainer)
+    assert any(0 in mask for mask in rolled["env_mask"])
+    for ids, mask, logps in zip(rolled["completion_ids"], rolled["env_mask"], rolled["logprobs"], strict=True):
+        assert logps == [-float(token) * sampled for token, sampled in zip(ids, mask, strict=True)]
+
+
 def test_evaluation_runs_both_turns(checkpoints, rows, tmp_path):
     from datasets import Dataset
 

@@ -16,6 +16,7 @@ SIGNATURES = {
     "_calculate_rewards": "(self, inputs, prompts, completions, completion_ids_list)",
     "compute_loss": "(self, model, inputs, return_outputs=False, num_items_in_batch=None)",
     "_save_checkpoint": "(self, model, trial)",
+    "_load_optimizer_and_scheduler": "(self, checkpoint)",
 }
 
 

@@ -281,10 +281,6 @@ class GroupGRPOTrainer(GRPOTrainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         target = self.model if model is None else model
-        rollouts = self._rollouts_file(resume_from_checkpoint)
-        if rollouts.exists():
-            saved = torch.load(rollouts, map_location=self.accelerator.device, weights_only=True)
-            self._step, self._buffered_inputs = saved["step"], saved["inputs"]
         if self.is_fsdp_enabled or not isinstance(target, PreTrainedModel):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             if is_peft_model(target) and not self.is_fsdp_enabled:
@@ -306,6 +302,13 @@ class GroupGRPOTrainer(GRPOTrainer):
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
             folder.mkdir(parents=True, exist_ok=True)
             torch.save({"step": self._step, "inputs": self._buffered_inputs}, self._rollouts_file(folder))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        rollouts = None if checkpoint is None else self._rollouts_file(checkpoint)
+        if rollouts is not None and rollouts.exists():
+            saved = torch.load(rollouts, map_location=self.accelerator.device, weights_only=True)
+            self._step, self._buffered_inputs = saved["step"], saved["inputs"]
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """Push the model, which is on disk before the first request: a refused token must not cost the training."""
