@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 
 .PHONY: quickstart test clean
 
+# One thread: models this small lose time on more.
 quickstart: $(VENV)/.installed
-	$(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
 		examples/adapo.py --config configs/adapo/miniature.yaml
 
 test: $(VENV)/.installed

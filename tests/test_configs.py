@@ -1,0 +1,195 @@
+"""Every shipped configuration is understood by the script it is for, and says what the paper says where it cites it."""
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+import torch
+import yaml
+from accelerate.commands.config.config_args import load_config_from_file
+from peft import get_peft_model
+from trl import TrlParser
+
+from trl_mmreason.miniature.models import build_model
+from trl_mmreason.scripts import trainer_settings
+
+ROOT = Path(__file__).parents[1]
+LAUNCHERS = sorted(ROOT.glob("configs/accelerate/*.yaml"))
+CONFIGS = sorted(path for path in ROOT.glob("configs/*/*.yaml") if path not in LAUNCHERS)
+PAPER_MODELS = [path for path in CONFIGS if path.stem != "miniature"]
+ADAPO_7B, ADAPO_QLORA = (ROOT / f"configs/adapo/qwen2_5_vl_7b{ending}.yaml" for ending in ("", "_qlora"))
+
+TABLE_4 = {
+    "epsilon": 0.25,
+    "top_p": 0.99,
+    "num_generations": 8,
+    "temperature": 1.0,
+    "optim": "adamw_torch",
+    "learning_rate": 5e-7,
+    "num_train_epochs": 2,
+    "max_completion_length": 5000,
+}
+# Where results go and how often, not what is computed.
+BOOKKEEPING = {"dataset_split", "output_dir", "logging_steps", "save_strategy", "save_steps", "save_total_limit"}
+BOOKKEEPING |= {"report_to", "seed"}
+
+
+def name(path):
+    return f"{path.parent.name}/{path.stem}"
+
+
+def each(paths):
+    return pytest.mark.parametrize("path", paths, ids=name)
+
+
+def parse(path):
+    """What the example of the config's method gets: data, training and model arguments.
+
+    The types are those of the `main` of that example. `use_cpu` lets bf16 configurations pass on a machine that has
+    no GPU; TRL parses vLLM's and DeepSpeed's settings without these packages.
+    """
+    spec = importlib.util.spec_from_file_location("example", ROOT / f"examples/{path.parent.name}.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    types = [hint for argument, hint in get_type_hints(example.main).items() if argument != "return"]
+    return TrlParser(types).parse_args_and_config(["--config", str(path), "--use_cpu", "true"])
+
+
+def comments(path):
+    """Key → the comment on its line, "" if it has none."""
+    lines = [re.match(r"(\w+):\s*(.*)", line) for line in path.read_text().splitlines()]
+    found = {line[1]: line[2].partition("# ")[2] for line in lines if line}
+    assert found.keys() == yaml.safe_load(path.read_text()).keys()  # no key escapes by its layout
+    return found
+
+
+def launcher(path):
+    """The accelerate configuration that the command at the head of the file names."""
+    (named,) = re.findall(rf"--config_file (\S+) examples/{path.parent.name}\.py --config (\S+)", path.read_text())
+    assert named[1] == str(path.relative_to(ROOT))
+    return load_config_from_file(str(ROOT / named[0]))
+
+
+@each(CONFIGS)
+def test_the_script_of_the_method_takes_every_key_and_value(path):
+    given = yaml.safe_load(path.read_text())
+    parsed = {key: value for part in parse(path) for key, value in vars(part).items()}
+    written_differently = {
+        "report_to": [],  # `Trainer` turns "none" into no integrations
+        "lr_scheduler_type": given["lr_scheduler_type"],  # a string enumeration
+    }
+    for key, value in given.items():
+        assert parsed[key] == written_differently.get(key, value), key
+
+
+@each(CONFIGS)
+def test_what_cites_table_4_is_in_table_4(path):
+    given = yaml.safe_load(path.read_text())
+    cited = [key for key, text in comments(path).items() if "Table 4" in text and not text.startswith("ours")]
+    assert len(cited) >= 4
+    assert {key: given[key] for key in cited} == {key: TABLE_4[key] for key in cited}
+    if path == ADAPO_7B:
+        assert set(cited) == set(TABLE_4)
+
+
+@each(PAPER_MODELS)
+def test_every_value_cites_its_place_or_says_ours(path):
+    for key, text in comments(path).items():
+        if key not in BOOKKEEPING:
+            assert re.match(r'"Implementation details"|"Datasets"|Table \d|A\.\d|ours', text), key
+
+
+@each([path for path in CONFIGS if path.parent.name == "adapo"])
+def test_the_constants_of_adapo_are_those_of_table_4_with_the_signs_of_the_equations(path):
+    _, args, _ = parse(path)
+    assert (args.k_01, args.k_11, args.k_10, args.k_00) == (1.0, -1.0, 0.5, -0.5)
+    assert (args.base_correct, args.base_incorrect, args.threshold) == (1.0, -1.0, 0.6)
+    assert (args.beta, args.kl_scale, args.use_bias_correction_kl) == (0.001, 0.01, False)
+    assert args.evaluation_prompt == (
+        "There might be an error in the solution, please evaluate the previous solution and provide a final answer."
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "questions"), [("qwen2_5_vl_3b", 64), ("qwen2_5_vl_7b", 64), ("qwen2_5_vl_7b_qlora", 8)]
+)
+def test_whole_groups_fit_the_processes_of_the_launcher(model, questions):
+    path = ROOT / f"configs/adapo/{model}.yaml"
+    _, args, _ = parse(path)
+    processes = launcher(path).num_processes
+    trajectories = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
+    assert trajectories == questions * args.num_generations
+    # A generation holds whole groups, and an update whole generations.
+    sampled_at_once = args.per_device_train_batch_size * args.steps_per_generation * processes
+    assert sampled_at_once % args.num_generations == 0
+    assert trajectories % sampled_at_once == 0
+
+
+def test_every_paper_model_has_its_batch_checked_above():
+    assert {name(path) for path in PAPER_MODELS} == {f"adapo/qwen2_5_vl_{m}" for m in ("3b", "7b", "7b_qlora")}
+
+
+def test_miniature_grpo_differs_from_adapo_in_length_only():
+    adapo, grpo = (yaml.safe_load((ROOT / f"configs/{m}/miniature.yaml").read_text()) for m in ("adapo", "grpo"))
+    assert {key for key in adapo.keys() | grpo.keys() if adapo.get(key) != grpo.get(key)} == {"max_steps", "output_dir"}
+    assert grpo["max_steps"] == 2 * adapo["max_steps"]  # two answers a trajectory there, one here
+    _, args, _ = parse(ROOT / "configs/grpo/miniature.yaml")
+    assert args.beta == 0.0
+
+
+def test_qlora_adapts_every_linear_layer_of_the_language_model_and_none_of_the_vision_tower():
+    _, training_args, model_args = parse(ADAPO_QLORA)
+    settings = trainer_settings(model_args, training_args)
+    model, _ = build_model("qwen2_5_vl", "test")
+    # Two layers, each with four linear maps in the attention and three in the MLP.
+    expected = {
+        f"model.language_model.layers.{layer}.{module}_proj"
+        for layer in (0, 1)
+        for module in ["self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down"]
+    }
+    adapted = get_peft_model(model, settings["peft_config"])
+    found = {module.removeprefix("base_model.model.") for module, part in adapted.named_modules() if is_lora(part)}
+    assert found == expected
+    assert training_args.optim == "adamw_8bit"
+
+
+def is_lora(module):
+    return hasattr(module, "lora_A")
+
+
+def test_qlora_loads_weights_of_four_bits_and_computes_in_bfloat16():
+    _, training_args, model_args = parse(ADAPO_QLORA)
+    quantization = trainer_settings(model_args, training_args)["quantization_config"]
+    assert (quantization.load_in_4bit, quantization.bnb_4bit_quant_type) == (True, "nf4")
+    assert (quantization.bnb_4bit_compute_dtype, quantization.bnb_4bit_use_double_quant) == (torch.bfloat16, True)
+    assert training_args.model_init_kwargs["dtype"] == "bfloat16"
+
+
+@each([path for path in CONFIGS if path != ADAPO_QLORA])
+def test_the_others_train_all_weights(path):
+    _, training_args, model_args = parse(path)
+    assert trainer_settings(model_args, training_args) == {"quantization_config": None, "peft_config": None}
+
+
+# name → distributed_type, mixed_precision, num_processes, use_cpu
+EXPECTED_LAUNCHERS = {
+    "cpu": ("NO", "no", 1, True),
+    "one_gpu": ("NO", "bf16", 1, False),
+    "multi_gpu": ("MULTI_GPU", "bf16", 8, False),
+    "zero2": ("DEEPSPEED", "bf16", 8, False),
+    "zero3": ("DEEPSPEED", "bf16", 8, False),
+    "fsdp2": ("FSDP", "bf16", 8, False),
+}
+
+
+def test_accelerate_loads_every_launcher():
+    loaded = {path.stem: load_config_from_file(str(path)) for path in LAUNCHERS}
+    assert {
+        stem: (each.distributed_type.value, each.mixed_precision, each.num_processes, each.use_cpu)
+        for stem, each in loaded.items()
+    } == EXPECTED_LAUNCHERS
+    assert [loaded[stem].deepspeed_config["zero_stage"] for stem in ("zero2", "zero3")] == [2, 3]
+    assert loaded["zero3"].deepspeed_config["zero3_save_16bit_model"] is True  # or the saved model would be empty
+    assert loaded["fsdp2"].fsdp_config["fsdp_version"] == 2

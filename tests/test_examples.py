@@ -1,0 +1,175 @@
+"""The example scripts as users start them: real, short runs of a random model, with everything that they leave behind."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from trl_mmreason.evaluation.metrics import METRIC_LABELS
+
+ROOT = Path(__file__).parents[1]
+# As `make quickstart` starts them.
+ACCELERATE = [
+    str(Path(sys.executable).with_name("accelerate")),
+    "launch",
+    "--num_processes",
+    "1",
+    "--num_machines",
+    "1",
+]
+ACCELERATE += ["--mixed_precision", "no", "--dynamo_backend", "no"]
+PYTHON = [sys.executable]
+# The rendezvous finds a free port by itself.
+TWO_PROCESSES = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
+TWO_PROCESSES += ["--rdzv-endpoint=localhost:0"]
+
+WEIGHT_DECAY, LEARNING_RATE = 0.5, 0.01
+
+
+def run(launcher, method, model, folder, *options):
+    """Run an example for two steps in `folder`; a random model needs no cold start."""
+    settings = {
+        "config": ROOT / f"configs/{method}/miniature.yaml",
+        "model_name_or_path": model,
+        "use_cpu": "true",
+        "max_steps": 2,
+        "train_rows": 64,
+        "eval_rows": 16,
+        "per_device_train_batch_size": 16,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "logging_steps": 1,
+        "output_dir": folder,
+    }
+    arguments = [str(part) for key, value in settings.items() for part in (f"--{key}", value)]
+    done = subprocess.run(
+        [*launcher, str(ROOT / f"examples/{method}.py"), *arguments, *map(str, options)],
+        cwd=folder.parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def table_rows(stdout):
+    """The first cells of the printed table's lines, in their order."""
+    lines = stdout.splitlines()
+    starts = [index for index, line in enumerate(lines) if line.startswith("percent [95 % interval]")]
+    return [line.split("  ")[0] for start in starts for line in lines[start + 1 : start + 1 + len(METRIC_LABELS)]]
+
+
+def assert_everything_is_there(done, folder, trainer_name):
+    assert table_rows(done.stdout) == list(METRIC_LABELS.values())  # once
+    assert f"Report: {folder / 'report.html'}" in done.stdout
+    results = json.loads((folder / "results.json").read_text())
+    assert results.keys() == METRIC_LABELS.keys()
+    assert results["acc_t2"]["before"]["value"] == 0.0  # a random model adds no digits
+    assert f"{trainer_name} on 16 held-out questions" in (folder / "report.html").read_text()
+    with Image.open(folder / "curves.png") as curves:
+        curves.verify()
+    assert f"{trainer_name}" in (folder / "README.md").read_text()
+    steps = json.loads((folder / "checkpoint-2/trainer_state.json").read_text())["log_history"]
+    assert [entry["step"] for entry in steps] == [1, 2]
+    return steps
+
+
+@pytest.fixture(scope="module")
+def adapo_run(checkpoints, tmp_path_factory):
+    """Two steps whose weights change although no answer is right: by decay in the first, by the KL term too after."""
+    folder = tmp_path_factory.mktemp("adapo") / "out"
+    done = run(ACCELERATE, "adapo", checkpoints("qwen2_5_vl"), folder, *changing_weights())
+    return done, folder
+
+
+def changing_weights():
+    options = {"weight_decay": WEIGHT_DECAY, "learning_rate": LEARNING_RATE, "lr_scheduler_type": "constant"}
+    options |= {"filter_zero_advantage": "false", "filter_truncated": "false"}
+    return [part for key, value in options.items() for part in (f"--{key}", value)]
+
+
+def test_adapo(adapo_run, checkpoints):
+    done, folder = adapo_run
+    steps = assert_everything_is_there(done, folder, "AdaPO")
+    assert [entry["rewards/adapo/mean"] for entry in steps] == [-1.5, -1.5]  # 0→0 at P = 1: -1 - 0.5
+
+    # Equal rewards and a policy that is its reference have no gradient, so the first step decays and does no more.
+    name = "model.language_model.layers.0.mlp.up_proj.weight"
+    start, first, final = (weights(path)[name] for path in (checkpoints("qwen2_5_vl"), folder / "checkpoint-1", folder))
+    torch.testing.assert_close(first, start * (1 - WEIGHT_DECAY * LEARNING_RATE))
+    assert not torch.allclose(final, first)
+
+
+def weights(folder):
+    return load_file(Path(folder) / "model.safetensors")
+
+
+def test_a_resumed_run_ends_with_the_same_weights(adapo_run, checkpoints, tmp_path):
+    _, whole = adapo_run
+    resumed = tmp_path / "out"
+    checkpoint = ["--resume_from_checkpoint", whole / "checkpoint-1"]
+    run(PYTHON, "adapo", checkpoints("qwen2_5_vl"), resumed, *changing_weights(), *checkpoint)
+    assert [path.name for path in resumed.glob("checkpoint-*")] == ["checkpoint-2"]  # the first step was not repeated
+    final, again = weights(whole), weights(resumed)
+    assert final.keys() == again.keys()
+    for name, weight in final.items():
+        torch.testing.assert_close(again[name], weight, atol=1e-6, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_grpo(checkpoints, tmp_path):
+    folder = tmp_path / "out"
+    done = run(ACCELERATE, "grpo", checkpoints("qwen2_5_vl"), folder)
+    steps = assert_everything_is_there(done, folder, "GRPO")
+    assert [entry["rewards/accuracy_reward/mean"] for entry in steps] == [0.0, 0.0]
+    assert "length_t1" not in steps[0]  # one turn
+    assert weights(folder).keys() == weights(checkpoints("qwen2_5_vl")).keys()
+
+
+def test_local_rows_of_which_one_is_bad(checkpoints, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    rows = []
+    for number in range(4):
+        Image.new("RGB", (28, 28), (60 * number, 0, 0)).save(tmp_path / f"pictures/{number}.png")
+        row = {"id": f"shape {number}", "prompt": "How many circles?", "images": [f"pictures/{number}.png"]}
+        rows.append({**row, "answer": str(number)})
+    rows[2]["images"] = ["pictures/lost.png"]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+
+    source = ["--dataset_name", file, "--eval_dataset_name", file, "--eval_split", "train"]
+    done = run(PYTHON, "adapo", checkpoints("qwen2_5_vl"), tmp_path / "out", *source)
+    assert "rows: 1 of 4 rows cannot be used and were left out (1 × missing picture file)" in done.stderr
+    assert "row 2 (id 'shape 2'), column 'images': missing picture file" in done.stderr
+    assert "AdaPO on 3 held-out questions" in (tmp_path / "out/report.html").read_text()
+
+
+def test_lora_saves_the_adapter_that_was_asked_for(checkpoints, tmp_path):
+    folder = tmp_path / "out"
+    lora = ["--use_peft", "--lora_r", "4", "--lora_target_modules", r".*language_model.*\.(q|v)_proj"]
+    done = run(PYTHON, "adapo", checkpoints("qwen2_5_vl"), folder, *lora)
+    assert table_rows(done.stdout) == list(METRIC_LABELS.values())
+    assert not (folder / "model.safetensors").exists()
+    adapter = load_file(folder / "adapter_model.safetensors")
+    assert set(adapter) == {
+        f"base_model.model.model.language_model.layers.{layer}.self_attn.{module}_proj.lora_{part}.weight"
+        for layer in (0, 1)
+        for module in "qv"
+        for part in "AB"
+    }
+
+
+def test_two_processes_print_one_table(checkpoints, tmp_path):
+    folder = tmp_path / "out"
+    done = run(TWO_PROCESSES, "adapo", checkpoints("qwen2_5_vl"), folder, "--per_device_train_batch_size", 8)
+    # `Trainer` saves the random state of each process: there were two.
+    states = sorted(path.name for path in (folder / "checkpoint-2").glob("rng_state*"))
+    assert states == ["rng_state_0.pth", "rng_state_1.pth"]
+    assert_everything_is_there(done, folder, "AdaPO")
