@@ -1,4 +1,4 @@
-"""The example scripts as users start them: real, short runs of a random model, with everything that they leave behind."""
+"""The examples as users start them: real, short runs of a random model, with everything that they leave behind."""
 
 import json
 import os
@@ -102,7 +102,7 @@ def test_adapo(adapo_run, checkpoints):
     assert [entry["rewards/adapo/mean"] for entry in steps] == [-1.5, -1.5]  # 0→0 at P = 1: -1 - 0.5
 
     # Equal rewards and a policy that is its reference have no gradient, so the first step decays and does no more.
-    name = "model.language_model.layers.0.mlp.up_proj.weight"
+    name = "model.layers.0.mlp.up_proj.weight"  # in the files of Qwen2.5-VL, as on the Hub
     start, first, final = (weights(path)[name] for path in (checkpoints("qwen2_5_vl"), folder / "checkpoint-1", folder))
     torch.testing.assert_close(first, start * (1 - WEIGHT_DECAY * LEARNING_RATE))
     assert not torch.allclose(final, first)

@@ -14,16 +14,17 @@ from typing import Any, NoReturn
 from transformers import processing_utils, video_processing_utils
 
 if importlib.util.find_spec("torchvision") is None:
+    # transformers 5.17 has no mixin yet: there loading and saving are methods of the torchvision-backed class.
+    _Base: Any = getattr(video_processing_utils, "VideoProcessorMixin", video_processing_utils.BaseVideoProcessor)
 
-    class VideoProcessorStandIn(video_processing_utils.VideoProcessorMixin):
+    class VideoProcessorStandIn(_Base):
         """Keeps a video processor's settings and refuses to process a video.
 
         Args:
             **settings: the settings as saved, `video_processor_type` among them.
         """
 
-        def __init__(self, **settings: Any) -> None:
-            super().__init__()
+        def __init__(self, **settings: Any) -> None:  # the base classes would prepare for videos
             self._settings = dict(settings)
             for name, value in settings.items():
                 setattr(self, name, value)
