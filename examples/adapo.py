@@ -25,7 +25,6 @@ def main(data_args: DataArguments, training_args: AdaPOConfig, model_args: Model
         **trainer_settings(model_args, training_args),
     )
     train_and_compare(trainer, data_args, followup)
-    trainer.end()
 
 
 if __name__ == "__main__":

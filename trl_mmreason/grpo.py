@@ -57,23 +57,27 @@ class GroupGRPOTrainer(GRPOTrainer):
     continues from the checkpoint's weights for every model family.
 
     Args:
+        model, reward_funcs, args: as in `GRPOTrainer`.
         followup: what the user says after the first answer; `None` for one turn.
+        **kwargs: the other arguments of `GRPOTrainer`, by keyword.
     """
 
-    def __init__(self, model: Any, *args_: Any, followup: str | None = None, **kwargs: Any) -> None:
-        args: GRPOConfig | None = kwargs.get("args")
-        if args_:
-            raise TypeError(
-                f"{type(self).__name__} takes every argument after the model by keyword, as in args=..., "
-                f"train_dataset=...; got {len(args_)} positional ones."
-            )
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: Any = None,
+        args: GRPOConfig | None = None,
+        *,
+        followup: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         if followup is not None:
             _refuse_second_rollout(type(self).__name__, kwargs)
         if kwargs.get("processing_class") is None:
             kwargs["processing_class"] = _load_processor(model, args)
         _pad_left(kwargs["processing_class"])
         with _reference_is(model, args, kwargs.get("peft_config")):
-            super().__init__(model, **kwargs)
+            super().__init__(model, reward_funcs, args, **kwargs)
 
         for policy in (self.model, self.ref_model):
             if policy is not None:

@@ -128,10 +128,10 @@ def train_and_compare(trainer: GRPOTrainer, data_args: DataArguments, followup: 
     trainer.save_model(args.output_dir)
     if args.push_to_hub:
         trainer.push_to_hub(dataset_name=data_args.dataset_name)
-    if evaluation is None:
-        return None
-    after = _answer(trainer, evaluation, followup, "after")
-    return _report(trainer, before, after) if trainer.accelerator.is_main_process else None
+    after = [] if evaluation is None else _answer(trainer, evaluation, followup, "after")
+    if hasattr(trainer, "end"):  # from transformers 5.18 on: closes trackers and the process group
+        trainer.end()
+    return _report(trainer, before, after) if after and trainer.accelerator.is_main_process else None
 
 
 def _answer(trainer: GRPOTrainer, rows: Dataset, followup: str, stage: str) -> list[TwoTurnTrajectory]:
