@@ -27,7 +27,6 @@ def main(data_args: DataArguments, training_args: GRPOConfig, model_args: ModelC
         **trainer_settings(model_args, training_args),
     )
     train_and_compare(trainer, data_args, EVALUATION_PROMPT)
-    trainer.end()
 
 
 if __name__ == "__main__":

@@ -15,15 +15,8 @@ from trl_mmreason.evaluation.metrics import METRIC_LABELS
 
 ROOT = Path(__file__).parents[1]
 # As `make quickstart` starts them.
-ACCELERATE = [
-    str(Path(sys.executable).with_name("accelerate")),
-    "launch",
-    "--num_processes",
-    "1",
-    "--num_machines",
-    "1",
-]
-ACCELERATE += ["--mixed_precision", "no", "--dynamo_backend", "no"]
+ACCELERATE = [str(Path(sys.executable).with_name("accelerate")), "launch"]
+ACCELERATE += ["--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
 PYTHON = [sys.executable]
 # The rendezvous finds a free port by itself.
 TWO_PROCESSES = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
@@ -51,7 +44,7 @@ def run(launcher, method, model, folder, *options):
     done = subprocess.run(
         [*launcher, str(ROOT / f"examples/{method}.py"), *arguments, *map(str, options)],
         cwd=folder.parent,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_DATASETS_CACHE": str(folder.parent / "cache")},
         capture_output=True,
         text=True,
         check=False,
@@ -76,7 +69,7 @@ def assert_everything_is_there(done, folder, trainer_name):
     assert f"{trainer_name} on 16 held-out questions" in (folder / "report.html").read_text()
     with Image.open(folder / "curves.png") as curves:
         curves.verify()
-    assert f"{trainer_name}" in (folder / "README.md").read_text()
+    assert trainer_name in (folder / "README.md").read_text()
     steps = json.loads((folder / "checkpoint-2/trainer_state.json").read_text())["log_history"]
     assert [entry["step"] for entry in steps] == [1, 2]
     return steps

@@ -118,6 +118,22 @@ def damaged(folder, file_name, change):
     return str(file.parent)
 
 
+def test_an_adapter_in_bfloat16_stays_so(checkpoints, rows, tmp_path):
+    """TRL holds a QLoRA's adapter in bfloat16, and PEFT would load it as float32: then the run goes on differently."""
+
+    def trainer():
+        made = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, lora=True)
+        for weight in made.model.parameters():
+            if weight.requires_grad:
+                weight.data = weight.data.to(torch.bfloat16)
+        return made
+
+    whole = outcome(trainer())
+    resumed = outcome(trainer(), resume_from_checkpoint=str(tmp_path / f"checkpoint-{SAVED}"))
+    assert {weight.dtype for weight in resumed[1].values()} == {torch.bfloat16}
+    assert_same(whole, resumed)
+
+
 def test_a_checkpoint_without_all_weights_is_refused(checkpoints, rows, tmp_path):
     path = checkpoints("qwen2_5_vl")
     trainer_for(path, tmp_path, rows, max_steps=SAVED).train()

@@ -286,9 +286,12 @@ class GroupGRPOTrainer(GRPOTrainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         target = self.model if model is None else model
         if self.is_fsdp_enabled or not isinstance(target, PreTrainedModel):
+            types = {name: weight.dtype for name, weight in target.named_parameters()}
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             if is_peft_model(target) and not self.is_fsdp_enabled:
                 check_adapter_restored(target, resume_from_checkpoint)
+                for name, weight in target.named_parameters():  # PEFT loads a QLoRA's bfloat16 adapter as float32
+                    weight.data = weight.data.to(types[name])
         else:
             restore_weights(target, resume_from_checkpoint)
 

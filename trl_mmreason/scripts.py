@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import sys
 from dataclasses import asdict, dataclass, field, fields
@@ -49,13 +50,17 @@ class DataArguments:
     dataset_split: str = field(default="train", metadata={"help": "Split to train on."})
     eval_dataset_name: str | None = field(default=None, metadata={"help": "Questions for before and after."})
     eval_split: str = field(default="test", metadata={"help": "Split for before and after."})
-    columns: dict | None = field(default=None, metadata={"help": "Our column names to the source's."})
+    columns: dict | str | None = field(default=None, metadata={"help": "Our column names to the source's, as JSON."})
     image_root: str | None = field(default=None, metadata={"help": "Folder of relative picture paths."})
     system_prompt: str | None = field(default=None, metadata={"help": "Put before every question."})
     on_error: str = field(default="drop", metadata={"help": "Bad rows: drop or raise."})
     train_rows: int | None = field(default=None, metadata={"help": "Train on no more rows than this."})
     eval_rows: int | None = field(default=None, metadata={"help": "Compare on no more rows than this."})
     cold_start_accuracy: float = field(default=0.5, metadata={"help": "Miniature: where the supervised start ends."})
+
+    def __post_init__(self) -> None:
+        if isinstance(self.columns, str):  # from the command line
+            self.columns = json.loads(self.columns)
 
 
 def load_split(arguments: DataArguments, name: str, split: str, rows: int | None, *, seed: int) -> Dataset:
@@ -65,7 +70,7 @@ def load_split(arguments: DataArguments, name: str, split: str, rows: int | None
     loaded = load_rows(
         name,
         split=split,
-        columns=arguments.columns,
+        columns=arguments.columns,  # type: ignore[arg-type]  # a str became a dict in __post_init__
         image_root=arguments.image_root,
         system_prompt=arguments.system_prompt,
         on_error="raise" if arguments.on_error == "raise" else "drop",
@@ -126,6 +131,7 @@ def train_and_compare(trainer: GRPOTrainer, data_args: DataArguments, followup: 
     before = [] if evaluation is None else _answer(trainer, evaluation, followup, "before")
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     trainer.save_model(args.output_dir)
+    trainer.create_model_card(model_name=Path(args.output_dir).name, dataset_name=data_args.dataset_name)
     if args.push_to_hub:
         trainer.push_to_hub(dataset_name=data_args.dataset_name)
     after = [] if evaluation is None else _answer(trainer, evaluation, followup, "after")
@@ -146,6 +152,15 @@ def _answer(trainer: GRPOTrainer, rows: Dataset, followup: str, stage: str) -> l
             max_new_tokens=trainer.args.max_completion_length,
             batch_size=trainer.args.per_device_eval_batch_size,
         )
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN: a rate of nothing becomes null."""
+    if isinstance(value, dict):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _settings(args: GRPOConfig) -> dict[str, Any]:
@@ -171,7 +186,7 @@ def _report(trainer: GRPOTrainer, before: list[TwoTurnTrajectory], after: list[T
         curves_png=folder / "curves.png",
     )
     results = {name: asdict(change) for name, change in comparison.items()}
-    (folder / "results.json").write_text(json.dumps(results, indent=2))
+    (folder / "results.json").write_text(json.dumps(_without_nan(results), indent=2))
     acc_t2 = comparison["acc_t2"]
     better = improves(acc_t2.before.interval, acc_t2.after.interval)
     verdict = "rose by more than the intervals" if better else "did not rise by more than the intervals"
