@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from support import adapo_trainer, load
 from transformers import TrainerCallback
 
-from trl_mmreason.checkpoint import CheckpointError
+from trl_mmreason.checkpoint import CheckpointError, restore_weights
 
 STEPS, SAVED = 4, 2
 
@@ -76,6 +76,45 @@ def test_a_checkpoint_amid_rollouts_keeps_the_rest_of_them(checkpoints, rows, tm
         trainer_for(path, tmp_path, rows, **settings), resume_from_checkpoint=str(tmp_path / f"checkpoint-{SAVED}")
     )
     assert_same(whole, resumed)
+
+
+def amid_rollouts(path, folder, rows, **settings):
+    return trainer_for(path, folder, rows, num_iterations=4, **settings)
+
+
+def test_rollouts_of_an_earlier_run_in_the_folder_are_not_taken(checkpoints, rows, tmp_path):
+    path = checkpoints("internvl")
+    amid_rollouts(path, tmp_path, rows, max_steps=SAVED).train()
+    file = tmp_path / f"checkpoint-{SAVED}" / "rollouts_0_of_1.pt"
+    assert file.exists()
+    trainer_for(path, tmp_path, rows, max_steps=SAVED).train()  # whose checkpoint lies between rollouts
+    assert not file.exists()
+
+
+def test_rollouts_of_another_number_of_processes_are_refused(checkpoints, rows, tmp_path):
+    path = checkpoints("internvl")
+    amid_rollouts(path, tmp_path, rows, max_steps=SAVED).train()
+    folder = tmp_path / f"checkpoint-{SAVED}"
+    (folder / "rollouts_0_of_1.pt").rename(folder / "rollouts_0_of_2.pt")
+    with pytest.raises(CheckpointError, match="rollouts_0_of_2.pt, this run needs rollouts_0_of_1.pt"):
+        amid_rollouts(path, tmp_path, rows).train(resume_from_checkpoint=str(folder))
+
+
+def test_weights_of_mixed_types_come_back_exactly(checkpoints, rows, tmp_path):
+    """A bfloat16 model with a head in float32: no weight may be rounded on its way."""
+    model, _ = load(checkpoints("qwen2_5_vl"))
+    model.bfloat16()
+    head = model.get_output_embeddings()
+    head.float()
+    with torch.no_grad():
+        head.weight.add_(1e-4)  # a value that bfloat16 cannot hold
+    expected = head.weight.detach().clone()
+    model.save_pretrained(tmp_path)
+    with torch.no_grad():
+        head.weight.zero_()
+    restore_weights(model, tmp_path)
+    torch.testing.assert_close(head.weight, expected, atol=0, rtol=0)
+    assert model.get_input_embeddings().weight.dtype == torch.bfloat16
 
 
 def test_a_killed_run_goes_on_from_its_checkpoint(checkpoints, rows, tmp_path):

@@ -80,8 +80,8 @@ def test_the_type_of_a_trajectory(checkpoints, rows, tmp_path):
     assert not is_even("a")
     completions = [messages("b", "?", "b"), messages("a", "?", "b"), messages("b", "?", "a"), messages("b")]
     types = trainer.adapo(completions, [[eos], [eos], [eos, 100], [100]], answer=["x"] * 4)
-    # 1→1; 0→1; 1→0 whose y2 was cut; y1 cut, so there is no second answer: "" is even for this grader
-    assert types == [3, 1, 2 + 4, 3 + 4]
+    # 1→1; 0→1; 1→0 whose y2 was cut; y1 cut: there is no second answer, which is not right
+    assert types == [3, 1, 2 + 4, 2 + 4]
 
 
 def test_what_the_user_says_carries_no_loss_kl_or_entropy(family, checkpoints, rows, tmp_path):
@@ -240,3 +240,49 @@ def test_pictures_that_stand_in_the_messages(family, checkpoints, rows, tmp_path
 
 def text_of(row):
     return [{"type": "text", "text": row["prompt"][0]["content"]}]
+
+
+def test_no_picture_may_be_written_as_none(checkpoints, rows, tmp_path):
+    empty = [{**row, "images": None} for row in rows[:8]]
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.model.train()
+    assert "pixel_values" not in trainer._generate_and_score_completions(empty)
+    single = [{"prompt": row["prompt"], "answer": "1", "image": None} for row in rows[:7]]
+    single.append({"prompt": rows[0]["prompt"], "answer": "1", "image": rows[0]["images"][0]})
+    assert trainer._generate_and_score_completions(single)["num_images"] == [0] * 7 + [1]
+
+
+def test_evaluation_counts_every_question_once(checkpoints, rows, tmp_path):
+    """Nine questions in batches of eight and one: the mean over questions, not over batches."""
+    from datasets import Dataset
+
+    trainer = adapo_trainer(
+        checkpoints("qwen2_5_vl"),
+        tmp_path,
+        rows,
+        trainer_kwargs={"eval_dataset": Dataset.from_list(rows[:9])},
+        per_device_eval_batch_size=8,
+        num_generations_eval=1,
+    )
+    seen = []
+    score_groups = trainer.score_groups
+    trainer.score_groups = lambda rewards: seen.extend(rewards[:, 0].tolist()) or score_groups(rewards)
+    metrics = trainer.evaluate()
+    assert len(seen) == 9
+    assert metrics["eval_acc_t1"] == pytest.approx(sum(int(t) // 2 % 2 for t in seen) / 9)
+
+
+def test_the_group_size_of_evaluation_is_used_in_evaluation(checkpoints, rows, tmp_path):
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, num_generations_eval=2)
+    trainer.model.eval()
+    assert trainer.in_groups(torch.arange(8)).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    asked, generate = [], trainer._generate_single_turn
+
+    def record(prompt_ids, images, fields, num_generations):
+        asked.append(num_generations)
+        return generate(prompt_ids, images, fields, num_generations)
+
+    trainer._generate_single_turn = record
+    trainer._generate_and_score_completions([dict(row) for row in rows[:8]])
+    assert asked == [2, 1]

@@ -35,6 +35,9 @@ trainer = adapo_trainer(
     loss_type=sys.argv[4],
     filter_zero_advantage=False,
 )
+with torch.no_grad():  # away from the policy, or the KL term of the first step would be 0
+    for weight in trainer.ref_model.parameters():
+        weight.add_(0.05)
 process = trainer.accelerator.process_index
 vocabulary = [t for t in range(20, 200) if t not in trainer.eos_token_ids]
 

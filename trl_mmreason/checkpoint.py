@@ -24,7 +24,9 @@ def restore_weights(model: PreTrainedModel, checkpoint: str | Path) -> None:
     Raises:
         CheckpointError: the checkpoint lacks a weight of the model, or holds one that the model does not have.
     """
-    saved, report = type(model).from_pretrained(checkpoint, dtype=model.dtype, output_loading_info=True)
+    # Read as float32 whatever the model is: parts of it may be in float32 (a head, a trained half), and
+    # `load_state_dict` casts each weight to the type that it has in the model.
+    saved, report = type(model).from_pretrained(checkpoint, dtype=torch.float32, output_loading_info=True)
     problems = {name: sorted(map(str, keys)) for name, keys in report.items() if keys}
     if problems:
         raise CheckpointError(

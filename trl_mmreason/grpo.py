@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
+from accelerate.utils import is_peft_model, send_to_device
 from torch import Tensor
 from transformers import AutoProcessor, PreTrainedModel
 from trl import GRPOConfig, GRPOTrainer
 from trl.data_utils import is_conversational
 
 from . import torchvision_free  # noqa: F401  processors load without torchvision from here on
-from .checkpoint import check_adapter_restored, restore_weights
+from .checkpoint import CheckpointError, check_adapter_restored, restore_weights
 from .functional import (
     SEQUENCE_NORMALISED_LOSSES,
     TOKEN_NORMALISED_LOSSES,
@@ -207,6 +207,9 @@ class GroupGRPOTrainer(GRPOTrainer):
         return self._outcome.rewards
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        for row in inputs:  # "no picture" is an empty list to the processors, and often `None` in a data set
+            if "images" in row or "image" in row:
+                row["images"] = row.get("images") or [image for image in [row.get("image")] if image is not None]
         batch = super()._generate_and_score_completions(inputs)
         assert self._outcome is not None
         outcome, self._outcome = self._outcome, None
@@ -242,8 +245,14 @@ class GroupGRPOTrainer(GRPOTrainer):
         self, model: Any, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
         """GRPO's loss, whose KL term has the coefficient `beta`, plus (β_turn − β)·KL (Eq. 6 of AdaPO)."""
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        logged = {name: len(values) for name, values in metrics.items()}
         loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         logps, self._policy_logps = self._policy_logps, None
+        if self.accelerator.reduce((inputs["completion_mask"] * inputs["tool_mask"]).sum(), reduction="sum") == 0:
+            for name, values in metrics.items():  # TRL has logged a mean over no token as 0
+                del values[logged.get(name, 0) :]
+            return loss
         if "kl_coefs" not in inputs:
             return loss
         assert logps is not None  # `super()` has just scored this batch
@@ -302,20 +311,28 @@ class GroupGRPOTrainer(GRPOTrainer):
             super()._load_best_model()
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
         # Rollouts serve several optimizer steps when `num_iterations` or `steps_per_generation` say so. A checkpoint
         # in between keeps the rest of them, or the resumed run would sample anew and lose its place in the data.
+        file = self._rollouts_file(Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}")
         if self._step % (self.args.steps_per_generation * self.num_iterations):
-            folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-            folder.mkdir(parents=True, exist_ok=True)
-            torch.save({"step": self._step, "inputs": self._buffered_inputs}, self._rollouts_file(folder))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            torch.save({"step": self._step, "inputs": self._buffered_inputs}, file)
+        else:
+            file.unlink(missing_ok=True)  # of an earlier run in the same folder
+        super()._save_checkpoint(model, trial)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        rollouts = None if checkpoint is None else self._rollouts_file(checkpoint)
-        if rollouts is not None and rollouts.exists():
-            saved = torch.load(rollouts, map_location=self.accelerator.device, weights_only=True)
-            self._step, self._buffered_inputs = saved["step"], saved["inputs"]
+        if checkpoint is None or not (found := sorted(Path(checkpoint).glob("rollouts_*.pt"))):
+            return
+        file = self._rollouts_file(checkpoint)
+        if not file.exists():
+            raise CheckpointError(
+                f"{checkpoint} was written amid the rollouts of another number of processes: it has {found[0].name}, "
+                f"this run needs {file.name}. Resume with as many processes, or from a checkpoint between rollouts."
+            )
+        saved = torch.load(file, map_location="cpu", weights_only=True)
+        self._step, self._buffered_inputs = saved["step"], send_to_device(saved["inputs"], self.accelerator.device)
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """Push the model, which is on disk before the first request: a refused token must not cost the training."""
@@ -324,7 +341,8 @@ class GroupGRPOTrainer(GRPOTrainer):
         return super().push_to_hub(*args, **kwargs)
 
     def _rollouts_file(self, checkpoint: str | Path) -> Path:
-        return Path(checkpoint) / f"rollouts_{self.accelerator.process_index}.pt"
+        process, processes = self.accelerator.process_index, self.accelerator.num_processes
+        return Path(checkpoint) / f"rollouts_{process}_of_{processes}.pt"
 
 
 # ----------------------------------------------------------------------------------------------------- construction
@@ -341,6 +359,8 @@ def _refuse_second_rollout(name: str, kwargs: dict[str, Any]) -> None:
 
 def _load_processor(model: Any, args: GRPOConfig | None) -> Any:
     path = model if isinstance(model, str) else model.config._name_or_path
+    if path.startswith((".", "/", "~")) and not Path(path).exists():
+        raise FileNotFoundError(f"There is no folder {path} to load a model from; give an existing one or a Hub id.")
     settings = dict((args and args.model_init_kwargs) or {})
     return AutoProcessor.from_pretrained(
         path,

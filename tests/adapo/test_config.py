@@ -54,3 +54,16 @@ def test_a_kl_scale_without_a_reference_is_refused(tmp_path):
 def test_trls_own_truncation_mask_is_refused(tmp_path):
     with pytest.raises(ValueError, match="filter_truncated"):
         config(tmp_path, mask_truncated_completions=True)
+
+
+@pytest.mark.parametrize("text", ["null", "None"])
+def test_the_command_line_can_ask_for_one_turn(tmp_path, text):
+    assert config(tmp_path, evaluation_prompt=text).evaluation_prompt is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("evaluation_prompt", " "), ("max_completion_length", None), ("beta", -1.0)]
+)
+def test_values_that_cannot_train_are_refused(tmp_path, name, value):
+    with pytest.raises(ValueError, match=name):
+        config(tmp_path, **{name: value})

@@ -1,10 +1,13 @@
 """AdaPOTrainer: from types to rewards, coefficients and filters; and what it is without them."""
 
+import math
+
 import pytest
 import torch
 from datasets import Dataset
 from support import ParityGrader, adapo_config, adapo_trainer, is_even, load
 from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import nanstd
 
 NAN = float("nan")
 
@@ -18,7 +21,8 @@ def score(trainer, *groups):
     trainer.model.train()
     trainer._metrics["train"].clear()
     outcome = trainer.score_groups(torch.tensor([value for group in groups for value in group]).unsqueeze(1))
-    logged = {name: values[0] for name, values in trainer._metrics["train"].items()}
+    logged = {}
+    trainer.log(logged)
     return outcome, logged
 
 
@@ -30,8 +34,8 @@ def test_types_become_rewards_and_coefficients(checkpoints, rows, tmp_path):
     assert outcome.rewards[:, 0].tolist() == pytest.approx(expected)
     assert outcome.keep.all()
     # P = 3/4: beta_1 = 2 * 0.15 * 0.01 + 0.001; P = 1/4: beta_2 = 2 * 0.35 * 0.01 + 0.001
-    assert outcome.kl_coefs[0].tolist() == pytest.approx([0.004, 0.001])
-    assert outcome.kl_coefs[7].tolist() == pytest.approx([0.001, 0.008])
+    for row in range(8):
+        assert outcome.kl_coefs[row].tolist() == pytest.approx([0.004, 0.001] if row < 4 else [0.001, 0.008])
     assert logged["acc_t1"] == 0.5
     assert logged["acc_t2"] == 5 / 8
     assert logged["delta"] == pytest.approx(1 / 8)
@@ -196,6 +200,13 @@ def test_without_its_parts_it_is_trls_grpo(checkpoints, rows, tmp_path, loss_typ
     assert_same_weights(ours, final_weights(theirs), atol=0)
 
 
+def move_reference(trainer):
+    """Away from the policy, or the KL term of the first step would be 0 with gradient 0."""
+    with torch.no_grad():
+        for weight in trainer.ref_model.parameters():
+            weight.add_(0.05)
+
+
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo"])
 def test_gradient_accumulation_does_not_change_the_update(checkpoints, rows, tmp_path, loss_type):
     path, weights = checkpoints("qwen2_5_vl"), []
@@ -212,6 +223,7 @@ def test_gradient_accumulation_does_not_change_the_update(checkpoints, rows, tmp
             optim="sgd",  # Adam's first step is the sign of the gradient and would hide its size
             learning_rate=1.0,
         )
+        move_reference(trainer)
         weights.append(final_weights(trainer))
     start = dict(load(path)[0].named_parameters())
     assert max((weights[0][name] - start[name]).abs().max() for name in start) > 1e-3
@@ -219,19 +231,118 @@ def test_gradient_accumulation_does_not_change_the_update(checkpoints, rows, tmp
     assert_same_weights(weights[0], weights[2], atol=1e-5)
 
 
-def test_kl_coefficients_act_on_the_turn_they_belong_to(checkpoints, rows, tmp_path):
-    """A uniform extra coefficient equals TRL's own KL with that coefficient, for each loss."""
-    for loss_type in ("dapo", "grpo", "dr_grpo", "bnpo", "luspo"):
-        trainer = trainer_with(
-            checkpoints, tmp_path, rows, loss_type=loss_type, beta=0.1, filter_truncated=False, max_steps=1
-        )
-        batch = prepared(trainer)
-        batch["ref_per_token_logps"] = batch["ref_per_token_logps"] - 0.7
-        batch["kl_coefs"] = torch.full_like(batch["kl_coefs"], 0.4)
-        ours = trainer.compute_loss(trainer.model, batch).item()
-        del batch["kl_coefs"]
-        trainer.beta = 0.4
-        assert ours == pytest.approx(trainer.compute_loss(trainer.model, batch).item(), abs=1e-6)
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "bnpo", "luspo", "sapo", "vespo", "cispo"])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_a_uniform_coefficient_equals_trls_own(checkpoints, rows, tmp_path, loss_type, level, bias_correction):
+    """Off policy, under accumulation, with several steps a generation: the added term is aggregated as TRL's."""
+    trainer = trainer_with(
+        checkpoints,
+        tmp_path,
+        rows,
+        loss_type=loss_type,
+        importance_sampling_level=level,
+        use_bias_correction_kl=bias_correction,
+        beta=0.1,
+        filter_truncated=False,
+        per_device_train_batch_size=2,
+        steps_per_generation=4,
+        gradient_accumulation_steps=2,
+    )
+    trainer.current_gradient_accumulation_steps = 2
+    trainer.model.train()
+    torch.manual_seed(0)
+    batch = trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
+    for name, scale in (("ref_per_token_logps", 0.5), ("old_per_token_logps", 0.3)):
+        batch[name] = batch[name] + scale * torch.randn_like(batch[name])
+    assert (batch["completion_mask"] * batch["tool_mask"]).any()
+    batch["kl_coefs"] = torch.full_like(batch["kl_coefs"], 0.4)
+    ours = trainer.compute_loss(trainer.model, batch).item()
+    del batch["kl_coefs"]
+    trainer.beta = 0.4
+    assert ours == pytest.approx(trainer.compute_loss(trainer.model, batch).item(), abs=1e-5)
+
+
+def test_each_coefficient_acts_on_its_turn(checkpoints, rows, tmp_path):
+    trainer = trainer_with(checkpoints, tmp_path, rows, beta=0.1, filter_truncated=False, filter_zero_advantage=False)
+    batch = prepared(trainer)
+    batch["advantages"] = torch.zeros(8)
+    mask = (batch["completion_mask"] * batch["tool_mask"]).bool()
+    # the first turn of a row ends where its user's turn begins, or where the row ends
+    asked = (batch["completion_mask"] == 1) & (batch["tool_mask"] == 0)
+    first = mask & (asked.cumsum(dim=1) == 0)
+    second = mask & ~first
+    assert first.any()
+    assert second.any()
+    reference = logps_of(trainer, batch)
+    tokens = mask.sum().item()
+
+    def loss_of(coefficients, shifted):
+        inputs = {**batch, "kl_coefs": torch.tensor([coefficients] * 8)}
+        inputs["ref_per_token_logps"] = reference - 0.7 * shifted
+        trainer._metrics["train"].clear()
+        return trainer.compute_loss(trainer.model, inputs).item()
+
+    k3 = math.exp(-0.7) + 0.7 - 1  # of every shifted token; the others have none
+    assert loss_of([1.0, 0.0], first) == pytest.approx(k3 * first.sum().item() / tokens, abs=1e-5)
+    assert trainer._metrics["train"]["kl_t1"][0] == pytest.approx(k3, abs=1e-5)
+    assert trainer._metrics["train"]["kl_t2"][0] == pytest.approx(0, abs=1e-5)
+    assert loss_of([1.0, 0.0], second) == pytest.approx(0, abs=1e-5)
+    assert loss_of([0.0, 1.0], second) == pytest.approx(k3 * second.sum().item() / tokens, abs=1e-5)
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "sapo", "dr_grpo", "luspo", "dapo"])
+def test_the_kept_share_the_weight_of_the_dropped(checkpoints, rows, tmp_path, loss_type):
+    """Losses that average over sequences count the kept ones N / #kept times; dapo counts tokens and needs nothing."""
+    trainer = trainer_with(checkpoints, tmp_path, rows, loss_type=loss_type, max_completion_length=4)
+    outcomes = []
+    score_groups = trainer.score_groups
+    trainer.score_groups = lambda rewards: outcomes.append(score_groups(rewards)) or outcomes[-1]
+    batch = prepared(trainer)
+    keep = outcomes[0].keep
+    assert 0 < keep.sum() < 8
+    weight = 1.0 if loss_type == "dapo" else 8 / keep.sum().item()
+    rewards = outcomes[0].rewards[:, 0].view(2, 4)
+    raw = (rewards - rewards.nanmean(dim=1, keepdim=True)) / (nanstd(rewards, dim=1, keepdim=True) + 1e-4)
+    expected = raw.flatten()[keep] * weight
+    torch.testing.assert_close(batch["advantages"][keep], expected)
+    torch.testing.assert_close(batch["kl_coefs"][keep], outcomes[0].kl_coefs[keep] * weight)
+
+
+def test_reward_weights_decide_which_groups_are_alike(checkpoints, rows, tmp_path):
+    trainer = adapo_trainer(
+        checkpoints("qwen2_5_vl"),
+        tmp_path,
+        rows,
+        trainer_kwargs={"reward_funcs": lambda completions, **_: [0.0] * len(completions)},
+        reward_weights=[1.0, 0.0],
+    )
+    types = torch.tensor([[3.0, 0.0], [3.0, 1.0], [3.0, 2.0], [3.0, 3.0]] * 2)
+    assert not trainer.score_groups(types).keep.any()  # they differ only where the weight is 0
+
+
+def test_one_kept_trajectory_is_no_group(checkpoints, rows, tmp_path):
+    trainer = trainer_with(checkpoints, tmp_path, rows, filter_zero_advantage=False)
+    outcome, _ = score(trainer, [0.0, 4.0, 4.0, 4.0], [0.0, 3.0, 4.0, 4.0])
+    assert outcome.keep.tolist() == [False] * 4 + [True, True, False, False]
+
+
+def test_dropped_groups_do_not_move_a_std_over_the_batch(checkpoints, rows, tmp_path):
+    trainer = trainer_with(checkpoints, tmp_path, rows, scale_rewards="batch")
+    kept = [0.0, 3.0, 3.0, 1.0]
+    right, _ = score(trainer, kept, [3.0] * 4)
+    wrong, _ = score(trainer, kept, [0.0] * 4)
+    assert right.rewards[4:].isnan().all()
+    torch.testing.assert_close(right.rewards, wrong.rewards, equal_nan=True)
+
+
+def test_a_micro_batch_without_kept_tokens_logs_nothing(checkpoints, rows, tmp_path):
+    trainer = trainer_with(checkpoints, tmp_path, rows)
+    batch = prepared(trainer)
+    trainer._metrics["train"].clear()
+    loss = trainer.compute_loss(trainer.model, {**batch, "tool_mask": torch.zeros_like(batch["tool_mask"])})
+    assert loss.item() == 0
+    assert not any(trainer._metrics["train"].values())
 
 
 def test_one_turn_that_is_cut_is_dropped_too(checkpoints, rows, tmp_path):
@@ -244,3 +355,27 @@ def test_one_turn_that_is_cut_is_dropped_too(checkpoints, rows, tmp_path):
 def test_a_custom_grader_decides(checkpoints, rows, tmp_path):
     trainer = trainer_with(checkpoints, tmp_path, rows)
     assert isinstance(trainer.grader, ParityGrader)
+
+
+def test_ordinary_mistakes_are_named(checkpoints, rows, tmp_path):
+    from trl_mmreason import AdaPOTrainer
+    from trl_mmreason.data import LoadedRows
+
+    path, args = checkpoints("qwen2_5_vl"), adapo_config(tmp_path)
+    dataset = Dataset.from_list(rows)
+    with pytest.raises(TypeError, match=r"pass its `.dataset`"):
+        AdaPOTrainer(path, args=args, train_dataset=LoadedRows(dataset, []))
+    with pytest.raises(ValueError, match="'solution'.*expected `prompt` and `answer`"):
+        AdaPOTrainer(path, args=args, train_dataset=dataset.rename_column("answer", "solution"))
+    with pytest.raises(TypeError, match="GRPOConfig, expected an AdaPOConfig"):
+        AdaPOTrainer(path, args=GRPOConfig(str(tmp_path), use_cpu=True, bf16=False), train_dataset=dataset)
+    with pytest.raises(FileNotFoundError, match="no folder .*/nowhere"):
+        AdaPOTrainer(str(tmp_path / "nowhere"), args=args, train_dataset=dataset)
+
+
+def test_a_batch_that_teaches_nothing_is_said_aloud(checkpoints, rows, tmp_path, caplog):
+    trainer = trainer_with(checkpoints, tmp_path, rows)
+    with caplog.at_level("WARNING", logger="trl_mmreason"):
+        score(trainer, [7.0] * 4, [NAN] * 4)
+    assert "not one of 8 trajectories" in caplog.text
+    assert "4 hit the length limit" in caplog.text

@@ -17,7 +17,7 @@ def test_a_batch_gives_what_one_by_one_gives(family, checkpoints):
 
 def test_a_first_answer_that_is_cut_gets_no_second_turn(checkpoints):
     model, processor = load(checkpoints("qwen2_5_vl"))
-    model.generation_config.eos_token_id = processor.tokenizer.eos_token_id  # never sampled by a random model
+    model.generation_config.eos_token_id = None  # leaves the tokenizer's own, never sampled by a random model
     answers = answer_in_two_turns(model, processor, drawn_rows(3), FOLLOWUP, max_new_tokens=3)
     assert [second for _, second in answers] == [None, None, None]
 
@@ -44,3 +44,22 @@ def test_answers_are_graded_against_the_gold(checkpoints, gold):
         row["answer"] = first.strip() if gold == "right" else "nothing that a model writes"
     found = evaluate_two_turns(model, processor, Dataset.from_list(rows), FOLLOWUP, stage="x", max_new_tokens=4)
     assert [t.first_correct for t in found] == [gold == "right"] * len(found)
+
+
+def test_the_checkpoints_own_penalties_do_not_count(checkpoints):
+    """Training samples without the repetition penalty that a published checkpoint may come with, and so must this."""
+    model, processor = load(checkpoints("qwen2_5_vl"))
+    rows = drawn_rows(6)
+    plain = answer_in_two_turns(model, processor, rows, FOLLOWUP, max_new_tokens=8)
+    model.generation_config.repetition_penalty = 3.0
+    assert answer_in_two_turns(model, processor, rows, FOLLOWUP, max_new_tokens=8) == plain
+    penalised = answer_in_two_turns(model, processor, rows, FOLLOWUP, max_new_tokens=8, repetition_penalty=3.0)
+    assert penalised != plain
+
+
+def test_a_tokenizer_alone_is_refused(checkpoints):
+    model, processor = load(checkpoints("qwen2_5_vl"))
+    with pytest.raises(TypeError, match="expected the processor"):
+        evaluate_two_turns(
+            model, processor.tokenizer, Dataset.from_list(drawn_rows(1)), FOLLOWUP, stage="x", max_new_tokens=4
+        )

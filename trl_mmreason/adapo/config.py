@@ -59,6 +59,17 @@ class AdaPOConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.evaluation_prompt in ("null", "None", "none"):  # the command line knows only text
+            self.evaluation_prompt = None
+        if self.evaluation_prompt is not None and not str(self.evaluation_prompt).strip():
+            raise ValueError("AdaPOConfig: evaluation_prompt is empty. Write what the user says, or null for one turn.")
+        if not self.max_completion_length or self.max_completion_length < 1:
+            raise ValueError(
+                f"AdaPOConfig: max_completion_length={self.max_completion_length}, expected the tokens that each "
+                "answer may have, 1 or more."
+            )
+        if self.beta < 0:
+            raise ValueError(f"AdaPOConfig: beta={self.beta} is out of range, expected beta >= 0.")
         self._check_signs()
         self._check_ranges()
         if self.kl_scale > 0 and self.beta == 0:

@@ -8,12 +8,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.utils import logging
 
 from ..evaluation.metrics import two_turn_metrics
 from ..grading import Grader
 from ..grpo import GroupGRPOTrainer, GroupOutcome
 from .config import AdaPOConfig
 from .objective import adaptive_rewards, error_rate, informative_groups, kl_coefficients
+
+logger = logging.get_logger(__name__)
 
 # A trajectory of type i→j is graded 2i + j, and TRUNCATED more when an answer hit the length limit.
 TRUNCATED = 4
@@ -25,7 +28,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
     Args:
         model: path or id of a checkpoint, or a model.
         args: an `AdaPOConfig`.
-        train_dataset: rows with `prompt`, `images` and `answer`, optionally `choices` (letter → text).
+        train_dataset, eval_dataset: rows with `prompt`, `images` and `answer`, optionally `choices` (letter → text).
         grader: decides whether an answer is right; `Grader()` by default.
         reward_funcs: further reward functions, which are added to AdaPO's reward; `args.reward_weights` then weighs
             AdaPO's first.
@@ -58,15 +61,34 @@ class AdaPOTrainer(GroupGRPOTrainer):
         model: Any,
         *,
         args: AdaPOConfig | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
         grader: Grader | None = None,
         reward_funcs: Any = None,
+        processing_class: Any = None,
+        peft_config: Any = None,
         **kwargs: Any,
     ) -> None:
         if args is None:
             args = AdaPOConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-AdaPO")
+        if not isinstance(args, AdaPOConfig):
+            raise TypeError(f"AdaPOTrainer: args is a {type(args).__name__}, expected an AdaPOConfig.")
+        _check_columns(train_dataset)
         self.grader = grader or Grader()
+        # Whether first and second answers were right, of all graded trajectories since the last log.
+        self._correct: dict[str, tuple[list[bool], list[bool]]] = {"train": ([], []), "eval": ([], [])}
         extra = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs] if reward_funcs else []
-        super().__init__(model, args=args, reward_funcs=[self.adapo, *extra], followup=args.evaluation_prompt, **kwargs)
+        super().__init__(
+            model,
+            reward_funcs=[self.adapo, *extra],
+            args=args,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            peft_config=peft_config,
+            followup=args.evaluation_prompt,
+            **kwargs,
+        )
 
     def adapo(
         self,
@@ -81,14 +103,15 @@ class AdaPOTrainer(GroupGRPOTrainer):
         turns = [[m["content"] for m in completion if m["role"] == "assistant"] for completion in completions]
         grade = self.grader.grade_batch
         first = grade(_items([texts[0] for texts in turns], answer, choices))
-        if self.followup is None:
-            second = first
-        else:  # an answer that was never given is not right
-            second = grade(_items([texts[1] if len(texts) > 1 else "" for texts in turns], answer, choices))
+        given = [len(texts) > 1 or self.followup is None for texts in turns]
+        second = grade(_items([texts[-1] for texts in turns], answer, choices)) if self.followup else first
         ended = [ids[-1] in self.eos_token_ids for ids in completion_ids]
         return [
-            None if i.correct is None or j.correct is None else 2 * i.correct + j.correct + TRUNCATED * (not end)
-            for i, j, end in zip(first, second, ended, strict=True)
+            # a second answer that was never given is not right
+            None
+            if i.correct is None or j.correct is None
+            else 2 * i.correct + (j.correct and told) + TRUNCATED * (not end)
+            for i, j, told, end in zip(first, second, given, ended, strict=True)
         ]
 
     def score_groups(self, rewards: Tensor) -> GroupOutcome:
@@ -118,7 +141,13 @@ class AdaPOTrainer(GroupGRPOTrainer):
         rewards[~keep.flatten()] = torch.nan
         total = (rewards * self.reward_weights.to(rewards)).nansum(dim=1).masked_fill(~keep.flatten(), torch.nan)
         informative = informative_groups(self.in_groups(total)) if args.filter_zero_advantage else keep.sum(dim=1) >= 2
-        self._log_types(first[graded], second[graded])
+        if not keep.any():
+            logger.warning_once(
+                f"AdaPO: not one of {keep.numel()} trajectories can be trained on: {(~graded).sum()} have an unusable "
+                f"gold answer, {truncated.sum()} hit the length limit. Raise max_completion_length or mend the answers."
+            )
+        for flags, seen in zip(self._correct[self._mode], (first, second), strict=True):
+            flags.extend(seen[graded].tolist())
         self._log_groups(
             errors,
             betas,
@@ -126,17 +155,28 @@ class AdaPOTrainer(GroupGRPOTrainer):
             truncated=graded & ~keep,
             zero_advantage=keep & ~informative.unsqueeze(1),
         )
+        kept = (keep & informative.unsqueeze(1)).flatten()
+        if args.scale_rewards == "batch" or args.multi_objective_aggregation == "normalize_then_sum":
+            rewards[~kept] = torch.nan  # these take a std over all groups, to which the dropped must not add
         return GroupOutcome(
             rewards,
-            keep=(keep & informative.unsqueeze(1)).flatten(),
+            keep=kept,
             # A question without P has no kept trajectory, so its coefficients multiply nothing.
             kl_coefs=betas.nan_to_num(args.beta).repeat_interleave(types.shape[1], dim=0),
         )
 
-    def _log_types(self, first: Tensor, second: Tensor) -> None:
-        """Log accuracies and transition rates of all graded trajectories, the dropped ones too."""
-        if len(first):
-            self._log(two_turn_metrics(first.tolist(), second.tolist()))
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add accuracies and transition rates of all graded trajectories since the last log, the dropped ones too."""
+        first, second = self._correct[self._mode]
+        if first:
+            for name, value in two_turn_metrics(first, second).items():
+                self._metrics[self._mode][name] = [value]
+            self._correct[self._mode] = ([], [])
+        super().log(logs, start_time)
+
+    @property
+    def _mode(self) -> str:
+        return "train" if self.model.training else "eval"
 
     def _log_groups(self, errors: Tensor, betas: Tensor, **dropped: Tensor) -> None:
         """Log P and what follows from it, as means over questions, and each kind of dropped trajectories as a share."""
@@ -151,7 +191,18 @@ class AdaPOTrainer(GroupGRPOTrainer):
     def _log(self, values: Mapping[str, float]) -> None:
         """Log values that are equal on every process."""
         for name, value in values.items():
-            self._metrics["train" if self.model.training else "eval"][name].append(value)
+            self._metrics[self._mode][name].append(value)
+
+
+def _check_columns(dataset: Any) -> None:
+    if isinstance(dataset, tuple) and hasattr(dataset, "dataset"):
+        raise TypeError("AdaPOTrainer: train_dataset is what load_rows returned; pass its `.dataset`.")
+    columns = getattr(dataset, "column_names", None)
+    if columns is not None and not {"prompt", "answer"} <= set(columns):
+        raise ValueError(
+            f"AdaPOTrainer: train_dataset has the columns {columns}, expected `prompt` and `answer` among them. "
+            "trl_mmreason.data.load_rows(..., columns={'answer': ...}) brings other names into this form."
+        )
 
 
 def _items(completions: list[str], answers: list, choices: list) -> list[dict[str, Any]]:

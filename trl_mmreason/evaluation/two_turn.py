@@ -31,6 +31,7 @@ def evaluate_two_turns(
     max_new_tokens: int,
     batch_size: int = 64,
     grader: Grader | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
     **generation: Any,
 ) -> list[TwoTurnTrajectory]:
     """Sample both answers to every row and grade them; under several processes each takes a share.
@@ -44,12 +45,19 @@ def evaluate_two_turns(
         max_new_tokens: bound of each answer; a first answer that reaches it gets no second turn.
         batch_size: questions in one call of `generate`.
         grader: `Grader()` by default.
-        **generation: for `generate`; greedy decoding by default.
+        chat_template_kwargs: handed to the chat template.
+        **generation: for `generate`; greedy decoding without penalties by default, whatever the checkpoint's own
+            generation settings say.
 
     Returns:
         One trajectory a row, in the order of the rows, the same on every process. Rows whose gold answer cannot be
         used are left out.
     """
+    if not isinstance(processing_class, ProcessorMixin):
+        raise TypeError(
+            f"evaluate_two_turns: processing_class is a {type(processing_class).__name__}, expected the processor of a "
+            "vision-language model."
+        )
     model.eval()
     grader = grader or Grader()
     state = PartialState()
@@ -60,7 +68,13 @@ def evaluate_two_turns(
         for indices in tqdm(batches, desc=f"evaluating {stage}", disable=quiet):
             rows = [dataset[index] for index in indices]
             texts = answer_in_two_turns(
-                model, processing_class, rows, followup, max_new_tokens=max_new_tokens, **generation
+                model,
+                processing_class,
+                rows,
+                followup,
+                max_new_tokens=max_new_tokens,
+                chat_template_kwargs=chat_template_kwargs,
+                **generation,
             )
             for index, row, answers in zip(indices, rows, texts, strict=True):
                 trajectory = _grade(grader, row, answers, stage, index)
@@ -99,21 +113,29 @@ def answer_in_two_turns(
     followup: str,
     *,
     max_new_tokens: int,
+    chat_template_kwargs: dict[str, Any] | None = None,
     **generation: Any,
 ) -> list[tuple[str, str | None]]:
     """Both answers to each row as text; the second is `None` where the first hit the length limit."""
+    template = chat_template_kwargs or {}
     prompts = [prepare_multimodal_messages(row["prompt"], images=row.get("images")) for row in rows]
-    eos = model.generation_config.eos_token_id
-    eos_ids = [eos] if isinstance(eos, int) else list(eos)
-    settings = {"do_sample": False, "max_new_tokens": max_new_tokens, **generation}
+    eos_ids = end_of_turn_ids(model, processing_class)
+    settings = {
+        "do_sample": False,
+        "repetition_penalty": 1.0,
+        "max_new_tokens": max_new_tokens,
+        "eos_token_id": eos_ids,
+        "pad_token_id": processing_class.tokenizer.pad_token_id,
+        **generation,
+    }
 
-    prompt_ids, fields = _tokenize(processing_class, prompts)
+    prompt_ids, fields = _tokenize(processing_class, prompts, template)
     first_ids = _generate(model, processing_class, prompt_ids, fields, eos_ids, settings)
     ended = [row for row, ids in enumerate(first_ids) if ids[-1] in eos_ids]
     second: list[str | None] = [None] * len(rows)
     if ended:
-        suffix = next_turn_ids(processing_class, followup, eos_token_ids=eos_ids)
-        _, fields = _tokenize(processing_class, [prompts[row] for row in ended])
+        suffix = next_turn_ids(processing_class, followup, eos_token_ids=eos_ids, **template)
+        _, fields = _tokenize(processing_class, [prompts[row] for row in ended], template)
         longer = [[*prompt_ids[row], *first_ids[row], *suffix] for row in ended]
         second_ids = _generate(model, processing_class, longer, fields, eos_ids, settings)
         for row, text in zip(ended, _decode(processing_class, second_ids), strict=True):
@@ -121,14 +143,26 @@ def answer_in_two_turns(
     return list(zip(_decode(processing_class, first_ids), second, strict=True))
 
 
+def end_of_turn_ids(model: PreTrainedModel, processing_class: ProcessorMixin) -> list[int]:
+    """Every token that ends an answer, as TRL has it: the model's, and the tokenizer's."""
+    declared = model.generation_config.eos_token_id
+    declared = [declared] if isinstance(declared, int) else list(declared or [])
+    own = processing_class.tokenizer.eos_token_id
+    return declared if own in declared else [own, *declared]
+
+
 def _decode(processing_class: ProcessorMixin, ids: list[list[int]]) -> list[str]:
     return processing_class.batch_decode(ids, skip_special_tokens=True)
 
 
-def _tokenize(processing_class: ProcessorMixin, prompts: list) -> tuple[list[list[int]], dict[str, Any]]:
+def _tokenize(
+    processing_class: ProcessorMixin, prompts: list, template: dict[str, Any]
+) -> tuple[list[list[int]], dict[str, Any]]:
     """Unpadded ids, and the picture fields."""
     inputs = dict(
-        processing_class.apply_chat_template(prompts, tokenize=True, return_dict=True, add_generation_prompt=True)
+        processing_class.apply_chat_template(
+            prompts, tokenize=True, return_dict=True, add_generation_prompt=True, **template
+        )
     )
     del inputs["attention_mask"]
     return inputs.pop("input_ids"), inputs

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
-# An opening, then anything but another opening, then its end: linear in the text, however hostile.
-_CANDIDATE = re.compile(r"\\boxed\{([^{}]*)\}|<answer>([^<]*)</answer>")
+# A box may hold one more level of braces, as in \boxed{\frac{1}{2}}; the alternatives share no first character, so
+# matching stays linear however hostile the text.
+_CANDIDATE = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}|<answer>([^<]*)</answer>")
 _THINK_END = "</think>"
 
 
@@ -56,6 +57,16 @@ def _same(left: str, right: str) -> bool:
         return False
 
 
+def _accepted(golds: Iterable[Any], choices: Mapping[str, str]) -> list[str]:
+    """What counts as right: each gold as written and without its box or dollar signs, and its choice's other name."""
+    texts = [str(gold).strip() for gold in golds if gold is not None]
+    texts += [found for text in texts if (found := extract_answer(text.strip("$"))) and found != text]
+    for letter, choice in choices.items():
+        if any(_same(letter, text) or _same(choice, text) for text in texts):
+            texts += [letter, choice]
+    return [text for text in texts if text]
+
+
 @dataclass(frozen=True)
 class Grader:
     """Decides whether a completion answers a question correctly."""
@@ -63,7 +74,7 @@ class Grader:
     def grade(
         self,
         completion: str,
-        gold: str | Iterable[str],
+        gold: str | float | Iterable[str],
         *,
         choices: Mapping[str, str] | None = None,
         question: str | None = None,
@@ -73,15 +84,12 @@ class Grader:
         Args:
             completion: the text of the model's answer.
             gold: the right answer, or several of which any one is right.
-            choices: letter → text; both the letter and its text are then accepted.
+            choices: letter → text; whichever of the two is the gold, both are accepted.
             question: the question; exact matching does not need it.
         """
-        golds = [gold] if isinstance(gold, str) else list(gold or [])
-        golds = [text for text in golds if isinstance(text, str) and text.strip()]
+        golds = _accepted([gold] if isinstance(gold, str | int | float) else gold or [], choices or {})
         if not golds:
             return Verdict(None, None, "the gold answer is empty")
-        if choices:
-            golds += [choices[text.strip()] for text in golds if choices.get(text.strip())]
         extracted = extract_answer(completion)
         if extracted is None:
             return Verdict(False, None, "no answer found")
