@@ -10,21 +10,20 @@ from trl import ModelConfig, TrlParser
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
-from trl_mmreason.scripts import DataArguments, load_split, policy_path, train_and_compare, trainer_settings
+from trl_mmreason.scripts import DataArguments, load_data, policy_path, train_and_compare, trainer_settings
 
 
 def main(data_args: DataArguments, training_args: AdaPOConfig, model_args: ModelConfig) -> None:
     followup = training_args.evaluation_prompt or EVALUATION_PROMPT  # one-turn ablations are compared in two turns too
+    train_rows, evaluation_rows = load_data(data_args, training_args.seed)
     policy = policy_path(data_args, model_args, training_args, followup)
     trainer = AdaPOTrainer(
         policy,
         args=training_args,
-        train_dataset=load_split(
-            data_args, data_args.dataset_name, data_args.dataset_split, data_args.train_rows, seed=training_args.seed
-        ),
+        train_dataset=train_rows,
         **trainer_settings(model_args, training_args),
     )
-    train_and_compare(trainer, data_args, followup)
+    train_and_compare(trainer, data_args, evaluation_rows, followup)
 
 
 if __name__ == "__main__":

@@ -12,21 +12,20 @@ from trl import GRPOConfig, ModelConfig, TrlParser
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.grading import accuracy_reward
 from trl_mmreason.grpo import GroupGRPOTrainer
-from trl_mmreason.scripts import DataArguments, load_split, policy_path, train_and_compare, trainer_settings
+from trl_mmreason.scripts import DataArguments, load_data, policy_path, train_and_compare, trainer_settings
 
 
 def main(data_args: DataArguments, training_args: GRPOConfig, model_args: ModelConfig) -> None:
+    train_rows, evaluation_rows = load_data(data_args, training_args.seed)
     policy = policy_path(data_args, model_args, training_args, EVALUATION_PROMPT)
     trainer = GroupGRPOTrainer(  # without overrides: TRL's GRPO, which resumes from the checkpoint's weights
         policy,
         reward_funcs=accuracy_reward,
         args=training_args,
-        train_dataset=load_split(
-            data_args, data_args.dataset_name, data_args.dataset_split, data_args.train_rows, seed=training_args.seed
-        ),
+        train_dataset=train_rows,
         **trainer_settings(model_args, training_args),
     )
-    train_and_compare(trainer, data_args, EVALUATION_PROMPT)
+    train_and_compare(trainer, data_args, evaluation_rows, EVALUATION_PROMPT)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def assert_everything_is_there(done, folder, trainer_name):
     results = json.loads((folder / "results.json").read_text())
     assert results.keys() == METRIC_LABELS.keys()
     assert results["acc_t2"]["before"]["value"] == 0.0  # a random model adds no digits
-    assert f"{trainer_name} on 16 held-out questions" in (folder / "report.html").read_text()
+    assert f"{trainer_name} on 16 questions of" in (folder / "report.html").read_text()
     with Image.open(folder / "curves.png") as curves:
         curves.verify()
     assert trainer_name in (folder / "README.md").read_text()
@@ -141,7 +141,7 @@ def test_local_rows_of_which_one_is_bad(checkpoints, tmp_path):
     done = run(PYTHON, "adapo", checkpoints("qwen2_5_vl"), tmp_path / "out", *source)
     assert "rows: 1 of 4 rows cannot be used and were left out (1 × missing picture file)" in done.stderr
     assert "row 2 (id 'shape 2'), column 'images': missing picture file" in done.stderr
-    assert "AdaPO on 3 held-out questions" in (tmp_path / "out/report.html").read_text()
+    assert "AdaPO on 3 questions of" in (tmp_path / "out/report.html").read_text()
 
 
 def test_lora_saves_the_adapter_that_was_asked_for(checkpoints, tmp_path):

@@ -1,10 +1,11 @@
 import json
+from pathlib import Path
 
 import pytest
-from support import drawn_rows
-from trl import TrlParser
+from support import adapo_config, drawn_rows
+from trl import ModelConfig, TrlParser
 
-from trl_mmreason.scripts import DataArguments, _without_nan, load_split
+from trl_mmreason.scripts import DataArguments, _without_nan, last_checkpoint, load_split, policy_path
 
 
 def test_columns_can_be_given_on_the_command_line():
@@ -36,3 +37,53 @@ def test_local_rows_with_other_names(tmp_path):
     arguments = DataArguments(dataset_name=str(file), columns={"prompt": "problem", "answer": "solution"})
     loaded = load_split(arguments, str(file), "train", 2, seed=0)
     assert loaded["answer"][:] == [row["solution"] for row in rows[:2]]
+
+
+def test_what_cannot_be_meant_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="on_error='stop', expected drop or raise"):
+        DataArguments(dataset_name="x", on_error="stop")
+    with pytest.raises(ValueError, match="is no JSON; write it as"):
+        DataArguments(dataset_name="x", columns="{'prompt': 'problem'}")
+    assert DataArguments(dataset_name="x", eval_dataset_name="null").eval_dataset_name is None
+
+
+@pytest.mark.parametrize("name", ["miniature/qwen2_5_vl", "miniature/foo/demo", "miniature/internvl/huge"])
+def test_a_miniature_that_does_not_exist_is_refused(tmp_path, name):
+    arguments = DataArguments(dataset_name="miniature/adding")
+    with pytest.raises(ValueError, match="expected miniature/<family>/<size>"):
+        policy_path(arguments, ModelConfig(model_name_or_path=name), adapo_config(tmp_path), "Check.")
+
+
+def test_a_miniature_on_other_data_is_refused(tmp_path):
+    arguments = DataArguments(dataset_name="data/train.jsonl")
+    policy = ModelConfig(model_name_or_path="miniature/internvl/test")
+    with pytest.raises(ValueError, match="dataset_name='data/train.jsonl'"):
+        policy_path(arguments, policy, adapo_config(tmp_path), "Check.")
+
+
+def test_a_cold_start_is_not_taken_for_another(tmp_path):
+    """Every setting that decides the result gives another folder, and an equal one is not made again."""
+    settings = {"dataset_name": "miniature/adding", "cold_start_accuracy": 0.0}
+    policy = ModelConfig(model_name_or_path="miniature/internvl/test")
+    config = adapo_config(tmp_path)
+    first = policy_path(DataArguments(**settings), policy, config, "Check.")
+    made = (Path(first) / "model.safetensors").stat().st_mtime_ns
+    assert policy_path(DataArguments(**settings), policy, config, "Check.") == first
+    assert (Path(first) / "model.safetensors").stat().st_mtime_ns == made
+    assert policy_path(DataArguments(**settings), policy, config, "Other words.") != first
+    assert [folder.name for folder in Path(first).parent.glob("*.unfinished")] == []
+
+
+def test_resuming_by_true_or_by_path(tmp_path):
+    def resumed(value):
+        return last_checkpoint(adapo_config(tmp_path, resume_from_checkpoint=value))
+
+    assert resumed(None) is None
+    with pytest.raises(ValueError, match="has none"):
+        resumed("true")
+    for step in (2, 10):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    assert resumed("True") == str(tmp_path / "checkpoint-10")
+    assert resumed(str(tmp_path / "checkpoint-2")) == str(tmp_path / "checkpoint-2")
+    with pytest.raises(ValueError, match=r"checkpoint-3.*has \['checkpoint-10', 'checkpoint-2'\]"):
+        resumed(str(tmp_path / "checkpoint-3"))

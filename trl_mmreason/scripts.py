@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shlex
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
+from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, GRPOTrainer, ModelConfig, get_peft_config, get_quantization_config
 from trl.models import unwrap_model_for_generation
 
@@ -20,7 +22,7 @@ from .evaluation.metrics import compare, format_table, improves
 from .evaluation.report import TwoTurnTrajectory, write_report
 from .evaluation.two_turn import evaluate_two_turns
 from .miniature.cold_start import cold_start
-from .miniature.models import build_model
+from .miniature.models import FAMILIES, SIZES, build_model
 from .miniature.tasks import make_dataset
 
 MINIATURE = "miniature/"
@@ -59,8 +61,27 @@ class DataArguments:
     cold_start_accuracy: float = field(default=0.5, metadata={"help": "Miniature: where the supervised start ends."})
 
     def __post_init__(self) -> None:
-        if isinstance(self.columns, str):  # from the command line
-            self.columns = json.loads(self.columns)
+        if self.on_error not in ("drop", "raise"):
+            raise ValueError(f"on_error={self.on_error!r}, expected drop or raise.")
+        if self.eval_dataset_name in ("null", "None", "none"):  # the command line knows only text
+            self.eval_dataset_name = None
+        if isinstance(self.columns, str):
+            try:
+                self.columns = json.loads(self.columns)
+            except json.JSONDecodeError as error:
+                raise ValueError(
+                    f'columns={self.columns!r} is no JSON; write it as \'{{"prompt": "problem"}}\'.'
+                ) from error
+
+
+def load_data(arguments: DataArguments, seed: int) -> tuple[Dataset, Dataset | None]:
+    """The rows to train on, and those to compare on if there are any; before anything that takes minutes."""
+    train = load_split(arguments, arguments.dataset_name, arguments.dataset_split, arguments.train_rows, seed=seed)
+    if arguments.eval_dataset_name is None:
+        return train, None
+    return train, load_split(
+        arguments, arguments.eval_dataset_name, arguments.eval_split, arguments.eval_rows, seed=seed + 1
+    )
 
 
 def load_split(arguments: DataArguments, name: str, split: str, rows: int | None, *, seed: int) -> Dataset:
@@ -73,7 +94,7 @@ def load_split(arguments: DataArguments, name: str, split: str, rows: int | None
         columns=arguments.columns,  # type: ignore[arg-type]  # a str became a dict in __post_init__
         image_root=arguments.image_root,
         system_prompt=arguments.system_prompt,
-        on_error="raise" if arguments.on_error == "raise" else "drop",
+        on_error=arguments.on_error,  # type: ignore[arg-type]  # checked in __post_init__
         max_rows=rows,
     )
     return loaded.dataset
@@ -86,14 +107,28 @@ def policy_path(arguments: DataArguments, model_args: ModelConfig, training_args
         raise ValueError("Name a policy: --model_name_or_path with a Hub id, a path or miniature/<family>/<size>.")
     if not name.startswith(MINIATURE):
         return name
-    folder = Path(training_args.output_dir) / "cold_start"
-    if not (folder / "config.json").exists():
-        family, size = name.removeprefix(MINIATURE).split("/")
+    family, _, size = name.removeprefix(MINIATURE).partition("/")
+    if family not in FAMILIES or size not in SIZES:
+        raise ValueError(
+            f"model_name_or_path={name!r}, expected miniature/<family>/<size> with a family of {sorted(FAMILIES)} and "
+            f"a size of {sorted(SIZES)}."
+        )
+    if not arguments.dataset_name.startswith(MINIATURE):
+        raise ValueError(
+            f"{name} starts on drawn problems and knows nothing else, but dataset_name={arguments.dataset_name!r}. "
+            "Train it on miniature/<category>, or name another policy."
+        )
+    category = arguments.dataset_name.removeprefix(MINIATURE)
+    # The name holds all that decides the result, so that no other policy's cold start is taken for this one.
+    words = hashlib.sha256(followup.encode()).hexdigest()[:6]
+    details = f"{family}-{size}-{category}-{arguments.cold_start_accuracy}-seed{training_args.seed}-{words}"
+    folder = Path(training_args.output_dir) / "cold_start" / details
+    if not folder.exists():
         model, processor = build_model(family, size, seed=training_args.seed)
         cold_start(
             model.to(training_args.device),
             processor,
-            [arguments.dataset_name.removeprefix(MINIATURE)],
+            [category],
             folder,
             followup=followup,
             target_accuracy=arguments.cold_start_accuracy,
@@ -116,20 +151,18 @@ def trainer_settings(model_args: ModelConfig, training_args: GRPOConfig) -> dict
     }
 
 
-def train_and_compare(trainer: GRPOTrainer, data_args: DataArguments, followup: str) -> bool | None:
-    """Train and save; with an evaluation split, answer it before and after, print the table and write the report.
+def train_and_compare(
+    trainer: GRPOTrainer, data_args: DataArguments, evaluation: Dataset | None, followup: str
+) -> bool | None:
+    """Train and save; with rows to compare on, answer them before and after, print the table, write the report.
 
     Returns:
-        Whether acc@t2 rose by more than the intervals; `None` without an evaluation split, and on other processes.
+        Whether acc@t2 rose by more than the intervals; `None` without rows to compare on, and on other processes.
     """
     args = trainer.args
-    evaluation = None
-    if data_args.eval_dataset_name is not None:
-        evaluation = load_split(
-            data_args, data_args.eval_dataset_name, data_args.eval_split, data_args.eval_rows, seed=args.seed + 1
-        )
+    checkpoint = last_checkpoint(args)
     before = [] if evaluation is None else _answer(trainer, evaluation, followup, "before")
-    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model(args.output_dir)
     trainer.create_model_card(model_name=Path(args.output_dir).name, dataset_name=data_args.dataset_name)
     if args.push_to_hub:
@@ -137,7 +170,23 @@ def train_and_compare(trainer: GRPOTrainer, data_args: DataArguments, followup: 
     after = [] if evaluation is None else _answer(trainer, evaluation, followup, "after")
     if hasattr(trainer, "end"):  # from transformers 5.18 on: closes trackers and the process group
         trainer.end()
-    return _report(trainer, before, after) if after and trainer.accelerator.is_main_process else None
+    return _report(trainer, data_args, before, after) if after and trainer.accelerator.is_main_process else None
+
+
+def last_checkpoint(args: GRPOConfig) -> str | None:
+    """The checkpoint that `resume_from_checkpoint` means: a path, or the latest in `output_dir` for "true"."""
+    wanted = args.resume_from_checkpoint
+    if wanted in (None, False, "False", "false"):
+        return None
+    found: str | None = str(wanted)
+    if str(wanted).lower() == "true":
+        found = get_last_checkpoint(args.output_dir) if Path(args.output_dir).is_dir() else None
+    if found is None or not Path(found).is_dir():
+        there = sorted(path.name for path in Path(args.output_dir).glob("checkpoint-*"))
+        raise ValueError(
+            f"resume_from_checkpoint={wanted}: there is no such checkpoint; {args.output_dir} has {there or 'none'}."
+        )
+    return found
 
 
 def _answer(trainer: GRPOTrainer, rows: Dataset, followup: str, stage: str) -> list[TwoTurnTrajectory]:
@@ -151,6 +200,7 @@ def _answer(trainer: GRPOTrainer, rows: Dataset, followup: str, stage: str) -> l
             stage=stage,
             max_new_tokens=trainer.args.max_completion_length,
             batch_size=trainer.args.per_device_eval_batch_size,
+            chat_template_kwargs=trainer.chat_template_kwargs,
         )
 
 
@@ -163,24 +213,35 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _settings(args: GRPOConfig) -> dict[str, Any]:
-    """The method, and every setting that differs from its default; secrets masked by `to_dict`."""
-    defaults = {entry.name: entry.default for entry in fields(args)}
-    shown = {name: value for name, value in args.to_dict().items() if value != defaults[name] and value is not None}
-    shown.pop("hub_token", None)
-    return {"config": type(args).__name__, **shown}
+def _settings(args: GRPOConfig, data_args: DataArguments) -> dict[str, Any]:
+    """The data, the method's own settings, and each of TRL's that differs from its default; no secrets."""
+    defaults = {entry.name: entry.default for entry in fields(GRPOConfig)}
+    values = {
+        name: value
+        for name, value in args.to_dict().items()
+        if value not in (None, [], {}) and (name not in defaults or value != defaults[name])
+    }
+    for name in ("hub_token", "accelerator_config", "disable_tqdm"):
+        values.pop(name, None)
+    data = {name: value for name, value in asdict(data_args).items() if value is not None}
+    return {**data, "config": type(args).__name__, **values}
 
 
-def _report(trainer: GRPOTrainer, before: list[TwoTurnTrajectory], after: list[TwoTurnTrajectory]) -> bool:
+def _report(
+    trainer: GRPOTrainer,
+    data_args: DataArguments,
+    before: list[TwoTurnTrajectory],
+    after: list[TwoTurnTrajectory],
+) -> bool:
     folder = Path(trainer.args.output_dir)
     flags = [([t.first_correct for t in stage], [t.second_correct for t in stage]) for stage in (before, after)]
     comparison = compare(*flags)
     plot_curves(trainer.state.log_history, folder / "curves.png")
     write_report(
         folder / "report.html",
-        title=f"{trainer._name} on {len(after)} held-out questions",
+        title=f"{trainer._name} on {len(after)} questions of {data_args.eval_dataset_name} ({data_args.eval_split})",
         command=shlex.join(sys.argv),
-        settings=_settings(trainer.args),
+        settings={"policy": trainer.model.config._name_or_path, **_settings(trainer.args, data_args)},
         comparison=comparison,
         trajectories=[*before[:_SHOWN], *after[:_SHOWN]],
         curves_png=folder / "curves.png",

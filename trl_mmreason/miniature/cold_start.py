@@ -73,6 +73,8 @@ def cold_start(
 ) -> Path:
     """Train `model` until its first answers reach `target_accuracy` on pictures it was not trained on, and save it.
 
+    Under several processes they train together and the main one saves.
+
     Args:
         model, processing_class: from `build_model`; the model is trained in place, on a CPU or a GPU.
         categories: kinds of problem, of `CATEGORIES`.
@@ -93,7 +95,7 @@ def cold_start(
     validation = to_dataset(make_problems(categories, 200, level=level, split="new_pictures", seed=seed))
     stop = _StopAtAccuracy(processing_class, validation, followup, target_accuracy)
     config = SFTConfig(
-        str(output_dir),
+        str(Path(output_dir).parent),
         per_device_train_batch_size=_BATCH,
         learning_rate=1e-3,
         adam_beta2=0.98,
@@ -117,8 +119,12 @@ def cold_start(
             f"cold_start: accuracy {stop.accuracy:.2f} after {_MAX_STEPS} steps, expected {target_accuracy:.2f}. "
             "Use easier categories, a larger model or more problems."
         )
-    model.save_pretrained(output_dir)
-    processing_class.save_pretrained(output_dir)
+    if trainer.is_world_process_zero():
+        unfinished = Path(f"{output_dir}.unfinished")  # a run that is killed while saving leaves no half checkpoint
+        model.save_pretrained(unfinished)
+        processing_class.save_pretrained(unfinished)
+        unfinished.replace(output_dir)
+    trainer.accelerator.wait_for_everyone()
     return Path(output_dir)
 
 
