@@ -286,3 +286,22 @@ def test_the_group_size_of_evaluation_is_used_in_evaluation(checkpoints, rows, t
     trainer._generate_single_turn = record
     trainer._generate_and_score_completions([dict(row) for row in rows[:8]])
     assert asked == [2, 1]
+
+
+def test_a_picture_is_never_sampled(family, checkpoints, rows, tmp_path):
+    """A policy that wants to write picture placeholders would break the next forward pass."""
+    trainer = adapo_trainer(checkpoints(family), tmp_path, rows, filter_truncated=False)
+    image = trainer.model.config.image_token_id
+    with torch.no_grad():
+        trainer.model.get_output_embeddings().weight[image] *= 1000  # where its logit is positive, nothing else counts
+    _, batch = first_batch(trainer)
+    assert not (batch["completion_ids"] == image).any()
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    names = ("pixel_values", "image_grid_thw", "image_sizes", "mm_token_type_ids")
+    with torch.no_grad():
+        logits = trainer.model(
+            input_ids=ids,
+            attention_mask=torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
+            **{name: batch[name] for name in names if name in batch},
+        ).logits
+    assert (logits[:, batch["prompt_ids"].shape[1] - 1 : -1].argmax(-1) == image).any()  # it would have been

@@ -6,8 +6,6 @@ result; `tests/test_trl_contract.py` says what changed when they do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +13,12 @@ from typing import Any
 import torch
 from accelerate.utils import is_peft_model, send_to_device
 from torch import Tensor
-from transformers import AutoProcessor, PreTrainedModel
+from transformers import PreTrainedModel
 from trl import GRPOConfig, GRPOTrainer
 from trl.data_utils import is_conversational
 
-from . import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from .checkpoint import CheckpointError, check_adapter_restored, restore_weights
+from .construction import drop_missing_pictures, load_processor, pad_left, reference_is, refuse_second_rollout
 from .functional import (
     SEQUENCE_NORMALISED_LOSSES,
     TOKEN_NORMALISED_LOSSES,
@@ -72,17 +70,17 @@ class GroupGRPOTrainer(GRPOTrainer):
         **kwargs: Any,
     ) -> None:
         if followup is not None:
-            _refuse_second_rollout(type(self).__name__, kwargs)
+            refuse_second_rollout(type(self).__name__, kwargs)
         if kwargs.get("processing_class") is None:
-            kwargs["processing_class"] = _load_processor(model, args)
-        _pad_left(kwargs["processing_class"])
-        with _reference_is(model, args, kwargs.get("peft_config")):
+            kwargs["processing_class"] = load_processor(model, args)
+        pad_left(kwargs["processing_class"])
+        with reference_is(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)
 
         for policy in (self.model, self.ref_model):
             if policy is not None:
                 unwrapped = self.accelerator.unwrap_model(policy)
-                unwrapped.register_forward_pre_hook(_drop_missing_pictures, with_kwargs=True)
+                unwrapped.register_forward_pre_hook(drop_missing_pictures, with_kwargs=True)
         self.followup = followup
         self._outcome: GroupOutcome | None = None
         self._policy_logps: Tensor | None = None
@@ -343,65 +341,3 @@ class GroupGRPOTrainer(GRPOTrainer):
     def _rollouts_file(self, checkpoint: str | Path) -> Path:
         process, processes = self.accelerator.process_index, self.accelerator.num_processes
         return Path(checkpoint) / f"rollouts_{process}_of_{processes}.pt"
-
-
-# ----------------------------------------------------------------------------------------------------- construction
-
-
-def _refuse_second_rollout(name: str, kwargs: dict[str, Any]) -> None:
-    for option in ("tools", "rollout_func", "environment_factory"):
-        if kwargs.get(option):
-            raise ValueError(
-                f"{name}: `{option}` cannot be combined with a second turn, which is itself a rollout. Leave it out, "
-                "or train with one turn."
-            )
-
-
-def _load_processor(model: Any, args: GRPOConfig | None) -> Any:
-    path = model if isinstance(model, str) else model.config._name_or_path
-    if path.startswith((".", "/", "~")) and not Path(path).exists():
-        raise FileNotFoundError(f"There is no folder {path} to load a model from; give an existing one or a Hub id.")
-    settings = dict((args and args.model_init_kwargs) or {})
-    return AutoProcessor.from_pretrained(
-        path,
-        revision=settings.get("revision"),
-        trust_remote_code=bool(args and args.trust_remote_code),
-        padding_side="left",
-        truncation_side="left",
-    )
-
-
-def _pad_left(processing_class: Any) -> None:
-    """Generation, and the token types that are laid beside the prompt, both need the prompt at the right end."""
-    getattr(processing_class, "tokenizer", processing_class).padding_side = "left"
-
-
-def _drop_missing_pictures(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """A micro-batch of text-only rows from a batch with pictures comes with none left; a vision tower chokes on it."""
-    pixels = kwargs.get("pixel_values")
-    if pixels is not None and len(pixels) == 0:
-        kwargs = {k: v for k, v in kwargs.items() if k not in ("pixel_values", "image_grid_thw", "image_sizes")}
-    return args, kwargs
-
-
-@contextmanager
-def _reference_is(model: Any, args: GRPOConfig | None, peft_config: Any) -> Iterator[None]:
-    """While TRL builds its KL reference, let it find the policy that was passed.
-
-    TRL loads the reference from the path in the policy's config. A policy that was changed in memory, or never saved,
-    is therefore written to `<output_dir>/_reference` first (`push_to_hub` leaves such names out), and its config
-    points there in the meantime.
-    """
-    in_memory = isinstance(model, PreTrainedModel) and not is_peft_model(model)
-    if not in_memory or peft_config is not None or args is None or args.beta == 0.0:
-        yield
-        return
-    name, folder = model.config._name_or_path, Path(args.output_dir) / "_reference"
-    if args.should_save:
-        model.save_pretrained(folder)
-    args.distributed_state.wait_for_everyone()
-    model.config._name_or_path = str(folder)
-    try:
-        yield
-    finally:
-        model.config._name_or_path = name

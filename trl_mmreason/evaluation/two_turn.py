@@ -130,14 +130,14 @@ def answer_in_two_turns(
     }
 
     prompt_ids, fields = _tokenize(processing_class, prompts, template)
-    first_ids = _generate(model, processing_class, prompt_ids, fields, eos_ids, settings)
+    first_ids = _sample(model, processing_class, prompt_ids, fields, eos_ids, settings)
     ended = [row for row, ids in enumerate(first_ids) if ids[-1] in eos_ids]
     second: list[str | None] = [None] * len(rows)
     if ended:
         suffix = next_turn_ids(processing_class, followup, eos_token_ids=eos_ids, **template)
         _, fields = _tokenize(processing_class, [prompts[row] for row in ended], template)
         longer = [[*prompt_ids[row], *first_ids[row], *suffix] for row in ended]
-        second_ids = _generate(model, processing_class, longer, fields, eos_ids, settings)
+        second_ids = _sample(model, processing_class, longer, fields, eos_ids, settings)
         for row, text in zip(ended, _decode(processing_class, second_ids), strict=True):
             second[row] = text
     return list(zip(_decode(processing_class, first_ids), second, strict=True))
@@ -168,7 +168,7 @@ def _tokenize(
     return inputs.pop("input_ids"), inputs
 
 
-def _generate(
+def _sample(
     model: PreTrainedModel,
     processing_class: ProcessorMixin,
     prompt_ids: list[list[int]],
