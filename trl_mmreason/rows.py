@@ -150,6 +150,11 @@ def read_prompt(value: Any, image_count: int | None, system_prompt: str | None =
     asked = next((message for message in messages if message["role"] == "user"), None)
     if asked is None:
         raise RefusedValue("empty prompt", "the prompt has no user message; add the question as one")
+    if messages[-1]["role"] == "assistant":
+        raise RefusedValue(
+            "prompt ends with an answer",
+            "the last message is the assistant's, but the policy is to write that one; remove it or put it in `answer`",
+        )
     asked["content"], placeholder_count = _strip_placeholders(asked["content"])
     if not asked["content"].strip():
         raise RefusedValue("empty prompt", "the prompt has no text; write the question there")
@@ -305,7 +310,7 @@ def _existing_file(path: str, image_root: Path) -> Path:
     if path.startswith("data:") or len(path) > 1024:
         raise RefusedValue(
             "picture is base64",
-            f"expected a path and got {_show(path)}; decode it with base64.b64decode and give bytes",
+            f"expected a path and got {_show(path)}; save it as a file and give its path, or give its bytes",
         )
     file = (image_root / path).absolute()
     if not file.is_file():
