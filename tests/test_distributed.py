@@ -8,26 +8,25 @@ from pathlib import Path
 import pytest
 import torch
 
-SCRIPT = Path(__file__).with_name("two_process_run.py")
+HERE = Path(__file__).parent
 LOGGED = ["acc_t1", "acc_t2", "error_rate", "beta_1", "beta_2", "length_t1", "length_t2", "kl_t1", "dropped_truncated"]
+
+
+def launch(script, processes, *arguments):
+    launcher = [sys.executable]
+    if processes > 1:
+        launcher += ["-m", "torch.distributed.run", f"--nproc_per_node={processes}"]
+        launcher += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+    command = [*launcher, str(HERE / script), *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def run(model, folder, processes, loss_type):
     rows = 12 // processes  # three groups of four: with two processes the second group lies half on each
     folder.mkdir()
-    launcher = [sys.executable]
-    if processes > 1:
-        launcher += ["-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--master_port=0"]
-        launcher += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parent)}
-    done = subprocess.run(
-        [*launcher, str(SCRIPT), model, str(folder), str(rows), loss_type],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    launch("two_process_run.py", processes, model, folder, rows, loss_type)
     return [torch.load(folder / f"process_{rank}.pt") for rank in range(processes)]
 
 
@@ -51,3 +50,11 @@ def test_two_processes_equal_one(checkpoints, tmp_path, loss_type):
     torch.testing.assert_close(together, alone["advantages"])
     for name in LOGGED:
         assert pair[0]["logged"][name] == pytest.approx(alone["logged"][name], abs=1e-6), name
+
+
+def test_two_processes_resume_amid_their_rollouts(checkpoints, tmp_path):
+    launch("two_process_resume.py", 2, checkpoints("internvl"), tmp_path)
+    assert sorted(file.name for file in (tmp_path / "checkpoint-2").glob("rollouts_*")) == [
+        "rollouts_0_of_2.pt",
+        "rollouts_1_of_2.pt",
+    ]

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from support import adapo_trainer, is_even
+from datasets import Dataset
+from support import adapo_trainer, is_even, load
 
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.turns import next_turn_ids
@@ -117,26 +118,31 @@ def test_what_the_user_says_carries_no_loss_kl_or_entropy(family, checkpoints, r
     assert logged["entropy"] == pytest.approx(entropies[kept].mean().item(), rel=1e-5)
 
 
+def completion_logits(trainer, batch):
+    """Logits that predict each token of the completions, of the whole sequence in one forward pass."""
+    names = ("pixel_values", "image_grid_thw", "image_sizes", "mm_token_type_ids")
+    with torch.no_grad():
+        logits = trainer.model(
+            input_ids=torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
+            attention_mask=torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
+            **{name: batch[name] for name in names if name in batch},
+        ).logits
+    return logits[:, batch["prompt_ids"].shape[1] - 1 : -1]
+
+
 def test_the_training_pass_agrees_with_generation_in_both_turns(family, checkpoints, rows, tmp_path):
     """Greedy tokens are the most likely ones of the training pass: positions, pictures and token types are right."""
     trainer = adapo_trainer(
         checkpoints(family), tmp_path, rows, filter_truncated=False, generation_kwargs={"do_sample": False}
     )
     _, batch = first_batch(trainer)
-    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    names = ("pixel_values", "image_grid_thw", "image_sizes", "mm_token_type_ids")
-    with torch.no_grad():
-        logits = trainer.model(
-            input_ids=ids,
-            attention_mask=torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
-            **{name: batch[name] for name in names if name in batch},
-        ).logits
+    logits = completion_logits(trainer, batch)
     logits[..., trainer.model.config.image_token_id] = -torch.inf  # never generated
-    predicted = logits[:, batch["prompt_ids"].shape[1] - 1 : -1].argmax(-1)
+    predicted = logits.argmax(-1)
     # greedy groups have one reward, so the filter has masked them all: take what was written from the ids themselves
     mask = batch["completion_mask"].bool()
     followup = trainer._followup_ids
-    for row in range(len(ids)):
+    for row in range(len(mask)):
         completion, guess = batch["completion_ids"][row][mask[row]].tolist(), predicted[row][mask[row]].tolist()
         start = next((i for i in range(len(completion)) if completion[i : i + len(followup)] == followup), None)
         spans = [(0, len(completion))] if start is None else [(0, start), (start + len(followup), len(completion))]
@@ -162,25 +168,7 @@ def test_sampling_log_probabilities_stay_with_their_tokens(checkpoints, rows, tm
         assert logps == [-float(token) * sampled for token, sampled in zip(ids, mask, strict=True)]
 
 
-def test_evaluation_runs_both_turns(checkpoints, rows, tmp_path):
-    from datasets import Dataset
-
-    trainer = adapo_trainer(
-        checkpoints("qwen2_5_vl"),
-        tmp_path,
-        rows,
-        trainer_kwargs={"eval_dataset": Dataset.from_list(rows[:8])},
-        per_device_eval_batch_size=8,
-        num_generations_eval=1,
-    )
-    metrics = trainer.evaluate()
-    assert metrics["eval_acc_t2"] - metrics["eval_acc_t1"] == pytest.approx(metrics["eval_delta"])
-    assert metrics["eval_length_t2"] > 0
-
-
 def test_a_processor_that_pads_right_is_put_right(checkpoints, rows, tmp_path):
-    from support import load
-
     _, processor = load(checkpoints("qwen2_5_vl"))
     processor.tokenizer.padding_side = "right"
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs={"processing_class": processor})
@@ -253,10 +241,8 @@ def test_no_picture_may_be_written_as_none(checkpoints, rows, tmp_path):
     assert trainer._generate_and_score_completions(single)["num_images"] == [0] * 7 + [1]
 
 
-def test_evaluation_counts_every_question_once(checkpoints, rows, tmp_path):
+def test_evaluation_runs_both_turns_and_counts_every_question_once(checkpoints, rows, tmp_path):
     """Nine questions in batches of eight and one: the mean over questions, not over batches."""
-    from datasets import Dataset
-
     trainer = adapo_trainer(
         checkpoints("qwen2_5_vl"),
         tmp_path,
@@ -271,6 +257,8 @@ def test_evaluation_counts_every_question_once(checkpoints, rows, tmp_path):
     metrics = trainer.evaluate()
     assert len(seen) == 9
     assert metrics["eval_acc_t1"] == pytest.approx(sum(int(t) // 2 % 2 for t in seen) / 9)
+    assert metrics["eval_acc_t2"] == pytest.approx(sum(int(t) % 2 for t in seen) / 9)
+    assert metrics["eval_length_t2"] > 0
 
 
 def test_the_group_size_of_evaluation_is_used_in_evaluation(checkpoints, rows, tmp_path):
@@ -296,12 +284,4 @@ def test_a_picture_is_never_sampled(family, checkpoints, rows, tmp_path):
         trainer.model.get_output_embeddings().weight[image] *= 1000  # where its logit is positive, nothing else counts
     _, batch = first_batch(trainer)
     assert not (batch["completion_ids"] == image).any()
-    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    names = ("pixel_values", "image_grid_thw", "image_sizes", "mm_token_type_ids")
-    with torch.no_grad():
-        logits = trainer.model(
-            input_ids=ids,
-            attention_mask=torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
-            **{name: batch[name] for name in names if name in batch},
-        ).logits
-    assert (logits[:, batch["prompt_ids"].shape[1] - 1 : -1].argmax(-1) == image).any()  # it would have been
+    assert (completion_logits(trainer, batch).argmax(-1) == image).any()  # it would have been

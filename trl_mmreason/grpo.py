@@ -247,14 +247,14 @@ class GroupGRPOTrainer(GRPOTrainer):
         logged = {name: len(values) for name, values in metrics.items()}
         loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         logps, self._policy_logps = self._policy_logps, None
-        if self.accelerator.reduce((inputs["completion_mask"] * inputs["tool_mask"]).sum(), reduction="sum") == 0:
+        mask = inputs["completion_mask"] * inputs["tool_mask"]
+        if self.accelerator.reduce(mask.sum(), reduction="sum") == 0:
             for name, values in metrics.items():  # TRL has logged a mean over no token as 0
                 del values[logged.get(name, 0) :]
             return loss
         if "kl_coefs" not in inputs:
             return loss
         assert logps is not None  # `super()` has just scored this batch
-        mask = inputs["completion_mask"] * inputs["tool_mask"]
         log_ratio = self._log_ratio(logps, inputs, mask) if self.args.use_bias_correction_kl else None
         divergence = k3_divergence(logps, inputs["ref_per_token_logps"], log_ratio)
         self._log_turn_kl(divergence.detach() * mask, mask, inputs["turn"])

@@ -59,7 +59,7 @@ class Size:
 
 SIZES = {
     "test": Size(hidden=64, layers=2, vision_hidden=32, vision_layers=2),
-    # One vision layer learns fastest on two cores; see OFFLINE findings in CONTRIBUTING.md.
+    # With one vision layer it learns to see soonest.
     "demo": Size(hidden=96, layers=2, vision_hidden=64, vision_layers=1),
     "study": Size(hidden=384, layers=6, vision_hidden=192, vision_layers=4, heads=6),
 }
@@ -98,62 +98,60 @@ def _qwen_vision_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
     return {f"{name}_token_id": tokenizer.convert_tokens_to_ids(token) for name, token in names.items()}
 
 
-def _qwen2_vl(size: Size, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    vision = {
+def _qwen_model(
+    model_class: type, config_class: type, size: Size, tokenizer: PreTrainedTokenizerFast, **vision: Any
+) -> PreTrainedModel:
+    """A Qwen-VL model; `vision` holds what the family's vision tower has of its own."""
+    shared = {
         "depth": size.vision_layers,
-        "embed_dim": size.vision_hidden,
-        "hidden_size": size.hidden,
         "num_heads": size.heads,
-        "mlp_ratio": 2,
         "patch_size": PATCH,
         "initializer_range": _INITIALIZER_RANGE,
     }
-    return Qwen2VLForConditionalGeneration(
-        Qwen2VLConfig(
+    return model_class(
+        config_class(
             text_config=_text_config(size, tokenizer, mrope=True),
-            vision_config=vision,
+            vision_config={**shared, **vision},
             **_qwen_vision_ids(tokenizer),
         )
     )
 
 
-def _qwen2_5_vl(size: Size, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    vision = {
-        "depth": size.vision_layers,
+def _qwen2_vl(size: Size, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    widths = {"embed_dim": size.vision_hidden, "mlp_ratio": 2, "hidden_size": size.hidden}
+    return _qwen_model(Qwen2VLForConditionalGeneration, Qwen2VLConfig, size, tokenizer, **widths)
+
+
+def _later_widths(size: Size) -> dict[str, int]:
+    """From Qwen2.5-VL on, the vision tower names its own width and the language model's apart."""
+    return {
         "hidden_size": size.vision_hidden,
         "intermediate_size": 2 * size.vision_hidden,
         "out_hidden_size": size.hidden,
-        "num_heads": size.heads,
-        "patch_size": PATCH,
-        "window_size": 8 * PATCH,
-        "fullatt_block_indexes": [size.vision_layers - 1],
-        "initializer_range": _INITIALIZER_RANGE,
     }
-    return Qwen2_5_VLForConditionalGeneration(
-        Qwen2_5_VLConfig(
-            text_config=_text_config(size, tokenizer, mrope=True),
-            vision_config=vision,
-            **_qwen_vision_ids(tokenizer),
-        )
+
+
+def _qwen2_5_vl(size: Size, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    return _qwen_model(
+        Qwen2_5_VLForConditionalGeneration,
+        Qwen2_5_VLConfig,
+        size,
+        tokenizer,
+        window_size=8 * PATCH,
+        fullatt_block_indexes=[size.vision_layers - 1],
+        **_later_widths(size),
     )
 
 
 def _qwen3_vl(size: Size, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    vision = {
-        "depth": size.vision_layers,
-        "hidden_size": size.vision_hidden,
-        "intermediate_size": 2 * size.vision_hidden,
-        "out_hidden_size": size.hidden,
-        "num_heads": size.heads,
-        "patch_size": PATCH,
-        "num_position_embeddings": 64,
-        "deepstack_visual_indexes": [0],
-        "initializer_range": _INITIALIZER_RANGE,
-    }
-    text = _text_config(size, tokenizer, mrope=True)
-    text["rope_parameters"]["mrope_interleaved"] = True
-    return Qwen3VLForConditionalGeneration(
-        Qwen3VLConfig(text_config=text, vision_config=vision, **_qwen_vision_ids(tokenizer))
+    return _qwen_model(
+        Qwen3VLForConditionalGeneration,
+        Qwen3VLConfig,
+        size,
+        tokenizer,
+        num_position_embeddings=64,
+        deepstack_visual_indexes=[0],
+        **_later_widths(size),
     )
 
 
