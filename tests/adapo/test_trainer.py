@@ -289,6 +289,8 @@ def test_each_coefficient_acts_on_its_turn(checkpoints, rows, tmp_path):
     assert trainer._metrics["train"]["kl_t2"][0] == pytest.approx(0, abs=1e-5)
     assert loss_of([1.0, 0.0], second) == pytest.approx(0, abs=1e-5)
     assert loss_of([0.0, 1.0], second) == pytest.approx(k3 * second.sum().item() / tokens, abs=1e-5)
+    # the mean over the answer's tokens, the user's words before it not counted
+    assert trainer._metrics["train"]["kl_t2"][0] == pytest.approx(k3, abs=1e-5)
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "sapo", "dr_grpo", "luspo", "dapo"])
