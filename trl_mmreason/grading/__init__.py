@@ -1,6 +1,8 @@
 """Is this answer right?"""
 
-from .grader import Grader, Verdict, extract_answer
+from .extraction import extract_answer
+from .grader import Grader, equivalent
 from .reward import accuracy_reward
+from .verdict import Verdict
 
-__all__ = ["Grader", "Verdict", "accuracy_reward", "extract_answer"]
+__all__ = ["Grader", "Verdict", "accuracy_reward", "equivalent", "extract_answer"]

@@ -1,102 +1,207 @@
-"""Exact-match grading: the answer in the last box or answer tag, compared as text.
-
-It compares letters, words and plain numbers; it knows no algebra, units or percentages.
-"""
+"""The one grader of the package: rewards, filters, sampling pipelines and evaluation all ask it."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, Literal, NamedTuple
 
-# A box may hold one more level of braces, as in \boxed{\frac{1}{2}}; the alternatives share no first character, so
-# matching stays linear however hostile the text.
-_CANDIDATE = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}|<answer>([^<]*)</answer>")
-_THINK_END = "</think>"
+from .decide import decide, gold_problem
+from .extraction import extract_answer, read_gold
+from .notation import NeedsAlgebra, Refused
+from .verdict import Verdict
+from .workers import Outcome, Workers
 
+logger = logging.getLogger(__name__)
 
-class Verdict(NamedTuple):
-    """The grader's decision.
+Gold = str | int | float | Iterable[str]
 
-    Attributes:
-        correct: True or False; `None` when the gold answer itself cannot be used, which must train nothing.
-        extracted: the answer that was read off the completion, if there was one.
-        reason: one line for a person.
-    """
-
-    correct: bool | None
-    extracted: str | None
-    reason: str
+CACHE_SIZE = 100_000
+_cache: dict[Hashable, Verdict] = {}
+_reported: set[Hashable] = set()
 
 
-def extract_answer(text: str) -> str | None:
-    """The answer that a completion gives: its last box or answer tag, else the whole text if that is one short line."""
-    text = text.rpartition(_THINK_END)[2].strip()
-    candidates = [first or second for first, second in _CANDIDATE.findall(text)]
-    if candidates:
-        return candidates[-1].strip() or None
-    return text if text and len(text) <= 40 and "\n" not in text else None
+class Question(NamedTuple):
+    """All that a verdict depends on; equal questions are decided once."""
 
+    answer: str
+    golds: tuple[str, ...]
+    choices: tuple[tuple[str, str], ...]
+    question: str | None
+    lenient: bool
 
-def _normalise(text: str) -> str:
-    """Case, outer white space, a final full stop and brackets around one letter do not count."""
-    text = " ".join(text.split()).strip().rstrip(".").casefold()
-    letter = re.fullmatch(r"\(?([a-z])\)?", text)
-    return letter.group(1) if letter else text
-
-
-def _same(left: str, right: str) -> bool:
-    left, right = _normalise(left), _normalise(right)
-    if left == right:
-        return True
-    try:
-        return Decimal(left) == Decimal(right)
-    except InvalidOperation:
-        return False
-
-
-def _accepted(golds: Iterable[Any], choices: Mapping[str, str]) -> list[str]:
-    """What counts as right: each gold as written and without its box or dollar signs, and its choice's other name."""
-    texts = [str(gold).strip() for gold in golds if gold is not None]
-    texts += [found for text in texts if (found := extract_answer(text.strip("$"))) and found != text]
-    for letter, choice in choices.items():
-        if any(_same(letter, text) or _same(choice, text) for text in texts):
-            texts += [letter, choice]
-    return [text for text in texts if text]
+    def arguments(self) -> dict[str, Any]:
+        """What `decide` takes, here or in a worker."""
+        return {**self._asdict(), "choices": dict(self.choices)}
 
 
 @dataclass(frozen=True)
 class Grader:
-    """Decides whether a completion answers a question correctly."""
+    """Decides whether an answer is right.
+
+    Most answers are settled where they are asked about, in microseconds. What needs computer algebra goes to worker
+    processes, which start when first needed, are shared by all graders with the same limits, and are killed and
+    replaced when they exceed them. Nothing of an answer is ever run as code. Any thread and process may use it.
+
+    Args:
+        tolerance: "strict": numbers may differ by 1e-6 of the gold; "lenient": by 1e-2 where the gold is a decimal, a
+            fraction or irrational. Whole numbers must agree exactly.
+        workers: number of worker processes.
+        deadline_seconds: what takes longer is wrong.
+        memory_bytes: address space of a worker; what needs more is wrong.
+    """
+
+    tolerance: Literal["strict", "lenient"] = "strict"
+    workers: int = 2
+    deadline_seconds: float = 3.0
+    memory_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        if self.tolerance not in ("strict", "lenient"):
+            raise ValueError(f'Grader: tolerance is {self.tolerance!r}, expected "strict" or "lenient".')
+        if self.workers < 1 or self.deadline_seconds <= 0:
+            raise ValueError(
+                f"Grader: workers is {self.workers} and deadline_seconds {self.deadline_seconds}, expected at least "
+                "one worker and a deadline above zero."
+            )
 
     def grade(
         self,
         completion: str,
-        gold: str | float | Iterable[str],
+        gold: Gold | None,
         *,
         choices: Mapping[str, str] | None = None,
         question: str | None = None,
+        id: Hashable = None,
     ) -> Verdict:
         """Grade one completion.
 
         Args:
-            completion: the text of the model's answer.
-            gold: the right answer, or several of which any one is right.
-            choices: letter → text; whichever of the two is the gold, both are accepted.
-            question: the question; exact matching does not need it.
+            completion: what the model wrote; its answer is read off it.
+            gold: the right answer, or several of which any one is right. A string such as "2, 3" means all of them.
+            choices: label → text of a multiple-choice question.
+            question: a unit or a percentage it asks for decides about numbers written without.
+            id: names the row in the warning about a gold that cannot be used.
         """
-        golds = _accepted([gold] if isinstance(gold, str | int | float) else gold or [], choices or {})
+        item = {"completion": completion, "gold": gold, "choices": choices, "question": question, "id": id}
+        return self.grade_batch([item])[0]
+
+    def grade_batch(self, items: Iterable[Mapping[str, Any]]) -> list[Verdict]:
+        """Grade many; each item holds the arguments of `grade` by name. What needs algebra is shared out to workers."""
+        verdicts: list[Verdict | Question] = [self._open(**item) for item in items]
+        return self._settle(verdicts)
+
+    def equivalent(self, first: str, second: str) -> bool:
+        """Whether two answers say the same, neither being the gold: it does not matter which comes first."""
+        pairs = [(first, second), (second, first)]
+        return any(verdict.correct for verdict in self._settle([self._question(a, (b,)) for a, b in pairs]))
+
+    def _open(
+        self,
+        completion: str,
+        gold: Gold | None,
+        choices: Mapping[str, str | None] | None = None,
+        question: str | None = None,
+        id: Hashable = None,
+    ) -> Verdict | Question:
+        """The verdict where there is no question left to decide."""
+        # rows of a dataset with different choices have all letters, with None for those that are not theirs
+        known = {str(label).upper(): str(text) for label, text in (choices or {}).items() if text is not None}
+        golds, problem = _usable(gold, known)
         if not golds:
-            return Verdict(None, None, "the gold answer is empty")
+            _report(gold, id, problem)
+            return Verdict(None, None, f"the gold answer cannot be used: {problem}")
         extracted = extract_answer(completion)
         if extracted is None:
             return Verdict(False, None, "no answer found")
-        if any(_same(extracted, text) for text in golds):
-            return Verdict(True, extracted, "matches the gold answer")
-        return Verdict(False, extracted, f"differs from the gold answer {golds[0]!r}")
+        return self._question(extracted, golds, known, question)
 
-    def grade_batch(self, items: Iterable[Mapping[str, Any]]) -> list[Verdict]:
-        """Grade many; each item holds the arguments of `grade` by name."""
-        return [self.grade(**item) for item in items]
+    def _question(
+        self, answer: str, golds: tuple[str, ...], choices: Mapping[str, str] | None = None, question: str | None = None
+    ) -> Question:
+        return Question(answer, golds, tuple((choices or {}).items()), question, self.tolerance == "lenient")
+
+    def _settle(self, opened: Sequence[Verdict | Question]) -> list[Verdict]:
+        """Decide what is open: from the cache, here, or in the workers, each question once."""
+        decided: dict[Hashable, Verdict] = {}
+        waiting: list[Question] = []
+        for question in dict.fromkeys(entry for entry in opened if isinstance(entry, Question)):
+            verdict = _cache.get(question) or _decide_here(question)
+            if verdict is None:
+                waiting.append(question)
+            else:
+                decided[question] = verdict
+        if waiting:
+            workers = _shared_workers(self.workers, self.deadline_seconds, self.memory_bytes)
+            outcomes = workers.decide([question.arguments() for question in waiting])
+            for question, outcome in zip(waiting, outcomes, strict=True):
+                decided[question] = _verdict(question, outcome)
+        if len(_cache) + len(decided) > CACHE_SIZE:
+            _cache.clear()
+        _cache.update(decided)
+        return [decided[entry] if isinstance(entry, Question) else entry for entry in opened]
+
+
+def equivalent(first: str, second: str) -> bool:
+    """Whether two answers say the same: `equivalent("1/2", "0.5")`. See `Grader.equivalent`."""
+    return Grader().equivalent(first, second)
+
+
+@cache
+def _shared_workers(count: int, deadline_seconds: float, memory_bytes: int) -> Workers:
+    return Workers(count, deadline_seconds=deadline_seconds, memory_bytes=memory_bytes)
+
+
+def _usable(gold: Gold | None, choices: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
+    """The golds that can be used, and why the last one of the others cannot."""
+    given = list(gold) if isinstance(gold, list | tuple | set) else [gold]
+    usable, problem = [], "it is empty"
+    for one in given:
+        text = read_gold(one) if isinstance(one, str) else one
+        found = "it is empty" if text is None else gold_problem(text, choices)
+        if found is None:
+            usable.append(str(text))
+        else:
+            problem = found
+    return tuple(usable), problem
+
+
+def _report(gold: Any, id: Hashable, problem: str) -> None:
+    """Warn about an unusable gold, once a row."""
+    row = repr(gold)[:80] if id is None else id
+    if row not in _reported:
+        _reported.add(row)
+        where = "a row without id" if id is None else f"row {id}"
+        logger.warning(
+            "The gold answer %.80r of %s cannot be used: %s. Its answers get no verdict and train nothing; mend or drop "
+            "the row.",
+            gold,
+            where,
+            problem,
+        )
+
+
+def _decide_here(question: Question) -> Verdict | None:
+    if question.answer in question.golds:
+        return Verdict(True, question.answer, "equals the gold answer as written")
+    try:
+        correct = decide(**question.arguments())
+    except NeedsAlgebra:
+        return None
+    except Refused as error:
+        return Verdict(False, question.answer, f"refused: {error}", "size")
+    return Verdict(correct, question.answer, _reason(question, correct))
+
+
+def _verdict(question: Question, outcome: Outcome) -> Verdict:
+    if outcome.correct is not None:
+        return Verdict(outcome.correct, question.answer, _reason(question, outcome.correct), "algebra")
+    reason = {"timeout": "not decided within the time limit", "memory": "not decided within the memory limit"}
+    return Verdict(False, question.answer, reason.get(outcome.status, outcome.detail), outcome.status)
+
+
+def _reason(question: Question, correct: bool) -> str:
+    gold = " or ".join(question.golds)
+    return f"{'equals' if correct else 'differs from'} the gold answer {gold[:80]!r}"

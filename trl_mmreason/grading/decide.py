@@ -1,0 +1,117 @@
+"""The rules put together: is this answer one of the golds?
+
+The caller runs `decide` without computer algebra first; what raises `NeedsAlgebra` is decided by the same function in a
+worker process.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from .choices import chosen, implied_choices
+from .equivalence import Algebra, same_answer
+from .evaluation import value_of
+from .notation import NeedsAlgebra, Refused, Undefined, Unreadable, normalise
+
+
+def decide(
+    answer: str,
+    golds: Sequence[str],
+    *,
+    choices: Mapping[str, str] | None = None,
+    question: str | None = None,
+    lenient: bool = False,
+    algebra: Algebra | None = None,
+) -> bool:
+    """Whether `answer` equals one of `golds`.
+
+    Args:
+        answer: as `extract_answer` gives it.
+        golds: usable golds (`gold_problem` is None), as `read_gold` gives them.
+        choices: label, in upper case, → text.
+        question: it may name a unit, or speak of percent.
+        lenient: tolerance of 1 % where a gold is no whole number.
+        algebra: see `equivalence.Terms`.
+
+    Raises:
+        NeedsAlgebra: without `algebra`, where only it can decide.
+        Refused: the answer is too large to compare.
+    """
+    undecided: NeedsAlgebra | None = None
+    for gold in golds:
+        try:
+            if _matches(answer, gold, choices or {}, question, lenient, algebra):
+                return True
+        except NeedsAlgebra as error:
+            undecided = error
+    if undecided:
+        raise undecided
+    return False
+
+
+def _matches(
+    answer: str,
+    gold: str,
+    choices: Mapping[str, str],
+    question: str | None,
+    lenient: bool,
+    algebra: Algebra | None,
+) -> bool:
+    same = partial(same_answer, question=question, algebra=algebra)  # a choice is met exactly
+    known = choices or implied_choices(gold)
+    if known and (wanted := chosen(gold, known, same)):
+        named = chosen(answer, known, same)
+        if named is not None:
+            return named == wanted
+        if choices:
+            return False
+    elif choices and (named := chosen(answer, choices, same)) and len(named) == 1:
+        return same(choices[next(iter(named))], gold)
+    return same(answer, gold, lenient=lenient)
+
+
+_NOT_GIVEN = frozenset(("nan", "null", "n/a", "na", "?", "??", "???"))
+_EMPTY_ARGUMENT = re.compile(
+    r"\\(?:frac|sqrt)\s*(?:\[[^\[\]]*\]\s*)?(?:\{\s*\}|$|[,;)}])|\\frac\s*\{[^{}]*\}\s*(?:\{\s*\}|$|[,;)}])"
+)
+_DANGLING = re.compile(r".*[\w)}][+\-*/^=<>]", re.DOTALL)
+
+
+def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str | None:
+    """Why this gold answer cannot be used, or None if it can. It depends on the gold alone, never on an answer."""
+    if isinstance(gold, float) and math.isnan(gold):
+        return "it is not a number"
+    if not isinstance(gold, str | int | float):
+        return f"it is a {type(gold).__name__}, expected a string or a list of strings"
+    text = str(gold).strip()
+    if not text or text.lower() in _NOT_GIVEN:
+        return "it is empty" if not text else f"it is {text!r}"
+    if not _braces_close(text):
+        return "its braces are not balanced"
+    try:
+        canonical = normalise(text)
+        if not any(character.isalnum() or character in "<>=∞∅+-*/" for character in canonical):
+            return "there is nothing in it but punctuation"
+        if _EMPTY_ARGUMENT.search(canonical) or _DANGLING.fullmatch(canonical):
+            return "it is not complete"
+        value_of(canonical)
+    except (Undefined, Refused) as error:
+        return str(error)
+    except (Unreadable, NeedsAlgebra):
+        pass  # words, lists, equations and whatever else has no single value
+    letter = re.fullmatch(r"\(?([A-Z])\)?\.?", text)
+    if choices and letter and letter[1] not in choices and text not in choices.values():
+        return f"the choices are {', '.join(choices)}"
+    return None
+
+
+def _braces_close(text: str) -> bool:
+    depth = 0
+    for match in re.finditer(r"\\.|[{}]", text, re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(match.group(), 0)
+        if depth < 0:
+            return False
+    return depth == 0

@@ -1,0 +1,162 @@
+"""Answers without a box: declared in words ("the answer is 4", `#### 4`, 答案是), or a line that is nothing but one."""
+
+from __future__ import annotations
+
+import re
+
+_LONGEST_BARE = 100
+
+# White space between words is bounded, and so is what stands between "answer to" and "is": a match costs a constant.
+_WORDING = r"(?:final|correct|right|best)\s{1,3}"
+_NAME = (
+    rf"(?:\bthe\s{{1,3}})?\b(?:(?:{_WORDING})?(?<!\bto\s)answers?(?:\s{{1,3}}(?:choice|option))?"
+    rf"|{_WORDING}(?:option|choice))\b"
+)
+_IS = r"\s{1,3}(?:is|are|(?:would|should|must|will)\s{1,3}be)\b(?:\s{1,3}(?:therefore|thus|hence|simply)\b)?"
+_COLON = r"[*_`\"]{0,4}\s{0,3}[:：=]"
+_CHINESE_NAME = r"(?:最终|正确|标准)?的?答案|正确的?选项"
+_CHINESE_IS = r"[*_】\]]{0,4}\s{0,3}(?:应该?|就)?(?:[是为為]|等于|[:：=])|】"
+_DECLARATION = re.compile(
+    # Every wording begins with one of these characters; looking for them first makes the scan three times as fast.
+    r"(?=[#*_>TAFCRB最正标的答故应應选選])(?:"
+    rf"(?P<heading>^[ \t#*_>]{{0,12}}(?:(?:{_WORDING})?answer|(?:最终|正确)?答案)[ \t*_]{{0,8}}$)"
+    r"|(?P<hashes>(?<!\S)\#{4}(?!\#))"
+    rf"|{_NAME}(?:{_COLON}|(?:\s{{1,3}}(?:to|for)\s[^.\n:：]{{1,80}}?)?{_IS})"
+    rf"|(?:{_CHINESE_NAME})(?:{_CHINESE_IS})"
+    r"|(?<!不)[故应應][选選][择擇]?"
+    # Without such a word before it, "choose" declares only if a letter follows and nothing says "do not".
+    r"|(?<!不)(?<!不[能应该会])[选選][择擇]?[\s:：]{0,4}(?=[(（【]?\s?[A-ZＡ-Ｚ]))",
+    re.I | re.M,
+)
+_WORD = re.compile(r"[^\W\d_]{2}")
+_LEADING = " \t\r\n:：=>"
+_TRAILING = " \t\r\n,;:，；、："
+
+# A full stop ends a sentence if white space follows, unless it belongs to one of a few abbreviations.
+_SENTENCE_END = re.compile(
+    r"\n|。|．(?!\d)"
+    r"|(?<!\bsq)(?<!\bcu)(?<!\bst)(?<!\bdr)(?<!\bmr)(?<!\bmrs)(?<!\bapprox)\.(?=[*_\"'”)\]$]{0,4}(?:\s|\Z))",
+    re.I,
+)
+# After "yes" and "no" the reason stays: it may belong to a choice's text, and comparing cuts it where it does not.
+_REASON = re.compile(
+    r"(?<!\byes)(?<!\bno)(?<!\byes,)(?<!\bno,)(?:(?:[,;，；(]\s{0,3}|\s)(?:because|since)\b|[,;，；(]\s{0,3}(?:as|so|which|where)\b)"
+    r"|(?<!是)(?<!否)[,;，；(（]?\s?(?:因为|由于|所以|因此)",
+    re.I,
+)
+_LETTER = re.compile(r"[A-ZＡ-Ｚ]", re.I)
+_LABEL = re.compile(r"[(（][A-ZＡ-Ｚ][)）]|[A-ZＡ-Ｚ][.:)．：、）]", re.I)
+
+# What makes a line a sentence and no answer: a pronoun as its subject, or one of the verbs that reasoning is told with.
+_SENTENCE = re.compile(
+    r"\b(?:I|we|it|he|she|they|there|let|is|are|was|were|am|has|have|had|do|does|did|will|would|can|could|should|may|might|must"
+    r"|makes?|gives?|gave|equals?|gets?|got|thinks?|guess|believe|sees?|counts?|looks?|seems?|means?|finds?|needs?|knows?|so"
+    r"|therefore|because)\b|\?|？|我|认为|觉得|等于|应该|可能|所以|因此|因为|得到|得出|共有|.是",
+    re.I,
+)
+_YES_OR_NO = re.compile(r"(?:yes|no|是的?|不是|否|对|不对)(?=[,.;:!，。；：！\s]|\Z)", re.I)
+
+_BOLD = re.compile(r"(?<![\w)\]}])\*\*([^*]+)\*\*(?![\w(])")  # not the powers of 2**3 + 4**5
+_MATH = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
+_QUOTES = (("*", "*"), ("`", "`"), ('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("「", "」"))
+_MOST_LAYERS = 4
+
+
+def declared_answer(text: str) -> str | None:
+    """What the last declaration says, to the end of its sentence and without its reasons; `None` if there is none."""
+    end = len(text)
+    for mark in reversed(list(_DECLARATION.finditer(text))):
+        region, text_follows = text[mark.end() : end], end < len(text)
+        end = mark.start()  # no declaration reaches into the next one, so the regions are disjoint
+        if mark["hashes"] and _is_heading(region, text_follows):
+            continue
+        answer = _first_statement(region)
+        if answer:
+            return answer
+    return None
+
+
+def bare_answer(text: str) -> str | None:
+    """The whole text, if it is one short line that is an answer and no sentence; a reason may follow a yes or no."""
+    text = text.strip()
+    if len(text) > _LONGEST_BARE or "\n" in text:
+        return None
+    answer = without_dressing(text)
+    if answer.endswith((":", "：")) or not _is_bare(answer):
+        return None
+    return answer or None
+
+
+def without_dressing(text: str) -> str:
+    """The text without bold, enclosing mathematics delimiters, quotation marks or code marks, and a final full stop."""
+    text = _BOLD.sub(r"\1", text)
+    for _ in range(_MOST_LAYERS):
+        before = text
+        text = text.strip().removeprefix("**").removesuffix("**")
+        if text.endswith((".", "。", "．")) and not text.endswith(".."):
+            text = text[:-1]
+        text = _without_pair(text.strip(), _MATH + _QUOTES)
+        if text == before:
+            break
+    return text
+
+
+def without_math_delimiters(text: str) -> str:
+    r"""The text without white space around it and without an enclosing `$…$`, `$$…$$`, `\(…\)` or `\[…\]`."""
+    return _without_pair(text.strip(), _MATH)
+
+
+def _without_pair(text: str, pairs: tuple[tuple[str, str], ...]) -> str:
+    for opening, closing in pairs:
+        if text.startswith(opening) and text.endswith(closing):
+            inner = text[len(opening) : len(text) - len(closing)]
+            # "$3$ and $4$" is not one pair around all of it.
+            if inner and opening not in inner and closing not in inner:
+                return inner.strip()
+    return text
+
+
+def _is_heading(region: str, text_follows: bool) -> bool:
+    """`#### Check` with text under it is a heading; `#### 4` is an answer wherever it stands."""
+    line, _, below = region.strip(" \t").partition("\n")
+    return bool(_WORD.search(line)) and (text_follows or bool(below.strip()))
+
+
+def _first_statement(region: str) -> str:
+    """The answer at the start of the text that follows a declaration; empty if there is none."""
+    region = region.lstrip(_LEADING)
+    if not region:
+        return ""
+    region = _BOLD.sub(r"\1", region).removeprefix("**").lstrip(_LEADING)
+    math_end = _math_end(region)
+    end = _end(_SENTENCE_END, region, math_end)
+    statement = region[: min(end, _end(_REASON, region, math_end))].rstrip(_TRAILING)
+    if math_end and not _is_bare(statement[math_end:]):
+        statement = statement[:math_end]
+    answer = without_dressing(statement)
+    # "C. 24 cm": the full stop after a letter ends no sentence if what follows it on the line is the choice's text.
+    rest = region[end:].partition("\n")[0] if _LETTER.fullmatch(answer) and region[end : end + 1] == "." else ""
+    text = without_dressing(rest[1:])
+    return f"{answer}. {text}" if text and len(text) <= _LONGEST_BARE and _is_bare(text) else answer
+
+
+def _math_end(region: str) -> int:
+    """Where the mathematics at the start of the text ends; 0 if it does not start so. A `$` may also be a price."""
+    for opening, closing in _MATH:
+        if region.startswith(opening):
+            limit = _end(_SENTENCE_END, region, 1) if opening == "$" else len(region)
+            close = region.find(closing, len(opening), limit)
+            return close + len(closing) if close >= 0 else 0
+    return 0
+
+
+def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
+    found = pattern.search(text, start)
+    return found.start() if found else len(text)
+
+
+def _is_bare(text: str) -> bool:
+    """Whether a line is an answer: a choice with its text, a yes or no, or anything that is no sentence."""
+    if _LABEL.match(text) or _YES_OR_NO.match(text):
+        return True
+    return not _SENTENCE.search(text) and not _SENTENCE_END.search(text)

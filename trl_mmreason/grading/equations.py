@@ -1,0 +1,90 @@
+"""Answers with an equals sign, and ratios."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from .listings import Same
+from .notation import is_name, is_prose, split_top, squeezed
+
+_EQUALS = re.compile(r"\s*[=≈]\s*")
+Ratio = Callable[[str, str], float | None]
+
+
+class Equation(NamedTuple):
+    """`name = side = side …`; the name is empty where none of the outer sides is one."""
+
+    name: str
+    sides: list[str]
+
+    @property
+    def two_sided(self) -> bool:
+        return len(self.sides) + bool(self.name) == 2
+
+    def difference(self) -> str:
+        """Left minus right."""
+        left, right = [self.name, *self.sides] if self.name else self.sides
+        return f"({left})-({right})"
+
+
+def _equation(text: str) -> Equation | None:
+    sides = split_top(text, _EQUALS)
+    if len(sides) < 2 or not all(sides[1:]):
+        return None
+    if not sides[0]:  # `= 4`
+        return Equation("", sides[1:])
+    if is_name(sides[0]):
+        return Equation(squeezed(sides[0]), sides[1:])
+    if is_name(sides[-1]):
+        return Equation(squeezed(sides[-1]), sides[:-1])
+    return Equation("", sides)
+
+
+def compare(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
+    """`x = 4` is 4, either way round; equations are the same up to a factor; a chain `3 + 4 = 7` is 7 if it is true.
+
+    Args:
+        answer, gold: in canonical form.
+        same: compares the sides.
+        ratio: the constant factor between two expressions.
+
+    Returns:
+        None where neither is an equation.
+    """
+    left, right = _equation(answer), _equation(gold)
+    if left is None and right is None:
+        return None
+    if left and right and not (left.name and left.name == right.name):
+        if left.two_sided and right.two_sided:
+            return ratio(left.difference(), right.difference()) is not None
+        if left.name and right.name:
+            return False
+    values = []
+    for equation, text in ((left, answer), (right, gold)):
+        sides = equation.sides if equation else [text]
+        if not all(same(side, sides[-1]) for side in sides[:-1]):
+            return False
+        values.append(sides[-1])
+    return same(*values)
+
+
+_CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
+
+
+def compare_ratios(answer: str, gold: str, same: Same) -> bool | None:
+    """2:3 is 4:6 and 2/3; times of day are only themselves."""
+    if ":" not in answer + gold or is_prose(answer) or is_prose(gold):
+        return None
+    clocks = [_CLOCK.fullmatch(text) is not None for text in (answer, gold)]
+    if all(clocks):
+        return answer.lstrip("0") == gold.lstrip("0")
+    left, right = (text.split(":") for text in (answer, gold))
+    if len(left) == len(right):
+        products = ((f"({a})*({right[0]})", f"({g})*({left[0]})") for a, g in zip(left, right, strict=True))
+        return all(same(a, g) for a, g in products)
+    if clocks[1] or {len(left), len(right)} != {1, 2}:
+        return False
+    quotients = [f"({one[0]})/({one[1]})" if len(one) == 2 else one[0] for one in (left, right)]
+    return same(*quotients)

@@ -1,0 +1,211 @@
+"""Do two answers say the same? Takes answers apart (lists, tuples, intervals, equations, units) down to expressions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from . import equations, evaluation, listings, regions
+from .notation import NeedsAlgebra, Unreadable, bracketed, is_prose, normalise, squeezed, words
+from .units import PERCENT, PLAIN, Unit, asked_unit, speaks_of_percent, split_unit
+
+
+class Algebra(Protocol):
+    """Computer algebra; `algebra.py` is it, in worker processes."""
+
+    def equal(self, answer: str, gold: str, *, relative_tolerance: float) -> bool: ...
+
+    def ratio(self, answer: str, gold: str) -> float | None: ...
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What two answers are compared under.
+
+    Attributes:
+        lenient: 1 % instead of 1e-6, where the gold is no whole number.
+        unit: the unit that the question asks for.
+        percent: the gold or the question speaks of percent.
+        algebra: decides what plain evaluation cannot; without it that raises `NeedsAlgebra`.
+    """
+
+    lenient: bool = False
+    unit: Unit | None = None
+    percent: bool = False
+    algebra: Algebra | None = None
+
+
+def same_answer(
+    answer: str, gold: str, *, question: str | None = None, lenient: bool = False, algebra: Algebra | None = None
+) -> bool:
+    """Whether `answer` equals `gold`, both as written by people or models.
+
+    Raises:
+        NeedsAlgebra: without `algebra`, where only it can decide.
+        Refused: one of them is too large to compare.
+    """
+    if words(answer) == words(gold) and is_prose(answer) and is_prose(gold):
+        return True
+    left, right = normalise(answer), normalise(gold)
+    percent = speaks_of_percent(gold) or speaks_of_percent(question)
+    return _same(left, right, Terms(lenient, asked_unit(question), percent, algebra))
+
+
+def _same(answer: str, gold: str, terms: Terms) -> bool:
+    answer, gold = _undressed(answer), _undressed(gold)
+    if squeezed(answer) == squeezed(gold):
+        return bool(gold)
+    if claim := _CLAIM.match(gold):
+        said = _CLAIM.match(answer)
+        return said is not None and said.group(1).lower() == claim.group(1).lower()
+    if is_prose(answer) and is_prose(gold) and words(answer) == words(gold):
+        return True
+    same, ratio = partial(_same, terms=terms), partial(_ratio, terms=terms)
+    for verdict in (
+        # lazily: the first that knows what kind of answer this is decides
+        lambda: regions.compare(answer, gold, same, ratio),
+        lambda: listings.compare_matrices(answer, gold, same),
+        lambda: listings.compare(answer, gold, same),
+        lambda: equations.compare(answer, gold, same, ratio),
+        lambda: equations.compare_ratios(answer, gold, same),
+    ):
+        if (known := verdict()) is not None:
+            return known
+    return _quantities(answer, gold, terms)
+
+
+# ------------------------------------------------------------------------------------------------------------ dressing
+_HEDGE = re.compile(r"^(?:≈|about |approximately |approx\.? |around |roughly |大约|约为?)\s*", re.IGNORECASE)
+# A leading yes or no; what follows it is its reason.
+_CLAIM = re.compile(
+    r"(yes|no|true|false|是的?|不是|否|对|不对|正确|错误?)(?=$|\s*[,.;:]|\s+(?:because|since|as|it|they|this|that|there)\b)",
+    re.IGNORECASE,
+)
+
+
+def _undressed(text: str) -> str:
+    """Without hedges, a final full stop and brackets around one thing."""
+    text = _HEDGE.sub("", text).strip().strip("\"'").strip()
+    if text.endswith(".") and not text.endswith("..."):
+        text = text[:-1].rstrip()
+    text = text.rstrip(",;:").rstrip()
+    inner = bracketed(text)
+    if (
+        inner
+        and inner[0] in "({"
+        and inner[1]
+        and inner[2] in ")}"
+        and len(listings.entries(inner[1], bare=False)) == 1
+    ):
+        return _undressed(inner[1])
+    return text
+
+
+# ---------------------------------------------------------------------------------------------- quantities, expressions
+def _quantities(answer: str, gold: str, terms: Terms) -> bool:
+    (value, unit), (target, gold_unit) = _quantity(answer), _quantity(gold)
+    if unit == gold_unit == PLAIN:
+        return _values(answer, gold, terms)
+    if PERCENT in (unit, gold_unit):
+        return _percents(value, unit, target, gold_unit, terms)
+    if unit.noun or gold_unit.noun:
+        counted = not (unit.noun and gold_unit.noun) or _same_noun(unit.noun, gold_unit.noun)
+        return counted and not (unit.dimensions or gold_unit.dimensions) and _values(value, target, terms)
+    if terms.unit and terms.unit.dimensions:
+        unit, gold_unit = (u if u.dimensions else terms.unit for u in (unit, gold_unit))
+    dimensions = {unit.dimensions, gold_unit.dimensions}
+    if () in dimensions or dimensions == {(("degree", 1),), (("K", 1),)}:
+        return _values(value, target, terms)
+    return len(dimensions) == 1 and _values(value, target, terms, unit, gold_unit)
+
+
+def _quantity(text: str) -> tuple[str, Unit]:
+    return split_unit(text) or (text, PLAIN)
+
+
+def _percents(value: str, unit: Unit, target: str, gold_unit: Unit, terms: Terms) -> bool:
+    if (unit if gold_unit == PERCENT else gold_unit) not in (PERCENT, PLAIN):
+        return False
+    if _values(value, target, terms, unit, gold_unit):
+        return True
+    return unit != gold_unit and terms.percent and _values(value, target, terms)
+
+
+def _same_noun(left: str, right: str) -> bool:
+    """`apple` and `red apple`; Chinese counters are written without a space."""
+    short, long = sorted((left, right), key=len)
+    return (
+        short == long
+        or long.endswith(f" {short}")
+        or (not short.isascii() and (long.startswith(short) or long.endswith(short)))
+    )
+
+
+def _values(answer: str, gold: str, terms: Terms, unit: Unit = PLAIN, gold_unit: Unit = PLAIN) -> bool:
+    """Two expressions: by evaluation, by algebra, or as words where they are not mathematics."""
+    scales = {"answer_unit": (unit.factor, unit.offset), "gold_unit": (gold_unit.factor, gold_unit.offset)}
+    try:
+        return evaluation.equal(_digits(answer), _digits(gold), lenient=terms.lenient, **scales)
+    except Unreadable:
+        return (
+            bool(words(gold)) and is_prose(answer) == is_prose(gold) and is_prose(gold) and words(answer) == words(gold)
+        )
+    except NeedsAlgebra:
+        if terms.algebra is None:
+            raise
+    try:
+        left, right = (_in_base_units(to_latex(text), u) for text, u in ((answer, unit), (gold, gold_unit)))
+        return terms.algebra.equal(left, right, relative_tolerance=1e-2 if terms.lenient else 1e-6)
+    except Unreadable:
+        return False
+
+
+def _ratio(answer: str, gold: str, terms: Terms) -> float | None:
+    try:
+        return evaluation.ratio(answer, gold)
+    except Unreadable:
+        return None
+    except NeedsAlgebra:
+        if terms.algebra is None:
+            raise
+    try:
+        return terms.algebra.ratio(to_latex(answer), to_latex(gold))
+    except Unreadable:
+        return None
+
+
+_NUMBER_WORDS = (
+    {
+        word: str(value)
+        for value, word in enumerate(
+            (
+                "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
+                "fifteen sixteen seventeen eighteen nineteen twenty"
+            ).split()
+        )
+    }
+    | dict(zip("零一二三四五六七八九十", map(str, range(11)), strict=True))
+    | {"两": "2"}
+)
+
+
+def _digits(text: str) -> str:
+    return _NUMBER_WORDS.get(text.lower(), text)
+
+
+def _in_base_units(latex: str, unit: Unit) -> str:
+    if unit.factor == 1 and not unit.offset:
+        return latex
+    factor, offset = (f"\\frac{{{part.numerator}}}{{{part.denominator}}}" for part in (unit.factor, unit.offset))
+    return f"({latex}) \\cdot {factor} + {offset}"
+
+
+_TO_LATEX = {"π": "\\pi ", "∞": "\\infty ", "*": "\\cdot ", "°": "^{\\circ}", "∈": "\\in ", "±": "\\pm "}
+
+
+def to_latex(text: str) -> str:
+    """LaTeX for the parser of computer algebra."""
+    text = re.sub(r"\^(\d{2,})", r"^{\1}", re.sub(r"(?<=\d),(?=\d{3})", "", text))
+    return "".join(_TO_LATEX.get(character, character) for character in text)

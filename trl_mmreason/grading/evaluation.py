@@ -1,0 +1,269 @@
+"""The value of an expression, and whether two expressions have the same value."""
+
+from __future__ import annotations
+
+import cmath
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from random import Random
+
+from .expressions import Expression, Node, read
+from .notation import NeedsAlgebra, Refused, Undefined, Unreadable
+
+Number = Fraction | float | complex
+
+MAX_BITS = 4096  # of a numerator or denominator
+MAX_FACTORIAL = 300
+POINTS = 6
+MIN_POINTS = 3
+STRICT = Fraction(1, 10**6)
+LENIENT = Fraction(1, 100)
+_NEGLIGIBLE = 1e-9  # below this, a sum in floating point may be zero or not
+
+
+def equal(
+    answer: str,
+    gold: str,
+    *,
+    lenient: bool = False,
+    answer_unit: tuple[Fraction, Fraction] = (Fraction(1), Fraction(0)),
+    gold_unit: tuple[Fraction, Fraction] = (Fraction(1), Fraction(0)),
+) -> bool:
+    """Whether two expressions are equal: as numbers within the tolerance, with variables for all their values.
+
+    Whole numbers must agree exactly; otherwise |answer − gold| ≤ 1e-6·|gold|, or 1e-2·|gold| when `lenient` and the
+    gold is no whole number.
+
+    Args:
+        answer, gold: in canonical form.
+        answer_unit, gold_unit: (factor, offset) that bring each to common units.
+
+    Raises:
+        Unreadable, Refused: see `read`; also for an undefined value such as 1/0.
+        NeedsAlgebra: floating point cannot tell.
+    """
+    left, right = read(answer), read(gold)
+    if not left.symbols and not right.symbols:
+        value, target = (
+            value_of(text) * unit[0] + unit[1] for text, unit in ((answer, answer_unit), (gold, gold_unit))
+        )
+        whole = isinstance(target, Fraction) and target.denominator == 1 and not right.decimal
+        return _close(value, target, LENIENT if lenient and not whole else STRICT)
+    if left.symbols != right.symbols and left.symbols and right.symbols and left.symbols.isdisjoint(right.symbols):
+        return False
+    pairs = _values(left, right)
+    if answer_unit != gold_unit:
+        pairs = [(a * answer_unit[0] + answer_unit[1], g * gold_unit[0] + gold_unit[1]) for a, g in pairs]
+    return all(_close(a, g, STRICT) for a, g in pairs)
+
+
+def ratio(answer: str, gold: str) -> float | None:
+    """The constant c ≠ 0 with answer = c · gold for all values of the variables, if there is one."""
+    pairs = _values(read(answer), read(gold))
+    if any(a == 0 or g == 0 for a, g in pairs):
+        return None
+    factors = [a / g for a, g in pairs]
+    if not all(_close(factor, factors[0], STRICT) for factor in factors) or isinstance(factors[0], complex):
+        return None
+    return float(factors[0])
+
+
+def value_of(text: str) -> Number:
+    """The value of an expression without variables; raises `Unreadable` where it has none."""
+    expression = read(text)
+    if expression.symbols:
+        raise Unreadable(f"{sorted(expression.symbols)} have no value")
+    return _value(expression.node)
+
+
+def _value(node: Node) -> Number:
+    try:
+        value = evaluate(node, {})
+    except Refused:
+        raise
+    except (ZeroDivisionError, ValueError) as error:
+        raise Undefined("its value is undefined") from error
+    except OverflowError as error:
+        raise NeedsAlgebra("too large for floating point") from error
+    if value != value:
+        raise Undefined("its value is undefined")
+    return value
+
+
+def _close(value: Number, target: Number, tolerance: Fraction) -> bool:
+    if isinstance(value, Fraction) and isinstance(target, Fraction):
+        if value.denominator == target.denominator == 1:
+            return value == target
+        return abs(value - target) <= tolerance * abs(target)
+    if value == target:
+        return True
+    try:
+        size, target_size = abs(complex(value)), abs(complex(target))
+    except OverflowError:  # one is a whole number beyond floating point, the other is not
+        return False
+    if math.isinf(size) or math.isinf(target_size):
+        return False
+    if min(size, target_size) < _NEGLIGIBLE and max(size, target_size) < _NEGLIGIBLE:
+        raise NeedsAlgebra("close to zero")
+    return abs(complex(value) - complex(target)) <= tolerance * target_size
+
+
+def _values(left: Expression, right: Expression) -> list[tuple[Number, Number]]:
+    """Values of both at the same points, where both are defined; real unless the imaginary unit is in them."""
+    names = sorted(left.symbols | right.symbols)
+    pairs = []
+    for index in range(2 * POINTS):
+        point: dict[str, Fraction] = {}
+        for name in names:
+            # the same on every process; more positive points than negative ones
+            random = Random(f"{name} {index}")
+            point[name] = Fraction(random.randint(3, 97), random.randint(5, 29)) * (-1 if index % 3 == 2 else 1)
+        try:
+            pair = _at(left, right, point)
+        except OverflowError as error:
+            raise Refused("its values are too large") from error
+        except Refused:
+            raise
+        except (ZeroDivisionError, ValueError):
+            continue
+        if left.imaginary or right.imaginary or not any(isinstance(v, complex) or v != v for v in pair):
+            pairs.append(pair)
+        if len(pairs) == POINTS:
+            break
+    if len(pairs) < MIN_POINTS:
+        raise NeedsAlgebra("it is undefined at most points")
+    return pairs
+
+
+def _at(left: Expression, right: Expression, point: Mapping[str, Fraction]) -> tuple[Number, Number]:
+    try:
+        return evaluate(left.node, point), evaluate(right.node, point)
+    except Refused:  # an exact value would have too many digits
+        rough = {name: float(value) for name, value in point.items()}
+        return evaluate(left.node, rough), evaluate(right.node, rough)
+
+
+def evaluate(node: Node, point: Mapping[str, Number]) -> Number:
+    """The value of `node` with the variables of `point`.
+
+    Raises:
+        ZeroDivisionError, ValueError, OverflowError: it is undefined there, or beyond floating point.
+        Refused: a power or a factorial is too large.
+    """
+    kind = node[0]
+    if kind == "number":
+        return node[1]
+    if kind == "symbol":
+        return point[node[1]]
+    if kind in _CONSTANTS:
+        return _CONSTANTS[kind]
+    if kind == "sum":
+        total: Number = Fraction(0)
+        for term in node[1]:
+            total = _bounded(total + evaluate(term, point))
+        return total
+    if kind == "product":
+        total = Fraction(1)
+        for factor in node[1]:
+            total = _bounded(total * evaluate(factor, point))
+        return total
+    values = [evaluate(part, point) for part in node[1:]]
+    return _bounded(_OPERATIONS[kind](*values))
+
+
+def _bounded(value: Number) -> Number:
+    if isinstance(value, Fraction) and max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        raise Refused("a number of more than a thousand digits")
+    return value
+
+
+def _power(base: Number, exponent: Number) -> Number:
+    if isinstance(exponent, Fraction) and exponent.denominator == 1:
+        if isinstance(base, Fraction):
+            bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+            if abs(exponent) * bits > MAX_BITS and abs(base) != 1:
+                raise Refused("a power of more than a thousand digits")
+            return base ** int(exponent)
+        return base ** int(exponent)
+    if isinstance(exponent, Fraction) and isinstance(base, Fraction | float) and exponent.denominator % 2 and base < 0:
+        # odd roots of negative numbers are real
+        return _power(-_root(-base, Fraction(exponent.denominator)), Fraction(exponent.numerator))
+    if base == 0:
+        return Fraction(0) if not isinstance(exponent, complex) and exponent > 0 else 1 / Fraction(0)
+    return _real(complex(base) ** complex(exponent)) if isinstance(base, complex) else base**exponent
+
+
+def _root(base: Number, degree: Number) -> Number:
+    if not isinstance(degree, Fraction) or degree.denominator != 1 or degree <= 0:
+        return _power(base, 1 / degree)
+    index = int(degree)
+    if isinstance(base, Fraction):
+        if base < 0 and index % 2:
+            return -_root(-base, degree)
+        if base >= 0 and index <= 64:
+            upper, lower = _whole_root(base.numerator, index), _whole_root(base.denominator, index)
+            if upper is not None and lower is not None:
+                return Fraction(upper, lower)
+    if isinstance(base, float) and base < 0 and index % 2:
+        return -((-base) ** (1 / index))
+    if isinstance(base, complex) or base < 0:
+        return _real(complex(base) ** (1 / index))
+    return float(base) ** (1 / index)
+
+
+def _whole_root(number: int, index: int) -> int | None:
+    if index == 2:
+        root = math.isqrt(number)
+    elif number.bit_length() < 50:
+        root = round(number ** (1 / index))
+    else:
+        return None
+    return root if root**index == number else None
+
+
+def _real(value: complex) -> Number:
+    """Without the imaginary part that rounding left."""
+    return value.real if abs(value.imag) <= 1e-14 * abs(value.real) else value
+
+
+def _factorial(value: Number) -> Number:
+    if not isinstance(value, Fraction) or value.denominator != 1 or value < 0:
+        raise ValueError("factorial of what is no natural number")
+    if value > MAX_FACTORIAL:
+        raise Refused(f"the factorial of a number above {MAX_FACTORIAL}")
+    return Fraction(math.factorial(int(value)))
+
+
+def _log(value: Number, base: Number = Fraction(10)) -> Number:
+    if isinstance(value, complex) or isinstance(base, complex) or value <= 0 or base <= 0 or base == 1:
+        raise ValueError("logarithm of what is not positive")
+    if base == 10:
+        return math.log10(value)
+    return math.log(value) / math.log(base)
+
+
+def _elementary(name: str):
+    real, general = getattr(math, name), getattr(cmath, name)
+    return lambda value: general(value) if isinstance(value, complex) else real(value)
+
+
+_CONSTANTS: dict[str, Number] = {"pi": math.pi, "e": math.e, "i": 1j, "infinity": math.inf}
+_OPERATIONS = {
+    "minus": lambda value: -value,
+    "inverse": lambda value: 1 / value,
+    "power": _power,
+    "root": _root,
+    "percent": lambda value: value / 100,
+    "degrees": lambda value: value * math.pi / 180,
+    "factorial": _factorial,
+    "abs": abs,
+    "ln": lambda value: _log(value, math.e),
+    "log": _log,
+    "lg": _log,
+    **{name: _elementary(name) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp")},
+    **{f"{prefix}{name}": _elementary(f"a{name}") for prefix in ("a", "arc") for name in ("sin", "cos", "tan")},
+    "cot": lambda value: 1 / _elementary("tan")(value),
+    "sec": lambda value: 1 / _elementary("cos")(value),
+    "csc": lambda value: 1 / _elementary("sin")(value),
+}

@@ -1,0 +1,292 @@
+"""Reads an expression and evaluates it: exactly where numbers are rational, in floating point where they are not.
+
+A recursive descent over the canonical form of `notation.py`. It knows numbers, letters as variables, `+ - * / ^ !`,
+roots, absolute values, percent, degrees and the elementary functions; what else there is (sums, integrals, matrices …)
+is for computer algebra. Nothing grows without bound: text, nesting, powers and factorials are refused early, so that it
+may run in the caller's process on hostile text.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from .notation import MAX_DEPTH, NeedsAlgebra, Refused, Unreadable
+
+Node = tuple[Any, ...]
+"""("number", Fraction) | ("symbol", name) | ("sum" | "product", [nodes]) | (operation or function, node, …)."""
+
+THOUSANDS = r"\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?![\d])"
+_TOKEN = re.compile(
+    rf"(?P<number>(?:{THOUSANDS}|\d+)(?:\.\d*)?(?:[eE][+-]?\d+(?![\d.]))?|\.\d+)"
+    r"|(?P<command>\\[A-Za-z]+)|(?P<word>[^\W\d_]+)|(?P<symbol>\S)"
+)
+FUNCTIONS = frozenset(
+    ("sin cos tan cot sec csc arcsin arccos arctan asin acos atan sinh cosh tanh ln log lg exp sqrt cbrt abs").split()
+)
+_CONSTANTS = {"π": ("pi",), "pi": ("pi",), "e": ("e",), "i": ("i",), "∞": ("infinity",), "inf": ("infinity",)}
+_ENDS = frozenset("+-)]}|,=<>")
+_VOWELS = frozenset("aeiou")
+
+
+class Expression(NamedTuple):
+    """An expression that was read: whether a number in it is written with a decimal point, whether `i` is in it."""
+
+    node: Node
+    symbols: frozenset[str]
+    decimal: bool
+    imaginary: bool
+
+
+@lru_cache(maxsize=4096)
+def read(text: str) -> Expression:
+    """Read the canonical form of one expression.
+
+    Raises:
+        Unreadable: it is not one expression.
+        NeedsAlgebra: it holds what only computer algebra understands.
+        Refused: it is nested too deep, or its numbers are too large.
+    """
+    parser = _Parser(text)
+    node = parser.sum()
+    if parser.peek():
+        raise Unreadable(f"{parser.peek()!r} is out of place in {text[:40]!r}")
+    return Expression(node, frozenset(parser.symbols), "." in text, parser.imaginary)
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.tokens = [(match.lastgroup, match.group()) for match in _TOKEN.finditer(text)]
+        # `no` is a word, `2ab` a product
+        self.in_formula = re.search(r"[\d^_+\-*/\\]", text) is not None
+        self.position = 0
+        self.depth = 0
+        self.bars = 0
+        self.symbols: set[str] = set()
+        self.imaginary = False
+
+    def peek(self, offset: int = 0) -> str:
+        position = self.position + offset
+        return self.tokens[position][1] if position < len(self.tokens) else ""
+
+    def kind(self, offset: int = 0) -> str | None:
+        position = self.position + offset
+        return self.tokens[position][0] if position < len(self.tokens) else None
+
+    def take(self, expected: str | None = None) -> str:
+        token = self.peek()
+        if not token or (expected is not None and token != expected):
+            raise Unreadable(f"expected {expected or 'more'!r}, came {token or 'the end'!r}")
+        self.position += 1
+        return token
+
+    def sum(self) -> Node:
+        terms = [self.product()]
+        while self.peek() in ("+", "-"):
+            sign = self.take()
+            term = self.product()
+            terms.append(("minus", term) if sign == "-" else term)
+        return terms[0] if len(terms) == 1 else ("sum", terms)
+
+    def product(self) -> Node:
+        negative = False
+        while self.peek() in ("+", "-"):
+            negative ^= self.take() == "-"
+        factors = [self.power()]
+        while True:
+            token = self.peek()
+            if token in ("*", "/"):
+                self.take()
+                sign = self.peek() == "-" and bool(self.take())
+                factor = self.power()
+                factor = ("minus", factor) if sign else factor
+                factors.append(("inverse", factor) if token == "/" else factor)
+            elif not token or token in _ENDS and not (token == "|" and not self.bars):
+                break
+            elif self.kind() == "number" and self.kind(-1) == "number":
+                raise Unreadable("two numbers stand side by side")
+            else:
+                factors.append(self.power())
+        node = factors[0] if len(factors) == 1 else ("product", factors)
+        return ("minus", node) if negative else node
+
+    def power(self) -> Node:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Refused(f"nested deeper than {MAX_DEPTH} levels")
+        node = self.postfix(self.atom())
+        if self.peek() == "^":
+            self.take()
+            node = self.postfix(("power", node, self.exponent()))
+        self.depth -= 1
+        return node
+
+    def exponent(self) -> Node:
+        if self.peek() in ("+", "-"):
+            return ("minus", self.power()) if self.take() == "-" else self.power()
+        return self.power()
+
+    def postfix(self, node: Node) -> Node:
+        while self.peek() in ("!", "%", "°"):
+            node = ({"!": "factorial", "%": "percent", "°": "degrees"}[self.take()], node)
+        return node
+
+    def atom(self) -> Node:
+        kind, token = self.kind(), self.peek()
+        if kind == "number":
+            return self.number()
+        if kind == "command":
+            return self.command()
+        if kind == "word" or token == "∞":
+            return self.word()
+        if token in ("(", "[", "{"):
+            self.take()
+            bars, self.bars = self.bars, 0
+            node = self.sum()
+            self.bars = bars
+            self.take({"(": ")", "[": "]", "{": "}"}[token])
+            return node
+        if token == "|":
+            self.take()
+            self.bars += 1
+            node = self.sum()
+            self.take("|")
+            self.bars -= 1
+            return ("abs", node)
+        raise Unreadable(f"{token!r} is not mathematics" if token else "it ends too early")
+
+    def number(self) -> Node:
+        token = self.take()
+        value = _decimal(token)
+        if token.isdigit():
+            if self.peek() == "\\frac" and (part := self.plain_fraction(1)) is not None:
+                return ("number", value + part)
+            if self.kind() == "number" and self.peek(1) == "/" and self.kind(2) == "number":
+                upper, _, lower = self.take(), self.take(), self.take()
+                if not (upper.isdigit() and lower.isdigit() and int(lower)):
+                    raise Unreadable("two numbers stand side by side")
+                return ("number", value + Fraction(int(upper), int(lower)))
+        if "." in token and self.peek() in ("\\overline", "\\dot", "\\bar"):
+            self.take()
+            digits = self.take() if self.peek() != "{" else (self.take("{"), self.take(), self.take("}"))[1]
+            if not digits.isdigit():
+                raise Unreadable("only digits repeat")
+            places = len(token.partition(".")[2])
+            value += Fraction(int(digits), (10 ** len(digits) - 1) * 10**places)
+        return ("number", value)
+
+    def plain_fraction(self, ahead: int) -> Fraction | None:
+        r"""The value of `\frac{1}{2}` ahead when both are whole numbers, as in a mixed number; it is taken then."""
+        digits = self.peek(ahead)
+        if digits.isdigit() and len(digits) == 2 and digits[1] != "0":  # 3\frac12
+            self.position += ahead + 1
+            return Fraction(int(digits[0]), int(digits[1]))
+        shape = [self.peek(ahead + k) for k in range(6)]
+        if shape[::3] == ["{", "{"] and shape[2::3] == ["}", "}"] and shape[1].isdigit() and shape[4].isdigit():
+            if not int(shape[4]):
+                raise Unreadable("a division by zero")
+            self.position += ahead + 6
+            return Fraction(int(shape[1]), int(shape[4]))
+        return None
+
+    def command(self) -> Node:
+        name = self.take()[1:]
+        if name == "frac":
+            upper = self.argument()
+            return ("product", [upper, ("inverse", self.argument())])
+        if name == "sqrt":
+            degree: Node = ("number", Fraction(2))
+            if self.peek() == "[":
+                self.take()
+                degree = self.sum()
+                self.take("]")
+            return ("root", self.argument(), degree)
+        if name in FUNCTIONS:
+            return self.function(name)
+        raise NeedsAlgebra(f"\\{name}")
+
+    def argument(self) -> Node:
+        r"""What belongs to `\frac` or `\sqrt`: a group, or one character as in `\frac12`."""
+        kind, token = self.kind(), self.peek()
+        if kind == "number" and len(token) > 1 and self.tokens[self.position - 1][1] == "\\frac" and token.isdigit():
+            self.tokens[self.position : self.position + 1] = [("number", token[0]), ("number", token[1:])]
+            return ("number", Fraction(int(self.take())))
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Refused(f"nested deeper than {MAX_DEPTH} levels")
+        node = self.atom()
+        self.depth -= 1
+        return node
+
+    def function(self, name: str) -> Node:
+        if name in ("sqrt", "cbrt"):
+            return ("root", self.argument(), ("number", Fraction(2 if name == "sqrt" else 3)))
+        base = self.subscript_value() if name == "log" and self.peek() == "_" else None
+        exponent = None
+        if self.peek() == "^":
+            self.take()
+            exponent = self.exponent()
+        if self.peek() in ("(", "[", "{", "|"):
+            argument = self.power()
+        else:  # `\sin 2x` takes the whole product, but stops before the next function
+            factors = [self.power()]
+            while self.peek() and self.peek() not in _ENDS | {"*", "/"} and not self.at_function():
+                factors.append(self.power())
+            argument = factors[0] if len(factors) == 1 else ("product", factors)
+        if exponent == ("minus", ("number", Fraction(1))) and name[:3] in ("sin", "cos", "tan"):
+            return (f"arc{name}", argument)
+        node: Node = (name, argument) if base is None else ("log", argument, base)
+        return node if exponent is None else ("power", node, exponent)
+
+    def at_function(self) -> bool:
+        return self.peek().lstrip("\\") in FUNCTIONS
+
+    def subscript_value(self) -> Node:
+        self.take("_")
+        return self.argument()
+
+    def word(self) -> Node:
+        token = self.peek()
+        if token in FUNCTIONS:
+            return self.function(self.take())
+        if token in _CONSTANTS:
+            self.imaginary |= token == "i"
+            self.take()
+            return _CONSTANTS[token]
+        if len(token) > 1:
+            product = len(token) <= 3 and token.isascii() and (self.in_formula or not _VOWELS & set(token.lower()))
+            if not (product or all("α" <= letter.lower() <= "ω" for letter in token) or "π" in token):
+                raise Unreadable(f"{token!r} is a word")
+            self.tokens[self.position : self.position + 1] = [("word", letter) for letter in token]
+            return self.word()
+        if not (token.isascii() or "α" <= token.lower() <= "ω"):
+            raise Unreadable(f"{token!r} is a word")
+        name = self.take()
+        if self.peek() == "_":
+            name += self.subscript()
+        while self.peek() == "'":
+            name += self.take()
+        self.symbols.add(name)
+        return ("symbol", name)
+
+    def subscript(self) -> str:
+        self.take("_")
+        if self.peek() != "{":
+            return f"_{self.take()}"
+        self.take()
+        parts = []
+        while self.peek() != "}":
+            parts.append(self.take())
+        self.take()
+        return "_" + "".join(parts)
+
+
+def _decimal(token: str) -> Fraction:
+    mantissa, _, exponent = token.replace(",", "").replace(" ", "").lower().partition("e")
+    if abs(int(exponent or 0)) > 400 or len(mantissa) > 1000:
+        raise Refused("a number of more than 400 digits")
+    whole, _, places = mantissa.partition(".")
+    value = Fraction(int((whole + places) or 0), 10 ** len(places))
+    return value * Fraction(10) ** int(exponent or 0)

@@ -1,0 +1,126 @@
+"""Answers that are several: lists, tuples, sets and matrices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from .expressions import THOUSANDS
+from .notation import Refused, bracketed, is_prose, split_top
+
+MAX_ENTRIES = 100
+
+Same = Callable[[str, str], bool]
+
+
+class Listing(NamedTuple):
+    """Several answers in one: `opening` and `closing` are its brackets, empty for a bare list."""
+
+    opening: str
+    entries: list[str]
+    closing: str
+
+    @property
+    def brackets(self) -> str:
+        return self.opening + self.closing
+
+
+_SET = "\\{\\}"
+_LOOSE = re.compile(r"\s*[,;]\s*")
+_WORDED = re.compile(r"\s*[,;]\s*(?:and\s|or\s|和|或|及|与)?|\s+(?:and|or)\s+|\s*(?:和|或|以及|及|与)\s*")
+_GROUPED = re.compile(rf"(?<![\d.,]){THOUSANDS}(?!,\d)")
+_MARK = "\ue000"  # stands for the comma inside 1,000
+
+
+def entries(text: str, *, bare: bool) -> list[str]:
+    """What stands between the separators; without brackets (`bare`) `and` and `or` separate too."""
+    if bare or ", " in text:  # (100,200) is a point, but 100,200 a number
+        text = _GROUPED.sub(lambda match: match.group().replace(",", _MARK), text)
+    pieces = split_top(text, _WORDED if bare or is_prose(text) else _LOOSE)
+    if len(pieces) > MAX_ENTRIES:
+        raise Refused(f"{len(pieces)} entries, more than {MAX_ENTRIES} are not compared")
+    return [piece.replace(_MARK, ",") for piece in pieces if piece]
+
+
+def listing(text: str) -> Listing | None:
+    """The entries of `1, 2`, `(1, 2)`, `\\{1, 2\\}`, `x ∈ \\{1, 2\\}`, `±2` …; None for a single answer."""
+    if "±" in text and "," not in text:
+        signs = (("+", "-"), ("-", "+"))
+        return Listing("", [text.replace("±", plus).replace("∓", minus) for plus, minus in signs], "")
+    if match := re.match(r"[^=∈,]{1,12}∈", text):
+        text = text[match.end() :].strip()
+    if text == "∅":
+        return Listing("\\{", [], "\\}")
+    held = bracketed(text)
+    if held is None:
+        found = entries(text, bare=True)
+        return Listing("", found, "") if len(found) > 1 else None
+    opening, inside, closing = held
+    found = entries(inside, bare=False)
+    if opening == "{":  # braces that lost their backslash
+        opening, closing = "\\{", "\\}"
+    return Listing(opening, found, closing) if len(found) > 1 or opening in ("\\{", "[") else None
+
+
+def compare(answer: str, gold: str, same: Same) -> bool | None:
+    """Tuples and points in their order, sets and bare lists in any; None where neither is several.
+
+    A bare list against brackets must keep their order; different brackets differ, as (1, 2] does from (1, 2).
+    """
+    left, right = listing(answer), listing(gold)
+    if left is None and right is None:
+        return None
+    if left is None or right is None:
+        several = left or right
+        if several is None or len(several.entries) != 1:
+            return False
+        return same(several.entries[0], gold) if left else same(answer, several.entries[0])
+    kinds = {left.brackets, right.brackets}
+    if _SET in kinds or kinds == {""}:
+        return kinds <= {"", _SET} and unordered(left.entries, right.entries, same, once=_SET in kinds)
+    if len(kinds - {""}) > 1 and not kinds <= {"()", "⟨⟩"}:
+        return False
+    return len(left.entries) == len(right.entries) and all(map(same, left.entries, right.entries))
+
+
+def unordered(left: Sequence[Any], right: Sequence[Any], same: Callable[[Any, Any], bool], *, once: bool) -> bool:
+    """Whether each entry has its partner; `once`: repeated entries count once, as in sets."""
+    if once:
+        return all(any(same(a, g) for g in right) for a in left) and all(any(same(a, g) for a in left) for g in right)
+    if len(left) != len(right):
+        return False
+    rest = list(right)
+    for entry in left:
+        partner = next((index for index, other in enumerate(rest) if same(entry, other)), None)
+        if partner is None:
+            return False
+        del rest[partner]
+    return True
+
+
+_MATRIX = re.compile(r"\\begin\{([pb]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
+
+
+def compare_matrices(answer: str, gold: str, same: Same) -> bool | None:
+    """Entry by entry; lists of lists are matrices, and a tuple is a column. None where neither is a LaTeX matrix."""
+    if not (_MATRIX.fullmatch(answer) or _MATRIX.fullmatch(gold)):
+        return None
+    left, right = _rows(answer), _rows(gold)
+    if left is None or right is None or [len(row) for row in left] != [len(row) for row in right]:
+        return False
+    return all(map(same, sum(left, []), sum(right, [])))
+
+
+def _rows(text: str) -> list[list[str]] | None:
+    if match := _MATRIX.fullmatch(text):
+        rows = [row.split("&") for row in match.group(2).split("\\\\") if row.strip()]
+        if sum(map(len, rows)) > MAX_ENTRIES:
+            raise Refused(f"a matrix of more than {MAX_ENTRIES} entries")
+        return [[entry.strip() for entry in row] for row in rows]
+    held = listing(text)
+    if held is None or held.opening not in ("[", "(", "⟨"):
+        return None
+    inner = [listing(entry) for entry in held.entries]
+    nested = [row.entries for row in inner if row is not None and row.opening == "["]
+    return nested if len(nested) == len(inner) else [[entry] for entry in held.entries]

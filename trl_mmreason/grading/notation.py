@@ -1,0 +1,285 @@
+"""One notation for what people write in many ways: full-width and typographic characters, LaTeX dressing, white space.
+
+The canonical form is plain text with π ∞ ± ∪ ∅ ∈ ≈ ° as single characters, `* / ^ = < > <= >= !=` as operators,
+`\\{ \\}` for sets, and the LaTeX commands that carry meaning (`\\frac`, `\\sqrt`, `\\sum`, …) left as they are.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+MAX_CHARACTERS = 2000
+MAX_DEPTH = 50
+
+
+class Refused(ValueError):
+    """Larger than anything that is compared: long, deep, or a tower of exponents."""
+
+
+class Unreadable(ValueError):
+    """Not mathematics that can be read."""
+
+
+class Undefined(Unreadable):
+    """Mathematics without a value, such as 1/0."""
+
+
+class NeedsAlgebra(Exception):
+    """Only computer algebra can decide this."""
+
+
+_SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True))
+_FRACTIONS = {
+    unicodedata.lookup(f"VULGAR FRACTION {name}"): f" {value} "
+    for name, value in [
+        ("ONE HALF", "1/2"),
+        ("ONE THIRD", "1/3"),
+        ("TWO THIRDS", "2/3"),
+        ("ONE QUARTER", "1/4"),
+        ("THREE QUARTERS", "3/4"),
+        ("ONE FIFTH", "1/5"),
+        ("TWO FIFTHS", "2/5"),
+        ("THREE FIFTHS", "3/5"),
+        ("FOUR FIFTHS", "4/5"),
+        ("ONE SIXTH", "1/6"),
+        ("FIVE SIXTHS", "5/6"),
+        ("ONE EIGHTH", "1/8"),
+        ("THREE EIGHTHS", "3/8"),
+        ("FIVE EIGHTHS", "5/8"),
+        ("SEVEN EIGHTHS", "7/8"),
+    ]
+}
+_GREEK = {
+    name: unicodedata.lookup(f"GREEK {case} LETTER {name.upper().replace('LAMBDA', 'LAMDA')}")
+    for case, names in {
+        "SMALL": "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau phi chi psi "
+        "omega",
+        "CAPITAL": "Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega",
+    }.items()
+    for name in names.split()
+}
+_CHARACTERS = str.maketrans(
+    {
+        **_FRACTIONS,
+        **dict.fromkeys("−–—‒﹣", "-"),
+        **dict.fromkeys("×·⋅∙∗✕", "*"),
+        **dict.fromkeys("÷⁄∕", "/"),
+        **dict.fromkeys("“”„〝〞", '"'),
+        **dict.fromkeys("‘’‛′`", "'"),
+        **dict.fromkeys("、﹐", ", "),
+        **dict.fromkeys("⩽≦", "<="),
+        **dict.fromkeys("⩾≧", ">="),
+        "≤": "<=",
+        "≥": ">=",
+        "≠": "!=",
+        "√": "\\sqrt ",
+        "∛": "\\sqrt[3] ",
+        "∼": "≈",
+        "⋃": "∪",
+        "˚": "°",
+        "º": "°",
+        "℃": "°C",
+        "℉": "°F",
+        "㎡": "m^2",
+        "㎥": "m^3",
+        "㎠": "cm^2",
+        "【": "[",
+        "】": "]",
+        "〈": "⟨",
+        "〉": "⟩",
+        "￥": "¥",
+        "。": ". ",
+    }
+)
+
+# What a command means in the canonical form; "" drops it. A command that is not here keeps its name.
+_COMMANDS = {
+    **_GREEK,
+    **dict.fromkeys(
+        "left right big Big bigg Bigg bigl bigr Bigl Bigr displaystyle textstyle limits nolimits".split(), ""
+    ),
+    **dict.fromkeys("quad qquad space enspace thinspace hspace newline".split(), " "),
+    **dict.fromkeys(["dfrac", "tfrac", "cfrac"], "\\frac"),
+    **dict.fromkeys(["cdot", "times", "ast", "bullet"], "*"),
+    **dict.fromkeys(["le", "leq", "leqslant", "leqq"], "<="),
+    **dict.fromkeys(["ge", "geq", "geqslant", "geqq"], ">="),
+    **dict.fromkeys(["ne", "neq"], "!="),
+    **dict.fromkeys(["approx", "simeq", "thickapprox"], "≈"),
+    **dict.fromkeys(["emptyset", "varnothing"], "∅"),
+    **dict.fromkeys(["cup", "bigcup"], "∪"),
+    **dict.fromkeys(["vert", "lvert", "rvert", "mid"], "|"),
+    **dict.fromkeys(["degree", "circ"], "°"),
+    **dict.fromkeys(["lbrace"], "\\{"),
+    **dict.fromkeys(["rbrace"], "\\}"),
+    **dict.fromkeys(["ldots", "dots", "cdots"], "..."),
+    "div": "/",
+    "lt": "<",
+    "gt": ">",
+    "pi": "π",
+    "infty": "∞",
+    "pm": "±",
+    "mp": "∓",
+    "in": "∈",
+    "langle": "⟨",
+    "rangle": "⟩",
+    "lbrack": "[",
+    "rbrack": "]",
+    "varphi": _GREEK["phi"],
+    "varepsilon": _GREEK["epsilon"],
+    "colon": ":",
+    "backslash": "\\",
+}
+# Commands around words: only their contents count.
+_WRAPPERS = frozenset(
+    (
+        "text textbf textit textrm textsf texttt textnormal mathrm mathbf mathit mathsf mathbb "
+        "mathcal mathtt mbox hbox boldsymbol bm operatorname emph underline boxed fbox"
+    ).split()
+)
+_COMMAND = re.compile(r"\\([A-Za-z]+)|\\(.)|\\", re.DOTALL)
+_SYMBOLS = {"{": "\\{", "}": "\\}", "\\": "\\\\", "$": "¤", "!": "", **dict.fromkeys("()[]", ""), "|": "|"}
+
+
+def normalise(text: str) -> str:
+    """The canonical form of one answer.
+
+    Raises:
+        Refused: it is longer than 2000 characters or nested deeper than 50 levels.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise Refused(f"{len(text)} characters long, more than {MAX_CHARACTERS} are not compared")
+    text = re.sub(f"[{''.join(_SUPERSCRIPTS)}]+", _superscript, text).translate(_CHARACTERS)
+    text = unicodedata.normalize("NFKC", text)
+    # format and control characters have no width and no meaning
+    text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
+    text = text.replace("{,}", ",")
+    text = _unwrap(text)
+    text = _COMMAND.sub(_canonical, text)
+    check_depth(text)
+    # a dollar sign that has no partner is money
+    text = text.replace("$", "" if text.count("$") % 2 == 0 else "¤").replace("~", " ").replace("**", "^")
+    text = re.sub(r"\^ ?(?:\{ ?° ?\}|°)", "°", text)
+    text = re.sub(r"==+", "=", text)
+    text = re.sub(r"\\\{\s*\\\}", "∅", text)
+    return " ".join(text.split())
+
+
+def check_depth(text: str) -> None:
+    """Raise `Refused` when brackets are nested deeper than 50 levels."""
+    depth = 0
+    for character in text:
+        if character in "([{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise Refused(f"brackets nested deeper than {MAX_DEPTH} levels are not compared")
+        elif character in ")]}":
+            depth = max(depth - 1, 0)
+
+
+def _superscript(match: re.Match[str]) -> str:
+    return "^{" + "".join(_SUPERSCRIPTS[c] for c in match.group()) + "}"
+
+
+def _canonical(match: re.Match[str]) -> str:
+    name, symbol = match.groups()
+    if name is None:
+        return _SYMBOLS.get(symbol, symbol if symbol in "%&#_" else " ") if symbol else ""
+    meaning = _COMMANDS.get(name)
+    if meaning is None:
+        return match.group()
+    # keeps `\cdot x` and `\le x` apart from what follows
+    return f"{meaning} " if meaning[:1] == "\\" and meaning[1:].isalpha() else meaning
+
+
+def _unwrap(text: str) -> str:
+    r"""`3\text{ cm}` → `3  cm `: one pass, with a stack of the braces that belong to a wrapper."""
+    pieces: list[str] = []
+    wrapped: list[bool] = []
+    position = 0
+    for match in re.finditer(r"\\([A-Za-z]+)\s*\{|\\.|[{}]", text, re.DOTALL):
+        pieces.append(text[position : match.start()])
+        position = match.end()
+        found = match.group()
+        if found.endswith("{") and found != "\\{":
+            wrapper = match.group(1) in _WRAPPERS
+            wrapped.append(wrapper)
+            pieces.append(" " if wrapper else found)
+        elif found == "}":
+            pieces.append(" " if wrapped and wrapped.pop() else found)
+        else:
+            pieces.append(found)
+    return "".join([*pieces, text[position:]])
+
+
+def split_top(text: str, separators: re.Pattern[str]) -> list[str]:
+    """Split at the separators that stand outside all brackets; pieces are stripped."""
+    pieces, depth, start, position = [], 0, 0, 0
+    while position < len(text):
+        character = text[position]
+        if depth == 0 and (match := separators.match(text, position)) and match.end() > position:
+            pieces.append(text[start:position].strip())
+            start = position = match.end()
+            continue
+        if character in "([{⟨":
+            depth += 1
+        elif character in ")]}⟩":
+            depth -= 1
+        position += 1
+    return [*pieces, text[start:].strip()]
+
+
+def bracketed(text: str) -> tuple[str, str, str] | None:
+    r"""(opening, inside, closing) when one pair of brackets, `( ) [ ] \{ \} ⟨ ⟩`, holds the whole text."""
+    for opening, closings in (("(", ")]"), ("[", "])"), ("\\{", ("\\}",)), ("⟨", "⟩"), ("{", "}")):
+        if not text.startswith(opening):
+            continue
+        for closing in closings:
+            if not text.endswith(closing) or len(text) < len(opening) + len(closing):
+                continue
+            inside = text[len(opening) : len(text) - len(closing)]
+            if _balanced(inside):
+                return opening, inside.strip(), closing
+    return None
+
+
+def _balanced(text: str) -> bool:
+    depth = 0
+    for character in text:
+        depth += (character in "([{⟨") - (character in ")]}⟩")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+_WORD = re.compile(r"-?\d+(?:[.,]\d+)*|[^\W\d_]+")
+_ARTICLES = frozenset(("a", "an", "the"))
+
+
+def words(text: str) -> tuple[str, ...]:
+    """What a text says, without case, articles and punctuation."""
+    text = re.sub(r"\b([^\W\d_])\.", r"\1", text.casefold().replace("'", ""))  # D.C. is DC
+    found = _WORD.findall(text)
+    kept = tuple(word for word in found if word not in _ARTICLES)
+    return kept or tuple(found)
+
+
+def is_prose(text: str) -> bool:
+    """Whether it is words rather than mathematics: a word of two letters or more and no operator."""
+    return (
+        re.search(r"[^\W\d_]{2}|[\u4e00-\u9fff]", text) is not None
+        and re.search(r"[\\^_=<>+*/|{}±∪∈°%¤π∞∅≈~]|\d-|- \d", text) is None
+    )
+
+
+_NAME = re.compile(r"(?:[^\W\d_]|[\\'∠△Δ°\s])+(?:_\s*(?:\w|\{[^{}]*\}))?'*(?:\s*\([A-Za-z0-9, ]{1,20}\))?")
+
+
+def is_name(text: str) -> bool:
+    r"""What an equation may define: `x`, `S_{ABC}`, `f(x)`, `∠A`, `Area`."""
+    return len(text) <= 60 and _NAME.fullmatch(text) is not None and text not in ("π", "e", "∞", "∅")
+
+
+def squeezed(text: str) -> str:
+    """Without the white space that changes nothing; `5 3/4` is not `53/4`."""
+    return text if is_prose(text) else re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)

@@ -1,0 +1,170 @@
+"""Answers that are ranges: intervals, their unions, and inequalities, which are intervals of a variable."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from functools import reduce
+from typing import NamedTuple
+
+from .evaluation import value_of
+from .listings import Same, entries, unordered
+from .notation import NeedsAlgebra, Unreadable, bracketed, is_name, split_top, squeezed
+
+
+class Interval(NamedTuple):
+    """Between `low` and `high`, each with its bracket."""
+
+    opening: str
+    low: str
+    high: str
+    closing: str
+
+
+class Region(NamedTuple):
+    """A union of intervals of the variable `name`, which a bare interval does not have."""
+
+    name: str
+    intervals: list[Interval]
+
+
+_RELATION = re.compile(r"\s*(<=|>=|!=|<|>)\s*")
+_UNION = re.compile(r"\s*∪\s*|\s+or\s+|\s*或者?\s*|\s*,\s*(?:or\s+)?")
+_BOTH = re.compile(r"\s*∩\s*|\s+and\s+|\s*且\s*")
+_LINE = Interval("(", "-∞", "∞", ")")
+
+
+Ratio = Callable[[str, str], float | None]
+
+
+def compare(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
+    """Two ranges: the same ends with the same brackets, of the same variable if both name one.
+
+    Args:
+        answer, gold: in canonical form.
+        same: compares the ends.
+        ratio: the constant factor between two expressions, for inequalities that are not solved.
+
+    Returns:
+        None where neither is a range.
+    """
+    if not (_speaks_of_order(answer) or _speaks_of_order(gold)):
+        return None
+    try:
+        left, right = _region(answer), _region(gold)
+    except Unreadable:
+        left = right = None
+    if left is None or right is None:
+        return _inequalities(answer, gold, ratio)
+    if left.name and right.name and left.name != right.name:
+        return False
+
+    def same_interval(one: Interval, other: Interval) -> bool:
+        brackets_agree = (one.opening, one.closing) == (other.opening, other.closing)
+        return brackets_agree and same(one.low, other.low) and same(one.high, other.high)
+
+    return unordered(left.intervals, right.intervals, same_interval, once=False)
+
+
+def _speaks_of_order(text: str) -> bool:
+    return "∪" in text or _RELATION.search(text) is not None or text in ("R", "all real numbers")
+
+
+def _region(text: str) -> Region | None:
+    held = bracketed(text)
+    if held and held[0] == "\\{" and (match := re.match(r"[^|:]{1,12}[|:]", held[1])):
+        return _region(held[1][match.end() :].strip())  # {x | x > 3}
+    if match := re.match(r"^([^=∈,<>]{1,12})∈", text):
+        inner = _region(text[match.end() :].strip())
+        return inner and Region(squeezed(match.group(1)), inner.intervals)
+    if text in ("R", "all real numbers"):
+        return Region("", [_LINE])
+    name, intervals = "", []
+    for piece in split_top(text, _UNION):
+        parts = [_bracket_interval(one) or _relation_interval(one) for one in split_top(piece, _BOTH)]
+        if any(part is None for part in parts):
+            return None
+        both = reduce(_intersection, [part.intervals for part in parts if part])
+        name = next((part.name for part in parts if part and part.name), name)
+        intervals += both
+    return Region(name, _joined(intervals))
+
+
+def _bound(text: str) -> float:
+    """Where an end lies; raises `Unreadable` for an end that is no real number."""
+    value = value_of(text)
+    if isinstance(value, complex):
+        raise Unreadable("complex numbers have no order")
+    return float(value)
+
+
+def _intersection(left: list[Interval], right: list[Interval]) -> list[Interval]:
+    found = []
+    for a, b in itertools.product(left, right):
+        # of two ends at the same place the open one counts
+        low = max(a, b, key=lambda one: (_bound(one.low), one.opening == "("))
+        high = min(a, b, key=lambda one: (_bound(one.high), one.closing != ")"))
+        bottom, top = _bound(low.low), _bound(high.high)
+        if bottom < top or (bottom == top and (low.opening, high.closing) == ("[", "]")):
+            found.append(Interval(low.opening, low.low, high.high, high.closing))
+    return found
+
+
+def _joined(intervals: list[Interval]) -> list[Interval]:
+    """Intervals that touch or overlap as one; as they are where an end is no number."""
+    try:
+        ordered = sorted(intervals, key=lambda one: (_bound(one.low), one.opening == "("))
+        joined = ordered[:1]
+        for one in ordered[1:]:
+            last = joined[-1]
+            if _bound(one.low) > _bound(last.high) or (
+                _bound(one.low) == _bound(last.high) and (one.opening, last.closing) == ("(", ")")
+            ):
+                joined.append(one)
+            elif (_bound(one.high), one.closing == "]") > (_bound(last.high), last.closing == "]"):
+                joined[-1] = Interval(last.opening, last.low, one.high, one.closing)
+    except (Unreadable, NeedsAlgebra):
+        return intervals
+    return joined
+
+
+def _bracket_interval(text: str) -> Region | None:
+    held = bracketed(text)
+    if held is None or held[0] not in "([" or len(ends := entries(held[1], bare=False)) != 2:
+        return None
+    low, high = ends
+    return Region("", [Interval(held[0], low, high, held[2])])
+
+
+def _relation_interval(text: str) -> Region | None:
+    """`x > 3`, `3 < x`, `2 < x <= 5`, `x != 2`."""
+    pieces = _RELATION.split(text)
+    if len(pieces) == 5 and pieces[1][0] == pieces[3][0] and pieces[1][0] in "<>" and is_name(pieces[2]):
+        low, first, name, second, high = pieces if pieces[1][0] == "<" else pieces[::-1]
+        return Region(squeezed(name), [Interval("(["["=" in first], low, high, ")]"["=" in second])])
+    if len(pieces) != 3:
+        return None
+    left, relation, right = pieces
+    if not is_name(left):
+        left, right, relation = right, left, relation.translate(str.maketrans("<>", "><"))
+    if not is_name(left) or is_name(right):
+        return None
+    closed = "=" in relation
+    if relation == "!=":
+        return Region(squeezed(left), [Interval("(", "-∞", right, ")"), Interval("(", right, "∞", ")")])
+    if relation[0] == "<":
+        return Region(squeezed(left), [Interval("(", "-∞", right, ")]"[closed])])
+    return Region(squeezed(left), [Interval("(["[closed], right, "∞", ")")])
+
+
+def _inequalities(answer: str, gold: str, ratio: Ratio) -> bool:
+    """`2x + y > 4` and `y > 4 − 2x`: the same up to a positive factor."""
+    sides = [_RELATION.split(text) for text in (answer, gold)]
+    if any(len(pieces) != 3 for pieces in sides):
+        return False
+    (a, first, b), (c, second, d) = sides
+    factor = ratio(f"({a})-({b})", f"({c})-({d})")
+    if factor is None:
+        return False
+    return (first if factor > 0 else first.translate(str.maketrans("<>", "><"))) == second

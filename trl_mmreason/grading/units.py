@@ -1,0 +1,285 @@
+"""Units of measurement: reading them off an answer, and off the question that asks for them.
+
+A table of its own, because libraries of units read almost any word as a unit (`cats` are centi-atmospheres) and convert
+in floating point. Factors are exact.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+Dimensions = tuple[tuple[str, int], ...]
+
+
+class Unit(NamedTuple):
+    """value · factor + offset is the value in base units of these dimensions; `noun` is what is counted instead."""
+
+    factor: Fraction
+    offset: Fraction
+    dimensions: Dimensions
+    noun: str = ""
+
+
+PERCENT = Unit(Fraction(1, 100), Fraction(0), (("percent", 1),))
+PLAIN = Unit(Fraction(1), Fraction(0), ())
+
+_PREFIXES = {
+    "n": ("nano", Fraction(1, 10**9)),
+    "μ": ("micro", Fraction(1, 10**6)),
+    "m": ("milli", Fraction(1, 1000)),
+    "c": ("centi", Fraction(1, 100)),
+    "d": ("deci", Fraction(1, 10)),
+    "k": ("kilo", Fraction(1000)),
+    "M": ("mega", Fraction(10**6)),
+    "G": ("giga", Fraction(10**9)),
+    "T": ("tera", Fraction(10**12)),
+}
+# symbol, names, the prefixes in use, factor, dimensions in base units (kg, m, s, A, K, mol)
+_METRIC: list[tuple[str, str, str, int | Fraction, dict[str, int]]] = [
+    ("m", "meter metre", "nμmcdk", 1, {"m": 1}),
+    ("g", "gram gramme", "μmk", Fraction(1, 1000), {"kg": 1}),
+    ("s", "second", "nμm", 1, {"s": 1}),
+    ("L", "liter litre", "μmcdk", Fraction(1, 1000), {"m": 3}),
+    ("l", "", "mcd", Fraction(1, 1000), {"m": 3}),
+    ("A", "ampere amp", "μm", 1, {"A": 1}),
+    ("K", "kelvin", "", 1, {"K": 1}),
+    ("N", "newton", "mk", 1, {"kg": 1, "m": 1, "s": -2}),
+    ("J", "joule", "mkM", 1, {"kg": 1, "m": 2, "s": -2}),
+    ("W", "watt", "mkMG", 1, {"kg": 1, "m": 2, "s": -3}),
+    ("Pa", "pascal", "kM", 1, {"kg": 1, "m": -1, "s": -2}),
+    ("Hz", "hertz", "kMG", 1, {"s": -1}),
+    ("V", "volt", "mk", 1, {"kg": 1, "m": 2, "s": -3, "A": -1}),
+    ("C", "coulomb", "nμm", 1, {"A": 1, "s": 1}),
+    ("F", "farad", "nμm", 1, {"kg": -1, "m": -2, "s": 4, "A": 2}),
+    ("Ω", "ohm", "mkM", 1, {"kg": 1, "m": 2, "s": -3, "A": -2}),
+    ("mol", "mole", "m", 1, {"mol": 1}),
+    ("eV", "electronvolt", "kMG", Fraction("1.602176634e-19"), {"kg": 1, "m": 2, "s": -2}),
+    ("Wh", "", "k", 3600, {"kg": 1, "m": 2, "s": -2}),
+    ("T", "tesla", "m", 1, {"kg": 1, "s": -2, "A": -1}),
+]
+_OTHERS: list[tuple[str, int | Fraction, dict[str, int]]] = [
+    ("min minute minutes mins 分钟", 60, {"s": 1}),
+    ("h hr hrs hour hours 小时 时", 3600, {"s": 1}),
+    ("秒 秒钟 sec secs", 1, {"s": 1}),
+    ("毫秒", Fraction(1, 1000), {"s": 1}),
+    ("day days d 天 日", 86400, {"s": 1}),
+    ("week weeks 周 星期", 604800, {"s": 1}),
+    ("month months 个月", 1, {"month": 1}),
+    ("year years yr yrs 年", 12, {"month": 1}),
+    ("km/h kmh kph kmph", Fraction(1000, 3600), {"m": 1, "s": -1}),
+    ("mph", Fraction(1609344, 3600000), {"m": 1, "s": -1}),
+    ("毫米", Fraction(1, 1000), {"m": 1}),
+    ("厘米 公分", Fraction(1, 100), {"m": 1}),
+    ("分米", Fraction(1, 10), {"m": 1}),
+    ("米", 1, {"m": 1}),
+    ("千米 公里", 1000, {"m": 1}),
+    ("inch inches in", Fraction(254, 10000), {"m": 1}),
+    ("foot feet ft", Fraction(3048, 10000), {"m": 1}),
+    ("yard yards yd", Fraction(9144, 10000), {"m": 1}),
+    ("mile miles mi", Fraction(1609344, 1000), {"m": 1}),
+    ("克", Fraction(1, 1000), {"kg": 1}),
+    ("毫克", Fraction(1, 10**6), {"kg": 1}),
+    ("千克 公斤 kilo kilos", 1, {"kg": 1}),
+    ("ton tons tonne tonnes t 吨", 1000, {"kg": 1}),
+    ("pound pounds lb lbs", Fraction("0.45359237"), {"kg": 1}),
+    ("ounce ounces oz", Fraction("0.028349523125"), {"kg": 1}),
+    ("升", Fraction(1, 1000), {"m": 3}),
+    ("毫升", Fraction(1, 10**6), {"m": 3}),
+    ("gallon gallons gal", Fraction("0.003785411784"), {"m": 3}),
+    ("cc", Fraction(1, 10**6), {"m": 3}),
+    ("hectare hectares ha 公顷", 10000, {"m": 2}),
+    ("acre acres", Fraction("4046.8564224"), {"m": 2}),
+    ("° degree degrees deg 度", 1, {"degree": 1}),
+    ("rad radian radians 弧度", Fraction("57.29577951308232"), {"degree": 1}),
+    ("dollar dollars usd USD 美元", 1, {"usd": 1}),
+    ("cent cents ¢", Fraction(1, 100), {"usd": 1}),
+    ("euro euros eur EUR € 欧元", 1, {"eur": 1}),
+    ("£ gbp GBP", 1, {"gbp": 1}),
+    ("元 yuan rmb RMB cny CNY ¥ 块", 1, {"cny": 1}),
+    ("角", Fraction(1, 10), {"cny": 1}),
+    ("cal calorie calories", Fraction("4.184"), {"kg": 1, "m": 2, "s": -2}),
+    ("kcal Cal", Fraction(4184), {"kg": 1, "m": 2, "s": -2}),
+    ("atm", 101325, {"kg": 1, "m": -1, "s": -2}),
+    ("bit bits", 1, {"bit": 1}),
+    ("byte bytes B", 8, {"bit": 1}),
+    ("KB kB", 8000, {"bit": 1}),
+    ("MB", 8 * 10**6, {"bit": 1}),
+    ("GB", 8 * 10**9, {"bit": 1}),
+]
+_CELSIUS = Unit(Fraction(1), Fraction("273.15"), (("K", 1),))
+_FAHRENHEIT = Unit(Fraction(5, 9), Fraction("273.15") - Fraction(160, 9), (("K", 1),))
+_TEMPERATURES = {
+    **dict.fromkeys(("°C", "° C", "degrees Celsius", "degree Celsius", "degrees C", "Celsius", "摄氏度"), _CELSIUS),
+    **dict.fromkeys(("°F", "° F", "degrees Fahrenheit", "degree Fahrenheit", "degrees F", "Fahrenheit"), _FAHRENHEIT),
+}
+_POWERS = {"square": 2, "sq": 2, "cubic": 3, "平方": 2, "立方": 3}
+CURRENCIES = {"¤": "dollar", "€": "€", "£": "£", "¥": "¥"}
+
+
+def _table() -> dict[str, Unit]:
+    table = {}
+    for symbol, names, prefixes, size, dimensions in _METRIC:
+        for short, (long, scale) in [("", ("", Fraction(1))), *((p, _PREFIXES[p]) for p in prefixes)]:
+            unit = Unit(size * scale, Fraction(0), tuple(sorted(dimensions.items())))
+            table[short + symbol] = unit
+            for name in names.split():
+                table[long + name] = table[f"{long}{name}s"] = unit
+    for names, size, dimensions in _OTHERS:
+        table.update(dict.fromkeys(names.split(), Unit(Fraction(size), Fraction(0), tuple(dimensions.items()))))
+    for prefix, power in (("平方", 2), ("立方", 3)):
+        for name in ("毫米", "厘米", "分米", "米", "千米", "公里"):
+            table[prefix + name] = _raised(table[name], power)
+    return table
+
+
+def _raised(unit: Unit, power: int) -> Unit:
+    return Unit(unit.factor**power, Fraction(0), tuple((name, exponent * power) for name, exponent in unit.dimensions))
+
+
+_UNITS = _table()
+_FACTOR = re.compile(
+    r"\s*(?P<operator>[/*]|per\b|每)?\s*(?P<name>[^\W\d_]+|[°¢€£¥])(?:\s*\^\s*\{?\s*(?P<power>-?[1-4])\s*\}?)?"
+)
+
+
+@lru_cache(maxsize=4096)
+def parse_unit(text: str) -> Unit | None:
+    """`cm`, `km/h`, `square metres`, `kg*m/s^{2}`, `°C`, `%` … as a unit; None when it is none."""
+    text = text.strip().rstrip(".")
+    if text in ("%", "percent", "per cent", "percentage", "百分之"):
+        return PERCENT
+    if text in _TEMPERATURES:
+        return _TEMPERATURES[text]
+    factor, dimensions, position, power, inverse = Fraction(1), dict[str, int](), 0, 1, 1
+    while position < len(text):
+        match = _FACTOR.match(text, position)
+        if not match:
+            return None
+        if match["operator"] in ("/", "per", "每"):
+            inverse = -1
+        if match["name"] in _POWERS:
+            power = _POWERS[match["name"]]
+        elif match["name"] in ("squared", "cubed"):
+            return None
+        else:
+            unit = _UNITS.get(match["name"]) or _UNITS.get(match["name"].lower() if len(match["name"]) > 2 else "")
+            if unit is None:
+                return None
+            exponent = int(match["power"] or 1) * power * inverse
+            factor *= unit.factor**exponent
+            for name, value in unit.dimensions:
+                dimensions[name] = dimensions.get(name, 0) + value * exponent
+            power, inverse = 1, 1
+        position = match.end()
+    if not text or power != 1:
+        return None
+    return Unit(factor, Fraction(0), tuple(sorted((name, value) for name, value in dimensions.items() if value)))
+
+
+_PIECE = re.compile(r"[^\W\d_]+|\d+(?:[.,]\d+)*|\S")
+_NOT_COUNTED = frozenset(
+    (
+        "or and to not is of than but if no are was it times out at by in on for with from plus "
+        "minus mod either neither x y z"
+    ).split()
+)
+_COMPOUND = re.compile(r"(\d+(?:\.\d+)?)\s*([^\W\d_]{1,8})\s*")
+
+
+def split_unit(text: str) -> tuple[str, Unit] | None:
+    """(number, unit) of `12π cm^{2}`, `¤5`, `25%`, `5 apples`, `1 h 30 min`; None where no unit is written."""
+    for sign, name in CURRENCIES.items():
+        if text.startswith((sign, f"-{sign}")):
+            return text.replace(sign, "", 1).strip(), _UNITS[name]
+    if text.startswith("百分之"):
+        return text[3:].strip(), PERCENT
+    compound = _compound(text)
+    if compound:
+        return compound
+    starts = [match.start() for match in _PIECE.finditer(text)][-12:]
+    for start in starts:
+        number, suffix = text[:start].strip(), text[start:].strip()
+        if not _is_amount(number):
+            continue
+        if (unit := parse_unit(suffix)) is not None and not (suffix == "°" and _in_function(number)):
+            return number, unit
+    return _counted(text)
+
+
+def _is_amount(text: str) -> bool:
+    return (
+        bool(text) and text[-1] not in "*/^+-=(_<>\\" and any(c.isdigit() or c == "π" for c in text) and "=" not in text
+    )
+
+
+def _in_function(text: str) -> bool:
+    """The degrees of `sin 30°` belong to its argument."""
+    return re.search(r"sin|cos|tan|cot|sec|csc", text) is not None
+
+
+def _compound(text: str) -> tuple[str, Unit] | None:
+    parts, position = [], 0
+    while match := _COMPOUND.match(text, position):
+        unit = _UNITS.get(match[2])
+        if unit is None:
+            return None
+        parts.append((Fraction(match[1]), unit))
+        position = match.end()
+    if len(parts) < 2 or position < len(text) or len({unit.dimensions for _, unit in parts}) > 1:
+        return None
+    total = sum((amount * unit.factor for amount, unit in parts), Fraction(0))
+    return f"{total.numerator}/{total.denominator}", Unit(Fraction(1), Fraction(0), parts[0][1].dimensions)
+
+
+def _counted(text: str) -> tuple[str, Unit] | None:
+    """`5 red apples`: a number and at most three words that count."""
+    match = re.fullmatch(r"(-?\d[\d.,/]*)\s*((?:[^\W\d_]+[ -]?){1,3})\.?", text)
+    if not match:
+        return None
+    nouns = match[2].lower().split()
+    if any(noun in _NOT_COUNTED or len(noun) < 3 and not "\u4e00" <= noun[0] <= "\u9fff" for noun in nouns):
+        return None
+    return match[1], Unit(Fraction(1), Fraction(0), (), noun=" ".join(_singular(noun) for noun in nouns))
+
+
+def _singular(noun: str) -> str:
+    for ending, singular in (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"), ("sses", "ss")):
+        if noun.endswith(ending):
+            return noun[: -len(ending)] + singular
+    return noun[:-1] if noun.endswith("s") and not noun.endswith("ss") else noun
+
+
+_PERCENT_WORDS = re.compile(r"%|％|percent|per cent|百分", re.IGNORECASE)
+_NAMED = r"(?:square |cubic |sq )?[A-Za-zμ°]+(?:/[a-z]+|\^\{?[23]\}?| per [a-z]+)?"
+_ASKED = re.compile(
+    rf"\b(?i:in|how many|units?:)\s+(?:the\s+)?({_NAMED})"
+    rf"|\(\s*(?:in |unit: ?|单位[:：]? ?)?({_NAMED}|[\u4e00-\u9fff]{{1,4}})\s*\)"
+    rf"|(?:单位[:：是为]?\s*|多少|几)((?:平方|立方)?[\u4e00-\u9fff]{{1,2}}|{_NAMED})"
+)
+# The other single letters are variables and articles more often than units.
+_LETTERS = frozenset("mgshNJW")
+_QUESTION_CHARACTERS = 2000
+
+
+def speaks_of_percent(text: str | None) -> bool:
+    """Whether a question or a gold answer speaks of percent."""
+    return text is not None and _PERCENT_WORDS.search(text) is not None
+
+
+def asked_unit(question: str | None) -> Unit | None:
+    """The unit that a question asks for (`in cm`, `how many minutes`, `(km/h)`, `多少厘米`), if it names just one."""
+    if not question:
+        return None
+    found = set()
+    for match in _ASKED.finditer(question[-_QUESTION_CHARACTERS:].replace("²", "^2").replace("³", "^3")):
+        name = next(group for group in match.groups() if group)
+        # Chinese sentences run on behind the unit
+        names = [name] if name.isascii() else [name[:size] for size in range(len(name), 0, -1)]
+        usual = (one for one in names if len(one) > 1 or one in _LETTERS or not one.isascii())
+        units = [unit for one in usual if (unit := parse_unit(one))]
+        if units and units[0] != PERCENT:
+            found.add(units[0])
+    return found.pop() if len(found) == 1 else None

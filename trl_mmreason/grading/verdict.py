@@ -1,0 +1,22 @@
+"""What a grader says."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Verdict(NamedTuple):
+    """The grader's decision.
+
+    Attributes:
+        correct: True or False; `None` when the gold answer itself cannot be used, which must train nothing.
+        extracted: the answer that was read off the completion, if there was one.
+        reason: one line for a person.
+        decided_by: "rules", "algebra" (a worker process), "judge", or what kept it from being decided, which makes the
+            answer wrong: "size" (refused before any algebra), "timeout", "memory" or "crash".
+    """
+
+    correct: bool | None
+    extracted: str | None
+    reason: str
+    decided_by: str = "rules"
