@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from transformers.utils import logging
 
 from ..evaluation.metrics import two_turn_metrics
 from ..grading import Grader
+from ..grading.reward import grading_items, log_verdicts
 from ..grpo import GroupGRPOTrainer, GroupOutcome
 from .config import AdaPOConfig
 from .objective import adaptive_rewards, error_rate, informative_groups, kl_coefficients
@@ -95,16 +96,24 @@ class AdaPOTrainer(GroupGRPOTrainer):
         completions: list,
         completion_ids: list,
         answer: list,
+        prompts: list | None = None,
         choices: list | None = None,
+        id: list | None = None,
+        log_metric: Callable[[str, float], None] | None = None,
         **kwargs: Any,
     ) -> list[float | None]:
         """TRL reward function: the type of each trajectory as a number; `score_groups` makes rewards of them."""
-        choices = choices or [None] * len(answer)
         turns = [[m["content"] for m in completion if m["role"] == "assistant"] for completion in completions]
-        grade = self.grader.grade_batch
-        first = grade(_items([texts[0] for texts in turns], answer, choices))
         given = [len(texts) > 1 or self.followup is None for texts in turns]
-        second = grade(_items([texts[-1] for texts in turns], answer, choices)) if self.followup else first
+        asked = [
+            item
+            for index in ((0, -1) if self.followup else (0,))
+            for item in grading_items([texts[index] for texts in turns], answer, prompts, choices, id)
+        ]
+        verdicts = self.grader.grade_batch(asked)
+        if log_metric:
+            log_verdicts(verdicts, log_metric)
+        first, second = verdicts[: len(turns)], verdicts[-len(turns) :]
         ended = [ids[-1] in self.eos_token_ids for ids in completion_ids]
         return [
             # a second answer that was never given is not right
@@ -203,10 +212,3 @@ def _check_columns(dataset: Any) -> None:
             f"AdaPOTrainer: train_dataset has the columns {columns}, expected `prompt` and `answer` among them. "
             "trl_mmreason.data.load_rows(..., columns={'answer': ...}) brings other names into this form."
         )
-
-
-def _items(completions: list[str], answers: list, choices: list) -> list[dict[str, Any]]:
-    return [
-        {"completion": completion, "gold": answer, "choices": choice}
-        for completion, answer, choice in zip(completions, answers, choices, strict=True)
-    ]

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 from trl.data_utils import prepare_multimodal_messages
 
 from ..grading import Grader
+from ..grading.reward import grading_items
 from ..turns import next_turn_ids
 from .report import TwoTurnTrajectory
 
@@ -76,33 +77,40 @@ def evaluate_two_turns(
                 chat_template_kwargs=chat_template_kwargs,
                 **generation,
             )
-            for index, row, answers in zip(indices, rows, texts, strict=True):
-                trajectory = _grade(grader, row, answers, stage, index)
-                if trajectory is not None:
-                    trajectories.append((index, trajectory))
+            trajectories += _grade(grader, rows, texts, stage, indices)
     gathered = gather_object(trajectories) if state.num_processes > 1 else trajectories
     return [trajectory for _, trajectory in sorted(gathered, key=lambda item: item[0])]
 
 
 def _grade(
-    grader: Grader, row: dict[str, Any], answers: tuple[str, str | None], stage: str, index: int
-) -> TwoTurnTrajectory | None:
-    first, second = (grader.grade(text or "", row["answer"], choices=row.get("choices")).correct for text in answers)
-    if first is None or second is None:
-        return None
-    gold = row["answer"] if isinstance(row["answer"], str) else " or ".join(row["answer"])
-    return TwoTurnTrajectory(
-        id=str(row.get("id") or index),
-        category=row.get("category") or "",
-        question=row["prompt"][-1]["content"],
-        answer=gold,
-        images=row.get("images") or [],
-        first=answers[0],
-        second=answers[1],
-        first_correct=first,
-        second_correct=second and answers[1] is not None,
-        stage=stage,
-    )
+    grader: Grader, rows: list[dict[str, Any]], texts: list[tuple[str, str | None]], stage: str, indices: list[int]
+) -> list[tuple[int, TwoTurnTrajectory]]:
+    """The trajectories with their indices, without those whose gold answer cannot be used."""
+    columns = {"prompts": "prompt", "choices": "choices", "id": "id"}
+    given = {name: [row.get(column) for row in rows] for name, column in columns.items()}
+    golds = [row["answer"] for row in rows]
+    items = [item for turn in (0, 1) for item in grading_items([text[turn] or "" for text in texts], golds, **given)]
+    verdicts = [verdict.correct for verdict in grader.grade_batch(items)]
+    graded = []
+    for index, row, answers, first, second in zip(
+        indices, rows, texts, verdicts[: len(rows)], verdicts[len(rows) :], strict=True
+    ):
+        if first is None or second is None:
+            continue
+        trajectory = TwoTurnTrajectory(
+            id=str(row.get("id") or index),
+            category=row.get("category") or "",
+            question=row["prompt"][-1]["content"],
+            answer=row["answer"] if isinstance(row["answer"], str) else " or ".join(row["answer"]),
+            images=row.get("images") or [],
+            first=answers[0],
+            second=answers[1],
+            first_correct=first,
+            second_correct=second and answers[1] is not None,
+            stage=stage,
+        )
+        graded.append((index, trajectory))
+    return graded
 
 
 @torch.no_grad()

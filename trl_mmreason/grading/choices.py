@@ -14,6 +14,7 @@ _LEAD = re.compile(
     r"|故?应?选择?项?[:为]?\s*",
     re.IGNORECASE,
 )
+_TAIL = re.compile(r"(?<=[A-Z\d)])\s*(?:选?项|is (?:the )?(?:correct|right|true|answer|correct answer))$")
 _BRACKETED = re.compile(r"[(\[]\s*([^\W_])\s*[)\]]\s*[.:,]?\s*(.*)", re.DOTALL)
 _MARKED = re.compile(
     r"([^\W_])\s*(?:$|[):]\s*|[.,](?=\D)\s*|(?=\s(?i:because|since|as)\b)|(?=因为|由于))(.*)", re.DOTALL
@@ -34,6 +35,7 @@ def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str
         The labels; an empty set where letter and text disagree; None where no choice is named.
     """
     text = normalise(answer).strip().rstrip(".")
+    text = _TAIL.sub("", text)
     written = any(text.casefold() == value.strip().casefold() for value in choices.values())
     if lead := _LEAD.match(text):
         text = text[lead.end() :]

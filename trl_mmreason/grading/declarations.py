@@ -12,7 +12,8 @@ _NAME = (
     rf"(?:\bthe\s{{1,3}})?\b(?:(?:{_WORDING})?(?<!\bto\s)answers?(?:\s{{1,3}}(?:choice|option))?"
     rf"|{_WORDING}(?:option|choice))\b"
 )
-_IS = r"\s{1,3}(?:is|are|(?:would|should|must|will)\s{1,3}be)\b(?:\s{1,3}(?:therefore|thus|hence|simply)\b)?"
+_ADVERB = r"\s{1,3}(?:therefore|thus|hence|simply|indeed|clearly|also)\b"
+_IS = rf"\s{{1,3}}(?:is|are|(?:would|should|must|will)\s{{1,3}}be)\b(?:{_ADVERB})?"
 _COLON = r"[*_`\"]{0,4}\s{0,3}[:：=]"
 _CHINESE_NAME = r"(?:最终|正确|标准)?的?答案|正确的?选项"
 _CHINESE_IS = r"[*_】\]]{0,4}\s{0,3}(?:应该?|就)?(?:[是为為]|等于|[:：=])|】"
@@ -35,12 +36,12 @@ _TRAILING = " \t\r\n,;:，；、："
 # A full stop ends a sentence if white space follows, unless it belongs to one of a few abbreviations.
 _SENTENCE_END = re.compile(
     r"\n|。|．(?!\d)"
-    r"|(?<!\bsq)(?<!\bcu)(?<!\bst)(?<!\bdr)(?<!\bmr)(?<!\bmrs)(?<!\bapprox)\.(?=[*_\"'”)\]$]{0,4}(?:\s|\Z))",
+    r"|(?<!\bsq)(?<!\bcu)(?<!\bst)(?<!\bdr)(?<!\bmr)(?<!\bmrs)(?<!\bapprox)(?<!\.)\.(?=[*_\"'”)\]$]{0,4}(?:\s|\Z))",
     re.I,
 )
 # After "yes" and "no" the reason stays: it may belong to a choice's text, and comparing cuts it where it does not.
 _REASON = re.compile(
-    r"(?<!\byes)(?<!\bno)(?<!\byes,)(?<!\bno,)(?:(?:[,;，；(]\s{0,3}|\s)(?:because|since)\b|[,;，；(]\s{0,3}(?:as|so|which|where)\b)"
+    r"(?<!\byes)(?<!\bno)(?<!\byes,)(?<!\bno,)(?:(?:[,;，；(]\s{0,3}|\s)(?:because|since)\b|[,;，；(]\s{0,3}(?:as|so|which|where|not|but)\b)"
     r"|(?<!是)(?<!否)[,;，；(（]?\s?(?:因为|由于|所以|因此)",
     re.I,
 )
@@ -48,13 +49,14 @@ _LETTER = re.compile(r"[A-ZＡ-Ｚ]", re.I)
 _LABEL = re.compile(r"[(（][A-ZＡ-Ｚ][)）]|[A-ZＡ-Ｚ][.:)．：、）]", re.I)
 
 # What makes a line a sentence and no answer: a pronoun as its subject, or one of the verbs that reasoning is told with.
+# Words that are answers too stay out: i, May, mean, equal, "does not exist", 不可能, 不是正方形.
 _SENTENCE = re.compile(
-    r"\b(?:I|we|it|he|she|they|there|let|is|are|was|were|am|has|have|had|do|does|did|will|would|can|could|should|may|might|must"
-    r"|makes?|gives?|gave|equals?|gets?|got|thinks?|guess|believe|sees?|counts?|looks?|seems?|means?|finds?|needs?|knows?|so"
-    r"|therefore|because)\b|\?|？|我|认为|觉得|等于|应该|可能|所以|因此|因为|得到|得出|共有|.是",
+    r"\b(?:I(?=\s(?!and\b|or\b)[a-z])|I'm|we|it|he|she|they|there|let|is|are|was|were|am|has|have|had|will|would|could"
+    r"|should|might|must|makes?|gives?|gave|equals|gets?|got|thinks?|guess|believe|sees?|counted|looks|seems|means|finds?"
+    r"|needs|knows?|so|therefore|because)\b|\?|？|我|认为|觉得|等于|应该|所以|因此|因为|得到|得出|共有|(?<=[^不\s])是",
     re.I,
 )
-_YES_OR_NO = re.compile(r"(?:yes|no|是的?|不是|否|对|不对)(?=[,.;:!，。；：！\s]|\Z)", re.I)
+_YES_OR_NO = re.compile(r"(?:yes|no|是的?|不是|否|对|不对)(?=\s?(?:[,.;:!，。；：！]|because\b|since\b|因为|\Z))", re.I)
 
 _BOLD = re.compile(r"(?<![\w)\]}])\*\*([^*]+)\*\*(?![\w(])")  # not the powers of 2**3 + 4**5
 _MATH = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
@@ -81,7 +83,7 @@ def bare_answer(text: str) -> str | None:
     text = text.strip()
     if len(text) > _LONGEST_BARE or "\n" in text:
         return None
-    answer = without_dressing(text)
+    answer = without_dressing(text.lstrip("#"))
     if answer.endswith((":", "：")) or not _is_bare(answer):
         return None
     return answer or None

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .listings import Same
 from .notation import is_name, is_prose, split_top, squeezed
 
-_EQUALS = re.compile(r"\s*[=≈]\s*")
+_EQUALS = re.compile(r"\s*=\s*")
 Ratio = Callable[[str, str], float | None]
 
 

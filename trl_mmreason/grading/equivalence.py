@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
 from . import equations, evaluation, listings, regions
-from .notation import NeedsAlgebra, Unreadable, bracketed, is_prose, normalise, squeezed, words
-from .units import PERCENT, PLAIN, Unit, asked_unit, speaks_of_percent, split_unit
+from .notation import NeedsAlgebra, Unreadable, bracketed, is_name, is_prose, normalise, split_top, squeezed, words
+from .units import PERCENT, PLAIN, Unit, asked_unit, compound_quantity, speaks_of_percent, split_unit
 
 
 class Algebra(Protocol):
@@ -57,12 +58,18 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
     answer, gold = _undressed(answer), _undressed(gold)
     if squeezed(answer) == squeezed(gold):
         return bool(gold)
+    if len(answer) == len(gold) == 1 and answer.isalpha():
+        return answer.casefold() == gold.casefold()
     if claim := _CLAIM.match(gold):
         said = _CLAIM.match(answer)
-        return said is not None and said.group(1).lower() == claim.group(1).lower()
+        return said is not None and _plain(said[1]) == _plain(claim[1])
     if is_prose(answer) and is_prose(gold) and words(answer) == words(gold):
         return True
+    if any(" and " in text and compound_quantity(text) for text in (answer, gold)):
+        return _quantities(answer, gold, terms)
     same, ratio = partial(_same, terms=terms), partial(_ratio, terms=terms)
+    if "≈" in answer + gold:
+        return _rounded(answer, gold, terms)
     for verdict in (
         # lazily: the first that knows what kind of answer this is decides
         lambda: regions.compare(answer, gold, same, ratio),
@@ -77,7 +84,10 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------------------ dressing
-_HEDGE = re.compile(r"^(?:≈|about |approximately |approx\.? |around |roughly |大约|约为?)\s*", re.IGNORECASE)
+_HEDGE = re.compile(
+    r"(?:(?:the )?(?:final |correct )?answer(?: is|:)|答案[是为:]|≈|about |approximately |approx\.? |around |roughly |大约|约为?)\s*",
+    re.IGNORECASE,
+)
 # A leading yes or no; what follows it is its reason.
 _CLAIM = re.compile(
     r"(yes|no|true|false|是的?|不是|否|对|不对|正确|错误?)(?=$|\s*[,.;:]|\s+(?:because|since|as|it|they|this|that|there)\b)",
@@ -85,9 +95,15 @@ _CLAIM = re.compile(
 )
 
 
+def _plain(claim: str) -> str:
+    return {"是的": "是", "正确": "对", "错误": "错", "不对": "错"}.get(claim, claim.lower())
+
+
 def _undressed(text: str) -> str:
     """Without hedges, a final full stop and brackets around one thing."""
-    text = _HEDGE.sub("", text).strip().strip("\"'").strip()
+    text = text[match.end() :] if (match := _HEDGE.match(text)) else text
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        text = text[1:-1].strip()
     if text.endswith(".") and not text.endswith("..."):
         text = text[:-1].rstrip()
     text = text.rstrip(",;:").rstrip()
@@ -103,11 +119,27 @@ def _undressed(text: str) -> str:
     return text
 
 
+_ABOUT = re.compile("≈")
+
+
+def _rounded(answer: str, gold: str, terms: Terms) -> bool:
+    """`5√2 ≈ 7.07` states both, if they agree to a hundredth."""
+    stated = []
+    for text in (answer, gold):
+        sides = [side for side in split_top(text, _ABOUT) if side]
+        if len(sides) == 2 and is_name(sides[0]):  # `x ≈ 3.14`
+            sides = [" = ".join(sides)]
+        if not all(_same(side, sides[0], replace(terms, lenient=True)) for side in sides[1:]):
+            return False
+        stated.append(sides)
+    return any(_same(a, g, terms) for a, g in itertools.product(*stated))
+
+
 # ---------------------------------------------------------------------------------------------- quantities, expressions
 def _quantities(answer: str, gold: str, terms: Terms) -> bool:
     (value, unit), (target, gold_unit) = _quantity(answer), _quantity(gold)
     if unit == gold_unit == PLAIN:
-        return _values(answer, gold, terms)
+        return _values(value, target, terms)
     if PERCENT in (unit, gold_unit):
         return _percents(value, unit, target, gold_unit, terms)
     if unit.noun or gold_unit.noun:
@@ -121,7 +153,15 @@ def _quantities(answer: str, gold: str, terms: Terms) -> bool:
     return len(dimensions) == 1 and _values(value, target, terms, unit, gold_unit)
 
 
+_MAGNITUDES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12, "万": 4, "亿": 8}
+_MAGNITUDE = re.compile(r"(?<=\d)\s*(" + "|".join(_MAGNITUDES) + r")(?![a-z])", re.IGNORECASE)
+
+
 def _quantity(text: str) -> tuple[str, Unit]:
+    first, space, rest = text.partition(" ")
+    if space and first.lower() in _NUMBER_WORDS:  # four apples
+        text = f"{_NUMBER_WORDS[first.lower()]} {rest}"
+    text = _MAGNITUDE.sub(lambda match: f"*10^{_MAGNITUDES[match[1].lower()]} ", text).strip()
     return split_unit(text) or (text, PLAIN)
 
 

@@ -175,8 +175,8 @@ def _report(gold: Any, id: Hashable, problem: str) -> None:
         _reported.add(row)
         where = "a row without id" if id is None else f"row {id}"
         logger.warning(
-            "The gold answer %.80r of %s cannot be used: %s. Its answers get no verdict and train nothing; mend or drop "
-            "the row.",
+            "The gold answer %.80r of %s cannot be used: %s. Answers to it get no verdict and train nothing; mend or "
+            "drop the row.",
             gold,
             where,
             problem,

@@ -44,12 +44,14 @@ def entries(text: str, *, bare: bool) -> list[str]:
 
 
 def listing(text: str) -> Listing | None:
-    """The entries of `1, 2`, `(1, 2)`, `\\{1, 2\\}`, `x ∈ \\{1, 2\\}`, `±2` …; None for a single answer."""
+    """The entries of `1, 2`, `(1, 2)`, `\\{1, 2\\}`, `P(1, 2)`, `x ∈ \\{1, 2\\}`, `±2` …; None for a single answer."""
     if "±" in text and "," not in text:
         signs = (("+", "-"), ("-", "+"))
         return Listing("", [text.replace("±", plus).replace("∓", minus) for plus, minus in signs], "")
     if match := re.match(r"[^=∈,]{1,12}∈", text):
         text = text[match.end() :].strip()
+    if re.match(r"[A-Z]'?\s*\(", text) and bracketed(text[text.index("(") :]):
+        text = text[text.index("(") :]  # the point P(2, 3)
     if text == "∅":
         return Listing("\\{", [], "\\}")
     held = bracketed(text)

@@ -70,6 +70,8 @@ _CHARACTERS = str.maketrans(
         **dict.fromkeys("、﹐", ", "),
         **dict.fromkeys("⩽≦", "<="),
         **dict.fromkeys("⩾≧", ">="),
+        "∠": " angle ",
+        "△": " triangle ",
         "≤": "<=",
         "≥": ">=",
         "≠": "!=",
@@ -129,6 +131,8 @@ _COMMANDS = {
     "varepsilon": _GREEK["epsilon"],
     "colon": ":",
     "backslash": "\\",
+    "angle": " angle ",
+    "triangle": " triangle ",
 }
 # Commands around words: only their contents count.
 _WRAPPERS = frozenset(
@@ -136,6 +140,10 @@ _WRAPPERS = frozenset(
         "text textbf textit textrm textsf texttt textnormal mathrm mathbf mathit mathsf mathbb "
         "mathcal mathtt mbox hbox boldsymbol bm operatorname emph underline boxed fbox"
     ).split()
+)
+# The segment AB, however it is marked; marks over digits stay, as in 0.\overline{3}.
+_MARKED_LETTERS = re.compile(
+    r"\\(?:overline|overrightarrow|overleftrightarrow|widehat|wideparen|vec|bar|hat)\s*\{([A-Za-z\s']+)\}"
 )
 _COMMAND = re.compile(r"\\([A-Za-z]+)|\\(.)|\\", re.DOTALL)
 _SYMBOLS = {"{": "\\{", "}": "\\}", "\\": "\\\\", "$": "¤", "!": "", **dict.fromkeys("()[]", ""), "|": "|"}
@@ -155,7 +163,7 @@ def normalise(text: str) -> str:
     text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
     text = text.replace("{,}", ",")
     text = _unwrap(text)
-    text = _COMMAND.sub(_canonical, text)
+    text = _COMMAND.sub(_canonical, _MARKED_LETTERS.sub(r" \1 ", text))
     check_depth(text)
     # a dollar sign that has no partner is money
     text = text.replace("$", "" if text.count("$") % 2 == 0 else "¤").replace("~", " ").replace("**", "^")
@@ -256,10 +264,14 @@ _WORD = re.compile(r"-?\d+(?:[.,]\d+)*|[^\W\d_]+")
 _ARTICLES = frozenset(("a", "an", "the"))
 
 
+def _undotted(text: str) -> str:
+    """D.C. is DC."""
+    return re.sub(r"\b([^\W\d_])\.", r"\1", text)
+
+
 def words(text: str) -> tuple[str, ...]:
     """What a text says, without case, articles and punctuation."""
-    text = re.sub(r"\b([^\W\d_])\.", r"\1", text.casefold().replace("'", ""))  # D.C. is DC
-    found = _WORD.findall(text)
+    found = _WORD.findall(_undotted(text).casefold().replace("'", ""))
     kept = tuple(word for word in found if word not in _ARTICLES)
     return kept or tuple(found)
 
@@ -267,12 +279,12 @@ def words(text: str) -> tuple[str, ...]:
 def is_prose(text: str) -> bool:
     """Whether it is words rather than mathematics: a word of two letters or more and no operator."""
     return (
-        re.search(r"[^\W\d_]{2}|[\u4e00-\u9fff]", text) is not None
+        re.search(r"[^\W\d_]{2}|[\u4e00-\u9fff]", _undotted(text)) is not None
         and re.search(r"[\\^_=<>+*/|{}±∪∈°%¤π∞∅≈~]|\d-|- \d", text) is None
     )
 
 
-_NAME = re.compile(r"(?:[^\W\d_]|[\\'∠△Δ°\s])+(?:_\s*(?:\w|\{[^{}]*\}))?'*(?:\s*\([A-Za-z0-9, ]{1,20}\))?")
+_NAME = re.compile(r"(?:[^\W\d_]|[\\'\s])+(?:_\s*(?:\w|\{[^{}]*\}))?'*(?:\s*\([A-Za-z0-9, ]{1,20}\))?")
 
 
 def is_name(text: str) -> bool:

@@ -1,17 +1,77 @@
-"""The grader as an ordinary reward function of TRL."""
+"""The grader inside reward functions of TRL: what it is asked, and what it logs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .grader import Grader
+from .verdict import Verdict
+
+_KILLED = ("memory", "crash", "error")
 
 
-def accuracy_reward(completions: list, answer: list, choices: list | None = None, **kwargs: Any) -> list[float | None]:
-    """1 for a right answer, 0 for a wrong one, `None` (no reward) where the gold answer cannot be used."""
-    choices = choices or [None] * len(answer)
-    verdicts = Grader().grade_batch(
-        {"completion": completion[-1]["content"], "gold": gold, "choices": options}
-        for completion, gold, options in zip(completions, answer, choices, strict=True)
-    )
+def accuracy_reward(
+    completions: list,
+    answer: list,
+    prompts: list | None = None,
+    choices: list | None = None,
+    id: list | None = None,
+    log_metric: Callable[[str, float], None] | None = None,
+    **kwargs: Any,
+) -> list[float | None]:
+    """1 for a right answer, 0 for a wrong one, `None` (no reward) where the gold answer cannot be used.
+
+    TRL calls it with a batch: the model's messages, the columns of the rows, and `log_metric`.
+    """
+    texts = [completion[-1]["content"] for completion in completions]
+    verdicts = Grader().grade_batch(grading_items(texts, answer, prompts, choices, id))
+    if log_metric:
+        log_verdicts(verdicts, log_metric)
     return [None if verdict.correct is None else float(verdict.correct) for verdict in verdicts]
+
+
+def grading_items(
+    texts: Sequence[str],
+    answer: Sequence[Any],
+    prompts: Sequence[Any] | None = None,
+    choices: Sequence[Any] | None = None,
+    id: Sequence[Any] | None = None,
+) -> list[dict[str, Any]]:
+    """What `Grader.grade_batch` takes, from the columns of a batch."""
+    columns: dict[str, Sequence[Any]] = {"completion": texts, "gold": answer}
+    if prompts is not None:
+        columns["question"] = [question_text(prompt) for prompt in prompts]
+    if choices is not None:
+        columns["choices"] = choices
+    if id is not None:
+        columns["id"] = id
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def question_text(prompt: Any) -> str:
+    """The text of the first user message of a prompt: the question, without what followed it."""
+    if isinstance(prompt, str):
+        return prompt
+    content = next((message["content"] for message in prompt if message["role"] == "user"), "")
+    if isinstance(content, str):
+        return content
+    return " ".join(part["text"] for part in content if part["type"] == "text")
+
+
+def log_verdicts(verdicts: Sequence[Verdict], log_metric: Callable[[str, float], None]) -> None:
+    """Log what went wrong in grading, each as a share of these answers.
+
+    `grading/timeout`: not decided before the deadline; `grading/killed`: a worker ran out of memory or died;
+    `grading/refused`: too large to compare; `grading/no_answer`: no answer in the completion; all four count as wrong.
+    `grading/unusable_gold`: no verdict, because the gold answer cannot be used.
+    """
+    flags = {
+        "timeout": [verdict.decided_by == "timeout" for verdict in verdicts],
+        "killed": [verdict.decided_by in _KILLED for verdict in verdicts],
+        "refused": [verdict.decided_by == "size" for verdict in verdicts],
+        "unusable_gold": [verdict.correct is None for verdict in verdicts],
+        "no_answer": [verdict.correct is False and verdict.extracted is None for verdict in verdicts],
+    }
+    for name, found in flags.items():
+        log_metric(f"grading/{name}", sum(found) / max(len(found), 1))

@@ -148,7 +148,7 @@ _FACTOR = re.compile(
 @lru_cache(maxsize=4096)
 def parse_unit(text: str) -> Unit | None:
     """`cm`, `km/h`, `square metres`, `kg*m/s^{2}`, `°C`, `%` … as a unit; None when it is none."""
-    text = text.strip().rstrip(".")
+    text = text.strip().rstrip(".").replace("ms^{-", "m s^{-")  # metres a second, not milliseconds
     if text in ("%", "percent", "per cent", "percentage", "百分之"):
         return PERCENT
     if text in _TEMPERATURES:
@@ -186,7 +186,10 @@ _NOT_COUNTED = frozenset(
         "minus mod either neither x y z"
     ).split()
 )
-_COMPOUND = re.compile(r"(\d+(?:\.\d+)?)\s*([^\W\d_]{1,8})\s*")
+_NAMELESS = re.compile(
+    r"(?<=[\d)}π])\s*(?:(?:square|cubic|sq\.?|cu\.?) )?\s*units?(?:\s*\^\s*\{?[23]\}?)?$", re.IGNORECASE
+)
+_COMPOUND = re.compile(r"(\d+(?:\.\d+)?)\s*([^\W\d_]{1,8})\s*(?:,\s*|\band\s+)?")
 
 
 def split_unit(text: str) -> tuple[str, Unit] | None:
@@ -196,8 +199,9 @@ def split_unit(text: str) -> tuple[str, Unit] | None:
             return text.replace(sign, "", 1).strip(), _UNITS[name]
     if text.startswith("百分之"):
         return text[3:].strip(), PERCENT
-    compound = _compound(text)
-    if compound:
+    if match := _NAMELESS.search(text):
+        return text[: match.start()], PLAIN
+    if (compound := compound_quantity(text)) is not None:
         return compound
     starts = [match.start() for match in _PIECE.finditer(text)][-12:]
     for start in starts:
@@ -220,7 +224,8 @@ def _in_function(text: str) -> bool:
     return re.search(r"sin|cos|tan|cot|sec|csc", text) is not None
 
 
-def _compound(text: str) -> tuple[str, Unit] | None:
+def compound_quantity(text: str) -> tuple[str, Unit] | None:
+    """`1 h 30 min`, `5 feet and 3 inches`: amounts of ever smaller units, added up in base units."""
     parts, position = [], 0
     while match := _COMPOUND.match(text, position):
         unit = _UNITS.get(match[2])
@@ -228,7 +233,10 @@ def _compound(text: str) -> tuple[str, Unit] | None:
             return None
         parts.append((Fraction(match[1]), unit))
         position = match.end()
+    sizes = [unit.factor for _, unit in parts]
     if len(parts) < 2 or position < len(text) or len({unit.dimensions for _, unit in parts}) > 1:
+        return None
+    if sizes != sorted(set(sizes), reverse=True):
         return None
     total = sum((amount * unit.factor for amount, unit in parts), Fraction(0))
     return f"{total.numerator}/{total.denominator}", Unit(Fraction(1), Fraction(0), parts[0][1].dimensions)

@@ -82,12 +82,12 @@ def _send(replies: int, reply: dict[str, Any]) -> None:
     os.write(replies, json.dumps(reply).encode() + b"\n")
 
 
-def _equivalence() -> Callable[..., bool]:
+def _rules() -> Callable[..., bool]:
     # Imported once the reply pipe is out of reach of whatever these modules print.
-    from . import algebra, equivalence
+    from . import algebra, decide
 
-    return functools.partial(equivalence.same_answer, algebra=algebra)
+    return functools.partial(decide.decide, algebra=algebra)
 
 
 if __name__ == "__main__":
-    serve(_equivalence)
+    serve(_rules)

@@ -1,0 +1,66 @@
+"""Answers as models write them, labelled by hand from the rules of grading, not from what the grader says."""
+
+import json
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from trl_mmreason.grading import Grader
+
+LINES = (Path(__file__).parent / "labelled.jsonl").read_text(encoding="utf-8").splitlines()
+CASES = [json.loads(line) for line in LINES]
+CATEGORIES = Counter(case["category"] for case in CASES)
+FIELDS = {"category", "completion", "gold", "choices", "question", "tolerance", "expected", "note"}
+
+
+def names():
+    seen = Counter()
+    for case in CASES:
+        seen[case["category"]] += 1
+        yield f"{case['category']}-{seen[case['category']]}"
+
+
+@cache
+def grader(tolerance):
+    return Grader(tolerance=tolerance)
+
+
+@pytest.mark.parametrize("case", CASES, ids=names())
+def test_label(case):
+    verdict = grader(case.get("tolerance", "strict")).grade(
+        case["completion"], case["gold"], choices=case.get("choices"), question=case.get("question")
+    )
+    told = f"{case['completion'][-80:]!r} against {case['gold']!r}: read {verdict.extracted!r}, {verdict.reason}"
+    assert verdict.correct is case["expected"], told
+
+
+def test_set_is_large_enough():
+    assert len(CASES) >= 300
+    assert min(CATEGORIES.values()) >= 15
+    assert len(CATEGORIES) >= 25
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_category_has_right_and_wrong_answers(category):
+    labels = Counter(case["expected"] for case in CASES if case["category"] == category)
+    assert min(labels[True], labels[False]) >= 4
+    assert (labels[None] >= 15) == (category == "unusable_gold")
+
+
+def test_no_case_stands_twice():
+    asked = [{name: case[name] for name in FIELDS & case.keys() - {"category", "expected", "note"}} for case in CASES]
+    twice = [text for text, times in Counter(json.dumps(each, sort_keys=True) for each in asked).items() if times > 1]
+    assert not twice
+
+
+def test_fields():
+    assert {name for case in CASES for name in case} <= FIELDS
+    assert {type(case["expected"]) for case in CASES} == {bool, type(None)}
+    assert {case.get("tolerance", "strict") for case in CASES} == {"strict", "lenient"}
+
+
+def test_some_are_chinese():
+    chinese = [case for case in CASES if any("\u4e00" <= letter <= "\u9fff" for letter in case["completion"])]
+    assert len(chinese) >= len(CASES) / 7

@@ -1,0 +1,208 @@
+"""A language model's second opinion on answers that the rules call wrong: the two prompts of SOPHIA, over any engine.
+
+The prompts are Figures A5 (extraction) and A6 (equivalence) of "Semi-off-Policy Reinforcement Learning for
+Vision-Language Slow-Thinking Reasoning", word for word; the paper asks Qwen2.5-72B-Instruct with greedy decoding.
+Differs from paper: the rules go first, so that the judge is asked only about what they call wrong. What a model wrote
+might speak to the judge in the prompt's own voice, so only the end of it is shown, without lines that look like fields
+of the prompt. That does not make a judge safe against persuasion: what it decided says `decided_by="judge"`.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from .extraction import read_gold, without_thinking
+from .grader import Grader
+from .verdict import Verdict
+
+Chat = Callable[[list[list[dict[str, str]]]], list[str]]
+
+LONGEST_SHOWN = 4000
+"""Characters of a model's text that the judge gets to see: the last ones."""
+
+EXTRACTION_EXAMPLES = """\
+Please read the following example. Then extract the answer from the model response and type it at the end of the prompt.
+
+Hint: Please answer the question requiring an integer answer and provide the final value, e.g., 1, 2, 3, at the end.
+Question: Which number is missing?
+Model response: The number missing in the sequence is 14.
+Extracted answer: 14
+
+Hint: Please answer the question requiring a floating-point number with one decimal place and provide the final value, \
+e.g., 1.2, 1.3, 1.4, at the end.
+Question: What is the fraction of females facing the camera?
+Model response: The fraction of females facing the camera is 0.6, which means that six out of ten females in the group \
+are facing the camera.
+Extracted answer: 0.6
+
+Hint: Please answer the question requiring a Python list as an answer and provide the final list, e.g., [1, 2, 3], \
+[1.2, 1.3, 1.4], at the end.
+Question: Between which two years does the line graph saw its maximum peak?
+Model response: The line graph saw its maximum peak between 2007 and 2008.
+Extracted answer: [2007, 2008]
+"""
+
+EQUIVALENCE_EXAMPLES = r"""Below are two answers to a math question. Question is [Question], [Standard Answer] is the \
+standard answer to the question, and [Model_answer] is the answer extracted from a model's output to this question. \
+Determine whether these two answers are consistent.
+Please note that only when the [Model_answer] completely matches the [Standard Answer] means they are consistent. For \
+non-multiple-choice questions, if the meaning is expressed in the same way, it is also considered consistent, for \
+example, 0.5m and 50cm.
+If they are consistent, Judgement is 1; if they are different, Judgement is 0.
+
+[Question]: Write the set of numbers represented on the number line in interval notation.
+[Standard Answer]: (-2,1]
+[Model_answer]: Extracted Answer: ((-2, 1))
+Judgement: 0
+
+[Question]: Find the domain and range of the function f using interval notation.
+[Standard Answer]: domain: [-4, 0) and range: (-3, 1]
+[Model_answer] : Range: ((-4, 1])
+Judgement: 0
+
+[Question]: Given the graph of the ellipse that intersects with x-axis at 9 and -9 and with y-axis at 3 and -3, \
+determine its equation. A. $\frac{x^2}{81} + \frac{y^2}{9} = 1$ B. Can not determine.
+[Standard Answer]: A
+[Model_answer] : $\frac{x^2}{81} + \frac{y^2}{9} = 1$
+Judgement: 1
+""".replace("\\\n", "")
+
+_FIELD = re.compile(
+    r"judge?ments?\W{0,6}[:：=]|judge?ment\W{0,6}is\b|\[\s?(?:question|standard[ _]answer|model[ _]answer)\s?\]"
+    r"|^\W{0,6}(?:hint|question|model response|extracted answer|standard[ _]answer|model[ _]answer)\W{0,6}[:：]",
+    re.I,
+)
+_EXTRACTED = re.compile(r"\W{0,6}extracted answer\W{0,6}[:：][\s*_]{0,4}", re.I)
+_NUMBER = r"-?\d+(?:[./]\d+)*"
+_LABELLED = re.compile(rf"judge?ment[\s:：=*_`\"'\]]{{0,8}}(?:is\b[\s:：*_`\"']{{0,8}})?({_NUMBER})(.*)", re.I)
+_ALONE = re.compile(r"[\s*_`\"'.()\[\]]*([01])[\s*_`\"'.()\[\]]*")
+
+
+class JudgeGrader:
+    """The rules first, then a language model's opinion on what they call wrong; to be used wherever a `Grader` is.
+
+    What the rules find right stays right, and an unusable gold stays unusable. A reply that cannot be read leaves the
+    rules' verdict as it is, with a reason that says so. Errors of the engine are raised.
+
+    Args:
+        chat: takes conversations, each a list of messages with "role" and "content", and returns one reply for each.
+            All that is asked at one stage comes in one call, so that an engine can batch: at most two calls per batch.
+        grader: the rules; by default `Grader()`.
+        extract: whether the judge also looks for an answer where the rules found none.
+    """
+
+    def __init__(self, chat: Chat, grader: Grader | None = None, *, extract: bool = True) -> None:
+        self.chat = chat
+        self.grader = grader or Grader()
+        self.extract = extract
+
+    def grade(self, completion: str, gold: Any, **others: Any) -> Verdict:
+        """Grade one completion; takes what `Grader.grade` takes."""
+        return self.grade_batch([{"completion": completion, "gold": gold, **others}])[0]
+
+    def grade_batch(self, items: Iterable[Mapping[str, Any]]) -> list[Verdict]:
+        """Grade many; each item holds the arguments of `grade` by name.
+
+        Raises:
+            ValueError: if the engine returns another number of replies than it was given conversations.
+        """
+        items = list(items)
+        verdicts = self.grader.grade_batch(items)
+        # An answer refused for its size is nothing to spend a judge's time on.
+        wrong = [i for i, verdict in enumerate(verdicts) if verdict.correct is False and verdict.decided_by != "size"]
+        answers = {i: _one_line(answer) for i in wrong if (answer := verdicts[i].extracted) is not None}
+        if self.extract:
+            answers |= self._extracted({i: items[i] for i in wrong if i not in answers})
+        answers = {i: answer for i, answer in answers.items() if answer}
+        replies = self._ask({i: equivalence_prompt(_question(items[i]), _gold(items[i]), answers[i]) for i in answers})
+        for i, reply in replies.items():
+            verdicts[i] = _second_verdict(verdicts[i], answers[i], _gold(items[i]), reply)
+        return verdicts
+
+    def _extracted(self, items: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+        shown = {i: shown_to_judge(item["completion"]) for i, item in items.items()}
+        replies = self._ask({i: extraction_prompt(_question(items[i]), text) for i, text in shown.items() if text})
+        return {i: _extraction(reply) for i, reply in replies.items()}
+
+    def _ask(self, prompts: Mapping[int, str]) -> dict[int, str]:
+        """Put all questions in one call."""
+        if not prompts:
+            return {}
+        replies = self.chat([[{"role": "user", "content": prompt}] for prompt in prompts.values()])
+        if len(replies) != len(prompts):
+            raise ValueError(
+                f"JudgeGrader: chat returned {len(replies)} replies to {len(prompts)} conversations, expected one each."
+            )
+        return dict(zip(prompts, replies, strict=True))
+
+
+def extraction_prompt(question: str, response: str) -> str:
+    """Figure A5 for one response; the hint stays empty, as the rows of this package have none."""
+    return f"{EXTRACTION_EXAMPLES}\nHint:\nQuestion: {question}\nModel response: {response}\nExtracted answer:"
+
+
+def equivalence_prompt(question: str, gold: str, answer: str) -> str:
+    """Figure A6 for one answer."""
+    return (
+        f"{EQUIVALENCE_EXAMPLES}\n[Question]: {question}\n[Standard Answer]: {gold}\n[Model_answer] : {answer}\n"
+        "Judgement:"
+    )
+
+
+def shown_to_judge(text: str) -> str:
+    """The end of a model's text without its thinking and without lines that look like fields of the prompts."""
+    spoken = without_thinking(text) or ""
+    lines = spoken[-LONGEST_SHOWN:].splitlines()
+    return "\n".join(line for line in lines if not _FIELD.search(_plain(line))).strip()
+
+
+def read_judgement(reply: str) -> bool | None:
+    """The one decision in a judge's reply: "Judgement: 1", or a lone 0 or 1; `None` if there is not exactly one."""
+    spoken = without_thinking(reply) or ""
+    decisions = set()
+    for label in _LABELLED.finditer(spoken):
+        decisions |= {label[1], *({"0", "1"} & set(re.findall(_NUMBER, label[2])))}
+    alone = _ALONE.fullmatch(spoken)
+    if alone:
+        decisions.add(alone[1])
+    return {frozenset("1"): True, frozenset("0"): False}.get(frozenset(decisions))
+
+
+def _second_verdict(first: Verdict, answer: str, gold: str, reply: str) -> Verdict:
+    consistent = read_judgement(reply)
+    if consistent is None:
+        return first._replace(reason=f"{first.reason}; the judge's reply could not be read: {reply[:40]!r}")
+    finding = "equal to" if consistent else "different from"
+    return Verdict(consistent, answer, f"the judge finds it {finding} the gold answer {gold[:80]!r}", "judge")
+
+
+def _extraction(reply: str) -> str:
+    """The first line of the judge's reply, without the field's name that it may repeat; empty if there is none."""
+    spoken = (without_thinking(reply) or "").strip()
+    label = _EXTRACTED.match(spoken)
+    lines = spoken[label.end() if label else 0 :].splitlines()
+    return _one_line(lines[0]) if lines else ""
+
+
+def _one_line(answer: str) -> str:
+    return " ".join(shown_to_judge(answer).split())
+
+
+def _plain(line: str) -> str:
+    """Full-width letters become plain and invisible characters go, as neither keeps a model from reading a word."""
+    return "".join(c for c in unicodedata.normalize("NFKC", line) if unicodedata.category(c) != "Cf")
+
+
+def _question(item: Mapping[str, Any]) -> str:
+    """The question with its choices after it, as in the paper's example."""
+    choices = [f"{label}. {text}" for label, text in (item.get("choices") or {}).items() if text is not None]
+    return " ".join([item.get("question") or "", *choices]).strip()
+
+
+def _gold(item: Mapping[str, Any]) -> str:
+    gold = item["gold"]
+    golds = gold if isinstance(gold, list | tuple | set) else [gold]
+    return " or ".join(read_gold(str(one)) for one in golds)
