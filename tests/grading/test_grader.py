@@ -1,65 +1,101 @@
+"""The grader as its users see it."""
+
+import threading
+
 import pytest
 
+import trl_mmreason
 from trl_mmreason import Grader
-from trl_mmreason.grading import accuracy_reward, extract_answer
+from trl_mmreason.grading import Verdict, equivalent, grader
+
+SUM = r"\boxed{\sum_{k=1}^{4} k}"  # 10, and a case for computer algebra
+
+
+def test_a_verdict_says_what_was_read_and_why():
+    assert Grader().grade(r"3+4=\boxed{7.0}", "7") == Verdict(True, "7.0", "equals the gold answer '7'", "rules")
+    assert Grader().grade(SUM, "10").decided_by == "algebra"
+    wrong = Grader().grade(r"\boxed{8}", ["7", "9"])
+    assert wrong == Verdict(False, "8", "differs from the gold answer '7 or 9'", "rules")
+    assert Grader().grade("I cannot tell.", "7") == Verdict(False, None, "no answer found", "rules")
+    unusable = Grader().grade(r"\boxed{8}", " ")
+    assert unusable == Verdict(None, None, "the gold answer cannot be used: it is empty", "rules")
 
 
 @pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        (r"3+4=\boxed{7}", "7"),
-        (r"\boxed{1} no, \boxed{2}", "2"),
-        ("<answer> B </answer>", "B"),
-        (r"<answer>1</answer> then \boxed{2}", "2"),
-        (r"<think>\boxed{3}</think> 4", "4"),
-        ("42", "42"),
-        (r"\boxed{}", None),
-        (r"so \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
-        (r"\boxed{" * 20000, None),
-        ("", None),
-        ("I think that it may be seven, but I would not bet on it.", None),
-    ],
+    "gold", ["7", 7, 7.0, ["8", "7"], ("7",), r"\boxed{7}", "$7$", "<answer>7</answer>", "so\n#### 7"]
 )
-def test_extraction(text, answer):
-    assert extract_answer(text) == answer
+def test_forms_of_a_gold(gold):
+    assert Grader().grade(r"\boxed{7}", gold).correct is True
+    assert Grader().grade(r"\boxed{6}", gold).correct is False
+
+
+@pytest.mark.parametrize("gold", ["", None, [], [None], [""], float("nan"), r"\boxed{}", r"\frac{1}{", {"a": 1}])
+def test_an_unusable_gold_gives_no_verdict_whatever_the_answer(gold):
+    for completion in (r"\boxed{7}", "", r"\boxed{\frac{1}{}", "<think>"):
+        assert Grader().grade(completion, gold).correct is None
+
+
+def test_one_usable_gold_is_enough():
+    assert Grader().grade(r"\boxed{7}", ["", "7"]).correct is True
+    assert Grader().grade(r"\boxed{6}", ["", "7"]).correct is False
+
+
+def test_a_batch_is_what_its_items_are_alone():
+    items = [
+        {"completion": r"\boxed{7}", "gold": "7"},
+        {"completion": SUM, "gold": "10"},
+        {"completion": "B", "gold": "4", "choices": {"a": "3", "b": "4", "c": None}},
+        {"completion": "0.5 m", "gold": "50", "question": "How long in cm?"},
+        {"completion": SUM, "gold": "11", "id": "row-1"},
+        {"completion": "8", "gold": ""},
+    ]
+    verdicts = Grader().grade_batch(iter(items))
+    assert [verdict.correct for verdict in verdicts] == [True, True, True, True, False, None]
+    assert verdicts == [Grader().grade(**item) for item in items]
+
+
+def test_equal_questions_are_decided_once(monkeypatch):
+    asked = []
+    decide = grader.decide
+    monkeypatch.setattr(grader, "decide", lambda **question: asked.append(question) or decide(**question))
+    items = [{"completion": rf"So \boxed{{{number}}}", "gold": "123.5"} for number in (246, 246, 247, 246)]
+    for _ in range(2):
+        assert [verdict.correct for verdict in Grader().grade_batch(items)] == [False] * 4
+    assert [question["answer"] for question in asked] == ["246", "247"]
+    Grader(tolerance="lenient").grade_batch(items)
+    assert len(asked) == 4  # the tolerance belongs to the question
+
+
+def test_tolerance():
+    assert not Grader().grade("3.14", r"\pi").correct
+    assert Grader(tolerance="lenient").grade("3.14", r"\pi").correct
+    assert not Grader(tolerance="lenient").grade("1001", "1000").correct
+
+
+def test_from_another_thread():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(Grader().grade(r"\boxed{\binom{6}{2}}", "15").correct))
+    thread.start()
+    thread.join()
+    assert found == [True]
+
+
+def test_equivalence_knows_no_gold():
+    assert equivalent("1/2", "0.5")
+    assert equivalent("25", "25%")
+    assert equivalent("25%", "25")
+    assert not equivalent("1/2", "1/3")
+    assert equivalent(r"\binom{5}{2}", "10")
+    assert not equivalent("east", "seat")
 
 
 @pytest.mark.parametrize(
-    ("completion", "gold", "choices", "correct"),
-    [
-        (r"\boxed{7}", "7", None, True),
-        (r"\boxed{7.0}", "7", None, True),
-        (r"\boxed{8}", "7", None, False),
-        (r"\boxed{Red}", "red", None, True),
-        (r"\boxed{2}", ["1", "2"], None, True),
-        (r"\boxed{(B)}", "B", {"A": "3", "B": "4"}, True),
-        (r"\boxed{4}", "B", {"A": "3", "B": "4"}, True),
-        (r"\boxed{3}", "B", {"A": "3", "B": "4"}, False),
-        (r"\boxed{a hat}", "A", {"A": "cat", "B": "hat"}, False),
-        ("no idea at all, and this is a long way of saying so", "7", None, False),
-        (r"\boxed{B}", "square", {"A": "circle", "B": "square"}, True),
-        (r"\boxed{A}", "square", {"A": "circle", "B": "square"}, False),
-        (r"\boxed{4}", r"\boxed{4}", None, True),
-        (r"\boxed{4}", "<answer> 4 </answer>", None, True),
-        (r"\boxed{4}", "$4$", None, True),
-        (r"\boxed{4}", 4, None, True),
-        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}", None, True),
-        (r"\boxed{7}", "", None, None),
-        (r"\boxed{7}", [], None, None),
-        (r"\boxed{}", "", None, None),
-    ],
+    "settings", [{"tolerance": "loose"}, {"workers": 0}, {"deadline_seconds": 0}, {"deadline_seconds": -1}]
 )
-def test_verdicts(completion, gold, choices, correct):
-    verdict = Grader().grade(completion, gold, choices=choices)
-    assert verdict.correct is correct
-    assert verdict.reason
+def test_settings_that_make_no_sense(settings):
+    with pytest.raises(ValueError, match=str(next(iter(settings)))):
+        Grader(**settings)
 
 
-def test_many_at_once():
-    items = [{"completion": r"\boxed{7}", "gold": "7"}, {"completion": "8", "gold": "7"}]
-    assert [verdict.correct for verdict in Grader().grade_batch(items)] == [True, False]
-
-
-def test_as_a_reward_function():
-    completions = [[{"role": "assistant", "content": text}] for text in (r"\boxed{7}", "8", "8")]
-    assert accuracy_reward(completions, answer=["7", "7", ""]) == [1.0, 0.0, None]
+def test_public_names():
+    assert trl_mmreason.Grader is Grader

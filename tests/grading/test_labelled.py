@@ -63,4 +63,4 @@ def test_fields():
 
 def test_some_are_chinese():
     chinese = [case for case in CASES if any("\u4e00" <= letter <= "\u9fff" for letter in case["completion"])]
-    assert len(chinese) >= len(CASES) / 7
+    assert len(chinese) >= len(CASES) / 8

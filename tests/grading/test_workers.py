@@ -394,7 +394,7 @@ def test_the_real_worker_imports_no_deep_learning():
 
 
 def test_the_real_worker():
-    workers = Workers(2, deadline_seconds=1.0)
+    workers = Workers(2)
     slow = r"\sum_{n=1}^{10^{9}}\sin(n^{2})"
     jobs = [job(r"\int_{0}^{1}x^{2}dx", r"\frac{1}{3}"), job(slow, "2"), job(r"\int_{0}^{1}x^{2}dx", r"\frac{1}{4}")]
     outcomes = workers.decide(jobs)

@@ -2,7 +2,16 @@
 
 from .extraction import extract_answer
 from .grader import Grader, equivalent
-from .reward import accuracy_reward
+from .judge import JudgeGrader
+from .reward import accuracy_reward, get_accuracy_reward
 from .verdict import Verdict
 
-__all__ = ["Grader", "Verdict", "accuracy_reward", "equivalent", "extract_answer"]
+__all__ = [
+    "Grader",
+    "JudgeGrader",
+    "Verdict",
+    "accuracy_reward",
+    "equivalent",
+    "extract_answer",
+    "get_accuracy_reward",
+]

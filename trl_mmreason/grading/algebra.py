@@ -32,7 +32,7 @@ from sympy import (
 )
 
 from .explicit import explicit
-from .notation import Unreadable
+from .notation import Undefined, Unreadable
 
 _DIGITS = 30
 _STRICT = 1e-6
@@ -55,7 +55,7 @@ def equal(answer: str, gold: str, *, relative_tolerance: float) -> bool:
         answer, gold: LaTeX without delimiters, text, units and percent signs.
 
     Raises:
-        Unreadable: one of them cannot be read, or is undefined.
+        Unreadable: one of them cannot be read or, as `Undefined`, has no value.
         Refused: a number of more than 400 digits is in one of them.
     """
     left, right = _read(answer, gold)
@@ -117,7 +117,7 @@ def _settled(value: Expr | MatrixBase, side: str) -> Expr | MatrixBase:
     value = value.replace(_is_operation, lambda operation: operation.doit())
     value = value.replace(_is_odd_root, lambda root: (-1) ** root.exp.p * Pow(-root.base, root.exp))
     if value.has(sympy.nan, sympy.zoo):
-        raise Unreadable(f"the {side} is undefined")
+        raise Undefined(f"the {side} is undefined")
     return value
 
 
@@ -160,7 +160,7 @@ def _equal(answer: Expr, gold: Expr, relative_tolerance: float) -> bool:
 def _number(expression: Expr, side: str) -> Expr:
     value = _evaluated(expression)
     if value is None:
-        raise Unreadable(f"the {side} has no value")
+        raise Undefined(f"the {side} has no value")
     return value
 
 
@@ -224,7 +224,7 @@ def _values(answer: Expr, gold: Expr) -> list[Pair]:
         if len(pairs) == _POINTS:
             return pairs
     if len(pairs) < _MIN_POINTS:
-        raise Unreadable("undefined nearly everywhere")
+        raise Undefined("undefined nearly everywhere")
     return pairs
 
 

@@ -39,16 +39,14 @@ def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str
     written = any(text.casefold() == value.strip().casefold() for value in choices.values())
     if lead := _LEAD.match(text):
         text = text[lead.end() :]
+    if not written and (several := _letters(text, choices)) is not None:
+        return several
     match = _BRACKETED.fullmatch(text) or _MARKED.fullmatch(text)
     if match and match[1].upper() in choices:
         label, rest = match[1].upper(), match[2].strip()
         if not rest or not choices[label] or _REASON.match(rest) or same(rest, choices[label]):
             return frozenset(label)
-        if (several := _letters(text, choices)) is not None:
-            return several
         return _by_text(answer, choices, same) or frozenset()
-    if not written and (several := _letters(text, choices)) is not None:
-        return several
     return _by_text(answer, choices, same)
 
 

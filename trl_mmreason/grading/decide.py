@@ -77,7 +77,7 @@ _NOT_GIVEN = frozenset(("nan", "null", "n/a", "na", "?", "??", "???"))
 _EMPTY_ARGUMENT = re.compile(
     r"\\(?:frac|sqrt)\s*(?:\[[^\[\]]*\]\s*)?(?:\{\s*\}|$|[,;)}])|\\frac\s*\{[^{}]*\}\s*(?:\{\s*\}|$|[,;)}])"
 )
-_DANGLING = re.compile(r".*[\w)}][+\-*/^=<>]", re.DOTALL)
+_DANGLING = re.compile(r".*[\w)}]\s*[+\-*/^=<>]", re.DOTALL)
 
 
 def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str | None:

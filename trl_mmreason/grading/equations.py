@@ -35,11 +35,16 @@ def _equation(text: str) -> Equation | None:
         return None
     if not sides[0]:  # `= 4`
         return Equation("", sides[1:])
-    if is_name(sides[0]):
+    if _defines(sides[0]):
         return Equation(squeezed(sides[0]), sides[1:])
     if is_name(sides[-1]):
         return Equation(squeezed(sides[-1]), sides[:-1])
     return Equation("", sides)
+
+
+def _defines(side: str) -> bool:
+    r"""`x`, `(x, y)`, `\frac{a}{b}`: names, and expressions of nothing but names; `x - 4 = 4` does not say 4."""
+    return is_name(side) or (re.search(r"\d|∞", side) is None and re.search(r"[^\W\d_]", side) is not None)
 
 
 def compare(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from . import equations, evaluation, listings, regions
+from .expressions import THOUSANDS
 from .notation import NeedsAlgebra, Unreadable, bracketed, is_name, is_prose, normalise, split_top, squeezed, words
 from .units import PERCENT, PLAIN, Unit, asked_unit, compound_quantity, speaks_of_percent, split_unit
 
@@ -85,7 +86,8 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
 
 # ------------------------------------------------------------------------------------------------------------ dressing
 _HEDGE = re.compile(
-    r"(?:(?:the )?(?:final |correct )?answer(?: is|:)|答案[是为:]|≈|about |approximately |approx\.? |around |roughly |大约|约为?)\s*",
+    r"(?:(?:the )?(?:final |correct )?answer(?: is|:)|答案[是为:]|≈"
+    r"|about |approximately |approx\.? |around |roughly |大约|约为?)\s*",
     re.IGNORECASE,
 )
 # A leading yes or no; what follows it is its reason.
@@ -216,19 +218,21 @@ def _ratio(answer: str, gold: str, terms: Terms) -> float | None:
         return None
 
 
-_NUMBER_WORDS = (
-    {
-        word: str(value)
-        for value, word in enumerate(
-            (
-                "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-                "fifteen sixteen seventeen eighteen nineteen twenty"
-            ).split()
-        )
-    }
-    | dict(zip("零一二三四五六七八九十", map(str, range(11)), strict=True))
-    | {"两": "2"}
-)
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+).split()
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+_NUMBER_WORDS = {
+    **{word: str(value) for value, word in enumerate(_ONES)},
+    **{
+        f"{word}-{_ONES[one]}" if one else word: str(10 * ten + one)
+        for ten, word in enumerate(_TENS, start=2)
+        for one in range(10)
+    },
+    **{character: str(value) for value, character in enumerate("零一二三四五六七八九十")},
+    "两": "2",
+}
 
 
 def _digits(text: str) -> str:
@@ -242,10 +246,14 @@ def _in_base_units(latex: str, unit: Unit) -> str:
     return f"({latex}) \\cdot {factor} + {offset}"
 
 
+def _plain_number(match: re.Match[str]) -> str:
+    return re.sub("[ ,]", "", match.group())
+
+
 _TO_LATEX = {"π": "\\pi ", "∞": "\\infty ", "*": "\\cdot ", "°": "^{\\circ}", "∈": "\\in ", "±": "\\pm "}
 
 
 def to_latex(text: str) -> str:
     """LaTeX for the parser of computer algebra."""
-    text = re.sub(r"\^(\d{2,})", r"^{\1}", re.sub(r"(?<=\d),(?=\d{3})", "", text))
+    text = re.sub(r"\^(\d{2,})", r"^{\1}", re.sub(rf"(?<![\d(,]){THOUSANDS}", _plain_number, text))
     return "".join(_TO_LATEX.get(character, character) for character in text)

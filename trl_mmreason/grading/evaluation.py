@@ -55,7 +55,11 @@ def equal(
     pairs = _values(left, right)
     if answer_unit != gold_unit:
         pairs = [(a * answer_unit[0] + answer_unit[1], g * gold_unit[0] + gold_unit[1]) for a, g in pairs]
-    return all(_close(a, g, STRICT) for a, g in pairs)
+    exact = not (left.decimal or right.decimal)
+    return all(
+        a == g if exact and isinstance(a, Fraction) and isinstance(g, Fraction) else _close(a, g, STRICT)
+        for a, g in pairs
+    )
 
 
 def ratio(answer: str, gold: str) -> float | None:
@@ -91,20 +95,24 @@ def _value(node: Node) -> Number:
     return value
 
 
+def _size(value: Number) -> float:
+    return abs(complex(value))
+
+
 def _close(value: Number, target: Number, tolerance: Fraction) -> bool:
     if isinstance(value, Fraction) and isinstance(target, Fraction):
         if value.denominator == target.denominator == 1:
             return value == target
         return abs(value - target) <= tolerance * abs(target)
-    if value == target:
+    if value == target and target != 0:
         return True
     try:
-        size, target_size = abs(complex(value)), abs(complex(target))
+        size, target_size = _size(value), _size(target)
     except OverflowError:  # one is a whole number beyond floating point, the other is not
         return False
     if math.isinf(size) or math.isinf(target_size):
         return False
-    if min(size, target_size) < _NEGLIGIBLE and max(size, target_size) < _NEGLIGIBLE:
+    if max(size, target_size) < _NEGLIGIBLE:
         raise NeedsAlgebra("close to zero")
     return abs(complex(value) - complex(target)) <= tolerance * target_size
 
@@ -160,8 +168,11 @@ def evaluate(node: Node, point: Mapping[str, Number]) -> Number:
         return _CONSTANTS[kind]
     if kind == "sum":
         total: Number = Fraction(0)
-        for term in node[1]:
-            total = _bounded(total + evaluate(term, point))
+        terms = [evaluate(term, point) for term in node[1]]
+        for term in terms:
+            total = _bounded(total + term)
+        if not isinstance(total, Fraction) and _size(total) < _NEGLIGIBLE * max(map(_size, terms)):
+            raise NeedsAlgebra("nearly everything cancels")
         return total
     if kind == "product":
         total = Fraction(1)

@@ -30,11 +30,11 @@ _MATRICES = {"matrix": "bmatrix", "pmatrix": "bmatrix", "bmatrix": "bmatrix", "v
 _OPERATORS = {"*": "*", "\\cdot": "*", "\\times": "*", "/": "/", "\\div": "/"}
 _CLOSING = {"(": ")", "[": "]", "{": "}", "\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}
 _FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac")
+_BINOMIALS = ("\\binom", "\\dbinom", "\\tbinom")
 _CONSTANTS = ("\\pi", "\\infty")
 _NAMED = frozenset(f"\\{name}" for name in (*_FUNCTIONS, *_OF_SEVERAL))
-_STARTS = {*_NAMED, *_CLOSING, *_FRACTIONS, *_CONSTANTS} | {
-    f"\\{name}" for name in "binom dbinom tbinom sqrt sum prod int lim begin".split()
-}
+_STARTS = {*_NAMED, *_CLOSING, *_FRACTIONS, *_BINOMIALS, *_CONSTANTS}
+_STARTS |= {f"\\{name}" for name in "sqrt sum prod int lim begin".split()}
 
 
 def explicit(text: str, names: dict[str, str]) -> str:
@@ -217,22 +217,15 @@ class _Rewriter:
         self.take()
         if token in _CONSTANTS:
             return f"{token} "
-        if token in _FRACTIONS:
-            return self.fraction()
         if token in _NAMED:
             return self.several(token) if token[1:] in _OF_SEVERAL else self.function(_FUNCTIONS[token[1:]])
-        if token in ("\\binom", "\\dbinom", "\\tbinom"):
-            return f"\\binom{{{self.argument()}}}{{{self.argument()}}}"
-        if token == "\\sqrt":
-            return self.root()
         if token in ("\\sum", "\\prod"):
             return self.series(token)
-        if token == "\\int":
-            return self.integral()
-        if token == "\\lim":
-            return self.limit()
-        if token == "\\begin":
-            return self.matrix()
+        if token in _BINOMIALS:
+            return f"\\binom{{{self.argument()}}}{{{self.argument()}}}"
+        rest = {"\\sqrt": self.root, "\\int": self.integral, "\\lim": self.limit, "\\begin": self.matrix}
+        if read := rest.get(token, self.fraction if token in _FRACTIONS else None):
+            return read()
         raise Unreadable(f"{token} is not known here")
 
     def number(self) -> str:

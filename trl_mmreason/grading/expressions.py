@@ -119,7 +119,10 @@ class _Parser:
         node = self.postfix(self.atom())
         if self.peek() == "^":
             self.take()
-            node = self.postfix(("power", node, self.exponent()))
+            exponent = self.exponent()
+            if node[0] == "minus" and _has_symbol(exponent):
+                raise NeedsAlgebra("whether the exponent is whole")
+            node = self.postfix(("power", node, exponent))
         self.depth -= 1
         return node
 
@@ -160,7 +163,7 @@ class _Parser:
     def number(self) -> Node:
         token = self.take()
         value = _decimal(token)
-        if token.isdigit():
+        if token.isdigit() and self.peek(-2) != "^":
             if self.peek() == "\\frac" and (part := self.plain_fraction(1)) is not None:
                 return ("number", value + part)
             if self.kind() == "number" and self.peek(1) == "/" and self.kind(2) == "number":
@@ -194,8 +197,10 @@ class _Parser:
     def command(self) -> Node:
         name = self.take()[1:]
         if name == "frac":
-            upper = self.argument()
-            return ("product", [upper, ("inverse", self.argument())])
+            upper, lower = self.argument(), self.argument()
+            if upper == ("symbol", "d") and lower[0] == "product" and lower[1][0] == upper:
+                raise NeedsAlgebra("a derivative")
+            return ("product", [upper, ("inverse", lower)])
         if name == "sqrt":
             degree: Node = ("number", Fraction(2))
             if self.peek() == "[":
@@ -229,7 +234,7 @@ class _Parser:
             self.take()
             exponent = self.exponent()
         if self.peek() in ("(", "[", "{", "|"):
-            argument = self.power()
+            argument = self.atom()
         else:  # `\sin 2x` takes the whole product, but stops before the next function
             factors = [self.power()]
             while self.peek() and self.peek() not in _ENDS | {"*", "/"} and not self.at_function():
@@ -281,6 +286,11 @@ class _Parser:
             parts.append(self.take())
         self.take()
         return "_" + "".join(parts)
+
+
+def _has_symbol(node: Node) -> bool:
+    parts = node[1] if node[0] in ("sum", "product") else node[1:]
+    return node[0] == "symbol" or any(isinstance(part, tuple) and _has_symbol(part) for part in parts)
 
 
 def _decimal(token: str) -> Fraction:

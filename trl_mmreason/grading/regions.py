@@ -9,8 +9,8 @@ from functools import reduce
 from typing import NamedTuple
 
 from .evaluation import value_of
-from .listings import Same, entries, unordered
-from .notation import NeedsAlgebra, Unreadable, bracketed, is_name, split_top, squeezed
+from .listings import MAX_ENTRIES, Same, entries, unordered
+from .notation import NeedsAlgebra, Refused, Unreadable, bracketed, is_name, split_top, squeezed
 
 
 class Interval(NamedTuple):
@@ -32,6 +32,7 @@ class Region(NamedTuple):
 _RELATION = re.compile(r"\s*(<=|>=|!=|<|>)\s*")
 _UNION = re.compile(r"\s*∪\s*|\s+or\s+|\s*或者?\s*|\s*,\s*(?:or\s+)?")
 _BOTH = re.compile(r"\s*∩\s*|\s+and\s+|\s*且\s*")
+_REALS = re.compile(r"(?:[^=∈,<>]{1,12}∈\s*)?R|all real numbers|全体实数")
 _LINE = Interval("(", "-∞", "∞", ")")
 
 
@@ -68,7 +69,7 @@ def compare(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
 
 
 def _speaks_of_order(text: str) -> bool:
-    return "∪" in text or _RELATION.search(text) is not None or text in ("R", "all real numbers")
+    return "∪" in text or _RELATION.search(text) is not None or _REALS.fullmatch(text) is not None
 
 
 def _region(text: str) -> Region | None:
@@ -78,10 +79,13 @@ def _region(text: str) -> Region | None:
     if match := re.match(r"^([^=∈,<>]{1,12})∈", text):
         inner = _region(text[match.end() :].strip())
         return inner and Region(squeezed(match.group(1)), inner.intervals)
-    if text in ("R", "all real numbers"):
+    if _REALS.fullmatch(text):
         return Region("", [_LINE])
+    pieces = split_top(text, _UNION)
+    if len(pieces) > MAX_ENTRIES:
+        raise Refused(f"a union of {len(pieces)} pieces, more than {MAX_ENTRIES} are not compared")
     name, intervals = "", []
-    for piece in split_top(text, _UNION):
+    for piece in pieces:
         parts = [_bracket_interval(one) or _relation_interval(one) for one in split_top(piece, _BOTH)]
         if any(part is None for part in parts):
             return None

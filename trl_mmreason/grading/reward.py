@@ -11,24 +11,36 @@ from .verdict import Verdict
 _KILLED = ("memory", "crash", "error")
 
 
-def accuracy_reward(
-    completions: list,
-    answer: list,
-    prompts: list | None = None,
-    choices: list | None = None,
-    id: list | None = None,
-    log_metric: Callable[[str, float], None] | None = None,
-    **kwargs: Any,
-) -> list[float | None]:
-    """1 for a right answer, 0 for a wrong one, `None` (no reward) where the gold answer cannot be used.
+def get_accuracy_reward(grader: Grader) -> Callable[..., list[float | None]]:
+    """A reward function for `GRPOTrainer` that pays what `grader` finds right.
 
-    TRL calls it with a batch: the model's messages, the columns of the rows, and `log_metric`.
+    It gives 1 for a right answer, 0 for a wrong one and `None`, no reward, where the gold answer cannot be used. The
+    data set needs a column `answer`; `choices` and `id` are used if there. See `log_verdicts` for what it logs.
+
+    Args:
+        grader: a `Grader`, a `JudgeGrader`, or whatever has their `grade_batch`.
     """
-    texts = [completion[-1]["content"] for completion in completions]
-    verdicts = Grader().grade_batch(grading_items(texts, answer, prompts, choices, id))
-    if log_metric:
-        log_verdicts(verdicts, log_metric)
-    return [None if verdict.correct is None else float(verdict.correct) for verdict in verdicts]
+
+    def accuracy_reward(
+        completions: list,
+        answer: list,
+        prompts: list | None = None,
+        choices: list | None = None,
+        id: list | None = None,
+        log_metric: Callable[[str, float], None] | None = None,
+        **kwargs: Any,
+    ) -> list[float | None]:
+        texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
+        verdicts = grader.grade_batch(grading_items(texts, answer, prompts, choices, id))
+        if log_metric:
+            log_verdicts(verdicts, log_metric)
+        return [None if verdict.correct is None else float(verdict.correct) for verdict in verdicts]
+
+    return accuracy_reward
+
+
+accuracy_reward = get_accuracy_reward(Grader())
+"""The reward function with the default grader."""
 
 
 def grading_items(

@@ -1,0 +1,180 @@
+"""Answers with structure: lists, tuples, ranges, equations, ratios, matrices, quantities and words, rule by rule."""
+
+import pytest
+
+from trl_mmreason.grading.equivalence import same_answer
+from trl_mmreason.grading.notation import NeedsAlgebra, Refused
+
+UNITS = [
+    ("50 cm", "0.5 m", True),
+    ("50 m", "50 cm", False),
+    ("50", "50 cm", True),
+    ("50 cm", "50", True),
+    ("0.5 m", "50", False),
+    ("5 kg", "5 m", False),
+    ("36 km/h", "10 m/s", True),
+    ("77°F", "25°C", True),
+    ("25 K", "25°C", False),
+    ("1 h 30 min", "90 minutes", True),
+    ("1 hour and 30 minutes", "1.5 h", True),
+    ("5 apples", "5", True),
+    ("5 apples", "5 oranges", False),
+    ("five apples", "5 apples", True),
+    ("2.5 million", "2500000", True),
+    ("4 square units", "4", True),
+]
+PERCENT = [
+    ("25%", "0.25", True),
+    ("25%", r"\frac{25}{100}", True),
+    ("25", "25%", True),
+    ("0.25", "25%", True),
+    ("25%", "25", False),
+    ("0.25%", "25%", False),
+]
+SEVERAL = [
+    ("(1,2)", "(1, 2)", True),
+    ("(2,1)", "(1,2)", False),
+    (r"\{2,1\}", r"\{1,2\}", True),
+    (r"\{1,1,2\}", r"\{1,2\}", True),
+    ("1, 1, 2", "1, 2", False),
+    ("2, 1", "1, 2", True),
+    ("1 and 2", "2; 1", True),
+    ("1, 2", "(1, 2)", True),
+    ("2, 1", "(1, 2)", False),
+    ("(1,2), (3,4)", "(3,4), (1,2)", True),
+    ("1", "1, 2", False),
+    ("1, 2, 3", "1, 2", False),
+    ("(1,2]", "(1,2)", False),
+    ("(100,200)", "(100, 200)", True),
+    ("1,000, 2,000", "2000, 1000", True),
+    (r"\pm 3", "-3, 3", True),
+    (r"x=\pm 3", "x=3 or x=-3", True),
+    (r"\langle 1,2\rangle", "(1,2)", True),
+    ("P(2,3)", "(2,3)", True),
+    ("x=1, y=2", "y=2, x=1", True),
+    ("x=1, y=2", "y=1, x=2", False),
+    ("x=1, y=2", "(1,2)", True),
+    (r"\emptyset", r"\{\}", True),
+    (r"x \in \{1,2\}", "1, 2", True),
+    ("3, 4 cm", "4 cm, 3 cm", True),
+    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "[[1,2],[3,4]]", True),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", "(1,2)", True),
+    (r"\begin{pmatrix}1&2\end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}", False),
+]
+RANGES = [
+    ("x>3", r"(3,\infty)", True),
+    ("3<x", "x > 3", True),
+    (r"x\ge3", r"(3,\infty)", False),
+    (r"2<x\le5", "(2,5]", True),
+    (r"2\le x\le5", "(2,5]", False),
+    ("x<1 or x>3", r"(-\infty,1)\cup(3,\infty)", True),
+    ("x>1 and x<3", "(1,3)", True),
+    (r"[0,1]\cup[1,2]", "[0,2]", True),
+    (r"[0,1)\cup(1,2]", "[0,2]", False),
+    (r"[0,1)\cup(1,2]", r"(1,2]\cup[0,1)", True),
+    (r"x\ne2", r"(-\infty,2)\cup(2,\infty)", True),
+    (r"\{x|x>3\}", "x>3", True),
+    (r"\mathbb{R}", r"(-\infty,\infty)", True),
+    ("y>3", "x>3", False),
+    ("2x>6", "x>3", True),
+    ("-2x<-6", "x>3", True),
+    ("-2x>-6", "x>3", False),
+    ("2x+y>4", "y>4-2x", True),
+    (r"x\in(1,2)", "1<x<2", True),
+]
+EQUATIONS = [
+    ("x = 4", "4", True),
+    ("4", "x = 4", True),
+    ("4 = x", "4", True),
+    ("y = 4", "x = 4", False),
+    ("2x + 2y = 4", "x + y = 2", True),
+    ("x + y = 2", "x - y = 2", False),
+    ("y = 2x+1", "2x-y+1 = 0", True),
+    ("y = 2x+1", "2x+1", True),
+    ("x^2 = 4", "x = 2", False),
+    ("3+4=7", "7", True),
+    ("7=6=5", "5", False),
+    ("2+2=5", "5", False),
+    ("S_{ABC} = 12", "12", True),
+    (r"\angle A = 30^\circ", "30", True),
+    (r"x = 5\sqrt2 \approx 7.07", r"5\sqrt{2}", True),
+    (r"x = 5\sqrt2 \approx 8", r"5\sqrt{2}", False),
+    ("2:3", "4:6", True),
+    ("2:3", "3:2", False),
+    ("2:3", "2/3", True),
+    ("1:2:3", "2:4:6", True),
+    ("1:2:3", "2:4:5", False),
+    ("3:30", "03:30", True),
+    ("1:10", "3:30", False),  # times of day
+]
+WORDS = [
+    ("The Red hat.", "red hat", True),
+    ("red hat and shoes", "red hat", False),
+    ("east", "seat", False),
+    ("no", "on", False),
+    ("Yes, because 3 > 2", "yes", True),
+    ("no solution", "no", False),
+    ("Washington, D.C.", "washington dc", True),
+    ("right-angled", "right angled", True),
+    ("red and blue", "blue, red", True),
+    ("红色。", "红色", True),
+    ("等腰三角形", "三角形", False),
+    ("是的，因为相等", "是", True),
+    ("four", "4", True),
+    ("A", "a", True),
+    ("", "7", False),
+]
+
+
+@pytest.mark.parametrize(("answer", "gold", "same"), UNITS + PERCENT + SEVERAL + RANGES + EQUATIONS + WORDS)
+def test_same_answer(answer, gold, same):
+    assert same_answer(answer, gold) is same
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "question", "same"),
+    [
+        ("0.5 m", "50", "How long is it in cm?", True),
+        ("50 m", "50", "How long is it in cm?", False),
+        ("50", "0.5 m", "How long is it in cm?", True),
+        ("25%", "25", "What percentage is red?", True),
+        ("25%", "25", "How many are red?", False),
+        ("0.25", "25", "What percentage is red?", False),
+    ],
+)
+def test_the_question_decides_about_units(answer, gold, question, same):
+    assert same_answer(answer, gold, question=question) is same
+
+
+class Oracle:
+    """Says what it was asked, and yes."""
+
+    def equal(self, answer, gold, *, relative_tolerance):
+        self.asked = answer, gold, relative_tolerance
+        return True
+
+    def ratio(self, answer, gold):
+        self.asked = answer, gold
+        return 2.0
+
+
+def test_what_cannot_be_evaluated_is_a_case_for_algebra():
+    with pytest.raises(NeedsAlgebra):
+        same_answer(r"\sum_{k=1}^{4} k", "10")
+    oracle = Oracle()
+    assert same_answer(r"\sum_{k=1}^{4} 2\pi k", "1,000 * π", algebra=oracle)
+    assert oracle.asked == (r"\sum_{k=1}^{4} 2\pi  k", r"1000 \cdot  \pi ", 1e-6)
+    assert same_answer(r"y = \int_0^x t dt", "2y = x^2", algebra=oracle)
+    assert oracle.asked == (r"(y)-(\int_0^x t dt)", "(2y)-(x^{2})".replace("{2}", "2"))
+    assert same_answer(r"\binom{5}{2} m", "1000 cm", algebra=oracle)
+    assert oracle.asked[0] == r"\binom{5}{2}"
+    assert oracle.asked[1] == r"(1000) \cdot \frac{1}{100} + \frac{0}{1}"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["9^{9^{9}}", "1" * 3000, "(" * 60 + ")" * 60, ", ".join(map(str, range(200))), "[0,1]∪" * 150 + "[0,1]"],
+)
+def test_what_is_too_large_is_refused(answer):
+    with pytest.raises(Refused):
+        same_answer(answer, "7")

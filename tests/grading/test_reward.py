@@ -1,0 +1,94 @@
+"""The grader as a reward function of TRL, alone and under `accelerate launch` with two processes."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from trl_mmreason.grading import Grader, Verdict, accuracy_reward, get_accuracy_reward
+from trl_mmreason.grading.reward import grading_items, log_verdicts, question_text
+
+HERE = Path(__file__).parent
+LAUNCH = f"{Path(sys.executable).with_name('accelerate')} launch --multi_gpu --num_processes 2 --num_machines 1"
+LAUNCH += " --mixed_precision no --dynamo_backend no --main_process_port 0"
+
+
+def messages(*texts):
+    return [[{"role": "assistant", "content": text}] for text in texts]
+
+
+def test_rewards():
+    texts = (r"\boxed{7}", r"\boxed{8}", r"\boxed{8}", "I cannot tell.")
+    assert accuracy_reward(messages(*texts), answer=["7", "7", "", "7"]) == [1.0, 0.0, None, 0.0]
+    assert accuracy_reward.__name__ == "accuracy_reward"  # TRL logs under it
+
+
+def test_the_columns_of_the_rows_reach_the_grader():
+    asked = [{"role": "user", "content": "How long is it in cm?"}]
+    assert accuracy_reward(messages("0.5 m"), answer=["50"]) == [0.0]
+    assert accuracy_reward(messages("0.5 m"), answer=["50"], prompts=[asked]) == [1.0]
+    assert accuracy_reward(messages("B"), answer=["4"], choices=[{"A": "3", "B": "4", "C": None}]) == [1.0]
+
+
+def test_another_grader():
+    assert get_accuracy_reward(Grader(tolerance="lenient"))(messages("3.14"), answer=[r"\pi"]) == [1.0]
+    assert accuracy_reward(messages("3.14"), answer=[r"\pi"]) == [0.0]
+
+
+def test_the_question_is_the_first_user_message():
+    parts = [{"type": "image"}, {"type": "text", "text": "How long"}, {"type": "text", "text": "in cm?"}]
+    system, followup = {"role": "system", "content": "in km"}, {"role": "user", "content": "Check it."}
+    assert question_text([system, {"role": "user", "content": parts}, followup]) == "How long in cm?"
+    assert question_text("How long?") == "How long?"
+    assert grading_items(["4"], ["4"]) == [{"completion": "4", "gold": "4"}]
+
+
+def test_what_is_logged():
+    verdicts = [
+        Verdict(True, "7", ""),
+        Verdict(False, None, "no answer found"),
+        Verdict(None, None, ""),
+        *(Verdict(False, "7", "", by) for by in ("timeout", "memory", "crash", "size", "size")),
+    ]
+    logged = {}
+    log_verdicts(verdicts, logged.__setitem__)
+    assert logged == {
+        "grading/timeout": 1 / 8,
+        "grading/killed": 2 / 8,
+        "grading/refused": 2 / 8,
+        "grading/unusable_gold": 1 / 8,
+        "grading/no_answer": 1 / 8,
+    }
+
+
+def test_an_unusable_gold_is_reported_once_with_its_row(caplog):
+    rows = {"answer": ["", r"\frac{1}{", "7", ""], "id": ["train-3", "train-5", "train-6", "train-3"]}
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert accuracy_reward(messages("7", "7", "7", "8"), **rows) == [None, None, 1.0, None]
+    assert len(caplog.messages) == 2
+    assert "row train-3 cannot be used: it is empty" in caplog.messages[0]
+    assert r"'\\frac{1}{' of row train-5 cannot be used: its braces are not balanced" in caplog.messages[1]
+
+
+def test_grpo_with_two_processes(checkpoints, tmp_path):
+    command = [*LAUNCH.split(), str(HERE / "grpo_run.py"), checkpoints("qwen2_5_vl"), str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = [torch.load(tmp_path / f"process_{rank}.pt") for rank in range(2)]
+    assert [result["world_size"] for result in results] == [2, 2]
+    assert results[0]["values"] == [1.0, 1.0, 0.0, None]
+    assert results[1]["values"] == [1.0, 0.0, 0.0, 0.0]
+    # seven rewards, three of them 1
+    expected = {"timeout": 1 / 8, "killed": 0, "refused": 1 / 8, "unusable_gold": 1 / 8, "no_answer": 1 / 8}
+    for result in results[:1]:
+        for name, value in expected.items():
+            assert result["logged"][f"grading/{name}"] == pytest.approx(value), name
+    workers = {pid for result in results for pid in result["pids"]}
+    assert len(workers) == 2  # each process has its own
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
