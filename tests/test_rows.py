@@ -33,14 +33,14 @@ def png(colour="red", size=(2, 2)):
 def test_answers_and_choices_survive_parquet_and_map(tmp_path):
     rows = [
         {"prompt": "a", "answer": "7", "choices": None},  # Json would make the number 7 of it
-        {"prompt": "b", "answer": ["null", "none"], "choices": None},
+        {"prompt": "b", "answer": ["false", "none"], "choices": None},
         {"prompt": "c", "answer": 0.5, "choices": {}},
         {"prompt": "d", "answer": "(C)", "choices": ["x", "y", 3.0]},
         {"prompt": "e", "answer": "true", "choices": {"B": "true", "D": "不"}},
         {"prompt": "f", "answer": "V", "choices": ["V", "W"]},  # the text of a choice, not its letter
     ]
     first = load_rows(write_lines(tmp_path / "r.jsonl", rows), on_error="raise").dataset
-    answers = [["7"], ["null", "none"], ["0.5"], ["(C)"], ["true"], ["V"]]
+    answers = [["7"], ["false", "none"], ["0.5"], ["(C)"], ["true"], ["V"]]
     choices = [None, None, None, {"A": "x", "B": "y", "C": "3"}, {"B": "true", "D": "不"}, {"A": "V", "B": "W"}]
     first.to_parquet(tmp_path / "saved.parquet")
     saved = load_dataset("parquet", data_files=str(tmp_path / "saved.parquet"), split="train")
@@ -78,6 +78,8 @@ BAD = [
     ("answer", "  ", "empty answer", "the answer is '  '; give a text"),
     ("answer", [], "empty answer", "the answer is []"),
     ("answer", None, "empty answer", "the answer is None"),
+    ("answer", r"\frac{1}{", "unusable answer", "cannot be graded: its braces are not balanced"),
+    ("answer", "1/0", "unusable answer", "cannot be graded: its value is undefined"),
     ("answer", True, "wrong type", "got True (bool); expected a text or a finite number"),
     ("answer", float("nan"), "wrong type", "got nan (float)"),
     ("choices", "A. x B. y", "wrong type", "got 'A. x B. y' (str); expected a dictionary letter → text"),

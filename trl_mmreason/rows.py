@@ -21,6 +21,9 @@ import datasets
 import numpy as np
 import PIL.Image
 
+from .grading.decide import gold_problem
+from .grading.extraction import read_gold
+
 NAMES = ("prompt", "images", "answer", "choices", "id", "category")
 ROLES = ("system", "user", "assistant", "tool")  # those that TRL knows
 
@@ -210,6 +213,9 @@ def read_answers(value: Any, choices: Mapping[str, str] | None) -> list[str]:
     answers = [_read_text(item) for item in (value if isinstance(value, list) else [value])]
     if not answers or "" in answers:
         raise RefusedValue("empty answer", f"the answer is {_show(value)}; give a text or a list of texts")
+    for answer in answers:
+        if problem := gold_problem(read_gold(answer)):
+            raise RefusedValue("unusable answer", f"the answer {_show(answer)} cannot be graded: {problem}")
     if choices is None:
         return answers
     if any(isinstance(item, int | float) for item in (value if isinstance(value, list) else [value])):
