@@ -1,0 +1,5 @@
+"""Conversations into text, for every pipeline that samples outside training."""
+
+from .engine import Decoding, Engine, Failure, Request, Sample, seed_of
+
+__all__ = ["Decoding", "Engine", "Failure", "Request", "Sample", "seed_of"]

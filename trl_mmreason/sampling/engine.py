@@ -1,0 +1,92 @@
+"""What every engine takes and gives: conversations with pictures in, sampled answers out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+import PIL.Image
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How answers are drawn.
+
+    Attributes:
+        max_new_tokens: bound of an answer; one that reaches it ends with finish reason "length".
+        temperature: 0 is greedy.
+        top_p: the smallest set of tokens with this share of the probability; 1 is all.
+        top_k: the most probable tokens; 0 is all.
+        stop: an answer ends behind the first of these texts, which stays in it.
+        logps: whether to return the log-probability of each token, under the model itself (temperature 1, all tokens).
+    """
+
+    max_new_tokens: int = 1024
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop: tuple[str, ...] = ()
+    logps: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+            raise ValueError(
+                f"Decoding: got {self}; expected max_new_tokens ≥ 1, temperature ≥ 0, 0 < top_p ≤ 1 and top_k ≥ 0."
+            )
+
+
+@dataclass(frozen=True)
+class Request:
+    """One conversation to answer.
+
+    Attributes:
+        messages: role and text content of each message, the last one the user's.
+        images: put before the first user message, as TRL does.
+        prefix: what the assistant has said already; answers continue it and do not repeat it.
+        n: how many answers.
+        seed: answer k of the same request with the same seed is the same, whatever else is asked at the same time.
+            (vLLM and servers promise less: the same for the same server under the same load.)
+    """
+
+    messages: Sequence[dict[str, str]]
+    images: Sequence[PIL.Image.Image] = ()
+    prefix: str = ""
+    n: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One answer; `token_ids` and `logps` where the engine knows them."""
+
+    text: str
+    finish_reason: Literal["stop", "length"]
+    token_ids: list[int] | None = field(default=None, repr=False)
+    logps: list[float] | None = field(default=None, repr=False)
+
+
+class Failure(NamedTuple):
+    """Why a request, or a unit of work, has no result."""
+
+    reason: str
+
+
+class Engine(Protocol):
+    """Turns conversations into answers."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What of this engine determines its answers, as JSON: kind, model, precision … ; no secrets."""
+        ...
+
+    def sample(self, requests: Sequence[Request], decoding: Decoding) -> list[list[Sample] | Failure]:
+        """n answers to each request, in order. What is wrong with one request is its `Failure`; what is wrong with the
+        engine itself (no connection, no memory) raises."""
+        ...
+
+
+def seed_of(*parts: object) -> int:
+    """A seed of 63 bits that follows from these parts alone: `seed_of(seed, row id, index)`."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
