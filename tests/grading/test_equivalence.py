@@ -106,6 +106,7 @@ EQUATIONS = [
     ("1:2:3", "2:4:5", False),
     ("3:30", "03:30", True),
     ("1:10", "3:30", False),  # times of day
+    ("7:05", "7/5", False),
 ]
 WORDS = [
     ("The Red hat.", "red hat", True),

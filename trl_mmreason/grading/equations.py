@@ -89,7 +89,7 @@ def compare_ratios(answer: str, gold: str, same: Same) -> bool | None:
     if len(left) == len(right):
         products = ((f"({a})*({right[0]})", f"({g})*({left[0]})") for a, g in zip(left, right, strict=True))
         return all(same(a, g) for a, g in products)
-    if clocks[1] or {len(left), len(right)} != {1, 2}:
+    if any(clocks) or {len(left), len(right)} != {1, 2}:
         return False
     quotients = [f"({one[0]})/({one[1]})" if len(one) == 2 else one[0] for one in (left, right)]
     return same(*quotients)

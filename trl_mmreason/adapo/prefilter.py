@@ -1,0 +1,150 @@
+"""The offline filter of AdaPO (appendix A.2): drop questions that are all too easy or all too hard for the policy.
+
+N two-turn trajectories of each question are sampled from the initial policy. A question whose trajectories are all
+1→1, or all 0→0, has nothing to teach and is dropped; every other one is kept.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from datasets import Dataset
+
+from ..grading import Grader
+from ..sampling.difficulty import Filtered, items_of, keep_rows
+from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of
+from ..sampling.run import run
+from ..sampling.store import Store
+from .config import EVALUATION_PROMPT
+
+STAGE = "adapo-prefilter"
+
+
+def prefilter(
+    rows: Dataset,
+    engine: Engine,
+    store: Store,
+    *,
+    n: int = 8,
+    evaluation_prompt: str = EVALUATION_PROMPT,
+    decoding: Decoding | None = None,
+    grader: Grader | None = None,
+    seed: int = 0,
+    **running: Any,
+) -> Filtered:
+    """Sample `n` two-turn trajectories of each question and keep it unless all are 1→1 or all are 0→0.
+
+    It goes on where a killed run stopped. Under several processes each samples its share of the trajectories; call it on
+    all of them with the same store, and every process gets the whole result. A first answer that hit the length limit
+    gets no second turn, and a second answer that was never given is not right.
+
+    Args:
+        rows: rows with id, prompt, answer, and optionally images and choices.
+        engine: the initial policy.
+        store: keeps every trajectory with its verdicts.
+        n: trajectories a question.
+        evaluation_prompt: what the user says between the two answers.
+        decoding: how answers are drawn; by default as `Decoding()` says.
+        grader: `Grader()` by default.
+        seed: other seeds give other trajectories.
+        **running: for `run`, such as `batch_size`.
+
+    Raises:
+        SettingsChanged: the store holds trajectories drawn in another way.
+    """
+    decoding, grader = decoding or Decoding(), grader or Grader()
+
+    def two_turns(units: Sequence[tuple[Mapping[str, Any], int]]) -> list[dict[str, Any] | Failure]:
+        rows = [row for row, _ in units]
+        seeds = [seed_of(seed, row["id"], index) for row, index in units]
+        first, second = sample_two_turns(rows, engine, decoding, evaluation_prompt, seeds)
+        return _graded(grader, rows, first, second)
+
+    settings = {
+        "engine": engine.settings,
+        "decoding": asdict(decoding),
+        "evaluation_prompt": evaluation_prompt,
+        "seed": seed,
+        "grader": repr(grader),
+    }
+    run(store, STAGE, rows, two_turns, settings=settings, n=n, description="two turns", **running)
+    types = defaultdict(list)
+    for record in store.records(STAGE):
+        if record.status == "done":
+            types[record.id].append((record.payload["first_correct"], record.payload["second_correct"]))
+    return keep_rows(rows, {row_id: _reason(types[row_id]) for row_id in rows["id"]})
+
+
+_NOT_GRADED = "not graded: sampling failed, or the gold answer cannot be used"
+_HOMOGENEOUS = {
+    frozenset(): _NOT_GRADED,
+    frozenset({(True, True)}): "too easy: all 1→1",
+    frozenset({(False, False)}): "too hard: all 0→0",
+}
+
+
+def _reason(types: Sequence[tuple[bool | None, bool | None]]) -> str:
+    """Why a question with trajectories of these types is dropped; empty if it is kept."""
+    if any(None in kind for kind in types):
+        return _NOT_GRADED
+    return _HOMOGENEOUS.get(frozenset(types), "")
+
+
+def sample_two_turns(
+    rows: Sequence[Mapping[str, Any]],
+    engine: Engine,
+    decoding: Decoding,
+    evaluation_prompt: str,
+    seeds: Sequence[int],
+) -> tuple[list[Sample | Failure], list[Sample | Failure | None]]:
+    """Both answers to each row; the second is `None` where the first hit the length limit or failed."""
+    asked = [Request(row["prompt"], row.get("images") or (), seed=s) for row, s in zip(rows, seeds, strict=True)]
+    first = _sample(engine, decoding, asked)
+    told, asked = [], []
+    for k, answer in enumerate(first):
+        if isinstance(answer, Sample) and answer.finish_reason == "stop":
+            turns = [{"role": "assistant", "content": answer.text}, {"role": "user", "content": evaluation_prompt}]
+            asked.append(
+                Request(
+                    [*rows[k]["prompt"], *turns], rows[k].get("images") or (), seed=seed_of(seeds[k], "second turn")
+                )
+            )
+            told.append(k)
+    second: list[Sample | Failure | None] = [None] * len(rows)
+    for k, sample in zip(told, _sample(engine, decoding, asked), strict=True):
+        second[k] = sample
+    return first, second
+
+
+def _sample(engine: Engine, decoding: Decoding, requests: Sequence[Request]) -> list[Sample | Failure]:
+    drawn = engine.sample(requests, decoding) if requests else []
+    return [samples if isinstance(samples, Failure) else samples[0] for samples in drawn]
+
+
+def _graded(
+    grader: Grader,
+    rows: Sequence[Mapping[str, Any]],
+    first: Sequence[Sample | Failure],
+    second: Sequence[Sample | Failure | None],
+) -> list[dict[str, Any] | Failure]:
+    turns = [[sample.text if isinstance(sample, Sample) else "" for sample in samples] for samples in (first, second)]
+    verdicts = grader.grade_batch(items_of([*rows, *rows], [*turns[0], *turns[1]]))
+    results: list[dict[str, Any] | Failure] = []
+    for k, (one, two) in enumerate(zip(first, second, strict=True)):
+        if isinstance(one, Failure) or isinstance(two, Failure):
+            results.append(one if isinstance(one, Failure) else two)
+            continue
+        right, still_right = verdicts[k].correct, verdicts[len(rows) + k].correct
+        results.append(
+            {
+                "first": one.text,
+                "second": two.text if two else None,
+                "finish_reasons": [sample.finish_reason for sample in (one, two) if sample],
+                "first_correct": right,
+                "second_correct": still_right if two or still_right is None else False,
+            }
+        )
+    return results

@@ -1,0 +1,128 @@
+"""Keep the questions that are neither too easy nor too hard: by the share of sampled answers that are right.
+
+SRPO keeps 0.1 to 0.9 (section 4.1), SOPHIA's GRPO 0.4 to 0.6 over 16 samples (appendix C).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from datasets import Dataset
+
+from ..grading import Grader
+from ..grading.reward import grading_items
+from .engine import Decoding, Engine, Failure, Request, seed_of
+from .run import run
+from .store import Store
+
+STAGE = "difficulty"
+
+
+class Filtered(NamedTuple):
+    """What a filter kept, and why it dropped the rest: reason → number of questions."""
+
+    rows: Dataset
+    dropped: dict[str, int]
+
+    def __str__(self) -> str:
+        total = len(self.rows) + sum(self.dropped.values())
+        lines = [f"kept {len(self.rows)} of {total} questions"]
+        return "\n".join([*lines, *(f"dropped {count}: {reason}" for reason, count in self.dropped.items() if count)])
+
+
+def difficulty_filter(
+    rows: Dataset,
+    engine: Engine,
+    store: Store,
+    *,
+    low: float,
+    high: float,
+    n: int = 16,
+    decoding: Decoding | None = None,
+    grader: Grader | None = None,
+    seed: int = 0,
+    **running: Any,
+) -> Filtered:
+    """Answer each question `n` times and keep it if low ≤ share of right answers ≤ high.
+
+    It goes on where a killed run stopped. Under several processes each samples its share of the answers; call it on all
+    of them with the same store, and every process gets the whole result.
+
+    Args:
+        rows: rows with id, prompt, answer, and optionally images and choices.
+        engine: what answers.
+        store: keeps every answer with its verdict.
+        low, high: shares between 0 and 1, both included.
+        n: answers a question.
+        decoding: how answers are drawn; by default as `Decoding()` says.
+        grader: `Grader()` by default.
+        seed: other seeds give other answers.
+        **running: for `run`, such as `batch_size`.
+
+    Raises:
+        ValueError: the bounds are no shares in order.
+        SettingsChanged: the store holds answers drawn in another way.
+    """
+    if not 0 <= low <= high <= 1:
+        raise ValueError(f"difficulty_filter: low is {low} and high {high}, expected 0 ≤ low ≤ high ≤ 1.")
+    decoding, grader = decoding or Decoding(), grader or Grader()
+
+    def answer(units: Sequence[tuple[Mapping[str, Any], int]]) -> list[dict[str, Any] | Failure]:
+        asked = [
+            Request(row["prompt"], row.get("images") or (), seed=seed_of(seed, row["id"], index))
+            for row, index in units
+        ]
+        drawn = engine.sample(asked, decoding)
+        texts = ["" if isinstance(samples, Failure) else samples[0].text for samples in drawn]
+        verdicts = grader.grade_batch(items_of([row for row, _ in units], texts))
+        return [
+            samples
+            if isinstance(samples, Failure)
+            else {"text": text, "finish_reason": samples[0].finish_reason, "correct": verdict.correct}
+            for samples, text, verdict in zip(drawn, texts, verdicts, strict=True)
+        ]
+
+    settings = {"engine": engine.settings, "decoding": asdict(decoding), "seed": seed, "grader": repr(grader)}
+    run(store, STAGE, rows, answer, settings=settings, n=n, description="answering", **running)
+    shares = share_of_right_answers(store, STAGE)
+    reasons = {row_id: _reason(shares.get(row_id), low, high) for row_id in rows["id"]}
+    return keep_rows(rows, reasons)
+
+
+def items_of(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[dict[str, Any]]:
+    """What the grader is asked about one text a row."""
+    columns = {name: [row.get(column) for row in rows] for name, column in _COLUMNS.items()}
+    return grading_items(texts, [row["answer"] for row in rows], **columns)
+
+
+_COLUMNS = {"prompts": "prompt", "choices": "choices", "id": "id"}
+
+
+def share_of_right_answers(store: Store, stage: str) -> dict[str, float | None]:
+    """Row id → share of its answers that are right; `None` where its gold answer cannot be used."""
+    verdicts = defaultdict(list)
+    for record in store.records(stage):
+        if record.status == "done":
+            verdicts[record.id].append(record.payload["correct"])
+    return {row_id: None if None in found else sum(found) / len(found) for row_id, found in verdicts.items()}
+
+
+def keep_rows(rows: Dataset, reasons: Mapping[str, str]) -> Filtered:
+    """The rows without a reason to drop them."""
+    kept = [index for index, row_id in enumerate(rows["id"]) if not reasons[row_id]]
+    dropped: dict[str, int] = defaultdict(int)
+    for reason in reasons.values():
+        if reason:
+            dropped[reason] += 1
+    return Filtered(rows.select(kept), dict(dropped))
+
+
+def _reason(share: float | None, low: float, high: float) -> str:
+    if share is None:
+        return "not graded: sampling failed, or the gold answer cannot be used"
+    if share < low:
+        return f"too hard: fewer than {low:.0%} right"
+    return f"too easy: more than {high:.0%} right" if share > high else ""
