@@ -40,7 +40,8 @@ TWICE = {"A": "1/2", "B": "0.5", "C": "2"}
         ("a hat", ANIMALS, "B"),  # neither A nor its first letter
         ("hat", ANIMALS, "B"),
         ("bat", ANIMALS, None),
-        ("0.5", TWICE, None),  # two choices have that value
+        ("0.5", TWICE, "B"),  # as written
+        ("0.50", TWICE, None),  # two choices have that value
         ("2.0", TWICE, "C"),
         ("B", {"A": "B", "B": "A"}, "B"),  # the letter goes first
         ("7", {"1": "5", "2": "7"}, "2"),

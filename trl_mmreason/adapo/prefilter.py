@@ -37,8 +37,8 @@ def prefilter(
 ) -> Filtered:
     """Sample `n` two-turn trajectories of each question and keep it unless all are 1→1 or all are 0→0.
 
-    It goes on where a killed run stopped. Under several processes each samples its share of the trajectories; call it on
-    all of them with the same store, and every process gets the whole result. A first answer that hit the length limit
+    It goes on where a killed run stopped. Under several processes each samples its share of the trajectories; call it
+    on all of them with the same store, and every process gets the whole result. A first answer that hit the length limit
     gets no second turn, and a second answer that was never given is not right.
 
     Args:
@@ -79,7 +79,7 @@ def prefilter(
 
 
 _NOT_GRADED = "not graded: sampling failed, or the gold answer cannot be used"
-_HOMOGENEOUS = {
+_HOMOGENEOUS: dict[frozenset[tuple[bool | None, bool | None]], str] = {
     frozenset(): _NOT_GRADED,
     frozenset({(True, True)}): "too easy: all 1→1",
     frozenset({(False, False)}): "too hard: all 0→0",
@@ -134,17 +134,18 @@ def _graded(
     verdicts = grader.grade_batch(items_of([*rows, *rows], [*turns[0], *turns[1]]))
     results: list[dict[str, Any] | Failure] = []
     for k, (one, two) in enumerate(zip(first, second, strict=True)):
-        if isinstance(one, Failure) or isinstance(two, Failure):
-            results.append(one if isinstance(one, Failure) else two)
-            continue
-        right, still_right = verdicts[k].correct, verdicts[len(rows) + k].correct
-        results.append(
-            {
+        if isinstance(one, Failure):
+            results.append(one)
+        elif isinstance(two, Failure):
+            results.append(two)
+        else:
+            right, still_right = verdicts[k].correct, verdicts[len(rows) + k].correct
+            trajectory = {
                 "first": one.text,
                 "second": two.text if two else None,
                 "finish_reasons": [sample.finish_reason for sample in (one, two) if sample],
                 "first_correct": right,
                 "second_correct": still_right if two or still_right is None else False,
             }
-        )
+            results.append(trajectory)
     return results

@@ -6,18 +6,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
-from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, ProcessorMixin
-from trl.data_utils import prepare_multimodal_messages
 
 from ..grading import Grader
 from ..grading.reward import grading_items
+from ..sampling.generation import encode, end_of_turn_ids, generate
 from ..turns import next_turn_ids
 from .report import TwoTurnTrajectory
 
@@ -113,7 +110,6 @@ def _grade(
     return graded
 
 
-@torch.no_grad()
 def answer_in_two_turns(
     model: PreTrainedModel,
     processing_class: ProcessorMixin,
@@ -126,86 +122,21 @@ def answer_in_two_turns(
 ) -> list[tuple[str, str | None]]:
     """Both answers to each row as text; the second is `None` where the first hit the length limit."""
     template = chat_template_kwargs or {}
-    prompts = [prepare_multimodal_messages(row["prompt"], images=row.get("images")) for row in rows]
+    settings = {"max_new_tokens": max_new_tokens, **generation}
     eos_ids = end_of_turn_ids(model, processing_class)
-    settings = {
-        "do_sample": False,
-        "repetition_penalty": 1.0,
-        "max_new_tokens": max_new_tokens,
-        "eos_token_id": eos_ids,
-        "pad_token_id": processing_class.tokenizer.pad_token_id,
-        **generation,
-    }
 
-    prompt_ids, fields = _tokenize(processing_class, prompts, template)
-    first_ids = _sample(model, processing_class, prompt_ids, fields, eos_ids, settings)
+    prompts = [encode(processing_class, row["prompt"], row.get("images"), **template) for row in rows]
+    first_ids = generate(model, processing_class, prompts, **settings)
     ended = [row for row, ids in enumerate(first_ids) if ids[-1] in eos_ids]
     second: list[str | None] = [None] * len(rows)
     if ended:
         suffix = next_turn_ids(processing_class, followup, eos_token_ids=eos_ids, **template)
-        _, fields = _tokenize(processing_class, [prompts[row] for row in ended], template)
-        longer = [[*prompt_ids[row], *first_ids[row], *suffix] for row in ended]
-        second_ids = _sample(model, processing_class, longer, fields, eos_ids, settings)
+        longer = [prompts[row].extended([*first_ids[row], *suffix]) for row in ended]
+        second_ids = generate(model, processing_class, longer, **settings)
         for row, text in zip(ended, _decode(processing_class, second_ids), strict=True):
             second[row] = text
     return list(zip(_decode(processing_class, first_ids), second, strict=True))
 
 
-def end_of_turn_ids(model: PreTrainedModel, processing_class: ProcessorMixin) -> list[int]:
-    """Every token that ends an answer, as TRL has it: the model's, and the tokenizer's."""
-    declared = model.generation_config.eos_token_id
-    declared = [declared] if isinstance(declared, int) else list(declared or [])
-    own = processing_class.tokenizer.eos_token_id
-    return declared if own in declared else [own, *declared]
-
-
 def _decode(processing_class: ProcessorMixin, ids: list[list[int]]) -> list[str]:
     return processing_class.batch_decode(ids, skip_special_tokens=True)
-
-
-def _tokenize(
-    processing_class: ProcessorMixin, prompts: list, template: dict[str, Any]
-) -> tuple[list[list[int]], dict[str, Any]]:
-    """Unpadded ids, and the picture fields."""
-    inputs = dict(
-        processing_class.apply_chat_template(
-            prompts, tokenize=True, return_dict=True, add_generation_prompt=True, **template
-        )
-    )
-    del inputs["attention_mask"]
-    return inputs.pop("input_ids"), inputs
-
-
-def _sample(
-    model: PreTrainedModel,
-    processing_class: ProcessorMixin,
-    prompt_ids: list[list[int]],
-    fields: dict[str, Any],
-    eos_ids: list[int],
-    settings: dict[str, Any],
-) -> list[list[int]]:
-    """Answers as ids, each up to and including its end-of-turn token if there is one."""
-    width = max(map(len, prompt_ids))
-    inputs = {
-        "input_ids": _left_pad(prompt_ids, width, processing_class.tokenizer.pad_token_id),
-        "attention_mask": _left_pad([[1] * len(ids) for ids in prompt_ids], width, 0),
-    }
-    for name, value in fields.items():
-        if isinstance(value, list) and isinstance(value[0], list):  # one value a token; what was appended is text, 0
-            longer = [[*row, *[0] * (len(ids) - len(row))] for row, ids in zip(value, prompt_ids, strict=True)]
-            inputs[name] = _left_pad(longer, width, 0)
-        else:
-            inputs[name] = value if isinstance(value, Tensor) else torch.tensor(np.array(value))
-    inputs = {name: value.to(model.device) for name, value in inputs.items()}
-    # A picture's placeholder among the answer's tokens would stand for a picture that is not there.
-    answers = model.generate(**inputs, **settings, suppress_tokens=[model.config.image_token_id])[:, width:].tolist()
-    return [_cut_after_end(ids, eos_ids) for ids in answers]
-
-
-def _left_pad(rows: list[list[int]], width: int, value: int) -> Tensor:
-    return torch.tensor([[value] * (width - len(row)) + list(row) for row in rows])
-
-
-def _cut_after_end(ids: list[int], eos_ids: list[int]) -> list[int]:
-    end = next((position for position, token in enumerate(ids) if token in eos_ids), len(ids))
-    return ids[: end + 1]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from .notation import normalise
+from .notation import is_prose, normalise, words
 
 Same = Callable[[str, str], bool]
 
@@ -15,10 +15,18 @@ _LEAD = re.compile(
     re.IGNORECASE,
 )
 _TAIL = re.compile(r"(?<=[A-Z\d)])\s*(?:选?项|is (?:the )?(?:correct|right|true|answer|correct answer))$")
-_BRACKETED = re.compile(r"[(\[]\s*([^\W_])\s*[)\]]\s*[.:,]?\s*(.*)", re.DOTALL)
-_MARKED = re.compile(
-    r"([^\W_])\s*(?:$|[):]\s*|[.,](?=\D)\s*|(?=\s(?i:because|since|as)\b)|(?=因为|由于))(.*)", re.DOTALL
-)
+_LABELLED = [
+    re.compile(pattern, re.DOTALL)
+    for pattern in (
+        r"[(\[]\s*(?P<label>[^\W_])\s*[)\]]\s*[.:,]?\s*(?P<rest>.*)",
+        # `A cat` names no choice, `A 36` does
+        r"(?P<label>[^\W\d_])\s*(?:$|[):=.,;]\s*|\s-\s|\s(?=\d|(?i:because|since|as)\b)|(?=因为|由于|即))(?P<rest>.*)",
+        r"(?P<label>\d)\s*(?:$|[):]\s*|[.,](?:\s|$))(?P<rest>.*)",
+        r"(?P<rest>.*\S)\s*[(\[](?P<label>[^\W_])[)\]]",
+        r"(?P<rest>.*\S)[\s,](?P<label>[A-Z])",
+    )
+]
+_THAT_IS = re.compile(r"(?:i\.e\.?,?|that is,?|namely,?|即)\s*")
 _REASON = re.compile(r"\s*(?:(?:because|since|as|so|which|due to|by)\b|因为|由于|所以|理由)", re.IGNORECASE)
 _JOINT = re.compile(r"\s*(?:[,;&/+和与及]|\band\b|\bor\b)\s*|\s+", re.IGNORECASE)
 
@@ -34,20 +42,53 @@ def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str
     Returns:
         The labels; an empty set where letter and text disagree; None where no choice is named.
     """
-    text = normalise(answer).strip().rstrip(".")
-    text = _TAIL.sub("", text)
-    written = any(text.casefold() == value.strip().casefold() for value in choices.values())
+    text = normalise(answer)
+    if text.startswith("{") and text.endswith("}"):
+        text = text[1:-1]
+    text = _TAIL.sub("", text.strip().rstrip("."))
+    if len(text) > 1 and (verbatim := _verbatim(text, choices)):
+        return verbatim
     if lead := _LEAD.match(text):
         text = text[lead.end() :]
-    if not written and (several := _letters(text, choices)) is not None:
+    if (several := _letters(text, choices)) is not None:
         return several
-    match = _BRACKETED.fullmatch(text) or _MARKED.fullmatch(text)
-    if match and match[1].upper() in choices:
-        label, rest = match[1].upper(), match[2].strip()
-        if not rest or not choices[label] or _REASON.match(rest) or same(rest, choices[label]):
-            return frozenset(label)
-        return _by_text(answer, choices, same) or frozenset()
+    for label, rest in _readings(text, choices):
+        rest = _THAT_IS.sub("", rest, count=1).strip()
+        known = choices[label]
+        agrees = not rest or _REASON.match(rest) or (same(rest, known) if known else not _only_letters(rest))
+        return frozenset(label) if agrees else frozenset()
     return _by_text(answer, choices, same)
+
+
+def _verbatim(text: str, choices: Mapping[str, str]) -> frozenset[str] | None:
+    """The one choice that is written just so, or the one that is but for case and punctuation."""
+    for form in (str, str.casefold, words) if is_prose(text) else (str, str.casefold):
+        matching = frozenset(
+            label for label, value in choices.items() if value and form(normalise(value)) == form(text)
+        )
+        if matching:
+            return matching if len(matching) == 1 else None
+    return None
+
+
+def _readings(text: str, choices: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(label, text beside it), for a label that leads or ends the answer and is not part of a choice's own text."""
+    equations = any("=" in value for value in choices.values())
+    endings = {value[-1:] for value in choices.values()}
+    for pattern in _LABELLED:
+        match = pattern.fullmatch(text)
+        if not match or match["label"].upper() not in choices:
+            continue
+        part_of_it = text[len(match["label"]) :].lstrip().startswith("=") and equations
+        at_the_end = match.start("rest") < match.start("label")
+        if at_the_end and (text[-1] in endings or "" in endings):  # `5 A`, and texts that are not known
+            continue
+        if not part_of_it:
+            yield match["label"].upper(), match["rest"]
+
+
+def _only_letters(text: str) -> bool:
+    return all(len(part) <= 1 for part in _JOINT.split(text.strip(" ,()")))
 
 
 def _by_text(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str] | None:

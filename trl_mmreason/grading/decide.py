@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -73,7 +74,7 @@ def _matches(
     return same(answer, gold, lenient=lenient)
 
 
-_NOT_GIVEN = frozenset(("nan", "null", "n/a", "na", "?", "??", "???"))
+_NOT_GIVEN = frozenset(("nan", "NaN", "NAN", "null", "NULL", "n/a", "N/A", "NA", "?", "??", "???"))
 _EMPTY_ARGUMENT = re.compile(
     r"\\(?:frac|sqrt)\s*(?:\[[^\[\]]*\]\s*)?(?:\{\s*\}|$|[,;)}])|\\frac\s*\{[^{}]*\}\s*(?:\{\s*\}|$|[,;)}])"
 )
@@ -87,13 +88,16 @@ def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str 
     if not isinstance(gold, str | int | float):
         return f"it is a {type(gold).__name__}, expected a string or a list of strings"
     text = str(gold).strip()
-    if not text or text.lower() in _NOT_GIVEN:
+    if not text or text in _NOT_GIVEN:
         return "it is empty" if not text else f"it is {text!r}"
     if not _braces_close(text):
         return "its braces are not balanced"
     try:
         canonical = normalise(text)
-        if not any(character.isalnum() or character in "<>=∞∅+-*/" for character in canonical):
+        if not any(
+            character.isalnum() or unicodedata.category(character) in ("Sm", "So", "Pd") or character in "*/"
+            for character in canonical
+        ):
             return "there is nothing in it but punctuation"
         if _EMPTY_ARGUMENT.search(canonical) or _DANGLING.fullmatch(canonical):
             return "it is not complete"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from .listings import Same
 from .notation import is_name, is_prose, split_top, squeezed
 
+_PARTS = re.compile(r"\\frac\s*\{|\}\s*\{|\}|\\(?:sin|cos|tan)\b|[(),:/]")
 _EQUALS = re.compile(r"\s*=\s*")
 Ratio = Callable[[str, str], float | None]
 
@@ -43,8 +44,11 @@ def _equation(text: str) -> Equation | None:
 
 
 def _defines(side: str) -> bool:
-    r"""`x`, `(x, y)`, `\frac{a}{b}`: names, and expressions of nothing but names; `x - 4 = 4` does not say 4."""
-    return is_name(side) or (re.search(r"\d|∞", side) is None and re.search(r"[^\W\d_]", side) is not None)
+    r"""`x`, `(x, y)`, `\frac{a}{b}`, `\sin A`: names, pairs and quotients of names; `x - 4 = 4` does not say 4."""
+    if is_name(side) or re.fullmatch(r"\|\s*[A-Z]{2,}\s*\|", side):
+        return True
+    parts = _PARTS.sub(" , ", side).split(" , ")
+    return all(is_name(part.strip()) for part in parts if part.strip()) and any(map(str.strip, parts))
 
 
 def compare(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
@@ -93,3 +97,31 @@ def compare_ratios(answer: str, gold: str, same: Same) -> bool | None:
         return False
     quotients = [f"({one[0]})/({one[1]})" if len(one) == 2 else one[0] for one in (left, right)]
     return same(*quotients)
+
+
+_NUMBER = r"[¤€£¥]?\s*\d[\d,]*(?:\.\d+)?\s*%?"
+_SPAN = re.compile(rf"(?P<low>{_NUMBER})\s*(?:-|~|to)\s*(?P<high>{_NUMBER})\s*(?P<unit>[^\W\d_]{{2,}}[^\d=]*|[°%].*)?")
+
+
+def compare_spans(answer: str, gold: str, same: Same) -> bool | None:
+    """`20-29` is a span and no difference where the gold is one: both ends count. None where it is none."""
+    wanted, said = _SPAN.fullmatch(gold), _SPAN.fullmatch(answer)
+    if wanted is None:
+        return None
+    if said is None:
+        return False
+    return all(
+        same(f"{said[end]} {said['unit'] or ''}", f"{wanted[end]} {wanted['unit'] or ''}") for end in ("low", "high")
+    )
+
+
+_DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
+
+
+def compare_dates(answer: str, gold: str) -> bool | None:
+    """`1/2/2020` is no fraction: part by part. None where the gold is no date."""
+    if not _DATE.fullmatch(gold):
+        return None
+    return [int(part) for part in re.findall(r"\d+", gold)] == [
+        int(part) for part in re.findall(r"\d+", answer)
+    ] and bool(_DATE.fullmatch(answer))

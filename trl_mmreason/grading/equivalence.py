@@ -11,7 +11,7 @@ from typing import Protocol
 from . import equations, evaluation, listings, regions
 from .expressions import THOUSANDS
 from .notation import NeedsAlgebra, Unreadable, bracketed, is_name, is_prose, normalise, split_top, squeezed, words
-from .units import PERCENT, PLAIN, Unit, asked_unit, compound_quantity, speaks_of_percent, split_unit
+from .units import PERCENT, PLAIN, Unit, asked_unit, compound_quantity, parse_unit, speaks_of_percent, split_unit
 
 
 class Algebra(Protocol):
@@ -61,9 +61,8 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         return bool(gold)
     if len(answer) == len(gold) == 1 and answer.isalpha():
         return answer.casefold() == gold.casefold()
-    if claim := _CLAIM.match(gold):
-        said = _CLAIM.match(answer)
-        return said is not None and _plain(said[1]) == _plain(claim[1])
+    if claim := _claim(gold):
+        return _claim(answer) == claim
     if is_prose(answer) and is_prose(gold) and words(answer) == words(gold):
         return True
     if any(" and " in text and compound_quantity(text) for text in (answer, gold)):
@@ -73,11 +72,13 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         return _rounded(answer, gold, terms)
     for verdict in (
         # lazily: the first that knows what kind of answer this is decides
+        lambda: equations.compare_dates(answer, gold),
         lambda: regions.compare(answer, gold, same, ratio),
         lambda: listings.compare_matrices(answer, gold, same),
         lambda: listings.compare(answer, gold, same),
         lambda: equations.compare(answer, gold, same, ratio),
         lambda: equations.compare_ratios(answer, gold, same),
+        lambda: equations.compare_spans(answer, gold, same),
     ):
         if (known := verdict()) is not None:
             return known
@@ -90,15 +91,26 @@ _HEDGE = re.compile(
     r"|about |approximately |approx\.? |around |roughly |大约|约为?)\s*",
     re.IGNORECASE,
 )
-# A leading yes or no; what follows it is its reason.
 _CLAIM = re.compile(
-    r"(yes|no|true|false|是的?|不是|否|对|不对|正确|错误?)(?=$|\s*[,.;:]|\s+(?:because|since|as|it|they|this|that|there)\b)",
+    r"(?P<claim>yes|no|true|false|是的?|不是|否|对|不对|正确|错误?)"
+    r"(?:$|(?P<reason>\s*[,.;:]?\s*(?:because|since|as|因为)\b.*)|(?P<rest>\s*[,.;:](?!\s*\d).*|\s+(?:it|they|this|that|there)\b.*))",
+    re.IGNORECASE | re.DOTALL,
+)
+_SYNONYMS = {"是的": "是", "正确": "对", "错误": "错", "不对": "错"}
+_TAKES_BACK = re.compile(
+    r"\b(?:yes|no|true|false|or|maybe|perhaps|if|unless|otherwise|but|however|actually)\b|是的|不是|或|但|如果",
     re.IGNORECASE,
 )
 
 
-def _plain(claim: str) -> str:
-    return {"是的": "是", "正确": "对", "错误": "错", "不对": "错"}.get(claim, claim.lower())
+def _claim(text: str) -> str | None:
+    """A leading yes or no, without the reason that follows it; None where what follows takes it back."""
+    match = _CLAIM.fullmatch(text)
+    if match is None:
+        return None
+    claim = match["claim"].lower()
+    taken_back = {word.lower() for word in _TAKES_BACK.findall(match["rest"] or "")} - {claim}
+    return None if taken_back else _SYNONYMS.get(claim, claim)
 
 
 def _undressed(text: str) -> str:
@@ -139,6 +151,8 @@ def _rounded(answer: str, gold: str, terms: Terms) -> bool:
 
 # ---------------------------------------------------------------------------------------------- quantities, expressions
 def _quantities(answer: str, gold: str, terms: Terms) -> bool:
+    if len(answer) > 1 and (named := parse_unit(answer)) and (gold_named := parse_unit(gold)):
+        return named == gold_named  # `cm` and `centimetre`
     (value, unit), (target, gold_unit) = _quantity(answer), _quantity(gold)
     if unit == gold_unit == PLAIN:
         return _values(value, target, terms)

@@ -45,10 +45,9 @@ def equal(
     """
     left, right = read(answer), read(gold)
     if not left.symbols and not right.symbols:
-        value, target = (
-            value_of(text) * unit[0] + unit[1] for text, unit in ((answer, answer_unit), (gold, gold_unit))
-        )
+        value, target = value_of(answer), value_of(gold)
         whole = isinstance(target, Fraction) and target.denominator == 1 and not right.decimal
+        value, target = value * answer_unit[0] + answer_unit[1], target * gold_unit[0] + gold_unit[1]
         return _close(value, target, LENIENT if lenient and not whole else STRICT)
     if left.symbols != right.symbols and left.symbols and right.symbols and left.symbols.isdisjoint(right.symbols):
         return False

@@ -26,6 +26,8 @@ class Listing(NamedTuple):
         return self.opening + self.closing
 
 
+# The point P of P(2, 3)
+_POINT = re.compile(r"([A-Z]'?)\s*(?=\()")
 _SET = "\\{\\}"
 _LOOSE = re.compile(r"\s*[,;]\s*")
 _WORDED = re.compile(r"\s*[,;]\s*(?:and\s|or\s|和|或|及|与)?|\s+(?:and|or)\s+|\s*(?:和|或|以及|及|与)\s*")
@@ -45,24 +47,31 @@ def entries(text: str, *, bare: bool) -> list[str]:
 
 def listing(text: str) -> Listing | None:
     """The entries of `1, 2`, `(1, 2)`, `\\{1, 2\\}`, `P(1, 2)`, `x ∈ \\{1, 2\\}`, `±2` …; None for a single answer."""
-    if "±" in text and "," not in text:
-        signs = (("+", "-"), ("-", "+"))
-        return Listing("", [text.replace("±", plus).replace("∓", minus) for plus, minus in signs], "")
     if match := re.match(r"[^=∈,]{1,12}∈", text):
         text = text[match.end() :].strip()
-    if re.match(r"[A-Z]'?\s*\(", text) and bracketed(text[text.index("(") :]):
-        text = text[text.index("(") :]  # the point P(2, 3)
+    if (match := _POINT.match(text)) and bracketed(text[match.end(1) :].strip()):
+        text = text[match.end(1) :].strip()
     if text == "∅":
         return Listing("\\{", [], "\\}")
     held = bracketed(text)
     if held is None:
-        found = entries(text, bare=True)
+        found = _both_signs(entries(text, bare=True))
         return Listing("", found, "") if len(found) > 1 else None
     opening, inside, closing = held
-    found = entries(inside, bare=False)
+    found = _both_signs(entries(inside, bare=False))
     if opening == "{":  # braces that lost their backslash
         opening, closing = "\\{", "\\}"
     return Listing(opening, found, closing) if len(found) > 1 or opening in ("\\{", "[") else None
+
+
+def _both_signs(found: list[str]) -> list[str]:
+    """Two entries for each with ±."""
+    signs = (("+", "-"), ("-", "+"))
+    return [
+        reading
+        for entry in found
+        for reading in ([entry.replace("±", a).replace("∓", b) for a, b in signs] if "±" in entry else [entry])
+    ]
 
 
 def compare(answer: str, gold: str, same: Same) -> bool | None:
@@ -70,6 +79,9 @@ def compare(answer: str, gold: str, same: Same) -> bool | None:
 
     A bare list against brackets must keep their order; different brackets differ, as (1, 2] does from (1, 2).
     """
+    labels = [match[1] for text in (answer, gold) if (match := _POINT.match(text)) and bracketed(text[match.end() :])]
+    if len(labels) == 2 and labels[0] != labels[1]:
+        return False
     left, right = listing(answer), listing(gold)
     if left is None and right is None:
         return None

@@ -72,6 +72,9 @@ _CHARACTERS = str.maketrans(
         **dict.fromkeys("⩾≧", ">="),
         "∠": " angle ",
         "△": " triangle ",
+        "≌": "≅",
+        "〃": "∥",
+        **{chr(ord("₀") + digit): f"_{digit}" for digit in range(10)},
         "≤": "<=",
         "≥": ">=",
         "≠": "!=",
@@ -132,6 +135,10 @@ _COMMANDS = {
     "colon": ":",
     "backslash": "\\",
     "angle": " angle ",
+    "parallel": "∥",
+    "perp": "⊥",
+    "cong": "≅",
+    "cap": "∩",
     "triangle": " triangle ",
 }
 # Commands around words: only their contents count.
@@ -143,8 +150,16 @@ _WRAPPERS = frozenset(
 )
 # The segment AB, however it is marked; marks over digits stay, as in 0.\overline{3}.
 _MARKED_LETTERS = re.compile(
-    r"\\(?:overline|overrightarrow|overleftrightarrow|widehat|wideparen|vec|bar|hat)\s*\{([A-Za-z\s']+)\}"
+    r"\\(?:overline|overrightarrow|overleftrightarrow|widehat|wideparen|vec|bar|hat)\s*\{\s*([A-Za-z]\s*[A-Za-z][A-Za-z\s']*)\}"
 )
+# What changes how a text looks, not what it says.
+_LAYOUT = re.compile(
+    r"\\(?:textcolor|color|phantom|hphantom|vphantom|label|tag)\s*\{[^{}]*\}"
+    r"|\\(?:rm|bf|it|sf|tt|tiny|small|normalsize|large|Large|LARGE|huge|Huge|centering|boldmath)\b\s*"
+)
+# Equations under one another are a list.
+_CASES = re.compile(r"\\begin\{(cases|aligned|align|gathered|split)\*?\}(.*?)\\end\{\1\*?\}", re.DOTALL)
+_BRACED_ARRAY = re.compile(r"\\left\s*\\\{\s*\\begin\{(array)\}\{[lcr| ]*\}(.*?)\\end\{\1\}\s*\\right\s*\.", re.DOTALL)
 _COMMAND = re.compile(r"\\([A-Za-z]+)|\\(.)|\\", re.DOTALL)
 _SYMBOLS = {"{": "\\{", "}": "\\}", "\\": "\\\\", "$": "¤", "!": "", **dict.fromkeys("()[]", ""), "|": "|"}
 
@@ -161,7 +176,9 @@ def normalise(text: str) -> str:
     text = unicodedata.normalize("NFKC", text)
     # format and control characters have no width and no meaning
     text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
-    text = text.replace("{,}", ",")
+    text = _LAYOUT.sub("", re.sub(r",\\!\s*", ",", text.replace("{,}", ",")))
+    for stacked in (_BRACED_ARRAY, _CASES):
+        text = stacked.sub(lambda match: match[2].replace("\\\\", ", ").replace("&", ""), text)
     text = _unwrap(text)
     text = _COMMAND.sub(_canonical, _MARKED_LETTERS.sub(r" \1 ", text))
     check_depth(text)
@@ -169,6 +186,7 @@ def normalise(text: str) -> str:
     text = text.replace("$", "" if text.count("$") % 2 == 0 else "¤").replace("~", " ").replace("**", "^")
     text = re.sub(r"\^ ?(?:\{ ?° ?\}|°)", "°", text)
     text = re.sub(r"==+", "=", text)
+    text = re.sub(r"_\{(\w)\}", r"_\1", text)
     text = re.sub(r"\\\{\s*\\\}", "∅", text)
     return " ".join(text.split())
 
@@ -261,30 +279,29 @@ def _balanced(text: str) -> bool:
 
 
 _WORD = re.compile(r"-?\d+(?:[.,]\d+)*|[^\W\d_]+")
-_ARTICLES = frozenset(("a", "an", "the"))
+# An article stands before a word; the A of "vitamin A" and of "A. 36 cm" is none.
+_ARTICLE = re.compile(r"\b(?:an?|the)\s+(?=[^\W\d_])", re.IGNORECASE)
 
 
 def _undotted(text: str) -> str:
     """D.C. is DC."""
-    return re.sub(r"\b([^\W\d_])\.", r"\1", text)
+    return re.sub(r"\b([^\W\d_])\.(?=\S|$)", r"\1", text)
 
 
 def words(text: str) -> tuple[str, ...]:
     """What a text says, without case, articles and punctuation."""
-    found = _WORD.findall(_undotted(text).casefold().replace("'", ""))
-    kept = tuple(word for word in found if word not in _ARTICLES)
-    return kept or tuple(found)
+    return tuple(_WORD.findall(_ARTICLE.sub("", _undotted(text)).casefold().replace("'", "")))
 
 
 def is_prose(text: str) -> bool:
     """Whether it is words rather than mathematics: a word of two letters or more and no operator."""
     return (
         re.search(r"[^\W\d_]{2}|[\u4e00-\u9fff]", _undotted(text)) is not None
-        and re.search(r"[\\^_=<>+*/|{}±∪∈°%¤π∞∅≈~]|\d-|- \d", text) is None
+        and re.search(r"[\\^_=<>+*/|{}±∪∈°%¤π∞∅≈~∥⊥≅∩→⇒]|\d-|- \d", text) is None
     )
 
 
-_NAME = re.compile(r"(?:[^\W\d_]|[\\'\s])+(?:_\s*(?:\w|\{[^{}]*\}))?'*(?:\s*\([A-Za-z0-9, ]{1,20}\))?")
+_NAME = re.compile(r"(?:angle\s*\d+|(?:[^\W\d_]|[\\'\s])+(?:_\s*(?:\w|\{[^{}]*\}))?'*(?:\s*\([A-Za-z0-9, ]{1,20}\))?)")
 
 
 def is_name(text: str) -> bool:
@@ -294,4 +311,4 @@ def is_name(text: str) -> bool:
 
 def squeezed(text: str) -> str:
     """Without the white space that changes nothing; `5 3/4` is not `53/4`."""
-    return text if is_prose(text) else re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
+    return text if is_prose(text) else re.sub(r"(?<!\d)\s+|\s+(?!\d)|(?<=[A-Za-z])_(?=\d)", "", text)

@@ -30,8 +30,8 @@ class Region(NamedTuple):
 
 
 _RELATION = re.compile(r"\s*(<=|>=|!=|<|>)\s*")
-_UNION = re.compile(r"\s*∪\s*|\s+or\s+|\s*或者?\s*|\s*,\s*(?:or\s+)?")
-_BOTH = re.compile(r"\s*∩\s*|\s+and\s+|\s*且\s*")
+_UNION = re.compile(r"\s*∪\s*|\s*,?\s+or\s+|\s*或者?\s*|\s*,\s*(?=[(\[])")
+_BOTH = re.compile(r"\s*∩\s*|\s+and\s+|\s*且\s*|\s*,\s*")
 _REALS = re.compile(r"(?:[^=∈,<>]{1,12}∈\s*)?R|all real numbers|全体实数")
 _LINE = Interval("(", "-∞", "∞", ")")
 
@@ -54,7 +54,7 @@ def compare(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
         return None
     try:
         left, right = _region(answer), _region(gold)
-    except Unreadable:
+    except (Unreadable, NeedsAlgebra):  # ends that cannot be put in order
         left = right = None
     if left is None or right is None:
         return _inequalities(answer, gold, ratio)
@@ -87,11 +87,13 @@ def _region(text: str) -> Region | None:
     name, intervals = "", []
     for piece in pieces:
         parts = [_bracket_interval(one) or _relation_interval(one) for one in split_top(piece, _BOTH)]
-        if any(part is None for part in parts):
+        known = [part for part in parts if part]
+        if len(known) < len(parts):
             return None
-        both = reduce(_intersection, [part.intervals for part in parts if part])
-        name = next((part.name for part in parts if part and part.name), name)
-        intervals += both
+        # conditions side by side all hold, `x > 0, x < 3`, unless they cannot: `x < 1, x > 3`
+        together = reduce(_intersection, [part.intervals for part in known])
+        intervals += together or [one for part in known for one in part.intervals]
+        name = next((part.name for part in known if part.name), name)
     return Region(name, _joined(intervals))
 
 
@@ -100,7 +102,10 @@ def _bound(text: str) -> float:
     value = value_of(text)
     if isinstance(value, complex):
         raise Unreadable("complex numbers have no order")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise Unreadable("an end beyond floating point") from error
 
 
 def _intersection(left: list[Interval], right: list[Interval]) -> list[Interval]:
@@ -150,6 +155,12 @@ def _relation_interval(text: str) -> Region | None:
     if len(pieces) != 3:
         return None
     left, relation, right = pieces
+    if (size := re.fullmatch(r"\|(.+)\|", left)) and is_name(size[1]) and relation[0] in "<>":
+        closed = "=" in relation
+        if relation[0] == "<":
+            return Region(squeezed(size[1]), [Interval("(["[closed], f"-({right})", right, ")]"[closed])])
+        outer = [Interval("(", "-∞", f"-({right})", ")]"[closed]), Interval("(["[closed], right, "∞", ")")]
+        return Region(squeezed(size[1]), outer)
     if not is_name(left):
         left, right, relation = right, left, relation.translate(str.maketrans("<>", "><"))
     if not is_name(left) or is_name(right):

@@ -148,7 +148,7 @@ _FACTOR = re.compile(
 @lru_cache(maxsize=4096)
 def parse_unit(text: str) -> Unit | None:
     """`cm`, `km/h`, `square metres`, `kg*m/s^{2}`, `°C`, `%` … as a unit; None when it is none."""
-    text = text.strip().rstrip(".").replace("ms^{-", "m s^{-")  # metres a second, not milliseconds
+    text = text.strip().rstrip(".").replace("ms^{-", "m s^{-").replace("μ ", "μ")  # metres a second, not milliseconds
     if text in ("%", "percent", "per cent", "percentage", "百分之"):
         return PERCENT
     if text in _TEMPERATURES:
@@ -186,6 +186,7 @@ _NOT_COUNTED = frozenset(
         "minus mod either neither x y z"
     ).split()
 )
+_IN_BRACKETS = re.compile(r"(?<=[\d}π])\s*\(\s*([^\W\d][^()\d=]*)\)$")
 _NAMELESS = re.compile(
     r"(?<=[\d)}π])\s*(?:(?:square|cubic|sq\.?|cu\.?) )?\s*units?(?:\s*\^\s*\{?[23]\}?)?$", re.IGNORECASE
 )
@@ -199,6 +200,7 @@ def split_unit(text: str) -> tuple[str, Unit] | None:
             return text.replace(sign, "", 1).strip(), _UNITS[name]
     if text.startswith("百分之"):
         return text[3:].strip(), PERCENT
+    text = _IN_BRACKETS.sub(r"\1", text)
     if match := _NAMELESS.search(text):
         return text[: match.start()], PLAIN
     if (compound := compound_quantity(text)) is not None:

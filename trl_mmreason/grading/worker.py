@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .notation import Refused, Unreadable
+from .notation import NeedsAlgebra, Refused, Unreadable
 
 # The parser's descent takes some twenty Python calls a nesting level of the answer.
 _RECURSION_LIMIT = 4000
@@ -68,7 +68,7 @@ def _decide(decide: Callable[..., bool], job: dict[str, Any]) -> dict[str, Any]:
         return {"status": "decided", "correct": bool(decide(**job))}
     except (Refused, RecursionError) as error:
         return _undecided("size", error)
-    except Unreadable as error:
+    except (Unreadable, NeedsAlgebra) as error:
         return _undecided("unreadable", error)
     except MemoryError as error:
         return _undecided("memory", error)

@@ -1,0 +1,218 @@
+"""One SQLite file that several processes and threads read and write, and that a death at any moment leaves whole.
+
+A committed transaction survives the death of the process (SIGKILL, no memory) in any case, because its pages are with
+the operating system by then; one that was not committed leaves no trace. So the write-ahead log runs with
+synchronous=NORMAL: a power cut may cost the last transactions, but never the file. The rollback journal, used where the
+file system cannot hold a write-ahead log, runs with synchronous=FULL, because there NORMAL could cost the file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Database", "StoreError"]
+
+logger = logging.getLogger(__name__)
+
+APPLICATION_ID = 0x6D6D7273  # "mmrs", in the header of every store
+MOUNTS = Path("/proc/self/mounts")
+LOCAL_FILE_SYSTEMS = frozenset("ext2 ext3 ext4 xfs btrfs zfs f2fs jfs bcachefs reiserfs tmpfs ramfs overlay".split())
+
+_GO_ON = "what was saved before is safe, and the same command goes on from there"
+_READ_ONLY = ("it may not be written to", "mend the permissions of the file and its folder, or copy it elsewhere")
+_LOCKED = ("another process held it too long", f"end the process that hangs; {_GO_ON}")
+_NO_STORE = ("it is no store", "give the path of a store, or of a file that does not exist yet")
+_UNKNOWN = ("the system refuses", "mend what it says, or choose another path")
+# What SQLite or the system says (Python 3.10 gives no error codes of SQLite) → what it means, and the mend.
+_CAUSES = {
+    "disk is full": ("the disk is full", f"free some space; {_GO_ON}"),
+    "disk I/O error": ("the disk refuses to write or read", f"look at its space, quota and health; {_GO_ON}"),
+    "readonly": _READ_ONLY,
+    "unable to open": _READ_ONLY,
+    "ermission denied": _READ_ONLY,
+    "locked": _LOCKED,
+    "locking protocol": _LOCKED,
+    "not a database": _NO_STORE,
+    "malformed": ("it is damaged", "restore a copy, or rescue what can be read with `sqlite3 FILE .recover`"),
+}
+
+
+class StoreError(RuntimeError):
+    """The file cannot be used; the message names it, the cause and the mend."""
+
+
+class Database:
+    """The file and this process's connection to it.
+
+    Args:
+        path: of the file, which is made with its folders if it does not exist.
+        schema: SQL statements that make the tables of a new file.
+        version: of the format; a file of a newer one is refused.
+        busy_seconds: how long to wait for other processes before an error.
+
+    Raises:
+        StoreError: the file is another one, of a newer format, damaged, or cannot be written to; and from any method
+            when the disk is full, another process holds the file too long, or the file was deleted.
+    """
+
+    def __init__(self, path: str | os.PathLike, schema: str, version: int, busy_seconds: float) -> None:
+        self.path = Path(path).absolute()
+        self.schema = schema
+        self.version = version
+        self.busy_seconds = busy_seconds
+        self._lock = threading.RLock()
+        self._closed = False
+        self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+        with self._explained("opening it"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._connected()
+        _open_databases.add(self)
+
+    def read(self, query: str, *values: Any) -> list[tuple]:
+        with self._lock, self._explained("reading"):
+            return self._connected().execute(query, values).fetchall()
+
+    @contextmanager
+    def transaction(self, doing: str) -> Iterator[sqlite3.Connection]:
+        """All that is executed in the block, or nothing if it raises. `doing` names it in errors."""
+        with self._lock, self._explained(doing), _immediate(self._connected()) as connection:
+            self._check_file()
+            yield connection
+
+    def close(self) -> None:
+        self._closed = True
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Let go of the file until it is needed again."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+    @contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            cause, mend = next((meant for said, meant in _CAUSES.items() if said in str(error)), _UNKNOWN)
+            raise StoreError(f"{self.path}: {doing} failed: {cause} ({error}). Mend: {mend}.") from error
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._closed:
+            raise StoreError(f"{self.path} was closed here. Mend: open it again.")
+        if self._connection is None:
+            connection = sqlite3.connect(
+                self.path, timeout=self.busy_seconds, isolation_level=None, check_same_thread=False
+            )
+            try:
+                with _immediate(connection):
+                    self._check_format(connection)
+                self._choose_journal(connection)
+                self._file = _identity(self.path)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _check_format(self, connection: sqlite3.Connection) -> None:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application == 0 and tables == 0:  # new, or its process was killed before it wrote this
+            for statement in self.schema.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {self.version}")
+        elif application != APPLICATION_ID:
+            cause, mend = _NO_STORE
+            raise StoreError(f"{self.path}: {cause}, but another SQLite database. Mend: {mend}.")
+        elif version > self.version:
+            raise StoreError(
+                f"{self.path} has format {version}, and this trl-mmreason knows {self.version}. Mend: update the package."
+            )
+
+    def _choose_journal(self, connection: sqlite3.Connection) -> None:
+        """Use a write-ahead log on local file systems, a rollback journal on others.
+
+        A write-ahead log needs memory that all processes share. On a network file system those of one machine share it
+        and those of two machines do not: they would damage the file, and nothing would tell them.
+        """
+        local = is_local(self.path)
+        mode = self._set_journal(connection, "wal" if local else "delete")
+        if mode != "wal":
+            why = "the file system refuses it" if local else "it needs a local file system"
+            logger.warning("%s: saving without a write-ahead log, which is slower: %s", self.path, why)
+        connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
+
+    def _set_journal(self, connection: sqlite3.Connection, wanted: str) -> str:
+        deadline = time.monotonic() + self.busy_seconds
+        while True:  # SQLite does not wait for others here
+            try:
+                return connection.execute(f"PRAGMA journal_mode = {wanted}").fetchone()[0]
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def _check_file(self) -> None:
+        """Raise if the file is no longer there: what is written to a deleted file is lost, and nothing tells."""
+        if not self.path.exists() or _identity(self.path) != self._file:
+            raise StoreError(
+                f"{self.path} was deleted or replaced while it was open. Mend: start again, with a file that stays."
+            )
+
+
+@contextmanager
+def _immediate(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """A transaction that keeps other writers out from its beginning: what it reads stays true until it writes."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # after some errors SQLite itself has ended it
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+def is_local(path: Path) -> bool:
+    """Whether the file lies on a file system of this machine alone; True where the system does not list them."""
+    if not MOUNTS.exists():
+        return True
+    kind, longest = "", -1
+    for line in MOUNTS.read_text(errors="surrogateescape").splitlines():
+        _, folder, mounted, *_ = line.split(" ")
+        folder = folder.replace(r"\040", " ")
+        if path.resolve().is_relative_to(folder) and len(folder) >= longest:  # a later mount hides an earlier one
+            kind, longest = mounted, len(folder)
+    return kind in LOCAL_FILE_SYSTEMS
+
+
+# A connection must not live on both sides of a fork: the child would hold none of its locks, and damage the file.
+_open_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _disconnect_all() -> None:
+    for database in list(_open_databases):
+        database.disconnect()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_disconnect_all)

@@ -1,0 +1,156 @@
+"""Draw answers so that each depends on its own seed alone, whatever else is in the batch.
+
+Gumbel-max: with G₁ … G_V independent standard Gumbel noise, argmax_v (log p_v + G_v) is distributed as p. Greedy decoding
+over the noisy log-probabilities is therefore sampling, and as each row's noise comes from a generator of its own, no
+row's tokens depend on another's. What is left is rounding: a batch of another shape moves logits in their last bits,
+and a token changes with about the probability by which p does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from .engine import Decoding
+
+
+def text_of(tokenizer: Any, ids: Sequence[int], prefix_ids: Sequence[int] = ()) -> str:
+    """What `ids` say behind `prefix_ids`, without special tokens.
+
+    They are decoded together: some tokenizers drop the space before the first word of what they decode.
+    """
+    settings = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+    prefix = tokenizer.decode(list(prefix_ids), **settings) if prefix_ids else ""
+    return tokenizer.decode([*prefix_ids, *ids], **settings)[len(prefix) :]
+
+
+def cut_behind_stop(text: str, stop: Sequence[str]) -> str:
+    """`text` up to the end of the stop text that ends first in it; all of it if none is there."""
+    return text[: min((text.find(s) + len(s) for s in stop if s in text), default=len(text))]
+
+
+class Ending(StoppingCriteria):
+    """Notices where each row's answer ends, and keeps the answers.
+
+    Args:
+        limits: the bound of each row's answer, in tokens.
+        eos_ids: the tokens that end an answer.
+        stop: the texts that do.
+        tokenizer: reads stop texts.
+        prefix_ids: what each row's assistant has said already.
+
+    Attributes:
+        ids: of each row, as sampled, with the end-of-turn token if one came.
+        reasons: why each row ended; `None` while it goes on.
+    """
+
+    def __init__(
+        self,
+        limits: Sequence[int],
+        eos_ids: Collection[int],
+        stop: Sequence[str],
+        tokenizer: Any,
+        prefix_ids: Sequence[Sequence[int]],
+    ) -> None:
+        self.ids: list[list[int]] = [[] for _ in limits]
+        self.reasons: list[str | None] = [None for _ in limits]
+        self._limits, self._eos_ids, self._stop = limits, frozenset(eos_ids), stop
+        self._tokenizer, self._prefix_ids = tokenizer, prefix_ids
+        # A token that is not special holds a byte of text at least; a few more, for a character that begins before.
+        self._tail_tokens = max((len(text.encode()) for text in stop), default=0) + 8
+
+    @property
+    def live(self) -> list[int]:
+        """The rows that go on."""
+        return [row for row, reason in enumerate(self.reasons) if reason is None]
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        tokens = input_ids[:, -1].tolist()
+        for row in self.live:
+            self.ids[row].append(tokens[row])
+            self.reasons[row] = self._reason(row)
+        return torch.tensor([reason is not None for reason in self.reasons], device=input_ids.device)
+
+    def _reason(self, row: int) -> str | None:
+        ids = self.ids[row]
+        if ids[-1] in self._eos_ids:
+            return "stop"
+        if self._stop:
+            known = [*self._prefix_ids[row], *ids[: -self._tail_tokens]][-1:]  # for a space at the tail's beginning
+            tail = text_of(self._tokenizer, ids[-self._tail_tokens :], known)
+            if any(text in tail for text in self._stop):
+                return "stop"
+        return "length" if len(ids) >= self._limits[row] else None
+
+
+class Drawing(LogitsProcessor):
+    """Turns logits into scores whose highest is the token drawn.
+
+    Args:
+        decoding: temperature 0 adds no noise.
+        seeds: one a row.
+        ending: knows which rows go on; only these get noise.
+        suppressed: tokens that are never drawn.
+        device: of the model; the noise is made there.
+    """
+
+    def __init__(
+        self,
+        decoding: Decoding,
+        seeds: Sequence[int],
+        ending: Ending,
+        suppressed: Sequence[int],
+        device: torch.device,
+    ) -> None:
+        self._generators = [torch.Generator(device).manual_seed(seed) for seed in seeds] if decoding.temperature else []
+        self._warpers = warpers(decoding)
+        self._ending, self._suppressed, self._keep_logps = ending, list(suppressed), decoding.logps
+        self._logps: list[Tensor] = []  # (B,) a step
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        logits = scores  # (B, V) as the model gave them
+        scores = logits.clone()
+        scores[:, self._suppressed] = -torch.inf
+        if self._generators:
+            live = self._ending.live
+            scores[live] = self._warpers(input_ids[live], scores[live]) + self._noise(live, scores)
+        if self._keep_logps:
+            drawn = logits.gather(1, scores.argmax(-1, keepdim=True)).squeeze(1)
+            self._logps.append(drawn - logits.logsumexp(-1))
+        return scores
+
+    def _noise(self, rows: Sequence[int], scores: Tensor) -> Tensor:
+        """(len(rows), V): −log E is standard Gumbel for E standard exponential."""
+        noise = scores.new_empty(len(rows), scores.shape[1])
+        for values, row in zip(noise, rows, strict=True):
+            values.exponential_(generator=self._generators[row])
+        return noise.clamp_min_(torch.finfo(noise.dtype).tiny).log_().neg_()
+
+    def logps(self, row: int) -> list[float] | None:
+        """Of the tokens of a row's answer, under the model itself; `None` if they were not asked for."""
+        if not self._keep_logps:
+            return None
+        return torch.stack([step[row] for step in self._logps[: len(self._ending.ids[row])]]).tolist()
+
+
+def warpers(decoding: Decoding) -> LogitsProcessorList:
+    """Temperature, top-k and top-p of a decoding, in the order of transformers."""
+    found = LogitsProcessorList()
+    if decoding.temperature not in (0, 1):
+        found.append(TemperatureLogitsWarper(float(decoding.temperature)))
+    if decoding.top_k:
+        found.append(TopKLogitsWarper(decoding.top_k))
+    if decoding.top_p < 1:
+        found.append(TopPLogitsWarper(decoding.top_p))
+    return found

@@ -1,0 +1,174 @@
+"""Batched generation with pictures, on any vision-language model of transformers.
+
+A conversation is encoded by itself, and rows are padded and put together here. So the processor's padding side does not
+matter, a conversation that cannot be encoded harms no other, and batches may mix rows with and without pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import torch
+from peft import PeftModel
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers import GenerationConfig, PreTrainedModel, ProcessorMixin
+from trl.data_utils import prepare_multimodal_messages
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One conversation as a model takes it.
+
+    Attributes:
+        ids: token ids, without padding.
+        token_fields: what the family wants to know of each token; 0 means text.
+        picture_fields: what it wants to know of the pictures; the first dimension counts pictures, tiles or patches.
+            Empty without pictures.
+    """
+
+    ids: list[int]
+    token_fields: dict[str, list[int]]
+    picture_fields: dict[str, Tensor]
+
+    def extended(self, ids: Sequence[int]) -> Prompt:
+        """The same conversation with more text at its end."""
+        token_fields = {name: [*values, *[0] * len(ids)] for name, values in self.token_fields.items()}
+        return Prompt([*self.ids, *ids], token_fields, self.picture_fields)
+
+
+def encode(
+    processing_class: ProcessorMixin,
+    messages: Sequence[dict[str, Any]],
+    images: Sequence[PIL.Image.Image] | None = None,
+    **template: Any,
+) -> Prompt:
+    """Render a conversation up to the point where the assistant speaks.
+
+    Args:
+        processing_class: the model's processor.
+        messages: with text contents; the last one is not the assistant's.
+        images: put before the first user message.
+        **template: for the chat template.
+    """
+    conversation = prepare_multimodal_messages(list(messages), images=list(images or []))
+    fields = dict(
+        processing_class.apply_chat_template(
+            [conversation], tokenize=True, return_dict=True, add_generation_prompt=True, **template
+        )
+    )
+    ids = list(fields.pop("input_ids")[0])
+    del fields["attention_mask"]
+    prompt = Prompt(ids, {}, {})
+    for name, value in fields.items():
+        if isinstance(value, list) and isinstance(value[0], list) and len(value[0]) == len(ids):
+            prompt.token_fields[name] = value[0]
+        else:
+            prompt.picture_fields[name] = _tensor(value)
+    return prompt
+
+
+def _tensor(value: Any) -> Tensor:
+    if isinstance(value, list) and isinstance(value[0], Tensor):
+        return torch.stack(value)
+    return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+
+
+def collate(prompts: Sequence[Prompt], pad_token_id: int) -> dict[str, Tensor]:
+    """Left-padded rows, and the pictures of all rows in their order."""
+    width = max(len(prompt.ids) for prompt in prompts)
+    inputs = {
+        "input_ids": _left_pad([prompt.ids for prompt in prompts], width, pad_token_id),
+        "attention_mask": _left_pad([[1] * len(prompt.ids) for prompt in prompts], width, 0),
+    }
+    for name in dict.fromkeys(name for prompt in prompts for name in prompt.token_fields):
+        # A row that says nothing of its tokens has only text.
+        inputs[name] = _left_pad([prompt.token_fields.get(name, []) for prompt in prompts], width, 0)
+    for name in dict.fromkeys(name for prompt in prompts for name in prompt.picture_fields):
+        inputs[name] = _concatenate([p.picture_fields[name] for p in prompts if name in p.picture_fields])
+    return inputs
+
+
+def _left_pad(rows: Sequence[list[int]], width: int, value: int) -> Tensor:
+    return torch.tensor([[value] * (width - len(row)) + row for row in rows])
+
+
+def _concatenate(parts: Sequence[Tensor]) -> Tensor:
+    """Along the first dimension, the others filled up with zeros: a tiled picture may have fewer tiles than another."""
+    largest = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
+
+    def fill(part: Tensor) -> Tensor:
+        missing = [large - size for large, size in zip(largest, part.shape[1:], strict=True)]
+        return pad(part, [amount for lack in reversed(missing) for amount in (0, lack)]) if any(missing) else part
+
+    return torch.cat([fill(part) for part in parts])
+
+
+@torch.no_grad()
+def generate(
+    model: PreTrainedModel | PeftModel, processing_class: ProcessorMixin, prompts: Sequence[Prompt], **settings: Any
+) -> list[list[int]]:
+    """Answer a batch of prompts.
+
+    Args:
+        model: a policy that `generate` works on, in evaluation mode.
+        processing_class: its processor.
+        prompts: of `encode`.
+        **settings: for `generate`. Greedy decoding by default; the checkpoint's own settings do not count, as training
+            does not know them either.
+
+    Returns:
+        The ids of each answer, up to and including its end-of-turn token if there is one.
+    """
+    eos_ids = end_of_turn_ids(model, processing_class)
+    own_pad = processing_class.tokenizer.pad_token_id
+    pad_token_id = eos_ids[0] if own_pad is None else own_pad
+    inputs = collate(prompts, pad_token_id)
+    width = inputs["input_ids"].shape[1]
+    for name, value in inputs.items():
+        inputs[name] = value.to(model.device, model.dtype if value.is_floating_point() else None)
+    settings = {
+        "do_sample": False,
+        "eos_token_id": eos_ids,
+        "pad_token_id": pad_token_id,
+        "suppress_tokens": placeholder_ids(model.config),
+        **settings,
+    }
+    with _own_settings_only(model):
+        answers = model.generate(**inputs, **settings)[:, width:].tolist()
+    return [_cut_after_end(ids, eos_ids) for ids in answers]
+
+
+@contextmanager
+def _own_settings_only(model: PreTrainedModel | PeftModel) -> Iterator[None]:
+    """`generate` fills every setting that it was not given from the model's; leave it nothing there."""
+    owner = model.get_base_model() if isinstance(model, PeftModel) else model
+    kept, owner.generation_config = owner.generation_config, GenerationConfig()
+    try:
+        yield
+    finally:
+        owner.generation_config = kept
+
+
+def _cut_after_end(ids: list[int], eos_ids: list[int]) -> list[int]:
+    end = next((position for position, token in enumerate(ids) if token in eos_ids), len(ids))
+    return ids[: end + 1]
+
+
+def end_of_turn_ids(model: PreTrainedModel | PeftModel, processing_class: ProcessorMixin) -> list[int]:
+    """Every token that ends an answer, as TRL has it: the model's, and the tokenizer's."""
+    declared = model.generation_config.eos_token_id
+    declared = [declared] if isinstance(declared, int) else list(declared or [])
+    own = processing_class.tokenizer.eos_token_id
+    return declared if own in declared else [own, *declared]
+
+
+def placeholder_ids(config: Any) -> list[int]:
+    """The tokens that stand for a picture or a video; among an answer's they would stand for one that is not there."""
+    ids = [getattr(config, f"{kind}_token_id", None) for kind in ("image", "video")]
+    return [token for token in ids if token is not None]

@@ -1,0 +1,213 @@
+"""What sampling has produced so far, in one SQLite file: a killed run goes on where it was, and repeats nothing.
+
+with Store("runs/answers.sqlite") as store:
+    store.open_stage("first answers", {"model": "…", "temperature": 1.0})
+    store.save("first answers", [Record("row-7", 0, "done", {"text": "…"})])
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from .database import Database, StoreError
+
+__all__ = ["Record", "SettingsChanged", "Store", "StoreError", "Unit"]
+
+FORMAT = 1
+EXPORTED_COLUMNS = ("id", "index")  # that every exported record has, whatever its payload
+RECORDS_A_PAGE = 256
+SHOWN_CHARACTERS = 60
+
+# The index `failed` makes the failed units, which are few, readable without the others.
+_SCHEMA = """
+    CREATE TABLE stages (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, settings TEXT NOT NULL);
+    CREATE TABLE units (
+        stage INTEGER NOT NULL REFERENCES stages, id TEXT NOT NULL, "index" INTEGER NOT NULL,
+        status TEXT NOT NULL CHECK (status IN ('done', 'failed')), reason TEXT NOT NULL, payload TEXT NOT NULL,
+        UNIQUE (stage, id, "index")
+    );
+    CREATE INDEX failed ON units (stage, id, "index") WHERE status = 'failed'
+"""
+_SAVE = """
+    INSERT INTO units (stage, id, "index", status, payload, reason) VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET status = excluded.status, payload = excluded.payload, reason = excluded.reason
+    WHERE status = 'failed'
+"""
+_PAGE = """
+    SELECT id, "index", status, payload, reason FROM units
+    WHERE stage = ? AND (id, "index") > (?, ?) ORDER BY id, "index" LIMIT ?
+"""
+_FAILED = """
+    SELECT id, "index", reason FROM units WHERE stage = ? AND status = 'failed' ORDER BY id, "index"
+"""
+
+
+class SettingsChanged(ValueError):
+    """A stage was begun with other settings; the message names each difference."""
+
+
+class Unit(NamedTuple):
+    """One unit of work: sample `index` of the row `id`."""
+
+    id: str
+    index: int
+
+
+class Record(NamedTuple):
+    """What became of a unit: a payload of JSON values if it is done, {} and the reason if it failed."""
+
+    id: str
+    index: int
+    status: Literal["done", "failed"]
+    payload: dict[str, Any]
+    reason: str = ""
+
+
+class Store:
+    """A file of finished units, in several stages; several processes and threads may use it at once.
+
+    Args:
+        path: of the file, which is made with its folders if it does not exist.
+        busy_seconds: how long to wait for other processes before an error.
+
+    Raises:
+        StoreError: the file is no store, of a newer format, damaged, or cannot be written to; and from any method when
+            the disk is full, another process holds the file too long, or the file was deleted.
+    """
+
+    def __init__(self, path: str | os.PathLike, *, busy_seconds: float = 60) -> None:
+        self._database = Database(path, _SCHEMA, FORMAT, busy_seconds)
+        self.path = self._database.path
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file; this object cannot be used any more."""
+        self._database.close()
+
+    def open_stage(self, stage: str, settings: Mapping[str, Any]) -> None:
+        """Begin a stage with these settings (JSON values), or go on with one that was begun with the same.
+
+        Raises:
+            SettingsChanged: it was begun with others.
+        """
+        if not isinstance(stage, str) or not stage:
+            raise ValueError(f"Store.open_stage: stage is {stage!r}; expected a name")
+        now = _as_json(settings, f"settings of stage {stage!r}")
+        with self._database.transaction(f"opening stage {stage!r}") as connection:
+            connection.execute("INSERT INTO stages (name, settings) VALUES (?, ?) ON CONFLICT DO NOTHING", (stage, now))
+            (then,) = connection.execute("SELECT settings FROM stages WHERE name = ?", (stage,)).fetchone()
+        changed = list(_differences(json.loads(then), json.loads(now)))
+        if changed:
+            raise SettingsChanged(
+                f"{self.path}: stage {stage!r} was begun with other settings, and results must not mix:\n"
+                + "".join(f"  {line}\n" for line in changed)
+                + "Mend: take these settings back, or give another stage name or another file."
+            )
+
+    def stages(self) -> dict[str, dict[str, Any]]:
+        """Name → settings of each stage, oldest first."""
+        found = self._database.read("SELECT name, settings FROM stages ORDER BY number")
+        return {name: json.loads(settings) for name, settings in found}
+
+    def finished(self, stage: str) -> set[Unit]:
+        """The units that are done, and those that failed and were given up."""
+        found = self._database.read('SELECT id, "index" FROM units WHERE stage = ?', self._number(stage))
+        return {Unit(*unit) for unit in found}
+
+    def failed(self, stage: str) -> dict[Unit, str]:
+        """The units that failed, with their reasons, in the order of (id, index)."""
+        found = self._database.read(_FAILED, self._number(stage))
+        return {Unit(id_, index): reason for id_, index, reason in found}
+
+    def save(self, stage: str, records: Iterable[Record]) -> None:
+        """Save all these records, or none if it raises. A unit that is done stays as it is."""
+        number = self._number(stage)
+        values = [(number, *_checked(record)) for record in records]
+        with self._database.transaction(f"saving {len(values)} records of stage {stage!r}") as connection:
+            connection.executemany(_SAVE, values)
+
+    def records(self, stage: str) -> Iterator[Record]:
+        """The records in the order of (id, index), whatever order they were saved in; read in pages, locking nobody."""
+        number = self._number(stage)
+        last = ("", -1)
+        while page := self._database.read(_PAGE, number, *last, RECORDS_A_PAGE):
+            for id_, index, status, payload, reason in page:
+                yield Record(id_, index, status, json.loads(payload), reason)
+            last = page[-1][:2]
+
+    def _number(self, stage: str) -> int:
+        found = self._database.read("SELECT number FROM stages WHERE name = ?", stage)
+        if not found:
+            raise StoreError(
+                f"{self.path} has no stage {stage!r}, but {list(self.stages())}. Mend: begin it by open_stage."
+            )
+        return found[0][0]
+
+
+def _checked(record: Record) -> tuple[str, int, str, str, str]:
+    id_, index, status, payload, reason = record
+    if not isinstance(id_, str) or not isinstance(index, int) or index < 0 or status not in ("done", "failed"):
+        raise ValueError(
+            f"Store.save: got id {id_!r}, index {index!r} and status {status!r}; expected a text, a number ≥ 0, and "
+            "'done' or 'failed'"
+        )
+    if not isinstance(payload, dict) or any(column in payload for column in EXPORTED_COLUMNS):
+        raise ValueError(
+            f"Store.save: the payload of {(id_, index)} is {_short(payload)}; expected a dict without the keys "
+            f"{EXPORTED_COLUMNS}, which every exported record has by itself"
+        )
+    return id_, index, status, _as_json(payload, f"payload of {(id_, index)}"), _storable(reason)
+
+
+def _as_json(value: Mapping[str, Any], what: str) -> str:
+    try:
+        return _storable(json.dumps(dict(value), ensure_ascii=False))
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"Store: the {what} cannot be kept as JSON: {error}; give texts, numbers, lists, dicts"
+        ) from error
+
+
+def _storable(text: str) -> str:
+    """Replace halves of surrogate pairs, which servers may send and no UTF-8 file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+# ------------------------------------------------------------------------------------------------------------ settings
+
+_ABSENT = object()
+
+
+def _differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
+    """One line a difference: dotted path, then → now."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        for key in {**then, **now}:
+            yield from _differences(then.get(key, _ABSENT), now.get(key, _ABSENT), f"{path}.{key}" if path else key)
+    elif then != now:
+        yield f"{path}: {_short(then, now)} → {_short(now, then)}"
+
+
+def _short(value: Any, other: Any = None) -> str:
+    """A repr that is not too long, of a text beginning a little before the place where it differs from the other."""
+    if value is _ABSENT:
+        return "(absent)"
+    start = 0
+    if isinstance(value, str) and isinstance(other, str) and len(value) > SHOWN_CHARACTERS:
+        start = max(0, len(os.path.commonprefix([value, other])) - SHOWN_CHARACTERS // 3)
+        value = value[start:]
+    text = repr(value)
+    if len(text) > SHOWN_CHARACTERS:
+        text = text[:SHOWN_CHARACTERS] + "…"
+    return f"…{text}" if start else text
