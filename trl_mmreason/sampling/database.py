@@ -140,7 +140,7 @@ class Database:
             raise StoreError(f"{self.path}: {cause}, but another SQLite database. Mend: {mend}.")
         elif version > self.version:
             raise StoreError(
-                f"{self.path} has format {version}, and this trl-mmreason knows {self.version}. Mend: update the package."
+                f"{self.path} has format {version}, this trl-mmreason knows {self.version}. Mend: update the package."
             )
 
     def _choose_journal(self, connection: sqlite3.Connection) -> None:
@@ -196,11 +196,12 @@ def is_local(path: Path) -> bool:
     """Whether the file lies on a file system of this machine alone; True where the system does not list them."""
     if not MOUNTS.exists():
         return True
+    path = path.resolve()
     kind, longest = "", -1
     for line in MOUNTS.read_text(errors="surrogateescape").splitlines():
         _, folder, mounted, *_ = line.split(" ")
         folder = folder.replace(r"\040", " ")
-        if path.resolve().is_relative_to(folder) and len(folder) >= longest:  # a later mount hides an earlier one
+        if path.is_relative_to(folder) and len(folder) >= longest:  # a later mount hides an earlier one
             kind, longest = mounted, len(folder)
     return kind in LOCAL_FILE_SYSTEMS
 

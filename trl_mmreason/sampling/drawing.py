@@ -137,11 +137,12 @@ class Drawing(LogitsProcessor):
             values.exponential_(generator=self._generators[row])
         return noise.clamp_min_(torch.finfo(noise.dtype).tiny).log_().neg_()
 
-    def logps(self, row: int) -> list[float] | None:
-        """Of the tokens of a row's answer, under the model itself; `None` if they were not asked for."""
+    def logps(self) -> list[list[float] | None]:
+        """Of the tokens of each row's answer, under the model itself; `None` if they were not asked for."""
         if not self._keep_logps:
-            return None
-        return torch.stack([step[row] for step in self._logps[: len(self._ending.ids[row])]]).tolist()
+            return [None] * len(self._ending.ids)
+        rows = torch.stack(self._logps, dim=1).tolist()
+        return [row[: len(ids)] for row, ids in zip(rows, self._ending.ids, strict=True)]
 
 
 def warpers(decoding: Decoding) -> LogitsProcessorList:

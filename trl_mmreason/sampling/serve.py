@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
+
+import uvicorn
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
 from .chat_api import ApiError, completion, read_body
 from .engine import Decoding, Engine, Failure, Request, Sample
-
-if TYPE_CHECKING:
-    import fastapi
 
 logger = logging.getLogger(__name__)
 
@@ -26,14 +30,19 @@ MAX_BODY_BYTES = 64 << 20
 GATHER_SECONDS = 0.01  # how long an idle engine waits for requests that come with the first
 _LOOK_SECONDS = 1.0  # how often to look whether a client is still there
 
-Outcome = list[Sample] | Failure
+
+class Answered(NamedTuple):
+    """What a request came to."""
+
+    samples: list[Sample]
+    prompt_tokens: int
 
 
-@dataclass
+@dataclass(eq=False)
 class _Job:
     request: Request
     decoding: Decoding
-    outcome: asyncio.Future[Outcome]
+    outcome: asyncio.Future[Answered | Failure]
 
 
 class BatchingQueue:
@@ -41,17 +50,19 @@ class BatchingQueue:
 
     Args:
         engine: called in a thread of its own, never twice at once.
-        batch_size: how many answers to ask of it in one call; a request with more goes alone.
+        batch_size: how many answers to ask of it in one call; a request for more goes alone.
+        count_prompt: tokens of a request's prompt; called in the engine's thread.
     """
 
-    def __init__(self, engine: Engine, batch_size: int) -> None:
+    def __init__(self, engine: Engine, batch_size: int, count_prompt: Callable[[Request], int]) -> None:
         self._engine = engine
         self._batch_size = batch_size
+        self._count_prompt = count_prompt
         self._jobs: list[_Job] = []
         self._arrived = asyncio.Event()
 
-    async def sample(self, request: Request, decoding: Decoding) -> Outcome:
-        """Wait for one request's answers. Cancelling takes it out of the queue, if it is still there."""
+    async def sample(self, request: Request, decoding: Decoding) -> Answered | Failure:
+        """Wait for a request's answers; cancelling takes it out of the queue, unless the engine has it already."""
         job = _Job(request, decoding, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
         self._arrived.set()
@@ -79,23 +90,28 @@ class BatchingQueue:
 
     def _take(self) -> list[_Job]:
         """The first in the queue, and those behind it that may go with it."""
-        self._jobs = [job for job in self._jobs if not job.outcome.done()]
         taken: list[_Job] = []
+        left: list[_Job] = []
         room = self._batch_size
         for job in self._jobs:
+            if job.outcome.done():
+                continue
             if not taken or (job.decoding == taken[0].decoding and job.request.n <= room):
                 taken.append(job)
                 room -= job.request.n
-        self._jobs = [job for job in self._jobs if job not in taken]
-        if not self._jobs:
+            else:
+                left.append(job)
+        self._jobs = left
+        if not left:
             self._arrived.clear()
         return taken
 
-    def _sample(self, requests: Sequence[Request], decoding: Decoding) -> list[Outcome]:
+    def _sample(self, requests: Sequence[Request], decoding: Decoding) -> list[Answered | Failure]:
         outcomes = self._engine.sample(requests, decoding)
-        if len(outcomes) != len(requests):
-            raise RuntimeError(f"The engine gave {len(outcomes)} results to {len(requests)} requests.")
-        return outcomes
+        return [
+            outcome if isinstance(outcome, Failure) else Answered(outcome, self._count_prompt(request))
+            for request, outcome in zip(requests, outcomes, strict=True)
+        ]
 
 
 def create_app(
@@ -103,50 +119,52 @@ def create_app(
     model: str,
     *,
     token_text: Callable[[int], str],
+    count_prompt: Callable[[Request], int],
     batch_size: int = 32,
     max_body_bytes: int = MAX_BODY_BYTES,
-) -> fastapi.FastAPI:
+) -> FastAPI:
     """The application: POST /v1/chat/completions, GET /v1/models, GET /health.
 
     Args:
         engine: answers.
         model: the name that clients ask for.
         token_text: text of a token id, shown beside log-probabilities.
+        count_prompt: tokens of a request's prompt.
         batch_size: answers in one call of the engine.
         max_body_bytes: a longer body is refused.
     """
-    import fastapi
-    from fastapi.concurrency import run_in_threadpool
-    from fastapi.responses import JSONResponse
-    from starlette.exceptions import HTTPException
-
-    queue = BatchingQueue(engine, batch_size)
+    queue = BatchingQueue(engine, batch_size, count_prompt)
 
     @asynccontextmanager
-    async def lifespan(app: fastapi.FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         worker = asyncio.create_task(queue.run())
         yield
         worker.cancel()
 
-    app = fastapi.FastAPI(title="mmreason serve", lifespan=lifespan)
+    app = FastAPI(title="mmreason serve", lifespan=lifespan)
 
     @app.exception_handler(ApiError)
-    async def refuse(http: fastapi.Request, error: ApiError) -> JSONResponse:
+    async def refuse(http: HttpRequest, error: ApiError) -> JSONResponse:
         return JSONResponse(error.body, error.status)
 
     @app.exception_handler(HTTPException)
-    async def refuse_path(http: fastapi.Request, error: HTTPException) -> JSONResponse:
-        message = f"{error.detail}: {http.method} {http.url.path}; there is POST /v1/chat/completions, GET /v1/models."
-        return JSONResponse(ApiError(message, status=error.status_code).body, error.status_code)
+    async def refuse_path(http: HttpRequest, error: HTTPException) -> JSONResponse:
+        message = f"{error.detail}: {http.method} {http.url.path}; expected POST /v1/chat/completions, GET /v1/models."
+        return JSONResponse(ApiError(message).body, error.status_code)
+
+    @app.exception_handler(Exception)  # logged by the server
+    async def report(http: HttpRequest, error: Exception) -> JSONResponse:
+        return JSONResponse(ApiError(f"{type(error).__name__}: {error}", status=500).body, 500)
 
     @app.post("/v1/chat/completions")
-    async def chat(http: fastapi.Request) -> JSONResponse:
+    async def chat(http: HttpRequest) -> JSONResponse:
         body = await _read(http, max_body_bytes)
         asked = await run_in_threadpool(read_body, body, model)
         outcome = await _unless_gone(http, queue.sample(asked.request, asked.decoding))
         if isinstance(outcome, Failure):
             raise ApiError(outcome.reason)
-        return JSONResponse(completion(asked, outcome, model, prompt_tokens=0, token_text=token_text))
+        samples, prompt_tokens = outcome
+        return JSONResponse(completion(asked, samples, model, prompt_tokens=prompt_tokens, token_text=token_text))
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -157,3 +175,46 @@ def create_app(
         return {"status": "ok"}
 
     return app
+
+
+async def _read(http: HttpRequest, most: int) -> bytes:
+    """The body, of which no more than allowed is ever held."""
+    body = bytearray()
+    async for chunk in http.stream():
+        body += chunk
+        if len(body) > most:
+            raise ApiError(
+                f"The body is longer than {most} bytes; send fewer or smaller pictures.",
+                status=413,
+                code="request_too_large",
+            )
+    return bytes(body)
+
+
+async def _unless_gone(http: HttpRequest, answer: Coroutine[Any, Any, Answered | Failure]) -> Answered | Failure:
+    """The answer; not computed any more for a client that hung up, as one does that sends the same again."""
+    task = asyncio.create_task(answer)
+    while not task.done():
+        await asyncio.wait({task}, timeout=_LOOK_SECONDS)
+        if not task.done() and await http.is_disconnected():
+            task.cancel()
+            raise ApiError("The client closed the connection.", status=499)
+    return task.result()
+
+
+def serve(
+    model: str, *, adapter: str | None = None, host: str = "127.0.0.1", port: int = 8000, batch_size: int = 32
+) -> None:
+    """Load a model and serve it until interrupted.
+
+    Args:
+        model: path or Hub id of a checkpoint, or of a LoRA adapter; also the name that clients ask for.
+        adapter: LoRA adapter to put on it.
+        host: address to listen on. Nothing asks for a key, so an address that others reach lets them use the model.
+        port: 0 takes a free one.
+        batch_size: answers in one batch.
+    """
+    from .transformers_engine import TransformersEngine
+
+    engine = TransformersEngine(model, batch_size=batch_size)
+    uvicorn.run(create_app(engine, model, token_text=..., count_prompt=..., batch_size=batch_size), host=host, port=port)

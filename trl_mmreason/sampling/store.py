@@ -53,14 +53,14 @@ class Unit(NamedTuple):
     """One unit of work: sample `index` of the row `id`."""
 
     id: str
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
 
 
 class Record(NamedTuple):
     """What became of a unit: a payload of JSON values if it is done, {} and the reason if it failed."""
 
     id: str
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
     status: Literal["done", "failed"]
     payload: dict[str, Any]
     reason: str = ""

@@ -1,0 +1,243 @@
+"""Sample with transformers' own `generate`: any vision-language model, any device, nothing to install or to start."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jinja2
+import torch
+from transformers import PreTrainedModel, ProcessorMixin
+
+from ..rows import _DECODING_ERRORS
+from .drawing import Drawing, Ending, cut_behind_stop, text_of
+from .engine import Decoding, Failure, Request, Sample, seed_of
+from .generation import Prompt, encode, end_of_turn_ids, generate, placeholder_ids
+from .loading import fingerprint, load_model, load_processor, processor_fingerprint
+
+_logger = logging.getLogger(__name__)
+
+# What a picture that cannot be read, a template that refuses and a processor that cannot use what it was given raise.
+_ENCODING_ERRORS = (*_DECODING_ERRORS, jinja2.TemplateError, TypeError)
+_WINDOW = 8  # batches; requests are encoded, and sorted by length, so many at a time, as their pixels fill memory
+
+
+class _Encoded(NamedTuple):
+    prompt: Prompt  # with the assistant's prefix at its end
+    prefix_ids: list[int]
+
+
+class _Job(NamedTuple):
+    """One answer to one request of a window."""
+
+    request: int
+    k: int
+
+
+class TransformersEngine:
+    """Answers requests in batches of similar length.
+
+    An answer depends on its request, the decoding and its seed alone, not on the batch, up to rounding (in 32 bit the
+    same text in practice; in 16 bit an answer may take another turn where two tokens are nearly tied).
+
+    Args:
+        model: a path or Hub id of a model or of a LoRA adapter, or a model instance, which is sampled as it is at each
+            call.
+        processing_class: its processor; by default the one saved with the model. It is not changed.
+        batch_size: answers generated at a time. A batch that does not fit in memory is halved until it does.
+        chat_template_kwargs: handed to the chat template.
+        **loading: `adapter`, `dtype`, `device`, `revision`, `trust_remote_code` and what `from_pretrained` takes; see
+            `load_model`. Not with a model instance.
+    """
+
+    def __init__(
+        self,
+        model: str | PreTrainedModel,
+        processing_class: ProcessorMixin | None = None,
+        *,
+        batch_size: int = 32,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        **loading: Any,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"TransformersEngine: got batch_size={batch_size}, expected 1 or more.")
+        path = model if isinstance(model, str) else model.config._name_or_path
+        if isinstance(model, str):
+            self.model, self._weights = load_model(model, **loading)
+        elif loading:
+            raise TypeError(
+                f"TransformersEngine: got {sorted(loading)} with a model that is loaded already, a "
+                f"{type(model).__name__}; they say how to load one. Leave them out, or give a path."
+            )
+        else:
+            self.model, self._weights = model, None
+        if processing_class is None:
+            trusted = {name: loading[name] for name in ("revision", "trust_remote_code") if name in loading}
+            processing_class = load_processor(path, **trusted)
+        if not isinstance(processing_class, ProcessorMixin):
+            raise TypeError(
+                f"TransformersEngine: processing_class is a {type(processing_class).__name__}, expected the processor "
+                "of a vision-language model."
+            )
+        self.processing_class = processing_class
+        self.batch_size = batch_size
+        self._names = {"model": path, "adapter": loading.get("adapter"), "revision": loading.get("revision")}
+        self._template = chat_template_kwargs or {}
+        self._most_tokens = math.inf  # of a batch, prompts and room for answers; learnt when memory runs out
+        self._has_answered = False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Names, precision and fingerprints; the batch size changes no answer."""
+        return {
+            "kind": "transformers",
+            **self._names,
+            "weights": self._weights or fingerprint(self.model.named_parameters()),
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "processor": processor_fingerprint(self.processing_class),
+            "chat_template_kwargs": self._template,
+        }
+
+    def sample(self, requests: Sequence[Request], decoding: Decoding) -> list[list[Sample] | Failure]:
+        """n answers to each request, in order; see `Engine`.
+
+        Raises:
+            ValueError: a stop text that no answer can show.
+            torch.OutOfMemoryError: one answer alone does not fit in memory. Once any has fitted, a request that does
+                not is its own `Failure`.
+        """
+        self._check_stop(decoding.stop)
+        training = self.model.training
+        self.model.eval()
+        try:
+            windows = _windows(requests, _WINDOW * self.batch_size)
+            return [result for window in windows for result in self._answer(window, decoding)]
+        finally:
+            self.model.train(training)
+
+    def _check_stop(self, stop: Sequence[str]) -> None:
+        tokenizer = self.processing_class.tokenizer
+        for text in stop:
+            seen = text_of(tokenizer, tokenizer(text, add_special_tokens=False)["input_ids"])
+            if not text or (text.strip() and not seen.strip()):
+                raise ValueError(
+                    f"TransformersEngine: an answer can never end at the stop text {text!r}: answers are read without "
+                    "special tokens. Leave it out if it ends a turn, as that always ends an answer; otherwise add it "
+                    "to the tokenizer as an ordinary token."
+                )
+
+    def _encode(self, request: Request) -> _Encoded | Failure:
+        try:
+            prompt = encode(self.processing_class, request.messages, request.images, **self._template)
+        except _ENCODING_ERRORS as error:
+            return Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}")
+        prefix_ids = self.processing_class.tokenizer(request.prefix, add_special_tokens=False)["input_ids"]
+        prompt = prompt.extended(prefix_ids)
+        if len(prompt.ids) >= self._positions:
+            return Failure(
+                f"the prompt has {len(prompt.ids)} tokens and the model has {self._positions} positions, which leaves "
+                "none for an answer; shorten it, or let the processor scale pictures down"
+            )
+        return _Encoded(prompt, prefix_ids)
+
+    @property
+    def _positions(self) -> float:
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or math.inf
+
+    def _answer(self, requests: Sequence[Request], decoding: Decoding) -> list[list[Sample] | Failure]:
+        """Answer the requests of a window, the longest first: what does not fit in memory shows early."""
+        encoded = [self._encode(request) for request in requests]
+        results: list[Any] = [
+            found if isinstance(found, Failure) else [None] * request.n
+            for request, found in zip(requests, encoded, strict=True)
+        ]
+        lengths = [0 if isinstance(found, Failure) else len(found.prompt.ids) for found in encoded]
+        # Greedy answers are all alike: one is made.
+        jobs = [
+            _Job(number, k)
+            for number, request in enumerate(requests)
+            if not isinstance(encoded[number], Failure)
+            for k in range(request.n if decoding.temperature else min(request.n, 1))
+        ]
+        waiting = deque(sorted(jobs, key=lambda job: -lengths[job.request]))
+        while waiting:
+            tokens = lengths[waiting[0].request] + decoding.max_new_tokens  # of the longest row
+            size = max(1, min(self.batch_size, len(waiting), int(min(self._most_tokens // tokens, len(waiting)))))
+            batch = [waiting.popleft() for _ in range(size)]
+            prompts: list[Any] = [encoded[job.request] for job in batch]
+            seeds = [seed_of(requests[job.request].seed, job.k) for job in batch]
+            samples = self._generate(prompts, seeds, decoding)
+            if samples is not None:
+                self._has_answered = True
+                for job, sample in zip(batch, samples, strict=True):
+                    results[job.request][job.k] = sample
+            elif size > 1:
+                self._most_tokens = size * tokens // 2
+                waiting.extendleft(reversed(batch))
+                _logger.warning("Out of memory: %d answers of up to %d tokens; trying half as many.", size, tokens)
+            else:
+                number = batch[0].request
+                results[number] = self._too_large(lengths[number], decoding)
+                waiting = deque(job for job in waiting if job.request != number)
+        if not decoding.temperature:
+            results = [found if isinstance(found, Failure) else found[:1] * len(found) for found in results]
+        return results
+
+    def _too_large(self, prompt_tokens: int, decoding: Decoding) -> Failure:
+        reason = (
+            f"out of memory with this answer alone: {prompt_tokens} tokens of prompt and up to "
+            f"{decoding.max_new_tokens} of answer; shorten them, let the processor scale pictures down, or use more "
+            "memory"
+        )
+        if not self._has_answered:
+            raise torch.OutOfMemoryError(f"TransformersEngine: {reason}.")
+        return Failure(reason)
+
+    def _generate(
+        self, encoded: Sequence[_Encoded], seeds: Sequence[int], decoding: Decoding
+    ) -> list[Sample] | None:
+        """One batch; `None` if memory ran out."""
+        tokenizer = self.processing_class.tokenizer
+        eos_ids = end_of_turn_ids(self.model, self.processing_class)
+        limits = [int(min(decoding.max_new_tokens, self._positions - len(row.prompt.ids))) for row in encoded]
+        ending = Ending(limits, eos_ids, decoding.stop, tokenizer, [row.prefix_ids for row in encoded])
+        drawing = Drawing(decoding, seeds, ending, placeholder_ids(self.model.config), self.model.device)
+        try:
+            generate(
+                self.model,
+                self.processing_class,
+                [row.prompt for row in encoded],
+                max_new_tokens=max(limits),
+                suppress_tokens=None,  # `drawing` does, behind the log-probabilities
+                logits_processor=[drawing],
+                stopping_criteria=[ending],
+            )
+        except torch.OutOfMemoryError:
+            memory_ran_out = True  # the exception holds the tensors; they are freed behind this clause
+        else:
+            memory_ran_out = False
+        if memory_ran_out:
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            return None
+        samples = []
+        for row, ids, reason, logps in zip(encoded, ending.ids, ending.reasons, drawing.logps(), strict=True):
+            said = ids[:-1] if ids[-1] in eos_ids else ids
+            text = cut_behind_stop(text_of(tokenizer, said, row.prefix_ids), decoding.stop)
+            samples.append(Sample(text, "stop" if reason == "stop" else "length", ids, logps))
+        return samples
+
+
+def _windows(requests: Sequence[Request], answers: int) -> Iterator[list[Request]]:
+    """The requests in turn, so many that they ask for `answers` or a few more."""
+    window: list[Request] = []
+    for request in requests:
+        window.append(request)
+        if sum(asked.n for asked in window) >= answers:
+            yield window
+            window = []
+    if window:
+        yield window
