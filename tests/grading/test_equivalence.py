@@ -1,5 +1,7 @@
 """Answers with structure: lists, tuples, ranges, equations, ratios, matrices, quantities and words, rule by rule."""
 
+from contextlib import suppress
+
 import pytest
 
 from trl_mmreason.grading.equivalence import same_answer
@@ -179,3 +181,12 @@ def test_what_cannot_be_evaluated_is_a_case_for_algebra():
 def test_what_is_too_large_is_refused(answer):
     with pytest.raises(Refused):
         same_answer(answer, "7")
+
+
+@pytest.mark.parametrize(
+    "fragment", ["≈", "x≈", "≈}", "x∈", "{≈", "±", "x=", "1:", "|", "∪", "(", "\\{", "yes, ", "A, "]
+)
+@pytest.mark.parametrize("gold", ["7", "yes", "(1, 2)", "x<1 or x>3", "x = 4", "2:3", "20-29"])
+def test_what_repeats_without_end_is_no_answer(fragment, gold):
+    with suppress(Refused, NeedsAlgebra):
+        assert same_answer(fragment * (1900 // len(fragment)), gold) is False

@@ -68,10 +68,9 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
     if any(" and " in text and compound_quantity(text) for text in (answer, gold)):
         return _quantities(answer, gold, terms)
     same, ratio = partial(_same, terms=terms), partial(_ratio, terms=terms)
-    if "≈" in answer + gold:
-        return _rounded(answer, gold, terms)
     for verdict in (
         # lazily: the first that knows what kind of answer this is decides
+        lambda: _rounded(answer, gold, terms),
         lambda: equations.compare_dates(answer, gold),
         lambda: regions.compare(answer, gold, same, ratio),
         lambda: listings.compare_matrices(answer, gold, same),
@@ -134,18 +133,19 @@ def _undressed(text: str) -> str:
 
 
 _ABOUT = re.compile("≈")
+MAX_ROUNDINGS = 3
 
 
-def _rounded(answer: str, gold: str, terms: Terms) -> bool:
-    """`5√2 ≈ 7.07` states both, if they agree to a hundredth."""
-    stated = []
-    for text in (answer, gold):
-        sides = [side for side in split_top(text, _ABOUT) if side]
+def _rounded(answer: str, gold: str, terms: Terms) -> bool | None:
+    """`5√2 ≈ 7.07` states both, if they agree to a hundredth; None where nothing is rounded."""
+    stated = [[side for side in split_top(text, _ABOUT) if side][:MAX_ROUNDINGS] for text in (answer, gold)]
+    if stated == [[answer], [gold]]:
+        return None
+    for position, sides in enumerate(stated):
         if len(sides) == 2 and is_name(sides[0]):  # `x ≈ 3.14`
-            sides = [" = ".join(sides)]
+            stated[position] = sides = [" = ".join(sides)]
         if not all(_same(side, sides[0], replace(terms, lenient=True)) for side in sides[1:]):
             return False
-        stated.append(sides)
     return any(_same(a, g, terms) for a, g in itertools.product(*stated))
 
 

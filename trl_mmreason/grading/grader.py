@@ -190,7 +190,7 @@ def _decide_here(question: Question) -> Verdict | None:
         correct = decide(**question.arguments())
     except NeedsAlgebra:
         return None
-    except Refused as error:
+    except (Refused, RecursionError) as error:
         return Verdict(False, question.answer, f"refused: {error}", "size")
     return Verdict(correct, question.answer, _reason(question, correct))
 

@@ -77,7 +77,7 @@ def _region(text: str) -> Region | None:
     if held and held[0] == "\\{" and (match := re.match(r"[^|:]{1,12}[|:]", held[1])):
         return _region(held[1][match.end() :].strip())  # {x | x > 3}
     if match := re.match(r"^([^=∈,<>]{1,12})∈", text):
-        inner = _region(text[match.end() :].strip())
+        inner = _region(rest) if "∈" not in (rest := text[match.end() :].strip()) else None
         return inner and Region(squeezed(match.group(1)), inner.intervals)
     if _REALS.fullmatch(text):
         return Region("", [_LINE])
