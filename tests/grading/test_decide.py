@@ -28,8 +28,8 @@ from trl_mmreason.grading.notation import NeedsAlgebra
         ("...", "there is nothing in it but punctuation"),
         ("9^{9^{9^9}}", "a power of more than a thousand digits"),
         ("a" * 3000, "3000 characters long, more than 2000 are not compared"),
-        ({"a": 1}, "it is a dict, expected a string or a list of strings"),
-        (None, "it is a NoneType, expected a string or a list of strings"),
+        ({"a": 1}, "it is of type dict, expected a string or a list of strings"),
+        (None, "it is of type NoneType, expected a string or a list of strings"),
     ],
 )
 def test_unusable(gold, problem):
@@ -80,6 +80,18 @@ def test_a_gold_for_algebra_does_not_keep_another_from_matching():
         ("a hat", "A", None, False),
         ("BA", "A, B", None, True),
         ("A", "A, B", None, False),
+        ("(A) 3", "A", None, True),
+        ("B. 4", "B", None, True),
+        ("A. x", "A", None, True),
+        ("(A) or (B)", "A", None, False),
+        ("A, or maybe B", "A", None, False),
+        ("A, B, C", "A", None, False),
+        ("A. wrong, B", "A", None, False),
+        ("AAAA", "A", None, False),
+        ("A. 36 cm", "C", {"A": "12 cm", "C": "36 cm"}, False),
+        ("36 cm (A)", "C", {"A": "12 cm", "C": "36 cm"}, False),
+        ("36 cm (C)", "C", {"A": "12 cm", "C": "36 cm"}, True),
+        ("Ff", "B", {"A": "ff", "B": "Ff", "C": "FF"}, True),
     ],
 )
 def test_choices(answer, gold, choices, right):

@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy as np
 import pytest
 
 import trl_mmreason
@@ -99,3 +100,55 @@ def test_settings_that_make_no_sense(settings):
 
 def test_public_names():
     assert trl_mmreason.Grader is Grader
+
+
+def test_each_question_gets_its_own_outcome():
+    golds = ["21", "22", "21", "20", "21", "21"]  # of 1 + 2 + … + 6; with spaces no two questions are the same
+    items = [
+        {"completion": rf"\boxed{{\sum_{{k=1}}^{{6}} {'~' * spaces} k}}", "gold": gold}
+        for spaces, gold in enumerate(golds)
+    ]
+    verdicts = Grader().grade_batch(items)
+    assert [verdict.decided_by for verdict in verdicts] == ["algebra"] * 6
+    assert [verdict.correct for verdict in verdicts] == [gold == "21" for gold in golds]
+
+
+def test_a_timeout_is_not_remembered():
+    hard = r"\boxed{\int_0^1 x^3 dx}"
+    assert Grader(deadline_seconds=0.001).grade(hard, "1/4").decided_by == "timeout"
+    assert Grader(deadline_seconds=20).grade(hard, "1/4").correct is True
+
+
+def test_the_cache_is_bounded(monkeypatch):
+    monkeypatch.setattr(grader, "CACHE_SIZE", 10)
+    for number in range(40):
+        Grader().grade(f"{number}.5", "7")
+    assert len(grader._cache) <= 10
+
+
+@pytest.mark.parametrize(
+    ("item", "named"),
+    [
+        ({"completion": None, "gold": "7"}, "completion is None of type NoneType, expected a text"),
+        ({"completion": "7", "gold": "7", "choices": ["1", "7"]}, "choices is"),
+        ({"completion": "7", "gold": "7", "question": float("nan")}, "question is nan of type float"),
+    ],
+)
+def test_what_is_no_item(item, named):
+    with pytest.raises(TypeError, match=named):
+        Grader().grade_batch([item])
+
+
+def test_golds_of_numpy():
+    assert Grader().grade("7", np.int64(7)).correct is True
+    assert Grader().grade("7", np.array(["8", "7"])).correct is True
+    assert Grader().grade("7", 10**5000).correct is None
+
+
+def test_a_long_answer_is_shown_by_its_beginning():
+    verdict = Grader().grade(rf"\boxed{{{'9' * 10**6}}}", "7")
+    assert (verdict.correct, verdict.decided_by, verdict.extracted) == (False, "size", "9" * 80 + "…")
+
+
+def test_a_long_question_does_not_keep_an_answer_from_algebra():
+    assert Grader().grade(SUM, "10", question="长" * 20_000 + "多少厘米？").correct is True

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
+from .listings import Same
 from .notation import is_prose, normalise, words
-
-Same = Callable[[str, str], bool]
 
 _LEAD = re.compile(
     r"(?:the )?(?:correct )?(?:options?|choices?|answers?)(?: is| are)?\s*:?\s*(?=[(\[A-Za-z\d])"
@@ -55,7 +54,7 @@ def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str
     for label, rest in _readings(text, choices):
         rest = _THAT_IS.sub("", rest, count=1).strip()
         known = choices[label]
-        agrees = not rest or _REASON.match(rest) or (same(rest, known) if known else not _only_letters(rest))
+        agrees = not rest or _REASON.match(rest) or (same(rest, known) if known else not _HEDGED.search(rest))
         return frozenset(label) if agrees else frozenset()
     return _by_text(answer, choices, same)
 
@@ -87,8 +86,10 @@ def _readings(text: str, choices: Mapping[str, str]) -> Iterator[tuple[str, str]
             yield match["label"].upper(), match["rest"]
 
 
-def _only_letters(text: str) -> bool:
-    return all(len(part) <= 1 for part in _JOINT.split(text.strip(" ,()")))
+# Beside a letter whose text is not known: another letter, or what takes the choice back.
+_HEDGED = re.compile(
+    r"(?:^|[\s,;(/]|\b(?:or|and)\s)\(?[A-J]\)?[.)]*$|^(?:or\b|或)|\b(?:not|wrong|maybe|incorrect)\b", re.I
+)
 
 
 def _by_text(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str] | None:
@@ -104,7 +105,7 @@ def _letters(text: str, choices: Mapping[str, str]) -> frozenset[str] | None:
     if len(parts) == 1 and parts[0].isupper():
         parts = list(parts[0])
     labels = frozenset(part.upper() for part in parts)
-    return labels if len(parts) > 1 and labels <= choices.keys() else None
+    return labels if 1 < len(parts) == len(labels) and labels <= choices.keys() else None
 
 
 _IMPLIED = re.compile(r"\(?([A-J])\)?[.:)]\s*(\S.*)|\(([A-J])\)|([A-J])", re.DOTALL)

@@ -14,7 +14,7 @@ from functools import partial
 
 from .choices import chosen, implied_choices
 from .equivalence import Algebra, same_answer
-from .evaluation import value_of
+from .evaluation import MAX_BITS, value_of
 from .notation import NeedsAlgebra, Refused, Undefined, Unreadable, normalise
 
 
@@ -86,7 +86,9 @@ def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str 
     if isinstance(gold, float) and math.isnan(gold):
         return "it is not a number"
     if not isinstance(gold, str | int | float):
-        return f"it is a {type(gold).__name__}, expected a string or a list of strings"
+        return f"it is of type {type(gold).__name__}, expected a string or a list of strings"
+    if isinstance(gold, int) and gold.bit_length() > MAX_BITS:
+        return "it has more than a thousand digits"
     text = str(gold).strip()
     if not text or text in _NOT_GIVEN:
         return "it is empty" if not text else f"it is {text!r}"

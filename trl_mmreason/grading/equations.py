@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
 from typing import NamedTuple
 
-from .listings import Same
-from .notation import is_name, is_prose, split_top, squeezed
+from .evaluation import value_of
+from .listings import Ratio, Same
+from .notation import NeedsAlgebra, Unreadable, is_name, is_prose, split_top
 
 _PARTS = re.compile(r"\\frac\s*\{|\}\s*\{|\}|\\(?:sin|cos|tan)\b|[(),:/]")
 _EQUALS = re.compile(r"\s*=\s*")
-Ratio = Callable[[str, str], float | None]
 
 
 class Equation(NamedTuple):
@@ -37,10 +37,19 @@ def _equation(text: str) -> Equation | None:
     if not sides[0]:  # `= 4`
         return Equation("", sides[1:])
     if _defines(sides[0]):
-        return Equation(squeezed(sides[0]), sides[1:])
+        return Equation("".join(sides[0].split()), sides[1:])
     if is_name(sides[-1]):
-        return Equation(squeezed(sides[-1]), sides[:-1])
+        return Equation("".join(sides[-1].split()), sides[:-1])
     return Equation("", sides)
+
+
+def _same_name(left: str, right: str) -> bool:
+    """`x` and `x_1` may name the same unknown, `x_1` and `x_2` do not."""
+    bases = {
+        left.partition("_")[0] if "_" not in right else left,
+        right.partition("_")[0] if "_" not in left else right,
+    }
+    return bool(left and right) and len(bases) == 1
 
 
 def _defines(side: str) -> bool:
@@ -65,7 +74,7 @@ def compare(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
     left, right = _equation(answer), _equation(gold)
     if left is None and right is None:
         return None
-    if left and right and not (left.name and left.name == right.name):
+    if left and right and not _same_name(left.name, right.name):
         if left.two_sided and right.two_sided:
             return ratio(left.difference(), right.difference()) is not None
         if left.name and right.name:
@@ -82,6 +91,15 @@ def compare(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
 
 
+def _scales(part: str) -> bool:
+    """Whether a part of a ratio is a finite number other than 0; by anything else all ratios would be equal."""
+    try:
+        value = value_of(part)
+    except (Unreadable, NeedsAlgebra):
+        return False
+    return value != 0 and abs(value) != math.inf
+
+
 def compare_ratios(answer: str, gold: str, same: Same) -> bool | None:
     """2:3 is 4:6 and 2/3; times of day are only themselves."""
     if ":" not in answer + gold or is_prose(answer) or is_prose(gold):
@@ -90,6 +108,8 @@ def compare_ratios(answer: str, gold: str, same: Same) -> bool | None:
     if all(clocks):
         return answer.lstrip("0") == gold.lstrip("0")
     left, right = (text.split(":") for text in (answer, gold))
+    if len(left) == len(right) and not all(map(_scales, left + right)):
+        return all(map(same, left, right))
     if len(left) == len(right):
         products = ((f"({a})*({right[0]})", f"({g})*({left[0]})") for a, g in zip(left, right, strict=True))
         return all(same(a, g) for a, g in products)

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Protocol
 
 from . import equations, evaluation, listings, regions
 from .expressions import THOUSANDS
-from .notation import NeedsAlgebra, Unreadable, bracketed, is_name, is_prose, normalise, split_top, squeezed, words
+from .notation import (
+    NUMBER_WORDS,
+    NeedsAlgebra,
+    Unreadable,
+    bracketed,
+    is_name,
+    is_prose,
+    normalise,
+    split_top,
+    squeezed,
+    words,
+)
 from .units import PERCENT, PLAIN, Unit, asked_unit, compound_quantity, parse_unit, speaks_of_percent, split_unit
 
 
@@ -55,11 +66,12 @@ def same_answer(
     return _same(left, right, Terms(lenient, asked_unit(question), percent, algebra))
 
 
+@lru_cache(maxsize=1024)  # or a chain of nested equations would be compared over and over
 def _same(answer: str, gold: str, terms: Terms) -> bool:
     answer, gold = _undressed(answer), _undressed(gold)
     if squeezed(answer) == squeezed(gold):
         return bool(gold)
-    if len(answer) == len(gold) == 1 and answer.isalpha():
+    if len(answer) == len(gold) == 1 and answer.isascii() and answer.isalpha() and gold.isalpha():
         return answer.casefold() == gold.casefold()
     if claim := _claim(gold):
         return _claim(answer) == claim
@@ -90,6 +102,11 @@ _HEDGE = re.compile(
     r"|about |approximately |approx\.? |around |roughly |大约|约为?)\s*",
     re.IGNORECASE,
 )
+_NOTHING = frozenset(
+    ("no solution", "no solutions", "no real solution", "no real solutions", "无解", "empty set", "空集")
+)
+_MINUS = re.compile(r"^(?:negative|minus)\s+(?=\d)", re.IGNORECASE)
+_ASIDE = re.compile(r"\s*\(\s*≈\s*([^()]*)\)$")
 _CLAIM = re.compile(
     r"(?P<claim>yes|no|true|false|是的?|不是|否|对|不对|正确|错误?)"
     r"(?:$|(?P<reason>\s*[,.;:]?\s*(?:because|since|as|因为)\b.*)|(?P<rest>\s*[,.;:](?!\s*\d).*|\s+(?:it|they|this|that|there)\b.*))",
@@ -115,6 +132,9 @@ def _claim(text: str) -> str | None:
 def _undressed(text: str) -> str:
     """Without hedges, a final full stop and brackets around one thing."""
     text = text[match.end() :] if (match := _HEDGE.match(text)) else text
+    if text.casefold() in _NOTHING:
+        return "∅"
+    text = _MINUS.sub("-", _ASIDE.sub(r" ≈ \1", text))
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         text = text[1:-1].strip()
     if text.endswith(".") and not text.endswith("..."):
@@ -133,20 +153,29 @@ def _undressed(text: str) -> str:
 
 
 _ABOUT = re.compile("≈")
-MAX_ROUNDINGS = 3
 
 
 def _rounded(answer: str, gold: str, terms: Terms) -> bool | None:
-    """`5√2 ≈ 7.07` states both, if they agree to a hundredth; None where nothing is rounded."""
-    stated = [[side for side in split_top(text, _ABOUT) if side][:MAX_ROUNDINGS] for text in (answer, gold)]
+    """`5√2 ≈ 7.07` states both, if the second is the first rounded to its places; None where nothing is rounded."""
+    stated = [[side for side in split_top(text, _ABOUT) if side] for text in (answer, gold)]
     if stated == [[answer], [gold]]:
         return None
     for position, sides in enumerate(stated):
         if len(sides) == 2 and is_name(sides[0]):  # `x ≈ 3.14`
-            stated[position] = sides = [" = ".join(sides)]
-        if not all(_same(side, sides[0], replace(terms, lenient=True)) for side in sides[1:]):
+            stated[position] = [" = ".join(sides)]
+        elif len(sides) > 2 or (len(sides) == 2 and not _rounds_to(*sides)):
             return False
     return any(_same(a, g, terms) for a, g in itertools.product(*stated))
+
+
+def _rounds_to(exact: str, rounded: str) -> bool:
+    try:
+        (value, _), (target, _) = _quantity(exact.rpartition("=")[2].strip()), _quantity(rounded)
+        difference = abs(complex(evaluation.value_of(value)) - complex(evaluation.value_of(target)))
+    except (Unreadable, NeedsAlgebra, OverflowError):
+        return False
+    places = len(re.sub(r"\D", "", target.partition(".")[2]))
+    return difference <= 0.5 * 10.0**-places * (1 + 1e-9)
 
 
 # ---------------------------------------------------------------------------------------------- quantities, expressions
@@ -169,24 +198,34 @@ def _quantities(answer: str, gold: str, terms: Terms) -> bool:
     return len(dimensions) == 1 and _values(value, target, terms, unit, gold_unit)
 
 
-_MAGNITUDES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12, "万": 4, "亿": 8}
+_MAGNITUDES = {
+    "dozen": "12",
+    "hundred": "100",
+    "thousand": "1000",
+    "million": "10^6",
+    "billion": "10^9",
+    "trillion": "10^{12}",
+    "万": "10^4",
+    "亿": "10^8",
+}
 _MAGNITUDE = re.compile(r"(?<=\d)\s*(" + "|".join(_MAGNITUDES) + r")(?![a-z])", re.IGNORECASE)
 
 
 def _quantity(text: str) -> tuple[str, Unit]:
     first, space, rest = text.partition(" ")
-    if space and first.lower() in _NUMBER_WORDS:  # four apples
-        text = f"{_NUMBER_WORDS[first.lower()]} {rest}"
-    text = _MAGNITUDE.sub(lambda match: f"*10^{_MAGNITUDES[match[1].lower()]} ", text).strip()
+    if space and first.lower() in NUMBER_WORDS:  # four apples
+        text = f"{NUMBER_WORDS[first.lower()]} {rest}"
+    text = _MAGNITUDE.sub(lambda match: f"*{_MAGNITUDES[match[1].lower()]} ", text).strip()
     return split_unit(text) or (text, PLAIN)
 
 
 def _percents(value: str, unit: Unit, target: str, gold_unit: Unit, terms: Terms) -> bool:
     if (unit if gold_unit == PERCENT else gold_unit) not in (PERCENT, PLAIN):
         return False
-    if _values(value, target, terms, unit, gold_unit):
-        return True
-    return unit != gold_unit and terms.percent and _values(value, target, terms)
+    as_written = unit != gold_unit and terms.percent and _values(value, target, terms)
+    if gold_unit == PLAIN and terms.percent and not _values(f"|{target}|<=1", "1", terms):
+        return as_written
+    return as_written or _values(value, target, terms, unit, gold_unit)
 
 
 def _same_noun(left: str, right: str) -> bool:
@@ -232,25 +271,8 @@ def _ratio(answer: str, gold: str, terms: Terms) -> float | None:
         return None
 
 
-_ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_NUMBER_WORDS = {
-    **{word: str(value) for value, word in enumerate(_ONES)},
-    **{
-        f"{word}-{_ONES[one]}" if one else word: str(10 * ten + one)
-        for ten, word in enumerate(_TENS, start=2)
-        for one in range(10)
-    },
-    **{character: str(value) for value, character in enumerate("零一二三四五六七八九十")},
-    "两": "2",
-}
-
-
 def _digits(text: str) -> str:
-    return _NUMBER_WORDS.get(text.lower(), text)
+    return NUMBER_WORDS.get(text.lower(), text)
 
 
 def _in_base_units(latex: str, unit: Unit) -> str:

@@ -66,10 +66,12 @@ def ratio(answer: str, gold: str) -> float | None:
     pairs = _values(read(answer), read(gold))
     if any(a == 0 or g == 0 for a, g in pairs):
         return None
-    factors = [a / g for a, g in pairs]
-    if not all(_close(factor, factors[0], STRICT) for factor in factors) or isinstance(factors[0], complex):
-        return None
-    return float(factors[0])
+    try:
+        factors = [a / g for a, g in pairs]
+        constant = all(_close(factor, factors[0], STRICT) for factor in factors)
+        return float(factors[0]) if constant and not isinstance(factors[0], complex) else None
+    except OverflowError as error:
+        raise Refused("a factor beyond floating point") from error
 
 
 def value_of(text: str) -> Number:
@@ -123,8 +125,8 @@ def _values(left: Expression, right: Expression) -> list[tuple[Number, Number]]:
     for index in range(2 * POINTS):
         point: dict[str, Fraction] = {}
         for name in names:
-            # the same on every process; more positive points than negative ones
-            random = Random(f"{name} {index}")
+            # the same on every process, and none that an answer could be made to fit; fewer negative ones
+            random = Random(f"{name} {index} {left.node} {right.node}")
             point[name] = Fraction(random.randint(3, 97), random.randint(5, 29)) * (-1 if index % 3 == 2 else 1)
         try:
             pair = _at(left, right, point)

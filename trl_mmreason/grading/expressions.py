@@ -1,6 +1,7 @@
 """Reads an expression and evaluates it: exactly where numbers are rational, in floating point where they are not.
 
-A recursive descent over the canonical form of `notation.py`. It knows numbers, letters as variables, `+ - * / ^ !`,
+A recursive descent over the canonical form of `notation.py`, fast and bounded enough for the caller's process;
+`explicit.py` reads more, for computer algebra in a worker. It knows numbers, letters as variables, `+ - * / ^ !`,
 roots, absolute values, percent, degrees and the elementary functions; what else there is (sums, integrals, matrices …)
 is for computer algebra. Nothing grows without bound: text, nesting, powers and factorials are refused early, so that it
 may run in the caller's process on hostile text.
@@ -18,6 +19,7 @@ from .notation import MAX_DEPTH, NeedsAlgebra, Refused, Unreadable
 Node = tuple[Any, ...]
 """("number", Fraction) | ("symbol", name) | ("sum" | "product", [nodes]) | (operation or function, node, …)."""
 
+MAX_POSTFIXES = 5
 THOUSANDS = r"\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?![\d])"
 _TOKEN = re.compile(
     rf"(?P<number>(?:{THOUSANDS}|\d+)(?:\.\d*)?(?:[eE][+-]?\d+(?![\d.]))?|\.\d+)"
@@ -40,7 +42,7 @@ class Expression(NamedTuple):
     imaginary: bool
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def read(text: str) -> Expression:
     """Read the canonical form of one expression.
 
@@ -132,9 +134,11 @@ class _Parser:
         return self.power()
 
     def postfix(self, node: Node) -> Node:
-        while self.peek() in ("!", "%", "°"):
+        for _ in range(MAX_POSTFIXES):
+            if self.peek() not in ("!", "%", "°"):
+                return node
             node = ({"!": "factorial", "%": "percent", "°": "degrees"}[self.take()], node)
-        return node
+        raise Refused(f"more than {MAX_POSTFIXES} signs behind a number")
 
     def atom(self) -> Node:
         kind, token = self.kind(), self.peek()

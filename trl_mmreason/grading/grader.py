@@ -9,16 +9,20 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from .decide import decide, gold_problem
+from .evaluation import MAX_BITS
 from .extraction import extract_answer, read_gold
-from .notation import NeedsAlgebra, Refused
+from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused
 from .verdict import Verdict
 from .workers import Outcome, Workers
 
 logger = logging.getLogger(__name__)
 
-Gold = str | int | float | Iterable[str]
+Gold = str | int | float | Sequence[str | int | float]
 
 CACHE_SIZE = 100_000
+_FINAL = frozenset(("rules", "algebra"))
+_SHOWN = 80
+_QUESTION_CHARACTERS = 2000  # its end, where it asks
 _cache: dict[Hashable, Verdict] = {}
 _reported: set[Hashable] = set()
 
@@ -74,7 +78,7 @@ class Grader:
         *,
         choices: Mapping[str, str] | None = None,
         question: str | None = None,
-        id: Hashable = None,
+        id: Any = None,
     ) -> Verdict:
         """Grade one completion.
 
@@ -104,9 +108,12 @@ class Grader:
         gold: Gold | None,
         choices: Mapping[str, str | None] | None = None,
         question: str | None = None,
-        id: Hashable = None,
+        id: Any = None,
     ) -> Verdict | Question:
         """The verdict where there is no question left to decide."""
+        _check(completion, choices, question)
+        plain = getattr(gold, "tolist", None)  # of numpy
+        gold = plain() if plain else gold
         # rows of a dataset with different choices have all letters, with None for those that are not theirs
         known = {str(label).upper(): str(text) for label, text in (choices or {}).items() if text is not None}
         golds, problem = _usable(gold, known)
@@ -116,12 +123,16 @@ class Grader:
         extracted = extract_answer(completion)
         if extracted is None:
             return Verdict(False, None, "no answer found")
+        if len(extracted) > MAX_CHARACTERS:
+            reason = f"refused: {len(extracted)} characters long, more than {MAX_CHARACTERS} are not compared"
+            return Verdict(False, f"{extracted[:_SHOWN]}…", reason, "size")
         return self._question(extracted, golds, known, question)
 
     def _question(
         self, answer: str, golds: tuple[str, ...], choices: Mapping[str, str] | None = None, question: str | None = None
     ) -> Question:
-        return Question(answer, golds, tuple((choices or {}).items()), question, self.tolerance == "lenient")
+        asked = question and question[-_QUESTION_CHARACTERS:]
+        return Question(answer, golds, tuple((choices or {}).items()), asked, self.tolerance == "lenient")
 
     def _settle(self, opened: Sequence[Verdict | Question]) -> list[Verdict]:
         """Decide what is open: from the cache, here, or in the workers, each question once."""
@@ -140,7 +151,8 @@ class Grader:
                 decided[question] = _verdict(question, outcome)
         if len(_cache) + len(decided) > CACHE_SIZE:
             _cache.clear()
-        _cache.update(decided)
+        # what failed for want of time or memory may do better another time, or with other limits
+        _cache.update({question: verdict for question, verdict in decided.items() if verdict.decided_by in _FINAL})
         return [decided[entry] if isinstance(entry, Question) else entry for entry in opened]
 
 
@@ -168,16 +180,28 @@ def _usable(gold: Gold | None, choices: Mapping[str, str]) -> tuple[tuple[str, .
     return tuple(usable), problem
 
 
-def _report(gold: Any, id: Hashable, problem: str) -> None:
+def _check(completion: Any, choices: Any, question: Any) -> None:
+    expected = {
+        "completion": (completion, str, "a text"),
+        "choices": (choices, Mapping | None, "a mapping of label to text, or None"),
+        "question": (question, str | None, "a text, or None"),
+    }
+    for name, (value, kind, form) in expected.items():
+        if not isinstance(value, kind):
+            raise TypeError(f"Grader: {name} is {value!r:.80} of type {type(value).__name__}, expected {form}.")
+
+
+def _report(gold: Any, id: Any, problem: str) -> None:
     """Warn about an unusable gold, once a row."""
-    row = repr(gold)[:80] if id is None else id
+    shown = "a huge number" if isinstance(gold, int) and gold.bit_length() > MAX_BITS else repr(gold)[:_SHOWN]
+    row = shown if id is None else repr(id)
     if row not in _reported:
         _reported.add(row)
         where = "a row without id" if id is None else f"row {id}"
         logger.warning(
-            "The gold answer %.80r of %s cannot be used: %s. Answers to it get no verdict and train nothing; mend or "
+            "The gold answer %s of %s cannot be used: %s. Answers to it get no verdict and train nothing; mend or "
             "drop the row.",
-            gold,
+            shown,
             where,
             problem,
         )
@@ -198,6 +222,8 @@ def _decide_here(question: Question) -> Verdict | None:
 def _verdict(question: Question, outcome: Outcome) -> Verdict:
     if outcome.correct is not None:
         return Verdict(outcome.correct, question.answer, _reason(question, outcome.correct), "algebra")
+    if outcome.status == "unreadable":
+        return Verdict(False, question.answer, f"cannot be read: {outcome.detail}", "algebra")
     reason = {"timeout": "not decided within the time limit", "memory": "not decided within the memory limit"}
     return Verdict(False, question.answer, reason.get(outcome.status, outcome.detail), outcome.status)
 

@@ -12,6 +12,7 @@ from .notation import Refused, bracketed, is_prose, split_top
 MAX_ENTRIES = 100
 
 Same = Callable[[str, str], bool]
+Ratio = Callable[[str, str], float | None]
 
 
 class Listing(NamedTuple):
@@ -26,6 +27,8 @@ class Listing(NamedTuple):
         return self.opening + self.closing
 
 
+# What is said to lie in a set
+MEMBER = re.compile(r"([^\W\d_](?:_\w+|_\{\w+\})?)\s*∈\s*(?=[^∈]*$)")
 # The point P of P(2, 3)
 _POINT = re.compile(r"([A-Z]'?)\s*(?=\()")
 _SET = "\\{\\}"
@@ -47,8 +50,8 @@ def entries(text: str, *, bare: bool) -> list[str]:
 
 def listing(text: str) -> Listing | None:
     """The entries of `1, 2`, `(1, 2)`, `\\{1, 2\\}`, `P(1, 2)`, `x ∈ \\{1, 2\\}`, `±2` …; None for a single answer."""
-    if match := re.match(r"[^=∈,]{1,12}∈", text):
-        text = text[match.end() :].strip()
+    if match := MEMBER.match(text):
+        text = text[match.end() :]
     if (match := _POINT.match(text)) and bracketed(text[match.end(1) :].strip()):
         text = text[match.end(1) :].strip()
     if text == "∅":

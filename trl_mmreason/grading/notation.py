@@ -173,7 +173,9 @@ def normalise(text: str) -> str:
     if len(text) > MAX_CHARACTERS:
         raise Refused(f"{len(text)} characters long, more than {MAX_CHARACTERS} are not compared")
     text = re.sub(f"[{''.join(_SUPERSCRIPTS)}]+", _superscript, text).translate(_CHARACTERS)
-    text = unicodedata.normalize("NFKC", text)
+    text = unicodedata.normalize("NFKC", text).replace("⁄", "/").replace("∕", "/")
+    if len(text) > 2 * MAX_CHARACTERS:
+        raise Refused("it unfolds into a text too long to compare")
     # format and control characters have no width and no meaning
     text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
     text = _LAYOUT.sub("", re.sub(r",\\!\s*", ",", text.replace("{,}", ",")))
@@ -278,6 +280,23 @@ def _balanced(text: str) -> bool:
     return depth == 0
 
 
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+).split()
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+NUMBER_WORDS = {
+    **{word: str(value) for value, word in enumerate(_ONES)},
+    **{
+        f"{word}-{_ONES[one]}" if one else word: str(10 * ten + one)
+        for ten, word in enumerate(_TENS, start=2)
+        for one in range(10)
+    },
+    **{character: str(value) for value, character in enumerate("零一二三四五六七八九十")},
+    "两": "2",
+}
+
+
 _WORD = re.compile(r"-?\d+(?:[.,]\d+)*|[^\W\d_]+")
 # An article stands before a word; the A of "vitamin A" and of "A. 36 cm" is none.
 _ARTICLE = re.compile(r"\b(?:an?|the)\s+(?=[^\W\d_])", re.IGNORECASE)
@@ -306,7 +325,14 @@ _NAME = re.compile(r"(?:angle\s*\d+|(?:[^\W\d_]|[\\'\s])+(?:_\s*(?:\w|\{[^{}]*\}
 
 def is_name(text: str) -> bool:
     r"""What an equation may define: `x`, `S_{ABC}`, `f(x)`, `∠A`, `Area`."""
-    return len(text) <= 60 and _NAME.fullmatch(text) is not None and text not in ("π", "e", "∞", "∅")
+    named = len(text) <= 60 and _NAME.fullmatch(text) is not None and text not in ("π", "e", "∞", "∅")
+    return named and _NO_NAME.search(text) is None
+
+
+# A function or a sign before a name makes a value of it.
+_NO_NAME = re.compile(
+    r"(?<![A-Za-z])(?:(?:sin|cos|tan|cot|log|ln|lg)(?:\b|[xyzABC]\b)|(?:exp|sqrt|abs|minus|negative|not|never)\b|minus)"
+)
 
 
 def squeezed(text: str) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 from .evaluation import value_of
-from .listings import MAX_ENTRIES, Same, entries, unordered
+from .listings import MAX_ENTRIES, MEMBER, Ratio, Same, entries, unordered
 from .notation import NeedsAlgebra, Refused, Unreadable, bracketed, is_name, split_top, squeezed
 
 
@@ -31,12 +30,10 @@ class Region(NamedTuple):
 
 _RELATION = re.compile(r"\s*(<=|>=|!=|<|>)\s*")
 _UNION = re.compile(r"\s*∪\s*|\s*,?\s+or\s+|\s*或者?\s*|\s*,\s*(?=[(\[])")
-_BOTH = re.compile(r"\s*∩\s*|\s+and\s+|\s*且\s*|\s*,\s*")
-_REALS = re.compile(r"(?:[^=∈,<>]{1,12}∈\s*)?R|all real numbers|全体实数")
+_BOTH = re.compile(r"\s*∩\s*|\s*,?\s+and\s+|\s*且\s*")
+_SIDE_BY_SIDE = re.compile(r"\s*,\s*(?!and\b)")
+_REALS = re.compile(r"(?:[A-Za-z]\s*∈\s*)?R|all real numbers|全体实数")
 _LINE = Interval("(", "-∞", "∞", ")")
-
-
-Ratio = Callable[[str, str], float | None]
 
 
 def compare(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
@@ -76,9 +73,9 @@ def _region(text: str) -> Region | None:
     held = bracketed(text)
     if held and held[0] == "\\{" and (match := re.match(r"[^|:]{1,12}[|:]", held[1])):
         return _region(held[1][match.end() :].strip())  # {x | x > 3}
-    if match := re.match(r"^([^=∈,<>]{1,12})∈", text):
-        inner = _region(rest) if "∈" not in (rest := text[match.end() :].strip()) else None
-        return inner and Region(squeezed(match.group(1)), inner.intervals)
+    if match := MEMBER.match(text):
+        inner = _region(text[match.end() :])
+        return inner and Region(squeezed(match[1]), inner.intervals)
     if _REALS.fullmatch(text):
         return Region("", [_LINE])
     pieces = split_top(text, _UNION)
@@ -86,17 +83,31 @@ def _region(text: str) -> Region | None:
         raise Refused(f"a union of {len(pieces)} pieces, more than {MAX_ENTRIES} are not compared")
     name, intervals = "", []
     for piece in pieces:
-        parts = [_bracket_interval(one) or _relation_interval(one) for one in split_top(piece, _BOTH)]
-        known = [part for part in parts if part]
-        if len(known) < len(parts):
+        conditions = [_conditions(one) for one in split_top(piece, _SIDE_BY_SIDE)]
+        known = [part for part in conditions if part]
+        if len(known) < len(conditions):
             return None
-        # conditions side by side all hold, `x > 0, x < 3`, unless they cannot: `x < 1, x > 3`
+        # what stands side by side all holds, `x > 0, x < 3`, unless it cannot: `x < 1, x > 3`
         together = reduce(_intersection, [part.intervals for part in known])
         intervals += together or [one for part in known for one in part.intervals]
         name = next((part.name for part in known if part.name), name)
     return Region(name, _joined(intervals))
 
 
+def _conditions(text: str) -> Region | None:
+    """One condition, or several joined by an explicit `and`: then all hold, be it nowhere."""
+    pieces = split_top(text, _BOTH)
+    if len(pieces) > MAX_ENTRIES:
+        raise Refused(f"{len(pieces)} conditions, more than {MAX_ENTRIES} are not compared")
+    parts = [_bracket_interval(one) or _relation_interval(one) for one in pieces]
+    known = [part for part in parts if part]
+    if len(known) < len(parts):
+        return None
+    name = next((part.name for part in known if part.name), "")
+    return Region(name, reduce(_intersection, [part.intervals for part in known]))
+
+
+@lru_cache(maxsize=512)
 def _bound(text: str) -> float:
     """Where an end lies; raises `Unreadable` for an end that is no real number."""
     value = value_of(text)

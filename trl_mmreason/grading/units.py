@@ -11,6 +11,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
+from .notation import NUMBER_WORDS
+
 Dimensions = tuple[tuple[str, int], ...]
 
 
@@ -180,10 +182,11 @@ def parse_unit(text: str) -> Unit | None:
 
 
 _PIECE = re.compile(r"[^\W\d_]+|\d+(?:[.,]\d+)*|\S")
-_NOT_COUNTED = frozenset(
+_NOT_COUNTED = NUMBER_WORDS.keys() | set(
     (
-        "or and to not is of than but if no are was it times out at by in on for with from plus "
-        "minus mod either neither x y z"
+        "or and to not is of than but if no are was it times out at by in on for with from plus minus mod either "
+        "neither x y z maybe perhaps never wrong incorrect false negative squared cubed factorial point half halves "
+        "third thirds quarter quarters fifths tenths hundredths below above under over first"
     ).split()
 )
 _IN_BRACKETS = re.compile(r"(?<=[\d}π])\s*\(\s*([^\W\d][^()\d=]*)\)$")
@@ -246,10 +249,10 @@ def compound_quantity(text: str) -> tuple[str, Unit] | None:
 
 def _counted(text: str) -> tuple[str, Unit] | None:
     """`5 red apples`: a number and at most three words that count."""
-    match = re.fullmatch(r"(-?\d[\d.,/]*)\s*((?:[^\W\d_]+[ -]?){1,3})\.?", text)
+    match = re.fullmatch(r"(-?\d[\d.,/]*)\s*([^\W\d_]+(?:[ -][^\W\d_]+){0,2})[ -]?\.?", text)
     if not match:
         return None
-    nouns = match[2].lower().split()
+    nouns = match[2].lower().replace("-", " ").split()
     if any(noun in _NOT_COUNTED or len(noun) < 3 and not "\u4e00" <= noun[0] <= "\u9fff" for noun in nouns):
         return None
     return match[1], Unit(Fraction(1), Fraction(0), (), noun=" ".join(_singular(noun) for noun in nouns))

@@ -13,7 +13,8 @@ class Verdict(NamedTuple):
         extracted: the answer that was read off the completion, if there was one.
         reason: one line for a person.
         decided_by: "rules", "algebra" (a worker process), "judge", or what kept it from being decided, which makes the
-            answer wrong: "size" (refused before any algebra), "timeout", "memory" or "crash".
+            answer wrong: "size" (refused before any algebra), "timeout", "memory", "crash" (a worker died) or "error"
+            (the library of algebra failed on it).
     """
 
     correct: bool | None

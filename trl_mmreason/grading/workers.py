@@ -206,7 +206,7 @@ class Workers:
         """What the workers decide, in the order of the jobs.
 
         Args:
-            jobs: the arguments of `equivalence.same_answer` by name; only what JSON holds.
+            jobs: the arguments of `decide.decide` by name, without `algebra`; only what JSON holds.
 
         Raises:
             RuntimeError: a worker does not start; the message holds what it wrote. No job raises.
