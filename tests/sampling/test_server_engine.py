@@ -1,181 +1,272 @@
-"""The server engine against a real server that misbehaves, against `mmreason serve`, and through the whole chain."""
+"""The server engine against a real server that misbehaves as it is told to."""
 
 import asyncio
-import base64
-import io
 import json
-import math
-import threading
+import re
+import signal
+import socket
+import subprocess
+import sys
 import time
-from collections import Counter
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import openai
 import PIL.Image
 import pytest
-import uvicorn
+from chat_stub import HANG_SECONDS, chat_stub
 
-from trl_mmreason.sampling import Decoding, Failure, Request, Sample, seed_of
-from trl_mmreason.sampling.serve import create_app
+from trl_mmreason.sampling import Decoding, Failure, Request, seed_of
 from trl_mmreason.sampling.server_engine import ServerEngine, ServerError
 
 KEY = "sk-very-secret"
 RED, BLUE = (PIL.Image.new("RGB", (28, 28), colour) for colour in ("red", "blue"))
 
 
+@pytest.fixture
+def stub():
+    with chat_stub() as server:
+        yield server
+
+
 def asked(text, **fields):
     return Request([{"role": "user", "content": text}], **fields)
 
 
-# ------------------------------------------------------------------------------------------------ a server with moods
+def engine_at(stub, **settings):
+    return ServerEngine("m", stub.url, api_key=KEY, **settings)
 
 
-class Moody(ThreadingHTTPServer):
-    """Behaves as the user's text says. Remembers the bodies it got and how many calls were open at once."""
-
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.url = f"http://127.0.0.1:{self.server_port}/v1"
-        self.bodies, self.attempts, self.pictures = [], Counter(), []
-        self.lock = threading.Lock()
-        self.open = self.peak = 0
-        self.released = threading.Event()
-
-    def handle_error(self, request, client_address):
-        """Clients hang up here, as they should."""
+def texts(outcome):
+    return [sample.text for sample in outcome]
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
-        self.reply(200, {"data": []})
-
-    def do_POST(self):
-        server, body = self.server, json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        with server.lock:
-            server.open += 1
-            server.peak = max(server.peak, server.open)
-            server.bodies.append(body)
-        try:
-            self.answer(body)
-        finally:
-            with server.lock:
-                server.open -= 1
-
-    def answer(self, body):
-        text, pictures = self.read(body["messages"])
-        with self.server.lock:
-            self.server.attempts[text] += 1
-            self.server.pictures += pictures
-        n = body.get("n", 1)
-        if text == "429 twice" and self.server.attempts[text] < 3:
-            return self.reply(429, {"error": {"message": "slow down"}})
-        if (255, 0, 0) in pictures:
-            return self.reply(500, {"error": {"message": "the picture broke me"}})
-        if text == "hang":
-            self.server.released.wait(10)
-        if text == "slow":
-            time.sleep(0.05)
-        if text == "drop":
-            self.close_connection = True
-            return None
-        if text == "broken":
-            return self.reply(200, b'{"choices": [{"mess')
-        if text == "page":
-            return self.reply(200, b"<html>hello</html>", "text/html")
-        if text == "other":
-            return self.reply(200, {"ok": True})
-        if text == "too long":
-            return self.reply(400, {"error": {"message": "maximum context length is 4096 tokens"}})
-        if text == "no n" and n > 1:
-            return self.reply(422, {"error": {"message": "n must be 1"}})
-        if text == "leak":
-            return self.reply(400, {"error": {"message": f"you sent {self.headers['Authorization']}"}})
-        if text == "leak and 401":
-            return self.reply(401, {"error": {"message": f"wrong key {self.headers['Authorization']}"}})
-        if text == "none":
-            return self.reply(200, {"choices": []})
-        choice = {"message": {"role": "assistant", "content": f"{text} {body['seed']}"}, "finish_reason": "stop"}
-        choice |= {
-            "filtered": {"finish_reason": "content_filter"},
-            "refused": {"message": {"content": None, "refusal": "I would rather not"}},
-            "thoughts": {"message": {"content": None, "reasoning_content": "hm"}},
-            "silent": {"message": {"content": None}},
-            "long": {"finish_reason": "length"},
-            "trimmed": {"stop_reason": "</step>"},
-        }.get(text, {})
-        choices = [{"index": k, **choice} for k in range(1 if text == "fewer" else n)]
-        return self.reply(200, {"choices": choices[::-1]})  # their order is in the indices
-
-    def read(self, messages):
-        content = messages[0]["content"]
-        if isinstance(content, str):
-            return content, []
-        urls = [part["image_url"]["url"] for part in content[:-1]]
-        images = [PIL.Image.open(io.BytesIO(base64.b64decode(url.partition("base64,")[2]))) for url in urls]
-        return content[-1]["text"], [image.getpixel((0, 0)) for image in images]
-
-    def reply(self, status, content, kind="application/json"):
-        data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format, *args):
-        """Keep the test's output quiet."""
+FAULTS = {
+    "drop": r"^no answer from http://127.0.0.1:\d+/v1: Connection error\. \(RemoteProtocolError\)$",
+    "hang": r"^no answer from .* \(ReadTimeout\)$",
+    "broken": r"answered with broken JSON",
+    "page": r"answered '<html>hello</html>'; expected a chat completion\. Does base_url end in /v1\?$",
+    "other": r"answered \{'ok': True\}; expected a chat completion",
+    "none": r"holds no answer",
+    "too long": r"^HTTP 400 from .*: maximum context length is 4096 tokens$",
+    "leak": r"^HTTP 400 from .*: you sent Bearer <key>$",
+    "filtered": r"ended with 'content_filter'; expected stop or length",
+    "refused": r"ended with 'I would rather not'",
+    "thoughts": r"start it without a reasoning parser",
+}
 
 
-@pytest.fixture
-def moody():
-    server = Moody()
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.released.set()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def test_what_is_wrong_with_one_request_harms_no_other(stub):
+    """All faults in one call of `sample`, with good requests between them; every outcome stands at its place."""
+    requests = [request for text in FAULTS for request in (asked(text), asked(f"beside {text}"))]
+    requests += [asked("429 twice"), asked("a picture", images=[BLUE, RED])]
+    outcomes = engine_at(stub, timeout_seconds=1, max_retries=2).sample(requests, Decoding())
+    for (text, reason), outcome, beside in zip(FAULTS.items(), outcomes[0:-2:2], outcomes[1:-2:2], strict=True):
+        assert isinstance(outcome, Failure), text
+        assert re.search(reason, outcome.reason), outcome.reason
+        assert texts(beside) == [f"beside {text} {seed_of(0, 0) >> 32}"]
+    assert not isinstance(outcomes[-2], Failure), outcomes[-2]
+    assert texts(outcomes[-2]) == [f"429 twice {seed_of(0, 0) >> 32}"]
+    assert re.search(r"^HTTP 500 from .*: the picture broke me$", outcomes[-1].reason)
+    tries = {"429 twice": 3, "drop": 3, "hang": 3, "a picture": 3, "too long": 1, "broken": 1, "beside drop": 1}
+    assert {text: stub.attempts[text] for text in tries} == tries
 
 
-def engine_at(server, **settings):
-    return ServerEngine("m", server.url, api_key=KEY, **settings)
+def test_no_more_calls_at_once_than_allowed(stub):
+    outcomes = engine_at(stub, concurrency=3).sample([asked("slow", n=2, seed=k) for k in range(9)], Decoding())
+    assert [len(outcome) for outcome in outcomes] == [2] * 9
+    assert stub.peak == 3
+    stub.peak = 0
+    engine_at(stub, concurrency=3).sample([asked("fewer", n=8)], Decoding())
+    assert stub.peak <= 3
 
 
-def test_what_is_wrong_with_one_request_harms_no_other(moody):
-    """Each fault in one call of `sample`, good requests between them; every answer stays at its place."""
-    faults = {
-        "429 twice": None,
-        "drop": r"^no answer from http://127.0.0.1:\d+/v1: Connection error. \(RemoteProtocolError\)$",
-        "hang": r"^no answer from .* \(ReadTimeout\)$",
-        "broken": r"answered with broken JSON",
-        "page": r"answered '<html>hello</html>'; expected a chat completion. Does base_url end in /v1\?$",
-        "other": r"answered \{'ok': True\}; expected a chat completion",
-        "none": r"it holds no answer",
-        "too long": r"^HTTP 400 from .*: maximum context length is 4096 tokens$",
-        "leak": r"^HTTP 400 from .*: you sent Bearer <key>$",
-        "filtered": r"ended with 'content_filter'; expected stop or length",
-        "refused": r"ended with I would rather not",
-        "thoughts": r"start it without a reasoning parser",
-        "silent": None,
+def test_n_answers_come_in_one_call_where_the_server_knows_n(stub):
+    first = seed_of(7, 0) >> 32
+    (outcome,) = engine_at(stub).sample([asked("a", n=3, seed=7)], Decoding())
+    assert texts(outcome) == [f"a {first} #0", f"a {first} #1", f"a {first} #2"]
+    assert [(body["n"], body["seed"]) for body in stub.bodies] == [(3, first)]
+
+
+@pytest.mark.parametrize("text", ["fewer", "no n"])
+def test_what_a_server_does_not_give_at_once_is_asked_for_singly(stub, text):
+    """Each of the n answers has the seed of its index, and the next request is asked for one by one from the start."""
+    engine = engine_at(stub)
+    for seed in (7, 8):
+        (outcome,) = engine.sample([asked(text, n=3, seed=seed)], Decoding())
+        assert texts(outcome) == [f"{text} {seed_of(seed, k) >> 32}" for k in range(3)]
+    calls = [body.get("n", 1) for body in stub.bodies]
+    assert calls == ([3, 1, 1] if text == "fewer" else [3, 1, 1, 1]) + [1, 1, 1]
+
+
+def test_a_request_that_is_too_long_says_nothing_about_n(stub):
+    engine = engine_at(stub)
+    outcomes = engine.sample([asked("too long", n=2)], Decoding())
+    assert "maximum context length" in outcomes[0].reason
+    engine.sample([asked("a", n=2)], Decoding())
+    assert stub.bodies[-1]["n"] == 2
+
+
+def test_greedy_answers_are_one_answer(stub):
+    (outcome,) = engine_at(stub).sample([asked("a", n=3)], Decoding(temperature=0))
+    assert texts(outcome) == [f"a {seed_of(0, 0) >> 32}"] * 3
+    assert len(stub.bodies) == 1
+
+
+def test_a_call_says_everything_that_decides_the_answer(stub):
+    """vLLM and SGLang take what is left out from the model's own generation settings."""
+    engine = engine_at(stub, extra_body={"return_token_ids": True, "min_p": None})
+    decoding = Decoding(max_new_tokens=9, temperature=0.5, top_p=0.9, stop=("</step>",), logps=True)
+    engine.sample([asked("a", prefix="So", seed=1)], decoding)
+    assert stub.bodies == [
+        {
+            "model": "m",
+            "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "So"}],
+            "continue_final_message": True,
+            "add_generation_prompt": False,
+            "max_tokens": 9,
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "top_k": -1,
+            "repetition_penalty": 1.0,
+            "stop": ["</step>"],
+            "include_stop_str_in_output": True,
+            "logprobs": True,
+            "return_token_ids": True,
+            "seed": seed_of(1, 0) >> 32,
+        }
+    ]
+
+
+def test_openai_only_sends_nothing_else_and_refuses_what_would_need_it(stub):
+    engine = engine_at(stub, openai_only=True)
+    engine.sample([asked("a")], Decoding())
+    assert stub.bodies[0].keys() == {"model", "messages", "max_completion_tokens", "temperature", "top_p", "seed"}
+    for request, decoding in [
+        (asked("a", prefix="So"), Decoding()),
+        (asked("a"), Decoding(top_k=5)),
+        (asked("a"), Decoding(stop=("x",))),
+    ]:
+        with pytest.raises(ValueError, match="openai_only=True.*use a server such as vLLM"):
+            engine.sample([request], decoding)
+
+
+def test_answers_are_read_as_they_are_meant(stub):
+    requests = [asked(text) for text in ("trimmed", "long", "silent", "a")]
+    trimmed, long, silent, plain = engine_at(stub).sample(requests, Decoding(stop=("</step>",)))
+    assert trimmed[0].text.endswith("</step>")
+    assert (long[0].finish_reason, plain[0].finish_reason) == ("length", "stop")
+    assert texts(silent) == [""]
+    assert (plain[0].token_ids, plain[0].logps) == (None, None)
+
+
+def test_log_probabilities_that_do_not_come_are_missed(stub):
+    scored, unscored = engine_at(stub).sample([asked("scored"), asked("a")], Decoding(logps=True))
+    assert (scored[0].logps, scored[0].token_ids) == ([-0.5, -0.25], [5, 6])
+    assert "log-probabilities were asked for and did not come" in unscored.reason
+
+
+def test_pictures_stand_before_the_first_text_of_the_user_in_order(stub):
+    messages = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "compare"},
+        {"role": "assistant", "content": "done"},
+        {"role": "user", "content": "again"},
+    ]
+    blue = BLUE.copy()
+    palette = PIL.Image.new("RGBA", (28, 28), (0, 255, 0, 128)).quantize(4)
+    cmyk = PIL.Image.new("CMYK", (28, 28), (255, 255, 0, 0))
+    for image in (blue, palette, cmyk):
+        image.info |= {"icc_profile": b"of a camera", "dpi": (72, 72)}
+    engine_at(stub).sample([Request(messages, [blue, palette, cmyk])], Decoding())
+    sent = stub.bodies[0]["messages"]
+    assert [part["type"] for part in sent[1]["content"]] == ["image_url"] * 3 + ["text"]
+    assert [sent[0], *sent[2:]] == [messages[0], *messages[2:]]
+    assert stub.pictures == [(0, 0, 255), (0, 255, 0), (0, 0, 255)]
+    assert set(stub.picture_info) == {()}
+    assert blue.info["icc_profile"] == b"of a camera"  # the caller's picture is as it was
+
+
+def test_a_picture_that_cannot_be_read_is_its_request_s_failure(stub, tmp_path):
+    PIL.Image.effect_noise((64, 64), 50).save(tmp_path / "cut.png")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "cut.png").read_bytes()[:1500])
+    requests = [asked("a", images=[PIL.Image.open(tmp_path / "cut.png")]), asked("b")]
+    cut, fine = engine_at(stub).sample(requests, Decoding())
+    assert "a picture cannot be read: " in cut.reason
+    assert len(fine) == 1
+    (lost,) = engine_at(stub).sample([Request([{"role": "system", "content": "a"}], [BLUE])], Decoding())
+    assert lost.reason == "1 pictures came without a user message to put them into"
+
+
+@pytest.mark.parametrize(
+    ("status", "mend"), [(401, "Pass the right api_key"), (403, "not allowed"), (404, "model 'm'")]
+)
+def test_a_server_that_will_never_answer_stops_the_run(stub, status, mend):
+    """At once, not after what else is in flight."""
+    start = time.monotonic()
+    with pytest.raises(ServerError, match=rf"^HTTP {status} from {stub.url}: .*<key>.*{mend}") as caught:
+        engine_at(stub).sample([asked("hang"), asked(f"leak and {status}")], Decoding())
+    assert KEY not in str(caught.value)
+    assert time.monotonic() - start < HANG_SECONDS / 2
+
+
+def test_no_server_at_all():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    engine = ServerEngine("m", f"http://user:word@127.0.0.1:{port}/v1", max_retries=0)
+    with pytest.raises(ServerError, match=rf"^Nothing answers at http://127.0.0.1:{port}/v1 \(ConnectError\)\. Start"):
+        engine.sample([asked("a")] * 3, Decoding())
+
+
+def test_nothing_secret_is_shown_or_stored():
+    engine = ServerEngine("m", "https://user:word@host.example:81/v1?token=t", api_key=KEY, extra_body={"a": 1})
+    assert engine.settings == {
+        "kind": "server",
+        "model": "m",
+        "host": "host.example:81",
+        "openai_only": False,
+        "extra_body": {"a": 1},
     }
-    requests = [request for text in faults for request in (asked(text), asked(f"fine beside {text}"))]
-    requests.append(asked("what is this?", images=[RED]))
-    outcomes = engine_at(moody, timeout_seconds=1, max_retries=2).sample(requests, Decoding())
-    for (text, reason), outcome, beside in zip(faults.items(), outcomes[::2], outcomes[1::2], strict=False):
-        assert beside[0].text.startswith(f"fine beside {text} ")
-        if reason is None:
-            assert isinstance(outcome, list), outcome
-        else:
-            pytest.raises(AssertionError, match=reason).__enter__() if False else None
-            assert isinstance(outcome, Failure)
-            assert __import__("re").search(reason, outcome.reason), outcome.reason
-    assert outcomes[-1].reason.endswith("the picture broke me")
-    tries = {text: moody.attempts[text] for text in ("429 twice", "drop", "hang", "too long", "broken")}
-    assert tries == {"429 twice": 3, "drop": 3, "hang": 3, "too long": 1, "broken": 1}
-    assert moody.attempts["what is this?"] == 3
+    for secret in (KEY, "word", "token"):
+        assert secret not in repr(engine) + json.dumps(engine.settings)
+
+
+def test_the_key_comes_from_the_environment(stub, monkeypatch):
+    for value, shown in (("sk-of-the-environment", "<key>"), ("", "EMPTY")):
+        monkeypatch.setenv("OPENAI_API_KEY", value)
+        (outcome,) = ServerEngine("m", stub.url).sample([asked("leak")], Decoding())
+        assert outcome.reason.endswith(f"you sent Bearer {shown}")
+
+
+def test_works_where_a_loop_runs_already(stub):
+    async def cell_of_a_notebook():
+        return engine_at(stub).sample([asked("a")], Decoding())
+
+    assert len(asyncio.run(cell_of_a_notebook())[0]) == 1
+
+
+def test_an_interrupt_ends_all_calls(stub):
+    """Ctrl-C, not after the time-outs of what is in flight."""
+    program = (
+        "import sys; from trl_mmreason.sampling import Decoding, Request\n"
+        "from trl_mmreason.sampling.server_engine import ServerEngine\n"
+        "requests = [Request([{'role': 'user', 'content': 'hang'}])] * 3\n"
+        "ServerEngine('m', sys.argv[1]).sample(requests, Decoding())"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, stub.url], stderr=subprocess.PIPE, text=True)
+    assert stub.entered.wait(60)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert "KeyboardInterrupt" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"base_url": "127.0.0.1:8000/v1"}, "expected an address such as http"),
+        ({"concurrency": 0}, "concurrency=0"),
+        ({"timeout_seconds": 0}, "timeout_seconds=0"),
+        ({"max_retries": -1}, "max_retries=-1"),
+        ({"extra_body": {"n": 3, "stream": True}}, r"extra_body holds \['n', 'stream'\]"),
+    ],
+)
+def test_arguments_that_cannot_be_meant(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ServerEngine("m", **{"base_url": "http://127.0.0.1:8000/v1", **arguments})

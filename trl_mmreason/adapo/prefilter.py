@@ -14,7 +14,7 @@ from typing import Any
 from datasets import Dataset
 
 from ..grading import Grader
-from ..sampling.difficulty import Filtered, items_of, keep_rows
+from ..sampling.difficulty import Filtered, items_of, keep_rows, wait_for_all
 from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of
 from ..sampling.run import run
 from ..sampling.store import Store
@@ -71,6 +71,7 @@ def prefilter(
         "grader": repr(grader),
     }
     run(store, STAGE, rows, two_turns, settings=settings, n=n, description="two turns", **running)
+    wait_for_all()
     types = defaultdict(list)
     for record in store.records(STAGE):
         if record.status == "done":

@@ -5,11 +5,14 @@ SRPO keeps 0.1 to 0.9 (section 4.1), SOPHIA's GRPO 0.4 to 0.6 over 16 samples (a
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+import torch
+from accelerate import PartialState
 from datasets import Dataset
 
 from ..grading import Grader
@@ -87,9 +90,16 @@ def difficulty_filter(
 
     settings = {"engine": engine.settings, "decoding": asdict(decoding), "seed": seed, "grader": repr(grader)}
     run(store, STAGE, rows, answer, settings=settings, n=n, description="answering", **running)
+    wait_for_all()
     shares = share_of_right_answers(store, STAGE)
     reasons = {row_id: _reason(shares.get(row_id), low, high) for row_id in rows["id"]}
     return keep_rows(rows, reasons)
+
+
+def wait_for_all() -> None:
+    """Under several processes: until each has saved its share."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
 
 
 def items_of(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[dict[str, Any]]:

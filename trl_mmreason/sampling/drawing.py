@@ -1,9 +1,9 @@
 """Draw answers so that each depends on its own seed alone, whatever else is in the batch.
 
-Gumbel-max: with G₁ … G_V independent standard Gumbel noise, argmax_v (log p_v + G_v) is distributed as p. Greedy decoding
-over the noisy log-probabilities is therefore sampling, and as each row's noise comes from a generator of its own, no
-row's tokens depend on another's. What is left is rounding: a batch of another shape moves logits in their last bits,
-and a token changes with about the probability by which p does.
+Gumbel-max: with independent standard Gumbel noise G₁ … G_V, argmax_v (log p_v + G_v) is distributed as p. Greedy
+decoding over the noisy log-probabilities is therefore sampling, and as each row's noise comes from a generator of its
+own, no row's tokens depend on another's. What is left is rounding: a batch of another shape moves logits in their last
+bits, and a token changes with about the probability by which p does.
 """
 
 from __future__ import annotations
@@ -131,11 +131,12 @@ class Drawing(LogitsProcessor):
         return scores
 
     def _noise(self, rows: Sequence[int], scores: Tensor) -> Tensor:
-        """(len(rows), V): −log E is standard Gumbel for E standard exponential."""
+        """(len(rows), V): −log(−log u) is standard Gumbel for u uniform; all rows in one call but for u."""
         noise = scores.new_empty(len(rows), scores.shape[1])
         for values, row in zip(noise, rows, strict=True):
-            values.exponential_(generator=self._generators[row])
-        return noise.clamp_min_(torch.finfo(noise.dtype).tiny).log_().neg_()
+            values.uniform_(generator=self._generators[row])
+        # u may be 0, whose noise would forbid the only token that the warpers left.
+        return noise.clamp_min_(torch.finfo(noise.dtype).tiny).log_().neg_().log_().neg_()
 
     def logps(self) -> list[list[float] | None]:
         """Of the tokens of each row's answer, under the model itself; `None` if they were not asked for."""

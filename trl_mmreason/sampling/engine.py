@@ -56,6 +56,12 @@ class Request:
     n: int = 1
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.n < 1 or not self.messages:
+            raise ValueError(
+                f"Request: got n={self.n} and {len(self.messages)} messages, expected at least one of each."
+            )
+
 
 @dataclass(frozen=True)
 class Sample:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import torch
 from accelerate import PartialState
 from huggingface_hub import snapshot_download
@@ -17,6 +18,10 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from .. import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from ..checkpoint import check_adapter_restored
+from ..rows import _DECODING_ERRORS
+
+# What a picture that cannot be read, a template that refuses and a processor that cannot use what it was given raise.
+ENCODING_ERRORS = (*_DECODING_ERRORS, jinja2.TemplateError, TypeError)
 
 _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 
@@ -65,10 +70,10 @@ def load_model(
     if adapter is not None:
         loaded = PeftModel.from_pretrained(loaded, adapter := _local(adapter, None))
         check_adapter_restored(loaded, adapter)
-    print_ = fingerprint(loaded.named_parameters())
+    weights = fingerprint(loaded.named_parameters())  # merging would round them otherwise on another device
     if adapter is not None and getattr(loaded.get_base_model(), "quantization_method", None) is None:
         loaded = loaded.merge_and_unload(safe_merge=True)
-    return loaded.eval(), print_
+    return loaded.eval(), weights
 
 
 def load_processor(model: str, *, revision: str | None = None, trust_remote_code: bool = False) -> ProcessorMixin:

@@ -1,12 +1,12 @@
 """Do every unit of work once, however often the run is killed and however many processes share it.
 
-    def answer(units):
-        requests = [Request(row["prompt"], row["images"], seed=seed_of(0, row["id"], index)) for row, index in units]
-        …
-        return [{"text": "…", "finish_reason": "stop"}, Failure("the picture is too large"), …]
+def answer(units):
+    requests = [Request(row["prompt"], row["images"], seed=seed_of(0, row["id"], index)) for row, index in units]
+    …
+    return [{"text": "…", "finish_reason": "stop"}, Failure("the picture is too large"), …]
 
-    with Store("runs/answers.sqlite") as store:
-        summary = run(store, "first answers", rows, answer, settings=engine.settings, n=8)
+with Store("runs/answers.sqlite") as store:
+    summary = run(store, "first answers", rows, answer, settings=engine.settings, n=8)
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .engine import Failure
-from .progress import Progress, is_truncated
+from .progress import Progress
 from .store import Record, Store, Unit
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ __all__ = ["Summary", "run"]
 
 logger = logging.getLogger(__name__)
 
-Work = Callable[[list[tuple[Any, int]]], "list[dict[str, Any] | Failure]"]
+Payload = dict[str, Any]
+Work = Callable[[list[tuple[Any, int]]], Sequence["Payload | Failure"]]
 
 # An engine counts as gone when at least so many units, over two batches or more, raised one after the other.
 BREAKDOWN_UNITS = 8
@@ -77,10 +78,10 @@ def run(
     `world_size`-th row with all its samples, so that an engine reads its prompt and pictures once; all may share the
     file.
 
-    A unit for which `work` returns a `Failure` is tried again behind all others. If `work` raises, the batch is tried
-    again unit by unit, and only those that raise alone fail. If nothing but exceptions comes for two batches (and at
-    least eight units), or from the whole run, then the engine is gone: the run raises the last one, and these units are
-    tried again by the next run. KeyboardInterrupt and SystemExit end the run at once.
+    A unit for which `work` returns a `Failure` is tried again behind all others. If `work` raises, the units of the
+    batch are tried again one by one, and those that raise alone fail. If nothing but exceptions comes for two batches
+    and eight units, or from the whole run, then the engine is gone: the run raises the last one, and the next run tries
+    these units again. KeyboardInterrupt and SystemExit end the run at once.
 
     Args:
         store: where results go.
@@ -108,12 +109,207 @@ def run(
         )
     rank, world_size = _place(rank, world_size)
     ids = _ids(rows)
-    share = [(position, Unit(ids[position], index)) for position in range(rank, len(ids), world_size) for index in range(n)]
+
+    def share() -> Iterator[_Task]:
+        for position in range(rank, len(ids), world_size):
+            for index in range(n):
+                yield _Task(position, Unit(ids[position], index))
+
     store.open_stage(stage, settings)
-    finished = store.finished(stage)
-    failed_before = store.failed(stage)
-    done_before = finished.difference(failed_before)
-    left_out = done_before if retry_failed else finished
-    pending = deque(_Task(position, unit) for position, unit in share if unit not in left_out)
-    known = {unit: reason for _, unit in share if (reason := failed_before.get(unit)) and not retry_failed}
-    ...
+    finished, failed = store.finished(stage), store.failed(stage)
+    if retry_failed:
+        finished.difference_update(failed)
+        failed = {}
+    before = [task.unit for task in share() if task.unit in finished]
+    failures = {unit: failed[unit] for unit in before if unit in failed}
+    total = len(range(rank, len(ids), world_size)) * n
+    skipped = len(before) - len(failures)
+    with Progress(description or stage, total, len(before), len(failures), quiet=rank > 0) as progress:
+        runner = _Runner(store, stage, rows, work, retries, progress, failures)
+        runner.do((task for task in share() if task.unit not in finished), batch_size)
+    if failures:
+        _warn(stage, failures, total)
+    return Summary(total, progress.done, skipped, len(failures), progress.truncated)
+
+
+class _Task(NamedTuple):
+    position: int  # of the row
+    unit: Unit
+    failures: int = 0
+
+
+Outcome = Payload | Failure | Exception
+
+
+class _Runner:
+    """Takes tasks through `work` into the store.
+
+    Attributes:
+        failures: unit → reason of those given up, here or before.
+        again: tasks to try once more, behind all others.
+        raised: records of units that raised since `work` last returned. They are saved when it returns again: if it
+            never does, the engine failed and not they.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        stage: str,
+        rows: Any,
+        work: Work,
+        retries: int,
+        progress: Progress,
+        failures: dict[Unit, str],
+    ) -> None:
+        self.store = store
+        self.stage = stage
+        self.rows = rows
+        self.work = work
+        self.retries = retries
+        self.progress = progress
+        self.failures = failures
+        self.again: deque[_Task] = deque()
+        self.raised: list[Record] = []
+        self.batches_raised = 0
+        self.has_returned = False
+
+    def do(self, tasks: Iterator[_Task], batch_size: int) -> None:
+        error: Exception | None = None
+        while batch := self._next(tasks, batch_size):
+            outcomes = self._outcomes(batch)
+            records = self._records(batch, outcomes)
+            errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+            if len(errors) < len(batch):
+                self._save(self.raised + records)
+                self.raised, self.batches_raised, self.has_returned = [], 0, True
+                continue
+            error = errors[-1]
+            self.raised += records
+            self.batches_raised += 1
+            if self.batches_raised > 1 and len(self.raised) >= BREAKDOWN_UNITS:
+                self._stop(error)
+        if error is not None and len(self.raised) > 1 and not self.has_returned:
+            self._stop(error)
+        self._save(self.raised)
+
+    def _next(self, tasks: Iterator[_Task], batch_size: int) -> list[_Task]:
+        batch = list(islice(tasks, batch_size))
+        while self.again and len(batch) < batch_size:
+            batch.append(self.again.popleft())
+        return batch
+
+    def _outcomes(self, batch: list[_Task]) -> list[Outcome]:
+        together = self._attempt(batch)
+        if not isinstance(together, Exception):
+            return together
+        logger.warning("%s: a batch of %d raised; its units are tried alone", self.stage, len(batch), exc_info=together)
+        outcomes: list[Outcome] = []
+        for task in batch:
+            alone = self._attempt([task])
+            outcomes += [alone] if isinstance(alone, Exception) else alone
+        return outcomes
+
+    def _attempt(self, batch: list[_Task]) -> list[Outcome] | Exception:
+        try:  # reading a row may decode its pictures, and raise too
+            rows = {position: self.rows[position] for position in {task.position for task in batch}}
+            results = self.work([(rows[task.position], task.unit.index) for task in batch])
+        except Exception as error:  # noqa: BLE001 - whatever a unit makes `work` raise costs that unit only
+            _release(error)
+            return error
+        _check_results(results, len(batch))
+        return list(results)
+
+    def _records(self, batch: list[_Task], outcomes: list[Outcome]) -> list[Record]:
+        """The records of finished tasks; the others are put into `again`."""
+        records = []
+        for task, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, Failure) and task.failures < self.retries:
+                self.again.append(task._replace(failures=task.failures + 1))
+            elif isinstance(outcome, Failure):
+                records.append(Record(*task.unit, "failed", {}, str(outcome.reason)))
+            elif isinstance(outcome, Exception):
+                records.append(Record(*task.unit, "failed", {}, f"{type(outcome).__name__}: {outcome}"))
+            else:
+                records.append(Record(*task.unit, "done", outcome))
+        return records
+
+    def _save(self, records: list[Record]) -> None:
+        if not records:
+            return
+        self.store.save(self.stage, records)
+        self.failures.update((Unit(r.id, r.index), r.reason) for r in records if r.status == "failed")
+        self.progress.add(records)
+
+    def _stop(self, error: Exception) -> NoReturn:
+        logger.error(
+            "%s: the last %d units all raised, so the engine seems to be gone. They are not recorded as failed: the "
+            "next run tries them again. (If they are at fault, let `work` return a Failure for them.)",
+            self.stage,
+            len(self.raised),
+        )
+        raise error
+
+
+def _release(error: BaseException | None) -> None:
+    """Let go of what the frames of an error hold, such as tensors of a batch that was too large for the memory."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def _check_results(results: Any, expected: int) -> None:
+    if not isinstance(results, Sequence) or len(results) != expected:
+        got = len(results) if isinstance(results, Sequence) else type(results).__name__
+        raise TypeError(f"run: `work` got {expected} units and returned {got}; expected a list of one result a unit")
+    for result in results:
+        if not isinstance(result, dict | Failure):
+            raise TypeError(f"run: `work` returned a {type(result).__name__} for a unit; expected a dict or a Failure")
+
+
+def _ids(rows: Any) -> list[str]:
+    columns = getattr(rows, "column_names", None)
+    if columns is not None and "id" not in columns:
+        raise ValueError(f"run: the rows have the columns {columns}; expected one named 'id', as load_rows makes it")
+    # The column alone, so that no picture is decoded.
+    ids = [row.get("id") for row in rows] if columns is None else rows["id"][:]
+    for position, id_ in enumerate(ids):
+        if not isinstance(id_, str):
+            raise ValueError(f"run: row {position} has the id {id_!r} ({type(id_).__name__}); expected a text")
+    repeated = [f"{id_!r} ({times} times)" for id_, times in Counter(ids).items() if times > 1]
+    if repeated:
+        more = f" and {len(repeated) - 5} more" if len(repeated) > 5 else ""
+        raise ValueError(
+            f"run: ids must be unique, or results could not be told apart: {', '.join(repeated[:5])}{more}"
+        )
+    return ids
+
+
+def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """This process and how many there are: as given, as accelerate knows it, or as the launcher says."""
+    if (rank is None) != (world_size is None):
+        raise ValueError(f"run: got rank={rank} and world_size={world_size}; expected both or neither")
+    if rank is None or world_size is None:
+        # What was never imported has no state; and asking PartialState itself would begin one, on a GPU.
+        accelerate = sys.modules.get("accelerate.state")
+        if accelerate is not None and accelerate.PartialState._shared_state:
+            state = accelerate.PartialState()
+            return state.process_index, state.num_processes
+        rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    if not 0 <= rank < world_size:
+        raise ValueError(f"run: got rank {rank} of {world_size} processes; expected 0 ≤ rank < world_size")
+    return rank, world_size
+
+
+def _warn(stage: str, failures: Mapping[Unit, str], total: int) -> None:
+    listed = [
+        f"  {id_}, sample {index}: {reason}" for (id_, index), reason in islice(failures.items(), FAILURES_LISTED)
+    ]
+    if len(failures) > FAILURES_LISTED:
+        listed.append(f"  … and {len(failures) - FAILURES_LISTED} more")
+    logger.warning(
+        "%s: %d of %d units failed (retry_failed=True tries them again):\n%s",
+        stage,
+        len(failures),
+        total,
+        "\n".join(listed),
+    )

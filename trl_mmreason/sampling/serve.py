@@ -7,12 +7,11 @@ vLLM is the server for heavy use.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvicorn
 from fastapi import FastAPI
@@ -24,10 +23,12 @@ from starlette.exceptions import HTTPException
 from .chat_api import ApiError, completion, read_body
 from .engine import Decoding, Engine, Failure, Request, Sample
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from .transformers_engine import TransformersEngine
 
 MAX_BODY_BYTES = 64 << 20
-GATHER_SECONDS = 0.01  # how long an idle engine waits for requests that come with the first
+GATHER_SECONDS = 0.02  # requests that come together are no further apart
+KEEP_ALIVE_SECONDS = 75  # a connection closed just as its client sends costs a retry
 _LOOK_SECONDS = 1.0  # how often to look whether a client is still there
 
 
@@ -74,7 +75,7 @@ class BatchingQueue:
         with ThreadPoolExecutor(1) as thread:
             while True:
                 await self._arrived.wait()
-                await asyncio.sleep(GATHER_SECONDS)
+                await self._gather()
                 jobs = self._take()
                 if not jobs:
                     continue
@@ -87,6 +88,13 @@ class BatchingQueue:
                         job.outcome.set_exception(outcomes)
                     else:
                         job.outcome.set_result(outcomes[position])
+
+    async def _gather(self) -> None:
+        """Wait for those that come with the first, until none comes any more or a batch is full."""
+        seen = 0
+        while seen < len(self._jobs) and sum(job.request.n for job in self._jobs) < self._batch_size:
+            seen = len(self._jobs)
+            await asyncio.sleep(GATHER_SECONDS)
 
     def _take(self) -> list[_Job]:
         """The first in the queue, and those behind it that may go with it."""
@@ -152,7 +160,7 @@ def create_app(
         message = f"{error.detail}: {http.method} {http.url.path}; expected POST /v1/chat/completions, GET /v1/models."
         return JSONResponse(ApiError(message).body, error.status_code)
 
-    @app.exception_handler(Exception)  # logged by the server
+    @app.exception_handler(Exception)  # uvicorn logs it
     async def report(http: HttpRequest, error: Exception) -> JSONResponse:
         return JSONResponse(ApiError(f"{type(error).__name__}: {error}", status=500).body, 500)
 
@@ -160,7 +168,10 @@ def create_app(
     async def chat(http: HttpRequest) -> JSONResponse:
         body = await _read(http, max_body_bytes)
         asked = await run_in_threadpool(read_body, body, model)
-        outcome = await _unless_gone(http, queue.sample(asked.request, asked.decoding))
+        try:
+            outcome = await _unless_gone(http, queue.sample(asked.request, asked.decoding))
+        except ValueError as error:  # a decoding that the engine cannot follow
+            raise ApiError(str(error)) from error
         if isinstance(outcome, Failure):
             raise ApiError(outcome.reason)
         samples, prompt_tokens = outcome
@@ -203,18 +214,41 @@ async def _unless_gone(http: HttpRequest, answer: Coroutine[Any, Any, Answered |
 
 
 def serve(
-    model: str, *, adapter: str | None = None, host: str = "127.0.0.1", port: int = 8000, batch_size: int = 32
+    model: str,
+    *,
+    adapter: str | None = None,
+    dtype: str = "auto",
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    batch_size: int = 32,
 ) -> None:
     """Load a model and serve it until interrupted.
 
     Args:
         model: path or Hub id of a checkpoint, or of a LoRA adapter; also the name that clients ask for.
         adapter: LoRA adapter to put on it.
-        host: address to listen on. Nothing asks for a key, so an address that others reach lets them use the model.
+        dtype: of the weights; "auto" as they are saved.
+        host: address to listen on. Nothing asks for a key: whoever reaches the address may use the model.
         port: 0 takes a free one.
         batch_size: answers in one batch.
     """
     from .transformers_engine import TransformersEngine
 
-    engine = TransformersEngine(model, batch_size=batch_size)
-    uvicorn.run(create_app(engine, model, token_text=..., count_prompt=..., batch_size=batch_size), host=host, port=port)
+    engine = TransformersEngine(model, adapter=adapter, dtype=dtype, batch_size=batch_size)
+    uvicorn.run(engine_app(engine, model), host=host, port=port, timeout_keep_alive=KEEP_ALIVE_SECONDS)
+
+
+def engine_app(engine: TransformersEngine, model: str) -> FastAPI:
+    """The application of `create_app` for a model of transformers."""
+    from .generation import encode
+
+    processor = engine.processing_class
+
+    def count_prompt(request: Request) -> int:
+        prefix = processor.tokenizer(request.prefix, add_special_tokens=False)["input_ids"]
+        return len(encode(processor, request.messages, request.images).ids) + len(prefix)
+
+    def token_text(token: int) -> str:
+        return processor.tokenizer.decode([token])
+
+    return create_app(engine, model, token_text=token_text, count_prompt=count_prompt, batch_size=engine.batch_size)

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import PIL.Image
 
+from ..rows import _DECODING_ERRORS
 from .engine import Decoding, Failure, Request, Sample, seed_of
 
 if TYPE_CHECKING:
@@ -259,8 +260,8 @@ class _Calls:
             return
         except openai.APIConnectionError as error:
             raise ServerError(
-                f"Nothing answers at {self.url} ({type(error.__cause__).__name__}). Start the server, or mend base_url, "
-                "which usually ends in /v1; HTTP_PROXY and NO_PROXY of the environment are followed."
+                f"Nothing answers at {self.url} ({type(error.__cause__).__name__}). Start the server, or mend "
+                "base_url, which usually ends in /v1; HTTP_PROXY and NO_PROXY of the environment are followed."
             ) from None
 
     def _shown(self, text: str) -> str:
@@ -291,7 +292,7 @@ def chat_messages(request: Request) -> list[dict[str, Any]]:
             raise _RequestFailed(f"{len(request.images)} pictures came without a user message to put them into")
         try:
             urls = [_data_url(image) for image in request.images]
-        except (OSError, ValueError) as error:
+        except _DECODING_ERRORS as error:
             raise _RequestFailed(f"a picture cannot be read: {error}") from error
         pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
         first["content"] = [*pictures, {"type": "text", "text": first["content"]}]

@@ -172,7 +172,7 @@ def _as_json(value: Mapping[str, Any], what: str) -> str:
         return _storable(json.dumps(dict(value), ensure_ascii=False))
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"Store: the {what} cannot be kept as JSON: {error}; give texts, numbers, lists, dicts"
+            f"Store: the {what} cannot be kept as JSON ({error}); expected texts, numbers, lists and dicts"
         ) from error
 
 

@@ -8,20 +8,16 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import jinja2
 import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
-from ..rows import _DECODING_ERRORS
 from .drawing import Drawing, Ending, cut_behind_stop, text_of
 from .engine import Decoding, Failure, Request, Sample, seed_of
 from .generation import Prompt, encode, end_of_turn_ids, generate, placeholder_ids
-from .loading import fingerprint, load_model, load_processor, processor_fingerprint
+from .loading import ENCODING_ERRORS, fingerprint, load_model, load_processor, processor_fingerprint
 
 _logger = logging.getLogger(__name__)
 
-# What a picture that cannot be read, a template that refuses and a processor that cannot use what it was given raise.
-_ENCODING_ERRORS = (*_DECODING_ERRORS, jinja2.TemplateError, TypeError)
 _WINDOW = 8  # batches; requests are encoded, and sorted by length, so many at a time, as their pixels fill memory
 
 
@@ -65,6 +61,7 @@ class TransformersEngine:
         if batch_size < 1:
             raise ValueError(f"TransformersEngine: got batch_size={batch_size}, expected 1 or more.")
         path = model if isinstance(model, str) else model.config._name_or_path
+        self._weights: str | None = None
         if isinstance(model, str):
             self.model, self._weights = load_model(model, **loading)
         elif loading:
@@ -73,7 +70,7 @@ class TransformersEngine:
                 f"{type(model).__name__}; they say how to load one. Leave them out, or give a path."
             )
         else:
-            self.model, self._weights = model, None
+            self.model = model
         if processing_class is None:
             trusted = {name: loading[name] for name in ("revision", "trust_remote_code") if name in loading}
             processing_class = load_processor(path, **trusted)
@@ -132,7 +129,7 @@ class TransformersEngine:
     def _encode(self, request: Request) -> _Encoded | Failure:
         try:
             prompt = encode(self.processing_class, request.messages, request.images, **self._template)
-        except _ENCODING_ERRORS as error:
+        except ENCODING_ERRORS as error:
             return Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}")
         prefix_ids = self.processing_class.tokenizer(request.prefix, add_special_tokens=False)["input_ids"]
         prompt = prompt.extended(prefix_ids)
@@ -165,7 +162,7 @@ class TransformersEngine:
         waiting = deque(sorted(jobs, key=lambda job: -lengths[job.request]))
         while waiting:
             tokens = lengths[waiting[0].request] + decoding.max_new_tokens  # of the longest row
-            size = max(1, min(self.batch_size, len(waiting), int(min(self._most_tokens // tokens, len(waiting)))))
+            size = max(1, int(min(self.batch_size, len(waiting), self._most_tokens / tokens)))
             batch = [waiting.popleft() for _ in range(size)]
             prompts: list[Any] = [encoded[job.request] for job in batch]
             seeds = [seed_of(requests[job.request].seed, job.k) for job in batch]
@@ -196,15 +193,14 @@ class TransformersEngine:
             raise torch.OutOfMemoryError(f"TransformersEngine: {reason}.")
         return Failure(reason)
 
-    def _generate(
-        self, encoded: Sequence[_Encoded], seeds: Sequence[int], decoding: Decoding
-    ) -> list[Sample] | None:
+    def _generate(self, encoded: Sequence[_Encoded], seeds: Sequence[int], decoding: Decoding) -> list[Sample] | None:
         """One batch; `None` if memory ran out."""
         tokenizer = self.processing_class.tokenizer
         eos_ids = end_of_turn_ids(self.model, self.processing_class)
         limits = [int(min(decoding.max_new_tokens, self._positions - len(row.prompt.ids))) for row in encoded]
         ending = Ending(limits, eos_ids, decoding.stop, tokenizer, [row.prefix_ids for row in encoded])
         drawing = Drawing(decoding, seeds, ending, placeholder_ids(self.model.config), self.model.device)
+        fits = True
         try:
             generate(
                 self.model,
@@ -216,10 +212,8 @@ class TransformersEngine:
                 stopping_criteria=[ending],
             )
         except torch.OutOfMemoryError:
-            memory_ran_out = True  # the exception holds the tensors; they are freed behind this clause
-        else:
-            memory_ran_out = False
-        if memory_ran_out:
+            fits = False
+        if not fits:  # only here, behind the clause, has the exception let go of the batch's tensors
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             return None
@@ -234,10 +228,12 @@ class TransformersEngine:
 def _windows(requests: Sequence[Request], answers: int) -> Iterator[list[Request]]:
     """The requests in turn, so many that they ask for `answers` or a few more."""
     window: list[Request] = []
+    asked = 0
     for request in requests:
         window.append(request)
-        if sum(asked.n for asked in window) >= answers:
+        asked += request.n
+        if asked >= answers:
             yield window
-            window = []
+            window, asked = [], 0
     if window:
         yield window

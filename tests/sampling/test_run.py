@@ -1,0 +1,452 @@
+"""A run does every unit once, whatever kills it, however many share it, and whatever some units do to it."""
+
+import fcntl
+import json
+import logging
+import os
+import pty
+import random
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import weakref
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from datasets import Dataset
+from store_worker import BATCH, ROWS, SAMPLES, SETTINGS, payload
+
+from trl_mmreason.sampling import Failure, progress
+from trl_mmreason.sampling.run import Summary, run
+from trl_mmreason.sampling.store import Record, SettingsChanged, Store, StoreError, Unit
+
+HERE = Path(__file__).parent
+STAGE = "answers"
+WHOLE = sorted(Record(row["id"], index, "done", payload(row, index)) for row in ROWS for index in range(SAMPLES))
+
+
+def begin(task, *arguments, launcher=()):
+    command = [sys.executable, *launcher, str(HERE / "store_worker.py"), task, *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process):
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors[-3000:]
+    return output
+
+
+def summary_of(process):
+    return Summary(**json.loads(finish(process)))
+
+
+def records(path):
+    with Store(path) as store:
+        return list(store.records(STAGE))
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "answers.sqlite") as store:
+        yield store
+
+
+def rows(count):
+    return [{"id": f"row-{number}", "number": number} for number in range(count)]
+
+
+def doing(result=lambda row, index: payload(row, index), batches=None):
+    """Work whose results are those of `result`; appends the units of each batch to `batches`."""
+
+    def work(units):
+        if batches is not None:
+            batches.append([(row["number"], index) for row, index in units])
+        return [result(row, index) for row, index in units]
+
+    return work
+
+
+def do(store, count, result=lambda row, index: payload(row, index), *, batches=None, **options):
+    return run(store, STAGE, rows(count), doing(result, batches), settings=SETTINGS, **options)
+
+
+# ---------------------------------------------------------------------------------------------------- killed and shared
+
+
+def test_a_run_killed_20_times_ends_as_one_that_was_not(tmp_path):
+    moments = random.Random(0)
+    path, log = tmp_path / "killed.sqlite", tmp_path / "log.txt"
+    log.touch()
+    for kill in range(20):
+        begun = log.stat().st_size
+        process = begin("slow_run", path, log, 0.003)
+        while kill % 4 and log.stat().st_size == begun:  # every fourth is killed at any moment, also before any work
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0, 0.12))
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    with Store(path) as store:
+        finished = len(store.finished(STAGE))
+    assert 0 < finished < len(WHOLE)
+    assert summary_of(begin("slow_run", path, log, 0)) == Summary(len(WHOLE), len(WHOLE) - finished, finished, 0, 0)
+    assert records(path) == WHOLE
+
+    undisturbed = tmp_path / "undisturbed.sqlite"
+    finish(begin("slow_run", undisturbed, tmp_path / "other.txt", 0))
+    assert records(undisturbed) == records(path)
+
+    times = Counter(log.read_text().splitlines())
+    assert len(times) == len(WHOLE)
+    assert times.total() - len(WHOLE) <= 20 * BATCH  # only batches in flight were done again
+
+
+def test_two_ranks_share_a_file(tmp_path):
+    path = tmp_path / "shared.sqlite"
+    logs = [tmp_path / "0.txt", tmp_path / "1.txt"]
+    pair = [begin("slow_run", path, log, 0.001, rank, 2) for rank, log in enumerate(logs)]
+    assert [summary_of(process) for process in pair] == [Summary(len(WHOLE) // 2, len(WHOLE) // 2, 0, 0, 0)] * 2
+    assert records(path) == WHOLE
+    first, second = (set(log.read_text().splitlines()) for log in logs)
+    assert not first & second
+    assert {line.split()[0] for line in first} == {row["id"] for row in ROWS[::2]}  # all samples of every second row
+
+
+def test_two_processes_that_do_the_same_units_give_each_once(tmp_path):
+    path = tmp_path / "same.sqlite"
+    pair = [begin("slow_run", path, tmp_path / f"{number}.txt", 0.001) for number in range(2)]
+    assert [summary_of(process).failed for process in pair] == [0, 0]
+    assert records(path) == WHOLE
+
+
+def test_two_launched_processes_give_the_rows_of_one(tmp_path):
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
+    launcher += ["--rdzv-endpoint=localhost:0"]
+    finish(begin("sharded_run", tmp_path / "two", launcher=launcher))
+    half = {"world_size": 2, "total": len(WHOLE) // 2, "done": len(WHOLE) // 2}
+    for rank in range(2):
+        assert json.loads((tmp_path / f"two.{rank}.json").read_text()).items() >= half.items()
+    with Store(tmp_path / "one") as store:
+        run(store, STAGE, ROWS, lambda units: [payload(*unit) for unit in units], settings=SETTINGS, n=SAMPLES)
+    assert records(tmp_path / "two") == records(tmp_path / "one") == WHOLE
+
+
+def test_the_place_is_read_from_the_environment(store, monkeypatch):
+    monkeypatch.delitem(sys.modules, "accelerate.state", raising=False)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert do(store, 8).total == 3  # rows 1, 4, 7
+    assert {unit.id for unit in store.finished(STAGE)} == {"row-1", "row-4", "row-7"}
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(2, 2), (-1, 2), (0, None), (None, 2)])
+def test_an_impossible_place_is_refused(store, rank, world_size):
+    with pytest.raises(ValueError, match="expected"):
+        do(store, 1, rank=rank, world_size=world_size)
+
+
+# ---------------------------------------------------------------------------------------------------- units and batches
+
+
+def test_units_come_in_order_in_batches_and_are_skipped_when_done(store):
+    batches = []
+    assert do(store, 3, n=2, batch_size=4, batches=batches) == Summary(6, 6, 0, 0, 0)
+    assert batches == [[(0, 0), (0, 1), (1, 0), (1, 1)], [(2, 0), (2, 1)]]
+    batches.clear()
+    assert do(store, 4, n=3, batch_size=4, batches=batches) == Summary(12, 6, 6, 0, 0)  # more rows and samples
+    assert batches == [[(0, 2), (1, 2), (2, 2), (3, 0)], [(3, 1), (3, 2)]]
+    assert do(store, 4, n=3) == Summary(12, 0, 12, 0, 0)
+
+
+def test_a_dataset_gives_the_same_as_a_list(store):
+    dataset = Dataset.from_list(rows(5))
+    assert run(store, STAGE, dataset, doing(), settings={}) == Summary(5, 5, 0, 0, 0)
+    assert [record.payload for record in store.records(STAGE)] == [payload(row, 0) for row in rows(5)]
+
+
+def test_changed_settings_stop_a_run_before_any_work(store):
+    do(store, 2)
+    batches = []
+    with pytest.raises(SettingsChanged, match="model: 'none' → 'some'"):
+        run(store, STAGE, rows(3), doing(batches=batches), settings={"model": "some"})
+    assert batches == []
+
+
+@pytest.mark.parametrize(
+    ("bad_rows", "message"),
+    [
+        ([{"id": "a"}, {"id": "b"}, {"id": "a"}], r"ids must be unique.*'a' \(2 times\)"),
+        ([{"id": "a"}, {"id": 7}], r"row 1 has the id 7 \(int\)"),
+        ([{"name": "a"}], "row 0 has the id None"),
+        (Dataset.from_list([{"name": "a"}]), r"columns \['name'\]; expected one named 'id'"),
+    ],
+)
+def test_rows_without_usable_ids_are_refused(store, bad_rows, message):
+    with pytest.raises(ValueError, match=message):
+        run(store, STAGE, bad_rows, doing(), settings={})
+
+
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        (lambda units: [{}], "got 3 units and returned 1;"),
+        (lambda units: None, "got 3 units and returned NoneType"),
+        (lambda units: [{}, None, {}], "returned a NoneType for a unit"),
+        (lambda units: [{}, {"value": object()}, {}], "cannot be kept as JSON"),
+    ],
+)
+def test_work_that_returns_something_else_stops_the_run(store, work, message):
+    with pytest.raises(TypeError, match=message):
+        run(store, STAGE, rows(3), work, settings={})
+    assert store.finished(STAGE) == set()
+
+
+@pytest.mark.parametrize("options", [{"n": 0}, {"batch_size": 0}, {"retries": -1}])
+def test_impossible_numbers_are_refused(store, options):
+    with pytest.raises(ValueError, match="expected n ≥ 1"):
+        do(store, 1, **options)
+
+
+def test_truncated_payloads_are_counted(store):
+    reasons = [
+        {"finish_reason": "length"},
+        {"finish_reason": "stop"},
+        {"finish_reasons": ["stop", "length"]},
+        {"finish_reasons": ["stop"]},
+        {"finish_reasons": None},
+        {},
+    ]
+    assert do(store, 6, lambda row, _: reasons[row["number"]]).truncated == 2
+
+
+# ------------------------------------------------------------------------------------------------------------- failures
+
+
+def test_a_failure_is_tried_again_behind_all_others_and_then_recorded(store, caplog):
+    batches = []
+    summary = do(
+        store,
+        4,
+        lambda row, index: Failure("too large") if row["number"] == 1 else payload(row, index),
+        batch_size=2,
+        retries=2,
+        batches=batches,
+    )
+    assert summary == Summary(4, 3, 0, 1, 0)
+    assert batches == [[(0, 0), (1, 0)], [(2, 0), (3, 0)], [(1, 0)], [(1, 0)]]
+    assert store.failed(STAGE) == {Unit("row-1", 0): "too large"}
+    assert "1 of 4 units failed" in caplog.text
+    assert "row-1, sample 0: too large" in caplog.text
+
+
+def test_a_failure_that_passes_is_done(store):
+    tries = Counter()
+
+    def result(row, index):
+        tries[row["number"]] += 1
+        return Failure("not yet") if tries[row["number"]] <= row["number"] else payload(row, index)
+
+    assert do(store, 4, result, retries=2) == Summary(4, 3, 0, 1, 0)  # row 3 needs a fourth try
+    assert tries == {0: 1, 1: 2, 2: 3, 3: 3}
+
+
+def test_failed_units_are_left_alone_until_asked_for(store, caplog):
+    do(store, 3, lambda row, _: Failure("no") if row["number"] else {}, retries=0)
+    batches = []
+    assert do(store, 4, batches=batches) == Summary(4, 1, 1, 2, 0)
+    assert batches == [[(3, 0)]]
+    caplog.clear()
+    assert do(store, 4, batches=batches, retry_failed=True) == Summary(4, 2, 2, 0, 0)
+    assert batches[1:] == [[(1, 0), (2, 0)]]
+    assert "failed" not in caplog.text
+    assert store.failed(STAGE) == {}
+
+
+def test_many_failures_are_listed_in_part(store, caplog):
+    do(store, 50, lambda row, _: Failure("no"), retries=0)
+    assert caplog.text.count("sample 0: no") == 20
+    assert "… and 30 more" in caplog.text
+
+
+def test_of_a_batch_that_raises_only_the_guilty_unit_fails(store, caplog):
+    batches = []
+
+    def result(row, index):
+        if row["number"] == 1:
+            raise ZeroDivisionError("a bad picture")
+        return payload(row, index)
+
+    assert do(store, 6, result, batch_size=3, batches=batches) == Summary(6, 5, 0, 1, 0)
+    assert batches == [[(0, 0), (1, 0), (2, 0)], [(0, 0)], [(1, 0)], [(2, 0)], [(3, 0), (4, 0), (5, 0)]]
+    assert store.failed(STAGE) == {Unit("row-1", 0): "ZeroDivisionError: a bad picture"}
+    assert "in result" in caplog.text  # the traceback is shown
+
+
+def test_a_row_that_cannot_be_read_fails_alone(store):
+    class Rows(list):
+        def __getitem__(self, position):
+            if position == 2:
+                raise OSError("the picture is cut short")
+            return super().__getitem__(position)
+
+    assert run(store, STAGE, Rows(rows(4)), doing(), settings={}) == Summary(4, 3, 0, 1, 0)
+    assert store.failed(STAGE) == {Unit("row-2", 0): "OSError: the picture is cut short"}
+
+
+def test_a_batch_that_raises_once_is_done(store):
+    raised = []
+
+    def work(units):
+        if not raised:
+            raised.append(True)
+            raise TimeoutError
+        return [{} for _ in units]
+
+    assert run(store, STAGE, rows(1), work, settings={}) == Summary(1, 1, 0, 0, 0)
+
+
+def test_a_batch_that_raised_holds_no_memory_while_its_units_are_tried_alone(store):
+    class Tensor:
+        pass
+
+    alive = weakref.WeakSet()
+
+    def work(units):
+        tensor = Tensor()
+        alive.add(tensor)
+        assert len(alive) == 1  # of this call alone
+        if len(units) > 1:
+            try:
+                raise MemoryError
+            except MemoryError as error:
+                raise RuntimeError("no memory") from error
+        return [{}]
+
+    assert run(store, STAGE, rows(6), work, settings={}, batch_size=3) == Summary(6, 6, 0, 0, 0)
+
+
+def gone_after(number):
+    def result(row, index):
+        if row["number"] >= number:
+            raise ConnectionError(f"no engine for {row['number']}")
+        return payload(row, index)
+
+    return result
+
+
+def test_an_engine_that_is_gone_stops_the_run_and_marks_no_unit_as_failed(store, caplog):
+    batches = []
+    with pytest.raises(ConnectionError, match="no engine for 14"):
+        do(store, 100, gone_after(5), batch_size=5, batches=batches)
+    assert batches[-1] == [(14, 0)]  # of the second batch of which every unit raised
+    assert "the engine seems to be gone" in caplog.text
+    assert store.failed(STAGE) == {}
+    assert do(store, 100) == Summary(100, 95, 5, 0, 0)
+
+
+def test_an_engine_that_never_was_there_stops_the_run(store):
+    with pytest.raises(ConnectionError):
+        do(store, 2, gone_after(0))
+    assert store.finished(STAGE) == set()
+
+
+@pytest.mark.parametrize(("bad", "batch_size"), [(range(2, 9), 1), (range(4, 8), 4), (range(6, 10), 4)])
+def test_bad_units_in_a_row_do_not_look_like_an_engine_that_is_gone(store, bad, batch_size):
+    def result(row, index):
+        if row["number"] in bad:
+            raise ValueError("bad")
+        return payload(row, index)
+
+    assert do(store, 10, result, batch_size=batch_size) == Summary(10, 10 - len(bad), 0, len(bad), 0)
+    assert set(store.failed(STAGE)) == {Unit(f"row-{number}", 0) for number in bad}
+
+
+def test_the_last_unit_may_fail_alone(store):
+    do(store, 3)
+    assert do(store, 4, gone_after(3)) == Summary(4, 0, 3, 1, 0)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_ends_the_run_at_once_and_keeps_what_was_saved(store, error):
+    def result(row, index):
+        if row["number"] == 5:
+            raise error
+        return payload(row, index)
+
+    batches = []
+    with pytest.raises(error):
+        do(store, 9, result, batch_size=2, batches=batches)
+    assert batches[-1] == [(4, 0), (5, 0)]
+    assert store.finished(STAGE) == {Unit(f"row-{number}", 0) for number in range(4)}
+
+
+def test_a_store_that_cannot_be_written_to_stops_the_run(store):
+    def result(row, index):
+        if row["number"] == 2:
+            connection = store._database._connected()
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            connection.execute(f"PRAGMA max_page_count = {pages}")
+        return {"text": "x" * 9000}
+
+    with pytest.raises(StoreError, match="the disk is full"):
+        do(store, 9, result, batch_size=2)
+    assert store.finished(STAGE) == {Unit("row-0", 0), Unit("row-1", 0)}
+
+
+# ------------------------------------------------------------------------------------------------------------- progress
+
+
+def outcome(row, _):
+    if row["number"] == 0:
+        return Failure("no")
+    return {"finish_reason": "length" if row["number"] == 1 else "stop"}
+
+
+def test_without_a_terminal_there_is_no_bar_but_a_line_in_the_log(store, capfd, caplog, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_A_LINE", 0.0)
+    caplog.set_level(logging.INFO, logger=progress.logger.name)
+    do(store, 5, outcome, batch_size=2, retries=0, description="sampling")
+    printed = capfd.readouterr()
+    assert printed.out == printed.err == ""
+    lines = [record.message for record in caplog.records if record.name == progress.logger.name]
+    assert [line.split(" units")[0] for line in lines] == [f"sampling: {done} of 5" for done in (2, 4, 5, 5)]
+    assert lines[0].endswith("left, 100.0% truncated, 1 failed")
+    assert lines[-1].endswith("left, 25.0% truncated, 1 failed")
+
+
+def test_lines_come_about_once_a_minute_and_from_the_first_process_only(store, caplog):
+    caplog.set_level(logging.INFO, logger=progress.logger.name)
+    for rank in (1, 0):
+        caplog.clear()
+        do(store, 20, batch_size=1, rank=rank, world_size=2)
+        lines = [record for record in caplog.records if record.name == progress.logger.name]
+        assert len(lines) == 1 - rank  # the one at the end
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_terminal_shows_a_bar_of_the_first_process(store, rank, monkeypatch):
+    main, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 120, 0, 0))  # lines, columns
+    with os.fdopen(terminal, "w") as screen:
+        monkeypatch.setattr(sys, "stderr", screen)
+        do(store, 10, outcome, batch_size=5, retries=0, description="sampling", rank=rank, world_size=2)
+        monkeypatch.undo()
+        screen.write("END")
+        screen.flush()
+        shown = ""
+        while not shown.endswith("END"):
+            shown += os.read(main, 65536).decode()
+    os.close(main)
+    if rank == 0:
+        assert "sampling: 100%" in shown
+        assert "5/5" in shown
+        assert "sample/s" in shown
+        assert "0.0% truncated, 1 failed" in shown
+    else:
+        assert shown == "END"

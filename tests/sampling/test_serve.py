@@ -1,0 +1,416 @@
+"""`mmreason serve` under a real client, with an engine that tells what it was asked, and with a real one."""
+
+import asyncio
+import base64
+import io
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+
+import openai
+import PIL.Image
+import pytest
+import uvicorn
+from support import drawn_rows
+
+from trl_mmreason.sampling import Decoding, Failure, Request, Sample, seed_of
+from trl_mmreason.sampling.serve import GATHER_SECONDS, BatchingQueue, create_app, engine_app
+from trl_mmreason.sampling.server_engine import ServerEngine, ServerError
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
+
+RED = PIL.Image.new("RGB", (28, 28), "red")
+
+
+class TellingEngine:
+    """Answers with what it was asked, one call at a time, and remembers its calls."""
+
+    def __init__(self):
+        self.calls = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self._busy = threading.Lock()
+
+    settings = {"kind": "telling"}
+
+    def sample(self, requests, decoding):
+        assert self._busy.acquire(blocking=False), "called twice at once"
+        self.calls.append(([request.messages[-1]["content"] for request in requests], decoding))
+        try:
+            assert self.gate.wait(10)
+            return [self.answer(request, decoding) for request in requests]
+        finally:
+            self._busy.release()
+
+    def answer(self, request, decoding):
+        text = request.messages[-1]["content"]
+        if text == "too long":
+            return Failure("the prompt has 5000 tokens")
+        if text == "crash":
+            raise RuntimeError("out of something")
+        if text == "impossible":
+            raise ValueError("a stop text that no answer can show")
+        said = f"{[m['content'] for m in request.messages]} {request.prefix!r} {len(request.images)} {request.seed}"
+        logps = [-0.5, -0.25] if decoding.logps else None
+        return [Sample(said + "".join(decoding.stop), "stop", [1, 2], logps) for _ in range(request.n)]
+
+
+@contextmanager
+def served(app):
+    """Serve an application on loopback while the block runs; gives the API's address."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def telling():
+    engine = TellingEngine()
+    app = create_app(
+        engine,
+        "m",
+        token_text=lambda token: f"<{token}>",
+        count_prompt=lambda request: 7,
+        batch_size=4,
+        max_body_bytes=20_000,
+    )
+    with served(app) as engine.url:
+        yield engine
+
+
+@pytest.fixture
+def client(telling):
+    telling.calls.clear()
+    with openai.OpenAI(base_url=telling.url, api_key="EMPTY", max_retries=0) as client:
+        yield client
+
+
+def user(*content):
+    return [{"role": "user", "content": content[0] if len(content) == 1 else list(content)}]
+
+
+def text(value):
+    return {"type": "text", "text": value}
+
+
+def picture(image=RED, kind="PNG"):
+    file = io.BytesIO()
+    image.save(file, kind)
+    data = base64.b64encode(file.getvalue()).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/{kind.lower()};base64,{data}", "detail": "auto"}}
+
+
+def test_a_chat_completion(client):
+    messages = [{"role": "system", "content": "s"}, *user(text("a"), picture(), picture(kind="JPEG"), text("b"))]
+    reply = client.chat.completions.create(model="m", messages=messages, n=2, seed=3, logprobs=True, user="me")
+    assert [(choice.index, choice.finish_reason) for choice in reply.choices] == [(0, "stop"), (1, "stop")]
+    assert reply.choices[0].message.content == "['s', 'ab'] '' 2 3"
+    scores = [(token.token, token.logprob) for token in reply.choices[1].logprobs.content]
+    assert scores == [("<1>", -0.5), ("<2>", -0.25)]
+    usage = reply.usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (7, 4, 11)
+    assert (reply.object, reply.model) == ("chat.completion", "m")
+
+
+def test_decoding_reaches_the_engine(telling, client):
+    client.chat.completions.create(
+        model="m",
+        messages=user("a"),
+        max_completion_tokens=5,
+        temperature=0.5,
+        top_p=0.9,
+        stop=["x", "y"],
+        extra_body={"top_k": 3, "min_p": 0, "repetition_penalty": 1.0, "stream": False, "tools": None},
+    )
+    assert telling.calls[0][1] == Decoding(5, 0.5, 0.9, 3, ("x", "y"))
+    client.chat.completions.create(model="m", messages=user("a"), stop="x", extra_body={"top_k": -1})
+    assert telling.calls[1][1] == Decoding(stop=("x",))
+
+
+@pytest.mark.parametrize(("kept", "end"), [(False, ""), (True, "</s>")])
+def test_stop_texts_are_cut_off_unless_asked_for(client, kept, end):
+    body = {"include_stop_str_in_output": kept}
+    reply = client.chat.completions.create(model="m", messages=user("a"), stop="</s>", seed=1, extra_body=body)
+    assert reply.choices[0].message.content == f"['a'] '' 0 1{end}"
+
+
+def test_an_answer_is_continued(client):
+    messages = [*user("a"), {"role": "assistant", "content": "So"}]
+    body = {"continue_final_message": True, "add_generation_prompt": False, "return_token_ids": True}
+    reply = client.chat.completions.create(model="m", messages=messages, seed=1, extra_body=body)
+    assert reply.choices[0].message.content == "['a'] 'So' 0 1"
+    assert reply.choices[0].token_ids == [1, 2]
+
+
+def test_without_a_seed_every_answer_has_its_own(client):
+    said = {client.chat.completions.create(model="m", messages=user("a")).choices[0].message.content for _ in range(3)}
+    assert len(said) == 3
+
+
+LATER = [*user("a"), {"role": "assistant", "content": "b"}, *user(text("c"), picture())]
+CUT = {"type": "image_url", "image_url": {"url": picture()["image_url"]["url"][:80]}}
+REFUSED = {
+    "stream": ({"stream": True}, "stream is True; this server supports only False"),
+    "unknown": ({"guided_json": {}}, "guided_json is not supported by this server; leave it out"),
+    "penalty": ({"presence_penalty": 0.5}, "presence_penalty is 0.5; this server supports only 0"),
+    "many logprobs": ({"logprobs": True, "top_logprobs": 3}, "top_logprobs is 3"),
+    "n": ({"n": 0}, "n is 0; expected 1 to 1024"),
+    "n of text": ({"n": "3"}, "n is '3'; expected int"),
+    "bool for a number": ({"max_tokens": True}, "max_tokens is True; expected int"),
+    "top_p": ({"top_p": 1.5}, "expected .* 0 < top_p ≤ 1"),
+    "stop": ({"stop": [""]}, r"stop is \[''\]; expected a text or a list of texts"),
+    "no messages": ({"messages": []}, "The last message is missing; expected one of the user"),
+    "role": ({"messages": [{"role": "tool", "content": "a"}]}, r"messages\[0\] is .*; expected a role of"),
+    "content": ({"messages": user(3)}, r"messages\[0\].content is 3; expected a text or a list of parts"),
+    "part": ({"messages": user({"type": "input_audio"}, text("a"))}, "holds .*; expected a text or image_url part"),
+    "ends with the assistant": (
+        {"messages": LATER[:2]},
+        "The last message is of the assistant; expected one of the user",
+    ),
+    "nothing to continue": (
+        {"continue_final_message": True, "add_generation_prompt": False},
+        "The last message is of the user; expected one of the assistant",
+    ),
+    "begun and continued": (
+        {"continue_final_message": True, "add_generation_prompt": True},
+        "either begun .* or continued .*; expected exactly one",
+    ),
+    "a picture later": ({"messages": LATER}, r"messages\[2\] has pictures; this server takes them in the first user"),
+    "a picture elsewhere": (
+        {"messages": user({"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}, text("a"))},
+        "has a picture at 'http://127.0.0.1/x.png'; this server fetches nothing. Send the picture itself",
+    ),
+    "a picture on disk": (
+        {"messages": user({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, text("a"))},
+        "this server fetches nothing",
+    ),
+    "half a picture": ({"messages": user(CUT, text("a"))}, "has a picture that cannot be read"),
+    "what the engine refuses": ({"messages": user("too long")}, "^Error code: 400 .*the prompt has 5000 tokens"),
+    "how the engine refuses": ({"messages": user("impossible")}, "a stop text that no answer can show"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_supported_is_refused_by_name(client, name):
+    fields, message = REFUSED[name]
+    with pytest.raises(openai.BadRequestError, match=message) as caught:
+        client.post("/chat/completions", cast_to=object, body={"model": "m", "messages": user("a"), **fields})
+    assert caught.value.type == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"{", "The body is no JSON"),
+        (b"\xff", "The body is no JSON"),
+        (b"[1]", "The body is a JSON list; expected an object"),
+        (b"[" * 9_000, "The body is no JSON"),
+        (b'{"temperature": Infinity}', "The body is no JSON: it holds Infinity"),
+    ],
+)
+def test_a_body_that_is_no_object(client, body, message):
+    with pytest.raises(openai.BadRequestError, match=message):
+        client.post("/chat/completions", cast_to=object, content=body)
+
+
+def test_a_body_that_is_too_long(client):
+    with pytest.raises(
+        openai.APIStatusError, match="longer than 20000 bytes; send fewer or smaller pictures"
+    ) as caught:
+        client.chat.completions.create(model="m", messages=user("a" * 20_000))
+    assert caught.value.status_code == 413
+
+
+def test_other_models_and_paths_are_not_found(telling, client):
+    with pytest.raises(openai.NotFoundError, match="There is no model 'gpt'; this server has 'm'"):
+        client.chat.completions.create(model="gpt", messages=user("a"))
+    with pytest.raises(openai.NotFoundError, match="Not Found: POST /v1/embeddings; expected POST /v1/chat"):
+        client.embeddings.create(model="m", input="a")
+    assert [model.id for model in client.models.list()] == ["m"]
+    assert client.get(telling.url.replace("/v1", "/health"), cast_to=object) == {"status": "ok"}
+
+
+def test_what_breaks_the_engine_is_told_and_does_not_end_the_server(client):
+    with pytest.raises(openai.InternalServerError, match="RuntimeError: out of something"):
+        client.chat.completions.create(model="m", messages=user("crash"))
+    client.chat.completions.create(model="m", messages=user("a"))
+
+
+# ----------------------------------------------------------------------------------------------------------- batches
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextmanager
+def busy(telling, client, pool):
+    """The engine answers "first" while the block runs."""
+    telling.gate.clear()
+    first = pool.submit(client.chat.completions.create, model="m", messages=user("first"))
+    wait_for(lambda: telling.calls)
+    yield
+    telling.gate.set()
+    first.result()
+
+
+def test_what_waits_is_answered_together(telling, client):
+    """Batches of 4, by decoding, in order of arrival; no request is taken apart, and one for more goes alone."""
+    asked = [("a", 1, 9), ("b", 2, 9), ("c", 1, 5), ("d", 2, 9), ("e", 1, 9), ("f", 6, 9)]
+    with ThreadPoolExecutor() as pool:
+        with busy(telling, client, pool):
+            replies = []
+            for content, n, tokens in asked:
+                replies.append(
+                    pool.submit(
+                        client.chat.completions.create, model="m", messages=user(content), n=n, max_tokens=tokens
+                    )
+                )
+                time.sleep(0.05)  # so that they arrive in this order
+        assert [len(reply.result().choices) for reply in replies] == [n for _, n, _ in asked]
+    assert [texts for texts, _ in telling.calls] == [["first"], ["a", "b", "e"], ["c"], ["d"], ["f"]]
+    for reply, (content, _, _) in zip(replies, asked, strict=True):
+        assert reply.result().choices[0].message.content.startswith(f"['{content}']")
+
+
+def test_an_idle_engine_waits_for_those_that_come_with_the_first():
+    """As long as they come, 10 ms apart, and no longer than for a full batch."""
+    engine = TellingEngine()
+    queue = BatchingQueue(engine, 5, lambda request: 7)
+
+    async def ask(k):
+        await asyncio.sleep(k * GATHER_SECONDS / 2)
+        return await queue.sample(Request(user(str(k))), Decoding())
+
+    async def main():
+        worker = asyncio.create_task(queue.run())
+        outcomes = await asyncio.gather(*map(ask, range(8)))
+        worker.cancel()
+        return outcomes
+
+    outcomes = asyncio.run(main())
+    assert [texts for texts, _ in engine.calls] == [list("01234"), list("567")]
+    assert [outcome.samples[0].text[:5] for outcome in outcomes] == [f"['{k}']" for k in range(8)]
+
+
+def test_nobody_is_answered_who_hung_up(telling, client):
+    with ThreadPoolExecutor() as pool, busy(telling, client, pool):
+        with pytest.raises(openai.APITimeoutError):
+            client.with_options(timeout=0.3).chat.completions.create(model="m", messages=user("gone"))
+        time.sleep(1.5)
+    client.chat.completions.create(model="m", messages=user("last"))
+    assert [texts for texts, _ in telling.calls] == [["first"], ["last"]]
+
+
+# ------------------------------------------------------------------------------------ from a model to the server engine
+
+
+GREEDY = Decoding(max_new_tokens=8, temperature=0, logps=True)
+
+
+@pytest.fixture(scope="module")
+def chain(checkpoints):
+    """An engine on a real model, and a server engine that reaches the same one."""
+    engine = TransformersEngine(checkpoints("qwen2_5_vl"), batch_size=8)
+    with served(engine_app(engine, "tiny")) as url:
+        yield engine, ServerEngine("tiny", url, extra_body={"return_token_ids": True}, max_retries=0)
+
+
+def requests_of(n, **fields):
+    """With one picture, with two and without any, in turn; every other with a beginning of the answer."""
+    return [
+        Request(row["prompt"], row["images"], prefix=["", "So 1+1"][index % 2], seed=index, **fields)
+        for index, row in enumerate(drawn_rows(n))
+    ]
+
+
+def test_the_same_answers_through_the_server(chain):
+    """Text, token ids, finish reasons; log-probabilities up to the rounding of another batch."""
+    engine, through = chain
+    requests = requests_of(12)
+    decoding = replace(GREEDY, max_new_tokens=2)
+    expected, got = engine.sample(requests, decoding), through.sample(requests, decoding)
+    for [mine], [theirs] in zip(expected, got, strict=True):
+        assert replace(theirs, logps=None) == replace(mine, logps=None)
+        assert theirs.logps == pytest.approx(mine.logps, abs=1e-4)
+    assert {sample.finish_reason for [sample] in got} == {"stop", "length"}
+
+
+def test_the_server_sees_pictures_and_the_answer_s_beginning(chain):
+    """Another picture, another order of two, or another beginning gives other log-probabilities of the first token."""
+    _, through = chain
+    one, other = (row["images"][0] for row in drawn_rows(2))
+    message = [{"role": "user", "content": "How many?"}]
+    requests = [
+        Request(message, images, prefix)
+        for images, prefix in [
+            ([one], ""),
+            ([other], ""),
+            ([one, other], ""),
+            ([other, one], ""),
+            ([], ""),
+            ([one], "So"),
+        ]
+    ]
+    first = [samples[0].logps[0] for samples in through.sample(requests, GREEDY)]
+    assert len({round(value, 4) for value in first}) == len(requests)
+    again = [samples[0].logps[0] for samples in through.sample(requests[::-1], GREEDY)]
+    assert again[::-1] == pytest.approx(first, abs=1e-4)
+
+
+def test_several_answers_follow_from_the_seed(chain):
+    """The seed that the server engine sends is a request's at the other end."""
+    engine, through = chain
+    decoding = Decoding(max_new_tokens=6, top_k=20)
+    (got,) = through.sample([Request(user("How many?"), n=4, seed=5)], decoding)
+    (expected,) = engine.sample([Request(user("How many?"), n=4, seed=seed_of(5, 0) >> 32)], decoding)
+    assert [sample.text for sample in got] == [sample.text for sample in expected]
+    assert len({sample.text for sample in got}) > 1
+
+
+def test_stop_texts_stay_in_the_answer(chain):
+    """An answer that goes on behind the text without it."""
+    engine, through = chain
+    requests = requests_of(24)
+    found = ((request, plain.text) for request, [plain] in zip(requests, engine.sample(requests, GREEDY), strict=True))
+    request, text = next((request, text) for request, text in found if len(text) > 1 and text[0].isalnum())
+    (got,) = through.sample([request], replace(GREEDY, stop=(text[0],)))
+    assert (got[0].text, got[0].finish_reason) == (text[0], "stop")
+
+
+def test_a_request_that_the_model_cannot_take_is_its_failure(chain):
+    _, through = chain
+    long, fine = through.sample([Request(user("1 " * 5000)), Request(user("How many?"))], GREEDY)
+    assert "the model has 4096 positions" in long.reason
+    assert len(fine) == 1
+
+
+def test_prompt_tokens_are_counted_with_pictures_and_prefix(chain):
+    engine, through = chain
+    with openai.OpenAI(base_url=through._base_url, api_key="EMPTY") as client:
+        counts = []
+        for content in (text("How many?"),), (text("How many?"), picture()):
+            messages = [*user(*content, text("")), {"role": "assistant", "content": "So 1"}]
+            body = {"continue_final_message": True, "add_generation_prompt": False}
+            reply = client.chat.completions.create(model="tiny", messages=messages, max_tokens=1, extra_body=body)
+            counts.append(reply.usage.prompt_tokens)
+    # A picture of 28 × 28 pixels is one patch of 2 × 2 merged ones, between a start and an end.
+    assert counts[1] - counts[0] == 3
+
+
+def test_a_wrong_name_of_the_model_is_told_with_what_there_is(chain):
+    _, through = chain
+    with pytest.raises(ServerError, match="There is no model 'large'; this server has 'tiny'"):
+        ServerEngine("large", through._base_url).sample(requests_of(1), GREEDY)

@@ -1,0 +1,355 @@
+"""The store keeps what was saved, whatever happens to the process, the disk and the file."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trl_mmreason.sampling import database
+from trl_mmreason.sampling.store import Record, SettingsChanged, Store, StoreError, Unit
+
+WORKER = [sys.executable, str(Path(__file__).with_name("store_worker.py"))]
+STAGE = "answers"
+
+
+def begin(task, *arguments):
+    command = [*WORKER, task, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process):
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    return output
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "folder" / "answers.sqlite"
+
+
+@pytest.fixture
+def store(path):
+    with Store(path) as store:
+        store.open_stage(STAGE, {})
+        yield store
+
+
+def done(id_, index, **payload):
+    return Record(id_, index, "done", payload)
+
+
+def failed(id_, index, reason):
+    return Record(id_, index, "failed", {}, reason)
+
+
+# ------------------------------------------------------------------------------------------------------------- records
+
+
+def test_records_come_back_in_order_of_id_and_index_from_any_number_of_pages(store, path):
+    records = [done(f"row-{row:03}", index, text=f"{row} {index}") for row in range(300) for index in range(3)]
+    for start in (600, 0, 300):
+        store.save(STAGE, reversed(records[start : start + 300]))
+    assert list(store.records(STAGE)) == records
+    store.close()
+    with Store(path) as again:
+        assert list(again.records(STAGE)) == records
+        assert again.finished(STAGE) == {Unit(record.id, record.index) for record in records}
+
+
+def test_stages_are_apart(store):
+    store.open_stage("second", {"prompt": 2})
+    store.save(STAGE, [done("a", 0, text="first")])
+    store.save("second", [done("a", 0, text="second")])
+    assert [record.payload["text"] for record in store.records(STAGE)] == ["first"]
+    assert [record.payload["text"] for record in store.records("second")] == ["second"]
+    assert store.stages() == {STAGE: {}, "second": {"prompt": 2}}
+
+
+def test_what_is_done_stays_and_what_failed_may_be_replaced(store):
+    store.save(STAGE, [done("a", 0, text="first"), failed("b", 0, "no"), failed("c", 0, "no")])
+    store.save(STAGE, [done("a", 0, text="second"), done("b", 0, text="later"), failed("c", 0, "still no")])
+    store.save(STAGE, [failed("a", 0, "late")])
+    assert list(store.records(STAGE)) == [
+        done("a", 0, text="first"),
+        done("b", 0, text="later"),
+        failed("c", 0, "still no"),
+    ]
+    assert store.failed(STAGE) == {Unit("c", 0): "still no"}
+    assert store.finished(STAGE) == {Unit("a", 0), Unit("b", 0), Unit("c", 0)}
+
+
+@pytest.mark.parametrize("text", ["ünïcödé 答 🙂", "nul \0 and\nnew lines", 'quotes " and \\', ""])
+def test_any_text_comes_back(store, text):
+    store.save(STAGE, [done(f"id {text}", 0, text=text, nested={"list": [1, 2.5, None, True, text]})])
+    (record,) = store.records(STAGE)
+    assert record == done(f"id {text}", 0, text=text, nested={"list": [1, 2.5, None, True, text]})
+
+
+def test_halves_of_surrogate_pairs_are_replaced(store):
+    store.save(STAGE, [done("a", 0, text="lone \ud83d, joined \ud83d\ude42"), failed("b", 0, "lone \udc00")])
+    first, second = store.records(STAGE)
+    assert first.payload["text"] == "lone �, joined 🙂"
+    assert second.reason == "lone �"
+
+
+@pytest.mark.parametrize(
+    ("record", "error", "message"),
+    [
+        (Record(7, 0, "done", {}), ValueError, "id 7"),
+        (Record("a", -1, "done", {}), ValueError, "index -1"),
+        (Record("a", 0, "gone", {}), ValueError, "'gone'"),
+        (Record("a", 0, "done", {"index": 1}), ValueError, "without the keys"),
+        (Record("a", 0, "done", ["text"]), ValueError, "expected a dict"),
+        (done("a", 0, value={1, 2}), TypeError, r"payload of \('a', 0\) cannot be kept as JSON .*set"),
+    ],
+)
+def test_a_wrong_record_is_refused_and_none_beside_it_is_saved(store, record, error, message):
+    with pytest.raises(error, match=message):
+        store.save(STAGE, [done("right", 0), record])
+    assert list(store.records(STAGE)) == []
+
+
+def test_an_unknown_stage_is_refused(store):
+    with pytest.raises(StoreError, match=r"has no stage 'other', but \['answers'\]"):
+        store.save("other", [done("a", 0)])
+
+
+def test_a_closed_store_says_so(store):
+    store.close()
+    with pytest.raises(StoreError, match="was closed"):
+        store.finished(STAGE)
+
+
+# ------------------------------------------------------------------------------------------------------------ settings
+
+SETTINGS = {"model": "a", "decoding": {"temperature": 1.0, "stop": ["\n"]}, "prompt": "x" * 500 + "old"}
+
+
+def test_the_same_settings_go_on(path):
+    for settings in (
+        SETTINGS,
+        dict(reversed(SETTINGS.items())),
+        {**SETTINGS, "decoding": {"temperature": 1, "stop": ("\n",)}},
+    ):
+        with Store(path) as store:
+            store.open_stage(STAGE, settings)
+    with Store(path) as store:
+        assert store.stages() == {STAGE: SETTINGS}
+
+
+@pytest.mark.parametrize(
+    ("now", "line"),
+    [
+        ({**SETTINGS, "model": "b"}, "model: 'a' → 'b'"),
+        ({**SETTINGS, "decoding": {"temperature": 0.7, "stop": ["\n"]}}, "decoding.temperature: 1.0 → 0.7"),
+        ({**SETTINGS, "decoding": {"temperature": 1.0, "stop": []}}, "decoding.stop: ['\\n'] → []"),
+        ({**SETTINGS, "seed": 1}, "seed: (absent) → 1"),
+        (
+            {key: SETTINGS[key] for key in ("model", "prompt")},
+            "decoding: {'temperature': 1.0, 'stop': ['\\n']} → (absent)",
+        ),
+        ({**SETTINGS, "prompt": "x" * 500 + "new"}, f"prompt: …'{'x' * 20}old' → …'{'x' * 20}new'"),
+    ],
+)
+def test_changed_settings_are_refused_with_the_difference_named(path, now, line):
+    with Store(path) as store:
+        store.open_stage(STAGE, SETTINGS)
+        store.save(STAGE, [done("a", 0)])
+        with pytest.raises(SettingsChanged) as refusal:
+            store.open_stage(STAGE, now)
+        assert str(refusal.value).splitlines()[1:-1] == [f"  {line}"]
+        assert "another stage name" in str(refusal.value)
+        store.open_stage("another", now)
+        assert store.stages() == {STAGE: SETTINGS, "another": now}
+
+
+# --------------------------------------------------------------------------------------------------------- other files
+
+
+def test_another_file_is_refused_and_left_as_it_is(tmp_path):
+    text, foreign = tmp_path / "notes.txt", tmp_path / "foreign.sqlite"
+    text.write_text("These are notes. " * 100)
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("CREATE TABLE theirs (value)")
+    for path in (text, foreign):
+        before = path.read_bytes()
+        with pytest.raises(StoreError, match=rf"{path.name}.* it is no store.*Mend: give the path of a store"):
+            Store(path)
+        assert path.read_bytes() == before
+
+
+def test_a_newer_format_is_refused(store, path):
+    store._database._connected().execute("PRAGMA user_version = 7")
+    with pytest.raises(StoreError, match="has format 7, this trl-mmreason knows 1. Mend: update"):
+        Store(path)
+
+
+def test_a_damaged_file_is_named(store, path):
+    store.save(STAGE, [done(f"row-{number}", 0, text="x" * 3000) for number in range(50)])
+    store.close()
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(4096) * 20)
+    with pytest.raises(StoreError, match=r"answers\.sqlite.* it is damaged .*Mend: restore a copy"):  # noqa: PT012
+        again = Store(path)
+        list(again.records(STAGE))
+
+
+def test_a_file_that_was_deleted_or_replaced_is_not_written_to(store, path):
+    store.save(STAGE, [done("a", 0)])
+    moved = path.with_suffix(".moved")
+    path.rename(moved)
+    with pytest.raises(StoreError, match="deleted or replaced"):
+        store.save(STAGE, [done("b", 0)])
+    path.write_bytes(b"")
+    with pytest.raises(StoreError, match="deleted or replaced"):
+        store.save(STAGE, [done("b", 0)])
+
+
+def test_files_and_folders_that_may_only_be_read_are_named():
+    for error in json.loads(finish(begin("be_refused"))):
+        assert "it may not be written to" in error
+        assert "Mend: mend the permissions" in error
+
+
+def test_a_path_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"opening it failed: the system refuses \(.*file"):
+        Store(tmp_path / "file" / "answers.sqlite")
+
+
+# ------------------------------------------------------------------------------------------------------ disk and locks
+
+
+def test_a_full_disk_loses_nothing_that_was_saved(store, path):
+    kept = [done(f"row-{number}", 0, text="x" * 3000) for number in range(10)]
+    store.save(STAGE, kept)
+    connection = store._database._connected()
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    lost = [done(f"row-{number}", 0, text="x" * 3000) for number in range(10, 40)]
+    with pytest.raises(StoreError, match=r"saving 30 records .* the disk is full .*Mend: free some space"):
+        store.save(STAGE, lost)
+    assert list(store.records(STAGE)) == kept
+    store.close()
+    with Store(path) as again:
+        assert list(again.records(STAGE)) == kept
+        again.save(STAGE, lost)  # there is space again
+        assert len(again.finished(STAGE)) == 40
+
+
+def test_a_file_that_cannot_grow_loses_nothing_that_was_saved(path):
+    told = json.loads(finish(begin("fill_the_disk", path)))
+    assert "the disk refuses" in told["error"] or "the disk is full" in told["error"]
+    assert "what was saved before is safe" in told["error"]
+    assert told["saved"] > 5
+    with Store(path) as store:
+        assert store.finished(STAGE) == {Unit("row", index) for index in range(told["saved"])}
+
+
+def test_a_file_that_another_holds_too_long_is_named(store, path):
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match=r"another process held it too long \(database is locked\)"):
+        Store(path, busy_seconds=0.05)
+    holder.execute("ROLLBACK")
+    Store(path, busy_seconds=0.05).close()
+
+
+# ----------------------------------------------------------------------------------------------------------- processes
+
+
+def test_a_process_killed_amid_a_transaction_leaves_no_part_of_it(path):
+    process = begin("die_at_commit", path)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    with Store(path) as store:
+        assert store.finished(STAGE) == {Unit("row-0", index) for index in range(3)}
+
+
+def test_processes_that_begin_at_the_same_time_share_a_new_store(path):
+    names = [f"process {number}" for number in range(6)]
+    for process in [begin("begin", path, name) for name in names]:
+        finish(process)
+    with Store(path) as store:
+        assert list(store.records(STAGE)) == [done(name, 0, by=name) for name in names]
+
+
+def test_both_sides_of_a_fork_may_save(store):
+    store.save(STAGE, [done("before", 0)])
+    child = os.fork()
+    if child == 0:
+        try:
+            store.save(STAGE, [done("child", 0)])
+            os._exit(0)
+        finally:
+            os._exit(1)
+    store.save(STAGE, [done("parent", 0)])
+    assert os.waitpid(child, 0)[1] == 0
+    assert [record.id for record in store.records(STAGE)] == ["before", "child", "parent"]
+
+
+# ---------------------------------------------------------------------------------------------------------- file system
+
+
+@pytest.mark.parametrize(
+    ("path", "local"),
+    [
+        ("/home/me/x", True),
+        ("/data/x", False),
+        ("/data/scratch/x", True),
+        ("/database/x", True),  # not below /data
+        ("/with space/x", False),
+        ("/remounted/x", False),
+    ],
+)
+def test_file_systems_are_told_apart(path, local, tmp_path, monkeypatch):
+    mounts = """\
+/dev/sda1 / ext4 rw 0 0
+server:/data /data nfs4 rw 0 0
+/dev/sdb1 /data/scratch xfs rw 0 0
+server:/other /with\\040space lustre rw 0 0
+/dev/sdc1 /remounted ext4 rw 0 0
+server:/x /remounted cifs rw 0 0
+"""
+    monkeypatch.setattr(database, "MOUNTS", tmp_path / "mounts")
+    (tmp_path / "mounts").write_text(mounts)
+    assert database.is_local(Path(path)) is local
+
+
+def journal(store):
+    return store._database._connected().execute("PRAGMA journal_mode").fetchone()[0]
+
+
+def test_a_network_file_system_gets_no_write_ahead_log(path, tmp_path, monkeypatch, caplog):
+    with Store(path) as store:
+        assert journal(store) == "wal"
+        assert caplog.text == ""
+        store.open_stage(STAGE, {})
+    (tmp_path / "mounts").write_text(f"server:/ {path.parent} nfs4 rw 0 0\n")
+    monkeypatch.setattr(database, "MOUNTS", tmp_path / "mounts")
+    with Store(path) as store:
+        assert journal(store) == "delete"
+        assert "without a write-ahead log, which is slower: it needs a local file system" in caplog.text
+        store.save(STAGE, [done("a", 0)])
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_file_system_that_refuses_a_write_ahead_log_is_served(path, monkeypatch, caplog):
+    """SQLite's own file layer without shared memory stands for such a file system."""
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda path, **options: connect(f"file:{path}?vfs=unix-dotfile", uri=True, **options)
+    )
+    with Store(path) as store:
+        assert journal(store) == "delete"
+        assert "the file system refuses it" in caplog.text
+        store.open_stage(STAGE, {})
+        store.save(STAGE, [done("a", 0)])
+        assert store.finished(STAGE) == {Unit("a", 0)}

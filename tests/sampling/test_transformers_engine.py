@@ -1,0 +1,528 @@
+import copy
+import json
+import math
+import shutil
+from collections import Counter
+
+import PIL.Image
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from support import drawn_rows, load
+from trl.data_utils import prepare_multimodal_messages
+
+from trl_mmreason.checkpoint import CheckpointError
+from trl_mmreason.sampling import Decoding, Failure, Request, seed_of
+from trl_mmreason.sampling.drawing import Drawing, Ending, cut_behind_stop
+from trl_mmreason.sampling.generation import collate, encode, end_of_turn_ids, generate, placeholder_ids
+from trl_mmreason.sampling.transformers_engine import TransformersEngine, _windows
+
+GREEDY = Decoding(max_new_tokens=8, temperature=0)
+QUESTION = [{"role": "user", "content": "What is 2+3?"}]
+PREFIXES = ("", "So 1+1")
+
+
+@pytest.fixture(scope="module")
+def engines(checkpoints):
+    """family → an engine on its test model, with batches of 4."""
+    made = {}
+
+    def engine(family):
+        if family not in made:
+            made[family] = TransformersEngine(checkpoints(family), batch_size=4)
+        return made[family]
+
+    return engine
+
+
+@pytest.fixture
+def qwen(engines):
+    return engines("qwen2_5_vl")
+
+
+def requests_of(rows, **settings):
+    """With one picture, two and none in turn, and with and without a prefix."""
+    return [
+        Request(row["prompt"], row["images"], prefix=PREFIXES[number // 3 % 2], seed=number, **settings)
+        for number, row in enumerate(rows)
+    ]
+
+
+def plain_inputs(processor, request):
+    """What the processor itself makes of one conversation, with the prefix's tokens behind."""
+    conversation = prepare_multimodal_messages(list(request.messages), images=list(request.images))
+    inputs = processor.apply_chat_template(
+        [conversation], tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True
+    )
+    return append(inputs, processor.tokenizer(request.prefix, add_special_tokens=False)["input_ids"])
+
+
+def append(inputs, ids):
+    inputs = dict(inputs)
+    more = torch.tensor([ids], dtype=torch.long)
+    inputs["input_ids"] = torch.cat([inputs["input_ids"], more], 1)
+    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    if "mm_token_type_ids" in inputs:
+        inputs["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(more)], 1)
+    return inputs
+
+
+class TestGreedy:
+    def test_a_batch_gives_what_plain_generate_gives_one_by_one(self, family, engines):
+        engine = engines(family)
+        model, processor = engine.model, engine.processing_class
+        requests = requests_of(drawn_rows(9))
+        for request, (sample,) in zip(requests, engine.sample(requests, GREEDY), strict=True):
+            inputs = plain_inputs(processor, request)
+            plain = model.generate(
+                **inputs, do_sample=False, max_new_tokens=8, suppress_tokens=placeholder_ids(model.config)
+            )[0, inputs["input_ids"].shape[1] :].tolist()
+            assert sample.token_ids == plain
+            ended = plain[-1] in model.generation_config.eos_token_id
+            assert sample.finish_reason == ("stop" if ended else "length")
+            assert sample.text == processor.decode(plain[:-1] if ended else plain, skip_special_tokens=True)
+
+    def test_n_greedy_answers_are_one_answer(self, qwen):
+        assert qwen.sample([Request(QUESTION, n=3)], GREEDY) == [qwen.sample([Request(QUESTION)], GREEDY)[0] * 3]
+
+    def test_the_checkpoints_own_settings_do_not_count_and_stay(self, qwen):
+        requests = requests_of(drawn_rows(6))
+        plain = qwen.sample(requests, GREEDY)
+        own = qwen.model.generation_config
+        changed = copy.deepcopy(own)
+        changed.update(repetition_penalty=3.0, no_repeat_ngram_size=1, min_new_tokens=5, bad_words_ids=[[300]])
+        qwen.model.generation_config = changed
+        try:
+            assert qwen.sample(requests, GREEDY) == plain
+            assert qwen.model.generation_config is changed
+        finally:
+            qwen.model.generation_config = own
+
+    def test_a_processor_that_pads_right_is_left_as_it_is(self, qwen):
+        requests = requests_of(drawn_rows(6))
+        processor = copy.deepcopy(qwen.processing_class)
+        processor.tokenizer.padding_side = "right"
+        assert TransformersEngine(qwen.model, processor).sample(requests, GREEDY) == qwen.sample(requests, GREEDY)
+        assert processor.tokenizer.padding_side == "right"
+
+    def test_a_model_in_training_is_sampled_without_dropout_and_trains_on(self, checkpoints):
+        model, processor = load(checkpoints("qwen2_5_vl"))
+        engine = TransformersEngine(model, processor)
+        for config in (model.config.get_text_config(), model.config.vision_config):
+            config.attention_dropout = 0.9
+        for module in model.modules():
+            if hasattr(module, "attention_dropout"):
+                module.attention_dropout = 0.9
+        still = engine.sample([Request(QUESTION)], GREEDY)
+        model.train()
+        assert engine.sample([Request(QUESTION)], GREEDY) == still
+        assert model.training
+
+
+class TestPictures:
+    @pytest.mark.parametrize("name", ["llava_next", "internvl"])
+    def test_pictures_of_different_numbers_of_tiles(self, name, checkpoints):
+        """A wide picture has more tiles than a square one, so the pixels of the rows have different shapes."""
+        model, processor = load(checkpoints(name))
+        if name == "llava_next":
+            points = [[56, 112], [112, 56], [56, 168]]
+            model.config.image_grid_pinpoints = processor.image_processor.image_grid_pinpoints = points
+        picture = drawn_rows(1)[0]["images"][0]
+        square, wide = picture.resize((56, 56)), picture.resize((168, 56))
+        requests = [Request(QUESTION, images) for images in ([square], [wide], [wide, square], [])]
+        together = TransformersEngine(model, processor).sample(requests, GREEDY)
+        alone = [TransformersEngine(model, processor).sample([request], GREEDY)[0] for request in requests]
+        assert together == alone
+        tiles = [len(plain_inputs(processor, request)["pixel_values"].flatten(0, -4)) for request in requests[:2]]
+        assert tiles[1] > tiles[0]
+
+    def test_an_answer_follows_its_own_picture_and_no_other(self, family, engines):
+        """Log-probabilities move with the row's own picture and stay when the neighbour's changes (PITFALL 15)."""
+        rows = [row for row in drawn_rows(9) if len(row["images"]) == 1][:2]
+        first, second = ([row["images"][0]] for row in rows)
+
+        def first_logp(pictures, row):
+            requests = [Request(QUESTION, images) for images in pictures]
+            return engines(family).sample(requests, Decoding(1, temperature=0, logps=True))[row][0].logps[0]
+
+        base = first_logp([first, second], 0)
+        assert first_logp([first, first], 0) == pytest.approx(base, abs=1e-5)
+        assert abs(first_logp([second, second], 0) - base) > 1e-3
+
+    def test_no_placeholder_is_ever_drawn(self, qwen):
+        assert set(placeholder_ids(qwen.model.config)) == {
+            qwen.model.config.image_token_id,
+            qwen.model.config.video_token_id,
+        }
+        head = qwen.model.lm_head.weight
+        kept = head.detach().clone()
+        with torch.no_grad():  # logits of the placeholders far above all others' half of the time
+            head[placeholder_ids(qwen.model.config)] *= 100
+        try:
+            for decoding in (GREEDY, Decoding(8), Decoding(8, top_k=2)):
+                answers = qwen.sample([Request(QUESTION, n=8)], decoding)[0]
+                drawn = {token for answer in answers for token in answer.token_ids}
+                assert not drawn & set(placeholder_ids(qwen.model.config))
+        finally:
+            with torch.no_grad():
+                head.copy_(kept)
+
+
+class TestSeeds:
+    @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "top_p": 0.9, "top_k": 40}], ids=["plain", "warped"])
+    def test_samples_do_not_depend_on_the_batch(self, family, engines, settings):
+        engine = engines(family)
+        decoding = Decoding(8, **settings)
+        requests = requests_of(drawn_rows(6), n=2)
+        together = engine.sample(requests, decoding)
+        larger = TransformersEngine(engine.model, engine.processing_class, batch_size=12)
+        assert larger.sample(requests[::-1], decoding)[::-1] == together  # other batches, other neighbours
+        alone = TransformersEngine(engine.model, engine.processing_class, batch_size=1)
+        assert alone.sample(requests[:3], decoding) == together[:3]
+
+    def test_answer_k_stays_when_more_are_asked_for_and_differs_from_the_others(self, qwen):
+        few, many = (qwen.sample([Request(QUESTION, n=n)], Decoding(8))[0] for n in (3, 12))
+        assert many[:3] == few
+        assert len({tuple(answer.token_ids) for answer in many}) == 12  # the first token alone has 768 possible values
+        other = qwen.sample([Request(QUESTION, n=3, seed=1)], Decoding(8))[0]
+        assert not {tuple(a.token_ids) for a in other} & {tuple(a.token_ids) for a in many}
+
+    def test_the_global_random_state_is_neither_used_nor_moved(self, qwen):
+        torch.manual_seed(0)
+        state = torch.get_rng_state()
+        first = qwen.sample([Request(QUESTION, n=3)], Decoding(8))
+        assert torch.equal(torch.get_rng_state(), state)
+        torch.manual_seed(1)
+        assert qwen.sample([Request(QUESTION, n=3)], Decoding(8)) == first
+
+
+class TestDistribution:
+    """Pearson's statistic of N draws over c cells is χ² with c − 1 degrees of freedom, 0.1 % of which lie above the
+    quantile given. The seeds are fixed."""
+
+    LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -0.5, -1.0, 1.5, 3.0])
+    ROWS = 4000
+
+    def draws(self, decoding, suppressed=(), steps=1):
+        rows = self.ROWS
+        ending = Ending([steps + 1] * rows, [], (), None, [[]] * rows)
+        seeds = [seed_of("test", row) for row in range(rows)]
+        drawing = Drawing(decoding, seeds, ending, suppressed, torch.device("cpu"))
+        ids = torch.zeros(rows, 1, dtype=torch.long)
+        return [drawing(ids, self.LOGITS.expand(rows, -1).clone()).argmax(-1).tolist() for _ in range(steps)]
+
+    @pytest.mark.parametrize(
+        ("settings", "allowed", "temperature", "quantile"),
+        [
+            ({}, range(8), 1.0, 24.32),  # 7 degrees of freedom
+            ({"temperature": 2.0}, range(8), 2.0, 24.32),
+            ({"top_k": 3}, [0, 6, 7], 1.0, 13.82),  # 2 degrees
+            # Shares of the highest: 0.50, 0.18, 0.11, 0.07: the first three are the fewest that make 0.75.
+            ({"top_p": 0.75}, [0, 6, 7], 1.0, 13.82),
+            ({"suppressed": [7]}, range(7), 1.0, 22.46),  # 6 degrees
+        ],
+    )
+    def test_draws_are_distributed_as_the_warped_probabilities(self, settings, allowed, temperature, quantile):
+        settings = dict(settings)
+        suppressed = settings.pop("suppressed", ())
+        counts = Counter(self.draws(Decoding(**settings), suppressed)[0])
+        assert set(counts) <= set(allowed)
+        weights = {token: math.exp(self.LOGITS[token].item() / temperature) for token in allowed}
+        expected = {token: self.ROWS * weight / sum(weights.values()) for token, weight in weights.items()}
+        assert sum((counts[t] - expected[t]) ** 2 / expected[t] for t in allowed) < quantile
+
+    def test_successive_draws_of_a_row_are_independent(self):
+        first, second = self.draws(Decoding(top_k=3), steps=2)
+        weights = {token: math.exp(self.LOGITS[token].item()) for token in (0, 6, 7)}
+        shares = {token: weight / sum(weights.values()) for token, weight in weights.items()}
+        counts = Counter(zip(first, second, strict=True))
+        expected = {(a, b): self.ROWS * shares[a] * shares[b] for a in shares for b in shares}
+        assert sum((counts[pair] - e) ** 2 / e for pair, e in expected.items()) < 26.12  # 8 degrees
+
+    def test_temperature_0_adds_no_noise(self):
+        assert self.draws(Decoding(temperature=0))[0] == [7] * self.ROWS
+
+    def test_rows_that_ended_cost_no_noise(self):
+        ending = Ending([1, 2], [], (), None, [[], []])
+        drawing = Drawing(Decoding(), [1, 2], ending, (), torch.device("cpu"))
+        ids, states = torch.zeros(2, 1, dtype=torch.long), []
+        for _ in range(2):
+            drawing(ids, self.LOGITS.expand(2, -1).clone())
+            ending(ids, None)
+            states.append([generator.get_state() for generator in drawing._generators])
+        assert torch.equal(states[0][0], states[1][0])
+        assert not torch.equal(states[0][1], states[1][1])
+
+
+class TestLogps:
+    def test_they_are_those_of_a_forward_pass(self, family, engines):
+        """Of the model itself, whatever the temperature, within 1e-4 in fp32 (PITFALL 16)."""
+        engine = engines(family)
+        requests = requests_of(drawn_rows(6))
+        samples = engine.sample(requests, Decoding(8, temperature=0.7, top_k=50, logps=True))
+        for request, (sample,) in zip(requests, samples, strict=True):
+            inputs = append(plain_inputs(engine.processing_class, request), sample.token_ids)
+            with torch.no_grad():
+                logits = engine.model(**inputs).logits[0, -len(sample.token_ids) - 1 : -1]
+            expected = logits.log_softmax(-1)[range(len(sample.token_ids)), sample.token_ids].tolist()
+            assert sample.logps == pytest.approx(expected, abs=1e-4)
+
+    def test_none_unless_asked_for(self, qwen):
+        assert qwen.sample([Request(QUESTION)], GREEDY)[0][0].logps is None
+
+
+class TestEnds:
+    def test_every_end_of_turn_id_counts(self, checkpoints):
+        """PITFALL 19: with the tokenizer's own alone, few answers would end."""
+        model, processor = load(checkpoints("qwen2_5_vl"))
+        # A quarter of the tokens end a turn: about 0.9 of the answers within 8 tokens, if all were as likely.
+        assert Counter(a.finish_reason for a in self.answers(model, processor))["stop"] > 25
+        model.generation_config.eos_token_id = None
+        answers = self.answers(model, processor)
+        own = processor.tokenizer.eos_token_id  # one of 768, drawn now and then
+        assert [a.finish_reason for a in answers] == ["stop" if a.token_ids[-1] == own else "length" for a in answers]
+        assert sum(a.finish_reason == "length" for a in answers) > 25
+
+    def answers(self, model, processor):
+        return TransformersEngine(model, processor).sample([Request(QUESTION, n=50)], Decoding(8))[0]
+
+    def test_an_answer_ends_behind_a_stop_text(self, checkpoints):
+        model, processor = load(checkpoints("qwen2_5_vl"))
+        model.generation_config.eos_token_id = None
+        engine = TransformersEngine(model, processor)
+        request = Request(QUESTION, n=40)
+        free = engine.sample([request], Decoding(16))[0]
+        stopped = engine.sample([request], Decoding(16, stop=("e", "1+")))[0]
+        assert sum(answer.finish_reason == "stop" for answer in stopped) > 5
+        for whole, answer in zip(free, stopped, strict=True):
+            assert answer.text == cut_behind_stop(whole.text, ("e", "1+"))
+            assert answer.token_ids == whole.token_ids[: len(answer.token_ids)]
+            tokens = range(len(whole.token_ids) + 1)
+            decoded = [processor.tokenizer.decode(whole.token_ids[:t], skip_special_tokens=True) for t in tokens]
+            shown = next((t for t, text in enumerate(decoded) if "e" in text or "1+" in text), None)
+            expected = (whole.finish_reason, len(whole.token_ids)) if shown is None else ("stop", shown)
+            assert (answer.finish_reason, len(answer.token_ids)) == expected
+
+    @pytest.mark.parametrize(
+        ("text", "stop", "expected"),
+        [
+            ("a step. b", (". ",), "a step. "),
+            ("a b c", ("c", "b"), "a b"),
+            ("a bc", ("bc", "b"), "a b"),
+            ("a", ("b",), "a"),
+            ("a", (), "a"),
+        ],
+    )
+    def test_cut_behind_stop(self, text, stop, expected):
+        assert cut_behind_stop(text, stop) == expected
+
+    @pytest.mark.parametrize("text", ["<|vision_end|>", ""])
+    def test_a_stop_text_that_no_answer_shows_is_refused(self, qwen, text):
+        with pytest.raises(ValueError, match="can never end at the stop text"):
+            qwen.sample([Request(QUESTION)], Decoding(8, stop=(text,)))
+
+    def test_text_goes_on_behind_the_prefix_without_repeating_it(self, qwen):
+        """The prefix's own tokens stand behind the rendered prompt, and the answer's text is what joins on to it."""
+        tokenizer = qwen.processing_class.tokenizer
+        prefix = "So 1+1 is"
+        plain = encode(qwen.processing_class, QUESTION)
+        seen = []
+        hook = qwen.model.register_forward_pre_hook(
+            lambda module, args, kwargs: seen.append(kwargs["input_ids"]), with_kwargs=True
+        )
+        try:
+            (sample,) = qwen.sample([Request(QUESTION, prefix=prefix)], GREEDY)[0]
+        finally:
+            hook.remove()
+        prefix_ids = tokenizer(prefix, add_special_tokens=False)["input_ids"]
+        assert seen[0].tolist() == [[*plain.ids, *prefix_ids]]
+        said = [i for i in sample.token_ids if i not in end_of_turn_ids(qwen.model, qwen.processing_class)]
+        assert prefix + sample.text == tokenizer.decode([*prefix_ids, *said])
+
+
+class TestFailures:
+    def test_a_bad_request_fails_alone_and_says_why(self, qwen, tmp_path):
+        broken = tmp_path / "broken.png"
+        drawn_rows(1)[0]["images"][0].save(broken)
+        broken.write_bytes(broken.read_bytes()[:-200])
+        requests = [
+            Request(QUESTION, n=2),
+            Request(QUESTION, [PIL.Image.open(broken)]),
+            Request(QUESTION, [PIL.Image.new("RGB", (4000, 8))]),
+            Request([{"role": "narrator", "content": "?"}]),
+            Request([{"role": "user", "content": "1 " * 4000}]),
+            Request(QUESTION, seed=5),
+        ]
+        found = qwen.sample(requests, GREEDY)
+        assert [isinstance(result, Failure) for result in found] == [False, True, True, True, True, False]
+        assert "truncated" in found[1].reason
+        assert "aspect ratio" in found[2].reason
+        assert "narrator" in found[3].reason
+        assert "tokens and the model has 4096 positions" in found[4].reason
+        assert found[0] == qwen.sample(requests[:1], GREEDY)[0]
+
+    def test_an_answer_ends_where_the_models_positions_end(self, qwen):
+        config = qwen.model.config.get_text_config()
+        kept = config.max_position_embeddings
+        prompt_tokens = len(encode(qwen.processing_class, QUESTION).ids)
+        try:
+            config.max_position_embeddings = prompt_tokens + 3
+            short, long = qwen.sample([Request(QUESTION, n=20), Request(QUESTION, prefix="1")], Decoding(8))
+        finally:
+            config.max_position_embeddings = kept
+        assert max(len(answer.token_ids) for answer in short) == 3
+        assert len(long[0].token_ids) <= 2
+        assert {answer.finish_reason for answer in short if len(answer.token_ids) < 3} == {"stop"}
+
+    @staticmethod
+    def with_memory_for(engine, rows, call):
+        """Run `call` while the model runs out of memory with more rows; gives the sizes of the batches begun."""
+        sizes = []
+
+        def check(module, args, kwargs):
+            if kwargs["input_ids"].shape[1] > 1:
+                sizes.append(len(kwargs["input_ids"]))
+            if len(kwargs["input_ids"]) > rows:
+                raise torch.OutOfMemoryError("no memory left")
+
+        hook = engine.model.register_forward_pre_hook(check, with_kwargs=True)
+        try:
+            return call(), sizes
+        finally:
+            hook.remove()
+
+    def test_a_batch_that_does_not_fit_is_halved(self, qwen):
+        requests = requests_of(drawn_rows(6), n=2)
+        expected = qwen.sample(requests, Decoding(8))
+        engine = TransformersEngine(qwen.model, qwen.processing_class, batch_size=8)
+        found, sizes = self.with_memory_for(engine, 2, lambda: engine.sample(requests, Decoding(8)))
+        assert found == expected
+        assert sizes[:3] == [8, 4, 2]
+        assert sizes.count(8) == 1  # learnt
+
+    def test_no_memory_for_one_answer_raises_and_later_is_the_requests_failure(self, qwen):
+        engine = TransformersEngine(qwen.model, qwen.processing_class)
+        requests = [Request(QUESTION, n=2), Request(QUESTION, prefix="1", n=2)]
+        with pytest.raises(torch.OutOfMemoryError, match="this answer alone: .* tokens of prompt and up to 8"):
+            self.with_memory_for(engine, 0, lambda: engine.sample(requests, Decoding(8)))
+        expected = engine.sample(requests, Decoding(8))
+        failed, _ = self.with_memory_for(engine, 0, lambda: engine.sample(requests, Decoding(8)))
+        assert all("out of memory with this answer alone" in failure.reason for failure in failed)
+        assert engine.sample(requests, Decoding(8)) == expected
+
+
+class TestLoading:
+    @pytest.fixture(scope="class")
+    def adapter(self, checkpoints, tmp_path_factory):
+        """A LoRA adapter with random weights on one family, as `save_pretrained` leaves it."""
+        model, _ = load(checkpoints("qwen2_5_vl"))
+        config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
+        torch.manual_seed(0)
+        model = get_peft_model(model, config).eval()
+        folder = tmp_path_factory.mktemp("adapter")
+        model.save_pretrained(folder)
+        return model, str(folder)
+
+    def test_an_adapter_is_loaded_on_its_base(self, qwen, adapter, checkpoints):
+        model, folder = adapter
+        requests = requests_of(drawn_rows(6))
+        live = TransformersEngine(model, qwen.processing_class).sample(requests, GREEDY)
+        assert TransformersEngine(folder).sample(requests, GREEDY) == live
+        named = TransformersEngine(checkpoints("qwen2_5_vl"), adapter=folder)
+        assert named.sample(requests, GREEDY) == live
+        assert live != qwen.sample(requests, GREEDY)
+        assert named.settings["adapter"] == folder
+
+    def test_an_adapter_that_does_not_reach_the_model_is_refused(self, adapter, tmp_path):
+        _, folder = adapter
+        shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+        weights = load_file(tmp_path / "adapter_model.safetensors")
+        renamed = {name.replace("language_model", "text_model"): value for name, value in weights.items()}
+        save_file(renamed, tmp_path / "adapter_model.safetensors")
+        with pytest.raises(CheckpointError, match="did not reach the model"):
+            TransformersEngine(str(tmp_path))
+
+    def test_settings_are_json_and_follow_what_determines_answers(self, qwen, checkpoints):
+        assert json.loads(json.dumps(qwen.settings)) == qwen.settings
+        assert TransformersEngine(checkpoints("qwen2_5_vl"), batch_size=1).settings == qwen.settings
+        assert TransformersEngine(checkpoints("qwen2_5_vl"), dtype=torch.bfloat16).settings["dtype"] == "bfloat16"
+        model, processor = load(checkpoints("qwen2_5_vl"))
+        engine = TransformersEngine(model, processor)
+        assert engine.settings == {**qwen.settings, "revision": None}
+        with torch.no_grad():
+            model.lm_head.weight += 1e-3
+        processor.image_processor.size["longest_edge"] //= 2
+        changed = {name for name, value in engine.settings.items() if value != qwen.settings[name]}
+        assert changed == {"weights", "processor"}
+
+    @pytest.mark.parametrize(
+        ("arguments", "error", "message"),
+        [
+            ({"batch_size": 0}, ValueError, "expected 1 or more"),
+            ({"dtype": "float32"}, TypeError, "loaded already"),
+            ({"processing_class": "tokenizer"}, TypeError, "expected the processor"),
+        ],
+    )
+    def test_arguments_that_make_no_sense(self, qwen, arguments, error, message):
+        processor = qwen.processing_class
+        given = {"processing_class": processor, **arguments}
+        if given["processing_class"] == "tokenizer":
+            given["processing_class"] = processor.tokenizer
+        with pytest.raises(error, match=message):
+            TransformersEngine(qwen.model, **given)
+
+    def test_device_and_device_map(self, checkpoints):
+        with pytest.raises(ValueError, match="give one of them"):
+            TransformersEngine(checkpoints("qwen2_5_vl"), device="cpu", device_map="auto")
+
+
+class TestBatches:
+    def test_prompts_of_like_length_go_together_the_longest_first(self, qwen):
+        engine = TransformersEngine(qwen.model, qwen.processing_class, batch_size=2)
+        requests = [Request([{"role": "user", "content": "1" * digits}]) for digits in (10, 50, 11, 90, 12, 51)]
+        shortest = len(encode(qwen.processing_class, requests[0].messages).ids)
+        shapes = []
+
+        def record(module, args, kwargs):
+            if kwargs["input_ids"].shape[1] > 1:
+                shapes.append(tuple(kwargs["input_ids"].shape))
+
+        hook = engine.model.register_forward_pre_hook(record, with_kwargs=True)
+        try:
+            engine.sample(requests, GREEDY)
+        finally:
+            hook.remove()
+        assert shapes == [(2, shortest + 80), (2, shortest + 40), (2, shortest + 1)]  # 90 51, 50 12, 11 10
+
+    def test_a_window_holds_no_more_pixels_than_it_needs(self):
+        requests = [Request(QUESTION, n=n) for n in (3, 3, 9, 1, 1)]
+        windows = list(_windows(requests, 6))
+        assert [[request.n for request in window] for window in windows] == [[3, 3], [9], [1, 1]]
+
+
+class TestCollate:
+    def test_rows_are_padded_left_and_pictures_follow_in_order(self, qwen):
+        rows = drawn_rows(3)
+        prompts = [encode(qwen.processing_class, row["prompt"], row["images"]) for row in rows]
+        prompts[2] = prompts[2].extended([7, 8])
+        inputs = collate(prompts, pad_token_id=0)
+        width = max(len(prompt.ids) for prompt in prompts)
+        for row, prompt in enumerate(prompts):
+            lack = width - len(prompt.ids)
+            assert inputs["input_ids"][row].tolist() == [0] * lack + prompt.ids
+            assert inputs["attention_mask"][row].tolist() == [0] * lack + [1] * len(prompt.ids)
+            # Type 1 marks exactly the picture's tokens.
+            image = [int(token == qwen.model.config.image_token_id) for token in inputs["input_ids"][row]]
+            assert inputs["mm_token_type_ids"][row].tolist() == image
+        assert inputs["input_ids"][2, -2:].tolist() == [7, 8]
+        assert torch.equal(
+            inputs["image_grid_thw"], torch.cat([prompt.picture_fields["image_grid_thw"] for prompt in prompts[:2]])
+        )
+
+    def test_settings_for_generate_override(self, qwen):
+        prompts = [encode(qwen.processing_class, QUESTION)]
+        (ids,) = generate(
+            qwen.model, qwen.processing_class, prompts, max_new_tokens=3, suppress_tokens=list(range(300))
+        )
+        assert min(ids) >= 300

@@ -1,0 +1,69 @@
+"""The command line, as a process of its own."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import openai
+import pytest
+
+from trl_mmreason.cli import main
+
+COMMAND = [sys.executable, "-m", "trl_mmreason.cli"]
+
+
+def test_help_comes_at_once_and_names_the_commands():
+    """Nothing heavy is imported for it; half a second is a hundred times less than torch and transformers take."""
+    program = (
+        "import sys; from trl_mmreason.cli import main\n"
+        "try: main(['--help'])\n"
+        "finally: print(sorted({'torch', 'transformers', 'datasets', 'fastapi', 'openai', 'PIL'} & set(sys.modules)))"
+    )
+    seconds = []
+    for _ in range(3):  # the machine may be busy
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        seconds.append(time.perf_counter() - start)
+        assert done.stdout.endswith("[]\n")
+        assert "serve a model behind OpenAI's chat API" in done.stdout
+    assert min(seconds) < 0.5
+
+
+def test_an_unknown_command_is_refused(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["server"])
+    assert caught.value.code == 2
+    assert "invalid choice: 'server'" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "trl_mmreason.sampling.serve", raising=False)
+    with pytest.raises(SystemExit, match=r'uvicorn is missing\. Install it: pip install "trl-mmreason\[server\]"'):
+        main(["serve", "model"])
+
+
+def test_a_model_that_is_not_there(tmp_path):
+    with pytest.raises(SystemExit, match="mmreason serve: .*nowhere"):
+        main(["serve", str(tmp_path / "nowhere")])
+
+
+def test_serve_answers_until_interrupted(checkpoints):
+    model = checkpoints("qwen2_5_vl")
+    process = subprocess.Popen([*COMMAND, "serve", model, "--port", "0"], stderr=subprocess.PIPE, text=True)
+    try:
+        lines = iter(process.stderr.readline, "")
+        url = next(found[1] for line in lines if (found := re.search(r"running on (http://127\.0\.0\.1:\d+)", line)))
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="EMPTY", max_retries=0) as client:
+            assert [found.id for found in client.models.list()] == [model]
+            messages = [{"role": "user", "content": "How many?"}]
+            reply = client.chat.completions.create(model=model, messages=messages, max_tokens=2, n=3)
+        assert len(reply.choices) == 3
+        assert 3 <= reply.usage.completion_tokens <= 6
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) in (0, -signal.SIGINT)
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,68 @@
+"""`mmreason prefilter` on a real policy and real pictures: one process, again, and two processes."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from support import drawn_rows
+
+from trl_mmreason.data import load_rows
+from trl_mmreason.sampling.store import Store
+
+RULE = {"adapo": [], "share": ["--rule", "share", "--low", "0", "--high", "0.5"]}
+STAGE = {"adapo": "adapo-prefilter", "share": "difficulty"}
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    from datasets import Dataset
+
+    path = tmp_path_factory.mktemp("questions") / "questions.parquet"
+    Dataset.from_list(drawn_rows(9)).to_parquet(path)
+    return path
+
+
+def command(questions, output, model, rule, processes=1):
+    launcher = [sys.executable, "-m"]
+    if processes > 1:
+        launcher += ["torch.distributed.run", f"--nproc_per_node={processes}", "--rdzv-backend=c10d"]
+        launcher += ["--rdzv-endpoint=localhost:0", "-m"]
+    arguments = ["prefilter", questions, output, "--model", model, "--n", 2, "--max-new-tokens", 5, "--seed", 1]
+    done = subprocess.run(
+        [*launcher, "trl_mmreason.cli", *map(str, arguments), *RULE[rule]],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def records(output, rule):
+    with Store(f"{output}.sqlite") as store:
+        return list(store.records(STAGE[rule]))
+
+
+@pytest.mark.parametrize("rule", RULE)
+def test_prefilter(checkpoints, questions, tmp_path, rule):
+    model, output = checkpoints("qwen2_5_vl"), tmp_path / "kept.parquet"
+    said = command(questions, output, model, rule)
+    assert "of 9 questions" in said
+    first = records(output, rule)
+    assert len(first) == 18
+    assert all(record.status == "done" for record in first)
+    if rule == "share":  # an untrained policy is hardly ever right
+        rows = load_rows(output).dataset
+        assert f"kept {len(rows)} of 9" in said
+        assert {len(row["images"]) for row in rows} == {0, 1, 2}
+
+    before = output.with_name("kept.parquet.sqlite").stat().st_mtime_ns
+    assert command(questions, output, model, rule) == said  # all is there already
+    assert output.with_name("kept.parquet.sqlite").stat().st_mtime_ns >= before
+    assert records(output, rule) == first
+
+    together = tmp_path / "together.parquet"
+    assert "of 9 questions" in command(questions, together, model, rule, processes=2)
+    assert records(together, rule) == first

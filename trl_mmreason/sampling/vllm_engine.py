@@ -1,0 +1,184 @@
+"""Sample with vLLM's offline `LLM`: continuous batching, and prompts shared by several answers read once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import ProcessorMixin
+from transformers.utils.peft_utils import find_adapter_config_file
+from trl.data_utils import prepare_multimodal_messages
+
+from .engine import Decoding, Failure, Request, Sample, seed_of
+from .generation import placeholder_ids
+from .loading import ENCODING_ERRORS, load_processor, processor_fingerprint
+
+# What of `LLM`'s arguments changes answers. Memory, parallelism and scheduling may differ when a run is taken up again.
+_DETERMINING = ("dtype", "hf_overrides", "max_model_len", "mm_processor_kwargs", "quantization", "revision")
+_BLOCKS, _BLOCK_BYTES = 256, 4096  # of a weight file, for its fingerprint
+_NEVER = -100.0  # the lowest bias that vLLM takes
+
+
+class VLLMEngine:
+    """Answers requests with vLLM on this process's GPUs.
+
+    The same seeds give the same answers on the same machine under the same load; batches of another shape may round
+    otherwise.
+
+    Args:
+        model: a path or Hub id. An adapter has to be merged into its base model first.
+        processing_class: writes the conversations; by default the one saved with the model.
+        chat_template_kwargs: handed to the chat template.
+        **llm_kwargs: for `vllm.LLM`, such as `dtype`, `tensor_parallel_size`, `gpu_memory_utilization`,
+            `max_model_len`. `enable_prefix_caching` is on unless they say otherwise.
+
+    Raises:
+        ImportError: vLLM is not installed.
+        ValueError: `model` is an adapter.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        processing_class: ProcessorMixin | None = None,
+        *,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        **llm_kwargs: Any,
+    ) -> None:
+        try:
+            import vllm
+        except ImportError as error:
+            raise ImportError(
+                f"VLLMEngine needs vLLM, which cannot be imported here ({error}). Install it with `pip install "
+                "'trl-mmreason[vllm]'`, or use TransformersEngine, or ServerEngine with a vLLM server elsewhere."
+            ) from error
+        revision = llm_kwargs.get("revision")
+        if find_adapter_config_file(model, revision=revision) is not None:
+            raise ValueError(
+                f"VLLMEngine: {model} is an adapter. vLLM leaves out, without a word, adapter weights that it has no "
+                "place for in a vision-language model. Merge the adapter into its base model (`merge_and_unload`, "
+                "`save_pretrained`) and give that, or use TransformersEngine."
+            )
+        trusted = {name: llm_kwargs[name] for name in ("revision", "trust_remote_code") if name in llm_kwargs}
+        self.processing_class = processing_class or load_processor(model, **trusted)
+        self.llm = vllm.LLM(model=model, **{"enable_prefix_caching": True, **llm_kwargs})
+        self._sampling_params: Callable[..., Any] = vllm.SamplingParams
+        self._suppressed = placeholder_ids(self.llm.llm_engine.model_config.hf_config)
+        self._template = chat_template_kwargs or {}
+        self._model = model
+        self._determining = {name: llm_kwargs[name] for name in _DETERMINING if name in llm_kwargs}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Names, fingerprints, and those of `LLM`'s arguments that change answers."""
+        return {
+            "kind": "vllm",
+            "model": self._model,
+            "weights": files_fingerprint(self._model),
+            "processor": processor_fingerprint(self.processing_class),
+            "chat_template_kwargs": self._template,
+            **self._determining,
+        }
+
+    def sample(self, requests: Sequence[Request], decoding: Decoding) -> list[list[Sample] | Failure]:
+        """n answers to each request, in order; see `Engine`."""
+        results: list[list[Sample] | Failure] = []
+        rendered: list[tuple[int, dict[str, Any]]] = []
+        for number, request in enumerate(requests):
+            try:
+                rendered.append((number, prompt_of(self.processing_class, request, self._template)))
+                results.append([])
+            except ENCODING_ERRORS as error:
+                results.append(Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}"))
+        params = [
+            self._sampling_params(**sampling_settings(requests[number], decoding, self._suppressed))
+            for number, _ in rendered
+        ]
+        outputs = self._generate([prompt for _, prompt in rendered], params)
+        for (number, _), output in zip(rendered, outputs, strict=True):
+            results[number] = (
+                output if isinstance(output, Failure) else samples_of(output, requests[number].n, decoding)
+            )
+        return results
+
+    def _generate(self, prompts: list[dict[str, Any]], params: list[Any]) -> list[Any]:
+        """vLLM's outputs. It refuses all prompts of a call for one that it cannot take; halving finds that one."""
+        if not prompts:
+            return []
+        try:
+            return self.llm.generate(prompts, params, use_tqdm=False)
+        except (ValueError, TypeError) as error:  # of checks that come before any work
+            if len(prompts) == 1:
+                return [Failure(f"vLLM refuses the prompt: {error}")]
+        half = len(prompts) // 2
+        return self._generate(prompts[:half], params[:half]) + self._generate(prompts[half:], params[half:])
+
+
+def prompt_of(processing_class: ProcessorMixin, request: Request, template: dict[str, Any]) -> dict[str, Any]:
+    """A request as vLLM takes it: tokens with one placeholder a picture, which vLLM itself widens, and the pictures.
+
+    The prefix's own tokens stand behind the generation prompt, as in `TransformersEngine`.
+    """
+    images = list(request.images)
+    for image in images:
+        image.load()  # a picture that cannot be read is its request's failure here, and would be everybody's in vLLM
+    conversation = prepare_multimodal_messages(list(request.messages), images=images)
+    text = processing_class.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True, **template)
+    tokenizer = processing_class.tokenizer
+    ids = [i for part in (text, request.prefix) for i in tokenizer(part, add_special_tokens=False)["input_ids"]]
+    return {"prompt_token_ids": ids, **({"multi_modal_data": {"image": images}} if images else {})}
+
+
+def sampling_settings(request: Request, decoding: Decoding, suppressed: Sequence[int]) -> dict[str, Any]:
+    """The arguments of `SamplingParams`; every one that a checkpoint's generation settings might set is given."""
+    return {
+        # vLLM refuses several greedy answers, which would be all alike.
+        "n": request.n if decoding.temperature else 1,
+        # vLLM counts answer k's seed up from this one; neighbouring seeds must not share answers.
+        "seed": seed_of(request.seed),
+        "max_tokens": decoding.max_new_tokens,
+        "temperature": decoding.temperature,
+        "top_p": decoding.top_p,
+        "top_k": decoding.top_k or -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "stop": list(decoding.stop),
+        "include_stop_str_in_output": bool(decoding.stop),
+        "logprobs": 0 if decoding.logps else None,  # 0: of the sampled token alone
+        "logit_bias": dict.fromkeys(suppressed, _NEVER) or None,
+    }
+
+
+def samples_of(output: Any, n: int, decoding: Decoding) -> list[Sample] | Failure:
+    """A `RequestOutput` as answers."""
+    samples = []
+    for answer in sorted(output.outputs, key=lambda answer: answer.index):
+        if answer.finish_reason not in ("stop", "length"):
+            return Failure(f"vLLM ended an answer with finish reason {answer.finish_reason!r}")
+        ids = list(answer.token_ids)
+        logps = None
+        if decoding.logps:
+            logps = [step[token].logprob for token, step in zip(ids, answer.logprobs, strict=True)]
+        samples.append(Sample(answer.text, answer.finish_reason, ids, logps))
+    return samples if decoding.temperature else samples * n
+
+
+def files_fingerprint(model: str) -> str | None:
+    """A digest of blocks spread over a local model's weight files; `None` for a Hub id.
+
+    Training changes nearly every value of what it trains, so that some block tells; a file of many gigabytes is read
+    in a moment.
+    """
+    if not Path(model).is_dir():
+        return None
+    digest = hashlib.sha256()
+    for file in sorted(Path(model).glob("*.safetensors")):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size} ".encode())
+        with file.open("rb") as opened:
+            for block in range(_BLOCKS):
+                opened.seek(size * block // _BLOCKS)
+                digest.update(opened.read(_BLOCK_BYTES))
+    return digest.hexdigest()[:16]
