@@ -304,6 +304,18 @@ class TestEnds:
             expected = (whole.finish_reason, len(whole.token_ids)) if shown is None else ("stop", shown)
             assert (answer.finish_reason, len(answer.token_ids)) == expected
 
+    @pytest.mark.parametrize("stop", ["\n\nStep 2", "é→"])
+    def test_a_stop_text_of_many_tokens_is_noticed_at_its_last(self, qwen, stop):
+        tokenizer = qwen.processing_class.tokenizer
+        ids = tokenizer(f"So 1+1 is 2, and é is not →.{stop} and more", add_special_tokens=False)["input_ids"]
+        ending = Ending([len(ids)], [], [stop], tokenizer, [[]])
+        while ending.live:
+            ending(torch.tensor([ids[: len(ending.ids[0]) + 1]]), None)
+        assert ending.reasons == ["stop"]
+        assert stop in tokenizer.decode(ending.ids[0])
+        assert stop not in tokenizer.decode(ending.ids[0][:-1])
+        assert len(tokenizer(stop, add_special_tokens=False)["input_ids"]) > 3
+
     @pytest.mark.parametrize(
         ("text", "stop", "expected"),
         [
