@@ -28,7 +28,7 @@ NAMES = ("prompt", "images", "answer", "choices", "id", "category")
 ROLES = ("system", "user", "assistant", "tool")  # those that TRL knows
 
 # What Pillow was seen to raise for damaged bytes of eleven formats, and what its parsers of headers raise.
-_DECODING_ERRORS = (
+DECODING_ERRORS = (
     OSError,
     ValueError,
     SyntaxError,
@@ -299,7 +299,7 @@ def _read_picture(value: Any, image_root: Path) -> dict[str, Any]:
     try:
         picture = _decode(stored)
         repaired = _repaired(picture)
-    except _DECODING_ERRORS as error:
+    except DECODING_ERRORS as error:
         raise RefusedValue("unreadable picture", f"{where} cannot be decoded ({error}); save it again") from error
     width, height = picture.size
     if max(width, height) > _MAX_ASPECT_RATIO * min(width, height):

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -262,6 +263,20 @@ def test_a_file_that_another_holds_too_long_is_named(store, path):
     Store(path, busy_seconds=0.05).close()
 
 
+def test_a_change_of_the_journal_waits_for_others(store, path):
+    """Which SQLite itself does not do."""
+    store.close()
+    holder = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    holder.execute("PRAGMA journal_mode = delete")
+    holder.execute("BEGIN")
+    holder.execute("SELECT * FROM stages").fetchall()
+    release = threading.Timer(0.2, lambda: holder.execute("ROLLBACK"))
+    release.start()
+    with Store(path) as again:
+        assert journal(again) == "wal"
+    release.join()
+
+
 # ----------------------------------------------------------------------------------------------------------- processes
 
 
@@ -281,18 +296,41 @@ def test_processes_that_begin_at_the_same_time_share_a_new_store(path):
         assert list(store.records(STAGE)) == [done(name, 0, by=name) for name in names]
 
 
-def test_both_sides_of_a_fork_may_save(store):
-    store.save(STAGE, [done("before", 0)])
+def forked(action):
+    """Do it in a fork of this process; the returned function waits for its end."""
     child = os.fork()
     if child == 0:
         try:
-            store.save(STAGE, [done("child", 0)])
+            action()
             os._exit(0)
         finally:
             os._exit(1)
+    return lambda: os.waitpid(child, 0)[1]
+
+
+def test_both_sides_of_a_fork_may_save(store):
+    store.save(STAGE, [done("before", 0)])
+    wait = forked(lambda: store.save(STAGE, [done("child", 0)]))
     store.save(STAGE, [done("parent", 0)])
-    assert os.waitpid(child, 0)[1] == 0
+    assert wait() == 0
     assert [record.id for record in store.records(STAGE)] == ["before", "child", "parent"]
+
+
+def test_what_a_child_saves_after_its_parent_has_closed_is_not_lost(store, path):
+    """A connection from before the fork would write into a log that the parent has deleted: it saw no lock on it."""
+    store.save(STAGE, [done("before", 0)])
+    receiver, sender = os.pipe()
+
+    def save_later():
+        os.read(receiver, 1)
+        store.save(STAGE, [done("child", 0)])
+
+    wait = forked(save_later)
+    store.close()
+    os.write(sender, b"!")
+    assert wait() == 0
+    with Store(path) as again:
+        assert [record.id for record in again.records(STAGE)] == ["before", "child"]
 
 
 # ---------------------------------------------------------------------------------------------------------- file system

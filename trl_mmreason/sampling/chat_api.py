@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import PIL.Image
 
-from ..rows import _DECODING_ERRORS
+from ..rows import DECODING_ERRORS
 from .engine import Decoding, Request, Sample
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
@@ -225,7 +225,7 @@ def _picture(url: Any, where: str) -> PIL.Image.Image:
     try:
         image = PIL.Image.open(io.BytesIO(base64.b64decode(data, validate=True)), formats=_FORMATS)
         image.load()
-    except _DECODING_ERRORS as error:
+    except DECODING_ERRORS as error:
         raise ApiError(f"{where} has a picture that cannot be read: {error}", param=where) from error
     return image
 

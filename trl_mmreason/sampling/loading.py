@@ -18,10 +18,10 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from .. import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from ..checkpoint import check_adapter_restored
-from ..rows import _DECODING_ERRORS
+from ..rows import DECODING_ERRORS
 
 # What a picture that cannot be read, a template that refuses and a processor that cannot use what it was given raise.
-ENCODING_ERRORS = (*_DECODING_ERRORS, jinja2.TemplateError, TypeError)
+ENCODING_ERRORS = (*DECODING_ERRORS, jinja2.TemplateError, TypeError)
 
 _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 

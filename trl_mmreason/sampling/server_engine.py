@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import PIL.Image
 
-from ..rows import _DECODING_ERRORS
+from ..rows import DECODING_ERRORS
 from .engine import Decoding, Failure, Request, Sample, seed_of
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def chat_messages(request: Request) -> list[dict[str, Any]]:
             raise _RequestFailed(f"{len(request.images)} pictures came without a user message to put them into")
         try:
             urls = [_data_url(image) for image in request.images]
-        except _DECODING_ERRORS as error:
+        except DECODING_ERRORS as error:
             raise _RequestFailed(f"a picture cannot be read: {error}") from error
         pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
         first["content"] = [*pictures, {"type": "text", "text": first["content"]}]
