@@ -38,8 +38,8 @@ def prefilter(
     """Sample `n` two-turn trajectories of each question and keep it unless all are 1→1 or all are 0→0.
 
     It goes on where a killed run stopped. Under several processes each samples its share of the trajectories; call it
-    on all of them with the same store, and every process gets the whole result. A first answer that hit the length limit
-    gets no second turn, and a second answer that was never given is not right.
+    on all of them with the same store, and every process gets the whole result. A first answer that hit the length
+    limit gets no second turn, and a second answer that was never given is not right.
 
     Args:
         rows: rows with id, prompt, answer, and optionally images and choices.
