@@ -1,53 +1,24 @@
-"""A run does every unit once, whatever kills it, however many share it, and whatever some units do to it."""
+"""A run does every unit once, whatever some units do to it, and tells how far it is."""
 
 import fcntl
-import json
 import logging
 import os
 import pty
-import random
-import signal
 import struct
-import subprocess
 import sys
 import termios
-import time
 import weakref
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from datasets import Dataset
-from store_worker import BATCH, ROWS, SAMPLES, SETTINGS, payload
+from store_worker import SETTINGS, payload
 
 from trl_mmreason.sampling import Failure, progress
 from trl_mmreason.sampling.run import Summary, run
-from trl_mmreason.sampling.store import Record, SettingsChanged, Store, StoreError, Unit
+from trl_mmreason.sampling.store import SettingsChanged, Store, StoreError, Unit
 
-HERE = Path(__file__).parent
 STAGE = "answers"
-WHOLE = sorted(Record(row["id"], index, "done", payload(row, index)) for row in ROWS for index in range(SAMPLES))
-
-
-def begin(task, *arguments, launcher=()):
-    command = [sys.executable, *launcher, str(HERE / "store_worker.py"), task, *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def finish(process):
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors[-3000:]
-    return output
-
-
-def summary_of(process):
-    return Summary(**json.loads(finish(process)))
-
-
-def records(path):
-    with Store(path) as store:
-        return list(store.records(STAGE))
 
 
 @pytest.fixture
@@ -73,82 +44,6 @@ def doing(result=lambda row, index: payload(row, index), batches=None):
 
 def do(store, count, result=lambda row, index: payload(row, index), *, batches=None, **options):
     return run(store, STAGE, rows(count), doing(result, batches), settings=SETTINGS, **options)
-
-
-# ---------------------------------------------------------------------------------------------------- killed and shared
-
-
-def test_a_run_killed_20_times_ends_as_one_that_was_not(tmp_path):
-    moments = random.Random(0)
-    path, log = tmp_path / "killed.sqlite", tmp_path / "log.txt"
-    log.touch()
-    for kill in range(20):
-        begun = log.stat().st_size
-        process = begin("slow_run", path, log, 0.003)
-        while kill % 4 and log.stat().st_size == begun:  # every fourth is killed at any moment, also before any work
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.005)
-        time.sleep(moments.uniform(0, 0.12))
-        process.kill()
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
-    with Store(path) as store:
-        finished = len(store.finished(STAGE))
-    assert 0 < finished < len(WHOLE)
-    assert summary_of(begin("slow_run", path, log, 0)) == Summary(len(WHOLE), len(WHOLE) - finished, finished, 0, 0)
-    assert records(path) == WHOLE
-
-    undisturbed = tmp_path / "undisturbed.sqlite"
-    finish(begin("slow_run", undisturbed, tmp_path / "other.txt", 0))
-    assert records(undisturbed) == records(path)
-
-    times = Counter(log.read_text().splitlines())
-    assert len(times) == len(WHOLE)
-    assert times.total() - len(WHOLE) <= 20 * BATCH  # only batches in flight were done again
-
-
-def test_two_ranks_share_a_file(tmp_path):
-    path = tmp_path / "shared.sqlite"
-    logs = [tmp_path / "0.txt", tmp_path / "1.txt"]
-    pair = [begin("slow_run", path, log, 0.001, rank, 2) for rank, log in enumerate(logs)]
-    assert [summary_of(process) for process in pair] == [Summary(len(WHOLE) // 2, len(WHOLE) // 2, 0, 0, 0)] * 2
-    assert records(path) == WHOLE
-    first, second = (set(log.read_text().splitlines()) for log in logs)
-    assert not first & second
-    assert {line.split()[0] for line in first} == {row["id"] for row in ROWS[::2]}  # all samples of every second row
-
-
-def test_two_processes_that_do_the_same_units_give_each_once(tmp_path):
-    path = tmp_path / "same.sqlite"
-    pair = [begin("slow_run", path, tmp_path / f"{number}.txt", 0.001) for number in range(2)]
-    assert [summary_of(process).failed for process in pair] == [0, 0]
-    assert records(path) == WHOLE
-
-
-def test_two_launched_processes_give_the_rows_of_one(tmp_path):
-    launcher = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-    launcher += ["--rdzv-endpoint=localhost:0"]
-    finish(begin("sharded_run", tmp_path / "two", launcher=launcher))
-    half = {"world_size": 2, "total": len(WHOLE) // 2, "done": len(WHOLE) // 2}
-    for rank in range(2):
-        assert json.loads((tmp_path / f"two.{rank}.json").read_text()).items() >= half.items()
-    with Store(tmp_path / "one") as store:
-        run(store, STAGE, ROWS, lambda units: [payload(*unit) for unit in units], settings=SETTINGS, n=SAMPLES)
-    assert records(tmp_path / "two") == records(tmp_path / "one") == WHOLE
-
-
-def test_the_place_is_read_from_the_environment(store, monkeypatch):
-    monkeypatch.delitem(sys.modules, "accelerate.state", raising=False)
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    assert do(store, 8).total == 3  # rows 1, 4, 7
-    assert {unit.id for unit in store.finished(STAGE)} == {"row-1", "row-4", "row-7"}
-
-
-@pytest.mark.parametrize(("rank", "world_size"), [(2, 2), (-1, 2), (0, None), (None, 2)])
-def test_an_impossible_place_is_refused(store, rank, world_size):
-    with pytest.raises(ValueError, match="expected"):
-        do(store, 1, rank=rank, world_size=world_size)
 
 
 # ---------------------------------------------------------------------------------------------------- units and batches
@@ -223,6 +118,20 @@ def test_truncated_payloads_are_counted(store):
         {},
     ]
     assert do(store, 6, lambda row, _: reasons[row["number"]]).truncated == 2
+
+
+def test_the_place_is_read_from_the_environment(store, monkeypatch):
+    monkeypatch.delitem(sys.modules, "accelerate.state", raising=False)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert do(store, 8).total == 3  # rows 1, 4, 7
+    assert {unit.id for unit in store.finished(STAGE)} == {"row-1", "row-4", "row-7"}
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(2, 2), (-1, 2), (0, None), (None, 2)])
+def test_an_impossible_place_is_refused(store, rank, world_size):
+    with pytest.raises(ValueError, match="expected"):
+        do(store, 1, rank=rank, world_size=world_size)
 
 
 # ------------------------------------------------------------------------------------------------------------- failures

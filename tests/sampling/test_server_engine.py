@@ -220,7 +220,6 @@ def test_nothing_secret_is_shown_or_stored():
     assert engine.settings == {
         "kind": "server",
         "model": "m",
-        "host": "host.example:81",
         "openai_only": False,
         "extra_body": {"a": 1},
     }

@@ -263,20 +263,6 @@ def test_a_file_that_another_holds_too_long_is_named(store, path):
     Store(path, busy_seconds=0.05).close()
 
 
-def test_a_change_of_the_journal_waits_for_others(store, path):
-    """Which SQLite itself does not do."""
-    store.close()
-    holder = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    holder.execute("PRAGMA journal_mode = delete")
-    holder.execute("BEGIN")
-    holder.execute("SELECT * FROM stages").fetchall()
-    release = threading.Timer(0.2, lambda: holder.execute("ROLLBACK"))
-    release.start()
-    with Store(path) as again:
-        assert journal(again) == "wal"
-    release.join()
-
-
 # ----------------------------------------------------------------------------------------------------------- processes
 
 
@@ -377,6 +363,23 @@ def test_a_network_file_system_gets_no_write_ahead_log(path, tmp_path, monkeypat
         assert "without a write-ahead log, which is slower: it needs a local file system" in caplog.text
         store.save(STAGE, [done("a", 0)])
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_store_with_a_write_ahead_log_that_came_to_a_network_file_system_waits_for_others(
+    path, tmp_path, monkeypatch
+):
+    """SQLite itself does not wait here."""
+    other = Store(path)
+    other.open_stage(STAGE, {})
+    (tmp_path / "mounts").write_text(f"server:/ {path.parent} nfs4 rw 0 0\n")
+    monkeypatch.setattr(database, "MOUNTS", tmp_path / "mounts")
+    with pytest.raises(StoreError, match="another process held it too long"):
+        Store(path, busy_seconds=0.05)
+    leaves = threading.Timer(0.2, other.close)
+    leaves.start()
+    with Store(path) as store:
+        assert journal(store) == "delete"
+    leaves.join()
 
 
 def test_a_file_system_that_refuses_a_write_ahead_log_is_served(path, monkeypatch, caplog):

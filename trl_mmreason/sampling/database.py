@@ -158,7 +158,7 @@ class Database:
 
     def _set_journal(self, connection: sqlite3.Connection, wanted: str) -> str:
         deadline = time.monotonic() + self.busy_seconds
-        while True:  # SQLite does not wait for others here
+        while True:  # SQLite itself does not wait until others have left a write-ahead log
             try:
                 return connection.execute(f"PRAGMA journal_mode = {wanted}").fetchone()[0]
             except sqlite3.OperationalError as error:

@@ -115,11 +115,10 @@ class ServerEngine:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Kind, model, host, further fields; neither the key nor credentials in the address."""
+        """Kind, model and further fields: a job may go on against another address, and no key is ever in it."""
         return {
             "kind": "server",
             "model": self.model,
-            "host": self.host,
             "openai_only": self.openai_only,
             "extra_body": self._extra_body,
         }

@@ -33,8 +33,8 @@ _SCHEMA = """
 """
 _SAVE = """
     INSERT INTO units (stage, id, "index", status, payload, reason) VALUES (?, ?, ?, ?, ?, ?)
-    ON CONFLICT DO UPDATE SET status = excluded.status, payload = excluded.payload, reason = excluded.reason
-    WHERE status = 'failed'
+    ON CONFLICT (stage, id, "index") DO UPDATE
+    SET status = excluded.status, payload = excluded.payload, reason = excluded.reason WHERE status = 'failed'
 """
 _PAGE = """
     SELECT id, "index", status, payload, reason FROM units
