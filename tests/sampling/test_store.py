@@ -216,7 +216,7 @@ def test_a_file_that_was_deleted_or_replaced_is_not_written_to(store, path):
 def test_files_and_folders_that_may_only_be_read_are_named():
     for error in json.loads(finish(begin("be_refused"))):
         assert "it may not be written to" in error
-        assert "Mend: mend the permissions" in error
+        assert "Mend: allow writing" in error
 
 
 def test_a_path_below_a_file_is_refused(tmp_path):

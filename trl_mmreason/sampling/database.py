@@ -28,10 +28,10 @@ MOUNTS = Path("/proc/self/mounts")
 LOCAL_FILE_SYSTEMS = frozenset("ext2 ext3 ext4 xfs btrfs zfs f2fs jfs bcachefs reiserfs tmpfs ramfs overlay".split())
 
 _GO_ON = "what was saved before is safe, and the same command goes on from there"
-_READ_ONLY = ("it may not be written to", "mend the permissions of the file and its folder, or copy it elsewhere")
+_READ_ONLY = ("it may not be written to", "allow writing to the file and its folder, or copy it elsewhere")
 _LOCKED = ("another process held it too long", f"end the process that hangs; {_GO_ON}")
 _NO_STORE = ("it is no store", "give the path of a store, or of a file that does not exist yet")
-_UNKNOWN = ("the system refuses", "mend what it says, or choose another path")
+_UNKNOWN = ("the system refuses", "remove what it names, or choose another path")
 # What SQLite or the system says (Python 3.10 gives no error codes of SQLite) → what it means, and the mend.
 _CAUSES = {
     "disk is full": ("the disk is full", f"free some space; {_GO_ON}"),
