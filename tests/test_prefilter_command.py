@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support import drawn_rows
 
+from trl_mmreason.cli import main
 from trl_mmreason.data import load_rows
 from trl_mmreason.sampling.store import Store
 
@@ -67,3 +68,11 @@ def test_prefilter(checkpoints, questions, tmp_path, rule):
     together = tmp_path / "together.parquet"
     assert "of 9 questions" in command(questions, together, model, rule, processes=2)
     assert records(together, rule) == first
+
+
+def test_what_cannot_be_read_is_said_in_a_line(tmp_path):
+    arguments = ["prefilter", str(tmp_path / "none.jsonl"), str(tmp_path / "out.parquet"), "--model", "m"]
+    with pytest.raises(SystemExit, match=r"mmreason prefilter: '.*none.jsonl' does not exist here"):
+        main(arguments)
+    with pytest.raises(SystemExit, match="OUTPUT is 'out.csv', expected a path ending in .parquet"):
+        main([*arguments[:2], "out.csv", *arguments[3:]])

@@ -99,6 +99,16 @@ def _add_prefilter(commands: Any) -> None:
 
 
 def _prefilter(arguments: argparse.Namespace) -> None:
+    from .rows import DataError
+    from .sampling.store import SettingsChanged, StoreError
+
+    try:
+        _filter(arguments)
+    except (DataError, SettingsChanged, StoreError) as error:  # their messages name the mend
+        raise SystemExit(f"mmreason prefilter: {error}") from error
+
+
+def _filter(arguments: argparse.Namespace) -> None:
     import json
     import os
 
