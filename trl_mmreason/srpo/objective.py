@@ -1,0 +1,90 @@
+"""The reward of SRPO (arXiv:2506.01713, Eq. 4–8): R = R_task + R_reflection.
+
+    R_task       = R_format + R_accuracy                 0.5 for the first solution's form, 0.5 if its answer is right
+    R_reflection = I_eff + I_ref + α · f_len             what the reflection did, 0.25 that it is there, its brevity
+
+Keeping a right answer pays 1.6 at most, correcting a wrong one 1.35: failing first never pays.
+
+Notation: B responses, L tokens of a response, L1 tokens up to and including the first `</answer>`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .response import ReflectionResponse, parse_reflection_response
+
+__all__ = [
+    "ACCURACY",
+    "FORMAT",
+    "REFLECTION",
+    "ReflectionResponse",
+    "brevity",
+    "effectiveness",
+    "parse_reflection_response",
+]
+
+FORMAT = 0.5
+"""R_format (Eq. 5)."""
+ACCURACY = 0.5
+"""R_accuracy (Eq. 5)."""
+REFLECTION = 0.25
+"""I_ref (Eq. 6)."""
+
+# I_eff (Eq. 8), row: was the first answer right, column: is the second.
+_EFFECTIVENESS = ((0.0, 0.5), (-0.25, 0.25))
+
+
+def effectiveness(first_correct: Tensor, second_correct: Tensor, has_reflection: Tensor) -> Tensor:
+    """I_eff (Eq. 8): what the reflection made of the first answer.
+
+    Args:
+        first_correct, second_correct: (B,) bool.
+        has_reflection: (B,) bool, True = a well-formed reflection is followed by a second answer.
+
+    Returns:
+        (B,): 0.25 right → right, 0.5 wrong → right, 0 wrong → wrong, −0.25 right → wrong; 0 without a reflection.
+    """
+    table = torch.tensor(_EFFECTIVENESS)
+    first, second, reflected = (torch.as_tensor(flags) for flags in (first_correct, second_correct, has_reflection))
+    return table.to(first.device)[first.long(), second.long()] * reflected
+
+
+def brevity(
+    response_tokens: Tensor,
+    first_solution_tokens: Tensor,
+    *,
+    target_ratio: float = 2.0,
+    max_ratio: float = 2.5,
+    target_tokens: int | None = None,
+    max_tokens: int | None = None,
+) -> Tensor:
+    """f_len = exp(−|L − T_target| / (T_max − T_target))² (Eq. 7), which peaks at 1 where L = T_target.
+
+    Args:
+        response_tokens: (B,) L.
+        first_solution_tokens: (B,) L1, 0 where the response has no first answer.
+        target_ratio: T_target / L1; the paper has 2, so that reflection and second solution are as long as the first.
+        max_ratio: T_max / L1; the paper has 2.5.
+        target_tokens, max_tokens: T_target and T_max in tokens, for all responses alike, instead of the ratios.
+
+    Returns:
+        (B,) in [0, 1]; 0 where L1 is 0.
+
+    Raises:
+        ValueError: T_max is not above T_target, or only one of the fixed targets is given.
+    """
+    length, first = (torch.as_tensor(tokens).float() for tokens in (response_tokens, first_solution_tokens))
+    if (target_tokens is None) != (max_tokens is None):
+        raise ValueError(
+            f"brevity: got target_tokens={target_tokens} and max_tokens={max_tokens}, expected both or neither."
+        )
+    low, high = (
+        (target_ratio, max_ratio) if target_tokens is None or max_tokens is None else (target_tokens, max_tokens)
+    )
+    if not 0 < low < high:
+        raise ValueError(f"brevity: the target is {low} and the maximum {high}, expected 0 < target < maximum.")
+    unit = first if target_tokens is None else torch.ones_like(first)
+    distance = (length - low * unit).abs() / ((high - low) * unit)  # 0/0 or x/0 where L1 is 0
+    return torch.where(first > 0, torch.exp(-distance) ** 2, torch.zeros_like(distance))
