@@ -4,7 +4,7 @@ from pathlib import Path
 
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from trl_mmreason import AdaPOConfig, AdaPOTrainer
+from trl_mmreason import AdaPOConfig, AdaPOTrainer, SRPOConfig, SRPOTrainer
 from trl_mmreason.grading import Verdict
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
@@ -52,22 +52,24 @@ def is_even(text: str) -> bool:
 
 def adapo_config(folder, **settings) -> AdaPOConfig:
     """Two questions of four trajectories a step, in fp32 on a CPU; `settings` override."""
-    defaults = {
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "per_device_train_batch_size": 8,
-        "num_generations": 4,
-        "max_completion_length": 6,
-        "max_steps": 2,
-        "learning_rate": 1e-3,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": [],
-        "disable_tqdm": True,
-        "model_init_kwargs": {"dtype": "float32"},
-    }
-    return AdaPOConfig(str(folder), **{**defaults, **settings})
+    return AdaPOConfig(str(folder), **{**SMALL_RUN, **settings})
+
+
+SMALL_RUN = {
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "per_device_train_batch_size": 8,
+    "num_generations": 4,
+    "max_completion_length": 6,
+    "max_steps": 2,
+    "learning_rate": 1e-3,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": [],
+    "disable_tqdm": True,
+    "model_init_kwargs": {"dtype": "float32"},
+}
 
 
 def adapo_trainer(model, folder, rows, *, trainer_kwargs=None, **settings) -> AdaPOTrainer:
@@ -80,3 +82,26 @@ def adapo_trainer(model, folder, rows, *, trainer_kwargs=None, **settings) -> Ad
         grader=ParityGrader(),
         **(trainer_kwargs or {}),
     )
+
+
+def srpo_trainer(model, folder, rows, *, trainer_kwargs=None, **settings) -> SRPOTrainer:
+    """As `adapo_trainer`, one step, with a short prompt and Grader."""
+    from datasets import Dataset
+
+    return SRPOTrainer(
+        model,
+        args=SRPOConfig(str(folder), **{**SMALL_RUN, "max_steps": 1, "reflection_prompt": None, **settings}),
+        train_dataset=Dataset.from_list(rows),
+        **(trainer_kwargs or {}),
+    )
+
+
+def ids_of(processor, text: str) -> list[int]:
+    """The token ids of a text, without special tokens around it."""
+    return processor.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def written_by_hand(trainer, texts: list[str]) -> None:
+    """Let the policy write these texts, one a completion, instead of sampling."""
+    ids = [[*ids_of(trainer.processing_class, text), trainer.processing_class.tokenizer.eos_token_id] for text in texts]
+    trainer._generate_single_turn = lambda prompt_ids, *_, **__: (ids[: len(prompt_ids)], None)

@@ -14,13 +14,28 @@ _PUBLIC = {
     "AdaPOConfig": "adapo.config",
     "AdaPOTrainer": "adapo.trainer",
     "Grader": "grading",
+    "ReflectionSFTConfig": "srpo.config",
+    "ReflectionSFTTrainer": "srpo.sft",
+    "SRPOConfig": "srpo.config",
+    "SRPOTrainer": "srpo.trainer",
 }
-__all__ = ["AdaPOConfig", "AdaPOTrainer", "Grader"]
+__all__ = [
+    "AdaPOConfig",
+    "AdaPOTrainer",
+    "Grader",
+    "ReflectionSFTConfig",
+    "ReflectionSFTTrainer",
+    "SRPOConfig",
+    "SRPOTrainer",
+]
 
 if TYPE_CHECKING:
     from .adapo.config import AdaPOConfig
     from .adapo.trainer import AdaPOTrainer
     from .grading import Grader
+    from .srpo.config import ReflectionSFTConfig, SRPOConfig
+    from .srpo.sft import ReflectionSFTTrainer
+    from .srpo.trainer import SRPOTrainer
 
 
 def __getattr__(name: str) -> Any:

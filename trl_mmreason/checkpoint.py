@@ -8,10 +8,12 @@ printed, and training goes on from the base weights. `from_pretrained` knows the
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
+from accelerate.utils import is_peft_model
 from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, Trainer
 
 
 class CheckpointError(RuntimeError):
@@ -55,3 +57,31 @@ def check_adapter_restored(model: PeftModel, checkpoint: str | Path) -> None:
             f"{sorted(wrong)[0]!r}. Training would have gone on from other weights. Resume with the `peft_config` and "
             "the library versions that wrote the checkpoint."
         )
+
+
+class FaithfulCheckpoints(Trainer):
+    """A trainer that goes on from the weights of its checkpoint, for every model family, and saves before it pushes."""
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        target = self.model if model is None else model
+        if self.is_fsdp_enabled or not isinstance(target, PreTrainedModel):
+            types = {name: weight.dtype for name, weight in target.named_parameters()}
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            if is_peft_model(target) and not self.is_fsdp_enabled:
+                check_adapter_restored(target, resume_from_checkpoint)
+                for name, weight in target.named_parameters():  # PEFT loads a QLoRA's bfloat16 adapter as float32
+                    weight.data = weight.data.to(types[name])
+        else:
+            restore_weights(target, resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        if isinstance(self.model, PreTrainedModel) and not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            restore_weights(self.model, self.state.best_model_checkpoint)
+        else:
+            super()._load_best_model()
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        """Push the model, which is on disk before the first request: a refused token must not cost the training."""
+        if not self.args.push_to_hub:  # then `Trainer` creates the repository before it saves
+            self.save_model(_internal_call=True)
+        return super().push_to_hub(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What GroupGRPOTrainer puts right about its arguments before and after TRL's constructor."""
+"""What the trainers put right about their arguments before and after TRL's constructors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,32 @@ from transformers import AutoProcessor, PreTrainedModel
 from trl import GRPOConfig
 
 from . import torchvision_free  # noqa: F401  processors load without torchvision from here on
+
+
+def text_or_none(name: str, text: str | None) -> str | None:
+    """What a configuration says where "null" means nothing: the command line knows only text.
+
+    Raises:
+        ValueError: the text is empty.
+    """
+    if text in ("null", "None", "none"):
+        return None
+    if text is not None and not str(text).strip():
+        raise ValueError(f"{name} is empty. Write what is to be said, or null to say nothing.")
+    return text
+
+
+def check_rows(name: str, dataset: Any, columns: set[str]) -> None:
+    """Refuse a training set that lacks columns, before anything that takes minutes."""
+    if isinstance(dataset, tuple) and hasattr(dataset, "dataset"):
+        raise TypeError(f"{name}: train_dataset is what load_rows returned; pass its `.dataset`.")
+    found = getattr(dataset, "column_names", None)
+    if found is not None and not columns <= set(found):
+        wanted = " and ".join(f"`{column}`" for column in sorted(columns, reverse=True))
+        raise ValueError(
+            f"{name}: train_dataset has the columns {found}, expected {wanted} among them. "
+            "trl_mmreason.data.load_rows(..., columns={'answer': ...}) brings other names into this form."
+        )
 
 
 def refuse_second_rollout(name: str, kwargs: dict[str, Any]) -> None:
@@ -40,6 +66,45 @@ def load_processor(model: Any, args: GRPOConfig | None) -> Any:
 def pad_left(processing_class: Any) -> None:
     """Generation, and the token types that are laid beside the prompt, both need the prompt at the right end."""
     getattr(processing_class, "tokenizer", processing_class).padding_side = "left"
+
+
+def pictures_of(row: dict[str, Any]) -> list[Any]:
+    """The row's pictures as a list. "No picture" is an empty one to the processors, and often `None` in a data set."""
+    return row.get("images") or [image for image in [row.get("image")] if image is not None]
+
+
+def with_system_message(prompt: Any, text: str | None) -> Any:
+    """A prompt with `text` as its system message; as it is if there is no text.
+
+    Raises:
+        TypeError: the prompt is no list of messages.
+        ValueError: it has a system message already.
+    """
+    if text is None:
+        return prompt
+    mend = "set the trainer's prompt to None (null in a configuration file) to leave prompts as they are"
+    if isinstance(prompt, str):
+        raise TypeError(
+            f"The prompt {prompt[:60]!r} is a text, which can have no system message; write messages, or {mend}."
+        )
+    if prompt[0]["role"] == "system":
+        raise ValueError(
+            f"A row has a system message of its own, {str(prompt[0]['content'])[:60]!r}; drop it, or {mend}."
+        )
+    return [{"role": "system", "content": text}, *prompt]
+
+
+def freeze_vision_encoder(model: Any) -> None:
+    """Leave the vision encoder, and any adapter in it, out of training.
+
+    Raises:
+        ValueError: the model has none.
+    """
+    base = model.get_base_model() if is_peft_model(model) else model
+    encoder = base.get_encoder(modality="image")
+    if encoder is base or encoder is base.base_model:
+        raise ValueError(f"freeze_vision_encoder: {type(base).__name__} has no vision encoder; set it to False.")
+    encoder.requires_grad_(False)
 
 
 def drop_missing_pictures(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:

@@ -1,7 +1,7 @@
 """GroupGRPOTrainer: TRL's GRPOTrainer with group-level rewards, filters, KL coefficients and a second turn.
 
-The one file that overrides private methods of TRL and transformers. Each override calls `super()` and edits the
-result; `tests/test_trl_contract.py` says what changed when they do.
+The one file that overrides private methods of TRL, as `checkpoint.py` is for those of transformers. Each override calls
+`super()` and edits the result; `tests/test_trl_contract.py` says what changed when they do.
 """
 
 from __future__ import annotations
@@ -11,14 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model, send_to_device
+from accelerate.utils import send_to_device
 from torch import Tensor
-from transformers import PreTrainedModel
 from trl import GRPOConfig, GRPOTrainer
 from trl.data_utils import is_conversational
 
-from .checkpoint import CheckpointError, check_adapter_restored, restore_weights
-from .construction import drop_missing_pictures, load_processor, pad_left, reference_is, refuse_second_rollout
+from .checkpoint import CheckpointError, FaithfulCheckpoints
+from .construction import (
+    drop_missing_pictures,
+    load_processor,
+    pad_left,
+    pictures_of,
+    reference_is,
+    refuse_second_rollout,
+    with_system_message,
+)
 from .functional import (
     SEQUENCE_NORMALISED_LOSSES,
     TOKEN_NORMALISED_LOSSES,
@@ -44,7 +51,7 @@ class GroupOutcome:
     kl_coefs: Tensor | None = None
 
 
-class GroupGRPOTrainer(GRPOTrainer):
+class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
     """GRPO whose rewards, filters and KL coefficients may depend on whole groups, with an optional second turn.
 
     A subclass overrides `score_groups`. With a `followup`, the policy answers, is told the follow-up and answers
@@ -57,6 +64,7 @@ class GroupGRPOTrainer(GRPOTrainer):
     Args:
         model, reward_funcs, args: as in `GRPOTrainer`.
         followup: what the user says after the first answer; `None` for one turn.
+        system_prompt: system message put before every question; `None` leaves prompts as they are.
         **kwargs: the other arguments of `GRPOTrainer`, by keyword.
     """
 
@@ -67,8 +75,10 @@ class GroupGRPOTrainer(GRPOTrainer):
         args: GRPOConfig | None = None,
         *,
         followup: str | None = None,
+        system_prompt: str | None = None,
         **kwargs: Any,
     ) -> None:
+        self.system_prompt = system_prompt
         if followup is not None:
             refuse_second_rollout(type(self).__name__, kwargs)
         if kwargs.get("processing_class") is None:
@@ -205,9 +215,10 @@ class GroupGRPOTrainer(GRPOTrainer):
         return self._outcome.rewards
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        for row in inputs:  # "no picture" is an empty list to the processors, and often `None` in a data set
+        inputs = [{**row, "prompt": with_system_message(row["prompt"], self.system_prompt)} for row in inputs]
+        for row in inputs:
             if "images" in row or "image" in row:
-                row["images"] = row.get("images") or [image for image in [row.get("image")] if image is not None]
+                row["images"] = pictures_of(row)
         batch = super()._generate_and_score_completions(inputs)
         assert self._outcome is not None
         outcome, self._outcome = self._outcome, None
@@ -290,24 +301,6 @@ class GroupGRPOTrainer(GRPOTrainer):
 
     # -------------------------------------------------------------------------------------------------- checkpoints
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        target = self.model if model is None else model
-        if self.is_fsdp_enabled or not isinstance(target, PreTrainedModel):
-            types = {name: weight.dtype for name, weight in target.named_parameters()}
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-            if is_peft_model(target) and not self.is_fsdp_enabled:
-                check_adapter_restored(target, resume_from_checkpoint)
-                for name, weight in target.named_parameters():  # PEFT loads a QLoRA's bfloat16 adapter as float32
-                    weight.data = weight.data.to(types[name])
-        else:
-            restore_weights(target, resume_from_checkpoint)
-
-    def _load_best_model(self) -> None:
-        if isinstance(self.model, PreTrainedModel) and not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-            restore_weights(self.model, self.state.best_model_checkpoint)
-        else:
-            super()._load_best_model()
-
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         # Rollouts serve several optimizer steps when `num_iterations` or `steps_per_generation` say so. A checkpoint
         # in between keeps the rest of them, or the resumed run would sample anew and lose its place in the data.
@@ -331,12 +324,6 @@ class GroupGRPOTrainer(GRPOTrainer):
             )
         saved = torch.load(file, map_location="cpu", weights_only=True)
         self._step, self._buffered_inputs = saved["step"], send_to_device(saved["inputs"], self.accelerator.device)
-
-    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
-        """Push the model, which is on disk before the first request: a refused token must not cost the training."""
-        if not self.args.push_to_hub:  # then `Trainer` creates the repository before it saves
-            self.save_model(_internal_call=True)
-        return super().push_to_hub(*args, **kwargs)
 
     def _rollouts_file(self, checkpoint: str | Path) -> Path:
         process, processes = self.accelerator.process_index, self.accelerator.num_processes

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from trl import GRPOConfig
 
+from ..construction import text_or_none
+
 EVALUATION_PROMPT = (
     "There might be an error in the solution, please evaluate the previous solution and provide a final answer."
 )
@@ -59,10 +61,7 @@ class AdaPOConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.evaluation_prompt in ("null", "None", "none"):  # the command line knows only text
-            self.evaluation_prompt = None
-        if self.evaluation_prompt is not None and not str(self.evaluation_prompt).strip():
-            raise ValueError("AdaPOConfig: evaluation_prompt is empty. Write what the user says, or null for one turn.")
+        self.evaluation_prompt = text_or_none("AdaPOConfig: evaluation_prompt", self.evaluation_prompt)
         if not self.max_completion_length or self.max_completion_length < 1:
             raise ValueError(
                 f"AdaPOConfig: max_completion_length={self.max_completion_length}, expected the tokens that each "

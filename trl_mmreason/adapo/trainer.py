@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers.utils import logging
 
+from ..construction import check_rows
 from ..evaluation.metrics import two_turn_metrics
 from ..grading import Grader
 from ..grading.reward import grading_items, log_verdicts
@@ -74,7 +75,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
             args = AdaPOConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-AdaPO")
         if not isinstance(args, AdaPOConfig):
             raise TypeError(f"AdaPOTrainer: args is a {type(args).__name__}, expected an AdaPOConfig.")
-        _check_columns(train_dataset)
+        check_rows("AdaPOTrainer", train_dataset, {"prompt", "answer"})
         self.grader = grader or Grader()
         # Whether first and second answers were right, of all graded trajectories since the last log.
         self._correct: dict[str, tuple[list[bool], list[bool]]] = {"train": ([], []), "eval": ([], [])}
@@ -201,14 +202,3 @@ class AdaPOTrainer(GroupGRPOTrainer):
         """Log values that are equal on every process."""
         for name, value in values.items():
             self._metrics[self._mode][name].append(value)
-
-
-def _check_columns(dataset: Any) -> None:
-    if isinstance(dataset, tuple) and hasattr(dataset, "dataset"):
-        raise TypeError("AdaPOTrainer: train_dataset is what load_rows returned; pass its `.dataset`.")
-    columns = getattr(dataset, "column_names", None)
-    if columns is not None and not {"prompt", "answer"} <= set(columns):
-        raise ValueError(
-            f"AdaPOTrainer: train_dataset has the columns {columns}, expected `prompt` and `answer` among them. "
-            "trl_mmreason.data.load_rows(..., columns={'answer': ...}) brings other names into this form."
-        )

@@ -1,0 +1,196 @@
+"""SRPO's reward functions on sampled ids: every part, in TRL and without it."""
+
+import math
+
+import pytest
+import torch
+from datasets import Dataset
+from support import ids_of, load, written_by_hand
+from trl import GRPOConfig, GRPOTrainer
+
+from trl_mmreason.grading import Grader
+from trl_mmreason.srpo.rewards import ReflectionRewards, check_tags_survive, tokens_until
+
+FIRST_RIGHT = "<think>3+4=7</think> <answer>7</answer>"
+FIRST_WRONG = "<think>3+4=8</think> <answer>8</answer>"
+REFLECTION = " <reflection>I check it.</reflection>"
+SECOND_RIGHT = " <think>3+4=7</think> <answer>7</answer>"
+SECOND_WRONG = " <think>3+4=9</think> <answer>9</answer>"
+
+# response → R_format, R_accuracy, I_ref, I_eff; the gold answer is 7
+TABLE = {
+    FIRST_RIGHT + REFLECTION + SECOND_RIGHT: (0.5, 0.5, 0.25, 0.25),
+    FIRST_WRONG + REFLECTION + SECOND_RIGHT: (0.5, 0.0, 0.25, 0.5),
+    FIRST_WRONG + REFLECTION + SECOND_WRONG: (0.5, 0.0, 0.25, 0.0),
+    FIRST_RIGHT + REFLECTION + SECOND_WRONG: (0.5, 0.5, 0.25, -0.25),
+    # A missing part costs that part only.
+    FIRST_RIGHT: (0.5, 0.5, 0.0, 0.0),
+    "<answer>7</answer>": (0.0, 0.5, 0.0, 0.0),
+    FIRST_RIGHT + SECOND_WRONG: (0.5, 0.5, 0.0, 0.0),
+    FIRST_RIGHT + REFLECTION: (0.5, 0.5, 0.25, 0.0),
+    FIRST_RIGHT + REFLECTION + " <answer>7</answer>": (0.5, 0.5, 0.25, 0.25),
+    "<answer>8</answer>" + REFLECTION + SECOND_RIGHT: (0.0, 0.0, 0.25, 0.5),
+    FIRST_RIGHT + " <reflection> </reflection>" + SECOND_RIGHT: (0.5, 0.5, 0.0, 0.0),
+    FIRST_RIGHT + REFLECTION + REFLECTION + SECOND_RIGHT: (0.5, 0.5, 0.0, 0.0),
+    FIRST_RIGHT + REFLECTION + " <think>3+4=7</thi": (0.5, 0.5, 0.25, 0.0),
+    # The first answer counts, not the one that is right.
+    "<think>x</think> <answer>8</answer> <answer>7</answer>": (0.5, 0.0, 0.0, 0.0),
+    "7": (0.0, 0.0, 0.0, 0.0),
+    "": (0.0, 0.0, 0.0, 0.0),
+}
+
+
+@pytest.fixture
+def processor(checkpoints):
+    return load(checkpoints("qwen2_5_vl"))[1]
+
+
+def paid(rewards, ids, golds, **columns):
+    return [function(completion_ids=ids, answer=golds, **columns) for function in rewards.functions]
+
+
+def test_the_whole_table(processor):
+    ids = [ids_of(processor, text) for text in TABLE]
+    *parts, _ = paid(ReflectionRewards(processor), ids, ["7"] * len(ids))
+    assert dict(zip(TABLE, zip(*parts, strict=True), strict=True)) == TABLE
+
+
+def test_keeping_a_right_answer_pays_more_in_total_than_correcting_a_wrong_one(processor):
+    kept, corrected = FIRST_RIGHT + REFLECTION + SECOND_RIGHT, FIRST_WRONG + REFLECTION + SECOND_RIGHT
+    ids = [ids_of(processor, kept), ids_of(processor, corrected)]
+    totals = torch.tensor(paid(ReflectionRewards(processor, brevity_coef=0.0), ids, ["7", "7"])).sum(dim=0)
+    assert totals.tolist() == [1.5, 1.25]
+
+
+def test_brevity_counts_sampled_ids(processor):
+    """The same text in other tokens has another length: spelt letter by letter, a response is longer."""
+    text = FIRST_RIGHT + REFLECTION + SECOND_RIGHT
+    usual = ids_of(processor, text)
+    spelt = [token for letter in text for token in ids_of(processor, letter)]
+    assert len(spelt) == len(text) > len(usual)
+    rewards = ReflectionRewards(processor)
+    short, long = rewards.scores(completion_ids=[usual, spelt], answer=["7", "7"])
+    assert (long.tokens, long.first_tokens, long.reflection_tokens) == (
+        len(text),
+        len(FIRST_RIGHT),
+        len(REFLECTION.strip()),
+    )
+    assert (short.tokens, short.first_tokens) == (len(usual), len(ids_of(processor, FIRST_RIGHT)))
+    # T_target = 2 L1, T_max - T_target = L1 / 2
+    expected = [0.1 * math.exp(-2 * abs(s.tokens - 2 * s.first_tokens) / (s.first_tokens / 2)) for s in (short, long)]
+    assert rewards.brevity_reward(completion_ids=[usual, spelt], answer=["7", "7"]) == pytest.approx(expected)
+
+
+def test_without_a_first_answer_there_is_no_brevity(processor):
+    ids = [ids_of(processor, "<think>3+4=7</think>"), ids_of(processor, "<think>x</think>" + REFLECTION + SECOND_RIGHT)]
+    assert ReflectionRewards(processor).brevity_reward(completion_ids=ids, answer=["7", "7"]) == [0.0, 0.0]
+
+
+def test_fixed_targets(processor):
+    ids = [ids_of(processor, FIRST_RIGHT)]
+    tokens = len(ids[0])
+    rewards = ReflectionRewards(processor, brevity_coef=1.0, target_tokens=tokens + 5, max_tokens=tokens + 15)
+    # 5 of the 10 tokens between target and maximum: exp(-1/2)²
+    assert rewards.brevity_reward(completion_ids=ids, answer=["7"]) == pytest.approx([math.exp(-1)])
+
+
+def test_an_unusable_gold_gives_no_reward_from_any_part(processor):
+    ids = [ids_of(processor, FIRST_RIGHT), ids_of(processor, "7")]
+    for values in paid(ReflectionRewards(processor), ids, ["", ""], id=["row 1", "row 2"]):
+        assert values == [None, None]
+
+
+def test_a_batch_is_graded_once(processor):
+    class Counting(Grader):
+        batches = 0
+
+        def grade_batch(self, items):
+            self.batches += 1
+            return super().grade_batch(items)
+
+    grader = Counting()
+    rewards = ReflectionRewards(processor, grader)
+    ids = [ids_of(processor, FIRST_RIGHT)]
+    assert [values[0] for values in paid(rewards, ids, ["7"])][:2] == [0.5, 0.5]
+    assert grader.batches == 1
+    # equal ids in another list are another batch: the gold may be another one
+    assert [values[0] for values in paid(rewards, [list(ids[0])], ["8"])][:2] == [0.5, 0.0]
+    assert grader.batches == 2
+
+
+def test_what_is_logged(processor):
+    texts = [FIRST_WRONG + REFLECTION + SECOND_RIGHT, FIRST_RIGHT, "<answer>7</answer> <refl", "7"]
+    ids = [ids_of(processor, text) for text in texts]
+    logged, extra = {}, {}
+    ReflectionRewards(processor).scores(
+        completion_ids=ids,
+        answer=["7", "7", "7", ""],
+        log_metric=lambda name, value: logged.setdefault(name, []).append(value),
+        log_extra=extra.__setitem__,
+    )
+    # the fourth row's gold is unusable: its form counts, its answers do not
+    assert logged["response/complete"] == [1, 0, 0, 0]
+    assert logged["response/missing"] == [0, 1, 0, 1]
+    assert logged["response/cut"] == [0, 0, 1, 0]
+    assert logged["response/doubled"] == [0] * 4
+    assert logged["acc_t1"] == [0, 1, 1]
+    assert logged["acc_t2"] == [1, 0, 0]
+    assert logged["kept_share"] == [0, 0, 0]
+    assert logged["correction_share"] == [1, 0, 0]
+    assert logged["failed_share"] == [0, 0, 0]
+    assert logged["misjudgment_share"] == [0, 1, 1]
+    assert logged["length_response"] == [len(row) for row in ids]
+    assert logged["length_first"] == [
+        len(ids_of(processor, FIRST_WRONG)),
+        len(ids[1]),
+        len(ids_of(processor, "<answer>7</answer>")),
+    ]
+    assert len(logged["length_reflection"]) == 1
+    assert logged["grading/unusable_gold"] == [0.25]
+    assert extra["problem"] == [
+        "",
+        "missing <reflection>",
+        "cut in the middle of a tag: '<refl'",
+        "missing <think> of the first solution",
+    ]
+
+
+def test_tokens_until_every_character(family, checkpoints):
+    """Bisection finds what counting up finds, in every family's tokenizer, also amid letters of several bytes."""
+    processor = load(checkpoints(family))[1]
+    text = "<think>3+4=7 € 角</think> <answer>7</answer>"
+    ids = ids_of(processor, text)
+    assert processor.decode(ids) == text
+    for position in range(len(text) + 1):
+        counted = next(k for k in range(len(ids) + 1) if processor.decode(ids[:k]).startswith(text[:position]))
+        assert tokens_until(processor, ids, text, position) == counted
+
+
+def test_a_tokenizer_that_loses_the_tags_is_refused(checkpoints):
+    _, processor = load(checkpoints("qwen2_5_vl"))
+    processor.tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
+    with pytest.raises(ValueError, match=r"reads .* as .*; add them as ordinary tokens"):
+        check_tags_survive(processor)
+
+
+def test_the_parts_work_in_a_plain_grpo_trainer(checkpoints, rows, tmp_path):
+    path = checkpoints("qwen2_5_vl")
+    model, processor = load(path)
+    rewards = ReflectionRewards(processor)
+    config = GRPOConfig(
+        str(tmp_path), use_cpu=True, bf16=False, per_device_train_batch_size=8, num_generations=4, max_steps=1,
+        max_completion_length=60, logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True,
+    )  # fmt: skip
+    trainer = GRPOTrainer(
+        model,
+        reward_funcs=rewards.functions,
+        args=config,
+        train_dataset=Dataset.from_list(rows[:1] * 8),
+        processing_class=processor,
+    )
+    written_by_hand(trainer, [FIRST_RIGHT + REFLECTION + SECOND_RIGHT, FIRST_RIGHT, "7", "7"] * 2)
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert logged["rewards/format_reward/mean"] == 0.25
+    assert logged["rewards/reflection_reward/mean"] == 0.0625
+    assert logged["response/complete"] == 0.25

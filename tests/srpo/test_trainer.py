@@ -1,0 +1,206 @@
+"""SRPOTrainer: real policies of every family, rewards as they reach the advantages, options and ablations."""
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from support import load, srpo_trainer, written_by_hand
+from trl import GRPOConfig
+
+from trl_mmreason import SRPOTrainer
+from trl_mmreason.grading import Verdict
+
+RIGHT = "<think>3+4=7</think> <answer>7</answer>"
+WRONG = "<think>3+4=8</think> <answer>8</answer>"
+CHECK = " <reflection>I check it.</reflection> "
+KEPT, CORRECTED = RIGHT + CHECK + RIGHT, WRONG + CHECK + RIGHT
+FAILED, SPOILT = WRONG + CHECK + WRONG, RIGHT + CHECK + WRONG
+ROW = {"prompt": [{"role": "user", "content": "What is 3+4?"}], "answer": "7", "images": []}
+
+
+def step(trainer, texts):
+    """One training step on these texts, and what was logged."""
+    written_by_hand(trainer, texts)
+    trainer.train()
+    return trainer.state.log_history[0]
+
+
+def test_a_step_with_every_family(family, checkpoints, rows, tmp_path):
+    """A picture, two pictures or none a row; what is sampled is random, so the form is what earns."""
+    trainer = srpo_trainer(checkpoints(family), tmp_path, rows, max_completion_length=24, max_steps=2)
+    before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+    texts = [KEPT, WRONG, "8", CORRECTED] * 2
+    logged = step(trainer, texts)
+    assert logged["response/complete"] == 0.5
+    assert logged["response/missing"] == 0.5
+    assert any(not torch.equal(before[name], weight) for name, weight in trainer.model.named_parameters())
+
+
+def test_sampling_for_real(checkpoints, rows, tmp_path):
+    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, max_completion_length=8)
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert logged["response/complete"] == 0  # a random policy
+    assert 1 <= logged["length_response"] <= 8
+
+
+def test_advantages_follow_the_total(checkpoints, tmp_path):
+    """Totals without brevity: kept 1.5, corrected 1.25, failed 0.75, spoilt 1.0; their mean is 1.125."""
+    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, [ROW] * 2, brevity_coef=0.0, scale_rewards="none")
+    batches = []
+    prepare = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: batches.append(prepare(inputs)) or batches[-1]
+    logged = step(trainer, [KEPT, CORRECTED, FAILED, SPOILT] * 2)
+    expected = [0.375, 0.125, -0.375, -0.125] * 2
+    assert sorted(batches[0]["advantages"].tolist()) == pytest.approx(sorted(expected))
+    assert logged["reward"] == pytest.approx(1.125)
+    assert logged["rewards/effectiveness_reward/mean"] == pytest.approx(0.125)
+    for name in ("kept_share", "correction_share", "failed_share", "misjudgment_share"):
+        assert logged[name] == 0.25
+    assert logged["acc_t1"] == 0.5
+    assert logged["acc_t2"] == 0.5
+
+
+def test_without_the_reflection_reward_only_the_first_solution_pays(checkpoints, tmp_path):
+    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, [ROW] * 2, reflection_reward=False)
+    logged = step(trainer, [KEPT, CORRECTED, FAILED, SPOILT] * 2)
+    assert logged["reward"] == pytest.approx(0.75)  # 1, 0.5, 0.5, 1
+    assert "rewards/effectiveness_reward/mean" not in logged
+    assert logged["correction_share"] == 0.25  # measured all the same
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"])
+def test_every_loss_of_trl(checkpoints, tmp_path, loss_type):
+    settings = {"importance_sampling_level": "sequence"} if loss_type == "luspo" else {}
+    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, [ROW] * 2, loss_type=loss_type, **settings)
+    logged = step(trainer, [KEPT, CORRECTED, FAILED, SPOILT] * 2)
+    assert logged["grad_norm"] > 0
+
+
+def test_an_unusable_gold_trains_nothing(checkpoints, tmp_path):
+    rows = [{**ROW, "answer": ""}] * 2
+    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
+    logged = step(trainer, [KEPT, "7", FAILED, SPOILT] * 2)
+    assert logged["grad_norm"] == 0
+    assert logged["grading/unusable_gold"] == 1
+
+
+def test_an_added_reward_counts(checkpoints, tmp_path):
+    trainer = srpo_trainer(
+        checkpoints("qwen2_5_vl"),
+        tmp_path,
+        [ROW] * 2,
+        brevity_coef=0.0,
+        reward_weights=[1.0] * 5 + [10.0],
+        trainer_kwargs={"reward_funcs": lambda completions, **_: [1.0] * len(completions)},
+    )
+    assert step(trainer, [KEPT] * 8)["reward"] == pytest.approx(11.5)
+
+
+def test_the_prompt_asks_for_the_format_and_the_rows_stay_as_they_are(checkpoints, rows, tmp_path):
+    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, reflection_prompt="Reflect.")
+    prompts = []
+    tokenize = trainer._tokenize_prompts
+    trainer._tokenize_prompts = lambda given: prompts.extend(given) or tokenize(given)
+    step(trainer, [KEPT] * 8)
+    assert all(
+        [message["role"] for message in prompt] == ["system", "user"]
+        and "Reflect." in str(prompt[0]["content"])
+        and "Reflect." not in str(prompt[1])
+        for prompt in prompts
+    )
+    assert [message["role"] for message in trainer.train_dataset[0]["prompt"]] == ["user"]
+
+
+def test_a_system_message_of_the_row_is_not_overwritten(checkpoints, tmp_path):
+    row = {**ROW, "prompt": [{"role": "system", "content": "Be brief."}, *ROW["prompt"]]}
+    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path / "a", [row] * 2, reflection_prompt="Reflect.")
+    with pytest.raises(ValueError, match="system message of its own, 'Be brief.'"):
+        trainer.train()
+    kept = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path / "b", [row] * 2, reflection_prompt=None)
+    assert step(kept, [KEPT] * 8)["acc_t1"] == 1
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+def test_the_vision_encoder_can_be_frozen(family, checkpoints, rows, tmp_path, lora):
+    lora_config = LoraConfig(
+        r=2, target_modules="all-linear", exclude_modules=["lm_head"], init_lora_weights="gaussian"
+    )
+    trainer = srpo_trainer(
+        checkpoints(family),
+        tmp_path,
+        [{**rows[0], "answer": "7"}] * 8,  # with a picture
+        freeze_vision_encoder=True,
+        trainer_kwargs={"peft_config": lora_config if lora else None},
+    )
+    trained = [name for name, weight in trainer.model.named_parameters() if weight.requires_grad]
+    assert trained
+    assert not [name for name in trained if "visual." in name or "vision_tower." in name]
+    before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+    step(trainer, [KEPT, CORRECTED, FAILED, SPOILT] * 2)
+    changed = {name for name, weight in trainer.model.named_parameters() if not torch.equal(before[name], weight)}
+    assert changed
+    assert changed <= set(trained)
+
+
+def test_gradient_accumulation_does_not_change_the_update(checkpoints, rows, tmp_path):
+    weights = []
+    texts = [KEPT, CORRECTED, FAILED, SPOILT, WRONG, KEPT, "8", RIGHT]
+    for size in (8, 4, 2):
+        trainer = srpo_trainer(
+            checkpoints("qwen2_5_vl"),
+            tmp_path / str(size),
+            rows,
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=8 // size,
+            optim="sgd",
+            learning_rate=0.1,
+            loss_type="grpo",
+        )
+        step(trainer, texts)
+        weights.append(trainer.model.state_dict())
+    for other in weights[1:]:
+        for name, weight in weights[0].items():
+            torch.testing.assert_close(other[name], weight, atol=1e-5, rtol=0)
+
+
+def test_evaluate_logs_the_same_metrics(checkpoints, rows, tmp_path):
+    trainer = srpo_trainer(
+        checkpoints("qwen2_5_vl"),
+        tmp_path,
+        [ROW] * 2,
+        per_device_eval_batch_size=8,
+        trainer_kwargs={"eval_dataset": Dataset.from_list([ROW] * 2)},
+    )
+    written_by_hand(trainer, [KEPT, CORRECTED, FAILED, SPOILT] * 2)
+    logged = trainer.evaluate()
+    assert logged["eval_acc_t2"] == 0.5
+    assert logged["eval_correction_share"] == 0.25
+
+
+def test_another_grader(checkpoints, tmp_path):
+    class Generous:
+        def grade_batch(self, items):
+            return [Verdict(True, None, "") for _ in items]
+
+    trainer = srpo_trainer(
+        checkpoints("qwen2_5_vl"), tmp_path, [ROW] * 2, brevity_coef=0.0, trainer_kwargs={"grader": Generous()}
+    )
+    assert step(trainer, [FAILED] * 8)["reward"] == pytest.approx(1.5)
+
+
+def test_wrong_arguments(checkpoints, tmp_path):
+    model, _ = load(checkpoints("qwen2_5_vl"))
+    with pytest.raises(TypeError, match="args is a GRPOConfig, expected an SRPOConfig"):
+        SRPOTrainer(model, args=GRPOConfig(str(tmp_path), use_cpu=True, bf16=False))
+    with pytest.raises(ValueError, match=r"has the columns \['prompt'\], expected `prompt` and `answer`"):
+        srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, [{"prompt": ROW["prompt"]}])
+
+
+def test_the_model_card_names_the_paper(checkpoints, rows, tmp_path):
+    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
+    trainer.create_model_card()
+    card = (tmp_path / "README.md").read_text()
+    assert "2506.01713" in card
+    assert "wan2025srpo" in card
+    assert "srpo" in card.split("tags:")[1]

@@ -1,0 +1,90 @@
+"""Settings of SRPO's two stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from trl import GRPOConfig, SFTConfig
+
+from ..construction import text_or_none
+from .objective import brevity
+from .prompts import REFLECTION_PROMPT
+
+
+@dataclass
+class SRPOConfig(GRPOConfig):
+    """`GRPOConfig` with SRPO's reflection reward (arXiv:2506.01713).
+
+    Attributes:
+        reflection_prompt: system message put before every question, which asks for the format; `None` leaves prompts
+            as they are.
+        reflection_reward: pay for the reflection (Eq. 6); without it the reward is R_task alone, plain GRPO on the
+            first solution.
+        brevity_coef: α of Eq. 6.
+        target_ratio: T_target of Eq. 7, as a multiple of the first solution's length.
+        max_ratio: T_max of Eq. 7, likewise.
+        target_tokens, max_tokens: T_target and T_max in tokens instead, both or neither.
+        freeze_vision_encoder: leave the vision encoder's weights as they are (appendix B.2).
+        beta: KL coefficient. The paper gives the estimator (k3) and no number; 0.01 is the default of OpenRLHF, with
+            which it trained. TRL's own default is 0.
+        use_bias_correction_kl: off, as k3 is the plain estimator; TRL's own default is on.
+    """
+
+    reflection_prompt: str | None = field(
+        default=REFLECTION_PROMPT, metadata={"help": "System message before every question; None for none."}
+    )
+    reflection_reward: bool = field(default=True, metadata={"help": "Pay for the reflection; off: plain GRPO."})
+    brevity_coef: float = field(default=0.1, metadata={"help": "Weight of the reward for brevity."})
+    target_ratio: float = field(default=2.0, metadata={"help": "Target length / length of the first solution."})
+    max_ratio: float = field(default=2.5, metadata={"help": "Maximum length / length of the first solution."})
+    target_tokens: int | None = field(default=None, metadata={"help": "Target length in tokens, instead of the ratio."})
+    max_tokens: int | None = field(default=None, metadata={"help": "Maximum length in tokens, instead of the ratio."})
+    freeze_vision_encoder: bool = field(default=False, metadata={"help": "Do not train the vision encoder."})
+    beta: float = field(default=0.01, metadata={"help": "KL coefficient."})
+    use_bias_correction_kl: bool = field(
+        default=False, metadata={"help": "Multiply the KL by the importance ratio, as TRL does by default."}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.reflection_prompt = text_or_none("SRPOConfig: reflection_prompt", self.reflection_prompt)
+        if self.brevity_coef < 0:
+            raise ValueError(f"SRPOConfig: brevity_coef={self.brevity_coef} is out of range, expected 0 or more.")
+        brevity(
+            torch.ones(1),
+            torch.ones(1),
+            target_ratio=self.target_ratio,
+            max_ratio=self.max_ratio,
+            target_tokens=self.target_tokens,
+            max_tokens=self.max_tokens,
+        )
+
+
+@dataclass
+class ReflectionSFTConfig(SFTConfig):
+    """`SFTConfig` for the cold start on reflections (section 3.1.2).
+
+    Attributes:
+        num_train_epochs: 1, "to avoid overfitting" (section 4.1); TRL's own default is 3.
+        max_length: `None`, as a cut row would lose its answer or, worse, part of a picture.
+        completion_only_loss: on: the loss is on all that the assistant says, and on nothing else.
+        freeze_vision_encoder: leave the vision encoder's weights as they are.
+    """
+
+    num_train_epochs: float = field(default=1.0, metadata={"help": "Epochs."})
+    max_length: int | None = field(default=None, metadata={"help": "Has to be None: rows are never cut."})
+    completion_only_loss: bool | None = field(default=True, metadata={"help": "Loss on the assistant's words only."})
+    freeze_vision_encoder: bool = field(default=False, metadata={"help": "Do not train the vision encoder."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_length is not None:
+            raise ValueError(
+                f"ReflectionSFTConfig: max_length={self.max_length} would cut pictures or answers off long rows. Leave "
+                "it None, and drop such rows from the data."
+            )
+        if not self.completion_only_loss:
+            raise ValueError(
+                "ReflectionSFTConfig: completion_only_loss=False would train on the questions too; leave it True."
+            )

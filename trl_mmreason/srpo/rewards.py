@@ -1,0 +1,244 @@
+"""SRPO's reward in parts (Eq. 4–8), each an ordinary reward function of TRL.
+
+rewards = ReflectionRewards(processor)
+GRPOTrainer(model, reward_funcs=rewards.functions, ...)    # or some of them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ..grading import Grader
+from ..grading.reward import grading_items, log_verdicts
+from .objective import ACCURACY, FORMAT, REFLECTION, brevity, effectiveness
+from .response import PROBLEMS, ReflectionResponse, parse_reflection_response
+
+RewardFunction = Callable[..., list[float | None]]
+
+
+class ReflectionScores(NamedTuple):
+    """What is known about one response.
+
+    Attributes:
+        response: its parts.
+        first_correct, second_correct: the verdicts; a missing answer is not right; `None`: the gold is unusable.
+        tokens: L, of the whole response as it was sampled, its end-of-turn token included.
+        first_tokens: L1, up to and including the first answer's closing tag; 0 without one.
+        reflection_tokens: of the reflection, tags included; 0 without one.
+    """
+
+    response: ReflectionResponse
+    first_correct: bool | None
+    second_correct: bool | None
+    tokens: int
+    first_tokens: int
+    reflection_tokens: int
+
+    @property
+    def reflected(self) -> bool:
+        """Whether a well-formed reflection is followed by a second answer, so that it can have had an effect."""
+        return self.response.has_reflection_format and self.response.second_answer is not None
+
+
+class ReflectionRewards:
+    """The parts of SRPO's reward, which share one reading and one grading of each batch.
+
+    They read the sampled token ids and not TRL's completions: a chat template may put thoughts into a field of their
+    own there. The data set needs a column `answer`; `choices` and `id` are used if there. A row whose gold answer
+    cannot be used gets `None` from every function.
+
+    Args:
+        processing_class: the policy's.
+        grader: decides whether an answer is right; `Grader()` by default.
+        brevity_coef: α of Eq. 6.
+        target_ratio, max_ratio, target_tokens, max_tokens: see `objective.brevity`.
+
+    Raises:
+        ValueError: the tokenizer does not give SRPO's tags back.
+    """
+
+    def __init__(
+        self,
+        processing_class: Any,
+        grader: Any = None,
+        *,
+        brevity_coef: float = 0.1,
+        **lengths: float | None,
+    ) -> None:
+        check_tags_survive(processing_class)
+        self.processing_class = processing_class
+        self.grader = grader or Grader()
+        self.brevity_coef = brevity_coef
+        self.lengths: dict[str, Any] = lengths
+        self._seen: Sequence[Sequence[int]] | None = None
+        self._scores: list[ReflectionScores] = []
+
+    @property
+    def task_functions(self) -> list[RewardFunction]:
+        """R_task (Eq. 5): without the reflection's rewards."""
+        return [self.format_reward, self.accuracy_reward]
+
+    @property
+    def functions(self) -> list[RewardFunction]:
+        """R_task + R_reflection (Eq. 4); their sum is the reward."""
+        return [*self.task_functions, self.reflection_reward, self.effectiveness_reward, self.brevity_reward]
+
+    def format_reward(self, **batch: Any) -> list[float | None]:
+        """R_format: 0.5 for `<think>…</think> <answer>…</answer>` at the beginning."""
+        return self._paid(batch, lambda score: FORMAT * score.response.has_solution_format)
+
+    def accuracy_reward(self, **batch: Any) -> list[float | None]:
+        """R_accuracy: 0.5 when the first answer is right."""
+        return self._paid(batch, lambda score: ACCURACY * bool(score.first_correct))
+
+    def reflection_reward(self, **batch: Any) -> list[float | None]:
+        """I_ref: 0.25 for exactly one `<reflection>…</reflection>` behind the first answer."""
+        return self._paid(batch, lambda score: REFLECTION * score.response.has_reflection_format)
+
+    def effectiveness_reward(self, **batch: Any) -> list[float | None]:
+        """I_eff: what the reflection made of the first answer."""
+        return self._paid(batch, effect)
+
+    def brevity_reward(self, **batch: Any) -> list[float | None]:
+        """α · f_len: how close the response is to its target length."""
+
+        def pay(score: ReflectionScores) -> float:
+            tokens, first = torch.tensor(score.tokens), torch.tensor(score.first_tokens)
+            return self.brevity_coef * float(brevity(tokens, first, **self.lengths))
+
+        return self._paid(batch, pay)
+
+    def _paid(self, batch: dict[str, Any], pay: Callable[[ReflectionScores], float]) -> list[float | None]:
+        return [None if score.first_correct is None else pay(score) for score in self.scores(**batch)]
+
+    def scores(
+        self,
+        completion_ids: Sequence[Sequence[int]],
+        answer: Sequence[Any],
+        prompts: Sequence[Any] | None = None,
+        choices: Sequence[Any] | None = None,
+        id: Sequence[Any] | None = None,
+        log_metric: Callable[[str, float], None] | None = None,
+        log_extra: Callable[[str, list], None] | None = None,
+        **kwargs: Any,
+    ) -> list[ReflectionScores]:
+        """Read and grade a batch, once however many functions ask, and log what was found."""
+        if completion_ids is not self._seen:
+            self._scores, verdicts = self._score(completion_ids, answer, prompts, choices, id)
+            self._seen = completion_ids  # kept, so that no later list can be taken for this one
+            if log_metric:
+                log_verdicts(verdicts, log_metric)
+                for score in self._scores:
+                    for name, value in measures(score).items():
+                        log_metric(name, value)
+            if log_extra:
+                log_extra("problem", [score.response.problem or "" for score in self._scores])
+        return self._scores
+
+    def _score(self, completion_ids: Sequence[Sequence[int]], *columns: Any) -> tuple[list[ReflectionScores], list]:
+        texts = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
+        responses = [parse_reflection_response(text) for text in texts]
+        answers = [
+            [response.first_answer for response in responses],
+            [response.second_answer for response in responses],
+        ]
+        items = [item for turn in answers for item in grading_items([tagged(text) for text in turn], *columns)]
+        verdicts = self.grader.grade_batch(items)
+        correct = [verdict.correct for verdict in verdicts]
+        first, second = correct[: len(texts)], correct[len(texts) :]
+        scores = [
+            read_scores(self.processing_class, ids, text, response, i, j)
+            for ids, text, response, i, j in zip(completion_ids, texts, responses, first, second, strict=True)
+        ]
+        return scores, verdicts
+
+
+def tagged(answer: str | None) -> str:
+    """An answer as the grader is to read it: what stands in the tags is the answer, whatever else it looks like."""
+    return "" if answer is None else f"<answer>{answer}</answer>"
+
+
+def read_scores(
+    processing_class: Any,
+    ids: Sequence[int],
+    text: str,
+    response: ReflectionResponse,
+    first_correct: bool | None,
+    second_correct: bool | None,
+) -> ReflectionScores:
+    """Put verdicts and lengths together; `text` is what `ids` decode to, and `response` what it was read as."""
+    first, reflection = response.first_end, response.reflection_span
+    edges = [0, 0] if reflection is None else [tokens_until(processing_class, ids, text, edge) for edge in reflection]
+    return ReflectionScores(
+        response,
+        first_correct,
+        second_correct,
+        tokens=len(ids),
+        first_tokens=0 if first is None else tokens_until(processing_class, ids, text, first),
+        reflection_tokens=edges[1] - edges[0],
+    )
+
+
+def effect(score: ReflectionScores) -> float:
+    """I_eff of one response (Eq. 8)."""
+    first, second, reflected = (
+        torch.tensor(bool(flag)) for flag in (score.first_correct, score.second_correct, score.reflected)
+    )
+    return float(effectiveness(first, second, reflected))
+
+
+def measures(score: ReflectionScores) -> dict[str, float]:
+    """What is logged of one response, as means over the batch; a response adds nothing to what it has none of."""
+    kind = (score.response.problem or "").split(" ")[0]
+    found: dict[str, float] = {
+        "response/complete": not kind,
+        **{f"response/{problem}": problem == kind for problem in PROBLEMS},
+        "length_response": score.tokens,
+    }
+    if score.first_tokens:
+        found["length_first"] = score.first_tokens
+    if score.reflection_tokens:
+        found["length_reflection"] = score.reflection_tokens
+    first, second = score.first_correct, score.second_correct
+    if first is not None and second is not None:
+        found |= {
+            "acc_t1": first,
+            "acc_t2": second,
+            "kept_share": first and second,
+            "correction_share": not first and second,
+            "failed_share": not first and not second,
+            "misjudgment_share": first and not second,
+        }
+    return {name: float(value) for name, value in found.items()}
+
+
+def tokens_until(processing_class: Any, ids: Sequence[int], text: str, position: int) -> int:
+    """How many of the sampled ids it takes to write `text[:position]`, by bisection.
+
+    Args:
+        ids: the sampled ids, which decode to `text` without special tokens.
+        position: in characters.
+    """
+    low, high = 0, len(ids)
+    while low < high:
+        middle = (low + high) // 2
+        if processing_class.decode(ids[:middle], skip_special_tokens=True).startswith(text[:position]):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def check_tags_survive(processing_class: Any) -> None:
+    """Refuse a tokenizer that loses SRPO's tags."""
+    tokenizer = getattr(processing_class, "tokenizer", processing_class)
+    tags = "<think></think><answer></answer><reflection></reflection>"
+    given_back = tokenizer.decode(tokenizer(tags, add_special_tokens=False)["input_ids"], skip_special_tokens=True)
+    if given_back.replace(" ", "") != tags:
+        raise ValueError(
+            f"SRPO: the tokenizer reads {tags!r} as {given_back!r}, so no response could be understood. Some of these "
+            "tags are special tokens of it; add them as ordinary tokens (special=False) instead."
+        )

@@ -1,0 +1,99 @@
+"""The cold start of SRPO (section 3.1.2): supervised training on a solution, a reflection on it, and a better one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trl import SFTTrainer
+
+from ..checkpoint import FaithfulCheckpoints
+from ..construction import check_rows, freeze_vision_encoder, load_processor, pictures_of
+from .config import ReflectionSFTConfig
+from .response import parse_reflection_response
+from .trainer import PAPER
+
+
+class ReflectionSFTTrainer(FaithfulCheckpoints, SFTTrainer):
+    """Trains a policy on completions in SRPO's format; the loss is on all tokens of the completion.
+
+    The second solution may do without its `<think>`, as in the paper's template.
+
+    Args:
+        model: path or id of a checkpoint, or a model.
+        args: a `ReflectionSFTConfig`.
+        train_dataset, eval_dataset: rows with `prompt` (messages), `images` and `completion` (the structured text, or
+            one message that holds it); `mmreason reflect` makes them.
+        **kwargs: whatever `trl.SFTTrainer` takes, by keyword.
+
+    Raises:
+        ValueError: a completion is not in SRPO's format; names the row and what is wrong with it.
+    """
+
+    _tag_names = ["trl", "trl-mmreason", "srpo", "sft"]
+    _name = "SRPO cold start"
+    _paper = PAPER
+
+    args: ReflectionSFTConfig
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        args: ReflectionSFTConfig | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if args is None:
+            args = ReflectionSFTConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-reflection")
+        if not isinstance(args, ReflectionSFTConfig):
+            raise TypeError(f"ReflectionSFTTrainer: args is a {type(args).__name__}, expected a ReflectionSFTConfig.")
+        check_rows("ReflectionSFTTrainer", train_dataset, {"prompt", "completion"})
+        super().__init__(
+            model,
+            args=args,
+            train_dataset=_as_messages(train_dataset),
+            eval_dataset={name: _as_messages(rows) for name, rows in eval_dataset.items()}
+            if isinstance(eval_dataset, dict)
+            else eval_dataset and _as_messages(eval_dataset),
+            processing_class=processing_class or load_processor(model, args),
+            **kwargs,
+        )
+        self.data_collator = _with_pictures(self.data_collator)
+        if args.freeze_vision_encoder:
+            freeze_vision_encoder(self.accelerator.unwrap_model(self.model))
+
+
+def _as_messages(rows: Any) -> Any:
+    """The rows with each completion checked, and as one message of the assistant."""
+
+    def convert(completion: Any, row: int) -> dict[str, Any]:
+        text = completion if isinstance(completion, str) else completion[-1]["content"]
+        response = parse_reflection_response(text)
+        problem = None if response.problem == _WITHOUT_SECOND_THOUGHT and response.second_answer else response.problem
+        if problem:
+            raise ValueError(
+                f"ReflectionSFTTrainer: the completion of row {row} is not in SRPO's format: {problem}. Expected "
+                "<think>…</think> <answer>…</answer> <reflection>…</reflection> <think>…</think> <answer>…</answer>, "
+                f"the second <think> as you like; got {text[:200]!r}."
+            )
+        return {"completion": [{"role": "assistant", "content": text}]}
+
+    return rows.map(convert, input_columns=["completion"], with_indices=True)
+
+
+_WITHOUT_SECOND_THOUGHT = "missing <think> of the second solution"
+
+
+def _with_pictures(collate: Callable[[list[dict[str, Any]]], Any]) -> Callable[[list[dict[str, Any]]], Any]:
+    """TRL's collator for rows of which some have no picture."""
+
+    def collate_rows(rows: list[dict[str, Any]]) -> Any:
+        if rows[0].keys() & {"image", "images"}:
+            texts = ({name: value for name, value in row.items() if name != "image"} for row in rows)
+            rows = [{**text, "images": pictures_of(row)} for text, row in zip(texts, rows, strict=True)]
+        return collate(rows)
+
+    return collate_rows

@@ -1,0 +1,94 @@
+"""SRPO on top of GRPO: the reward is the difference."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..construction import check_rows, freeze_vision_encoder, load_processor
+from ..grading import Grader
+from ..grpo import GroupGRPOTrainer, GroupOutcome
+from .config import SRPOConfig
+from .rewards import ReflectionRewards
+
+PAPER = {
+    "title": "SRPO: Enhancing Multimodal LLM Reasoning via Reflection-Aware Reinforcement Learning",
+    "id": "2506.01713",
+    "citation": textwrap.dedent("""\
+        @article{wan2025srpo,
+            title        = {{SRPO: Enhancing Multimodal LLM Reasoning via Reflection-Aware Reinforcement Learning}},
+            author       = {Zhongwei Wan and Zhihao Dou and Che Liu and Yu Zhang and Dongfei Cui and Qinjian Zhao and Hui Shen and Jing Xiong and Yi Xin and Yifan Jiang and Yangfan He and Mi Zhang and Shen Yan},
+            year         = 2025,
+            eprint       = {arXiv:2506.01713},
+        }"""),  # noqa: E501
+}
+
+
+class SRPOTrainer(GroupGRPOTrainer):
+    """Trains a policy to solve, to reflect on its solution and to solve again, in one generation, as SRPO does.
+
+    Args:
+        model: path or id of a checkpoint, or a model; a cold start by `ReflectionSFTTrainer` comes first.
+        args: an `SRPOConfig`.
+        train_dataset, eval_dataset: rows with `prompt`, `images` and `answer`, optionally `choices` (letter → text).
+        grader: decides whether an answer is right; `Grader()` by default.
+        reward_funcs: further reward functions, which are added to SRPO's; `args.reward_weights` then weighs SRPO's five
+            first, in the order of `ReflectionRewards.functions` (two without `args.reflection_reward`).
+        **kwargs: whatever `trl.GRPOTrainer` takes, by keyword.
+    """
+
+    _tag_names = ["trl", "trl-mmreason", "srpo"]
+    _name = "SRPO"
+    _paper = PAPER
+
+    args: SRPOConfig
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        args: SRPOConfig | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        grader: Grader | None = None,
+        reward_funcs: Any = None,
+        processing_class: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if args is None:
+            args = SRPOConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-SRPO")
+        if not isinstance(args, SRPOConfig):
+            raise TypeError(f"SRPOTrainer: args is a {type(args).__name__}, expected an SRPOConfig.")
+        check_rows("SRPOTrainer", train_dataset, {"prompt", "answer"})
+        processing_class = processing_class or load_processor(model, args)
+        self.rewards = ReflectionRewards(
+            processing_class,
+            grader,
+            brevity_coef=args.brevity_coef,
+            target_ratio=args.target_ratio,
+            max_ratio=args.max_ratio,
+            target_tokens=args.target_tokens,
+            max_tokens=args.max_tokens,
+        )
+        own = self.rewards.functions if args.reflection_reward else self.rewards.task_functions
+        extra = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs] if reward_funcs else []
+        super().__init__(
+            model,
+            reward_funcs=[*own, *extra],
+            args=args,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            system_prompt=args.reflection_prompt,
+            **kwargs,
+        )
+        if args.freeze_vision_encoder:
+            freeze_vision_encoder(self.accelerator.unwrap_model(self.model))
+
+    def score_groups(self, rewards: Tensor) -> GroupOutcome:
+        """Keep out what could not be graded, whatever else would have been paid for it."""
+        keep = ~rewards[:, 0].isnan()
+        return GroupOutcome(rewards.masked_fill(~keep.unsqueeze(1), torch.nan), keep)
