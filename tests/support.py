@@ -4,7 +4,14 @@ from pathlib import Path
 
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from trl_mmreason import AdaPOConfig, AdaPOTrainer, SRPOConfig, SRPOTrainer
+from trl_mmreason import (
+    AdaPOConfig,
+    AdaPOTrainer,
+    ReflectionSFTConfig,
+    ReflectionSFTTrainer,
+    SRPOConfig,
+    SRPOTrainer,
+)
 from trl_mmreason.grading import Verdict
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
@@ -92,6 +99,19 @@ def srpo_trainer(model, folder, rows, *, trainer_kwargs=None, **settings) -> SRP
         model,
         args=SRPOConfig(str(folder), **{**SMALL_RUN, "max_steps": 1, "reflection_prompt": None, **settings}),
         train_dataset=Dataset.from_list(rows),
+        **(trainer_kwargs or {}),
+    )
+
+
+def sft_trainer(model, folder, rows, *, trainer_kwargs=None, **settings) -> ReflectionSFTTrainer:
+    """As `adapo_trainer`, on completions; `rows` may be a Dataset."""
+    from datasets import Dataset
+
+    run = {name: value for name, value in SMALL_RUN.items() if name not in ("num_generations", "max_completion_length")}
+    return ReflectionSFTTrainer(
+        model,
+        args=ReflectionSFTConfig(str(folder), **{**run, **settings}),
+        train_dataset=rows if isinstance(rows, Dataset) else Dataset.from_list(rows),
         **(trainer_kwargs or {}),
     )
 

@@ -52,6 +52,31 @@ def test_two_processes_equal_one(checkpoints, tmp_path, loss_type):
         assert pair[0]["logged"][name] == pytest.approx(alone["logged"][name], abs=1e-6), name
 
 
+def run_srpo(model, folder, processes):
+    folder.mkdir()
+    launch("two_process_srpo.py", processes, model, folder, 12 // processes)
+    return [torch.load(folder / f"process_{rank}.pt") for rank in range(processes)]
+
+
+def test_srpo_in_two_processes_equals_one_in_both_stages(checkpoints, tmp_path):
+    model = checkpoints("qwen2_5_vl")
+    (alone,) = run_srpo(model, tmp_path / "one", 1)
+    pair = run_srpo(model, tmp_path / "two", 2)
+    assert [part["world_size"] for part in [alone, *pair]] == [1, 2, 2]
+    together = torch.cat([part["advantages"] for part in pair])
+    torch.testing.assert_close(together, alone["advantages"])
+    assert len(set(alone["advantages"].tolist())) > 4
+    for part in pair:
+        for stage in ("sft", "rl"):
+            for name, weight in alone[stage].items():
+                torch.testing.assert_close(part[stage][name], weight, atol=1e-5, rtol=0)
+    logged = pair[0]["logged"]
+    assert logged.keys() == alone["logged"].keys()
+    for name, value in alone["logged"].items():
+        assert logged[name] == pytest.approx(value, abs=1e-6), name
+    assert {"acc_t1", "length_reflection", "response/cut", "rewards/brevity_reward/mean"} <= logged.keys()
+
+
 def test_two_processes_resume_amid_their_rollouts(checkpoints, tmp_path):
     launch("two_process_resume.py", 2, checkpoints("internvl"), tmp_path)
     assert sorted(file.name for file in (tmp_path / "checkpoint-2").glob("rollouts_*")) == [

@@ -35,6 +35,7 @@ class ReflectionSFTTrainer(FaithfulCheckpoints, SFTTrainer):
     _paper = PAPER
 
     args: ReflectionSFTConfig
+    data_collator: Any
 
     def __init__(
         self,

@@ -1,0 +1,151 @@
+"""ReflectionSFTTrainer: what carries loss, what is refused, every family, resumed or not, one process or two."""
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from support import drawn_rows, load, sft_trainer
+
+from trl_mmreason import ReflectionSFTTrainer
+
+FULL = (
+    "<think>3+4=8</think>\n<answer>8</answer>\n<reflection>Not so.</reflection>\n"
+    "<think>3+4=7</think>\n<answer>7</answer>"
+)
+WITHOUT_SECOND_THOUGHT = FULL.replace("<think>3+4=7</think>\n", "")
+
+
+def reflections(n=8, completion=FULL):
+    """Rows with a picture, two pictures or none, as `mmreason reflect` writes them."""
+    return [
+        {"prompt": row["prompt"], "images": row["images"], "completion": completion, "rating": 5.0}
+        for row in drawn_rows(n)
+    ]
+
+
+@pytest.mark.parametrize("completion", [FULL, WITHOUT_SECOND_THOUGHT], ids=["full", "without second thought"])
+def test_the_loss_is_on_every_token_of_the_assistant_and_on_no_other(family, checkpoints, tmp_path, completion):
+    trainer = sft_trainer(checkpoints(family), tmp_path, reflections(completion=completion))
+    batch = next(iter(trainer.get_train_dataloader()))
+    end = trainer.processing_class.tokenizer.eos_token_id
+    for labels in batch["labels"]:
+        learnt = labels[labels != -100].tolist()
+        said, behind = learnt[: learnt.index(end)], learnt[learnt.index(end) + 1 :]
+        # some templates put white space before or behind what the assistant says
+        assert trainer.processing_class.decode(said).strip() == completion
+        assert not trainer.processing_class.decode(behind).strip()
+
+
+def test_a_step_with_every_family(family, checkpoints, tmp_path):
+    trainer = sft_trainer(checkpoints(family), tmp_path, reflections(), per_device_train_batch_size=2, max_steps=4)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0]
+
+
+def test_rows_without_pictures_may_have_none_or_no_column(checkpoints, tmp_path):
+    rows = reflections(8)
+    for row in rows:
+        row["images"] = row["images"] or None
+    sft_trainer(checkpoints("qwen2_5_vl"), tmp_path / "a", rows, per_device_train_batch_size=2).train()
+    for row in rows:
+        del row["images"]
+    sft_trainer(checkpoints("qwen2_5_vl"), tmp_path / "b", rows, per_device_train_batch_size=2).train()
+
+
+def test_a_completion_may_be_a_message(checkpoints, tmp_path):
+    rows = reflections(8, completion=[{"role": "assistant", "content": FULL}])
+    trainer = sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
+    assert trainer.train_dataset[0]["completion"] == [{"role": "assistant", "content": FULL}]
+
+
+@pytest.mark.parametrize(
+    ("completion", "problem"),
+    [
+        ("<think>a</think> <answer>7</answer>", "row 2 .* missing <reflection>"),
+        (FULL.replace("Not so.", " "), "row 2 .* empty <reflection>"),
+        (FULL[:-4], "row 2 .* cut in the middle of a tag"),
+        (FULL.replace("<answer>7</answer>", ""), "row 2 .* missing <answer> of the second solution"),
+        (WITHOUT_SECOND_THOUGHT.replace("<answer>7</answer>", ""), "row 2 .* missing <think> of the second solution"),
+    ],
+)
+def test_a_completion_out_of_format_is_refused_by_row(checkpoints, tmp_path, completion, problem):
+    rows = reflections(4)
+    rows[2]["completion"] = completion
+    with pytest.raises(ValueError, match=problem):
+        sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
+
+
+def test_the_eval_set_is_checked_and_used(checkpoints, tmp_path):
+    good, bad = Dataset.from_list(reflections(4)), Dataset.from_list(reflections(4, completion="7"))
+    trainer = sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, good, trainer_kwargs={"eval_dataset": {"held": good}})
+    assert trainer.evaluate()["eval_held_loss"] > 0
+    with pytest.raises(ValueError, match="row 0"):
+        sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, good, trainer_kwargs={"eval_dataset": bad})
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+def test_resumed_equals_uninterrupted(family, checkpoints, tmp_path, lora):
+    lora_config = LoraConfig(r=2, target_modules="all-linear", exclude_modules=["lm_head"])
+    settings = {
+        "per_device_train_batch_size": 2,
+        "max_steps": 4,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "trainer_kwargs": {"peft_config": lora_config if lora else None},
+    }
+    whole = sft_trainer(checkpoints(family), tmp_path, reflections(), **settings)
+    whole.train()
+    resumed = sft_trainer(checkpoints(family), tmp_path, reflections(), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    expected = dict(whole.model.named_parameters())
+    for name, weight in resumed.model.named_parameters():
+        torch.testing.assert_close(weight, expected[name], atol=1e-6, rtol=0)
+    start = dict(sft_trainer(checkpoints(family), tmp_path / "new", reflections(), **settings).model.named_parameters())
+    assert any(not torch.equal(start[name], weight) for name, weight in expected.items())
+
+
+def test_the_vision_encoder_can_be_frozen(family, checkpoints, tmp_path):
+    trainer = sft_trainer(checkpoints(family), tmp_path, reflections(), freeze_vision_encoder=True)
+    before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+    trainer.train()
+    changed = {name for name, weight in trainer.model.named_parameters() if not torch.equal(before[name], weight)}
+    assert changed
+    assert not [name for name in changed if "visual." in name or "vision_tower." in name]
+
+
+def test_gradient_accumulation_does_not_change_the_update(checkpoints, tmp_path):
+    weights = []
+    for size in (8, 4, 2):
+        trainer = sft_trainer(
+            checkpoints("qwen2_5_vl"),
+            tmp_path / str(size),
+            reflections(8),
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=8 // size,
+            max_steps=1,
+            optim="sgd",
+            learning_rate=0.1,
+        )
+        trainer.train()
+        weights.append(trainer.model.state_dict())
+    for other in weights[1:]:
+        for name, weight in weights[0].items():
+            torch.testing.assert_close(other[name], weight, atol=1e-5, rtol=0)
+
+
+def test_what_is_saved_loads_again(checkpoints, tmp_path):
+    trainer = sft_trainer(checkpoints("internvl"), tmp_path, reflections())
+    trainer.train()
+    trainer.save_model()
+    model, processor = load(str(tmp_path))
+    expected = trainer.model.state_dict()
+    assert all(torch.equal(weight, expected[name]) for name, weight in model.state_dict().items())
+    assert processor.tokenizer.eos_token_id == trainer.processing_class.tokenizer.eos_token_id
+
+
+def test_wrong_arguments(checkpoints, tmp_path):
+    with pytest.raises(ValueError, match=r"expected `prompt` and `completion` among them"):
+        sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, [{"prompt": [{"role": "user", "content": "a"}]}])
+    with pytest.raises(TypeError, match="expected a ReflectionSFTConfig"):
+        ReflectionSFTTrainer(checkpoints("qwen2_5_vl"), args=3, train_dataset=Dataset.from_list(reflections(2)))

@@ -1,0 +1,55 @@
+"""A step of SRPO's cold start and one of its RL on given completions: `python two_process_srpo.py MODEL FOLDER ROWS`.
+
+Run by test_distributed.py, alone or under torchrun, with ROWS a process. A completion follows from its place among all.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from support import drawn_rows, ids_of, sft_trainer, srpo_trainer
+
+torch.set_num_threads(1)
+model, folder, rows_a_process = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+rows = drawn_rows(24)
+
+# SFT on equally long rows: TRL averages over each process's tokens before it averages over processes.
+completion = "<think>a</think> <answer>7</answer> <reflection>b</reflection> <answer>7</answer>"
+demonstrations = [{"prompt": r["prompt"], "images": r["images"], "completion": completion} for r in rows[:1] * 12]
+sgd = {"optim": "sgd", "learning_rate": 1.0, "max_steps": 1}
+sft = sft_trainer(model, folder, demonstrations, per_device_train_batch_size=rows_a_process, **sgd)
+sft.train()
+
+trainer = srpo_trainer(model, folder, rows, per_device_train_batch_size=rows_a_process, **sgd)
+process = trainer.accelerator.process_index
+
+
+def completions(prompt_ids, *_, **__):
+    """Right or wrong, complete or not, long or short, by the completion's place among those of all processes."""
+    written = []
+    for place in range(process * len(prompt_ids), (process + 1) * len(prompt_ids)):
+        first, second = place % 3, place % 5
+        text = f"<think>{'so ' * place}</think> <answer>{first}</answer>"
+        if place % 4:
+            text += f" <reflection>{'hm ' * (place % 7 + 1)}</reflection> <answer>{second}</answer>"
+        ids = ids_of(trainer.processing_class, text if place % 6 else text[:-3])
+        written.append([*ids, trainer.processing_class.tokenizer.eos_token_id])
+    return written, None
+
+
+trainer._generate_single_turn = completions
+batches = []
+prepare = trainer._generate_and_score_completions
+trainer._generate_and_score_completions = lambda inputs: batches.append(prepare(inputs)) or batches[-1]
+trainer.train()
+timings = ("step_time", "epoch")
+torch.save(
+    {
+        "world_size": trainer.accelerator.num_processes,
+        "advantages": batches[0]["advantages"],
+        "logged": {k: v for k, v in trainer.state.log_history[0].items() if k not in timings},
+        "sft": {name: weight.detach() for name, weight in sft.model.named_parameters()},
+        "rl": {name: weight.detach() for name, weight in trainer.model.named_parameters()},
+    },
+    folder / f"process_{process}.pt",
+)
