@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 LAUNCHERS = sorted(ROOT.glob("configs/accelerate/*.yaml"))
 CONFIGS = sorted(path for path in ROOT.glob("configs/*/*.yaml") if path not in LAUNCHERS)
 PAPER_MODELS = [path for path in CONFIGS if path.stem != "miniature"]
+ADAPO = [path for path in CONFIGS if path.parent.name in ("adapo", "grpo")]
 ADAPO_7B, ADAPO_QLORA = (ROOT / f"configs/adapo/qwen2_5_vl_7b{ending}.yaml" for ending in ("", "_qlora"))
 
 TABLE_4 = {
@@ -84,7 +85,7 @@ def test_the_script_of_the_method_takes_every_key_and_value(path):
         assert parsed[key] == written_differently.get(key, value), key
 
 
-@each(CONFIGS)
+@each(ADAPO)
 def test_what_cites_table_4_is_in_table_4(path):
     given = yaml.safe_load(path.read_text())
     cited = [key for key, text in comments(path).items() if "Table 4" in text and not text.startswith("ours")]
@@ -98,7 +99,7 @@ def test_what_cites_table_4_is_in_table_4(path):
 def test_every_value_cites_its_place_or_says_ours(path):
     for key, text in comments(path).items():
         if key not in BOOKKEEPING:
-            assert re.match(r'"Implementation details"|"Datasets"|Table \d|A\.\d|ours', text), key
+            assert re.match(r'"Implementation details"|"Datasets"|Table \d|Section \d|[AB]\.\d|ours', text), key
 
 
 @each([path for path in CONFIGS if path.parent.name == "adapo"])
@@ -112,23 +113,61 @@ def test_the_constants_of_adapo_are_those_of_table_4_with_the_signs_of_the_equat
     )
 
 
-@pytest.mark.parametrize(
-    ("model", "questions"), [("qwen2_5_vl_3b", 64), ("qwen2_5_vl_7b", 64), ("qwen2_5_vl_7b_qlora", 8)]
-)
-def test_whole_groups_fit_the_processes_of_the_launcher(model, questions):
-    path = ROOT / f"configs/adapo/{model}.yaml"
+# model → trajectories (or rows) of an update, those that are sampled at once
+BATCHES = {
+    "adapo/qwen2_5_vl_3b": (64 * 8, 64 * 8),
+    "adapo/qwen2_5_vl_7b": (64 * 8, 64 * 8),
+    "adapo/qwen2_5_vl_7b_qlora": (8 * 8, 8 * 4),
+    "srpo/qwen2_5_vl_7b": (128, 128 * 8),
+    "srpo/qwen2_5_vl_32b": (128, 128 * 8),
+    "reflection_sft/qwen2_5_vl_7b": (128, None),
+    "reflection_sft/qwen2_5_vl_32b": (128, None),
+}
+
+
+@each(PAPER_MODELS)
+def test_whole_groups_fit_the_processes_of_the_launcher(path):
     _, args, _ = parse(path)
-    processes = launcher(path).num_processes
-    trajectories = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
-    assert trajectories == questions * args.num_generations
-    # A generation holds whole groups, and an update whole generations.
-    sampled_at_once = args.per_device_train_batch_size * args.steps_per_generation * processes
-    assert sampled_at_once % args.num_generations == 0
-    assert trajectories % sampled_at_once == 0
+    processes = processes_of(path)
+    update, sampled = BATCHES[name(path)]
+    assert args.per_device_train_batch_size * args.gradient_accumulation_steps * processes == update
+    if sampled:
+        assert args.per_device_train_batch_size * args.steps_per_generation * processes == sampled
+        assert sampled % args.num_generations == 0
+        assert max(update, sampled) % min(update, sampled) == 0
 
 
-def test_every_paper_model_has_its_batch_checked_above():
-    assert {name(path) for path in PAPER_MODELS} == {f"adapo/qwen2_5_vl_{m}" for m in ("3b", "7b", "7b_qlora")}
+def processes_of(path):
+    """As the command at the head of the file says, or else its launcher."""
+    said = re.search(r"--num_processes (\d+)", path.read_text())
+    return int(said[1]) if said else launcher(path).num_processes
+
+
+SRPO_RECIPE = {
+    "num_generations": 8,
+    "temperature": 1.0,
+    "learning_rate": 1e-6,
+    "num_train_epochs": 3,
+    "optim": "adamw_torch",
+    "freeze_vision_encoder": True,
+    "gradient_checkpointing": True,
+    "bf16": True,
+}
+
+
+@each([path for path in PAPER_MODELS if path.parent.name == "srpo"])
+def test_the_recipe_of_srpo(path):
+    _, args, _ = parse(path)
+    assert {key: getattr(args, key) for key in SRPO_RECIPE} == SRPO_RECIPE
+    assert (args.brevity_coef, args.target_ratio, args.max_ratio) == (0.1, 2.0, 2.5)
+    assert args.reflection_reward
+    assert "<reflection>...</reflection>" in args.reflection_prompt
+
+
+@each([path for path in PAPER_MODELS if path.parent.name == "reflection_sft"])
+def test_the_recipe_of_the_cold_start(path):
+    _, args, _ = parse(path)
+    assert args.num_train_epochs == 1
 
 
 def test_miniature_grpo_differs_from_adapo_in_length_only():
@@ -180,6 +219,7 @@ EXPECTED_LAUNCHERS = {
     "multi_gpu": ("MULTI_GPU", "bf16", 8, False),
     "zero2": ("DEEPSPEED", "bf16", 8, False),
     "zero3": ("DEEPSPEED", "bf16", 8, False),
+    "zero3_offload": ("DEEPSPEED", "bf16", 8, False),
     "fsdp2": ("FSDP", "bf16", 8, False),
 }
 
@@ -190,6 +230,9 @@ def test_accelerate_loads_every_launcher():
         stem: (each.distributed_type.value, each.mixed_precision, each.num_processes, each.use_cpu)
         for stem, each in loaded.items()
     } == EXPECTED_LAUNCHERS
-    assert [loaded[stem].deepspeed_config["zero_stage"] for stem in ("zero2", "zero3")] == [2, 3]
-    assert loaded["zero3"].deepspeed_config["zero3_save_16bit_model"] is True  # or the saved model would be empty
+    assert [loaded[stem].deepspeed_config["zero_stage"] for stem in ("zero2", "zero3", "zero3_offload")] == [2, 3, 3]
+    for stem, device in (("zero3", "none"), ("zero3_offload", "cpu")):
+        settings = loaded[stem].deepspeed_config
+        assert settings["zero3_save_16bit_model"] is True  # or the saved model would be empty
+        assert settings["offload_param_device"] == settings["offload_optimizer_device"] == device
     assert loaded["fsdp2"].fsdp_config["fsdp_version"] == 2

@@ -31,9 +31,13 @@ class Filtered(NamedTuple):
     dropped: dict[str, int]
 
     def __str__(self) -> str:
-        total = len(self.rows) + sum(self.dropped.values())
-        lines = [f"kept {len(self.rows)} of {total} questions"]
-        return "\n".join([*lines, *(f"dropped {count}: {reason}" for reason, count in self.dropped.items() if count)])
+        return tally(len(self.rows), self.dropped, "questions")
+
+
+def tally(kept: int, dropped: Mapping[str, int], what: str) -> str:
+    """How many were kept of how many, and a line for each reason why others were not."""
+    lines = [f"kept {kept} of {kept + sum(dropped.values())} {what}"]
+    return "\n".join([*lines, *(f"dropped {count}: {reason}" for reason, count in dropped.items() if count)])
 
 
 def difficulty_filter(

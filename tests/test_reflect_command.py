@@ -1,0 +1,147 @@
+"""`mmreason reflect` against servers on loopback: one process, again, two processes, and what it refuses."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import datasets
+import pytest
+from chat_stub import _Handler, chat_stub
+from PIL import Image
+
+from trl_mmreason.cli import main
+
+# The stub repeats what it is asked, so these questions bring their solutions along; the right answer is always 7.
+SOLUTIONS = ["<think>3 and 4</think><answer>7</answer>", "<think>3, 4?</think><answer>8</answer>", "I do not know."]
+
+
+class Parties(_Handler):
+    """As the stub; asked for a score or a reflection it answers in JSON, on a wrong solution only when asked again."""
+
+    def answer(self, body):
+        if body["model"] == "absent":
+            return self.reply(404, {"error": {"message": "never heard of it"}})
+        text, pictures = self.read(body["messages"])
+        if "-- Input --" not in text:
+            return super().answer(body)
+        with self.server.lock:
+            self.server.attempts[text] += 1
+            self.server.pictures += pictures
+            times = self.server.attempts[text]
+        content = {"score": 5} if '{"score": 5}' in text else {"reflection": "Look again."}
+        said = "hm" if "Predicted Answer (Based on CoT): 8" in text and times == 1 else json.dumps(content)
+        choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+        return self.reply(200, {"choices": [choice]})
+
+
+@contextmanager
+def parties():
+    with chat_stub() as server:
+        server.RequestHandlerClass = Parties
+        yield server
+
+
+@pytest.fixture
+def questions(tmp_path):
+    rows = []
+    for index, solution in enumerate(SOLUTIONS):
+        path = tmp_path / f"{index}.png"
+        Image.new("RGB", (4, 4), (0, index, 0)).save(path)
+        rows.append({"id": str(index), "question": solution, "image": str(path), "solution": "7"})
+    path = tmp_path / "questions.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def arguments(questions, output, url, *more):
+    servers = [word for party in ("--server", "--teacher-server", "--scorer-server") for word in (party, url)]
+    models = ["--model", "policy", "--teacher", "teacher", "--scorer", "scorer"]
+    return ["reflect", questions, str(output), *models, *servers, "--right-share", "0.5", *more]
+
+
+def test_reflect(questions, tmp_path, capsys):
+    output = tmp_path / "rows.parquet"
+    with parties() as server:
+        main(arguments(questions, output, server.url))
+        said = capsys.readouterr().out
+        asked = [(body["model"], body["messages"][0]["role"]) for body in server.bodies]
+        main(arguments(questions, output, server.url))
+        assert len(server.bodies) == len(asked)  # all is there already
+    assert said == f"kept 2 of 3 answers\ndropped 1: answer: no <think>, or an empty one\n{output}\n"
+    assert capsys.readouterr().out == said
+    # 3 solutions, 2 of which are rated; the teacher's first reply about one of them is malformed
+    assert sorted(asked) == [("policy", "system")] * 3 + [("scorer", "user")] * 2 + [("teacher", "system")] * 3
+    assert sorted(server.pictures) == [(0, 0, 0)] * 3 + [(0, 1, 0)] * 4 + [(0, 2, 0)]
+    rows = datasets.load_dataset("parquet", data_files=str(output), split="train", cache_dir=str(tmp_path / "cache"))
+    reflected = "\n<reflection>Look again.</reflection>\n<answer>7</answer>"
+    assert rows["completion"][:] == [
+        "<think>3 and 4</think>\n<answer>7</answer>" + reflected,
+        "<think>3, 4?</think>\n<answer>8</answer>" + reflected,
+    ]
+    assert rows["rating"][:] == [5.0, 5.0]
+    assert rows["first_correct"][:] == [True, False]
+    assert [row["images"][0].getpixel((0, 0)) for row in rows] == [(0, 0, 0), (0, 1, 0)]
+
+
+def test_two_processes_share_the_work(questions, tmp_path):
+    output = tmp_path / "rows.parquet"
+    launcher = [str(Path(sys.executable).with_name("accelerate")), "launch", "--multi_gpu", "--num_processes", "2"]
+    launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    with parties() as server:
+        command = arguments(questions, output, server.url)
+        done = subprocess.run(
+            [*launcher, "--main_process_port", "0", "-m", "trl_mmreason.cli", *command],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert len(server.bodies) == 8  # nothing was asked by both
+    assert done.stdout == f"kept 2 of 3 answers\ndropped 1: answer: no <think>, or an empty one\n{output}\n"
+
+
+def test_settings_that_cannot_be_meant_are_said_in_a_line(questions, tmp_path, capsys):
+    output = tmp_path / "rows.parquet"
+    with parties() as server:
+        command = arguments(questions, output, server.url)
+        main([*command, "--size", "1"])
+        with pytest.raises(SystemExit, match=r"mmreason reflect: .*other settings.*\n.*temperature: 1.0 → 0.5"):
+            main([*command, "--teacher-temperature", "0.5"])
+        with pytest.raises(SystemExit, match="mmreason reflect: Decoding: got .*temperature=-1.0"):
+            main([*command, "--teacher-temperature", "-1"])
+        with pytest.raises(SystemExit, match="mmreason reflect: ServerEngine: base_url has scheme ''"):
+            main([*command, "--teacher-server", "localhost/v1"])
+        with pytest.raises(SystemExit, match="mmreason reflect: HTTP 404 .* There is no model 'absent'"):
+            main([*command, "--model", "absent", "--store", str(tmp_path / "new.sqlite")])
+    with pytest.raises(SystemExit, match="OUTPUT is 'rows.json', expected a path ending in .parquet"):
+        main([*command[:2], "rows.json", *command[3:]])
+    alone = ["reflect", questions, str(output), "--model", "policy", "--teacher", "teacher"]
+    with pytest.raises(SystemExit, match="--scorer-server came without --scorer"):
+        main([*alone, "--scorer-server", "http://127.0.0.1:1/v1"])
+    with pytest.raises(SystemExit, match="--openai-only came without --teacher-server or --scorer-server"):
+        main([*alone, "--openai-only"])
+    with pytest.raises(SystemExit):
+        main([*alone, "--right-share", "30"])
+    assert "argument --right-share: expected a number from 0 to 1, got '30'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*alone, "--columns", "answer=solution"])
+    assert "argument --columns: expected a JSON object, got 'answer=solution'" in capsys.readouterr().err
+
+
+def test_prompts_can_be_taken_out_or_replaced(questions, tmp_path):
+    output = tmp_path / "rows.parquet"
+    with parties() as server:
+        more = ["--cot-prompt", "null", "--system-prompt", "Think twice.", "--openai-only", "--n", "2"]
+        main(arguments(questions, output, server.url, *more))
+        policy = [body for body in server.bodies if body["model"] == "policy"]
+        teacher = [body for body in server.bodies if body["model"] == "teacher"]
+    assert [message["role"] for body in policy for message in body["messages"]] == ["user"] * 6
+    assert all("top_k" in body for body in policy)
+    assert not any("top_k" in body for body in teacher)
+    rows = datasets.Dataset.from_parquet(str(output), cache_dir=str(tmp_path / "cache"))
+    assert len(rows) == 4
+    assert rows[0]["prompt"][0] == {"role": "system", "content": "Think twice."}

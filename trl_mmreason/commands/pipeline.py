@@ -1,0 +1,134 @@
+"""What the commands share that sample answers to a data set's questions and write the rows they choose."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+def add_arguments(command: argparse.ArgumentParser, *, output: str) -> None:
+    """Declare data, policy, sampling and store; `output` says what the command writes."""
+    command.add_argument("dataset", help="Hub id, local file or folder of questions")
+    command.add_argument("output", help=f"parquet file for {output}, pictures included")
+    command.add_argument("--model", required=True, help="path or Hub id of the policy; with --server its name there")
+    command.add_argument("--adapter", help="path or Hub id of a LoRA adapter to put on it")
+    command.add_argument("--server", help="URL of an OpenAI-compatible server, as in http://127.0.0.1:8000/v1")
+    command.add_argument("--store", help="file that keeps every answer; OUTPUT.sqlite by default")
+    command.add_argument("--split", default="train", help="of the data set")
+    command.add_argument(
+        "--columns", type=json_object, help='our column names to the source\'s, as JSON: {"answer": "solution"}'
+    )
+    command.add_argument("--image-root", help="folder of relative picture paths")
+    command.add_argument("--max-new-tokens", type=count, default=1024, help="bound of each answer")
+    command.add_argument("--temperature", type=float, default=1.0, help="of sampling")
+    command.add_argument("--top-p", type=float, default=1.0, help="of sampling")
+    command.add_argument("--tolerance", choices=("strict", "lenient"), default="strict", help="of the grader")
+    command.add_argument("--batch-size", type=count, default=32, help="answers in one batch")
+    command.add_argument("--seed", type=int, default=0, help="other seeds draw other answers")
+
+
+def run(
+    name: str,
+    arguments: argparse.Namespace,
+    pipeline: Callable[..., Any],
+    *,
+    system_prompt: str | None = None,
+) -> None:
+    """Load the rows, run the pipeline, write its rows and print what it says.
+
+    Args:
+        name: of the command, for error messages.
+        pipeline: called with the rows, the store and the settings; returns something with `rows`.
+        system_prompt: put before every question.
+    """
+    from ..data import load_rows
+    from ..grading import Grader
+    from ..rows import DataError
+    from ..sampling import Decoding
+    from ..sampling.server_engine import ServerError
+    from ..sampling.store import SettingsChanged, Store, StoreError
+
+    if not arguments.output.endswith(".parquet"):
+        raise SystemExit(f"mmreason {name}: OUTPUT is {arguments.output!r}, expected a path ending in .parquet")
+    with in_a_line(name, ValueError):
+        settings = {
+            "n": arguments.n,
+            "decoding": Decoding(arguments.max_new_tokens, arguments.temperature, arguments.top_p),
+            "grader": Grader(tolerance=arguments.tolerance),
+            "seed": arguments.seed,
+            "batch_size": arguments.batch_size,
+        }
+    with in_a_line(name, DataError, SettingsChanged, StoreError, ServerError):
+        loaded = load_rows(
+            arguments.dataset,
+            split=arguments.split,
+            columns=arguments.columns,
+            image_root=arguments.image_root,
+            system_prompt=system_prompt,
+        )
+        with Store(arguments.store or f"{arguments.output}.sqlite") as store:
+            made = pipeline(loaded.dataset, store, settings)
+    if int(os.environ.get("RANK", "0")) == 0:
+        made.rows.to_parquet(arguments.output)
+        print(f"{made}\n{arguments.output}")  # noqa: T201 - what the command is asked for
+
+
+def load_engine(
+    name: str,
+    model: str,
+    server: str | None,
+    *,
+    batch_size: int,
+    adapter: str | None = None,
+    openai_only: bool = False,
+) -> Any:
+    """A model behind a server, or one in this process."""
+    from ..sampling.server_engine import ServerEngine
+    from ..sampling.transformers_engine import TransformersEngine
+
+    with in_a_line(name, ValueError, OSError, ImportError):
+        if server:
+            return ServerEngine(model, server, openai_only=openai_only)
+        return TransformersEngine(model, adapter=adapter, batch_size=batch_size)
+
+
+@contextmanager
+def in_a_line(name: str, *expected: type[Exception]) -> Iterator[None]:
+    """End the command with the messages of these errors, which name the mend, and without a traceback."""
+    try:
+        yield
+    except expected as error:
+        raise SystemExit(f"mmreason {name}: {error}") from error
+
+
+def count(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, got {text!r}")
+    return int(text)
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
+    return value
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected a JSON object, got {text!r} ({error})") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"expected a JSON object, got {text!r}")
+    return value

@@ -1,0 +1,59 @@
+"""`mmreason prefilter`: the questions that have something to teach a policy."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from . import pipeline
+
+
+def add(commands: Any) -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "prefilter",
+        help="keep the questions that have something to teach a policy",
+        description="Let a policy answer each question several times and keep those that are neither too easy nor too "
+        "hard for it. A killed run goes on where it stopped. Several GPUs: accelerate launch -m trl_mmreason.cli "
+        "prefilter …",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    pipeline.add_arguments(command, output="the questions that are kept")
+    command.add_argument(
+        "--rule",
+        choices=("adapo", "share"),
+        default="adapo",
+        help="adapo: two turns each, drop a question if all are right twice or all wrong twice; share: one turn each, "
+        "keep it if the share of right answers lies between --low and --high",
+    )
+    command.add_argument("--low", type=pipeline.share, default=0.1, help="SRPO: 0.1, SOPHIA's GRPO: 0.4")
+    command.add_argument("--high", type=pipeline.share, default=0.9, help="SRPO: 0.9, SOPHIA's GRPO: 0.6")
+    command.add_argument("--n", type=pipeline.count, default=8, help="answers, or pairs of answers, a question")
+    command.add_argument("--system-prompt", help="put before every question")
+    command.set_defaults(run=_prefilter)
+
+
+def _prefilter(arguments: argparse.Namespace) -> None:
+    def prefilter(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
+        policy = pipeline.load_engine(
+            "prefilter",
+            arguments.model,
+            arguments.server,
+            adapter=arguments.adapter,
+            batch_size=arguments.batch_size,
+        )
+        return _rule(arguments)(rows, policy, store, **settings)
+
+    pipeline.run("prefilter", arguments, prefilter, system_prompt=arguments.system_prompt)
+
+
+def _rule(arguments: argparse.Namespace) -> Any:
+    from functools import partial
+
+    if arguments.rule == "adapo":
+        from ..adapo.prefilter import prefilter
+
+        return prefilter
+    from ..sampling.difficulty import difficulty_filter
+
+    return partial(difficulty_filter, low=arguments.low, high=arguments.high)

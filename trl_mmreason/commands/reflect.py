@@ -1,0 +1,82 @@
+"""`mmreason reflect`: the data of SRPO's cold start."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from . import pipeline
+
+
+def add(commands: Any) -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "reflect",
+        help="make SRPO's cold-start data: solutions of a policy, reflections of a teacher",
+        description="Let a policy solve each question, and a teacher who is told the answer reflect on a mix of right "
+        "and wrong solutions (SRPO, section 3.1). A killed run goes on where it stopped. Servers get the key in "
+        "OPENAI_API_KEY. Several GPUs: accelerate launch -m trl_mmreason.cli reflect …",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    pipeline.add_arguments(command, output="the rows to train on")
+    command.add_argument("--teacher", required=True, help="path or Hub id; with --teacher-server its name there")
+    command.add_argument("--teacher-server", help="URL of the teacher's OpenAI-compatible server")
+    command.add_argument("--scorer", help="model that rates the reasoning, so that the best rated is used")
+    command.add_argument("--scorer-server", help="URL of the scorer's OpenAI-compatible server")
+    command.add_argument("--scorer-text-only", action="store_true", help="do not show the scorer the pictures")
+    command.add_argument(
+        "--openai-only", action="store_true", help="send teacher and scorer nothing but OpenAI's own fields"
+    )
+    command.add_argument("--size", type=pipeline.count, help="rows to make; by default as many as the mix allows")
+    command.add_argument("--right-share", type=pipeline.share, default=0.3, help="share of right first solutions")
+    command.add_argument("--n", type=pipeline.count, default=1, help="first solutions a question")
+    command.add_argument("--second-thought", action="store_true", help="let the teacher write a second <think> too")
+    command.add_argument("--attempts", type=pipeline.count, default=3, help="at a reply of teacher or scorer")
+    command.add_argument("--teacher-max-new-tokens", type=pipeline.count, default=1024, help="bound of such a reply")
+    command.add_argument("--teacher-temperature", type=float, default=1.0, help="of teacher and scorer")
+    command.add_argument("--cot-prompt", help="system message to the policy, or null; by default the paper's")
+    command.add_argument("--system-prompt", help="system message of the rows, or null; by default the paper's")
+    command.set_defaults(run=_reflect)
+
+
+def _reflect(arguments: argparse.Namespace) -> None:
+    if arguments.scorer_server and not arguments.scorer:
+        raise SystemExit("mmreason reflect: --scorer-server came without --scorer; name the model there")
+    if arguments.openai_only and not (arguments.teacher_server or arguments.scorer_server):
+        raise SystemExit("mmreason reflect: --openai-only came without --teacher-server or --scorer-server")
+    with pipeline.in_a_line("reflect", ValueError):
+        given = _settings(arguments)
+
+    def reflect(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
+        from ..srpo.cold_start import make_reflections
+
+        def engine(model: str, server: str | None, **options: Any) -> Any:
+            return pipeline.load_engine("reflect", model, server, batch_size=arguments.batch_size, **options)
+
+        only = {"openai_only": arguments.openai_only}
+        return make_reflections(
+            rows,
+            engine(arguments.model, arguments.server, adapter=arguments.adapter),
+            engine(arguments.teacher, arguments.teacher_server, **only),
+            store,
+            scorer=engine(arguments.scorer, arguments.scorer_server, **only) if arguments.scorer else None,
+            **given,
+            **settings,
+        )
+
+    pipeline.run("reflect", arguments, reflect)
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    from ..sampling import Decoding
+
+    prompts = {"cot_prompt": arguments.cot_prompt, "system_prompt": arguments.system_prompt}
+    return {
+        "scorer_sees_images": not arguments.scorer_text_only,
+        "size": arguments.size,
+        "right_share": arguments.right_share,
+        "second_thought": arguments.second_thought,
+        "attempts": arguments.attempts,
+        "teacher_decoding": Decoding(arguments.teacher_max_new_tokens, arguments.teacher_temperature),
+        **{name: None if prompt == "null" else prompt for name, prompt in prompts.items() if prompt is not None},
+    }
