@@ -1,0 +1,1 @@
+"""Chain-of-Step: reasoning in steps, a reward for every step, and learning from both."""
