@@ -7,17 +7,21 @@ configuration file holds the fields of `DataArguments`, TRL's `GRPOConfig` and `
 on the command line.
 """
 
+from functools import partial
+
 from trl import GRPOConfig, ModelConfig, TrlParser
 
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
+from trl_mmreason.evaluation.two_turn import compare_two_turns, evaluate_two_turns
 from trl_mmreason.grading import accuracy_reward
 from trl_mmreason.grpo import GroupGRPOTrainer
+from trl_mmreason.miniature.cold_start import two_answers
 from trl_mmreason.scripts import DataArguments, load_data, policy_path, train_and_compare, trainer_settings
 
 
 def main(data_args: DataArguments, training_args: GRPOConfig, model_args: ModelConfig) -> None:
     train_rows, evaluation_rows = load_data(data_args, training_args.seed)
-    policy = policy_path(data_args, model_args, training_args, EVALUATION_PROMPT)
+    policy = policy_path(data_args, model_args, training_args, two_answers(EVALUATION_PROMPT))
     trainer = GroupGRPOTrainer(  # without overrides: TRL's GRPO, which resumes from the checkpoint's weights
         policy,
         reward_funcs=accuracy_reward,
@@ -25,7 +29,8 @@ def main(data_args: DataArguments, training_args: GRPOConfig, model_args: ModelC
         train_dataset=train_rows,
         **trainer_settings(model_args, training_args),
     )
-    train_and_compare(trainer, data_args, evaluation_rows, EVALUATION_PROMPT)
+    evaluate = partial(evaluate_two_turns, followup=EVALUATION_PROMPT)
+    train_and_compare(trainer, data_args, evaluation_rows, evaluate, compare_two_turns)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The examples as users start them: real, short runs of a random model, with everything that they leave behind."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -8,10 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets import Dataset
 from PIL import Image
 from safetensors.torch import load_file
+from trl import ModelConfig
 
-from trl_mmreason.evaluation.metrics import METRIC_LABELS
+from trl_mmreason import SRPOConfig
+from trl_mmreason.evaluation.metrics import METRICS, two_turn_metrics
 
 ROOT = Path(__file__).parents[1]
 # As `make quickstart` starts them.
@@ -23,6 +27,10 @@ TWO_PROCESSES = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_nod
 TWO_PROCESSES += ["--rdzv-endpoint=localhost:0"]
 
 WEIGHT_DECAY, LEARNING_RATE = 0.5, 0.01
+
+TWO_TURNS = list(two_turn_metrics([True], [True]))
+REFLECTIONS = ["acc_t1", "acc_t2", "kept_share", "correction_share", "failed_share", "misjudgment_share"]
+REFLECTIONS += ["effectiveness", "response_tokens", "reflection_tokens"]
 
 
 def run(launcher, method, model, folder, *options):
@@ -53,18 +61,22 @@ def run(launcher, method, model, folder, *options):
     return done
 
 
-def table_rows(stdout):
-    """The first cells of the printed table's lines, in their order."""
+def table_rows(stdout, metrics):
+    """The first cells of the printed table's lines, in their order; as many as there are metrics."""
     lines = stdout.splitlines()
     starts = [index for index, line in enumerate(lines) if line.startswith("percent [95 % interval]")]
-    return [line.split("  ")[0] for start in starts for line in lines[start + 1 : start + 1 + len(METRIC_LABELS)]]
+    return [line.split("  ")[0] for start in starts for line in lines[start + 1 : start + 1 + len(metrics)]]
 
 
-def assert_everything_is_there(done, folder, trainer_name):
-    assert table_rows(done.stdout) == list(METRIC_LABELS.values())  # once
+def labels(metrics):
+    return [METRICS[name].label for name in metrics]
+
+
+def assert_everything_is_there(done, folder, trainer_name, metrics=TWO_TURNS):
+    assert table_rows(done.stdout, metrics) == labels(metrics)  # once
     assert f"Report: {folder / 'report.html'}" in done.stdout
     results = json.loads((folder / "results.json").read_text())
-    assert results.keys() == METRIC_LABELS.keys()
+    assert list(results) == metrics
     assert results["acc_t2"]["before"]["value"] == 0.0  # a random model adds no digits
     assert f"{trainer_name} on 16 questions of" in (folder / "report.html").read_text()
     with Image.open(folder / "curves.png") as curves:
@@ -126,6 +138,70 @@ def test_grpo(checkpoints, tmp_path):
     assert weights(folder).keys() == weights(checkpoints("qwen2_5_vl")).keys()
 
 
+def test_srpo_without_a_cold_start_and_without_the_reflections_reward(checkpoints, tmp_path):
+    folder = tmp_path / "out"
+    ablations = ["--reflection_dataset", "null", "--reflection_reward", "false"]
+    done = run(PYTHON, "srpo", checkpoints("qwen2_5_vl"), folder, *ablations)
+    steps = assert_everything_is_there(done, folder, "SRPO", REFLECTIONS)
+    assert steps[0]["rewards/format_reward/mean"] == 0.0  # a random model writes no tags
+    assert "rewards/effectiveness_reward/mean" not in steps[0]
+    assert not (folder / "reflection_sft").exists()
+
+
+def test_srpo_from_nothing(tmp_path):
+    """The whole chain on a policy that has just learnt the format: answers, reflections, cold start, two steps."""
+    folder = tmp_path / "out"
+    early = {"cold_start_accuracy": 0.05, "reflection_problems": 100, "reflection_right_share": 0, "sft_epochs": 1}
+    options = [str(part) for key, value in early.items() for part in (f"--{key}", value)]
+    done = run(ACCELERATE, "srpo", "miniature/qwen2_5_vl/demo", folder, *options)
+    assert table_rows(done.stdout, REFLECTIONS) == labels(REFLECTIONS)
+    (base,) = (folder / "cold_start").glob("*/model.safetensors")
+    (reflected,) = (folder / "reflection_sft").glob("*/model.safetensors")
+    start, after_sft, final = (weights(path.parent) for path in (base, reflected, folder / "model.safetensors"))
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert not torch.equal(start[name], after_sft[name])
+    assert not torch.equal(after_sft[name], final[name])
+    assert str(reflected.parent) in (folder / "report.html").read_text()  # the policy that RL began with
+    assert not list(folder.glob("*/*.unfinished"))
+
+
+def test_srpo_does_not_repeat_a_cold_start(checkpoints, tmp_path):
+    example = load_example("srpo")
+    completion = "<think>1+1=2</think> <answer>2</answer> <reflection>Not so.</reflection> <answer>3</answer>"
+    rows = [{"prompt": [{"role": "user", "content": "1+1?"}], "completion": completion}] * 8
+    Dataset.from_list(rows).to_parquet(tmp_path / "reflections.parquet")
+    model = checkpoints("qwen2_5_vl")
+
+    def cold_start(**settings):
+        data = example.ReflectionArguments(
+            dataset_name="miniature/adding", reflection_dataset=str(tmp_path / "reflections.parquet"), **settings
+        )
+        args = SRPOConfig(str(tmp_path / "out"), use_cpu=True, bf16=False, report_to=[], disable_tqdm=True)
+        return Path(example.cold_start(model, data, args))
+
+    first = cold_start()
+    made = (first / "model.safetensors").stat().st_mtime_ns
+    assert cold_start() == first
+    assert (first / "model.safetensors").stat().st_mtime_ns == made
+    assert cold_start(sft_epochs=2) != first
+
+
+def test_srpo_refuses_a_cold_start_of_an_adapter(checkpoints, tmp_path):
+    data = load_example("srpo").ReflectionArguments(dataset_name="miniature/adding", reflection_dataset="miniature")
+    args = SRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
+    policy = ModelConfig(model_name_or_path=checkpoints("qwen2_5_vl"), use_peft=True)
+    with pytest.raises(ValueError, match="use_peft is for RL, but reflection_dataset='miniature'"):
+        load_example("srpo").main(data, args, policy)
+
+
+def load_example(method):
+    spec = importlib.util.spec_from_file_location(f"{method}_example", ROOT / f"examples/{method}.py")
+    example = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = example  # dataclasses look their module up
+    spec.loader.exec_module(example)
+    return example
+
+
 def test_local_rows_of_which_one_is_bad(checkpoints, tmp_path):
     (tmp_path / "pictures").mkdir()
     rows = []
@@ -148,7 +224,7 @@ def test_lora_saves_the_adapter_that_was_asked_for(checkpoints, tmp_path):
     folder = tmp_path / "out"
     lora = ["--use_peft", "--lora_r", "4", "--lora_target_modules", r".*language_model.*\.(q|v)_proj"]
     done = run(PYTHON, "adapo", checkpoints("qwen2_5_vl"), folder, *lora)
-    assert table_rows(done.stdout) == list(METRIC_LABELS.values())
+    assert table_rows(done.stdout, TWO_TURNS) == labels(TWO_TURNS)
     assert not (folder / "model.safetensors").exists()
     adapter = load_file(folder / "adapter_model.safetensors")
     assert set(adapter) == {

@@ -5,6 +5,7 @@ import pytest
 from support import adapo_config, drawn_rows
 from trl import ModelConfig, TrlParser
 
+from trl_mmreason.miniature.cold_start import TAGGED_ANSWERS, two_answers
 from trl_mmreason.scripts import DataArguments, _without_nan, last_checkpoint, load_split, policy_path
 
 
@@ -51,14 +52,14 @@ def test_what_cannot_be_meant_is_refused(tmp_path):
 def test_a_miniature_that_does_not_exist_is_refused(tmp_path, name):
     arguments = DataArguments(dataset_name="miniature/adding")
     with pytest.raises(ValueError, match="expected miniature/<family>/<size>"):
-        policy_path(arguments, ModelConfig(model_name_or_path=name), adapo_config(tmp_path), "Check.")
+        policy_path(arguments, ModelConfig(model_name_or_path=name), adapo_config(tmp_path), TAGGED_ANSWERS)
 
 
 def test_a_miniature_on_other_data_is_refused(tmp_path):
     arguments = DataArguments(dataset_name="data/train.jsonl")
     policy = ModelConfig(model_name_or_path="miniature/internvl/test")
     with pytest.raises(ValueError, match="dataset_name='data/train.jsonl'"):
-        policy_path(arguments, policy, adapo_config(tmp_path), "Check.")
+        policy_path(arguments, policy, adapo_config(tmp_path), TAGGED_ANSWERS)
 
 
 def test_a_cold_start_is_not_taken_for_another(tmp_path):
@@ -66,11 +67,12 @@ def test_a_cold_start_is_not_taken_for_another(tmp_path):
     settings = {"dataset_name": "miniature/adding", "cold_start_accuracy": 0.0}
     policy = ModelConfig(model_name_or_path="miniature/internvl/test")
     config = adapo_config(tmp_path)
-    first = policy_path(DataArguments(**settings), policy, config, "Check.")
+    first = policy_path(DataArguments(**settings), policy, config, two_answers("Check."))
     made = (Path(first) / "model.safetensors").stat().st_mtime_ns
-    assert policy_path(DataArguments(**settings), policy, config, "Check.") == first
+    assert policy_path(DataArguments(**settings), policy, config, two_answers("Check.")) == first
     assert (Path(first) / "model.safetensors").stat().st_mtime_ns == made
-    assert policy_path(DataArguments(**settings), policy, config, "Other words.") != first
+    assert policy_path(DataArguments(**settings), policy, config, two_answers("Other words.")) != first
+    assert policy_path(DataArguments(**settings), policy, config, TAGGED_ANSWERS) != first
     assert [folder.name for folder in Path(first).parent.glob("*.unfinished")] == []
 
 

@@ -27,17 +27,29 @@ def text_or_none(name: str, text: str | None) -> str | None:
     return text
 
 
-def check_rows(name: str, dataset: Any, columns: set[str]) -> None:
-    """Refuse a training set that lacks columns, before anything that takes minutes."""
-    if isinstance(dataset, tuple) and hasattr(dataset, "dataset"):
-        raise TypeError(f"{name}: train_dataset is what load_rows returned; pass its `.dataset`.")
-    found = getattr(dataset, "column_names", None)
-    if found is not None and not columns <= set(found):
-        wanted = " and ".join(f"`{column}`" for column in sorted(columns, reverse=True))
-        raise ValueError(
-            f"{name}: train_dataset has the columns {found}, expected {wanted} among them. "
-            "trl_mmreason.data.load_rows(..., columns={'answer': ...}) brings other names into this form."
-        )
+def check_rows(name: str, train_dataset: Any, eval_dataset: Any, columns: set[str]) -> None:
+    """Refuse a data set that lacks columns, before anything that takes minutes.
+
+    Args:
+        name: of the trainer.
+        train_dataset, eval_dataset: as the trainer was given them; the second may be a dict of several.
+        columns: what each has to have.
+    """
+    named = {"train_dataset": train_dataset}
+    if isinstance(eval_dataset, dict):
+        named |= {f"eval_dataset[{key!r}]": dataset for key, dataset in eval_dataset.items()}
+    else:
+        named["eval_dataset"] = eval_dataset
+    for role, dataset in named.items():
+        if isinstance(dataset, tuple) and hasattr(dataset, "dataset"):
+            raise TypeError(f"{name}: {role} is what load_rows returned; pass its `.dataset`.")
+        found = getattr(dataset, "column_names", None)
+        if found is not None and not columns <= set(found):
+            wanted = " and ".join(f"`{column}`" for column in sorted(columns, reverse=True))
+            raise ValueError(
+                f"{name}: {role} has the columns {found}, expected {wanted} among them. "
+                "trl_mmreason.data.load_rows(..., columns={'answer': ...}) brings other names into this form."
+            )
 
 
 def refuse_second_rollout(name: str, kwargs: dict[str, Any]) -> None:

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import shlex
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
+from transformers import TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
-from trl import GRPOConfig, GRPOTrainer, ModelConfig, get_peft_config, get_quantization_config
+from trl import (
+    GRPOConfig,
+    GRPOTrainer,
+    ModelConfig,
+    SFTConfig,
+    SFTTrainer,
+    get_peft_config,
+    get_quantization_config,
+)
 from trl.models import unwrap_model_for_generation
 
 from .data import load_rows
 from .evaluation.curves import plot_curves
-from .evaluation.metrics import compare, format_table, improves
-from .evaluation.report import TwoTurnTrajectory, write_report
-from .evaluation.two_turn import evaluate_two_turns
-from .miniature.cold_start import cold_start
+from .evaluation.metrics import Change, format_table, improves
+from .evaluation.report import write_report
+from .miniature.cold_start import Lessons, cold_start
 from .miniature.models import FAMILIES, SIZES, build_model
 from .miniature.tasks import make_dataset
 
@@ -100,8 +108,8 @@ def load_split(arguments: DataArguments, name: str, split: str, rows: int | None
     return loaded.dataset
 
 
-def policy_path(arguments: DataArguments, model_args: ModelConfig, training_args: GRPOConfig, followup: str) -> str:
-    """The checkpoint to start from; `miniature/<family>/<size>` is built and cold-started unless that was done."""
+def policy_path(arguments: DataArguments, model_args: ModelConfig, training_args: GRPOConfig, lessons: Lessons) -> str:
+    """The checkpoint to start from; `miniature/<family>/<size>` is built and taught `lessons` unless that was done."""
     name = model_args.model_name_or_path
     if name is None:
         raise ValueError("Name a policy: --model_name_or_path with a Hub id, a path or miniature/<family>/<size>.")
@@ -120,8 +128,7 @@ def policy_path(arguments: DataArguments, model_args: ModelConfig, training_args
         )
     category = arguments.dataset_name.removeprefix(MINIATURE)
     # The name holds all that decides the result, so that no other policy's cold start is taken for this one.
-    words = hashlib.sha256(followup.encode()).hexdigest()[:6]
-    details = f"{family}-{size}-{category}-{arguments.cold_start_accuracy}-seed{training_args.seed}-{words}"
+    details = f"{family}-{size}-{category}-{arguments.cold_start_accuracy}-seed{training_args.seed}-{lessons.name}"
     folder = Path(training_args.output_dir) / "cold_start" / details
     if not folder.exists():
         model, processor = build_model(family, size, seed=training_args.seed)
@@ -130,14 +137,14 @@ def policy_path(arguments: DataArguments, model_args: ModelConfig, training_args
             processor,
             [category],
             folder,
-            followup=followup,
+            lessons=lessons,
             target_accuracy=arguments.cold_start_accuracy,
             seed=training_args.seed,
         )
     return str(folder)
 
 
-def trainer_settings(model_args: ModelConfig, training_args: GRPOConfig) -> dict[str, Any]:
+def trainer_settings(model_args: ModelConfig, training_args: GRPOConfig | SFTConfig) -> dict[str, Any]:
     """Arguments of a trainer that follow from TRL's `ModelConfig`; fills in `training_args.model_init_kwargs`."""
     training_args.model_init_kwargs = {
         "revision": model_args.model_revision,
@@ -152,28 +159,48 @@ def trainer_settings(model_args: ModelConfig, training_args: GRPOConfig) -> dict
 
 
 def train_and_compare(
-    trainer: GRPOTrainer, data_args: DataArguments, evaluation: Dataset | None, followup: str
+    trainer: GRPOTrainer,
+    data_args: DataArguments,
+    rows: Dataset | None,
+    evaluate: Callable[..., list[Any]],
+    compare: Callable[[list[Any], list[Any]], dict[str, Change]],
 ) -> bool | None:
     """Train and save; with rows to compare on, answer them before and after, print the table, write the report.
+
+    Args:
+        trainer: a trainer that has not been started.
+        data_args: where the questions came from.
+        rows: questions to compare on; `None` leaves the comparison out.
+        evaluate: greedy answers of a policy as `TwoTurnTrajectory`s, such as `evaluate_two_turns`; called with policy,
+            processor and rows, and by name with stage, max_new_tokens, batch_size and chat_template_kwargs.
+        compare: what changed between the trajectories before and after; `acc_t2` has to be among the metrics.
 
     Returns:
         Whether acc@t2 rose by more than the intervals; `None` without rows to compare on, and on other processes.
     """
     args = trainer.args
     checkpoint = last_checkpoint(args)
-    before = [] if evaluation is None else _answer(trainer, evaluation, followup, "before")
-    trainer.train(resume_from_checkpoint=checkpoint)
-    trainer.save_model(args.output_dir)
-    trainer.create_model_card(model_name=Path(args.output_dir).name, dataset_name=data_args.dataset_name)
-    if args.push_to_hub:
-        trainer.push_to_hub(dataset_name=data_args.dataset_name)
-    after = [] if evaluation is None else _answer(trainer, evaluation, followup, "after")
+    before = [] if rows is None else _answer(trainer, rows, evaluate, "before")
+    train_and_save(trainer, data_args.dataset_name, checkpoint)
+    after = [] if rows is None else _answer(trainer, rows, evaluate, "after")
     if hasattr(trainer, "end"):  # from transformers 5.18 on: closes trackers and the process group
         trainer.end()
-    return _report(trainer, data_args, before, after) if after and trainer.accelerator.is_main_process else None
+    if not after or not trainer.accelerator.is_main_process:
+        return None
+    return _report(trainer, data_args, compare(before, after), [*before[:_SHOWN], *after[:_SHOWN]], len(after))
 
 
-def last_checkpoint(args: GRPOConfig) -> str | None:
+def train_and_save(trainer: GRPOTrainer | SFTTrainer, dataset_name: str, checkpoint: str | None) -> None:
+    """Train from `checkpoint` or from the start, save the model with its card, and push it if the arguments say so."""
+    args = trainer.args
+    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.save_model(args.output_dir)
+    trainer.create_model_card(model_name=Path(args.output_dir).name, dataset_name=dataset_name)
+    if args.push_to_hub:
+        trainer.push_to_hub(dataset_name=dataset_name)
+
+
+def last_checkpoint(args: TrainingArguments) -> str | None:
     """The checkpoint that `resume_from_checkpoint` means: a path, or the latest in `output_dir` for "true"."""
     wanted = args.resume_from_checkpoint
     if wanted in (None, False, "False", "false"):
@@ -189,14 +216,13 @@ def last_checkpoint(args: GRPOConfig) -> str | None:
     return found
 
 
-def _answer(trainer: GRPOTrainer, rows: Dataset, followup: str, stage: str) -> list[TwoTurnTrajectory]:
-    """Greedy answers of the trainer's present policy to every row, in both turns."""
+def _answer(trainer: GRPOTrainer, rows: Dataset, evaluate: Callable[..., list[Any]], stage: str) -> list[Any]:
+    """The trajectories of the trainer's present policy."""
     with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as policy:
-        return evaluate_two_turns(
+        return evaluate(
             policy,
             trainer.processing_class,
             rows,
-            followup,
             stage=stage,
             max_new_tokens=trainer.args.max_completion_length,
             batch_size=trainer.args.per_device_eval_batch_size,
@@ -230,20 +256,19 @@ def _settings(args: GRPOConfig, data_args: DataArguments) -> dict[str, Any]:
 def _report(
     trainer: GRPOTrainer,
     data_args: DataArguments,
-    before: list[TwoTurnTrajectory],
-    after: list[TwoTurnTrajectory],
+    comparison: Mapping[str, Change],
+    shown: list[Any],
+    questions: int,
 ) -> bool:
     folder = Path(trainer.args.output_dir)
-    flags = [([t.first_correct for t in stage], [t.second_correct for t in stage]) for stage in (before, after)]
-    comparison = compare(*flags)
     plot_curves(trainer.state.log_history, folder / "curves.png")
     write_report(
         folder / "report.html",
-        title=f"{trainer._name} on {len(after)} questions of {data_args.eval_dataset_name} ({data_args.eval_split})",
+        title=f"{trainer._name} on {questions} questions of {data_args.eval_dataset_name} ({data_args.eval_split})",
         command=shlex.join(sys.argv),
         settings={"policy": trainer.model.config._name_or_path, **_settings(trainer.args, data_args)},
         comparison=comparison,
-        trajectories=[*before[:_SHOWN], *after[:_SHOWN]],
+        trajectories=shown,
         curves_png=folder / "curves.png",
     )
     results = {name: asdict(change) for name, change in comparison.items()}

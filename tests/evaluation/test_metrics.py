@@ -5,14 +5,15 @@ import pytest
 import torch
 
 from trl_mmreason.evaluation.metrics import (
+    METRICS,
     Change,
     Estimate,
+    Metric,
     bootstrap_interval,
     compare,
     format_table,
     improves,
     pass_at_k,
-    percent,
     two_turn_metrics,
 )
 
@@ -63,7 +64,7 @@ def test_flags_that_cannot_be_used_are_named(first, second, message):
 
 
 def test_bootstrap_of_outcomes_that_are_all_alike_has_no_width():
-    intervals = bootstrap_interval([True] * 5, [True] * 5)
+    intervals = bootstrap_interval([[True] * 5, [True] * 5])
     assert intervals["acc_t1"] == intervals["acc_t2"] == (1.0, 1.0)
     assert intervals["delta"] == intervals["misjudgment_rate"] == (0.0, 0.0)
     assert all(math.isnan(bound) for bound in intervals["correction_rate"])  # never a wrong first answer
@@ -72,27 +73,27 @@ def test_bootstrap_of_outcomes_that_are_all_alike_has_no_width():
 def test_bootstrap_of_two_questions_follows_the_binomial():
     # Two draws from {right, wrong}: acc_t1 is 0, 1/2, 1 with chances 1/4, 1/2, 1/4. So the quantiles 2.5 % and
     # 97.5 % are 0 and 1, and the quantiles 30 % and 70 % are both 1/2.
-    assert bootstrap_interval([True, False], [True, True])["acc_t1"] == (0.0, 1.0)
-    assert bootstrap_interval([True, False], [True, True], level=0.4)["acc_t1"] == (0.5, 0.5)
+    assert bootstrap_interval([[True, False], [True, True]])["acc_t1"] == (0.0, 1.0)
+    assert bootstrap_interval([[True, False], [True, True]], level=0.4)["acc_t1"] == (0.5, 0.5)
 
 
 def test_bootstrap_ignores_resamples_without_a_denominator():
     # A quarter of the resamples holds no wrong first answer (rate NaN); in all others each one is made right.
-    assert bootstrap_interval([True, False], [True, True])["correction_rate"] == (1.0, 1.0)
+    assert bootstrap_interval([[True, False], [True, True]])["correction_rate"] == (1.0, 1.0)
 
 
 def test_bootstrap_of_a_hundred_questions_agrees_with_the_normal_interval():
     # 50 of 100 right: standard error sqrt(0.5 * 0.5 / 100) = 0.05, so 0.5 ± 1.96 * 0.05 = (0.402, 0.598)
     flags = [True, False] * 50
-    low, high = bootstrap_interval(flags, flags, seed=3)["acc_t1"]
+    low, high = bootstrap_interval([flags, flags], seed=3)["acc_t1"]
     assert low == pytest.approx(0.402, abs=0.015)
     assert high == pytest.approx(0.598, abs=0.015)
-    assert bootstrap_interval(flags, flags, seed=3)["acc_t1"] == (low, high)
+    assert bootstrap_interval([flags, flags], seed=3)["acc_t1"] == (low, high)
 
 
 def test_bootstrap_takes_another_metric():
     both_right = bootstrap_interval(
-        [True, False], [True, False], lambda first, second: {"both": float(np.mean(first & second))}
+        [[True, False], [True, False]], lambda first, second: {"both": float(np.mean(first & second))}
     )
     assert both_right == {"both": (0.0, 1.0)}
 
@@ -107,7 +108,7 @@ def test_bootstrap_takes_another_metric():
 )
 def test_bootstrap_refuses_what_has_no_interval(flags, options, message):
     with pytest.raises(ValueError, match=message):
-        bootstrap_interval(flags, flags, **options)
+        bootstrap_interval([flags, flags], **options)
 
 
 def test_compare_draws_before_and_after_together():
@@ -129,6 +130,25 @@ def test_compare_gives_the_change_of_every_metric():
     assert rows["acc_t2"].change.interval == pytest.approx((1 - high, 1 - low))
     assert rows["misjudgment_share"].change.value == -0.2
     assert math.isnan(rows["correction_rate"].change.value)  # no first answer is wrong afterwards
+
+
+def test_compare_draws_the_columns_of_any_metric_together():
+    # The second column is ten times the first in each row, and so is its mean in each resample.
+    def means(ones, tens):
+        return {"response_tokens": float(np.mean(tens)), "effectiveness": float(np.mean(tens - 10 * ones))}
+
+    rows = compare(([1, 2, 6], [10, 20, 60]), ([2, 4, 12], [20, 40, 120]), means)
+    assert rows["response_tokens"].before.value == 30
+    assert rows["response_tokens"].change.value == 30
+    assert (
+        rows["response_tokens"].change.interval == rows["response_tokens"].before.interval
+    )  # a row's change is itself
+    assert rows["effectiveness"] == Change(*[Estimate(0.0, (0.0, 0.0))] * 3)
+
+
+def test_columns_of_unequal_length_are_refused():
+    with pytest.raises(ValueError, match=r"the columns have the shapes \[\(2,\), \(1,\)\]; expected one dimension"):
+        compare(([True, True], [True]), ([True, True], [True]))
 
 
 def test_compare_refuses_different_numbers_of_questions():
@@ -185,18 +205,12 @@ def test_pass_at_k_refuses_impossible_numbers(n, c, k, message):
         pass_at_k(n, c, k)
 
 
-def test_percent_rounds_to_one_decimal():
-    assert [percent(0.1234), percent(-0.0001), percent(1.0), percent(math.nan)] == [
-        "12.3",
-        "0.0",
-        "100.0",
-        "n/a",
-    ]
-    assert [percent(0.1234, signed=True), percent(-0.5, signed=True), percent(0.0, signed=True)] == [
-        "+12.3",
-        "-50.0",
-        "0.0",
-    ]
+def test_shares_are_shown_in_percent_and_other_numbers_as_they_are():
+    share, number = METRICS["acc_t1"], Metric("tokens", is_share=False)
+    assert [share.text(value) for value in (0.1234, -0.0001, 1.0, math.nan)] == ["12.3", "0.0", "100.0", "n/a"]
+    assert [share.text(value, signed=True) for value in (0.1234, -0.5, 0.0)] == ["+12.3", "-50.0", "0.0"]
+    assert [number.text(value) for value in (67.126, -0.001, math.nan)] == ["67.13", "0.00", "n/a"]
+    assert [number.text(value, signed=True) for value in (0.25, -3.0, 0.0)] == ["+0.25", "-3.00", "0.00"]
 
 
 def test_table_text():
@@ -205,10 +219,12 @@ def test_table_text():
         {
             "acc_t2": Change(Estimate(0.5, (0.4, 0.6)), Estimate(0.75, (0.7, 0.8)), Estimate(0.25, (0.125, 0.375))),
             "correction_rate": Change(Estimate(0.2, (0.0, 0.4)), nothing, nothing),
+            "response_tokens": Change(Estimate(60, (55.5, 64)), Estimate(48, (48, 48)), Estimate(-12, (-16, -7.5))),
         }
     )
     assert table.splitlines() == [
-        "percent [95 % interval]     before             after              change",
-        "acc@t2                      50.0 [40.0, 60.0]  75.0 [70.0, 80.0]  +25.0 [+12.5, +37.5]",
-        "correction, of first wrong  20.0 [0.0, 40.0]   n/a [n/a, n/a]     n/a [n/a, n/a]",
+        "percent [95 % interval]     before                after                 change",
+        "acc@t2                      50.0 [40.0, 60.0]     75.0 [70.0, 80.0]     +25.0 [+12.5, +37.5]",
+        "correction, of first wrong  20.0 [0.0, 40.0]      n/a [n/a, n/a]        n/a [n/a, n/a]",
+        "response, mean tokens       60.00 [55.50, 64.00]  48.00 [48.00, 48.00]  -12.00 [-16.00, -7.50]",
     ]

@@ -72,7 +72,7 @@ def trajectory(id_, stage, first_correct, second_correct, **fields):
 
 TRAJECTORIES = [
     trajectory("q1", "before", False, False),
-    trajectory("q1", "after", False, True),
+    trajectory("q1", "after", False, True, problem="missing <reflection>"),
     trajectory("q2", "before", True, False, images=[], first="half a pair \ud800"),
     trajectory("q2", "after", True, True, images=[]),
     trajectory(
@@ -198,7 +198,13 @@ def test_report_shows_metrics_settings_and_turns(report):
         "second answer of q1 before",
     ]
     assert page.with_class("answer-text")[4]["text"] == "half a pair ?"  # UTF-8 cannot hold half a surrogate pair
-    assert page.with_class("trajectory")[4]["text"].count("No second turn: the first answer never ended.") == 1
+    assert page.with_class("trajectory")[4]["text"].count("There is no second answer.") == 1
+
+
+def test_report_says_what_is_wrong_with_the_form(report):
+    texts = [element["text"] for element in Page(report.read_text(encoding="utf-8")).with_class("trajectory")]
+    assert ["Form: " in text for text in texts] == [False, True, False, False, False, False]
+    assert "Form: missing <reflection>" in texts[1]
 
 
 def test_report_holds_each_picture_once_and_no_address(report):

@@ -1,18 +1,19 @@
 import pytest
 
 from trl_mmreason.miniature import cold_start as module
-from trl_mmreason.miniature.cold_start import cold_start, demonstrations
+from trl_mmreason.miniature.cold_start import TAGGED_ANSWERS, cold_start, demonstrations, two_answers
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import plain, solve
 from trl_mmreason.miniature.tasks import make_problems
 
 FOLLOWUP = "Check it."
+TWO_ANSWERS = two_answers(FOLLOWUP)
 
 
 def test_only_right_answers_are_learnt_and_both_kinds_of_first_answers_are_read():
     problems = make_problems(["adding"], 40)
     right = {plain(solve(problem)) for problem in problems}
-    rows = demonstrations(problems, FOLLOWUP)
+    rows = demonstrations(problems, TWO_ANSWERS)
     pictured = [row for row in rows if row["images"]]
     assert {row["completion"][0]["content"] for row in pictured} <= right
     checked = [row for row in pictured if len(row["prompt"]) == 3]
@@ -24,7 +25,7 @@ def test_only_right_answers_are_learnt_and_both_kinds_of_first_answers_are_read(
 
 
 def test_sums_in_words_are_right():
-    rows = demonstrations(make_problems(["adding"], 40), FOLLOWUP)
+    rows = demonstrations(make_problems(["adding"], 40), TWO_ANSWERS)
     sums = [row for row in rows if not row["images"]]
     assert len(sums) == 10
     for row in sums:
@@ -32,10 +33,28 @@ def test_sums_in_words_are_right():
         assert row["completion"][0]["content"] == f"{a}+{b}=\\boxed{{{int(a) + int(b)}}}"
 
 
+def test_answers_in_tags_are_learnt_alone():
+    problems = make_problems(["adding"], 40)
+    rows = demonstrations(problems, TAGGED_ANSWERS)
+    assert len(rows) == 50  # every problem once, and a sum in words for every fourth
+    assert {len(row["prompt"]) for row in rows} == {1}
+    written = {row["completion"][0]["content"] for row in rows if row["images"]}
+    assert written == {f"<think>{plain_sum(p)}={p.answer}</think> <answer>{p.answer}</answer>" for p in problems}
+    for row in rows:
+        if not row["images"]:
+            a, b = row["prompt"][0]["content"].removeprefix("What is ").rstrip("?").split("+")
+            total = int(a) + int(b)
+            assert row["completion"][0]["content"] == f"<think>{a}+{b}={total}</think> <answer>{total}</answer>"
+
+
+def plain_sum(problem):
+    return "+".join(map(str, problem.facts.values()))
+
+
 def test_it_saves_what_reached_the_target_and_refuses_what_did_not(tmp_path, monkeypatch):
     model, processor = build_model("qwen2_5_vl", "test")
     monkeypatch.setattr(module, "_MAX_STEPS", 20)  # the real bound is 600
-    settings = {"followup": FOLLOWUP, "problems": 40}
+    settings = {"lessons": TWO_ANSWERS, "problems": 40}
     cold_start(model, processor, ["adding"], tmp_path / "reached", target_accuracy=0.0, **settings)
     assert (tmp_path / "reached" / "model.safetensors").exists()
     with pytest.raises(RuntimeError, match="after 20 steps, expected 1.00"):

@@ -8,9 +8,11 @@ from trl_mmreason.miniature.solutions import (
     ERRORS,
     attempt,
     chain_of_steps,
+    first_mistake,
     plain,
     reflection,
     solve,
+    tagged,
     two_turn,
     wrong_results,
 )
@@ -113,6 +115,7 @@ def test_working_is_written_as_a_person_would(category, level, facts, asked, exp
 def test_plain_and_two_turn_are_the_shortest_texts():
     assert PROBLEM.facts == {"first": 8, "second": 1}
     assert plain(solve(PROBLEM)) == r"8+1=\boxed{9}"
+    assert tagged(solve(PROBLEM)) == "<think>8+1=9</think> <answer>9</answer>"
     chosen = make_problem("adding", 4, multiple_choice=True)
     assert plain(solve(chosen)) == rf"8+1=9: \boxed{{{chosen.answer}}}"
     wrong = solve(PROBLEM, error="off_by_one")
@@ -133,6 +136,40 @@ def test_reflection_names_the_first_step_that_changed():
     misread = solve(PROBLEM, error="misread")
     truth = ("The first digit is 8.", "The second digit is 1.")[misread.first_wrong]
     assert f"<reflection>Not so. {truth}</reflection>" in reflection(misread, right)
+
+
+@pytest.mark.parametrize(
+    ("working", "answer", "expected"),
+    [
+        ("8+1=9", "9", None),
+        ("I see 8 + 1 = 9, so", " 9 ", None),
+        ("7+1=8", "8", "The first digit is 8."),
+        ("8+4=12", "12", "The second digit is 1."),
+        ("5+4=9", "9", "The first digit is 8."),  # right by chance, and read wrongly all the same
+        ("7+1=9", "9", "The first digit is 8."),  # read wrongly, and added wrongly too
+        ("8+1=10", "10", "8+1=9"),
+        ("18+1=19", "19", "8+1=9"),  # no two digits give this
+        ("8+1=91", "91", "8+1=9"),
+        ("", "9", "8+1=9"),
+        ("8+1=9", "8", "So the answer is 9."),
+    ],
+)
+def test_the_first_mistake_is_told_from_what_was_written(working, answer, expected):
+    assert first_mistake(PROBLEM, working, answer) == expected
+
+
+@pytest.mark.parametrize(("category", "level"), EVERY_KIND)
+@pytest.mark.parametrize("multiple_choice", [False, True])
+def test_the_first_mistake_of_a_solver_is_found_in_every_category(category, level, multiple_choice):
+    found = []
+    for seed in range(10):
+        problem = make_problem(category, seed, level=level, multiple_choice=multiple_choice)
+        right, misread = solve(problem), solve(problem, error="misread")
+        assert first_mistake(problem, right.lead + right.result, right.answer) is None
+        found.append(first_mistake(problem, misread.lead + misread.result, misread.answer))
+        assert found[-1] in [step.thought for step in problem.steps[:-1]]
+    # most workings show which number was misread; of two bars' difference either may have been
+    assert any(thought.startswith(("The ", "Bar ", "In ", "Number ")) for thought in found)
 
 
 def test_chain_of_steps_is_written_in_the_special_tokens():

@@ -20,6 +20,7 @@ def test_the_defaults_are_the_papers(tmp_path):
     assert made.reflection_prompt == REFLECTION_PROMPT
     assert made.reflection_reward
     assert not made.use_bias_correction_kl  # k3
+    assert made.beta == 0.01
 
 
 def test_null_on_the_command_line_means_no_prompt(tmp_path):
@@ -31,9 +32,19 @@ def test_null_on_the_command_line_means_no_prompt(tmp_path):
     [
         ({"brevity_coef": -0.1}, "brevity_coef=-0.1 is out of range, expected 0 or more"),
         ({"target_ratio": 2.5}, r"target is 2.5 and the maximum 2.5, expected 0 < target < maximum"),
-        ({"target_tokens": 100}, "target_tokens=100 and max_tokens=None, expected both or neither"),
-        ({"target_tokens": 100, "max_tokens": 50}, "target is 100 and the maximum 50"),
+        (
+            {"target_response_tokens": 100},
+            "target_response_tokens=100 and max_response_tokens=None, expected both or neither",
+        ),
+        ({"target_response_tokens": 100, "max_response_tokens": 50}, "target is 100 and the maximum 50"),
         ({"reflection_prompt": "  "}, "reflection_prompt is empty"),
+        ({"brevity_coef": float("nan")}, "brevity_coef=nan is out of range"),
+        ({"multi_objective_aggregation": "normalize_then_sum"}, "after which failing first may pay"),
+        ({"remove_unused_columns": True}, "takes away the answers"),
+        (
+            {"target_response_tokens": 100, "max_response_tokens": 200, "max_ratio": 3.0},
+            "max_ratio=3.0 were set too",
+        ),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(tmp_path, settings, message):

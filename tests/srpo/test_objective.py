@@ -31,7 +31,9 @@ def test_brevity_at_the_specifications_lengths():
 
 def test_brevity_without_a_first_answer_is_0():
     assert brevity(torch.tensor([200, 0]), torch.tensor([0, 0])).tolist() == [0.0, 0.0]
-    assert brevity(torch.tensor([200]), torch.tensor([0]), target_tokens=200, max_tokens=300).tolist() == [0.0]
+    assert brevity(
+        torch.tensor([200]), torch.tensor([0]), target_response_tokens=200, max_response_tokens=300
+    ).tolist() == [0.0]
 
 
 def test_other_ratios_and_fixed_targets():
@@ -40,13 +42,18 @@ def test_other_ratios_and_fixed_targets():
         brevity(torch.tensor([40]), torch.tensor([10]), target_ratio=3.0, max_ratio=5.0), torch.tensor([math.exp(-1)])
     )
     # T_target = 100, T_max = 200 whatever L1 is: L = 50 lies half a width off
-    fixed = brevity(torch.tensor([50, 50]), torch.tensor([10, 40]), target_tokens=100, max_tokens=200)
+    fixed = brevity(torch.tensor([50, 50]), torch.tensor([10, 40]), target_response_tokens=100, max_response_tokens=200)
     torch.testing.assert_close(fixed, torch.tensor([math.exp(-1)] * 2))
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"max_ratio": 2.0}, {"target_ratio": 0.0}, {"target_tokens": 5}, {"target_tokens": 9, "max_tokens": 9}],
+    [
+        {"max_ratio": 2.0},
+        {"target_ratio": 0.0},
+        {"target_response_tokens": 5},
+        {"target_response_tokens": 9, "max_response_tokens": 9},
+    ],
 )
 def test_targets_out_of_order_are_refused(settings):
     with pytest.raises(ValueError, match="brevity"):

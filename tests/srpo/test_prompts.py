@@ -84,3 +84,17 @@ def test_a_score_is_read():
     for reply in ('{"score": 7, "why": "good"}', "{}"):
         with pytest.raises(MalformedReply, match="other fields"):
             read_score(reply)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (r"\frac{1}{2} \times \theta", r"\frac{1}{2} \times \theta"),
+        (r"\neq \nu \nabla \notin \beta \rho", r"\neq \nu \nabla \notin \beta \rho"),
+        (r"\( x \) \sqrt{2} \%", r"\( x \) \sqrt{2} \%"),
+        (r"\\frac \"so\" \/", '\\frac "so" /'),  # rightly escaped
+        (r"one\ntwo\nNow\n\n3\t4 \u00e9", "one\ntwo\nNow\n\n3\t4 é"),
+    ],
+)
+def test_latex_in_a_reply_stays_latex(written, meant):
+    assert prompts.read_reflection('{"reflection": "' + written + '"}') == {"reflection": meant}

@@ -82,14 +82,24 @@ CASES = [
         True,
         "missing <think> of the first solution",
     ),
-    # An answer behind the reflection is no first answer.
+    # The first answer is the first there is; a reflection before it reflects on nothing.
     (
         f"<think>a</think> {REFLECTION} {SECOND}",
-        ("a", None, "Not so.", "3+4=7", "7"),
+        ("a", "7", None, None, None),
         False,
         False,
-        "missing <answer> of the first solution",
+        "misplaced <reflection> at character 17",
     ),
+    (
+        "<think>a <reflection>hm</reflection> b</think> <answer>7</answer>",
+        (None, "7", None, None, None),
+        False,
+        False,
+        "unclosed <think> before <reflection>",
+    ),
+    # No second reflection may begin, even if it never ends.
+    (f"{FULL} <reflection>", ALL, True, False, "unclosed <reflection> at the end"),
+    (f"{FULL} </reflection>", ALL, True, False, "unopened </reflection>"),
     # Doubled and misplaced.
     (
         f"{FIRST} {REFLECTION} {REFLECTION} {SECOND}",
@@ -138,7 +148,7 @@ CASES = [
     (
         "<think>a</answer> b</think> <answer>8</answer>",
         ("a</answer> b", "8", None, None, None),
-        True,
+        False,
         False,
         "unopened </answer> inside <think>",
     ),
@@ -187,6 +197,11 @@ def test_parts_and_problems(text, expected, solution, reflection, problem):
     assert parts(response) == expected
     assert (response.has_solution_format, response.has_reflection_format) == (solution, reflection)
     assert response.problem == problem
+
+
+def test_case_does_not_matter():
+    assert parts(parse(FULL.replace("answer", "Answer").replace("<think>", "<THINK>"))) == ALL
+    assert parse(f"{FIRST} <REF").problem == "cut in the middle of a tag: '<REF'"
 
 
 def test_the_cases_show_every_kind_of_problem():

@@ -33,6 +33,11 @@ TABLE = {
     FIRST_RIGHT + " <reflection> </reflection>" + SECOND_RIGHT: (0.5, 0.5, 0.0, 0.0),
     FIRST_RIGHT + REFLECTION + REFLECTION + SECOND_RIGHT: (0.5, 0.5, 0.0, 0.0),
     FIRST_RIGHT + REFLECTION + " <think>3+4=7</thi": (0.5, 0.5, 0.25, 0.0),
+    # A single answer that is right counts wherever it stands.
+    "<think>x</think>" + REFLECTION + SECOND_RIGHT: (0.0, 0.5, 0.0, 0.0),
+    "<think>a <reflection>hm</reflection> b</think> <answer>7</answer>": (0.0, 0.5, 0.0, 0.0),
+    # A second reflection takes the first one's reward, closed or not.
+    FIRST_WRONG + REFLECTION + SECOND_RIGHT + " <reflection>": (0.5, 0.0, 0.0, 0.0),
     # The first answer counts, not the one that is right.
     "<think>x</think> <answer>8</answer> <answer>7</answer>": (0.5, 0.0, 0.0, 0.0),
     "7": (0.0, 0.0, 0.0, 0.0),
@@ -82,14 +87,16 @@ def test_brevity_counts_sampled_ids(processor):
 
 
 def test_without_a_first_answer_there_is_no_brevity(processor):
-    ids = [ids_of(processor, "<think>3+4=7</think>"), ids_of(processor, "<think>x</think>" + REFLECTION + SECOND_RIGHT)]
+    ids = [ids_of(processor, "<think>3+4=7</think>"), ids_of(processor, "<reflection>7</reflection>")]
     assert ReflectionRewards(processor).brevity_reward(completion_ids=ids, answer=["7", "7"]) == [0.0, 0.0]
 
 
 def test_fixed_targets(processor):
     ids = [ids_of(processor, FIRST_RIGHT)]
     tokens = len(ids[0])
-    rewards = ReflectionRewards(processor, brevity_coef=1.0, target_tokens=tokens + 5, max_tokens=tokens + 15)
+    rewards = ReflectionRewards(
+        processor, brevity_coef=1.0, target_response_tokens=tokens + 5, max_response_tokens=tokens + 15
+    )
     # 5 of the 10 tokens between target and maximum: exp(-1/2)²
     assert rewards.brevity_reward(completion_ids=ids, answer=["7"]) == pytest.approx([math.exp(-1)])
 
@@ -113,8 +120,8 @@ def test_a_batch_is_graded_once(processor):
     ids = [ids_of(processor, FIRST_RIGHT)]
     assert [values[0] for values in paid(rewards, ids, ["7"])][:2] == [0.5, 0.5]
     assert grader.batches == 1
-    # equal ids in another list are another batch: the gold may be another one
-    assert [values[0] for values in paid(rewards, [list(ids[0])], ["8"])][:2] == [0.5, 0.0]
+    # with another gold the same ids are another batch
+    assert [values[0] for values in paid(rewards, ids, ["8"])][:2] == [0.5, 0.0]
     assert grader.batches == 2
 
 
@@ -135,6 +142,7 @@ def test_what_is_logged(processor):
     assert logged["response/doubled"] == [0] * 4
     assert logged["acc_t1"] == [0, 1, 1]
     assert logged["acc_t2"] == [1, 0, 0]
+    assert logged["reflected_share"] == [1, 0, 0]
     assert logged["kept_share"] == [0, 0, 0]
     assert logged["correction_share"] == [1, 0, 0]
     assert logged["failed_share"] == [0, 0, 0]
@@ -166,6 +174,50 @@ def test_tokens_until_every_character(family, checkpoints):
         assert tokens_until(processor, ids, text, position) == counted
 
 
+def test_special_tokens_count_and_are_not_read(processor):
+    """A special token in the middle is a sampled token, and no part of the text."""
+    pad = processor.tokenizer.pad_token_id
+    head, tail = ids_of(processor, "<think>3+4=7"), ids_of(processor, "</think> <answer>7</answer>")
+    [score] = ReflectionRewards(processor).scores(completion_ids=[[*head, pad, *tail]], answer=["7"])
+    assert score.response.has_solution_format
+    assert score.first_tokens == len(head) + 1 + len(tail)
+
+
+def test_the_grader_sees_the_answer_in_its_tags_and_the_columns(processor):
+    class Recording(Grader):
+        def grade_batch(self, items):
+            self.items = items
+            return super().grade_batch(items)
+
+    grader = Recording()
+    prompt = [{"role": "system", "content": "Reflect."}, {"role": "user", "content": "Which?"}]
+    choices = {"A": "6", "B": "It may be seven: 7"}
+    text = "<think>x</think> <answer>It may be seven: 7</answer>"
+    [paid] = ReflectionRewards(processor, grader).accuracy_reward(
+        completion_ids=[ids_of(processor, text)], answer=["B"], prompts=[prompt], choices=[choices], id=["row 1"]
+    )
+    assert paid == 0.5
+    shared = {"gold": "B", "question": "Which?", "choices": choices, "id": "row 1"}
+    assert grader.items == [
+        {"completion": "<answer>It may be seven: 7</answer>", **shared},
+        {"completion": "", **shared},
+    ]
+
+
+def test_a_template_that_opens_the_thought_belongs_to_the_response(processor):
+    """Thinking models' templates write `<think>` into the prompt; lengths are still those of the sampled ids."""
+    template = processor.chat_template
+    processor.chat_template = template + "{% if add_generation_prompt %}<think>\n{% endif %}"
+    rewards = ReflectionRewards(processor)
+    ids = ids_of(processor, FIRST_RIGHT.removeprefix("<think>"))
+    [score] = rewards.scores(completion_ids=[ids], answer=["7"])
+    assert score.response.has_solution_format
+    assert (score.tokens, score.first_tokens) == (len(ids), len(ids))
+    processor.chat_template = template
+    [score] = ReflectionRewards(processor).scores(completion_ids=[ids], answer=["7"])
+    assert score.response.problem == "unopened </think>"
+
+
 def test_a_tokenizer_that_loses_the_tags_is_refused(checkpoints):
     _, processor = load(checkpoints("qwen2_5_vl"))
     processor.tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
@@ -192,5 +244,5 @@ def test_the_parts_work_in_a_plain_grpo_trainer(checkpoints, rows, tmp_path):
     trainer.train()
     logged = trainer.state.log_history[0]
     assert logged["rewards/format_reward/mean"] == 0.25
-    assert logged["rewards/reflection_reward/mean"] == 0.0625
+    assert logged["rewards/reflection_format_reward/mean"] == 0.0625
     assert logged["response/complete"] == 0.25

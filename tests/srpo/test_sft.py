@@ -7,6 +7,7 @@ from peft import LoraConfig
 from support import drawn_rows, load, sft_trainer
 
 from trl_mmreason import ReflectionSFTTrainer
+from trl_mmreason.srpo.sft import problem_of
 
 FULL = (
     "<think>3+4=8</think>\n<answer>8</answer>\n<reflection>Not so.</reflection>\n"
@@ -74,6 +75,56 @@ def test_a_completion_out_of_format_is_refused_by_row(checkpoints, tmp_path, com
     rows[2]["completion"] = completion
     with pytest.raises(ValueError, match=problem):
         sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        f"Well. {WITHOUT_SECOND_THOUGHT}",
+        WITHOUT_SECOND_THOUGHT.replace("<reflection>", "junk <reflection>"),
+        f"{WITHOUT_SECOND_THOUGHT} trailing words",
+    ],
+)
+def test_text_outside_the_tags_is_refused_without_a_second_thought_too(completion):
+    assert problem_of(completion).startswith("stray text outside the tags")
+    assert problem_of(WITHOUT_SECOND_THOUGHT) is None
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        [{"role": "user", "content": FULL}],
+        [{"role": "assistant", "content": "<think>"}, {"role": "assistant", "content": FULL}],
+        [],
+        None,
+    ],
+)
+def test_a_completion_is_one_message_of_the_assistant(checkpoints, tmp_path, completion):
+    with pytest.raises(ValueError, match="row 0 is .* expected a text or one message"):
+        sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, reflections(1, completion=completion))
+
+
+def test_a_completion_in_parts(checkpoints, tmp_path):
+    parts = [{"role": "assistant", "content": [{"type": "text", "text": FULL}]}]
+    trainer = sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, reflections(2, completion=parts))
+    assert trainer.train_dataset[0]["completion"] == [{"role": "assistant", "content": FULL}]
+
+
+def test_a_column_of_single_pictures(checkpoints, tmp_path):
+    rows = [{**row, "image": row.pop("images")[0]} for row in reflections(24)[::3]]
+    batch = next(iter(sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows).get_train_dataloader()))
+    assert len(batch["image_grid_thw"]) == 8
+
+
+def test_a_template_that_drops_thoughts_is_refused(checkpoints, tmp_path):
+    """As thinking models' templates do with earlier turns: what stands before the last </think> would not be learnt."""
+    _, processor = load(checkpoints("qwen2_5_vl"))
+    processor.chat_template = (
+        "{% for m in messages %}{{ m.role }}: {% for part in m.content %}"
+        "{{ part.text.split('</think>')[-1] if part.type == 'text' }}{% endfor %}{% endfor %}"
+    )
+    with pytest.raises(ValueError, match="does not write what the assistant says as it is"):
+        sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, reflections(2), trainer_kwargs={"processing_class": processor})
 
 
 def test_the_eval_set_is_checked_and_used(checkpoints, tmp_path):

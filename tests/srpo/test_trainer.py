@@ -1,14 +1,16 @@
 """SRPOTrainer: real policies of every family, rewards as they reach the advantages, options and ablations."""
 
+import math
+
 import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from support import load, srpo_trainer, written_by_hand
+from support import ids_of, load, srpo_trainer, written_by_hand
 from trl import GRPOConfig
 
 from trl_mmreason import SRPOTrainer
-from trl_mmreason.grading import Verdict
+from trl_mmreason.grading import Verdict, accuracy_reward
 
 RIGHT = "<think>3+4=7</think> <answer>7</answer>"
 WRONG = "<think>3+4=8</think> <answer>8</answer>"
@@ -189,10 +191,66 @@ def test_another_grader(checkpoints, tmp_path):
     assert step(trainer, [FAILED] * 8)["reward"] == pytest.approx(1.5)
 
 
+def test_the_lengths_of_the_configuration_reach_the_reward(checkpoints, tmp_path):
+    """KEPT and the end of its turn are L tokens; with T_target = L + 5 and T_max = L + 15, f_len = exp(-1/2)²."""
+    model = checkpoints("qwen2_5_vl")
+    tokens = len(ids_of(load(model)[1], KEPT)) + 1
+    settings = {"target_response_tokens": tokens + 5, "max_response_tokens": tokens + 15, "brevity_coef": 1.0}
+    logged = step(srpo_trainer(model, tmp_path / "a", [ROW] * 2, **settings), [KEPT] * 8)
+    assert logged["rewards/brevity_reward/mean"] == pytest.approx(math.exp(-1), abs=1e-4)
+    first = len(ids_of(load(model)[1], RIGHT))
+    settings = {"target_ratio": tokens / first, "max_ratio": tokens / first + 1, "brevity_coef": 1.0}
+    logged = step(srpo_trainer(model, tmp_path / "b", [ROW] * 2, **settings), [KEPT] * 8)
+    assert logged["rewards/brevity_reward/mean"] == pytest.approx(1, abs=1e-4)
+
+
+def test_an_unusable_gold_stays_out_of_the_others_deviation(checkpoints, tmp_path):
+    """One question's gold is unusable; an added reward pays its rows 100, which must move nothing."""
+    rows = [ROW, {**ROW, "answer": ""}]
+    trainer = srpo_trainer(
+        checkpoints("qwen2_5_vl"),
+        tmp_path,
+        rows,
+        scale_rewards="batch",
+        brevity_coef=0.0,
+        trainer_kwargs={
+            "reward_funcs": lambda answer, **_: [0.0 if gold else 100.0 for gold in answer],
+        },
+    )
+    batches = []
+    prepare = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: batches.append(prepare(inputs)) or batches[-1]
+    step(trainer, [KEPT, CORRECTED, FAILED, SPOILT] * 2)
+    # 1.5, 1.25, 0.75, 1.0 around 1.125; their deviation is sqrt((2 * 0.375² + 2 * 0.125²) / 3) = 0.3227
+    advantages = sorted(value for value in batches[0]["advantages"].tolist() if value)
+    assert advantages == pytest.approx([d / 0.3227 for d in (-0.375, -0.125, 0.125, 0.375)], abs=2e-3)
+
+
+def test_a_processor_that_is_passed_is_used(checkpoints, tmp_path):
+    _, processor = load(checkpoints("qwen2_5_vl"))
+    processor.chat_template = "Here comes: " + processor.chat_template
+    trainer = srpo_trainer(
+        checkpoints("qwen2_5_vl"), tmp_path, [ROW] * 2, trainer_kwargs={"processing_class": processor}
+    )
+    prompts = []
+    tokenize = trainer._tokenize_prompts
+    trainer._tokenize_prompts = lambda given: prompts.append(tokenize(given)) or prompts[-1]
+    step(trainer, [KEPT] * 8)
+    assert processor.decode(prompts[0][0][0]).startswith("Here comes: ")
+
+
+def test_reward_functions_may_not_share_a_name(checkpoints, tmp_path):
+    with pytest.raises(ValueError, match=r"names of SRPO's own, \['accuracy_reward'\]"):
+        srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, [ROW] * 2, trainer_kwargs={"reward_funcs": accuracy_reward})
+
+
 def test_wrong_arguments(checkpoints, tmp_path):
     model, _ = load(checkpoints("qwen2_5_vl"))
     with pytest.raises(TypeError, match="args is a GRPOConfig, expected an SRPOConfig"):
         SRPOTrainer(model, args=GRPOConfig(str(tmp_path), use_cpu=True, bf16=False))
+    bad = Dataset.from_list([{"prompt": ROW["prompt"]}])
+    with pytest.raises(ValueError, match=r"eval_dataset\['a'\] has the columns \['prompt'\]"):
+        srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, [ROW], trainer_kwargs={"eval_dataset": {"a": bad}})
     with pytest.raises(ValueError, match=r"has the columns \['prompt'\], expected `prompt` and `answer`"):
         srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, [{"prompt": ROW["prompt"]}])
 

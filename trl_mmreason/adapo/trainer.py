@@ -75,7 +75,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
             args = AdaPOConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-AdaPO")
         if not isinstance(args, AdaPOConfig):
             raise TypeError(f"AdaPOTrainer: args is a {type(args).__name__}, expected an AdaPOConfig.")
-        check_rows("AdaPOTrainer", train_dataset, {"prompt", "answer"})
+        check_rows("AdaPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})
         self.grader = grader or Grader()
         # Whether first and second answers were right, of all graded trajectories since the last log.
         self._correct: dict[str, tuple[list[bool], list[bool]]] = {"train": ([], []), "eval": ([], [])}

@@ -29,6 +29,7 @@ def add_arguments(command: argparse.ArgumentParser, *, output: str) -> None:
     command.add_argument("--tolerance", choices=("strict", "lenient"), default="strict", help="of the grader")
     command.add_argument("--batch-size", type=count, default=32, help="answers in one batch")
     command.add_argument("--seed", type=int, default=0, help="other seeds draw other answers")
+    command.add_argument("--retry-failed", action="store_true", help="ask again for what failed in an earlier run")
 
 
 def run(
@@ -61,6 +62,7 @@ def run(
             "grader": Grader(tolerance=arguments.tolerance),
             "seed": arguments.seed,
             "batch_size": arguments.batch_size,
+            "retry_failed": arguments.retry_failed,
         }
     with in_a_line(name, DataError, SettingsChanged, StoreError, ServerError):
         loaded = load_rows(
@@ -90,6 +92,8 @@ def load_engine(
     from ..sampling.server_engine import ServerEngine
     from ..sampling.transformers_engine import TransformersEngine
 
+    if server and adapter:
+        raise SystemExit(f"mmreason {name}: --adapter came with --server, which loads its own; leave one of them out")
     with in_a_line(name, ValueError, OSError, ImportError):
         if server:
             return ServerEngine(model, server, openai_only=openai_only)

@@ -21,15 +21,16 @@ def add(commands: Any) -> None:
     pipeline.add_arguments(command, output="the questions that are kept")
     command.add_argument(
         "--rule",
-        choices=("adapo", "share"),
+        choices=("adapo", "srpo", "share"),
         default="adapo",
         help="adapo: two turns each, drop a question if all are right twice or all wrong twice; share: one turn each, "
-        "keep it if the share of right answers lies between --low and --high",
+        "keep it if the share of right answers lies between --low and --high; srpo: the same, of the first answers of "
+        "responses in SRPO's format",
     )
     command.add_argument("--low", type=pipeline.share, default=0.1, help="SRPO: 0.1, SOPHIA's GRPO: 0.4")
     command.add_argument("--high", type=pipeline.share, default=0.9, help="SRPO: 0.9, SOPHIA's GRPO: 0.6")
     command.add_argument("--n", type=pipeline.count, default=8, help="answers, or pairs of answers, a question")
-    command.add_argument("--system-prompt", help="put before every question")
+    command.add_argument("--system-prompt", help="put before every question; --rule srpo: the paper's, null for none")
     command.set_defaults(run=_prefilter)
 
 
@@ -44,7 +45,9 @@ def _prefilter(arguments: argparse.Namespace) -> None:
         )
         return _rule(arguments)(rows, policy, store, **settings)
 
-    pipeline.run("prefilter", arguments, prefilter, system_prompt=arguments.system_prompt)
+    # SRPO's trainer puts its prompt before every question itself, so the rows have to stay without it.
+    in_rows = None if arguments.rule == "srpo" else arguments.system_prompt
+    pipeline.run("prefilter", arguments, prefilter, system_prompt=in_rows)
 
 
 def _rule(arguments: argparse.Namespace) -> Any:
@@ -56,4 +59,12 @@ def _rule(arguments: argparse.Namespace) -> Any:
         return prefilter
     from ..sampling.difficulty import difficulty_filter
 
-    return partial(difficulty_filter, low=arguments.low, high=arguments.high)
+    bounds = {"low": arguments.low, "high": arguments.high}
+    if arguments.rule == "share":
+        return partial(difficulty_filter, **bounds)
+    from ..srpo.prompts import REFLECTION_PROMPT
+    from ..srpo.response import first_answer
+
+    given = arguments.system_prompt
+    prompt = REFLECTION_PROMPT if given is None else None if given == "null" else given
+    return partial(difficulty_filter, **bounds, system_prompt=prompt, read=first_answer)

@@ -42,6 +42,8 @@ def add(commands: Any) -> None:
 def _reflect(arguments: argparse.Namespace) -> None:
     if arguments.scorer_server and not arguments.scorer:
         raise SystemExit("mmreason reflect: --scorer-server came without --scorer; name the model there")
+    if arguments.scorer_text_only and not arguments.scorer:
+        raise SystemExit("mmreason reflect: --scorer-text-only came without --scorer; name the model")
     if arguments.openai_only and not (arguments.teacher_server or arguments.scorer_server):
         raise SystemExit("mmreason reflect: --openai-only came without --teacher-server or --scorer-server")
     with pipeline.in_a_line("reflect", ValueError):
@@ -54,7 +56,7 @@ def _reflect(arguments: argparse.Namespace) -> None:
             return pipeline.load_engine("reflect", model, server, batch_size=arguments.batch_size, **options)
 
         only = {"openai_only": arguments.openai_only}
-        return make_reflections(
+        made = make_reflections(
             rows,
             engine(arguments.model, arguments.server, adapter=arguments.adapter),
             engine(arguments.teacher, arguments.teacher_server, **only),
@@ -63,6 +65,9 @@ def _reflect(arguments: argparse.Namespace) -> None:
             **given,
             **settings,
         )
+        if not len(made.rows):
+            raise SystemExit(f"mmreason reflect: not one row was made, so none is written\n{made}")
+        return made
 
     pipeline.run("reflect", arguments, reflect)
 

@@ -1,7 +1,7 @@
-"""Metrics of two-turn answers, their bootstrap intervals, and pass@k.
+"""Metrics of questions that are answered twice, their bootstrap intervals, and pass@k.
 
 Notation: a question's outcome is i→j, where i says whether the first answer was right (1) or wrong (0) and j
-says the same of the second. All metrics are fractions; only the text that is printed is in percent.
+says the same of the second. Shares are fractions; only the text that is printed is in percent.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,22 +17,42 @@ if TYPE_CHECKING:
     import torch
 
 Flags: TypeAlias = "Sequence[bool] | np.ndarray | torch.Tensor"
+Column: TypeAlias = "Flags | Sequence[float]"
+MetricFunction: TypeAlias = Callable[..., dict[str, float]]
 Interval: TypeAlias = tuple[float, float]
 
-METRIC_LABELS = {
-    "acc_t1": "acc@t1",
-    "acc_t2": "acc@t2",
-    "delta": "delta (t2 - t1)",
-    "correction_rate": "correction, of first wrong",
-    "misjudgment_rate": "misjudgment, of first right",
-    "correction_share": "correction, of all",
-    "misjudgment_share": "misjudgment, of all",
+
+class Metric(NamedTuple):
+    """How a metric is shown: shares in percent, with one decimal; other numbers as they are, with two."""
+
+    label: str
+    is_share: bool = True
+
+    def text(self, value: float, signed: bool = False) -> str:
+        """The value as a reader sees it; `n/a` for NaN."""
+        scale, decimals = (100, 1) if self.is_share else (1, 2)
+        return _number(scale * value, decimals, signed)
+
+
+METRICS = {
+    "acc_t1": Metric("acc@t1"),
+    "acc_t2": Metric("acc@t2"),
+    "delta": Metric("delta (t2 - t1)"),
+    "correction_rate": Metric("correction, of first wrong"),
+    "misjudgment_rate": Metric("misjudgment, of first right"),
+    "kept_share": Metric("kept right, of all"),
+    "correction_share": Metric("correction, of all"),
+    "failed_share": Metric("never right, of all"),
+    "misjudgment_share": Metric("misjudgment, of all"),
+    "effectiveness": Metric("I_eff, mean reward", is_share=False),
+    "response_tokens": Metric("response, mean tokens", is_share=False),
+    "reflection_tokens": Metric("reflection, mean tokens", is_share=False),
 }
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A metric and its 95 % interval (low, high), all fractions."""
+    """A metric and its 95 % interval (low, high)."""
 
     value: float
     interval: Interval
@@ -76,9 +96,8 @@ def two_turn_metrics(first_correct: Flags, second_correct: Flags) -> dict[str, f
 
 
 def bootstrap_interval(
-    first_correct: Flags,
-    second_correct: Flags,
-    metric_fn: Callable[[Flags, Flags], dict[str, float]] = two_turn_metrics,
+    columns: Sequence[Column],
+    metric_fn: MetricFunction = two_turn_metrics,
     *,
     level: float = 0.95,
     resamples: int = 2000,
@@ -91,53 +110,59 @@ def bootstrap_interval(
     alike, every resample is too, and the interval has no width although other questions might end otherwise.
 
     Args:
-        first_correct, second_correct: (N,) bools, N >= 1.
-        metric_fn: metrics of two (N,) bool arrays.
+        columns: what `metric_fn` takes, each (N,) with one value a trajectory, N >= 1.
+        metric_fn: named metrics of (N,) arrays.
         level: share of the resamples inside the interval, between 0 and 1.
 
     Raises:
-        ValueError: for unusable flags, no question, a level outside (0, 1), or fewer than one resample.
+        ValueError: for columns of unequal length, no question, a level outside (0, 1), or fewer than one resample.
     """
-    first, second = _paired_flags(first_correct, second_correct)
+    arrays = _arrays(columns)
     return _bootstrap(
-        lambda rows: metric_fn(first[rows], second[rows]),
-        len(first),
+        lambda rows: metric_fn(*(array[rows] for array in arrays)),
+        len(arrays[0]),
         level=level,
         resamples=resamples,
         seed=seed,
     )
 
 
-def compare(before: tuple[Flags, Flags], after: tuple[Flags, Flags], *, seed: int = 0) -> dict[str, Change]:
-    """The two-turn metrics before and after training, with 95 % bootstrap intervals over questions.
+def compare(
+    before: Sequence[Column],
+    after: Sequence[Column],
+    metric_fn: MetricFunction = two_turn_metrics,
+    *,
+    seed: int = 0,
+) -> dict[str, Change]:
+    """Metrics before and after training, with 95 % bootstrap intervals over questions.
 
     Args:
-        before, after: (first_correct, second_correct), each (N,) bools, for the same N questions in the same
-            order: the interval of the change draws a question's before and after together.
+        before, after: what `metric_fn` takes, such as (first_correct, second_correct); each column (N,), for the same
+            N questions in the same order: the interval of the change draws a question's before and after together.
+        metric_fn: named metrics of such columns.
 
     Raises:
-        ValueError: for unusable flags, no question, or different numbers of questions.
+        ValueError: for unusable columns, no question, or different numbers of questions.
     """
-    before_flags, after_flags = _paired_flags(*before), _paired_flags(*after)
-    questions = len(before_flags[0])
-    if len(after_flags[0]) != questions:
+    old, new = _arrays(before), _arrays(after)
+    questions = len(old[0])
+    if len(new[0]) != questions:
         raise ValueError(
-            f"compare: {questions} questions before and {len(after_flags[0])} after; "
-            "give the same ones in the same order"
+            f"compare: {questions} questions before and {len(new[0])} after; give the same ones in the same order"
         )
 
     def change(rows: np.ndarray) -> dict[str, float]:
-        old, new = (two_turn_metrics(first[rows], second[rows]) for first, second in (before_flags, after_flags))
-        return {name: new[name] - old[name] for name in old}
+        start, end = (metric_fn(*(array[rows] for array in arrays)) for arrays in (old, new))
+        return {name: end[name] - start[name] for name in start}
 
     estimates = []
     for values, intervals in (
-        (two_turn_metrics(*before_flags), bootstrap_interval(*before_flags, seed=seed)),
-        (two_turn_metrics(*after_flags), bootstrap_interval(*after_flags, seed=seed)),
+        (metric_fn(*old), bootstrap_interval(old, metric_fn, seed=seed)),
+        (metric_fn(*new), bootstrap_interval(new, metric_fn, seed=seed)),
         (change(np.arange(questions)), _bootstrap(change, questions, seed=seed)),
     ):
         estimates.append({name: Estimate(value, intervals[name]) for name, value in values.items()})
-    return {name: Change(*(stage[name] for stage in estimates)) for name in METRIC_LABELS}
+    return {name: Change(*(stage[name] for stage in estimates)) for name in estimates[0]}
 
 
 def improves(before: Interval, after: Interval) -> bool:
@@ -173,28 +198,28 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def format_table(comparison: Mapping[str, Change]) -> str:
-    """Plain-text table of what `compare` returned: percent, each number with its interval."""
+    """Plain-text table of what `compare` returned: each number with its interval, in percent or as the label says."""
     lines = [["percent [95 % interval]", "before", "after", "change"]]
     for name, row in comparison.items():
-        cells = [_cell(row.before), _cell(row.after), _cell(row.change, signed=True)]
-        lines.append([METRIC_LABELS[name], *cells])
+        metric = METRICS[name]
+        cells = [_cell(metric, row.before), _cell(metric, row.after), _cell(metric, row.change, signed=True)]
+        lines.append([metric.label, *cells])
     widths = [max(len(line[column]) for line in lines) for column in range(4)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
 
 
-def percent(fraction: float, signed: bool = False) -> str:
-    """A fraction as percent with one decimal; `n/a` for NaN."""
-    if math.isnan(fraction):
-        return "n/a"
-    rounded = round(100 * fraction, 1) + 0.0  # + 0.0 turns -0.0 into 0.0
-    return f"{rounded:+.1f}" if signed and rounded else f"{rounded:.1f}"
-
-
-def _cell(estimate: Estimate, signed: bool = False) -> str:
+def _cell(metric: Metric, estimate: Estimate, signed: bool = False) -> str:
     low, high = estimate.interval
-    return f"{percent(estimate.value, signed)} [{percent(low, signed)}, {percent(high, signed)}]"
+    return f"{metric.text(estimate.value, signed)} [{metric.text(low, signed)}, {metric.text(high, signed)}]"
+
+
+def _number(value: float, decimals: int, signed: bool) -> str:
+    if math.isnan(value):
+        return "n/a"
+    rounded = round(value, decimals) + 0.0  # + 0.0 turns -0.0 into 0.0
+    return f"{rounded:+.{decimals}f}" if signed and rounded else f"{rounded:.{decimals}f}"
 
 
 def _bootstrap(
@@ -227,6 +252,16 @@ def _percentile_interval(values: list[float], level: float) -> Interval:
 
 def _ratio(numerator: int, denominator: int) -> float:
     return numerator / denominator if denominator else math.nan
+
+
+def _arrays(columns: Sequence[Column]) -> list[np.ndarray]:
+    arrays = [np.asarray(column) for column in columns]
+    if len({array.shape for array in arrays}) != 1 or arrays[0].ndim != 1:
+        raise ValueError(
+            f"the columns have the shapes {[array.shape for array in arrays]}; expected one dimension, and as many "
+            "values in each"
+        )
+    return arrays
 
 
 def _paired_flags(first_correct: Flags, second_correct: Flags) -> tuple[np.ndarray, np.ndarray]:

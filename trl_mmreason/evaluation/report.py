@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from PIL import Image
 
-from .metrics import METRIC_LABELS, Change, percent
+from .metrics import METRICS, Change
 
 _TEMPLATE = Path(__file__).with_name("report.html")
 _MAX_SIDE_PIXELS = 768  # larger pictures are shrunk, or a few hundred photographs make a page that no browser opens
@@ -32,10 +32,11 @@ class TwoTurnTrajectory:
         category: kind of question, for the filter.
         question, answer: what was asked, and the gold answer.
         images: the question's pictures.
-        first, second: the two answers' text; `second` is None when the first answer never ended, so that no
-            second turn was asked for.
+        first, second: the two answers' text; `second` is None when there is none, as when the first answer never
+            ended.
         first_correct, second_correct: the verdicts; a second answer that is missing is not correct.
         stage: which model answered, such as "before" or "after".
+        problem: what is wrong with the form of the text, if the method wants one; None when nothing is.
     """
 
     id: str
@@ -48,6 +49,7 @@ class TwoTurnTrajectory:
     first_correct: bool
     second_correct: bool
     stage: str
+    problem: str | None = None
 
     def __post_init__(self) -> None:
         if self.second is None and self.second_correct:
@@ -83,12 +85,11 @@ def write_report(
         ValueError: when trajectories with one id differ in question, answer or category.
     """
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["percent"] = percent
     page = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         title=title,
         command=command,
         settings=settings,
-        metrics={METRIC_LABELS[name]: row for name, row in comparison.items()},
+        metrics=[(METRICS[name], row) for name, row in comparison.items()],
         curves=_data_uri(Path(curves_png).read_bytes()),
         questions=[_question(group) for group in _by_question(trajectories)],
         transitions=["0→0", "0→1", "1→0", "1→1"],

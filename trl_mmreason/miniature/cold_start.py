@@ -1,4 +1,4 @@
-"""Supervised start of a miniature model: it learns to see, to answer in the format, and to answer a second time.
+"""Supervised start of a miniature model: it learns to see, and to answer in the format of the method that follows.
 
 Reinforcement learning needs a policy that is sometimes right. Training stops at a given accuracy on other pictures,
 because the step at which a tiny model learns to see varies with the seed.
@@ -6,8 +6,10 @@ because the step at which a tiny model learns to see varies with the seed.
 
 from __future__ import annotations
 
+import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,8 @@ from datasets import Dataset, Features, Image, List, Value
 from transformers import PreTrainedModel, ProcessorMixin, TrainerCallback, TrainerControl, TrainerState
 from trl import SFTConfig, SFTTrainer
 
-from ..evaluation.two_turn import evaluate_two_turns
-from .solutions import ERRORS, plain, solve
+from ..evaluation.answers import accuracy
+from .solutions import ERRORS, Solution, plain, solve, tagged
 from .tasks import Problem, make_problems, to_dataset
 
 _BATCH = 32
@@ -24,15 +26,46 @@ _EVALUATE_EVERY = 10  # steps
 _MAX_STEPS = 600
 
 
-def demonstrations(problems: Sequence[Problem], followup: str, *, seed: int = 0) -> Dataset:
+@dataclass(frozen=True)
+class Lessons:
+    """What is taught.
+
+    Attributes:
+        write: how a solution is written.
+        answer_tokens: bound of an answer when accuracy is measured.
+        followup: what the user says before a second answer; `None` for one answer alone.
+    """
+
+    write: Callable[[Solution], str]
+    answer_tokens: int
+    followup: str | None = None
+
+    @property
+    def name(self) -> str:
+        """A name that other lessons do not have."""
+        words = hashlib.sha256((self.followup or "").encode()).hexdigest()[:6]
+        return f"{self.write.__name__}-{words}" if self.followup else self.write.__name__
+
+
+def two_answers(followup: str) -> Lessons:
+    r"""To answer `3+4=\boxed{7}`, and to answer again after the user said `followup`."""
+    return Lessons(plain, answer_tokens=16, followup=followup)
+
+
+TAGGED_ANSWERS = Lessons(tagged, answer_tokens=32)
+"""To answer `<think>3+4=7</think> <answer>7</answer>`."""
+
+
+def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int = 0) -> Dataset:
     """Rows for supervised training: problems answered, answered a second time, and sums without a picture.
 
     Only the last answer of a row is learnt (`completion`), so the wrong first answers are read and never imitated.
     The sums teach the addition table as text: a pair of digits that is held out as a picture can still be added.
 
     Args:
-        problems: each is answered once and, in another row, again after a first answer that is right or wrong.
-        followup: what the user says between the two answers.
+        problems: each is answered once. If the lessons have a second answer, every fourth is in another row answered
+            again, after a first answer that is right or wrong.
+        lessons: how answers are written, and what the user says between two.
 
     Returns:
         Shuffled rows with prompt (messages), completion (one message) and images (one, or none for a sum).
@@ -40,23 +73,26 @@ def demonstrations(problems: Sequence[Problem], followup: str, *, seed: int = 0)
     rng = random.Random(seed)
     rows: list[dict[str, Any]] = []
     for number, problem in enumerate(problems):
-        right = [{"role": "assistant", "content": plain(solve(problem))}]
+        right = [{"role": "assistant", "content": lessons.write(solve(problem))}]
         rows.append({"prompt": problem.prompt, "completion": right, "images": [problem.image]})
-        if number % 4 == 0:
-            first = plain(solve(problem, error=rng.choice([None, *ERRORS])))
-            checked = [{"role": "assistant", "content": first}, {"role": "user", "content": followup}]
+        if number % 4:
+            continue
+        if lessons.followup is not None:
+            first = lessons.write(solve(problem, error=rng.choice([None, *ERRORS])))
+            checked = [{"role": "assistant", "content": first}, {"role": "user", "content": lessons.followup}]
             rows.append({"prompt": [*problem.prompt, *checked], "completion": right, "images": [problem.image]})
-            rows.append(_sum_in_words(rng.randrange(10), rng.randrange(10)))
+        rows.append(_sum_in_words(rng.randrange(10), rng.randrange(10), lessons))
     rng.shuffle(rows)
     message = {"role": Value("string"), "content": Value("string")}
     features = Features({"prompt": List(message), "completion": List(message), "images": List(Image())})
     return Dataset.from_list(rows, features=features)
 
 
-def _sum_in_words(a: int, b: int) -> dict[str, Any]:
-    question = [{"role": "user", "content": f"What is {a}+{b}?"}]
-    answer = [{"role": "assistant", "content": f"{a}+{b}=\\boxed{{{a + b}}}"}]
-    return {"prompt": question, "completion": answer, "images": []}
+def _sum_in_words(a: int, b: int, lessons: Lessons) -> dict[str, Any]:
+    text = f"{a}+{b}"
+    solution = Solution(text, steps=(), labels=(True,), lead=f"{text}=", result=str(a + b), answer=str(a + b))
+    answer = [{"role": "assistant", "content": lessons.write(solution)}]
+    return {"prompt": [{"role": "user", "content": f"What is {text}?"}], "completion": answer, "images": []}
 
 
 def cold_start(
@@ -65,13 +101,13 @@ def cold_start(
     categories: Sequence[str],
     output_dir: str | Path,
     *,
-    followup: str,
+    lessons: Lessons,
     target_accuracy: float,
     level: int = 1,
     problems: int = 3000,
     seed: int = 0,
 ) -> Path:
-    """Train `model` until its first answers reach `target_accuracy` on pictures it was not trained on, and save it.
+    """Train `model` until its answers reach `target_accuracy` on pictures it was not trained on, and save it.
 
     Under several processes they train together and the main one saves.
 
@@ -79,7 +115,7 @@ def cold_start(
         model, processing_class: from `build_model`; the model is trained in place, on a CPU or a GPU.
         categories: kinds of problem, of `CATEGORIES`.
         output_dir: where the checkpoint goes.
-        followup: what the user says between the two answers.
+        lessons: what is taught.
         target_accuracy: a fraction; greedy decoding, 200 pictures.
         level: difficulty of the problems.
         problems: how many to train on.
@@ -91,9 +127,9 @@ def cold_start(
     Raises:
         RuntimeError: the target was not reached within the bound on steps.
     """
-    rows = demonstrations(make_problems(categories, problems, level=level, seed=seed), followup, seed=seed)
+    rows = demonstrations(make_problems(categories, problems, level=level, seed=seed), lessons, seed=seed)
     validation = to_dataset(make_problems(categories, 200, level=level, split="new_pictures", seed=seed))
-    stop = _StopAtAccuracy(processing_class, validation, followup, target_accuracy)
+    stop = _StopAtAccuracy(processing_class, validation, lessons.answer_tokens, target_accuracy)
     config = SFTConfig(
         str(Path(output_dir).parent),
         per_device_train_batch_size=_BATCH,
@@ -129,8 +165,10 @@ def cold_start(
 
 
 class _StopAtAccuracy(TrainerCallback):
-    def __init__(self, processing_class: ProcessorMixin, validation: Dataset, followup: str, target: float) -> None:
-        self.processing_class, self.validation, self.followup = processing_class, validation, followup
+    def __init__(
+        self, processing_class: ProcessorMixin, validation: Dataset, answer_tokens: int, target: float
+    ) -> None:
+        self.processing_class, self.validation, self.answer_tokens = processing_class, validation, answer_tokens
         self.target, self.accuracy = target, 0.0
 
     def on_step_end(
@@ -138,15 +176,12 @@ class _StopAtAccuracy(TrainerCallback):
     ) -> None:
         if state.global_step % _EVALUATE_EVERY:
             return
-        answers = evaluate_two_turns(
+        self.accuracy = accuracy(
             model,
             self.processing_class,
             self.validation,
-            self.followup,
-            stage="cold start",
-            max_new_tokens=16,
+            max_new_tokens=self.answer_tokens,
             batch_size=len(self.validation),
         )
-        self.accuracy = sum(answer.first_correct for answer in answers) / len(answers)
         control.should_training_stop = self.accuracy >= self.target
         model.train()

@@ -14,8 +14,10 @@ Where the answer is one of several names, a unit is one place along the list of 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -180,6 +182,11 @@ def plain(solution: Solution) -> str:
     return f"{solution.lead}{solution.result}: \\boxed{{{solution.answer}}}"
 
 
+def tagged(solution: Solution) -> str:
+    """The shortest worked answer in SRPO's tags: `<think>3+4=7</think> <answer>7</answer>`."""
+    return f"<think>{solution.lead}{solution.result}</think> <answer>{solution.answer}</answer>"
+
+
 def two_turn(first: Solution, second: Solution) -> tuple[str, str]:
     """(y1, y2): a first solution, and the one given after being asked to check it."""
     _require_same_problem(first, second)
@@ -193,8 +200,33 @@ def reflection(first: Solution, second: Solution) -> str:
     """
     _require_same_problem(first, second)
     changed = [step.thought for step, before in zip(second.steps, first.steps, strict=True) if step != before]
-    remark = f"Not so. {changed[0]}" if changed else "I check it and find the same."
-    return f"{_thought_and_answer(first)} <reflection>{remark}</reflection> {_thought_and_answer(second)}"
+    return f"{tagged(first)} <reflection>{remark(*changed[:1])}</reflection> {tagged(second)}"
+
+
+def remark(thought: str | None = None) -> str:
+    """What a reflection says: the step that was not so, as it should be; or, without one, that all was."""
+    return "I check it and find the same." if thought is None else f"Not so. {thought}"
+
+
+def first_mistake(problem: Problem, working: str, answer: str) -> str | None:
+    """The first step of the right solution that a written one goes against; `None` if it goes against none.
+
+    What the writer read is told from the working: "4+1=5" can only come from a 4 and a 1. A working that no reading
+    explains is wrong as such.
+
+    Args:
+        problem: what was to be solved.
+        working: whatever holds the working, in the form of `Solution.lead` and `Solution.result`.
+        answer: the answer as stated.
+    """
+    *readings, work, stated = problem.steps
+    as_read = _as_read(problem, working)
+    for step, (name, value) in zip(readings, problem.facts.items(), strict=True):
+        if as_read[name] != value:
+            return step.thought
+    if _spaced(work.thought) not in _spaced(working):
+        return work.thought
+    return None if answer.strip() == problem.answer else stated.thought
 
 
 def chain_of_steps(solution: Solution) -> str:
@@ -272,8 +304,23 @@ def _letter(choices: Mapping[str, str], text: str) -> str:
     return next(letter for letter, choice in choices.items() if choice == text)
 
 
-def _thought_and_answer(solution: Solution) -> str:
-    return f"<think>{solution.lead}{solution.result}</think> <answer>{solution.answer}</answer>"
+def _as_read(problem: Problem, working: str) -> dict[str, int]:
+    """The facts from which the working follows, or at least begins so; the right ones where there is a choice."""
+    alternatives = [[value, *_misreadings(problem.category, name, value)] for name, value in problem.facts.items()]
+    readings = [dict(zip(problem.facts, values, strict=True)) for values in product(*alternatives)]
+    readings.sort(key=lambda facts: sum(facts[name] != value for name, value in problem.facts.items()))
+    worked = [_work(problem.category, problem.level, facts, problem.asked) for facts in readings]
+    written = _spaced(working)
+    for texts in ([lead + result for lead, result in worked], [lead for lead, _ in worked]):
+        for facts, text in zip(readings, texts, strict=True):
+            if _spaced(text) in written:
+                return facts
+    return problem.facts
+
+
+def _spaced(text: str) -> str:
+    """Each number by itself, so that "3+4=7" does not stand in "13+4=71"."""
+    return re.sub(r"\s*(\d+)\s*", r" \1 ", text)
 
 
 def _require_same_problem(first: Solution, second: Solution) -> None:

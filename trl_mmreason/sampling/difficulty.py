@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset
 
+from ..construction import with_system_message
 from ..grading import Grader
 from ..grading.reward import grading_items
 from .engine import Decoding, Engine, Failure, Request, seed_of
@@ -50,6 +51,8 @@ def difficulty_filter(
     n: int = 16,
     decoding: Decoding | None = None,
     grader: Grader | None = None,
+    system_prompt: str | None = None,
+    read: Callable[[str], str] | None = None,
     seed: int = 0,
     **running: Any,
 ) -> Filtered:
@@ -66,6 +69,8 @@ def difficulty_filter(
         n: answers a question.
         decoding: how answers are drawn; by default as `Decoding()` says.
         grader: `Grader()` by default.
+        system_prompt: put before every question; the rows that are kept stay as they are.
+        read: what of an answer is graded; all of it by default.
         seed: other seeds give other answers.
         **running: for `run`, such as `batch_size`.
 
@@ -79,12 +84,17 @@ def difficulty_filter(
 
     def answer(units: Sequence[tuple[Mapping[str, Any], int]]) -> list[dict[str, Any] | Failure]:
         asked = [
-            Request(row["prompt"], row.get("images") or (), seed=seed_of(seed, row["id"], index))
+            Request(
+                with_system_message(row["prompt"], system_prompt),
+                row.get("images") or (),
+                seed=seed_of(seed, row["id"], index),
+            )
             for row, index in units
         ]
         drawn = engine.sample(asked, decoding)
         texts = ["" if isinstance(samples, Failure) else samples[0].text for samples in drawn]
-        verdicts = grader.grade_batch(items_of([row for row, _ in units], texts))
+        graded = texts if read is None else [read(text) for text in texts]
+        verdicts = grader.grade_batch(items_of([row for row, _ in units], graded))
         return [
             samples
             if isinstance(samples, Failure)
@@ -93,6 +103,10 @@ def difficulty_filter(
         ]
 
     settings = {"engine": engine.settings, "decoding": asdict(decoding), "seed": seed, "grader": repr(grader)}
+    if system_prompt is not None:
+        settings["system_prompt"] = system_prompt
+    if read is not None:
+        settings["read"] = read.__qualname__
     run(store, STAGE, rows, answer, settings=settings, n=n, description="answering", **running)
     wait_for_all()
     shares = share_of_right_answers(store, STAGE)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset, Features, List, Value, concatenate_datasets
 
+from ..construction import with_system_message
 from ..grading import Grader
 from ..grading.reward import question_text
 from ..rows import DataError
@@ -32,7 +33,7 @@ from .prompts import (
     scorer_prompt,
     teacher_prompt,
 )
-from .selection import Solution, Student, read_solutions, select_mix, with_system
+from .selection import Solution, Student, read_solutions, select_mix
 
 RATINGS = "srpo-ratings"
 REFLECTIONS = "srpo-reflections"
@@ -88,9 +89,9 @@ def make_reflections(
 ) -> Reflections:
     """Let the policy solve each question `n` times, and the teacher reflect on a mix of right and wrong solutions.
 
-    It goes on where a killed run stopped; `n`, `size`, `right_share` and `attempts` may differ from those of the run
-    before, and then only what is missing is asked. Under several processes each takes its share; call it on all of them
-    with the same store, and every process gets the whole result.
+    It goes on where a killed run stopped; `n`, `size` and `right_share` may differ from those of the run before, and
+    then only what is missing is asked. What failed is asked again with `retry_failed=True`. Under several processes
+    each takes its share; call it on all of them with the same store, and every process gets the whole result.
 
     Args:
         rows: rows with id, prompt, answer, and optionally images and choices. Of several answers the first is taught.
@@ -111,7 +112,7 @@ def make_reflections(
         attempts: how often teacher and scorer are asked, each time with another seed, before a reply that is malformed
             or failed is dropped.
         seed: other seeds give other solutions, ratings and reflections.
-        **running: for `run`, such as `batch_size`; `retries` holds for the policy.
+        **running: for `run`, such as `batch_size` and `retry_failed`; `retries` holds for the policy.
 
     Raises:
         DataError: a row has a system message already.
@@ -283,7 +284,7 @@ def _teacher_messages(question: str, solution: Solution, second_thought: bool) -
     asked = teacher_prompt(
         question, solution.cot, solution.answer, solution.ground_truth, second_thought=second_thought
     )
-    return with_system(TEACHER_SYSTEM_PROMPT, [{"role": "user", "content": asked}])
+    return with_system_message([{"role": "user", "content": asked}], TEACHER_SYSTEM_PROMPT)
 
 
 # ----------------------------------------------------------------------------------------------------------------- rows
@@ -299,7 +300,7 @@ def _as_rows(
     questions = rows.select([solution.position for solution in solutions])
     columns = {
         "id": [solution.id for solution in solutions],
-        "prompt": [with_system(system_prompt, prompt) for prompt in questions["prompt"]],
+        "prompt": [with_system_message(prompt, system_prompt) for prompt in questions["prompt"]],
         "completion": completions,
         "first_correct": [solution.correct for solution in solutions],
         "rating": [solution.rating for solution in solutions],

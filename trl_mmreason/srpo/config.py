@@ -24,8 +24,9 @@ class SRPOConfig(GRPOConfig):
         brevity_coef: α of Eq. 6.
         target_ratio: T_target of Eq. 7, as a multiple of the first solution's length.
         max_ratio: T_max of Eq. 7, likewise.
-        target_tokens, max_tokens: T_target and T_max in tokens instead, both or neither.
+        target_response_tokens, max_response_tokens: T_target and T_max in tokens instead, both or neither.
         freeze_vision_encoder: leave the vision encoder's weights as they are (appendix B.2).
+        max_completion_length: bound of a response in tokens: two solutions and a reflection; TRL's own default is 512.
         beta: KL coefficient. The paper gives the estimator (k3) and no number; 0.01 is the default of OpenRLHF, with
             which it trained. TRL's own default is 0.
         use_bias_correction_kl: off, as k3 is the plain estimator; TRL's own default is on.
@@ -38,9 +39,14 @@ class SRPOConfig(GRPOConfig):
     brevity_coef: float = field(default=0.1, metadata={"help": "Weight of the reward for brevity."})
     target_ratio: float = field(default=2.0, metadata={"help": "Target length / length of the first solution."})
     max_ratio: float = field(default=2.5, metadata={"help": "Maximum length / length of the first solution."})
-    target_tokens: int | None = field(default=None, metadata={"help": "Target length in tokens, instead of the ratio."})
-    max_tokens: int | None = field(default=None, metadata={"help": "Maximum length in tokens, instead of the ratio."})
+    target_response_tokens: int | None = field(
+        default=None, metadata={"help": "Target length in tokens, instead of the ratio."}
+    )
+    max_response_tokens: int | None = field(
+        default=None, metadata={"help": "Maximum length in tokens, instead of the ratio."}
+    )
     freeze_vision_encoder: bool = field(default=False, metadata={"help": "Do not train the vision encoder."})
+    max_completion_length: int | None = field(default=2048, metadata={"help": "Bound of a response in tokens."})
     beta: float = field(default=0.01, metadata={"help": "KL coefficient."})
     use_bias_correction_kl: bool = field(
         default=False, metadata={"help": "Multiply the KL by the importance ratio, as TRL does by default."}
@@ -49,15 +55,28 @@ class SRPOConfig(GRPOConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.reflection_prompt = text_or_none("SRPOConfig: reflection_prompt", self.reflection_prompt)
-        if self.brevity_coef < 0:
+        if not self.brevity_coef >= 0:
             raise ValueError(f"SRPOConfig: brevity_coef={self.brevity_coef} is out of range, expected 0 or more.")
+        if self.reflection_reward and self.multi_objective_aggregation != "sum_then_normalize":
+            raise ValueError(
+                f"SRPOConfig: multi_objective_aggregation={self.multi_objective_aggregation!r} scales each part of the "
+                "reward to the same deviation, after which failing first may pay. Leave it sum_then_normalize, or set "
+                "reflection_reward=False."
+            )
+        if self.remove_unused_columns:
+            raise ValueError("SRPOConfig: remove_unused_columns=True takes away the answers; leave it False.")
+        if self.target_response_tokens is not None and (self.target_ratio, self.max_ratio) != (2.0, 2.5):
+            raise ValueError(
+                f"SRPOConfig: target_response_tokens={self.target_response_tokens} takes the place of the ratios, but "
+                f"target_ratio={self.target_ratio} and max_ratio={self.max_ratio} were set too. Leave one of the two."
+            )
         brevity(
             torch.ones(1),
             torch.ones(1),
             target_ratio=self.target_ratio,
             max_ratio=self.max_ratio,
-            target_tokens=self.target_tokens,
-            max_tokens=self.max_tokens,
+            target_response_tokens=self.target_response_tokens,
+            max_response_tokens=self.max_response_tokens,
         )
 
 
@@ -86,5 +105,6 @@ class ReflectionSFTConfig(SFTConfig):
             )
         if not self.completion_only_loss:
             raise ValueError(
-                "ReflectionSFTConfig: completion_only_loss=False would train on the questions too; leave it True."
+                f"ReflectionSFTConfig: completion_only_loss={self.completion_only_loss} would train on the questions "
+                "too; leave it True."
             )

@@ -57,8 +57,8 @@ def brevity(
     *,
     target_ratio: float = 2.0,
     max_ratio: float = 2.5,
-    target_tokens: int | None = None,
-    max_tokens: int | None = None,
+    target_response_tokens: int | None = None,
+    max_response_tokens: int | None = None,
 ) -> Tensor:
     """f_len = exp(−|L − T_target| / (T_max − T_target))² (Eq. 7), which peaks at 1 where L = T_target.
 
@@ -67,7 +67,8 @@ def brevity(
         first_solution_tokens: (B,) L1, 0 where the response has no first answer.
         target_ratio: T_target / L1; the paper has 2, so that reflection and second solution are as long as the first.
         max_ratio: T_max / L1; the paper has 2.5.
-        target_tokens, max_tokens: T_target and T_max in tokens, for all responses alike, instead of the ratios.
+        target_response_tokens, max_response_tokens: T_target and T_max in tokens, for all responses alike, instead of
+            the ratios.
 
     Returns:
         (B,) in [0, 1]; 0 where L1 is 0.
@@ -76,15 +77,18 @@ def brevity(
         ValueError: T_max is not above T_target, or only one of the fixed targets is given.
     """
     length, first = (torch.as_tensor(tokens).float() for tokens in (response_tokens, first_solution_tokens))
-    if (target_tokens is None) != (max_tokens is None):
+    if (target_response_tokens is None) != (max_response_tokens is None):
         raise ValueError(
-            f"brevity: got target_tokens={target_tokens} and max_tokens={max_tokens}, expected both or neither."
+            f"brevity: got target_response_tokens={target_response_tokens} and "
+            f"max_response_tokens={max_response_tokens}, expected both or neither."
         )
     low, high = (
-        (target_ratio, max_ratio) if target_tokens is None or max_tokens is None else (target_tokens, max_tokens)
+        (target_ratio, max_ratio)
+        if target_response_tokens is None or max_response_tokens is None
+        else (target_response_tokens, max_response_tokens)
     )
     if not 0 < low < high:
         raise ValueError(f"brevity: the target is {low} and the maximum {high}, expected 0 < target < maximum.")
-    unit = first if target_tokens is None else torch.ones_like(first)
+    unit = first if target_response_tokens is None else torch.ones_like(first)
     distance = (length - low * unit).abs() / ((high - low) * unit)  # 0/0 or x/0 where L1 is 0
     return torch.where(first > 0, torch.exp(-distance) ** 2, torch.zeros_like(distance))

@@ -7,7 +7,10 @@ is left out: pictures go with the request.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
+
+from .response import tags_in
 
 COT_PROMPT = """\
 You are a precise AI assistant and must strictly follow the following rules:
@@ -147,7 +150,19 @@ def read_score(reply: str) -> dict[str, float]:
 
 def has_tag(text: str) -> bool:
     """Whether one of the tags stands in `text`, so that it cannot be put between two of them."""
-    return any(f"<{slash}{name}>" in text for name in ("think", "answer", "reflection") for slash in ("", "/"))
+    return bool(tags_in(text))
+
+
+# What a backslash in JSON may begin. \b, \f, \r and \t in front of a small letter, and \n where the letters make a word
+# of LaTeX, are no control characters: a model that writes \frac, \times or \neq forgot to double the backslash.
+_ESCAPE = re.compile(
+    r"""\\(["\\/]|u[0-9a-fA-F]{4}|[bfrt](?![a-z])|n(?!(?:e|eq|eg|ewline|u|abla|ot|otin|mid|cong)(?![a-zA-Z])))?"""
+)
+
+
+def _with_latex(text: str) -> str:
+    """JSON in which every backslash that begins no escape is doubled."""
+    return _ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", text)
 
 
 def _read_object(reply: str) -> dict[str, Any]:
@@ -156,7 +171,7 @@ def _read_object(reply: str) -> dict[str, Any]:
     if len(text) >= 6 and text.startswith("```") and text.endswith("```"):
         text = text[3:-3].removeprefix("json")
     try:
-        value = json.loads(text)
+        value = json.loads(_with_latex(text))
     except (ValueError, RecursionError):  # no JSON, a number of too many digits, or too deep
         raise MalformedReply("no JSON") from None
     if not isinstance(value, dict):

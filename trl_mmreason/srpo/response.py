@@ -14,8 +14,9 @@ from typing import NamedTuple
 PROBLEMS = ("cut", "unclosed", "unopened", "doubled", "misplaced", "empty", "missing", "stray")
 """The first word of every problem, in the order in which they are looked for."""
 
-_TAG = re.compile(r"<(/?)(think|answer|reflection)>")
-_CUT = re.compile(r"<(?:/?[a-z]{0,10})?\Z")
+# Case does not matter to the grader, so it must not to the reader, or the two would see different answers.
+_TAG = re.compile(r"<(/?)(think|answer|reflection)>", re.IGNORECASE)
+_CUT = re.compile(r"<(?:/?[a-z]{0,10})?\Z", re.IGNORECASE)
 _SLOTS = ("first_think", "first_answer", "reflection", "second_think", "second_answer")
 _TAGS = {"think", "answer", "reflection"}
 
@@ -34,8 +35,8 @@ class ReflectionResponse:
     """The parts of a response; each is `None` if it is not there.
 
     Attributes:
-        first_think, first_answer: what stands in the tags before the reflection.
-        reflection: what stands in the first `<reflection>…</reflection>`.
+        first_think, first_answer: what stands in the first answer's tags, and in those of the thought before it.
+        reflection: what stands in the first `<reflection>…</reflection>` behind the first answer.
         second_think, second_answer: what stands in the tags after it.
         has_solution_format: the response begins with `<think>…</think> <answer>…</answer>`, neither of them empty.
         has_reflection_format: exactly one `<reflection>…</reflection>`, not empty, directly after the first answer.
@@ -59,9 +60,9 @@ class ReflectionResponse:
 def parse_reflection_response(text: str) -> ReflectionResponse:
     """The parts of a response and the first thing that is wrong with it; a missing part costs nothing but itself.
 
-    The first answer is the first before any reflection, the second the first behind it. Without a reflection the
-    second solution begins behind the first answer. A tag inside another block shows that the outer one was never
-    closed; what the inner one holds still counts.
+    The first answer is the first there is, the reflection the first behind it, and the second solution what follows;
+    without a reflection that is what follows the first answer. A tag inside another block shows that the outer one was
+    never closed; what the inner one holds still counts.
     """
     blocks, fault = _blocks(text)
     slots, left_over = _slots(blocks)
@@ -71,19 +72,47 @@ def parse_reflection_response(text: str) -> ReflectionResponse:
 
     first, reflection = slots.get("first_answer"), slots.get("reflection")
     begins = first is not None and blocks[:2] == [slots.get("first_think"), first]
-    follows = first is not None and reflection is not None and not text[first.end : reflection.start].strip()
-    alone = sum(block.tag == "reflection" for block in blocks) == 1
     return ReflectionResponse(
         **{name: text_of(name) for name in _SLOTS},
-        has_solution_format=begins
-        and all(block.text.strip() for block in blocks[:2])
-        and not text[: blocks[0].start].strip()
-        and not text[blocks[0].end : blocks[1].start].strip(),
-        has_reflection_format=bool(follows and alone and reflection and reflection.text.strip()),
+        has_solution_format=begins and _whole(blocks[:2]) and _only_space(text, [0, *_edges(blocks[:2])[:-1]]),
+        has_reflection_format=first is not None
+        and reflection is not None
+        and _whole([reflection])
+        and _only_space(text, [first.end, reflection.start])
+        and sum(tag[2].lower() == "reflection" for tag in _TAG.finditer(text)) == 2,
         problem=fault or left_over or _problem(text, blocks, slots),
         first_end=first.end if first else None,
         reflection_span=(reflection.start, reflection.end) if reflection else None,
     )
+
+
+def tagged(answer: str | None) -> str:
+    """An answer as the grader is to read it: what stands in the tags is the answer, whatever else it looks like."""
+    return "" if answer is None else f"<answer>{answer}</answer>"
+
+
+def first_answer(text: str) -> str:
+    """The first answer of a response, as the grader is to read it; empty without one."""
+    return tagged(parse_reflection_response(text).first_answer)
+
+
+def tags_in(text: str) -> list[str]:
+    """All tags in a text, in lower case."""
+    return [tag[0].lower() for tag in _TAG.finditer(text)]
+
+
+def _whole(blocks: list[Block]) -> bool:
+    """Whether each of them says something, and no stray tag stands in it."""
+    return all(block.text.strip() and not _TAG.search(block.text) for block in blocks)
+
+
+def _edges(blocks: list[Block]) -> list[int]:
+    return [position for block in blocks for position in (block.start, block.end)]
+
+
+def _only_space(text: str, edges: list[int]) -> bool:
+    """Whether nothing but white space stands from the first to the second position, from the third to the fourth, …"""
+    return not any(text[start:end].strip() for start, end in zip(edges[::2], edges[1::2], strict=True))
 
 
 def _blocks(text: str) -> tuple[list[Block], str | None]:
@@ -92,49 +121,43 @@ def _blocks(text: str) -> tuple[list[Block], str | None]:
     faults: list[str] = []
     opened: re.Match[str] | None = None
     for tag in _TAG.finditer(text):
-        closing, name = tag.groups()
+        closing, name = tag[1], tag[2].lower()
         if not closing:
             if opened:
-                faults.append(f"unclosed <{opened[2]}> before <{name}>")
+                faults.append(f"unclosed <{opened[2].lower()}> before <{name}>")
             opened = tag
         elif opened is None:
             faults.append(f"unopened </{name}>")
-        elif opened[2] != name:
-            faults.append(f"unopened </{name}> inside <{opened[2]}>")
+        elif opened[2].lower() != name:
+            faults.append(f"unopened </{name}> inside <{opened[2].lower()}>")
         else:
             blocks.append(Block(name, text[opened.end() : tag.start()], opened.start(), tag.end()))
             opened = None
     cut = _CUT.search(text, max(0, len(text) - 12))
-    if cut and any(f"{slash}{name}>".startswith(cut[0][1:]) for slash in ("", "/") for name in _TAGS):
+    if cut and any(f"{slash}{name}>".startswith(cut[0][1:].lower()) for slash in ("", "/") for name in _TAGS):
         return blocks, f"cut in the middle of a tag: {cut[0]!r}"
     if opened:
-        faults.append(f"unclosed <{opened[2]}> at the end")
+        faults.append(f"unclosed <{opened[2].lower()}> at the end")
     return blocks, faults[0] if faults else None
 
 
 def _slots(blocks: list[Block]) -> tuple[dict[str, Block], str | None]:
     """Which block is which part, and the first block that is none."""
     tags = [block.tag for block in blocks]
-    if "reflection" in tags:
-        border = behind = tags.index("reflection")
-        behind += 1
-    else:
-        border = behind = tags.index("answer") + 1 if "answer" in tags else len(tags)
-    slots = {"reflection": blocks[border]} if "reflection" in tags else {}
-    left_over: list[tuple[Block, bool]] = []
-    for turn, part in (("first", blocks[:border]), ("second", blocks[behind:])):
-        answered = False
-        for block in part:
-            slot = f"{turn}_{block.tag}"
-            if block.tag == "reflection" or slot in slots or answered:
-                left_over.append((block, block.tag == "reflection" or slot in slots))
-            else:
-                slots[slot] = block
-                answered = block.tag == "answer"
-    if not left_over:
-        return slots, None
-    block, doubled = left_over[0]
-    return slots, f"{'doubled' if doubled else 'misplaced'} <{block.tag}> at character {block.start}"
+    first = tags.index("answer") if "answer" in tags else len(tags)
+    reflection = tags.index("reflection", first) if "reflection" in tags[first:] else first
+    slots: dict[str, Block] = {}
+    left_over = None
+    for position, block in enumerate(blocks):
+        turn = "first" if position <= first else "second"
+        solves = block.tag != "reflection" and not first < position < reflection and f"{turn}_answer" not in slots
+        name = f"{turn}_{block.tag}" if solves else "reflection"
+        if name not in slots and (solves or position == reflection):
+            slots[name] = block
+        elif left_over is None:
+            kind = "doubled" if block.tag in tags[:position] else "misplaced"
+            left_over = f"{kind} <{block.tag}> at character {block.start}"
+    return slots, left_over
 
 
 def _problem(text: str, blocks: list[Block], slots: dict[str, Block]) -> str | None:
@@ -145,7 +168,7 @@ def _problem(text: str, blocks: list[Block], slots: dict[str, Block]) -> str | N
         if name not in slots:
             turn, _, tag = name.rpartition("_")
             return f"missing <{tag}>" + (f" of the {turn} solution" if turn else "")
-    edges = [0, *(position for block in blocks for position in (block.start, block.end)), len(text)]
+    edges = [0, *_edges(blocks), len(text)]
     for start, end in zip(edges[::2], edges[1::2], strict=True):
         if text[start:end].strip():
             return f"stray text outside the tags at character {start}"

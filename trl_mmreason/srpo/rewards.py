@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from transformers import ProcessorMixin
 
 from ..grading import Grader
 from ..grading.reward import grading_items, log_verdicts
 from .objective import ACCURACY, FORMAT, REFLECTION, brevity, effectiveness
-from .response import PROBLEMS, ReflectionResponse, parse_reflection_response
+from .response import PROBLEMS, ReflectionResponse, parse_reflection_response, tagged, tags_in
 
 RewardFunction = Callable[..., list[float | None]]
 
@@ -38,6 +39,11 @@ class ReflectionScores(NamedTuple):
     reflection_tokens: int
 
     @property
+    def graded(self) -> bool:
+        """Whether there is a verdict: otherwise the gold answer cannot be used."""
+        return self.first_correct is not None and self.second_correct is not None
+
+    @property
     def reflected(self) -> bool:
         """Whether a well-formed reflection is followed by a second answer, so that it can have had an effect."""
         return self.response.has_reflection_format and self.response.second_answer is not None
@@ -54,7 +60,7 @@ class ReflectionRewards:
         processing_class: the policy's.
         grader: decides whether an answer is right; `Grader()` by default.
         brevity_coef: α of Eq. 6.
-        target_ratio, max_ratio, target_tokens, max_tokens: see `objective.brevity`.
+        target_ratio, max_ratio, target_response_tokens, max_response_tokens: see `objective.brevity`.
 
     Raises:
         ValueError: the tokenizer does not give SRPO's tags back.
@@ -70,10 +76,11 @@ class ReflectionRewards:
     ) -> None:
         check_tags_survive(processing_class)
         self.processing_class = processing_class
+        self.opening = opening_of(processing_class)
         self.grader = grader or Grader()
         self.brevity_coef = brevity_coef
         self.lengths: dict[str, Any] = lengths
-        self._seen: Sequence[Sequence[int]] | None = None
+        self._seen: tuple[Sequence[Sequence[int]], Sequence[Any]] | None = None
         self._scores: list[ReflectionScores] = []
 
     @property
@@ -84,7 +91,7 @@ class ReflectionRewards:
     @property
     def functions(self) -> list[RewardFunction]:
         """R_task + R_reflection (Eq. 4); their sum is the reward."""
-        return [*self.task_functions, self.reflection_reward, self.effectiveness_reward, self.brevity_reward]
+        return [*self.task_functions, self.reflection_format_reward, self.effectiveness_reward, self.brevity_reward]
 
     def format_reward(self, **batch: Any) -> list[float | None]:
         """R_format: 0.5 for `<think>…</think> <answer>…</answer>` at the beginning."""
@@ -94,7 +101,7 @@ class ReflectionRewards:
         """R_accuracy: 0.5 when the first answer is right."""
         return self._paid(batch, lambda score: ACCURACY * bool(score.first_correct))
 
-    def reflection_reward(self, **batch: Any) -> list[float | None]:
+    def reflection_format_reward(self, **batch: Any) -> list[float | None]:
         """I_ref: 0.25 for exactly one `<reflection>…</reflection>` behind the first answer."""
         return self._paid(batch, lambda score: REFLECTION * score.response.has_reflection_format)
 
@@ -112,7 +119,7 @@ class ReflectionRewards:
         return self._paid(batch, pay)
 
     def _paid(self, batch: dict[str, Any], pay: Callable[[ReflectionScores], float]) -> list[float | None]:
-        return [None if score.first_correct is None else pay(score) for score in self.scores(**batch)]
+        return [pay(score) if score.graded else None for score in self.scores(**batch)]
 
     def scores(
         self,
@@ -126,9 +133,9 @@ class ReflectionRewards:
         **kwargs: Any,
     ) -> list[ReflectionScores]:
         """Read and grade a batch, once however many functions ask, and log what was found."""
-        if completion_ids is not self._seen:
+        if self._seen is None or completion_ids is not self._seen[0] or answer is not self._seen[1]:
             self._scores, verdicts = self._score(completion_ids, answer, prompts, choices, id)
-            self._seen = completion_ids  # kept, so that no later list can be taken for this one
+            self._seen = completion_ids, answer  # kept, so that no later lists can be taken for these
             if log_metric:
                 log_verdicts(verdicts, log_metric)
                 for score in self._scores:
@@ -139,7 +146,8 @@ class ReflectionRewards:
         return self._scores
 
     def _score(self, completion_ids: Sequence[Sequence[int]], *columns: Any) -> tuple[list[ReflectionScores], list]:
-        texts = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
+        written = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
+        texts = [self.opening + text for text in written]
         responses = [parse_reflection_response(text) for text in texts]
         answers = [
             [response.first_answer for response in responses],
@@ -150,15 +158,10 @@ class ReflectionRewards:
         correct = [verdict.correct for verdict in verdicts]
         first, second = correct[: len(texts)], correct[len(texts) :]
         scores = [
-            read_scores(self.processing_class, ids, text, response, i, j)
+            read_scores(self.processing_class, ids, text, response, i, j, opening=self.opening)
             for ids, text, response, i, j in zip(completion_ids, texts, responses, first, second, strict=True)
         ]
         return scores, verdicts
-
-
-def tagged(answer: str | None) -> str:
-    """An answer as the grader is to read it: what stands in the tags is the answer, whatever else it looks like."""
-    return "" if answer is None else f"<answer>{answer}</answer>"
 
 
 def read_scores(
@@ -168,16 +171,28 @@ def read_scores(
     response: ReflectionResponse,
     first_correct: bool | None,
     second_correct: bool | None,
+    *,
+    opening: str = "",
 ) -> ReflectionScores:
-    """Put verdicts and lengths together; `text` is what `ids` decode to, and `response` what it was read as."""
+    """Put verdicts and lengths together.
+
+    Args:
+        ids: the sampled ids.
+        text: `opening`, which the chat template wrote, and what `ids` decode to.
+        response: what `text` was read as.
+    """
+
+    def tokens(position: int) -> int:
+        return tokens_until(processing_class, ids, text[len(opening) :], max(0, position - len(opening)))
+
     first, reflection = response.first_end, response.reflection_span
-    edges = [0, 0] if reflection is None else [tokens_until(processing_class, ids, text, edge) for edge in reflection]
+    edges = [0, 0] if reflection is None else [tokens(edge) for edge in reflection]
     return ReflectionScores(
         response,
         first_correct,
         second_correct,
         tokens=len(ids),
-        first_tokens=0 if first is None else tokens_until(processing_class, ids, text, first),
+        first_tokens=0 if first is None else tokens(first),
         reflection_tokens=edges[1] - edges[0],
     )
 
@@ -202,9 +217,10 @@ def measures(score: ReflectionScores) -> dict[str, float]:
         found["length_first"] = score.first_tokens
     if score.reflection_tokens:
         found["length_reflection"] = score.reflection_tokens
-    first, second = score.first_correct, score.second_correct
-    if first is not None and second is not None:
+    if score.graded:
+        first, second = bool(score.first_correct), bool(score.second_correct)
         found |= {
+            "reflected_share": score.reflected,
             "acc_t1": first,
             "acc_t2": second,
             "kept_share": first and second,
@@ -232,12 +248,25 @@ def tokens_until(processing_class: Any, ids: Sequence[int], text: str, position:
     return low
 
 
+def opening_of(processing_class: Any) -> str:
+    """`<think>` where the chat template of a thinking model writes it into the prompt, so that no response holds it."""
+    tokenizer = getattr(processing_class, "tokenizer", processing_class)
+    template = getattr(processing_class, "chat_template", None) or getattr(tokenizer, "chat_template", None)
+    if template is None:
+        return ""
+    content: Any = [{"type": "text", "text": "?"}] if isinstance(processing_class, ProcessorMixin) else "?"
+    prompt = processing_class.apply_chat_template(
+        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+    )
+    return "<think>" if prompt.rstrip().endswith("<think>") else ""
+
+
 def check_tags_survive(processing_class: Any) -> None:
     """Refuse a tokenizer that loses SRPO's tags."""
     tokenizer = getattr(processing_class, "tokenizer", processing_class)
-    tags = "<think></think><answer></answer><reflection></reflection>"
+    tags = "<think> </think> <answer> </answer> <reflection> </reflection>"
     given_back = tokenizer.decode(tokenizer(tags, add_special_tokens=False)["input_ids"], skip_special_tokens=True)
-    if given_back.replace(" ", "") != tags:
+    if tags_in(given_back) != tags.split():
         raise ValueError(
             f"SRPO: the tokenizer reads {tags!r} as {given_back!r}, so no response could be understood. Some of these "
             "tags are special tokens of it; add them as ordinary tokens (special=False) instead."

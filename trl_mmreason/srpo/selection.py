@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 
+from ..construction import with_system_message
 from ..grading import Grader
 from ..sampling.difficulty import items_of, wait_for_all
 from ..sampling.engine import Decoding, Engine, Failure, Request, seed_of
 from ..sampling.run import run
 from ..sampling.store import Record, Store
 from .prompts import has_tag
-from .response import parse_reflection_response
+from .response import parse_reflection_response, tagged
 
 ANSWERS = "srpo-answers"
 
@@ -66,7 +67,7 @@ class Student:
     def _answer(self, units: Sequence[tuple[Mapping[str, Any], int]]) -> list[dict[str, Any] | Failure]:
         asked = [
             Request(
-                with_system(self.cot_prompt, row["prompt"]),
+                with_system_message(row["prompt"], self.cot_prompt),
                 row.get("images") or (),
                 seed=seed_of(self.seed, row["id"], index),
             )
@@ -74,9 +75,9 @@ class Student:
         ]
         drawn = self.policy.sample(asked, self.decoding)
         texts = ["" if isinstance(samples, Failure) else samples[0].text for samples in drawn]
-        answers = [parse_reflection_response(text).first_answer or "" for text in texts]
+        answers = [parse_reflection_response(text).first_answer for text in texts]
         # In its tags the answer is the answer, whatever else it looks like.
-        graded = items_of([row for row, _ in units], [f"<answer>{answer}</answer>" for answer in answers])
+        graded = items_of([row for row, _ in units], [tagged(answer) for answer in answers])
         return [
             samples
             if isinstance(samples, Failure)
@@ -116,10 +117,10 @@ def _solution(record: Record, position: int, ground_truth: str) -> Solution | st
     cot, answer = response.first_think or "", response.first_answer or ""
     if not cot.strip() or not answer.strip():
         return f"answer: no {'<answer>' if cot.strip() else '<think>'}, or an empty one"
-    if not response.has_solution_format:
-        return "answer: does not begin with <think>…</think><answer>…</answer>"
     if has_tag(cot) or has_tag(answer):
         return "answer: a tag inside <think> or <answer>"
+    if not response.has_solution_format:
+        return "answer: does not begin with <think>…</think><answer>…</answer>"
     id_ = f"{record.id}#{record.index}"
     return Solution(id_, position, cot, answer, record.payload["correct"], ground_truth)
 
@@ -128,11 +129,6 @@ def _ground_truth(answer: Any) -> str:
     """The gold answer that is taught: the first of a list."""
     first = next(iter(answer), None) if isinstance(answer, list | tuple) else answer
     return "" if first is None else str(first).strip()
-
-
-def with_system(prompt: str | None, messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """The messages behind a system message, if there is one."""
-    return [*messages] if prompt is None else [{"role": "system", "content": prompt}, *messages]
 
 
 def select_mix(

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from transformers import ProcessorMixin
 from trl import SFTTrainer
+from trl.data_utils import prepare_multimodal_messages
 
 from ..checkpoint import FaithfulCheckpoints
 from ..construction import check_rows, freeze_vision_encoder, load_processor, pictures_of
 from .config import ReflectionSFTConfig
+from .paper import PAPER
 from .response import parse_reflection_response
-from .trainer import PAPER
+from .rewards import check_tags_survive
 
 
 class ReflectionSFTTrainer(FaithfulCheckpoints, SFTTrainer):
@@ -51,30 +54,44 @@ class ReflectionSFTTrainer(FaithfulCheckpoints, SFTTrainer):
             args = ReflectionSFTConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-reflection")
         if not isinstance(args, ReflectionSFTConfig):
             raise TypeError(f"ReflectionSFTTrainer: args is a {type(args).__name__}, expected a ReflectionSFTConfig.")
-        check_rows("ReflectionSFTTrainer", train_dataset, {"prompt", "completion"})
+        check_rows("ReflectionSFTTrainer", train_dataset, eval_dataset, {"prompt", "completion"})
+        processing_class = processing_class or load_processor(model, args)
+        check_tags_survive(processing_class)
         super().__init__(
             model,
             args=args,
-            train_dataset=_as_messages(train_dataset),
+            train_dataset=train_dataset and _as_messages(train_dataset),
             eval_dataset={name: _as_messages(rows) for name, rows in eval_dataset.items()}
             if isinstance(eval_dataset, dict)
             else eval_dataset and _as_messages(eval_dataset),
-            processing_class=processing_class or load_processor(model, args),
+            processing_class=processing_class,
             **kwargs,
         )
+        self._check_template()
         self.data_collator = _with_pictures(self.data_collator)
         if args.freeze_vision_encoder:
             freeze_vision_encoder(self.accelerator.unwrap_model(self.model))
+
+    def _check_template(self) -> None:
+        """Refuse a chat template that drops what it takes for thoughts: there would be no reflection left to learn."""
+        spoken = "<think>a</think> <answer>b</answer> <reflection>c</reflection> <think>d</think> <answer>e</answer>"
+        messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": spoken}]
+        if isinstance(self.processing_class, ProcessorMixin):
+            messages = prepare_multimodal_messages(messages)
+        written = self.processing_class.apply_chat_template(messages, tokenize=False)
+        if spoken not in written:
+            raise ValueError(
+                f"ReflectionSFTTrainer: the chat template does not write what the assistant says as it is: {spoken!r} "
+                f"became {written!r}. Pass a processor whose template keeps <think>…</think> in the content."
+            )
 
 
 def _as_messages(rows: Any) -> Any:
     """The rows with each completion checked, and as one message of the assistant."""
 
     def convert(completion: Any, row: int) -> dict[str, Any]:
-        text = completion if isinstance(completion, str) else completion[-1]["content"]
-        response = parse_reflection_response(text)
-        problem = None if response.problem == _WITHOUT_SECOND_THOUGHT and response.second_answer else response.problem
-        if problem:
+        text = _text(completion, row)
+        if problem := problem_of(text):
             raise ValueError(
                 f"ReflectionSFTTrainer: the completion of row {row} is not in SRPO's format: {problem}. Expected "
                 "<think>…</think> <answer>…</answer> <reflection>…</reflection> <think>…</think> <answer>…</answer>, "
@@ -85,7 +102,24 @@ def _as_messages(rows: Any) -> Any:
     return rows.map(convert, input_columns=["completion"], with_indices=True)
 
 
-_WITHOUT_SECOND_THOUGHT = "missing <think> of the second solution"
+def _text(completion: Any, row: int) -> str:
+    messages = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
+    if not messages or len(messages) > 1 or messages[0]["role"] != "assistant":
+        raise ValueError(
+            f"ReflectionSFTTrainer: the completion of row {row} is {completion!r}, expected a text or one message of "
+            "the assistant."
+        )
+    content = messages[0]["content"]
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+def problem_of(completion: str) -> str | None:
+    """What is wrong with a completion; the second solution may do without its `<think>`, as in the paper's template."""
+    response = parse_reflection_response(completion)
+    if response.second_think is None and response.second_answer is not None and response.reflection_span is not None:
+        behind = response.reflection_span[1]
+        response = parse_reflection_response(f"{completion[:behind]}<think>…</think>{completion[behind:]}")
+    return response.problem
 
 
 def _with_pictures(collate: Callable[[list[dict[str, Any]]], Any]) -> Callable[[list[dict[str, Any]]], Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 import torch
@@ -12,19 +11,8 @@ from ..construction import check_rows, freeze_vision_encoder, load_processor
 from ..grading import Grader
 from ..grpo import GroupGRPOTrainer, GroupOutcome
 from .config import SRPOConfig
+from .paper import PAPER
 from .rewards import ReflectionRewards
-
-PAPER = {
-    "title": "SRPO: Enhancing Multimodal LLM Reasoning via Reflection-Aware Reinforcement Learning",
-    "id": "2506.01713",
-    "citation": textwrap.dedent("""\
-        @article{wan2025srpo,
-            title        = {{SRPO: Enhancing Multimodal LLM Reasoning via Reflection-Aware Reinforcement Learning}},
-            author       = {Zhongwei Wan and Zhihao Dou and Che Liu and Yu Zhang and Dongfei Cui and Qinjian Zhao and Hui Shen and Jing Xiong and Yi Xin and Yifan Jiang and Yangfan He and Mi Zhang and Shen Yan},
-            year         = 2025,
-            eprint       = {arXiv:2506.01713},
-        }"""),  # noqa: E501
-}
 
 
 class SRPOTrainer(GroupGRPOTrainer):
@@ -62,7 +50,7 @@ class SRPOTrainer(GroupGRPOTrainer):
             args = SRPOConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-SRPO")
         if not isinstance(args, SRPOConfig):
             raise TypeError(f"SRPOTrainer: args is a {type(args).__name__}, expected an SRPOConfig.")
-        check_rows("SRPOTrainer", train_dataset, {"prompt", "answer"})
+        check_rows("SRPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})
         processing_class = processing_class or load_processor(model, args)
         self.rewards = ReflectionRewards(
             processing_class,
@@ -70,11 +58,17 @@ class SRPOTrainer(GroupGRPOTrainer):
             brevity_coef=args.brevity_coef,
             target_ratio=args.target_ratio,
             max_ratio=args.max_ratio,
-            target_tokens=args.target_tokens,
-            max_tokens=args.max_tokens,
+            target_response_tokens=args.target_response_tokens,
+            max_response_tokens=args.max_response_tokens,
         )
         own = self.rewards.functions if args.reflection_reward else self.rewards.task_functions
         extra = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs] if reward_funcs else []
+        taken = {function.__name__ for function in own} & {getattr(function, "__name__", "") for function in extra}
+        if taken:
+            raise ValueError(
+                f"SRPOTrainer: the added reward functions have names of SRPO's own, {sorted(taken)}, so their metrics "
+                "would be mixed up. Rename them."
+            )
         super().__init__(
             model,
             reward_funcs=[*own, *extra],
