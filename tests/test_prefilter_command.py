@@ -12,8 +12,8 @@ from trl_mmreason.cli import main
 from trl_mmreason.data import load_rows
 from trl_mmreason.sampling.store import Store
 
-RULE = {"adapo": [], "share": ["--rule", "share", "--low", "0", "--high", "0.5"]}
-STAGE = {"adapo": "adapo-prefilter", "share": "difficulty"}
+RULE = {"adapo": [], **{rule: ["--rule", rule, "--low", "0", "--high", "0.5"] for rule in ("share", "srpo")}}
+STAGE = {"adapo": "adapo-prefilter", "share": "difficulty", "srpo": "difficulty"}
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +56,12 @@ def test_prefilter(checkpoints, questions, tmp_path, rule):
     first = records(output, rule)
     assert len(first) == 18
     assert all(record.status == "done" for record in first)
-    if rule == "share":  # an untrained policy is hardly ever right
+    if rule != "adapo":  # an untrained policy is hardly ever right
         rows = load_rows(output).dataset
         assert f"kept {len(rows)} of 9" in said
         assert {len(row["images"]) for row in rows} == {0, 1, 2}
-        return  # what follows is the same for both rules
+        assert {message["role"] for row in rows for message in row["prompt"]} == {"user"}
+        return  # what follows is the same for all rules
 
     assert command(questions, output, model, rule) == said  # all is there already
     assert records(output, rule) == first

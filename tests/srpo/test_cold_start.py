@@ -204,6 +204,24 @@ def test_a_scorer_that_reads_text_only_is_shown_no_pictures(tmp_path):
     assert not asked.images
 
 
+def test_a_store_of_more_questions_and_other_settings(tmp_path):
+    path = tmp_path / "s.sqlite"
+    made(path, scorer=scorer(**dict.fromkeys(["right", "right in words", "wrong", "chatty"], 5)))
+    fewer = made(path, ["right", "wrong"])  # what the store holds of the others is not looked at
+    assert fewer.rows["id"][:] == ["right#0", "wrong#0"]
+    assert fewer.dropped == {}
+    with pytest.raises(SettingsChanged, match="images"):
+        made(path, scorer=scorer(right=5), scorer_sees_images=False)
+
+
+def test_what_failed_is_asked_again_when_told_to(tmp_path):
+    path = tmp_path / "s.sqlite"
+    broken = teacher(**dict.fromkeys(["right", "wrong"], [Failure("401")] * 3))
+    assert len(made(path, ["right", "wrong"], teacher_=broken).rows) == 0
+    assert len(made(path, ["right", "wrong"]).rows) == 0
+    assert made(path, ["right", "wrong"], retry_failed=True).rows["id"][:] == ["right#0", "wrong#0"]
+
+
 def test_the_best_rated_are_reflected_on_and_the_rest_is_counted(tmp_path):
     ratings = {"right": 3, "right in words": 9, "wrong": 8, "chatty": 2}
     asked = teacher()
