@@ -194,6 +194,36 @@ def test_srpo_refuses_a_cold_start_of_an_adapter(checkpoints, tmp_path):
         load_example("srpo").main(data, args, policy)
 
 
+def test_the_cold_start_by_itself_with_the_settings_of_the_paper(checkpoints, tmp_path):
+    completion = "<think>1+1=2</think> <answer>2</answer> <reflection>Not so.</reflection> <answer>3</answer>"
+    picture = Image.new("RGB", (28, 28))
+    rows = [{"prompt": [{"role": "user", "content": "1+1?"}], "images": [picture], "completion": completion}] * 8
+    Dataset.from_list(rows).to_parquet(tmp_path / "reflections.parquet")
+    settings = {
+        "config": ROOT / "configs/reflection_sft/qwen2_5_vl_7b.yaml",
+        "model_name_or_path": checkpoints("qwen2_5_vl"),
+        "dataset_name": tmp_path / "reflections.parquet",
+        "output_dir": tmp_path / "out",
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        # what a GPU is needed for
+        "use_cpu": "true",
+        "bf16": "false",
+        "dtype": "float32",
+        "attn_implementation": "sdpa",
+    }
+    arguments = [str(part) for key, value in settings.items() for part in (f"--{key}", value)]
+    command = [*ACCELERATE, str(ROOT / "examples/reflection_sft.py"), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "2506.01713" in (tmp_path / "out/README.md").read_text()
+    start, final = weights(checkpoints("qwen2_5_vl")), weights(tmp_path / "out")
+    changed = {name for name, weight in final.items() if not torch.equal(weight, start[name])}
+    assert changed
+    assert not [name for name in changed if name.startswith("visual.")]  # the configuration freezes the encoder
+
+
 def load_example(method):
     spec = importlib.util.spec_from_file_location(f"{method}_example", ROOT / f"examples/{method}.py")
     example = importlib.util.module_from_spec(spec)
