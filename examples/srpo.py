@@ -117,6 +117,7 @@ def drawn_reflections(policy: str, data_args: ReflectionArguments, training_args
     """Reflections on what the policy answers to drawn problems, other ones than those of RL and of the comparison."""
     category = data_args.dataset_name.removeprefix(MINIATURE)
     problems = make_problems([category], data_args.reflection_problems, seed=training_args.seed + 2)
+    assert training_args.max_completion_length is not None  # SRPOConfig sees to it
     with Store(replies) as store:
         made = make_reflections(
             to_dataset(problems),

@@ -38,6 +38,7 @@ def test_null_on_the_command_line_means_no_prompt(tmp_path):
         ),
         ({"target_response_tokens": 100, "max_response_tokens": 50}, "target is 100 and the maximum 50"),
         ({"reflection_prompt": "  "}, "reflection_prompt is empty"),
+        ({"max_completion_length": None}, "max_completion_length=None, expected the tokens"),
         ({"brevity_coef": float("nan")}, "brevity_coef=nan is out of range"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "after which failing first may pay"),
         ({"remove_unused_columns": True}, "takes away the answers"),

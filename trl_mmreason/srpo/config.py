@@ -55,6 +55,11 @@ class SRPOConfig(GRPOConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.reflection_prompt = text_or_none("SRPOConfig: reflection_prompt", self.reflection_prompt)
+        if not self.max_completion_length or self.max_completion_length < 1:
+            raise ValueError(
+                f"SRPOConfig: max_completion_length={self.max_completion_length}, expected the tokens that a response "
+                "may have, 1 or more."
+            )
         if not self.brevity_coef >= 0:
             raise ValueError(f"SRPOConfig: brevity_coef={self.brevity_coef} is out of range, expected 0 or more.")
         if self.reflection_reward and self.multi_objective_aggregation != "sum_then_normalize":
