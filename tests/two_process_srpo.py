@@ -13,9 +13,11 @@ torch.set_num_threads(1)
 model, folder, rows_a_process = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 rows = drawn_rows(24)
 
-# SFT on equally long rows: TRL averages over each process's tokens before it averages over processes.
-completion = "<think>a</think> <answer>7</answer> <reflection>b</reflection> <answer>7</answer>"
-demonstrations = [{"prompt": r["prompt"], "images": r["images"], "completion": completion} for r in rows[:1] * 12]
+COMPLETION = "<think>a</think> <answer>7</answer> <reflection>{}</reflection> <answer>7</answer>"
+demonstrations = [
+    {"prompt": row["prompt"], "images": row["images"], "completion": COMPLETION.format("so " * (1 + number))}
+    for number, row in enumerate(rows[:12])
+]
 sgd = {"optim": "sgd", "learning_rate": 1.0, "max_steps": 1}
 sft = sft_trainer(model, folder, demonstrations, per_device_train_batch_size=rows_a_process, **sgd)
 sft.train()

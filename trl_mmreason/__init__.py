@@ -14,6 +14,9 @@ _PUBLIC = {
     "AdaPOConfig": "adapo.config",
     "AdaPOTrainer": "adapo.trainer",
     "Grader": "grading",
+    "ProcessRewardConfig": "chain_of_step.config",
+    "ProcessRewardModel": "chain_of_step.process_reward",
+    "ProcessRewardTrainer": "chain_of_step.process_reward_trainer",
     "ReflectionSFTConfig": "srpo.config",
     "ReflectionSFTTrainer": "srpo.sft",
     "SRPOConfig": "srpo.config",
@@ -23,6 +26,9 @@ __all__ = [
     "AdaPOConfig",
     "AdaPOTrainer",
     "Grader",
+    "ProcessRewardConfig",
+    "ProcessRewardModel",
+    "ProcessRewardTrainer",
     "ReflectionSFTConfig",
     "ReflectionSFTTrainer",
     "SRPOConfig",
@@ -32,6 +38,9 @@ __all__ = [
 if TYPE_CHECKING:
     from .adapo.config import AdaPOConfig
     from .adapo.trainer import AdaPOTrainer
+    from .chain_of_step.config import ProcessRewardConfig
+    from .chain_of_step.process_reward import ProcessRewardModel
+    from .chain_of_step.process_reward_trainer import ProcessRewardTrainer
     from .grading import Grader
     from .srpo.config import ReflectionSFTConfig, SRPOConfig
     from .srpo.sft import ReflectionSFTTrainer

@@ -85,6 +85,25 @@ def pictures_of(row: dict[str, Any]) -> list[Any]:
     return row.get("images") or [image for image in [row.get("image")] if image is not None]
 
 
+def completion_text(completion: Any, where: str) -> str:
+    """The text of a completion, which is a text or one message of the assistant.
+
+    Args:
+        completion: as the row has it.
+        where: which row that is, for the error.
+
+    Raises:
+        ValueError: it is anything else.
+    """
+    messages = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
+    if not messages or len(messages) > 1 or messages[0]["role"] != "assistant":
+        raise ValueError(
+            f"The completion of {where} is {completion!r}, expected a text or one message of the assistant."
+        )
+    content = messages[0]["content"]
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
 def with_system_message(prompt: Any, text: str | None) -> Any:
     """A prompt with `text` as its system message; as it is if there is no text.
 

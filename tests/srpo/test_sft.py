@@ -165,18 +165,23 @@ def test_the_vision_encoder_can_be_frozen(family, checkpoints, tmp_path):
     assert not [name for name in changed if "visual." in name or "vision_tower." in name]
 
 
-def test_gradient_accumulation_does_not_change_the_update(checkpoints, tmp_path):
+def test_gradient_accumulation_does_not_change_the_update(family, checkpoints, tmp_path):
+    """Rows of different lengths: every token of an optimizer step weighs the same, whatever micro-batch it is in."""
+    rows = reflections(8)
+    for number, row in enumerate(rows):
+        row["completion"] = FULL.replace("Not so.", "Not so. " * (1 + 3 * number))
     weights = []
     for size in (8, 4, 2):
         trainer = sft_trainer(
-            checkpoints("qwen2_5_vl"),
+            checkpoints(family),
             tmp_path / str(size),
-            reflections(8),
+            rows,
             per_device_train_batch_size=size,
             gradient_accumulation_steps=8 // size,
             max_steps=1,
+            max_grad_norm=0.0,
             optim="sgd",
-            learning_rate=0.1,
+            learning_rate=1.0,
         )
         trainer.train()
         weights.append(trainer.model.state_dict())

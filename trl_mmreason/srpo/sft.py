@@ -10,7 +10,13 @@ from trl import SFTTrainer
 from trl.data_utils import prepare_multimodal_messages
 
 from ..checkpoint import FaithfulCheckpoints
-from ..construction import check_rows, freeze_vision_encoder, load_processor, pictures_of
+from ..construction import (
+    check_rows,
+    completion_text,
+    freeze_vision_encoder,
+    load_processor,
+    pictures_of,
+)
 from .config import ReflectionSFTConfig
 from .paper import PAPER
 from .response import parse_reflection_response
@@ -67,6 +73,9 @@ class ReflectionSFTTrainer(FaithfulCheckpoints, SFTTrainer):
             processing_class=processing_class,
             **kwargs,
         )
+        # Some families say that their loss takes no count of tokens, although it does. Without it each micro-batch
+        # would be averaged by itself, and gradient accumulation would change the update.
+        self.model_accepts_loss_kwargs = True
         self._check_template()
         self.data_collator = _with_pictures(self.data_collator)
         if args.freeze_vision_encoder:
@@ -90,7 +99,7 @@ def _as_messages(rows: Any) -> Any:
     """The rows with each completion checked, and as one message of the assistant."""
 
     def convert(completion: Any, row: int) -> dict[str, Any]:
-        text = _text(completion, row)
+        text = completion_text(completion, f"row {row}")
         if problem := problem_of(text):
             raise ValueError(
                 f"ReflectionSFTTrainer: the completion of row {row} is not in SRPO's format: {problem}. Expected "
@@ -100,17 +109,6 @@ def _as_messages(rows: Any) -> Any:
         return {"completion": [{"role": "assistant", "content": text}]}
 
     return rows.map(convert, input_columns=["completion"], with_indices=True)
-
-
-def _text(completion: Any, row: int) -> str:
-    messages = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
-    if not messages or len(messages) > 1 or messages[0]["role"] != "assistant":
-        raise ValueError(
-            f"ReflectionSFTTrainer: the completion of row {row} is {completion!r}, expected a text or one message of "
-            "the assistant."
-        )
-    content = messages[0]["content"]
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def problem_of(completion: str) -> str | None:

@@ -1,0 +1,299 @@
+"""ProcessRewardTrainer: the loss by hand, what is refused, every family, resumed or not, one process or two."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from support import SMALL_RUN, drawn_rows, load
+from torch.testing import assert_close
+
+from trl_mmreason.chain_of_step.config import ProcessRewardConfig
+from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
+from trl_mmreason.chain_of_step.process_reward_trainer import UNLABELLED, ProcessRewardTrainer, score_metrics
+from trl_mmreason.chain_of_step.template import parse_chain, prefixes
+from trl_mmreason.chain_of_step.tokens import add_chain_tokens, chain_token_ids
+from trl_mmreason.miniature.models import build_model
+from trl_mmreason.miniature.solutions import chain_of_steps, solve
+from trl_mmreason.miniature.tasks import make_problems
+
+HERE = Path(__file__).parent
+RUN = {name: value for name, value in SMALL_RUN.items() if name not in ("num_generations", "max_completion_length")}
+RUN["warmup_steps"] = 0  # the first step of a warm-up changes nothing
+ADAPTER = {"r": 2, "target_modules": "all-linear", "exclude_modules": ["lm_head"]}
+
+
+def labelled_rows(n, *, seed=0):
+    """Right and wrong chains with one, two or no picture: one in four has a label missing, and one is partial."""
+    problems = make_problems(["adding", "counting"], n, seed=seed)
+    rows = []
+    for number, (row, problem) in enumerate(zip(drawn_rows(n, seed=seed), problems, strict=True)):
+        solution = solve(problem, error=[None, "slip", "off_by_one"][number % 3])
+        chain, labels, answer = chain_of_steps(solution), [float(label) for label in solution.labels], solution.correct
+        if number % 4 == 1:
+            labels[0] = None if number % 8 == 1 else math.nan
+        if number % 4 == 2:
+            chain, labels, answer = prefixes(parse_chain(chain))[1], [0.25, 0.75], None
+        row = {"prompt": row["prompt"], "images": row["images"], "completion": chain, "step_labels": labels}
+        rows.append({**row, "answer_label": None if answer is None else float(answer)})
+    return rows
+
+
+def trainer_for(model, folder, rows, eval_rows=None, *, trainer_kwargs=None, **settings):
+    return ProcessRewardTrainer(
+        model,
+        args=ProcessRewardConfig(str(folder), **{**RUN, **settings}),
+        train_dataset=Dataset.from_list(rows),
+        eval_dataset=eval_rows and Dataset.from_list(eval_rows),
+        **(trainer_kwargs or {}),
+    )
+
+
+@pytest.fixture(scope="session")
+def bases(tmp_path_factory):
+    """family → path of a saved model with the template's tokens, made when first asked for."""
+    made = {}
+
+    def base(family):
+        if family not in made:
+            model, processor = build_model(family)
+            add_chain_tokens(model, processor)
+            made[family] = tmp_path_factory.mktemp(f"{family}_base")
+            ProcessRewardModel(model, processor).save_pretrained(made[family])
+        return str(made[family])
+
+    return base
+
+
+def by_hand(prm, rows):
+    """The summed cross entropy and the number of labels, from the scores of `ProcessRewardModel`."""
+    total, count = 0.0, 0
+    for row, (steps, answer) in zip(rows, prm.score(rows), strict=True):
+        for label, score in zip([*row["step_labels"], row["answer_label"]], [*steps.tolist(), answer], strict=True):
+            if label is not None and not math.isnan(label):
+                total -= label * math.log(score) + (1 - label) * math.log(1 - score)
+                count += 1
+    return total, count
+
+
+def test_the_loss_is_the_mean_over_labelled_positions(family, bases, tmp_path):
+    rows = labelled_rows(8)
+    total, count = by_hand(ProcessRewardModel.from_pretrained(bases(family), device="cpu"), rows)
+    assert count == sum(len(row["step_labels"]) for row in rows) - 2 + 6  # two steps and two answers have no label
+    trainer = trainer_for(bases(family), tmp_path, rows, labelled_rows(8), max_steps=1, per_device_eval_batch_size=3)
+    # of the whole set, although its batches have different numbers of labels
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(total / count, abs=1e-5)
+    trainer.train()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(total / count, abs=1e-5)
+
+
+def test_gradient_accumulation_does_not_change_the_update(bases, tmp_path):
+    weights, logged = [], []
+    for size in (8, 4, 1):
+        trainer = trainer_for(
+            bases("qwen2_5_vl"),
+            tmp_path / str(size),
+            labelled_rows(8),
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=8 // size,
+            max_steps=1,
+            optim="sgd",
+            learning_rate=1.0,
+        )
+        trainer.train()
+        weights.append(trainer.model.state_dict())
+        names = ("loss", "step_accuracy", "step_auroc", "answer_accuracy", "answer_auroc")
+        logged.append([trainer.state.log_history[0][name] for name in names])
+    start = load(bases("qwen2_5_vl"))[0].state_dict()
+    assert max((weight - start[name]).abs().max() for name, weight in weights[0].items()) > 1e-3
+    for other, its_logs in zip(weights[1:], logged[1:], strict=True):
+        assert its_logs == pytest.approx(logged[0], abs=1e-5)
+        for name, weight in weights[0].items():
+            assert_close(other[name], weight, atol=1e-5, rtol=0)
+
+
+def test_two_processes_equal_one(bases, tmp_path):
+    def run(folder, processes):
+        folder.mkdir()
+        launcher = [sys.executable]
+        if processes > 1:
+            launcher += ["-m", "torch.distributed.run", f"--nproc_per_node={processes}"]
+            launcher += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+        script = [str(HERE / "process_reward_run.py"), bases("qwen2_5_vl"), str(folder), str(12 // processes)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}"}
+        done = subprocess.run([*launcher, *script], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return [torch.load(folder / f"process_{rank}.pt") for rank in range(processes)]
+
+    (alone,), pair = run(tmp_path / "one", 1), run(tmp_path / "two", 2)
+    assert [part["world_size"] for part in [alone, *pair]] == [1, 2, 2]
+    for part in pair:
+        for name, weight in alone["weights"].items():
+            assert_close(part["weights"][name], weight, atol=1e-5, rtol=0)
+        assert part["evaluation"] == pytest.approx(alone["evaluation"], abs=1e-5)
+    assert pair[0]["logged"] == pytest.approx(alone["logged"], abs=1e-5)
+    parts = [f"{part}_{metric}" for part in ("step", "answer") for metric in ("accuracy", "auroc")]
+    assert {*parts, "loss"} <= alone["logged"].keys()
+    assert {f"eval_{name}" for name in [*parts, "loss"]} <= alone["evaluation"].keys()
+
+
+def test_metrics_by_hand():
+    none = UNLABELLED
+    labels = torch.tensor([[1, 1.0, 0.0, 1.0], [0, 0.0, none, none]])
+    differences = torch.tensor([[2, 3.0, 1.0, -1.0], [-2, -2.0, 9.0, 9.0]])
+    # Steps: right 3 and -1, wrong 1 and -2: two of four on the right side; of the four pairs only -1 < 1 is wrong.
+    assert score_metrics(differences, labels) == {
+        "step_accuracy": 0.5,
+        "step_auroc": 0.75,
+        "answer_accuracy": 1.0,
+        "answer_auroc": 1.0,
+    }
+    # Without a wrong answer there is no AUROC of answers, and without a label of a step nothing on steps.
+    assert score_metrics(differences[:1, :1], labels[:1, :1]) == {"answer_accuracy": 1.0}
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+def test_resumed_equals_uninterrupted(family, bases, tmp_path, lora):
+    def trainer(folder):
+        settings = {"per_device_train_batch_size": 2, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+        kwargs = {"peft_config": LoraConfig(**ADAPTER) if lora else None}
+        return trainer_for(bases(family), folder, labelled_rows(8), trainer_kwargs=kwargs, **settings)
+
+    whole, resumed = trainer(tmp_path), trainer(tmp_path)
+    whole.train()
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    expected = dict(whole.model.named_parameters())
+    start = dict(trainer(tmp_path / "new").model.named_parameters())
+    assert any(not torch.equal(start[name], weight) for name, weight in expected.items())
+    for name, weight in resumed.model.named_parameters():
+        assert_close(weight, expected[name], atol=1e-6, rtol=0)
+    # what was saved scores as what was trained
+    saved = ProcessRewardModel.from_pretrained(tmp_path / "checkpoint-4", device="cpu").score(labelled_rows(3))
+    live = ProcessRewardModel(whole.model, whole.processing_class).score(labelled_rows(3))
+    for (steps, answer), (expected_steps, expected_answer) in zip(saved, live, strict=True):
+        assert_close(steps, expected_steps, atol=1e-5, rtol=0)
+        assert answer == pytest.approx(expected_answer, abs=1e-5)
+
+
+def test_a_model_without_the_templates_tokens_gets_them(family, checkpoints, tmp_path):
+    trainer = trainer_for(checkpoints(family), tmp_path, labelled_rows(8), max_steps=1, right_token="7")
+    ids = chain_token_ids(trainer.processing_class)
+    assert len(trainer.model.get_input_embeddings().weight) == max(ids.values()) + 1
+    trainer.train()
+    trainer.save_model()
+    loaded = ProcessRewardModel.from_pretrained(tmp_path, device="cpu")
+    assert loaded.model.config.process_reward_tokens == {"right": "7", "wrong": "-"}
+    with pytest.raises(ValueError, match="Add the tokens to its base first"):
+        trainer_for(
+            checkpoints(family), tmp_path, labelled_rows(2), trainer_kwargs={"peft_config": LoraConfig(**ADAPTER)}
+        )
+
+
+def test_an_adapter_keeps_no_tokens_of_its_own(tmp_path):
+    model, processor = build_model("qwen2_5_vl")
+    add_chain_tokens(model, processor)
+    kwargs = {"peft_config": LoraConfig(**ADAPTER), "processing_class": processor}
+    with pytest.raises(ValueError, match=r"an adapter does not keep the tokens \{'right': '7', 'wrong': '-'\}"):
+        trainer_for(model, tmp_path, labelled_rows(2), trainer_kwargs=kwargs, right_token="7", model_init_kwargs=None)
+
+
+def test_the_vision_encoder_is_frozen_unless_asked(family, bases, tmp_path):
+    for frozen in (True, False):
+        settings = {} if frozen else {"freeze_vision_encoder": False}
+        trainer = trainer_for(bases(family), tmp_path, labelled_rows(8), max_steps=1, **settings)
+        before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+        trainer.train()
+        changed = {name for name, weight in trainer.model.named_parameters() if not torch.equal(before[name], weight)}
+        assert changed
+        assert bool([name for name in changed if "visual." in name or "vision_tower." in name]) is not frozen
+
+
+def test_rows_without_pictures_or_labels(bases, tmp_path):
+    rows = labelled_rows(8)
+    for row in rows:
+        del row["images"]
+    for row in rows[:4]:
+        row["step_labels"], row["answer_label"] = [None] * len(row["step_labels"]), None
+    trainer = trainer_for(bases("qwen2_5_vl"), tmp_path, rows, per_device_train_batch_size=4, max_steps=2)
+    trainer.train()
+    assert all(weight.isfinite().all() for weight in trainer.model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"step_labels": [1.0]}, r"row 2 has 2 step\(s\) and 1 step label\(s\)"),
+        ({"step_labels": None}, r"row 2 has 2 step\(s\) and 0 step label\(s\)"),
+        ({"step_labels": [1.0, 1.5]}, r"row 2 has the step labels \[1.0, 1.5\] .*expected 0 to 1"),
+        ({"step_labels": [1.0, -100.0]}, "row 2 has the step labels .*expected 0 to 1"),
+        ({"answer_label": 1.0}, "row 2 has the answer label 1.0, but its chain has no answer"),
+        ({"completion": "<|reasoning_start|>oops"}, "completion of row 2: malformed chain at character 19"),
+    ],
+)
+def test_a_row_that_does_not_fit_its_labels_is_named(bases, tmp_path, change, problem):
+    rows = labelled_rows(4)
+    rows[2].update(change)
+    for given in ({"rows": rows}, {"rows": labelled_rows(4), "eval_rows": rows}):
+        with pytest.raises(ValueError, match=problem):
+            trainer_for(bases("qwen2_5_vl"), tmp_path, **given)
+
+
+def test_wrong_arguments(bases, tmp_path):
+    rows, path = labelled_rows(2), bases("qwen2_5_vl")
+    with pytest.raises(ValueError, match=r"expected .*`step_labels`.* among them"):
+        trainer_for(path, tmp_path, [{"prompt": rows[0]["prompt"], "completion": rows[0]["completion"]}])
+    with pytest.raises(TypeError, match="expected a ProcessRewardConfig"):
+        ProcessRewardTrainer(path, args=3, train_dataset=Dataset.from_list(rows))
+    with pytest.raises(TypeError, match="leave `compute_metrics` out"):
+        trainer_for(path, tmp_path, rows, trainer_kwargs={"compute_metrics": print})
+    for setting in ({"packing": True}, {"max_length": 99}, {"remove_unused_columns": True}, {"loss_type": "dft"}):
+        with pytest.raises(ValueError, match=f"ProcessRewardConfig: {next(iter(setting))}="):
+            ProcessRewardConfig(str(tmp_path), use_cpu=True, bf16=False, **setting)
+
+
+def test_a_tiny_model_learns(tmp_path):
+    """Where a step stands tells much of its label, so AUROC of steps may rise on that alone, on unseen questions too.
+
+    It tells nothing of the answers, half of which are wrong: these the model has to know, and knows those it has seen.
+    """
+
+    def solved(n, seed):
+        rows = []
+        for number, problem in enumerate(make_problems(["adding"], n, seed=seed)):
+            solution = solve(problem, error=[None, "off_by_one"][number % 2])
+            labels = {
+                "step_labels": [float(label) for label in solution.labels],
+                "answer_label": float(number % 2 == 0),
+            }
+            rows.append({"prompt": problem.prompt, "completion": chain_of_steps(solution), **labels})
+        return Dataset.from_list(rows)
+
+    model, processor = build_model("qwen2_5_vl")
+    seen, unseen = solved(16, 0), solved(50, 1000)
+    kwargs = {"eval_dataset": {"seen": seen, "unseen": unseen}, "processing_class": processor}
+    settings = {"per_device_train_batch_size": 16, "max_steps": 120, "learning_rate": 3e-3, "model_init_kwargs": None}
+    trainer = ProcessRewardTrainer(
+        model, args=ProcessRewardConfig(str(tmp_path), **{**RUN, **settings}), train_dataset=seen, **kwargs
+    )
+    before = trainer.evaluate()
+    trainer.train()
+    after = trainer.evaluate()
+    assert before["eval_unseen_step_auroc"] < 0.6
+    assert after["eval_unseen_step_auroc"] > 0.8
+    assert before["eval_seen_answer_auroc"] < 0.6
+    assert after["eval_seen_answer_auroc"] > 0.9
+
+
+def test_the_settings_of_the_paper(tmp_path):
+    config = ProcessRewardConfig(str(tmp_path), use_cpu=True, bf16=False)
+    assert (config.learning_rate, config.num_train_epochs, config.warmup_steps, config.weight_decay) == (
+        1e-6,
+        2,
+        0.03,
+        0.05,
+    )

@@ -1,0 +1,219 @@
+"""A process reward model: an ordinary vision-language model that scores every step and the answer (arXiv:2509.19003).
+
+    r = σ(logit₊ − logit₋) = σ(h · (w₊ − w₋))
+
+of two chosen tokens, with h the last hidden state at the token that closes the step or the answer, and w the tokens'
+rows of the output embeddings (after Math-Shepherd; the paper leaves open how its model gives a score). There is no head
+of its own, so it saves, loads, quantises and is served like any model. One forward pass gives all scores of a chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from accelerate.utils import extract_model_from_parallel
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor
+from transformers import PreTrainedModel, ProcessorMixin
+
+from ..sampling.loading import load_model, load_processor
+from .scored_chain import ANSWER, STEPS, ChainEncoder
+
+DEFAULT_TOKENS = {"right": "+", "wrong": "-"}
+"""Which tokens stand for a right and for a wrong step, unless a model was made with others."""
+
+TOKENS_RECORD = "process_reward_tokens"
+"""What the entry of a model's configuration is called that says which tokens these are."""
+
+
+class Scores(NamedTuple):
+    """How likely each step and the answer of a chain are right.
+
+    Attributes:
+        steps: (S,) float32 in [0, 1], on the CPU.
+        answer: in [0, 1]; `None` without an answer.
+    """
+
+    steps: Tensor
+    answer: float | None
+
+
+class ProcessRewardModel:
+    """Scores chains of steps, in one thread at a time.
+
+    Args:
+        model: a vision-language model that knows the template's tokens; its configuration records the two tokens.
+        processing_class: its processor; it is not changed.
+        right_token, wrong_token: the two tokens; by default those that the model was made with, or "+" and "-".
+
+    Raises:
+        ValueError: a token of the template is missing, or see `label_token_ids`.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        processing_class: ProcessorMixin,
+        *,
+        right_token: str | None = None,
+        wrong_token: str | None = None,
+    ) -> None:
+        self.model = model
+        self.processing_class = processing_class
+        self._token_ids = label_token_ids(model, processing_class, right_token, wrong_token)
+        self._encoder = ChainEncoder(model.config, processing_class)
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str | Path, *, right_token: str | None = None, wrong_token: str | None = None, **loading: Any
+    ) -> ProcessRewardModel:
+        """Load a checkpoint, or an adapter together with its base model.
+
+        Args:
+            path: folder or Hub id.
+            right_token, wrong_token: as above.
+            **loading: `dtype`, `device`, `revision`, `trust_remote_code` and what else `load_model` takes.
+        """
+        trusted = {name: loading[name] for name in ("revision", "trust_remote_code") if name in loading}
+        model, _ = load_model(str(path), **loading)
+        processor = load_processor(str(path), **trusted)
+        return cls(model, processor, right_token=right_token, wrong_token=wrong_token)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write model and processor; `from_pretrained` reads them, and so does any library that knows the family."""
+        self.model.save_pretrained(folder)
+        self.processing_class.save_pretrained(folder)
+
+    def score(self, rows: Sequence[Mapping[str, Any]], *, batch_size: int = 8) -> list[Scores]:
+        """The scores of every row, in order. They depend on the row alone, up to rounding.
+
+        Args:
+            rows: `prompt` (messages), `images` (or `image`, or none) and `completion` (the chain, whole or partial; a
+                text or a message).
+            batch_size: rows of similar length that go through the model at a time.
+
+        Raises:
+            ValueError: a row cannot be scored, such as a malformed chain; names it by its number, from 0.
+        """
+        if batch_size < 1:
+            raise ValueError(f"ProcessRewardModel.score: got batch_size={batch_size}, expected 1 or more.")
+        order = sorted(range(len(rows)), key=lambda number: -len(str(rows[number]["completion"])))
+        scores: dict[int, Scores] = {}
+        training = self.model.training
+        self.model.eval()
+        try:
+            for start in range(0, len(order), batch_size):
+                numbers = order[start : start + batch_size]
+                scores |= zip(numbers, self._score({number: rows[number] for number in numbers}), strict=True)
+        finally:
+            self.model.train(training)
+        return [scores[number] for number in range(len(rows))]
+
+    @torch.no_grad()
+    def _score(self, rows: Mapping[int, Mapping[str, Any]]) -> list[Scores]:
+        """One batch: number of the row → row."""
+        chains = [self._encoder.encode(row, f"row {number}") for number, row in rows.items()]
+        inputs, positions = self._encoder.collate(chains)
+        device, dtype = self.model.device, self.model.dtype
+        inputs = {k: v.to(device, dtype if v.is_floating_point() else None) for k, v in inputs.items()}
+        differences = logit_differences(self.model, inputs, positions.to(device), self._token_ids)
+        return [
+            Scores(
+                steps=row[STEPS][: len(chain.steps)],
+                answer=None if chain.answer is None else row[ANSWER].item(),
+            )
+            for row, chain in zip(differences.sigmoid().cpu(), chains, strict=True)
+        ]
+
+
+def label_token_ids(
+    model: PreTrainedModel,
+    processing_class: ProcessorMixin,
+    right_token: str | None = None,
+    wrong_token: str | None = None,
+) -> tuple[int, int]:
+    """The ids of the tokens that stand for right and wrong, which the model's configuration keeps from now on.
+
+    Args:
+        model: its configuration says which tokens these are, if it is a process reward model already.
+        processing_class: its processor.
+        right_token, wrong_token: the tokens for a model that is none yet; "+" and "-" by default.
+
+    Raises:
+        ValueError: a token is not encoded as one, both are the same, or the model was made with others.
+    """
+    recorded = getattr(model.config, TOKENS_RECORD, None)
+    wanted = {"right": right_token, "wrong": wrong_token}
+    tokens = {label: wanted[label] or token for label, token in (recorded or DEFAULT_TOKENS).items()}
+    if recorded is not None and tokens != recorded:
+        raise ValueError(
+            f"label_token_ids: the model was made with the tokens {recorded}, but {tokens} were asked for. Leave "
+            "right_token and wrong_token out."
+        )
+    encoded = {
+        label: processing_class.tokenizer(token, add_special_tokens=False)["input_ids"]
+        for label, token in tokens.items()
+    }
+    if any(len(ids) != 1 for ids in encoded.values()) or encoded["right"] == encoded["wrong"]:
+        raise ValueError(
+            f"label_token_ids: the tokens {tokens} are encoded as {encoded}, expected one id each, and two different "
+            "ones. Choose right_token and wrong_token among the tokenizer's single tokens."
+        )
+    setattr(model.config, TOKENS_RECORD, tokens)
+    return encoded["right"][0], encoded["wrong"][0]
+
+
+def logit_differences(
+    model: torch.nn.Module, inputs: Mapping[str, Tensor], positions: Tensor, token_ids: tuple[int, int]
+) -> Tensor:
+    """logit₊ − logit₋ at chosen positions, in one forward pass that never forms the logits of other tokens.
+
+    Args:
+        model: a vision-language model, with or without adapters and a wrapper for data-parallel training.
+        inputs: its inputs; B rows of T tokens.
+        positions: (B, P) in [0, T).
+        token_ids: of + and −.
+
+    Returns:
+        (B, P) in float32, whatever the model computes in.
+
+    Raises:
+        ValueError: an adapter acts on the output embeddings.
+    """
+    head = extract_model_from_parallel(model).get_output_embeddings()
+    if isinstance(head, BaseTunerLayer):
+        raise ValueError(
+            "logit_differences: an adapter acts on the output embeddings, whose rows are read here without it. Merge "
+            "it, or leave 'lm_head' out of target_modules; trainable_token_indices and modules_to_save are fine."
+        )
+    # The model is called as a whole, and not its part below the head, as wrappers and their hooks act on that call.
+    with _projecting(head, positions, token_ids):
+        return model(**inputs, use_cache=False).logits
+
+
+@contextmanager
+def _projecting(head: Any, positions: Tensor, token_ids: tuple[int, int]) -> Iterator[None]:
+    """Let the head take the hidden states (B, T, D) to (B, P), not to (B, T, V)."""
+    right, wrong = token_ids
+
+    def project(hidden: Tensor) -> Tensor:
+        weight, bias = head.weight, getattr(head, "bias", None)
+        rows = torch.arange(len(hidden), device=hidden.device)[:, None]
+        scored = hidden[rows, positions.to(hidden.device)].to(weight.device).float()
+        # a product and a sum, as autocast would do a matrix product in 16 bit
+        difference = (scored * (weight[right].float() - weight[wrong].float())).sum(dim=-1)
+        return difference if bias is None else difference + (bias[right].float() - bias[wrong].float())
+
+    hooked = head.__dict__.get("forward")  # accelerate puts one there when it spreads a model over devices
+    head.forward = project
+    try:
+        yield
+    finally:
+        if hooked is None:
+            del head.forward
+        else:
+            head.forward = hooked

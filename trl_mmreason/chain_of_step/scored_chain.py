@@ -1,0 +1,138 @@
+"""A question with its chain as a process reward model reads it, and where in it the scores are (arXiv:2509.19003, 3.2).
+
+A step is scored at the token that closes it, an answer likewise. These are looked for among the ids of the completion
+alone, which are put behind those of the prompt: a question may hold the same tokens as text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import ProcessorMixin
+
+from ..construction import completion_text, pictures_of
+from ..sampling.generation import Prompt, collate, encode, placeholder_ids
+from ..sampling.loading import ENCODING_ERRORS
+from .template import ANSWER_END, ANSWER_START, REASONING_END, REASONING_START, STEP_END, Ends, chain_ends, has_token
+from .tokens import chain_token_ids
+
+ANSWER, STEPS = slice(0, 1), slice(1, None)
+"""Which columns of a (B, P) batch of positions, scores or labels belong to the answer and to the steps."""
+
+_STEPLESS = re.compile(
+    rf"\s*(?:{re.escape(REASONING_START)}\s*{re.escape(REASONING_END)}\s*)?"
+    rf"{re.escape(ANSWER_START)}(?P<answer>.*){re.escape(ANSWER_END)}\s*",
+    re.DOTALL,
+)
+
+
+class ScoredChain(NamedTuple):
+    """One row, ready for a batch.
+
+    Attributes:
+        prompt: the conversation with the completion at its end.
+        steps: for each step, where in `prompt.ids` the token stands that closes it.
+        answer: the same for the answer; `None` in a partial chain.
+    """
+
+    prompt: Prompt
+    steps: list[int]
+    answer: int | None
+
+
+def scored_ends(text: str) -> Ends:
+    """Where the steps and the answer of a completion end: `chain_ends`, and completions without a step.
+
+    These are a text without any of the template's tokens or with `<|reasoning_start|>` alone, in which nothing is
+    scored, and an answer by itself.
+
+    Raises:
+        ChainError: a malformed chain; a step that is not closed, too.
+    """
+    if not has_token(text) or text.strip() == REASONING_START:
+        return Ends([], None)
+    alone = _STEPLESS.fullmatch(text)
+    if alone and not has_token(alone["answer"]):
+        return Ends([], alone.end("answer") + len(ANSWER_END))
+    return chain_ends(text)
+
+
+class ChainEncoder:
+    """Turns rows into the inputs of a process reward model.
+
+    Args:
+        config: of the model.
+        processing_class: its processor, which has the template's tokens; it is not changed.
+
+    Raises:
+        ValueError: a token of the template is missing or split.
+    """
+
+    def __init__(self, config: Any, processing_class: ProcessorMixin) -> None:
+        self._processing_class = processing_class
+        self._tokenizer = processing_class.tokenizer
+        ids = chain_token_ids(processing_class)
+        self._step_end, self._answer_end = ids[STEP_END], ids[ANSWER_END]
+        self._placeholders = set(placeholder_ids(config))
+        pad, eos = self._tokenizer.pad_token_id, self._tokenizer.eos_token_id
+        self._pad = eos if pad is None else pad
+
+    def encode(self, row: Mapping[str, Any], where: str) -> ScoredChain:
+        """One row.
+
+        Args:
+            row: `prompt` (messages), `images` or `image`, and `completion`.
+            where: which row it is, for errors.
+
+        Raises:
+            ValueError: the chain is malformed, the conversation cannot be encoded, the completion holds a picture's
+                placeholder, or the tokenizer reads other tokens than stand in the text.
+        """
+        text = completion_text(row["completion"], where)
+        try:
+            ends = scored_ends(text)
+        except ValueError as error:
+            raise ValueError(
+                f"The completion of {where}: {error}. Cut an unfinished one behind its last whole step."
+            ) from error
+        try:
+            prompt = encode(self._processing_class, row["prompt"], pictures_of(dict(row)))
+        except ENCODING_ERRORS as error:
+            raise ValueError(f"The conversation of {where} cannot be encoded: {error}") from error
+        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        if found := self._placeholders & set(ids):
+            raise ValueError(
+                f"The completion of {where} holds {self._tokenizer.convert_ids_to_tokens(sorted(found))}, which stand "
+                "for pictures, expected text only."
+            )
+        first = len(prompt.ids)
+        steps = [first + place for place, token in enumerate(ids) if token == self._step_end]
+        answers = [first + place for place, token in enumerate(ids) if token == self._answer_end]
+        expected = len(ends.steps), int(ends.answer is not None)
+        if (len(steps), len(answers)) != expected:
+            raise ValueError(
+                f"The completion of {where} has {expected[0]} step(s) and {expected[1]} answer(s), but the tokenizer "
+                f"reads {len(steps)} and {len(answers)} from it. Pass the processor that was saved with the model."
+            )
+        return ScoredChain(prompt.extended(ids), steps, answers[0] if answers else None)
+
+    def collate(self, chains: Sequence[ScoredChain]) -> tuple[dict[str, Tensor], Tensor]:
+        """A batch.
+
+        Returns:
+            The model's inputs, left-padded, and (B, P) where in the T tokens of a row its scores are: the answer's,
+            then the steps'. Places without a score point to the last token, whose hidden state is a real one.
+        """
+        inputs = collate([chain.prompt for chain in chains], self._pad)
+        width = inputs["input_ids"].shape[1]
+        positions = torch.full((len(chains), 1 + max(len(chain.steps) for chain in chains)), width - 1)
+        for row, chain in zip(positions, chains, strict=True):
+            padding = width - len(chain.prompt.ids)
+            row[1 : 1 + len(chain.steps)] = padding + torch.tensor(chain.steps, dtype=torch.long)
+            if chain.answer is not None:
+                row[0] = padding + chain.answer
+        return inputs, positions
