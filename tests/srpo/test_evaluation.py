@@ -50,6 +50,23 @@ def test_a_response_is_cut_behind_its_first_answer_and_graded_twice(checkpoints,
     assert abs(found[0].reflection_tokens - tokens(CHECK)) <= 1  # a token may hold the space before a tag too
 
 
+def test_a_thought_that_the_template_opened_is_shown_with_the_response(checkpoints, monkeypatch):
+    _, processor = load(checkpoints("qwen2_5_vl"))
+    opened = "{% if add_generation_prompt and think %}<think>\n{% endif %}"
+    text = f"{FIRST.format(2)} {CHECK} {SECOND.format(2)}"
+    written = [[*ids_of(processor, text.removeprefix("<think>")), processor.tokenizer.eos_token_id]]
+    monkeypatch.setattr(module, "generate", lambda *_, **__: written)
+    processor.chat_template += opened
+    rows = Dataset.from_list([{**drawn_rows(1)[0], "answer": "2"}])
+    model, _ = load(checkpoints("qwen2_5_vl"))
+    settings = {"stage": "after", "max_new_tokens": 99}
+    [found] = evaluate_reflections(model, processor, rows, chat_template_kwargs={"think": True}, **settings)
+    assert (found.first, found.second) == (FIRST.format(2), f"{CHECK} {SECOND.format(2)}")
+    assert found.transition == "1→1"
+    [plain] = evaluate_reflections(model, processor, rows, **settings)
+    assert plain.problem == "unopened </think>"
+
+
 def test_rows_without_a_usable_gold_answer_are_left_out(checkpoints, monkeypatch):
     rows = [{**row, "answer": answer} for row, answer in zip(drawn_rows(2), ["", "2"], strict=True)]
     found, _, _ = evaluate(checkpoints, monkeypatch, [FIRST.format(2)] * 2, rows)

@@ -68,14 +68,15 @@ def evaluate_reflections(
     Raises:
         ValueError: the tokenizer does not give SRPO's tags back.
     """
-    reading = ReflectionRewards(processing_class, grader)
+    template = chat_template_kwargs or {}
+    reading = ReflectionRewards(processing_class, grader, chat_template_kwargs=template)
 
     def answer(rows: list[Row]) -> list[ReflectionTrajectory | None]:
         asked = [{**row, "prompt": with_system_message(row["prompt"], system_prompt)} for row in rows]
-        prompts = encode_rows(processing_class, asked, **(chat_template_kwargs or {}))
+        prompts = encode_rows(processing_class, asked, **template)
         ids = generate(model, processing_class, prompts, max_new_tokens=max_new_tokens, **generation)
         scores = reading.scores(ids, **grading_columns(rows))
-        texts = decode(processing_class, ids)
+        texts = [reading.opening + text for text in decode(processing_class, ids)]
         return [_trajectory(row, text, score, stage) for row, text, score in zip(rows, texts, scores, strict=True)]
 
     return for_all_rows(model, processing_class, dataset, answer, stage=stage, batch_size=batch_size)

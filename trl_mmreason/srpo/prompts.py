@@ -128,7 +128,7 @@ def read_reflection(reply: str, *, second_thought: bool = False) -> dict[str, st
     for name, text in fields.items():
         if not isinstance(text, str) or not text.strip():
             raise MalformedReply(f"{name} is empty or no text")
-        if has_tag(text):
+        if tags_in(text):
             raise MalformedReply(f"a tag in {name}")
     return {name: text.strip() for name, text in fields.items()}
 
@@ -146,11 +146,6 @@ def read_score(reply: str) -> dict[str, float]:
     if isinstance(score, bool) or not isinstance(score, int | float) or not 1 <= score <= 10:
         raise MalformedReply("score is no number from 1 to 10")
     return {"score": float(score)}
-
-
-def has_tag(text: str) -> bool:
-    """Whether one of the tags stands in `text`, so that it cannot be put between two of them."""
-    return bool(tags_in(text))
 
 
 # What a backslash in JSON may begin. \b, \f, \r and \t in front of a small letter, and \n where the letters make a word

@@ -79,7 +79,7 @@ def parse_reflection_response(text: str) -> ReflectionResponse:
         and reflection is not None
         and _whole([reflection])
         and _only_space(text, [first.end, reflection.start])
-        and sum(tag[2].lower() == "reflection" for tag in _TAG.finditer(text)) == 2,
+        and sum("reflection" in tag for tag in tags_in(text)) == 2,
         problem=fault or left_over or _problem(text, blocks, slots),
         first_end=first.end if first else None,
         reflection_span=(reflection.start, reflection.end) if reflection else None,

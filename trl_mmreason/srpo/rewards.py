@@ -60,6 +60,7 @@ class ReflectionRewards:
         processing_class: the policy's.
         grader: decides whether an answer is right; `Grader()` by default.
         brevity_coef: α of Eq. 6.
+        chat_template_kwargs: what the policy's chat template is given.
         target_ratio, max_ratio, target_response_tokens, max_response_tokens: see `objective.brevity`.
 
     Raises:
@@ -72,11 +73,12 @@ class ReflectionRewards:
         grader: Any = None,
         *,
         brevity_coef: float = 0.1,
+        chat_template_kwargs: dict[str, Any] | None = None,
         **lengths: float | None,
     ) -> None:
         check_tags_survive(processing_class)
         self.processing_class = processing_class
-        self.opening = opening_of(processing_class)
+        self.opening = opening_of(processing_class, **(chat_template_kwargs or {}))
         self.grader = grader or Grader()
         self.brevity_coef = brevity_coef
         self.lengths: dict[str, Any] = lengths
@@ -248,7 +250,7 @@ def tokens_until(processing_class: Any, ids: Sequence[int], text: str, position:
     return low
 
 
-def opening_of(processing_class: Any) -> str:
+def opening_of(processing_class: Any, **template_kwargs: Any) -> str:
     """`<think>` where the chat template of a thinking model writes it into the prompt, so that no response holds it."""
     tokenizer = getattr(processing_class, "tokenizer", processing_class)
     template = getattr(processing_class, "chat_template", None) or getattr(tokenizer, "chat_template", None)
@@ -256,7 +258,7 @@ def opening_of(processing_class: Any) -> str:
         return ""
     content: Any = [{"type": "text", "text": "?"}] if isinstance(processing_class, ProcessorMixin) else "?"
     prompt = processing_class.apply_chat_template(
-        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True, **template_kwargs
     )
     return "<think>" if prompt.rstrip().endswith("<think>") else ""
 

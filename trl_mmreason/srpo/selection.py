@@ -15,8 +15,7 @@ from ..sampling.difficulty import items_of, wait_for_all
 from ..sampling.engine import Decoding, Engine, Failure, Request, seed_of
 from ..sampling.run import run
 from ..sampling.store import Record, Store
-from .prompts import has_tag
-from .response import parse_reflection_response, tagged
+from .response import first_answer, parse_reflection_response, tags_in
 
 ANSWERS = "srpo-answers"
 
@@ -75,9 +74,7 @@ class Student:
         ]
         drawn = self.policy.sample(asked, self.decoding)
         texts = ["" if isinstance(samples, Failure) else samples[0].text for samples in drawn]
-        answers = [parse_reflection_response(text).first_answer for text in texts]
-        # In its tags the answer is the answer, whatever else it looks like.
-        graded = items_of([row for row, _ in units], [tagged(answer) for answer in answers])
+        graded = items_of([row for row, _ in units], [first_answer(text) for text in texts])
         return [
             samples
             if isinstance(samples, Failure)
@@ -109,7 +106,7 @@ def _solution(record: Record, position: int, ground_truth: str) -> Solution | st
         return "answer: sampling failed"
     if record.payload["correct"] is None or not ground_truth:
         return "the gold answer cannot be used"
-    if has_tag(ground_truth):
+    if tags_in(ground_truth):
         return "the gold answer holds a tag"
     if record.payload["finish_reason"] == "length":
         return "answer: cut by the length limit"
@@ -117,7 +114,7 @@ def _solution(record: Record, position: int, ground_truth: str) -> Solution | st
     cot, answer = response.first_think or "", response.first_answer or ""
     if not cot.strip() or not answer.strip():
         return f"answer: no {'<answer>' if cot.strip() else '<think>'}, or an empty one"
-    if has_tag(cot) or has_tag(answer):
+    if tags_in(cot) or tags_in(answer):
         return "answer: a tag inside <think> or <answer>"
     if not response.has_solution_format:
         return "answer: does not begin with <think>…</think><answer>…</answer>"

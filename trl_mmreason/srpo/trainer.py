@@ -56,6 +56,7 @@ class SRPOTrainer(GroupGRPOTrainer):
             processing_class,
             grader,
             brevity_coef=args.brevity_coef,
+            chat_template_kwargs=args.chat_template_kwargs,
             target_ratio=args.target_ratio,
             max_ratio=args.max_ratio,
             target_response_tokens=args.target_response_tokens,
