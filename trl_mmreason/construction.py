@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from accelerate.utils import is_peft_model
-from transformers import AutoProcessor, PreTrainedModel
+from transformers import AutoProcessor, PreTrainedModel, ProcessorMixin
 from trl import GRPOConfig
+from trl.data_utils import prepare_multimodal_messages
 
 from . import torchvision_free  # noqa: F401  processors load without torchvision from here on
 
@@ -80,7 +81,7 @@ def pad_left(processing_class: Any) -> None:
     getattr(processing_class, "tokenizer", processing_class).padding_side = "left"
 
 
-def pictures_of(row: dict[str, Any]) -> list[Any]:
+def pictures_of(row: Mapping[str, Any]) -> list[Any]:
     """The row's pictures as a list. "No picture" is an empty one to the processors, and often `None` in a data set."""
     return row.get("images") or [image for image in [row.get("image")] if image is not None]
 
@@ -102,6 +103,40 @@ def completion_text(completion: Any, where: str) -> str:
         )
     content = messages[0]["content"]
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+def with_pictures(collate: Callable[[list[dict[str, Any]]], Any]) -> Callable[[list[dict[str, Any]]], Any]:
+    """A collator of TRL's, for rows of which some have no picture."""
+
+    def collate_rows(rows: list[dict[str, Any]]) -> Any:
+        if rows[0].keys() & {"image", "images"}:
+            texts = ({name: value for name, value in row.items() if name != "image"} for row in rows)
+            rows = [{**text, "images": pictures_of(row)} for text, row in zip(texts, rows, strict=True)]
+        return collate(rows)
+
+    return collate_rows
+
+
+def check_template(name: str, processing_class: Any, spoken: str) -> None:
+    """Refuse a chat template that changes what the assistant says, as those do that drop what they take for thoughts.
+
+    Args:
+        name: of the trainer.
+        processing_class: the policy's processor or tokenizer.
+        spoken: what the assistant might say.
+
+    Raises:
+        ValueError: the template does not write it as it is.
+    """
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": spoken}]
+    if isinstance(processing_class, ProcessorMixin):
+        messages = prepare_multimodal_messages(messages)
+    written = processing_class.apply_chat_template(messages, tokenize=False)
+    if spoken not in written:
+        raise ValueError(
+            f"{name}: the chat template does not write what the assistant says as it is: {spoken!r} became "
+            f"{written!r}. Pass a processor whose template keeps it, such as <think>…</think> in the content."
+        )
 
 
 def with_system_message(prompt: Any, text: str | None) -> Any:
@@ -136,6 +171,16 @@ def freeze_vision_encoder(model: Any) -> None:
     if encoder is base or encoder is base.base_model:
         raise ValueError(f"freeze_vision_encoder: {type(base).__name__} has no vision encoder; set it to False.")
     encoder.requires_grad_(False)
+
+
+def let_head_have_no_bias(model: Any) -> None:
+    """TRL's fused head asks the output embeddings for their bias, an attribute that PEFT's wrapper of rows lacks.
+
+    Without this an adapter with `trainable_token_indices` cannot be trained, tied or not.
+    """
+    head = model.get_output_embeddings()
+    if not hasattr(head, "bias"):
+        head.bias = None
 
 
 def drop_missing_pictures(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:

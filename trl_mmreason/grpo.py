@@ -19,6 +19,7 @@ from trl.data_utils import is_conversational
 from .checkpoint import CheckpointError, FaithfulCheckpoints
 from .construction import (
     drop_missing_pictures,
+    let_head_have_no_bias,
     load_processor,
     pad_left,
     pictures_of,
@@ -87,6 +88,7 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
         with reference_is(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)
 
+        let_head_have_no_bias(self.accelerator.unwrap_model(self.model))
         for policy in (self.model, self.ref_model):
             if policy is not None:
                 unwrapped = self.accelerator.unwrap_model(policy)

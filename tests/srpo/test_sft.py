@@ -7,7 +7,6 @@ from peft import LoraConfig
 from support import drawn_rows, load, sft_trainer
 
 from trl_mmreason import ReflectionSFTTrainer
-from trl_mmreason.srpo.sft import problem_of
 
 FULL = (
     "<think>3+4=8</think>\n<answer>8</answer>\n<reflection>Not so.</reflection>\n"
@@ -86,8 +85,8 @@ def test_a_completion_out_of_format_is_refused_by_row(checkpoints, tmp_path, com
     ],
 )
 def test_text_outside_the_tags_is_refused_without_a_second_thought_too(completion):
-    assert problem_of(completion).startswith("stray text outside the tags")
-    assert problem_of(WITHOUT_SECOND_THOUGHT) is None
+    assert ReflectionSFTTrainer.problem_of(completion).startswith("stray text outside the tags")
+    assert ReflectionSFTTrainer.problem_of(WITHOUT_SECOND_THOUGHT) is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from trl import SFTConfig
+from trl import DPOConfig, SFTConfig
+
+from ..sampling.engine import Decoding
+from ..sft import CompletionSFTConfig
+from .objective import select_pairs, trajectory_score
 
 # Settings of TRL's for the likelihood of tokens, and how its collators cut and pack them: none has a part in this.
 _UNUSED: dict[str, Any] = {
@@ -23,6 +27,26 @@ _UNUSED: dict[str, Any] = {
     "truncation_mode": "keep_start",
     "batch_eval_metrics": False,
 }
+
+
+@dataclass
+class ChainOfStepSFTConfig(CompletionSFTConfig):
+    """`SFTConfig` for chains of steps (arXiv:2509.19003, section 4.1, Table 7).
+
+    The paper's batch has 128 chains: the product of processes, `per_device_train_batch_size` and
+    `gradient_accumulation_steps`. Its drop path of 0.1 acts in the vision encoder, which is frozen, and is left out.
+
+    Attributes:
+        freeze_vision_encoder: on, as the paper trains projector and LLM.
+        learning_rate: 5e-6; TRL's own default is 2e-5.
+        warmup_steps: 0.03 of all steps; TRL's own default is 0.
+        weight_decay: 0.05; TRL's own default is 0.
+    """
+
+    freeze_vision_encoder: bool = field(default=True, metadata={"help": "Do not train the vision encoder."})
+    learning_rate: float = field(default=5e-6, metadata={"help": "Initial learning rate."})
+    warmup_steps: float = field(default=0.03, metadata={"help": "Steps of warm-up, or below 1 their share of all."})
+    weight_decay: float = field(default=0.05, metadata={"help": "Weight decay."})
 
 
 @dataclass
@@ -63,3 +87,73 @@ class ProcessRewardConfig(SFTConfig):
                 )
         # Rows are encoded when they are put into a batch, as SFTTrainer does by itself where there are pictures.
         self.dataset_kwargs = {"skip_prepare_dataset": True}
+
+
+@dataclass
+class IterativeDPOConfig(DPOConfig):
+    """`DPOConfig` for rounds of sampling, scoring, pairing and DPO (arXiv:2509.19003, section 3.4, Table 7).
+
+    The paper's batch has 256 pairs: the product of processes, `per_device_train_batch_size` and
+    `gradient_accumulation_steps`. `num_train_epochs`, `max_steps`, the schedule and the checkpoints are those of one
+    round. Its drop path of 0.1 in the vision encoder is left out.
+
+    Attributes:
+        rounds: 3.
+        num_paths: paths a question and round; 16.
+        step_weight: w of the trajectory score; 0 counts the answer alone ("Answer (PRM)" of Table 2).
+        pair_threshold: t, which the scores of a pair have to differ by more than. The paper gives no number.
+        pairing, max_pairs: which pairs of a question are taken; see `objective.select_pairs`.
+        max_completion_length: bound of a path in tokens; ours.
+        temperature, top_p: of sampling (appendix C).
+        sampling_batch_size: paths sampled at a time in each process.
+        scoring_batch_size: paths scored at a time in each process.
+        freeze_vision_encoder: off, as the paper trains it in this stage.
+        beta: 0.1, as TRL's own default.
+        learning_rate: 1e-6, as TRL's own default.
+        num_train_epochs: 1; TRL's own default is 3.
+        warmup_steps: 0.03 of all steps; TRL's own default is 0.
+        weight_decay: 0.05; TRL's own default is 0.
+        max_length: `None`, as a cut row would lose its answer or, worse, part of a picture.
+    """
+
+    rounds: int = field(default=3, metadata={"help": "Rounds of sampling, scoring, pairing and DPO."})
+    num_paths: int = field(default=16, metadata={"help": "Paths a question and round."})
+    step_weight: float = field(default=0.2, metadata={"help": "Weight of the steps in a path's score."})
+    pair_threshold: float = field(default=0.2, metadata={"help": "The scores of a pair differ by more than this."})
+    pairing: str = field(default="best_worst", metadata={"help": "Pairs of a question: best_worst, ranked or all."})
+    max_pairs: int | None = field(default=None, metadata={"help": "For ranked and all: no more pairs a question."})
+    max_completion_length: int = field(default=1024, metadata={"help": "Bound of a path in tokens."})
+    temperature: float = field(default=1.0, metadata={"help": "Of sampling."})
+    top_p: float = field(default=0.95, metadata={"help": "Of sampling."})
+    sampling_batch_size: int = field(default=32, metadata={"help": "Paths sampled at a time, in each process."})
+    scoring_batch_size: int = field(default=32, metadata={"help": "Paths scored at a time, in each process."})
+    freeze_vision_encoder: bool = field(default=False, metadata={"help": "Do not train the vision encoder."})
+    num_train_epochs: float = field(default=1.0, metadata={"help": "Epochs of a round."})
+    warmup_steps: float = field(default=0.03, metadata={"help": "Steps of warm-up, or below 1 their share of all."})
+    weight_decay: float = field(default=0.05, metadata={"help": "Weight decay."})
+    max_length: int | None = field(default=None, metadata={"help": "Has to be None: pairs are never cut."})
+
+    @property
+    def decoding(self) -> Decoding:
+        """How paths are drawn."""
+        return Decoding(self.max_completion_length, self.temperature, self.top_p)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        counts = ("rounds", "sampling_batch_size", "scoring_batch_size")
+        for name, least in {**dict.fromkeys(counts, 1), "num_paths": 2}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"IterativeDPOConfig: {name}={getattr(self, name)}, expected {least} or more.")
+        if not self.temperature:
+            raise ValueError("IterativeDPOConfig: temperature=0 draws the same path each time, so there is no pair.")
+        select_pairs((), self.pair_threshold, self.pairing, max_pairs=self.max_pairs)
+        trajectory_score((), 0.0, self.step_weight)
+        _ = self.decoding  # refuses what is out of range
+        for name, why in {
+            "precompute_ref_log_probs": "the pairs are made during training",
+            "sync_ref_model": "the reference is the SFT model in all rounds",
+            "max_length": "a cut row would lose its answer or part of a picture",
+            "load_best_model_at_end": "the last round's policy is the result",
+        }.items():
+            if getattr(self, name):
+                raise ValueError(f"IterativeDPOConfig: {name}={getattr(self, name)!r} is not supported: {why}.")

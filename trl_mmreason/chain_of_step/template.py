@@ -57,7 +57,10 @@ class ChainError(ValueError):
     Attributes:
         position: the character at which it stops being one.
         expected: what should have stood there.
+        whole: how many characters before it are a partial chain; 0 without a whole step.
     """
+
+    whole = 0
 
     def __init__(self, position: int, expected: str, found: str) -> None:
         super().__init__(f"malformed chain at character {position}: expected {expected}, found {found}")
@@ -160,9 +163,18 @@ def _plain(part: str, text: str) -> str:
 
 def _read(text: str) -> tuple[Chain, Ends]:
     """One scan from left to right that stops at the first fault."""
-    reader = _Reader(text)
+    steps: list[Step] = []
+    step_ends: list[int] = []
+    try:
+        return _scan(_Reader(text), steps, step_ends)
+    except ChainError as error:
+        error.whole = step_ends[-1] if step_ends else 0
+        raise
+
+
+def _scan(reader: _Reader, steps: list[Step], step_ends: list[int]) -> tuple[Chain, Ends]:
+    """`steps` and `step_ends` grow as the reader goes, so that a fault leaves those before it."""
     reader.take(REASONING_START)
-    steps, step_ends = [], []
     while True:
         reader.take(STEP_START)
         steps.append(Step(**{part: reader.enclosed(*pair) for part, pair in _PARTS.items()}))

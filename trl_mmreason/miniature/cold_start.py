@@ -34,23 +34,29 @@ class Lessons:
         write: how a solution is written.
         answer_tokens: bound of an answer when accuracy is measured.
         followup: what the user says before a second answer; `None` for one answer alone.
+        in_steps: whether the words of solutions in steps are to be known, for what comes after.
     """
 
     write: Callable[[Solution], str]
     answer_tokens: int
     followup: str | None = None
+    in_steps: bool = False
 
     @property
     def name(self) -> str:
         """A name that other lessons do not have."""
+        name = f"{self.write.__name__}-in-steps" if self.in_steps else self.write.__name__
         words = hashlib.sha256((self.followup or "").encode()).hexdigest()[:6]
-        return f"{self.write.__name__}-{words}" if self.followup else self.write.__name__
+        return f"{name}-{words}" if self.followup else name
 
 
 def two_answers(followup: str) -> Lessons:
     r"""To answer `3+4=\boxed{7}`, and to answer again after the user said `followup`."""
     return Lessons(plain, answer_tokens=16, followup=followup)
 
+
+PLAIN_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True)
+r"""To answer `3+4=\boxed{7}`, as a start for learning to reason in steps."""
 
 TAGGED_ANSWERS = Lessons(tagged, answer_tokens=32)
 """To answer `<think>3+4=7</think> <answer>7</answer>`."""

@@ -320,13 +320,16 @@ FAMILIES = {
 }
 
 
-def build_model(family: str, size: str = "test", *, seed: int = 0) -> tuple[PreTrainedModel, ProcessorMixin]:
+def build_model(
+    family: str, size: str = "test", *, seed: int = 0, in_steps: bool = False
+) -> tuple[PreTrainedModel, ProcessorMixin]:
     """Build a randomly initialised model of a family, and its processor.
 
     Args:
         family: one of `FAMILIES`.
         size: one of `SIZES`: `test` fits a unit test, `demo` learns on two CPU cores in minutes, `study` is for a GPU.
         seed: of the weights; the global random state of torch is left as it was.
+        in_steps: whether its tokenizer knows the words of solutions in steps.
 
     Returns:
         The model in float32 and evaluation mode, and its left-padding processor.
@@ -336,7 +339,7 @@ def build_model(family: str, size: str = "test", *, seed: int = 0) -> tuple[PreT
     if size not in SIZES:
         raise ValueError(f"build_model: unknown size {size!r}; expected one of {sorted(SIZES)}.")
     parts = FAMILIES[family]
-    tokenizer = train_tokenizer(corpus(), special_tokens=parts.special_tokens, named_tokens=parts.named_tokens)
+    tokenizer = train_tokenizer(corpus(in_steps=in_steps), special_tokens=parts.special_tokens, named_tokens=parts.named_tokens)
     tokenizer.chat_template = parts.template()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

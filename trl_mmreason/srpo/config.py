@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from trl import GRPOConfig, SFTConfig
+from trl import GRPOConfig
 
 from ..construction import text_or_none
+from ..sft import CompletionSFTConfig
 from .objective import brevity
 from .prompts import REFLECTION_PROMPT
 
@@ -86,30 +87,5 @@ class SRPOConfig(GRPOConfig):
 
 
 @dataclass
-class ReflectionSFTConfig(SFTConfig):
-    """`SFTConfig` for the cold start on reflections (section 3.1.2).
-
-    Attributes:
-        num_train_epochs: 1, "to avoid overfitting" (section 4.1); TRL's own default is 3.
-        max_length: `None`, as a cut row would lose its answer or, worse, part of a picture.
-        completion_only_loss: on: the loss is on all that the assistant says, and on nothing else.
-        freeze_vision_encoder: leave the vision encoder's weights as they are.
-    """
-
-    num_train_epochs: float = field(default=1.0, metadata={"help": "Epochs."})
-    max_length: int | None = field(default=None, metadata={"help": "Has to be None: rows are never cut."})
-    completion_only_loss: bool | None = field(default=True, metadata={"help": "Loss on the assistant's words only."})
-    freeze_vision_encoder: bool = field(default=False, metadata={"help": "Do not train the vision encoder."})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_length is not None:
-            raise ValueError(
-                f"ReflectionSFTConfig: max_length={self.max_length} would cut pictures or answers off long rows. Leave "
-                "it None, and drop such rows from the data."
-            )
-        if not self.completion_only_loss:
-            raise ValueError(
-                f"ReflectionSFTConfig: completion_only_loss={self.completion_only_loss} would train on the questions "
-                "too; leave it True."
-            )
+class ReflectionSFTConfig(CompletionSFTConfig):
+    """`SFTConfig` for the cold start on reflections (section 3.1.2): 1 epoch "to avoid overfitting" (section 4.1)."""

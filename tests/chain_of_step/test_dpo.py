@@ -1,0 +1,306 @@
+"""IterativeDPOTrainer: the reference, the rounds, killed and resumed, every family, LoRA, where scores come from."""
+
+import json
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from support import SMALL_RUN, drawn_rows, load
+
+from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer
+from trl_mmreason.chain_of_step.paths import read_path
+from trl_mmreason.chain_of_step.process_reward import Scores
+from trl_mmreason.miniature.solutions import chain_of_steps, solve
+from trl_mmreason.miniature.tasks import make_problems
+from trl_mmreason.sampling.engine import Sample
+from trl_mmreason.sampling.store import SettingsChanged
+
+RUN = {name: value for name, value in SMALL_RUN.items() if name != "num_generations"}
+RUN |= {"per_device_train_batch_size": 2, "rounds": 2, "num_paths": 3, "warmup_steps": 0}
+RUN |= {"num_train_epochs": 1, "max_steps": -1}
+
+
+class LengthReward:
+    """Scores a path by its text alone, so that pairs exist whatever a random policy writes."""
+
+    settings = {"kind": "length"}
+
+    def score(self, rows):
+        return [Scores(torch.tensor([len(row["completion"]) % 10 / 10]), 0.5) for row in rows]
+
+
+class Writers:
+    """A sampler: the engine writes right and wrong chains in turn, and remembers which policies it was asked for."""
+
+    settings = {"kind": "writers"}
+
+    def __init__(self):
+        self.policies, self.calls = [], 0
+
+    def __call__(self, folder):
+        self.policies.append(folder)
+        return self
+
+    def sample(self, requests, decoding):
+        problem = make_problems(["adding"], 1)[0]
+        texts = [chain_of_steps(solve(problem)), chain_of_steps(solve(problem, error="slip")), "no chain"]
+        results = []
+        for _ in requests:
+            results.append([Sample(texts[self.calls % 3], "stop", token_ids=[1])])
+            self.calls += 1
+        return results
+
+
+def questions(n=4):
+    """Adding, one with a picture, one with two, one with none, in turn, all with the first problem's answer."""
+    answer = make_problems(["adding"], 1)[0].answer
+    return Dataset.from_list([{**row, "answer": answer} for row in drawn_rows(n)])
+
+
+def trainer_for(model, folder, reward=None, *, rows=None, trainer_kwargs=None, **settings):
+    return IterativeDPOTrainer(
+        model,
+        reward,
+        args=IterativeDPOConfig(str(folder), **{**RUN, **settings}),
+        train_dataset=questions() if rows is None else rows,
+        **{"sampler": Writers(), **(trainer_kwargs or {})},
+    )
+
+
+def same(one, other):
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_the_paper_s_recipe():
+    """Section 3.4, appendix C, Table 7."""
+    config = IterativeDPOConfig("out", use_cpu=True, bf16=False)
+    assert (config.rounds, config.num_paths, config.step_weight, config.pair_threshold) == (3, 16, 0.2, 0.2)
+    assert (config.beta, config.learning_rate, config.warmup_steps, config.weight_decay) == (0.1, 1e-6, 0.03, 0.05)
+    assert (config.temperature, config.top_p, config.pairing) == (1.0, 0.95, "best_worst")
+    assert not config.freeze_vision_encoder
+
+
+def test_the_reference_is_the_sft_model_in_all_rounds_and_the_policy_moves_on(family, bases, tmp_path):
+    base, _ = load(bases(family))
+    trainer = trainer_for(bases(family), tmp_path)
+    trainer.train()
+    assert same(trainer.ref_model, base)
+    first, _ = load(str(tmp_path / "round-1" / "policy"))
+    second, _ = load(str(tmp_path / "round-2" / "policy"))
+    assert same(trainer.model, second)
+    assert not same(base, first)
+    assert not same(first, second)
+    assert trainer.sampler.policies == [bases(family), str(tmp_path / "round-1" / "policy")]
+
+
+def test_the_second_round_begins_with_the_first_one_s_policy_against_the_same_reference(bases, tmp_path):
+    """Its first loss is not log 2, which it would be for a policy that equals its reference; the first round's is."""
+    trainer = trainer_for(bases("qwen2_5_vl"), tmp_path, learning_rate=1e-2)
+    trainer.train()
+    losses = {}
+    for entry in trainer.state.log_history:
+        if "loss" in entry:
+            losses.setdefault(entry["round"], entry["loss"])
+    assert losses[1] == pytest.approx(0.6931, abs=1e-4)
+    assert abs(losses[2] - 0.6931) > 1e-3
+    steps = [entry["step"] for entry in trainer.state.log_history if "loss" in entry]
+    assert steps == list(range(1, trainer.state.global_step + 1))
+
+
+def test_outcome_pairs_are_right_against_wrong_answers(bases, tmp_path):
+    trainer = trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=1)
+    trainer.train()
+    pairs = Dataset.from_parquet(str(tmp_path / "round-1" / "pairs.parquet"))
+    answer = trainer.questions["answer"][0]
+    assert len(pairs) == 4
+    for chosen, rejected in zip(pairs["chosen"], pairs["rejected"], strict=True):
+        assert read_path(chosen[0]["content"]).answer == answer
+        assert read_path(rejected[0]["content"]).answer != answer
+    assert set(pairs["chosen_score"]) == {1.0}
+    assert trainer.rounds == [{"round": 0, "train": {**trainer.rounds[0]["train"], "accuracy": 1 / 3, "pairs": 4}}]
+
+
+def test_the_policy_itself_samples_and_a_process_reward_model_scores(bases, tmp_path):
+    """No part is scripted; a random policy writes no chain, so that every path scores 0 and there is no pair."""
+    trainer = trainer_for(
+        bases("qwen2_5_vl"), tmp_path, bases("qwen2_5_vl"), trainer_kwargs={"sampler": None}, max_completion_length=4
+    )
+    with pytest.raises(ValueError, match="no two scores differ by more than 0.2; their mean is 0.0"):
+        trainer.train()
+
+
+@pytest.mark.parametrize("stage", ["sampling", "scoring", "training", "saving"])
+def test_killed_in_any_stage_it_goes_on_there(bases, tmp_path, stage, monkeypatch):
+    whole = trainer_for(bases("qwen2_5_vl"), tmp_path / "whole", LengthReward(), save_strategy="steps", save_steps=1)
+    whole.train()
+    killed = trainer_for(bases("qwen2_5_vl"), tmp_path / "killed", LengthReward(), save_strategy="steps", save_steps=1)
+    interrupt(killed, stage, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        killed.train()
+    monkeypatch.undo()
+    assert (tmp_path / "killed" / "round-1" / "policy").exists()
+    assert not (tmp_path / "killed" / "round-2" / "policy").exists()
+
+    writers = Writers()
+    writers.calls = 6 if stage == "sampling" else 0
+    resumed = trainer_for(
+        bases("qwen2_5_vl"),
+        tmp_path / "killed",
+        LengthReward(),
+        save_strategy="steps",
+        save_steps=1,
+        trainer_kwargs={"sampler": writers},
+    )
+    resumed.train()
+    assert writers.policies == [str(tmp_path / "killed" / "round-1" / "policy")]
+    if stage != "sampling":
+        assert writers.calls == 0
+    for (name, one), other in zip(whole.model.named_parameters(), resumed.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, msg=name)
+    assert resumed.rounds == whole.rounds
+    losses = [[entry["loss"] for entry in trainer.state.log_history if "loss" in entry] for trainer in (whole, resumed)]
+    assert losses[0] == pytest.approx(losses[1])
+
+
+def interrupt(trainer, stage, monkeypatch):
+    """Stop the trainer in a stage of its second round."""
+    if stage == "sampling":
+        sample, trainer.args.sampling_batch_size = trainer.sampler.sample, 6
+        counts = iter(range(100))
+
+        def sample_until(requests, decoding):
+            if next(counts) == 3:
+                raise KeyboardInterrupt
+            return sample(requests, decoding)
+
+        trainer.sampler.sample = sample_until
+    elif stage == "scoring":
+        score, counts = trainer.process_reward.score, iter(range(100))
+
+        def score_once(rows):
+            if next(counts) == 1:
+                raise KeyboardInterrupt
+            return score(rows)
+
+        trainer.process_reward.score = score_once
+    elif stage == "training":
+        step, counts = trainer.training_step, iter(range(100))
+
+        def train_some(*args, **kwargs):
+            if next(counts) == 3:  # two steps a round
+                raise KeyboardInterrupt
+            return step(*args, **kwargs)
+
+        trainer.training_step = train_some
+    else:
+        save = trainer.save_model
+
+        def save_first(folder, **kwargs):
+            if "round-2/policy" in str(folder):
+                raise KeyboardInterrupt
+            save(folder, **kwargs)
+
+        trainer.save_model = save_first
+
+
+def test_a_finished_run_does_nothing_and_more_rounds_go_on(bases, tmp_path):
+    trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=1).train()
+    again = trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=1)
+    again.train()
+    assert again.sampler.calls == 0
+    assert same(again.model, load(str(tmp_path / "round-1" / "policy"))[0])
+    assert again.state.global_step == 2
+    more = trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=2)
+    more.train()
+    assert more.sampler.policies == [str(tmp_path / "round-1" / "policy")]
+    assert [entry["round"] for entry in more.rounds] == [0, 1]
+
+
+def test_other_settings_are_refused_and_lose_nothing(bases, tmp_path):
+    trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=1).train()
+    other = trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=2, beta=0.5)
+    with pytest.raises(SettingsChanged, match="beta: '0.1' → '0.5'"):
+        other.train()
+    assert (tmp_path / "round-1" / "policy").exists()
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl"])
+def test_an_adapter_s_reference_is_its_base(family, bases, tmp_path):
+    adapter = LoraConfig(r=2, target_modules="all-linear", exclude_modules=["lm_head"])
+    trainer = trainer_for(bases(family), tmp_path, trainer_kwargs={"peft_config": adapter})
+    trainer.train()
+    assert trainer.ref_model is None
+    resumed = trainer_for(bases(family), tmp_path, trainer_kwargs={"peft_config": adapter})
+    resumed.train()
+    assert resumed.sampler.calls == 0
+    for (name, one), other in zip(trainer.model.named_parameters(), resumed.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, msg=name)
+    base, _ = load(bases(family))
+    kept = dict(base.named_parameters())
+    changed = [name for name, value in trainer.model.named_parameters() if "lora_B" in name and value.any()]
+    assert changed
+    for name, value in trainer.model.get_base_model().named_parameters():
+        if "lora" not in name:
+            assert torch.equal(value, kept[name.replace(".base_layer", "")])
+
+
+def test_other_questions_are_answered_before_and_after_every_round(bases, tmp_path):
+    rows = questions(3)
+    trainer = trainer_for(bases("qwen2_5_vl"), tmp_path, LengthReward(), trainer_kwargs={"eval_dataset": rows})
+    trainer.train()
+    assert [sorted(entry) for entry in trainer.rounds] == [["eval", "round", "train"]] * 2 + [["eval", "round"]]
+    names = {"steps", "step_tokens", "complete", "accuracy", "trajectory_score"}
+    assert all(set(entry["eval"]) == names for entry in trainer.rounds)
+    assert json.loads((tmp_path / "rounds.json").read_text()) == trainer.rounds
+
+
+def test_questions_need_no_id_and_no_picture_column(bases, tmp_path):
+    rows = questions().remove_columns(["id", "images"])
+    trainer = trainer_for(bases("qwen2_5_vl"), tmp_path, rows=rows, rounds=1)
+    trainer.train()
+    assert trainer.state.global_step == 2
+
+
+def test_an_in_memory_policy_is_its_own_reference(bases, tmp_path):
+    model, processor = load(bases("qwen2_5_vl"))
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(1.5)
+    trainer = trainer_for(model, tmp_path, trainer_kwargs={"processing_class": processor}, rounds=1)
+    assert same(trainer.model, trainer.ref_model)
+    trainer.train()
+    first = load(trainer.sampler.policies[0])[0]
+    assert same(first, trainer.ref_model)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"rounds": 0}, "rounds=0"),
+        ({"num_paths": 1}, "num_paths=1, expected 2"),
+        ({"temperature": 0}, "the same path each time"),
+        ({"pair_threshold": -0.1}, "threshold is -0.1"),
+        ({"pairing": "some"}, "unknown pairing 'some'"),
+        ({"step_weight": 2}, "step_weight is 2"),
+        ({"max_length": 512}, "max_length=512 is not supported"),
+        ({"precompute_ref_log_probs": True}, "the pairs are made during training"),
+        ({"sync_ref_model": True}, "the reference is the SFT model"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, problem):
+    with pytest.raises(ValueError, match=problem):
+        IterativeDPOConfig("out", use_cpu=True, bf16=False, **settings)
+
+
+def test_a_policy_without_the_tokens_is_refused(checkpoints, tmp_path):
+    with pytest.raises(ValueError, match="Let add_chain_tokens"):
+        trainer_for(checkpoints("qwen2_5_vl"), tmp_path)
+
+
+def test_what_it_has_of_its_own(bases, tmp_path):
+    with pytest.raises(TypeError, match="leave `ref_model` out"):
+        trainer_for(bases("qwen2_5_vl"), tmp_path, trainer_kwargs={"ref_model": object()})
+    with pytest.raises(ValueError, match="goes on from the rounds"):
+        trainer_for(bases("qwen2_5_vl"), tmp_path).train("somewhere")
+    with pytest.raises(TypeError, match="expected an IterativeDPOConfig"):
+        IterativeDPOTrainer(bases("qwen2_5_vl"), None, args=1, train_dataset=questions())

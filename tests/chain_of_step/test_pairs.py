@@ -1,0 +1,54 @@
+"""Pairs of paths: by hand, with their pictures, in the order of the questions."""
+
+import pytest
+from datasets import Dataset
+from support import drawn_rows
+
+from trl_mmreason.chain_of_step.pairs import PAIR_FEATURES, make_pairs
+from trl_mmreason.chain_of_step.paths import Path
+
+
+def paths_of(rows, n=4):
+    return {row["id"]: [Path(k, f"{row['id']} path {k}", "stop", 5, True) for k in range(n)] for row in rows}
+
+
+def test_best_against_worst_of_each_question_that_has_a_margin():
+    """0.9 − 0.1 and 0.5 − 0.2 exceed 0.2; 0.4 − 0.2 = 0.2 does not; a question without scores gives no pair."""
+    rows = Dataset.from_list(drawn_rows(4))
+    first, second, third, fourth = ids = rows["id"]
+    scores = {first: [0.3, 0.9, 0.1, 0.5], second: [0.2, 0.4, 0.3, 0.2], fourth: [0.2, 0.5, 0.5, 0.4]}
+    pairs = make_pairs(rows, paths_of(rows), scores)
+    assert pairs["id"] == [first, fourth]
+    assert [row[0]["content"] for row in pairs["chosen"]] == [f"{first} path 1", f"{fourth} path 1"]
+    assert [row[0]["content"] for row in pairs["rejected"]] == [f"{first} path 2", f"{fourth} path 0"]
+    assert pairs["chosen_score"] == [0.9, 0.5]
+    assert pairs["rejected_score"] == [0.1, 0.2]
+    assert pairs["prompt"] == [rows[0]["prompt"], rows[3]["prompt"]]
+    assert [len(images) for images in pairs["images"]] == [1, 1]
+    assert pairs[1]["images"][0].tobytes() == rows[3]["images"][0].tobytes()
+    assert len(set(ids)) == 4
+    assert third not in pairs["id"]
+
+
+def test_further_pairs_of_a_question():
+    rows = Dataset.from_list(drawn_rows(3))
+    scores = {rows["id"][1]: [0.0, 0.3, 0.6, 0.9]}
+    pairs = make_pairs(rows, paths_of(rows), scores, pairing="ranked")
+    assert list(zip(pairs["chosen_score"], pairs["rejected_score"], strict=True)) == [(0.9, 0.0), (0.6, 0.3)]
+    pairs = make_pairs(rows, paths_of(rows), scores, pairing="all", max_pairs=3, threshold=0.5)
+    assert list(zip(pairs["chosen_score"], pairs["rejected_score"], strict=True)) == [
+        (0.9, 0.0),
+        (0.9, 0.3),
+        (0.6, 0.0),
+    ]
+    assert [len(images) for images in pairs["images"]] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("columns", [("id", "prompt"), ("id", "prompt", "images")])
+def test_no_pair_and_no_picture_keep_the_columns(columns):
+    rows = Dataset.from_list(drawn_rows(2)).select_columns(list(columns))
+    pairs = make_pairs(rows, paths_of(rows), {})
+    assert len(pairs) == 0
+    assert set(pairs.column_names) == {*PAIR_FEATURES, "images"}
+    some = make_pairs(rows.select_columns(["id", "prompt"]), paths_of(rows), {rows["id"][0]: [0.0, 1.0, 0.5, 0.5]})
+    assert some["images"] == [[]]

@@ -1,0 +1,232 @@
+"""Paths: what a text is, its scores, sampling and scoring that resume, and measures by hand."""
+
+import math
+
+import pytest
+import torch
+from datasets import Dataset
+
+from trl_mmreason.chain_of_step.paths import (
+    Path,
+    PathScore,
+    ReadPath,
+    path_metrics,
+    read_path,
+    sample_paths,
+    score_paths,
+    score_sampled_paths,
+)
+from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, Scores
+from trl_mmreason.chain_of_step.template import Chain, Step, parse_chain, prefixes, render_chain
+from trl_mmreason.miniature.tasks import make_problems, to_dataset
+from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling.engine import Failure, Sample
+from trl_mmreason.sampling.store import SettingsChanged, Store
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
+
+CHAIN = Chain([Step("Read", "A 3 and a 4.", "Yes."), Step("Add", "3+4=7", "Yes.")], "7")
+TEXT = render_chain(CHAIN)
+FIRST, BOTH = prefixes(CHAIN)
+ALONE = "<|answer_start|>7<|answer_end|>"
+STEPLESS = f"<|reasoning_start|><|reasoning_end|>{ALONE}"
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (TEXT, ReadPath(2, "7", TEXT, None)),
+        (f" {TEXT}\n", ReadPath(2, "7", f" {TEXT}\n", None)),
+        (BOTH, ReadPath(2, None, BOTH, "no_answer")),
+        (f"{BOTH}<|reasoning_end|>", ReadPath(2, None, f"{BOTH}<|reasoning_end|>", "no_answer")),
+        (f"{BOTH}<|reasoning_end|><|answer_start|>7", ReadPath(2, None, BOTH, "malformed")),
+        (f"{FIRST}<|reasoning_proceed|><|reasoning_step_start|>", ReadPath(1, None, FIRST, "malformed")),
+        (f"{FIRST} and so on", ReadPath(1, None, FIRST, "malformed")),
+        (f"{TEXT} and more", ReadPath(2, None, BOTH, "malformed")),
+        (f"{TEXT}{ALONE}", ReadPath(2, None, BOTH, "malformed")),
+        (f"well, {TEXT}", ReadPath(0, None, "", "malformed")),
+        ("<|reasoning_start|>", ReadPath(0, None, "", "malformed")),
+        ("<|reasoning_start|><|reasoning_step_start|>", ReadPath(0, None, "", "malformed")),
+        (ALONE, ReadPath(0, "7", ALONE, "no_step")),
+        (STEPLESS, ReadPath(0, "7", STEPLESS, "no_step")),
+        ("The answer is 7.", ReadPath(0, None, "", "no_chain")),
+        ("", ReadPath(0, None, "", "no_chain")),
+    ],
+)  # fmt: skip
+def test_what_a_text_is(text, read):
+    assert read_path(text) == read
+
+
+class KnownScores:
+    """Scores 0.9, 0.7, 0.8 … for steps and 0.6 for an answer, and remembers what it was asked."""
+
+    settings = {"kind": "known"}
+
+    def __init__(self):
+        self.asked = []
+
+    def score(self, rows):
+        self.asked += [row["completion"] for row in rows]
+        read = [read_path(row["completion"]) for row in rows]
+        return [
+            Scores(torch.tensor([0.9, 0.7, 0.8][: found.steps]), None if found.answer is None else 0.6)
+            for found in read
+        ]
+
+
+def test_scores_of_what_a_policy_wrote():
+    """w = 0.2: 0.2·0.8 + 0.8·0.6 = 0.64; without an answer 0.2·0.8 = 0.16; without a step 0.8·0.6 = 0.48."""
+    texts = [TEXT, "7", f"{BOTH} and so on", ALONE, f"{FIRST}<|reasoning_proceed|>"]
+    process_reward = KnownScores()
+    scores = score_paths(process_reward, [{"prompt": []}] * 5, texts)
+    assert [score.total for score in scores] == pytest.approx([0.64, 0.0, 0.16, 0.48, 0.18])
+    assert [len(score.steps) for score in scores] == [2, 0, 2, 0, 1]
+    assert [score.answer for score in scores] == [0.6, None, None, 0.6, None]
+    assert process_reward.asked == [TEXT, BOTH, ALONE, f"{FIRST}<|reasoning_proceed|>"]
+    assert score_paths(process_reward, [{"prompt": []}], ["no chain"]) == [PathScore([], None, 0.0)]
+    with_steps_alone = score_paths(process_reward, [{"prompt": []}], [TEXT], step_weight=1.0)
+    assert with_steps_alone[0].total == pytest.approx(0.8)
+
+
+def test_what_a_model_cannot_score_is_never_asked_of_it(bases):
+    """A real model: texts that are no chain, hold special tokens, or were cut anywhere."""
+    process_reward = ProcessRewardModel.from_pretrained(bases("qwen2_5_vl"), dtype="float32")
+    texts = [TEXT[:end] for end in range(0, len(TEXT) + 1, 3)]
+    texts += [TEXT.replace("A 3", "<|image_pad|><|im_end|>"), "<|image_pad|>", "\ud800", TEXT.replace("A 3", "\x00")]
+    rows = [{"prompt": [{"role": "user", "content": "What is 3+4?"}]}] * len(texts)
+    scores = score_paths(process_reward, rows, texts)
+    assert all(0 <= score.total <= 1 for score in scores)
+    assert scores[0].total == 0
+    assert scores[-4].answer is not None
+    assert scores[-1].answer is not None
+
+
+class Scripted:
+    """An engine whose answers are known by the id of the question's text and the seed's order."""
+
+    settings = {"kind": "scripted"}
+
+    def __init__(self, texts):
+        self.texts, self.calls = texts, 0
+
+    def sample(self, requests, decoding):
+        results = []
+        for _ in requests:
+            text = self.texts[self.calls % len(self.texts)]
+            self.calls += 1
+            results.append(Failure("no") if text is None else [Sample(text, "stop", token_ids=[1] * 5)])
+        return results
+
+
+def questions(n=2):
+    rows = to_dataset(make_problems(["adding"], n))
+    return rows.map(lambda row: {"answer": "7"})
+
+
+def test_sampled_paths_are_graded_by_the_answer_of_the_chain(tmp_path):
+    wrong = TEXT.replace("<|answer_start|>7", "<|answer_start|>8")
+    texts = [TEXT, wrong, BOTH, "The answer is 7."]
+    with Store(tmp_path / "store.sqlite") as store:
+        paths = sample_paths(questions(1), Scripted(texts), store, "paths", n=4)
+    (found,) = paths.values()
+    assert found == [
+        Path(0, TEXT, "stop", 5, True),
+        Path(1, wrong, "stop", 5, False),
+        Path(2, BOTH, "stop", 5, False),
+        Path(3, "The answer is 7.", "stop", 5, False),  # right, but no chain says so
+    ]
+
+
+def test_more_paths_ask_for_the_missing_ones_alone_and_failures_are_left_out(tmp_path):
+    engine = Scripted([TEXT, None, BOTH])
+    with Store(tmp_path / "store.sqlite") as store:
+        paths = sample_paths(questions(1), engine, store, "paths", n=2, retries=0)
+        assert [[path.index for path in found] for found in paths.values()] == [[0]]
+        paths = sample_paths(questions(1), engine, store, "paths", n=3, retries=0)
+        assert [[path.index for path in found] for found in paths.values()] == [[0, 2]]
+        assert engine.calls == 3
+        with pytest.raises(SettingsChanged, match="temperature"):
+            sample_paths(questions(1), engine, store, "paths", n=3, decoding=Decoding(temperature=0.5))
+
+
+def test_scores_are_kept_and_another_weight_scores_nothing_anew(tmp_path):
+    process_reward = KnownScores()
+    with Store(tmp_path / "store.sqlite") as store:
+        paths = sample_paths(questions(), Scripted([TEXT, ALONE]), store, "paths", n=2)
+        scores = score_sampled_paths(questions(), paths, process_reward, store, "scores")
+        assert [[score.total for score in found] for found in scores.values()] == [pytest.approx([0.64, 0.48])] * 2
+        assert len(process_reward.asked) == 4
+        scores = score_sampled_paths(questions(), paths, process_reward, store, "scores", step_weight=0.0)
+        assert [[score.total for score in found] for found in scores.values()] == [pytest.approx([0.6, 0.6])] * 2
+        assert len(process_reward.asked) == 4
+
+
+def test_a_path_that_cannot_be_scored_stops_with_its_reason(tmp_path):
+    class Broken(KnownScores):
+        def score(self, rows):
+            if any(row["completion"] == ALONE for row in rows):
+                raise ValueError("the model is ill")
+            return super().score(rows)
+
+    with Store(tmp_path / "store.sqlite") as store:
+        paths = sample_paths(questions(), Scripted([TEXT, ALONE]), store, "paths", n=2)
+        with pytest.raises(RuntimeError, match="2 of 4 paths could not be scored.*the model is ill"):
+            score_sampled_paths(questions(), paths, Broken(), store, "scores", batch_size=1)
+        scores = score_sampled_paths(questions(), paths, KnownScores(), store, "scores", retry_failed=True)
+        assert len(scores) == 2
+
+
+def test_a_real_policy_scored_by_a_real_model(bases, tmp_path):
+    engine = TransformersEngine(bases("qwen2_5_vl"), dtype="float32")
+    process_reward = ProcessRewardModel.from_pretrained(bases("qwen2_5_vl"), dtype="float32")
+    with Store(tmp_path / "store.sqlite") as store:
+        paths = sample_paths(questions(), engine, store, "paths", n=2, decoding=Decoding(max_new_tokens=5))
+        scores = score_sampled_paths(questions(), paths, process_reward, store, "scores")
+    assert [len(found) for found in paths.values()] == [2, 2]
+    assert all(path.tokens <= 5 for found in paths.values() for path in found)
+    assert all(score.total == 0 for found in scores.values() for score in found)  # a random policy writes no chain
+
+
+def test_measures_by_hand():
+    """Two texts of 2 steps, a lone answer, and no chain: 4 / 4 steps; 1 of 4 is whole; 1 of 3 graded is right."""
+    paths = [
+        Path(0, TEXT, "stop", 5, True),
+        Path(1, f"{BOTH} and", "length", 9, False),
+        Path(2, ALONE, "stop", 1, None),
+        Path(3, "7", "stop", 1, False),
+    ]
+    scores = [PathScore([], None, total) for total in (0.6, 0.2, 0.0, 0.0)]
+    metrics = path_metrics(paths, scores, len)
+    one = len(FIRST) - len("<|reasoning_start|>")
+    other = len(BOTH) - len(FIRST) - len("<|reasoning_proceed|>")
+    assert metrics == {
+        "steps": 1.0,
+        "step_tokens": (one + other) / 2,
+        "complete": 0.25,
+        "accuracy": pytest.approx(1 / 3),
+        "trajectory_score": pytest.approx(0.2),
+    }
+    assert math.isnan(path_metrics([], None, len)["accuracy"])
+
+
+def test_a_dataset_of_single_pictures(tmp_path):
+    """`image` is taken for `images`, in requests and in scoring."""
+    seen = []
+
+    class Looking(Scripted):
+        def sample(self, requests, decoding):
+            seen.extend(len(request.images) for request in requests)
+            return super().sample(requests, decoding)
+
+    rows = questions().to_list()
+    for row, problem in zip(rows, make_problems(["adding"], 2), strict=True):
+        del row["images"]
+        row["image"] = problem.image
+    singles = Dataset.from_list(rows)
+    with Store(tmp_path / "store.sqlite") as store:
+        sample_paths(singles, Looking([TEXT]), store, "paths", n=1)
+    assert seen == [1, 1]
+
+
+def test_prefixes_of_a_chain_are_scorable():
+    for prefix in prefixes(parse_chain(TEXT)):
+        assert read_path(prefix).scorable == prefix

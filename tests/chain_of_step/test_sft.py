@@ -1,0 +1,114 @@
+"""ChainOfStepSFTTrainer: the tokens, what carries loss, what is refused, every family, resumed or not, LoRA."""
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from support import SMALL_RUN, drawn_rows, load
+
+from trl_mmreason import ChainOfStepSFTConfig, ChainOfStepSFTTrainer
+from trl_mmreason.chain_of_step.template import SPECIAL_TOKENS
+from trl_mmreason.chain_of_step.tokens import DEFINITIONS, chain_token_ids, trainable_token_indices
+from trl_mmreason.miniature.solutions import chain_of_steps, solve
+from trl_mmreason.miniature.tasks import make_problems
+
+RUN = {name: value for name, value in SMALL_RUN.items() if name not in ("num_generations", "max_completion_length")}
+RUN["warmup_steps"] = 0  # the first step of a warm-up changes nothing
+
+
+def chains(n=8):
+    """Rows with a picture, two pictures or none."""
+    problems = make_problems(["adding", "counting"], n)
+    return [
+        {"prompt": row["prompt"], "images": row["images"], "completion": chain_of_steps(solve(problem))}
+        for row, problem in zip(drawn_rows(n), problems, strict=True)
+    ]
+
+
+def trainer_for(model, folder, rows, *, trainer_kwargs=None, **settings):
+    return ChainOfStepSFTTrainer(
+        model,
+        args=ChainOfStepSFTConfig(str(folder), **{**RUN, **settings}),
+        train_dataset=Dataset.from_list(rows),
+        **(trainer_kwargs or {}),
+    )
+
+
+def test_the_paper_s_recipe():
+    """Table 7."""
+    config = ChainOfStepSFTConfig("out", use_cpu=True, bf16=False)
+    assert (config.learning_rate, config.num_train_epochs, config.warmup_steps) == (5e-6, 1, 0.03)
+    assert (config.weight_decay, config.freeze_vision_encoder, config.max_length) == (0.05, True, None)
+
+
+def test_the_model_gets_the_tokens_and_learns_them(family, checkpoints, tmp_path):
+    """They are in the batch as one id each, carry loss, start at their definition's mean, and a step moves them."""
+    trainer = trainer_for(checkpoints(family), tmp_path, chains(), per_device_train_batch_size=2, max_steps=4)
+    ids = chain_token_ids(trainer.processing_class)
+    batch = next(iter(trainer.get_train_dataloader()))
+    for labels in batch["labels"]:
+        assert set(ids.values()) <= set(labels.tolist())
+    weight = trainer.model.get_input_embeddings().weight
+    token = SPECIAL_TOKENS[0]
+    definition = trainer.processing_class.tokenizer(DEFINITIONS[token], add_special_tokens=False)["input_ids"]
+    torch.testing.assert_close(weight[ids[token]], weight[definition].mean(dim=0))
+    before = weight[ids[token]].clone()
+    vision = {n: p.clone() for n, p in trainer.model.named_parameters() if not p.requires_grad}
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0]
+    assert not torch.equal(trainer.model.get_input_embeddings().weight[ids[token]], before)
+    assert vision
+    assert all(torch.equal(trainer.model.get_parameter(name), kept) for name, kept in vision.items())
+    trainer.save_model(str(tmp_path / "saved"))
+    model, processor = load(str(tmp_path / "saved"))
+    assert chain_token_ids(processor) == ids
+    assert torch.equal(model.get_input_embeddings().weight, trainer.model.get_input_embeddings().weight)
+
+
+def test_rows_without_pictures(checkpoints, tmp_path):
+    """The tokens have to be known before such rows are encoded, which TRL would do in its constructor."""
+    rows = [{name: row[name] for name in ("prompt", "completion")} for row in chains()]
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows)
+    batch = next(iter(trainer.get_train_dataloader()))
+    assert set(chain_token_ids(trainer.processing_class).values()) <= set(batch["labels"].flatten().tolist())
+    trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("completion", "problem"),
+    [
+        ("The answer is 7.", "row 2 .* at character 0: expected <|reasoning_start|>"),
+        (chains(1)[0]["completion"][:-5], "row 2 .* expected <|answer_end|>"),
+        (chains(1)[0]["completion"].partition("<|reasoning_end|>")[0], "row 2 .* the chain has no answer"),
+    ],
+)
+def test_a_completion_that_is_no_whole_chain_is_refused_by_row(checkpoints, tmp_path, completion, problem):
+    rows = chains(4)
+    rows[2]["completion"] = completion
+    with pytest.raises(ValueError, match=problem.replace("|", r"\|")):
+        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows)
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+def test_resumed_equals_uninterrupted(family, checkpoints, bases, tmp_path, lora):
+    settings = {"per_device_train_batch_size": 2, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    path = bases(family) if lora else checkpoints(family)
+    if lora:
+        indices = trainable_token_indices(load(path)[0])
+        adapter = LoraConfig(
+            r=2, target_modules="all-linear", exclude_modules=["lm_head"], trainable_token_indices=indices
+        )
+        settings["trainer_kwargs"] = {"peft_config": adapter}
+    whole = trainer_for(path, tmp_path, chains(), **settings)
+    whole.train()
+    resumed = trainer_for(path, tmp_path, chains(), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    for (name, one), other in zip(whole.model.named_parameters(), resumed.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, msg=name)
+
+
+def test_an_adapter_needs_a_base_with_the_tokens(checkpoints, tmp_path):
+    adapter = LoraConfig(r=2, target_modules="all-linear")
+    with pytest.raises(ValueError, match="Add the tokens to its base first"):
+        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, chains(), trainer_kwargs={"peft_config": adapter})

@@ -1,0 +1,329 @@
+"""Iterative DPO (arXiv:2509.19003, section 3.4): rounds of sampling, scoring, pairing and DPO.
+
+    D_r = pairs of paths of π_(r−1),   π_r = DPO(π_(r−1); D_r, π_ref),   π_0 = π_ref = the SFT model
+
+Everything is kept in the output folder, and a run goes on from what it finds there:
+
+    rounds.sqlite          every round's paths and scores
+    round-1/pairs.parquet  what DPO learnt from, without the pictures
+    round-1/checkpoint-…   if `save_strategy` makes any
+    round-1/policy         the policy after the round; the round is finished when it is there
+    rounds.json            the measures of every round
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path as FilePath
+from typing import Any
+
+from datasets import Dataset
+from transformers.trainer_callback import TrainerState
+from transformers.trainer_utils import TrainOutput, get_last_checkpoint
+from trl import DPOTrainer
+from trl.models import unwrap_model_for_generation
+
+from ..checkpoint import FaithfulCheckpoints
+from ..construction import (
+    check_rows,
+    check_template,
+    freeze_vision_encoder,
+    let_head_have_no_bias,
+    load_processor,
+    reference_is,
+    with_pictures,
+)
+from ..grading import Grader
+from ..sampling.engine import Decoding, Engine
+from ..sampling.loading import fingerprint
+from ..sampling.store import Store
+from ..sampling.transformers_engine import TransformersEngine
+from .client import process_reward_from
+from .config import IterativeDPOConfig
+from .pairs import PAIR_FEATURES, make_pairs
+from .paper import PAPER
+from .paths import Path, ProcessReward, path_metrics, sample_paths, score_sampled_paths
+from .template import Chain, Step, render_chain
+from .tokens import chain_token_ids
+
+_logger = logging.getLogger(__name__)
+
+_EXAMPLE = render_chain(Chain([Step("…", "…", "…")], "…"))
+_NO_PAIRS_YET = Dataset.from_list(
+    [{**{name: [{"role": "user", "content": "?"}] for name in ("prompt", "chosen", "rejected")}, "images": []}]
+)
+"""For TRL's constructor, which looks at a first row; the column of pictures has it prepare rows when they are used."""
+
+# What of the configuration decides on the rounds; how paths are drawn is kept with them.
+_DECIDING = (
+    *("step_weight", "pair_threshold", "pairing", "max_pairs", "freeze_vision_encoder", "beta", "loss_type"),
+    *("learning_rate", "num_train_epochs", "max_steps", "warmup_steps", "weight_decay", "lr_scheduler_type", "seed"),
+    *("per_device_train_batch_size", "gradient_accumulation_steps"),
+)
+
+
+class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
+    """Trains a policy on pairs of its own paths, in rounds; the reference stays the policy that it began with.
+
+    `train()` goes on where a killed run stopped, in whichever round and stage. After it, `state.log_history` has the
+    steps of all rounds, one behind the other, and `rounds` the measures of each.
+
+    Args:
+        model: path or id of a checkpoint that `ChainOfStepSFTTrainer` trained, or a model.
+        process_reward_model: a `ProcessRewardModel`, a client of a server, or a path or URL of one; `None` pairs right
+            with wrong answers instead ("Outcome" of Table 2).
+        args: an `IterativeDPOConfig`.
+        train_dataset: questions: rows with `prompt`, `images` and `answer`, optionally `choices` and `id`.
+        eval_dataset: other questions, answered greedily before the first and after each round.
+        grader: `Grader()` by default.
+        sampler: the engine that samples from a checkpoint, given its folder, such as `VLLMEngine`; by default
+            transformers samples from the policy in training.
+        **kwargs: whatever `trl.DPOTrainer` takes, by keyword, but for optimizers, as each round has its own.
+    """
+
+    _tag_names = ["trl", "trl-mmreason", "chain-of-step", "dpo"]
+    _name = "Chain-of-Step iterative DPO"
+    _paper = PAPER
+
+    args: IterativeDPOConfig
+    data_collator: Any
+
+    def __init__(
+        self,
+        model: Any,
+        process_reward_model: ProcessReward | str | None,
+        *,
+        args: IterativeDPOConfig | None = None,
+        train_dataset: Dataset | None = None,
+        eval_dataset: Dataset | None = None,
+        grader: Grader | None = None,
+        sampler: Callable[[str], Engine] | None = None,
+        processing_class: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if args is None:
+            args = IterativeDPOConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-DPO")
+        if not isinstance(args, IterativeDPOConfig):
+            raise TypeError(f"IterativeDPOTrainer: args is a {type(args).__name__}, expected an IterativeDPOConfig.")
+        for name in ("optimizers", "data_collator", "ref_model", "compute_metrics"):
+            if kwargs.get(name) not in (None, (None, None)):
+                raise TypeError(f"IterativeDPOTrainer: it has its own {name}; leave `{name}` out.")
+        if train_dataset is None:
+            raise ValueError("IterativeDPOTrainer: train_dataset is missing; pass the questions to sample paths of.")
+        check_rows("IterativeDPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})
+        processing_class = processing_class or load_processor(model, args)
+        chain_token_ids(processing_class)
+        check_template("IterativeDPOTrainer", processing_class, _EXAMPLE)
+        self.questions = _with_ids(train_dataset)
+        self.eval_questions = None if eval_dataset is None else _with_ids(eval_dataset)
+        self.process_reward = None if process_reward_model is None else process_reward_from(process_reward_model)
+        self.grader = grader or Grader()
+        self.sampler = sampler
+        self.rounds: list[dict[str, Any]] = []
+        self._current = 0  # rounds that the model in memory has finished
+        self._start = model if isinstance(model, str) else None
+        with reference_is(model, args, kwargs.get("peft_config")):
+            super().__init__(model, args=args, train_dataset=_NO_PAIRS_YET, processing_class=processing_class, **kwargs)
+        self.data_collator = with_pictures(self.data_collator)
+        policy = self.accelerator.unwrap_model(self.model)
+        self._deciding = {
+            **{name: str(getattr(args, name)) for name in _DECIDING},
+            "policy": fingerprint(policy.named_parameters()),
+            "questions": hashlib.sha256("\n".join(self.questions["id"]).encode()).hexdigest()[:16],
+        }
+        let_head_have_no_bias(policy)
+        if args.freeze_vision_encoder:
+            freeze_vision_encoder(policy)
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
+        """All rounds that are not finished; returns what `Trainer.train` says of the last one.
+
+        Args:
+            resume_from_checkpoint: nothing or a bool, as what is in the output folder is always gone on from.
+
+        Raises:
+            SettingsChanged: the output folder holds rounds that were made in another way.
+            ValueError: in the first round the scores of not one pair differ by more than the threshold.
+        """
+        if isinstance(resume_from_checkpoint, str):
+            raise ValueError(
+                f"IterativeDPOTrainer: resume_from_checkpoint={resume_from_checkpoint!r}; it goes on from the rounds "
+                f"in output_dir, {self.args.output_dir}. Leave it out, or set output_dir."
+            )
+        output, finished = TrainOutput(0, 0.0, {}), 0
+        with Store(self._root / "rounds.sqlite") as store:
+            store.open_stage("rounds", self._deciding)
+            for number in range(1, self.args.rounds + 1):
+                if not self._policy(number).exists():
+                    self._become(number - 1)
+                    pairs = self._make_pairs(number, store)
+                    if not len(pairs):
+                        break
+                    output = self._train_round(number, pairs, **kwargs)
+                finished = number
+            self._become(finished)
+            if self.eval_questions is not None:
+                self._record(finished, "eval", self._sample(finished, store, evaluating=True)[2])
+        self._join_histories(finished)
+        return output
+
+    # ------------------------------------------------------------------------------------------------- paths and pairs
+
+    def _make_pairs(self, number: int, store: Store) -> Dataset:
+        """The pairs of the policy's paths; none if it is time to stop."""
+        before = number - 1
+        if self.eval_questions is not None:
+            self._record(before, "eval", self._sample(before, store, evaluating=True)[2])
+        paths, scores, metrics = self._sample(before, store)
+        pairs = make_pairs(
+            self.questions,
+            paths,
+            scores,
+            threshold=self.args.pair_threshold,
+            pairing=self.args.pairing,
+            max_pairs=self.args.max_pairs,
+        )
+        self._record(before, "train", {**metrics, "pairs": len(pairs)})
+        if not len(pairs):
+            why = f"of the paths of {len(paths)} questions no two scores differ by more than {self.args.pair_threshold}"
+            if number == 1:
+                raise ValueError(
+                    f"IterativeDPOTrainer: {why}; their mean is {metrics.get('trajectory_score', metrics['accuracy'])}."
+                    " Lower pair_threshold, raise num_paths, or look at what the policy writes, in rounds.sqlite."
+                )
+            _logger.warning("IterativeDPOTrainer: training ends before round %d: %s.", number, why)
+        return pairs
+
+    def _sample(
+        self, finished: int, store: Store, *, evaluating: bool = False
+    ) -> tuple[dict[str, list[Path]], dict[str, list[float]], dict[str, float]]:
+        """Paths of the present policy, which has finished so many rounds; their scores and what they are like."""
+        questions = self.eval_questions if evaluating else self.questions
+        stage = f"policy {finished}, {'evaluation' if evaluating else 'training'}"
+        decoding = Decoding(self.args.max_completion_length, temperature=0) if evaluating else self.args.decoding
+        with self._engine(finished) as engine:
+            paths = sample_paths(
+                questions,
+                engine,
+                store,
+                f"{stage} paths",
+                n=1 if evaluating else self.args.num_paths,
+                decoding=decoding,
+                grader=self.grader,
+                seed=self.args.seed + finished,
+                batch_size=self.args.sampling_batch_size,
+                description=f"sampling, {stage}",
+            )
+        scored = None
+        if self.process_reward is not None:
+            scored = score_sampled_paths(
+                questions,
+                paths,
+                self.process_reward,
+                store,
+                f"{stage} scores",
+                step_weight=self.args.step_weight,
+                batch_size=self.args.scoring_batch_size,
+                description=f"scoring, {stage}",
+            )
+        metrics = path_metrics(
+            [path for found in paths.values() for path in found],
+            None if scored is None else [score for found in scored.values() for score in found],
+            lambda text: len(self.processing_class.tokenizer(text, add_special_tokens=False)["input_ids"]),
+        )
+        if scored is not None:
+            return paths, {id_: [score.total for score in found] for id_, found in scored.items()}, metrics
+        gradable = {id_: found for id_, found in paths.items() if all(path.correct is not None for path in found)}
+        return paths, {id_: [float(bool(path.correct)) for path in found] for id_, found in gradable.items()}, metrics
+
+    @contextmanager
+    def _engine(self, finished: int) -> Iterator[Engine]:
+        if self.sampler is not None:
+            yield self.sampler(self._first_policy() if finished == 0 else str(self._policy(finished)))
+            return
+        with unwrap_model_for_generation(self.model_wrapped, self.accelerator) as policy:
+            yield TransformersEngine(policy, self.processing_class, batch_size=self.args.sampling_batch_size)
+
+    # ---------------------------------------------------------------------------------------------------------- rounds
+
+    def _train_round(self, number: int, pairs: Dataset, **kwargs: Any) -> TrainOutput:
+        folder, output_dir = self._policy(number).parent, self.args.output_dir
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.is_world_process_zero():
+            pairs.select_columns(list(PAIR_FEATURES)).to_parquet(folder / "pairs.parquet")
+        self.train_dataset = pairs
+        self.args.output_dir = str(folder)
+        try:
+            output = super().train(get_last_checkpoint(str(folder)), **kwargs)
+        finally:
+            self.args.output_dir = output_dir
+        self._current = number
+        # The next round has an optimizer and a schedule of its own; until then nobody needs these in memory.
+        self.optimizer = self.lr_scheduler = None
+        if self.is_deepspeed_enabled:
+            self.model_wrapped = self.model
+            self.accelerator.free_memory()
+        unfinished = folder / "policy.unfinished"  # a run that is killed while saving leaves no half policy
+        self.save_model(str(unfinished), _internal_call=True)
+        if self.is_world_process_zero():
+            self.state.save_to_json(str(unfinished / "trainer_state.json"))
+            unfinished.replace(self._policy(number))
+        self.accelerator.wait_for_everyone()
+        return output
+
+    def _become(self, finished: int) -> None:
+        """Put the weights of the policy after so many rounds into the model; those after none are there from the start.
+
+        The reference stays as it is.
+        """
+        if finished != self._current:
+            self._load_from_checkpoint(str(self._policy(finished)))
+            self._current = finished
+
+    def _join_histories(self, finished: int) -> None:
+        """The logs of all rounds, one behind the other."""
+        history: list[dict[str, float]] = []
+        steps = 0
+        for number in range(1, finished + 1):
+            state = TrainerState.load_from_json(str(self._policy(number) / "trainer_state.json"))
+            history += [{**entry, "step": steps + entry["step"], "round": number} for entry in state.log_history]
+            steps += state.global_step
+        self.state.log_history, self.state.global_step = history, steps
+
+    def _record(self, finished: int, name: str, metrics: dict[str, float]) -> None:
+        """Keep the measures of the policy after so many rounds, and log them."""
+        file = self._root / "rounds.json"
+        known = {entry["round"]: entry for entry in json.loads(file.read_text())} if file.exists() else {}
+        known.setdefault(finished, {"round": finished})[name] = metrics
+        self.rounds = [known[number] for number in sorted(known)]
+        if self.is_world_process_zero():
+            file.write_text(json.dumps(self.rounds, indent=2))
+        self.accelerator.wait_for_everyone()
+        _logger.info("after %d rounds, %s: %s", finished, name, metrics)
+
+    @property
+    def _root(self) -> FilePath:
+        return FilePath(self.args.output_dir)
+
+    def _policy(self, number: int) -> FilePath:
+        return self._root / f"round-{number}" / "policy"
+
+    def _first_policy(self) -> str:
+        """Where the policy is that training began with."""
+        if self._start is None:
+            folder = self._policy(0)
+            if not folder.exists():
+                self.save_model(str(folder), _internal_call=True)
+            return str(folder)
+        return self._start
+
+
+def _with_ids(questions: Dataset) -> Dataset:
+    """Questions with the id that paths are kept by; their number if they have none."""
+    if "id" in questions.column_names:
+        return questions
+    return questions.add_column("id", [str(number) for number in range(len(questions))])

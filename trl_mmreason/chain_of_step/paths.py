@@ -1,0 +1,299 @@
+"""Reasoning paths of a policy: sampled, graded and scored, resumably (arXiv:2509.19003, section 3.4).
+
+Iterative DPO makes its pairs of them, annotation its chains, and inference-time scaling its curves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+
+from ..construction import pictures_of
+from ..grading import Grader
+from ..sampling.difficulty import items_of, wait_for_all
+from ..sampling.engine import Decoding, Engine, Failure, Request, seed_of
+from ..sampling.run import run
+from ..sampling.store import Store
+from .objective import trajectory_score
+from .process_reward import Scores
+from .scored_chain import scored_ends
+from .template import ANSWER_END, ANSWER_START, STEP_END, STEP_START, ChainError, has_token, parse_chain
+
+DECODING = Decoding(temperature=1.0, top_p=0.95)
+"""How paths and continuations are drawn (appendix C)."""
+
+Row = Mapping[str, Any]
+
+_STEP = re.compile(f"{re.escape(STEP_START)}.*?{re.escape(STEP_END)}", re.DOTALL)
+
+
+class ProcessReward(Protocol):
+    """What scores chains: a `ProcessRewardModel`, or the client of a server that has one."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What determines its scores, as JSON; no secrets."""
+        ...
+
+    def score(self, rows: Sequence[Row]) -> list[Scores]:
+        """As `ProcessRewardModel.score`."""
+        ...
+
+
+class ReadPath(NamedTuple):
+    """What a policy's text is.
+
+    Attributes:
+        steps: how many whole steps it begins with.
+        answer: the chain's answer; `None` if it does not get so far.
+        scorable: the longest beginning that a process reward model can score: all of a chain, or up to the last whole
+            step before its first fault; "" if there is nothing to score.
+        problem: why it is no whole chain, one of `PROBLEMS`; `None` if it is one.
+    """
+
+    steps: int
+    answer: str | None
+    scorable: str
+    problem: str | None
+
+
+PROBLEMS = ("no_chain", "no_step", "no_answer", "malformed")
+"""None of the template's tokens; an answer without a step; steps without an answer; anything else."""
+
+
+class Path(NamedTuple):
+    """One sampled path.
+
+    Attributes:
+        index: which sample of its question it is.
+        text: as sampled.
+        finish_reason: "length" if it was cut.
+        tokens: how many were sampled; `None` if the engine does not say.
+        correct: whether the chain's answer is right, False without one; `None` if the gold answer cannot be used.
+    """
+
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    text: str
+    finish_reason: str
+    tokens: int | None
+    correct: bool | None
+
+
+class PathScore(NamedTuple):
+    """How good a process reward model finds a path.
+
+    Attributes:
+        steps: the scores of its whole steps.
+        answer: the answer's; `None` without one.
+        total: the trajectory score, in [0, 1].
+    """
+
+    steps: list[float]
+    answer: float | None
+    total: float
+
+
+def read_path(text: str) -> ReadPath:
+    """What a text is as a path; never raises."""
+    if not has_token(text):
+        return ReadPath(0, None, "", "no_chain")
+    try:
+        ends = scored_ends(text)
+    except ChainError as error:
+        scorable = text[: error.whole]
+        return ReadPath(len(scored_ends(scorable).steps), None, scorable, "malformed")
+    if ends.answer is None:
+        return ReadPath(len(ends.steps), None, text if ends.steps else "", "no_answer" if ends.steps else "malformed")
+    if not ends.steps:
+        return ReadPath(0, text.partition(ANSWER_START)[2].rpartition(ANSWER_END)[0], text, "no_step")
+    return ReadPath(len(ends.steps), parse_chain(text).answer, text, None)
+
+
+def path_metrics(
+    paths: Sequence[Path], scores: Sequence[PathScore] | None, count_tokens: Callable[[str], int]
+) -> dict[str, float]:
+    """What a policy's paths are like, as the paper follows it over the rounds (Fig. 6); NaN for a mean of nothing.
+
+    Args:
+        paths: of any questions.
+        scores: of these paths, if there are any.
+        count_tokens: of a text.
+
+    Returns:
+        steps (mean number), step_tokens (mean length of a step), complete (share of whole chains), accuracy (of the
+        paths that can be graded), and with scores trajectory_score.
+    """
+    read = [read_path(path.text) for path in paths]
+    lengths = [count_tokens(step) for found in read for step in _STEP.findall(found.scorable)]
+    metrics = {
+        "steps": _mean([found.steps for found in read]),
+        "step_tokens": _mean(lengths),
+        "complete": _mean([found.problem is None for found in read]),
+        "accuracy": _mean([path.correct for path in paths if path.correct is not None]),
+    }
+    if scores is not None:
+        metrics["trajectory_score"] = _mean([score.total for score in scores])
+    return metrics
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")
+
+
+def score_paths(
+    process_reward: ProcessReward, rows: Sequence[Row], texts: Sequence[str], step_weight: float = 0.2
+) -> list[PathScore]:
+    """Score what a policy wrote; a part that is missing or malformed costs that part, and raises nothing.
+
+    Args:
+        process_reward: scores the chains, in one call.
+        rows: the question of each text: `prompt`, and `images` or `image`.
+        texts: the paths.
+        step_weight: w of the trajectory score.
+    """
+    scorable = [read_path(text).scorable for text in texts]
+    asked = [
+        {"prompt": row["prompt"], "images": pictures_of(row), "completion": text}
+        for row, text in zip(rows, scorable, strict=True)
+        if text
+    ]
+    found = iter(process_reward.score(asked) if asked else [])
+    return [path_score(*next(found), step_weight) if text else PathScore([], None, 0.0) for text in scorable]
+
+
+def path_score(steps: Tensor | Sequence[float], answer: float | None, step_weight: float) -> PathScore:
+    """The scores of one path with their trajectory score, in which an answer that is missing counts 0."""
+    total = trajectory_score(steps, answer or 0.0, step_weight).item()
+    return PathScore(torch.as_tensor(steps).tolist(), answer, total)
+
+
+def sample_paths(
+    rows: Dataset,
+    engine: Engine,
+    store: Store,
+    stage: str,
+    *,
+    n: int,
+    decoding: Decoding = DECODING,
+    grader: Grader | None = None,
+    seed: int = 0,
+    **running: Any,
+) -> dict[str, list[Path]]:
+    """Let a policy answer each question `n` times, and grade the answers of the chains.
+
+    It goes on where a killed run stopped. Under several processes each takes its share; call it on all of them with the
+    same store, and every process gets all.
+
+    Args:
+        rows: rows with id, prompt, answer, and optionally images (or image) and choices.
+        engine: the policy.
+        store: keeps every path.
+        stage: of the store.
+        n: paths a question.
+        decoding: the paper's sampling by default; mind `max_new_tokens`.
+        grader: `Grader()` by default.
+        seed: other seeds give other paths.
+        **running: for `run`, such as `batch_size` and `retry_failed`.
+
+    Returns:
+        Row id → its paths in order; those whose sampling failed are missing.
+
+    Raises:
+        SettingsChanged: the store holds paths that were drawn in another way.
+    """
+    grader = grader or Grader()
+
+    def work(units: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
+        asked = [
+            Request(row["prompt"], pictures_of(row), seed=seed_of(seed, row["id"], index)) for row, index in units
+        ]
+        drawn = engine.sample(asked, decoding)
+        texts = ["" if isinstance(samples, Failure) else samples[0].text for samples in drawn]
+        answers = [read_path(text).answer or "" for text in texts]
+        verdicts = grader.grade_batch(items_of([row for row, _ in units], answers))
+        return [
+            samples
+            if isinstance(samples, Failure)
+            else {
+                "text": samples[0].text,
+                "finish_reason": samples[0].finish_reason,
+                "tokens": None if samples[0].token_ids is None else len(samples[0].token_ids),
+                "correct": verdict.correct,
+            }
+            for samples, verdict in zip(drawn, verdicts, strict=True)
+        ]
+
+    settings = {"engine": engine.settings, "decoding": asdict(decoding), "seed": seed, "grader": repr(grader)}
+    run(store, stage, rows, work, settings=settings, n=n, **{"description": "sampling paths", **running})
+    wait_for_all()
+    wanted = set(rows["id"])
+    paths = defaultdict(list)
+    for record in store.records(stage):
+        if record.status == "done" and record.id in wanted and record.index < n:
+            paths[record.id].append(Path(record.index, **record.payload))
+    return dict(paths)
+
+
+def score_sampled_paths(
+    rows: Dataset,
+    paths: Mapping[str, Sequence[Path]],
+    process_reward: ProcessReward,
+    store: Store,
+    stage: str,
+    *,
+    step_weight: float = 0.2,
+    **running: Any,
+) -> dict[str, list[PathScore]]:
+    """The scores of sampled paths, kept in the store and resumed as by `sample_paths`.
+
+    Args:
+        rows: the questions.
+        paths: of `sample_paths`.
+        process_reward: scores them.
+        store: keeps the scores.
+        stage: of the store; one for the paths of one stage.
+        step_weight: w of the trajectory score; another one scores nothing anew.
+        **running: for `run`.
+
+    Returns:
+        Row id → the scores of its paths, in their order.
+
+    Raises:
+        RuntimeError: paths could not be scored.
+        SettingsChanged: the store holds scores of another process reward model.
+    """
+    positions = {id_: position for position, id_ in enumerate(rows["id"])}
+    units: list[dict[str, Any]] = [
+        {"id": f"{id_}#{path.index}", "position": positions[id_], "text": path.text}
+        for id_, found in paths.items()
+        for path in found
+    ]
+
+    def work(asked: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
+        questions = {unit["position"]: rows[unit["position"]] for unit, _ in asked}
+        scores = score_paths(
+            process_reward, [questions[unit["position"]] for unit, _ in asked], [unit["text"] for unit, _ in asked]
+        )
+        return [{"steps": score.steps, "answer": score.answer} for score in scores]
+
+    settings = {"process_reward": process_reward.settings}
+    run(store, stage, units, work, settings=settings, **{"description": "scoring paths", **running})
+    wait_for_all()
+    found = {record.id: record for record in store.records(stage)}
+    failed = [found[unit["id"]].reason for unit in units if found[unit["id"]].status == "failed"]
+    if failed:
+        raise RuntimeError(
+            f"score_sampled_paths: {len(failed)} of {len(units)} paths could not be scored, the first because: "
+            f"{failed[0]}. Mend it and run again with retry_failed=True."
+        )
+    return {
+        id_: [path_score(**found[f"{id_}#{path.index}"].payload, step_weight=step_weight) for path in sampled]
+        for id_, sampled in paths.items()
+    }

@@ -1,0 +1,41 @@
+"""Supervised training on chains of steps (arXiv:2509.19003, sections 3.1 and 4.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..sft import CompletionSFTTrainer
+from .config import ChainOfStepSFTConfig
+from .paper import PAPER
+from .template import Chain, ChainError, Step, parse_chain, render_chain
+from .tokens import add_chain_tokens
+
+
+class ChainOfStepSFTTrainer(CompletionSFTTrainer):
+    """Trains a policy to reason in steps, on whole chains, which `mmreason steps` makes; see `CompletionSFTTrainer`.
+
+    A model that lacks the template's tokens gets them, with rows that start at the mean of their definitions. With a
+    `peft_config` it needs them beforehand: `add_chain_tokens(model, processor)`, save both, and train an adapter of
+    that with `LoraConfig(trainable_token_indices=trainable_token_indices(model))`.
+    """
+
+    _tag_names = ["trl", "trl-mmreason", "chain-of-step", "sft"]
+    _name = "Chain-of-Step SFT"
+    _paper = PAPER
+    _config = ChainOfStepSFTConfig
+    _suffix = "chain-of-step"
+    _format = render_chain(Chain([Step("…", "…", "…")], "…"))
+
+    args: ChainOfStepSFTConfig
+
+    def __init__(self, model: Any, **kwargs: Any) -> None:
+        super().__init__(model, **kwargs)
+        add_chain_tokens(self.accelerator.unwrap_model(self.model), self.processing_class)
+
+    @staticmethod
+    def problem_of(completion: str) -> str | None:
+        try:
+            chain = parse_chain(completion)
+        except ChainError as error:
+            return str(error)
+        return "the chain has no answer" if chain.answer is None else None

@@ -1,0 +1,142 @@
+"""Supervised training on completions in a method's format: what such trainers have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from trl import SFTConfig, SFTTrainer
+
+from .checkpoint import FaithfulCheckpoints
+from .construction import (
+    check_rows,
+    check_template,
+    completion_text,
+    freeze_vision_encoder,
+    let_head_have_no_bias,
+    load_processor,
+    with_pictures,
+)
+
+
+@dataclass
+class CompletionSFTConfig(SFTConfig):
+    """`SFTConfig` for rows that are learnt whole: the loss is on all that the assistant says, and on nothing else.
+
+    Attributes:
+        num_train_epochs: 1; TRL's own default is 3.
+        max_length: `None`, as a cut row would lose its answer or, worse, part of a picture.
+        completion_only_loss: on.
+        freeze_vision_encoder: leave the vision encoder's weights as they are.
+    """
+
+    num_train_epochs: float = field(default=1.0, metadata={"help": "Epochs."})
+    max_length: int | None = field(default=None, metadata={"help": "Has to be None: rows are never cut."})
+    completion_only_loss: bool | None = field(default=True, metadata={"help": "Loss on the assistant's words only."})
+    freeze_vision_encoder: bool = field(default=False, metadata={"help": "Do not train the vision encoder."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_length is not None:
+            raise ValueError(
+                f"{type(self).__name__}: max_length={self.max_length} would cut pictures or answers off long rows. "
+                "Leave it None, and drop such rows from the data."
+            )
+        if not self.completion_only_loss:
+            raise ValueError(
+                f"{type(self).__name__}: completion_only_loss={self.completion_only_loss} would train on the questions "
+                "too; leave it True."
+            )
+
+
+class CompletionSFTTrainer(FaithfulCheckpoints, SFTTrainer):
+    """Trains a policy on completions in a format; a subclass says which.
+
+    Args:
+        model: path or id of a checkpoint, or a model.
+        args: of the subclass's configuration.
+        train_dataset, eval_dataset: rows with `prompt` (messages), `images` and `completion` (the structured text, or
+            one message that holds it).
+        **kwargs: whatever `trl.SFTTrainer` takes, by keyword.
+
+    Raises:
+        ValueError: a completion is not in the format; names the row and what is wrong with it.
+    """
+
+    _config: ClassVar[type[CompletionSFTConfig]] = CompletionSFTConfig
+    _suffix: ClassVar[str] = "sft"
+    """Of the output folder, if there are no `args`."""
+    _format: ClassVar[str] = "text"
+    """A completion in the format, for error messages and to try the chat template with."""
+
+    args: CompletionSFTConfig
+    data_collator: Any
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        args: CompletionSFTConfig | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        name, config = type(self).__name__, self._config
+        if args is None:
+            args = config(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-{self._suffix}")
+        if not isinstance(args, config):
+            raise TypeError(f"{name}: args is a {type(args).__name__}, expected a {config.__name__}.")
+        check_rows(name, train_dataset, eval_dataset, {"prompt", "completion"})
+        processing_class = processing_class or load_processor(model, args)
+        self.check_tokenizer(processing_class)
+        check_template(name, processing_class, self._format)
+        if isinstance(eval_dataset, Mapping):
+            eval_dataset = {role: self._as_messages(rows) for role, rows in eval_dataset.items()}
+        super().__init__(
+            model,
+            args=args,
+            train_dataset=train_dataset and self._as_messages(train_dataset),
+            eval_dataset=eval_dataset
+            if isinstance(eval_dataset, Mapping)
+            else eval_dataset and self._as_messages(eval_dataset),
+            processing_class=processing_class,
+            **kwargs,
+        )
+        # Some families say that their loss takes no count of tokens, although it does. Without it each micro-batch
+        # would be averaged by itself, and gradient accumulation would change the update.
+        self.model_accepts_loss_kwargs = True
+        self.data_collator = with_pictures(self.data_collator)
+        policy = self.accelerator.unwrap_model(self.model)
+        let_head_have_no_bias(policy)
+        if args.freeze_vision_encoder:
+            freeze_vision_encoder(policy)
+
+    @staticmethod
+    def problem_of(completion: str) -> str | None:
+        """What is wrong with the form of a completion; `None` if nothing is."""
+        raise NotImplementedError
+
+    @staticmethod
+    def check_tokenizer(processing_class: Any) -> None:
+        """Refuse a processor that cannot express the format."""
+
+    def _as_messages(self, rows: Any) -> Any:
+        """The rows with each completion checked, and as one message of the assistant.
+
+        Rows without pictures get an empty list of them, so that all go the same way.
+        """
+        pictureless = not {"image", "images"} & set(rows.column_names or ())
+
+        def convert(completion: Any, row: int) -> dict[str, Any]:
+            text = completion_text(completion, f"row {row}")
+            if problem := self.problem_of(text):
+                raise ValueError(
+                    f"{type(self).__name__}: the completion of row {row} is not in the format: {problem}. Expected "
+                    f"{self._format}; got {text[:200]!r}."
+                )
+            message = {"completion": [{"role": "assistant", "content": text}]}
+            return {**message, "images": []} if pictureless else message
+
+        return rows.map(convert, input_columns=["completion"], with_indices=True)
