@@ -29,6 +29,7 @@ from trl_mmreason.scripts import (
     load_data,
     policy_path,
     train_and_compare,
+    train_once,
     trainer_settings,
 )
 from trl_mmreason.sources import read_source
@@ -103,13 +104,7 @@ def cold_start(policy: str, data_args: ReflectionArguments, training_args: SRPOC
             for name in ("bf16", "use_cpu", "gradient_checkpointing", "report_to", "seed", "freeze_vision_encoder")
         },
     )
-    trainer = ReflectionSFTTrainer(policy, args=config, train_dataset=rows)
-    trainer.train()
-    unfinished = folder.with_suffix(".unfinished")  # a run that is killed while saving leaves no half checkpoint
-    trainer.save_model(str(unfinished))
-    if trainer.is_world_process_zero():
-        unfinished.replace(folder)
-    trainer.accelerator.wait_for_everyone()
+    train_once(ReflectionSFTTrainer(policy, args=config, train_dataset=rows), folder)
     return str(folder)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from transformers import TrainingArguments
+from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 from trl import (
     GRPOConfig,
@@ -108,7 +108,9 @@ def load_split(arguments: DataArguments, name: str, split: str, rows: int | None
     return loaded.dataset
 
 
-def policy_path(arguments: DataArguments, model_args: ModelConfig, training_args: GRPOConfig, lessons: Lessons) -> str:
+def policy_path(
+    arguments: DataArguments, model_args: ModelConfig, training_args: TrainingArguments, lessons: Lessons
+) -> str:
     """The checkpoint to start from; `miniature/<family>/<size>` is built and taught `lessons` unless that was done."""
     name = model_args.model_name_or_path
     if name is None:
@@ -198,6 +200,20 @@ def train_and_save(trainer: GRPOTrainer | SFTTrainer, dataset_name: str, checkpo
     trainer.create_model_card(model_name=Path(args.output_dir).name, dataset_name=dataset_name)
     if args.push_to_hub:
         trainer.push_to_hub(dataset_name=dataset_name)
+
+
+def train_once(trainer: Trainer, folder: Path) -> None:
+    """Train and save into `folder`, unless that was done; from the last checkpoint in the output folder, if any."""
+    if folder.exists():
+        return
+    output = Path(trainer.args.output_dir)
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(output)) if output.is_dir() else None)
+    unfinished = folder.with_suffix(".unfinished")  # a run that is killed while saving leaves no half model
+    trainer.save_model(str(unfinished))
+    if trainer.is_world_process_zero():
+        trainer.state.save_to_json(str(unfinished / "trainer_state.json"))
+        unfinished.replace(folder)
+    trainer.accelerator.wait_for_everyone()
 
 
 def last_checkpoint(args: TrainingArguments) -> str | None:

@@ -1,6 +1,10 @@
 """IterativeDPOTrainer: the reference, the rounds, killed and resumed, every family, LoRA, where scores come from."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +20,7 @@ from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.engine import Sample
 from trl_mmreason.sampling.store import SettingsChanged
 
+HERE = Path(__file__).parent
 RUN = {name: value for name, value in SMALL_RUN.items() if name != "num_generations"}
 RUN |= {"per_device_train_batch_size": 2, "rounds": 2, "num_paths": 3, "warmup_steps": 0}
 RUN |= {"num_train_epochs": 1, "max_steps": -1}
@@ -304,3 +309,32 @@ def test_what_it_has_of_its_own(bases, tmp_path):
         trainer_for(bases("qwen2_5_vl"), tmp_path).train("somewhere")
     with pytest.raises(TypeError, match="expected an IterativeDPOConfig"):
         IterativeDPOTrainer(bases("qwen2_5_vl"), None, args=1, train_dataset=questions())
+
+
+@pytest.fixture(scope="module")
+def alone(bases, tmp_path_factory):
+    (result,) = launch(bases("qwen2_5_vl"), tmp_path_factory.mktemp("alone"), processes=1)
+    return result
+
+
+def launch(model, folder, processes):
+    launcher = [sys.executable]
+    if processes > 1:
+        launcher += ["-m", "torch.distributed.run", f"--nproc_per_node={processes}"]
+        launcher += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
+    command = [*launcher, str(HERE / "dpo_run.py"), model, str(folder), str(4 // processes)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [torch.load(folder / f"process_{rank}.pt") for rank in range(processes)]
+
+
+def test_two_processes_equal_one(alone, bases, tmp_path):
+    pair = launch(bases("qwen2_5_vl"), tmp_path, processes=2)
+    assert alone["world_size"] == 1
+    assert [part["world_size"] for part in pair] == [2, 2]
+    assert [entry["train"]["pairs"] for entry in alone["rounds"]] > [4, 4]
+    for part in pair:
+        assert part["rounds"] == alone["rounds"]
+        for name, weight in alone["weights"].items():
+            torch.testing.assert_close(part["weights"][name], weight, atol=1e-5, rtol=0, msg=name)

@@ -54,22 +54,6 @@ def trainer_for(model, folder, rows, eval_rows=None, *, trainer_kwargs=None, **s
     )
 
 
-@pytest.fixture(scope="session")
-def bases(tmp_path_factory):
-    """family → path of a saved model with the template's tokens, made when first asked for."""
-    made = {}
-
-    def base(family):
-        if family not in made:
-            model, processor = build_model(family)
-            add_chain_tokens(model, processor)
-            made[family] = tmp_path_factory.mktemp(f"{family}_base")
-            ProcessRewardModel(model, processor).save_pretrained(made[family])
-        return str(made[family])
-
-    return base
-
-
 def by_hand(prm, rows):
     """The summed cross entropy and the number of labels, from the scores of `ProcessRewardModel`."""
     total, count = 0.0, 0

@@ -10,7 +10,6 @@ from trl_mmreason.chain_of_step.objective import judge_labels
 from trl_mmreason.chain_of_step.prompts import (
     JUDGE_PROMPT,
     STEP_DATA_PROMPT,
-    MalformedReply,
     judge_message,
     read_ratings,
     read_steps,
@@ -18,6 +17,7 @@ from trl_mmreason.chain_of_step.prompts import (
     steps_as_text,
 )
 from trl_mmreason.chain_of_step.template import SPECIAL_TOKENS, Chain, Step, parse_chain, render_chain
+from trl_mmreason.sampling.asking import MalformedReply
 
 REPLY = """### <Step 1: Read the digits>
 <Detailed Thinking>: The left digit is 3.

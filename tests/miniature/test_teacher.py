@@ -1,11 +1,23 @@
-"""The teacher of known truth, asked as SRPO's pipeline asks."""
+"""The teacher of known truth, asked as the methods' pipelines ask."""
 
 import json
 
 import pytest
 from PIL import Image
 
-from trl_mmreason.miniature.tasks import make_problem, make_problems
+from trl_mmreason.chain_of_step.prompts import (
+    JUDGE_PROMPT,
+    STEP_DATA_PROMPT,
+    judge_message,
+    read_ratings,
+    read_steps,
+    step_data_message,
+    step_data_prompt,
+)
+from trl_mmreason.chain_of_step.template import Step as ChainStep
+from trl_mmreason.chain_of_step.template import parse_chain, render_chain
+from trl_mmreason.miniature.solutions import ERRORS, chain_of_steps, solve
+from trl_mmreason.miniature.tasks import CATEGORIES, make_problem, make_problems
 from trl_mmreason.miniature.teacher import KnownTruthTeacher
 from trl_mmreason.sampling.engine import Decoding, Failure, Request
 from trl_mmreason.srpo.prompts import TEACHER_SYSTEM_PROMPT, read_reflection, teacher_prompt
@@ -45,6 +57,46 @@ def test_a_question_with_choices_is_known_by_its_whole_text():
     said = teacher_prompt(problem.prompt[0]["content"], text, problem.answer, problem.answer)
     ((sample,),) = teacher.sample([Request([{"role": "user", "content": said}], [problem.image])], Decoding())
     assert read_reflection(sample.text) == {"reflection": "I check it and find the same.", "think": text}
+
+
+def ask_about(problem, prompt, message, teacher=None):
+    messages = [{"role": "system", "content": prompt}, {"role": "user", "content": message}]
+    (result,) = (teacher or KnownTruthTeacher([problem])).sample([Request(messages, [problem.image])], Decoding())
+    return result if isinstance(result, Failure) else result[0].text
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+@pytest.mark.parametrize("multiple_choice", [False, True])
+def test_it_writes_and_judges_chains_of_steps(category, multiple_choice):
+    problem = make_problem(category, 1, level=3, multiple_choice=multiple_choice)
+    question = problem.prompt[0]["content"]
+    for prompt in (STEP_DATA_PROMPT, step_data_prompt(3, 6)):
+        reply = ask_about(problem, prompt, step_data_message(question, problem.answer))
+        chain = read_steps(reply, min_steps=len(problem.facts) + 2, max_steps=len(problem.facts) + 2)
+        assert render_chain(chain) == chain_of_steps(solve(problem))
+    for error in (None, *ERRORS):
+        solution = solve(problem, error=error)
+        steps = parse_chain(chain_of_steps(solution)).steps
+        reply = ask_about(problem, JUDGE_PROMPT, judge_message(question, problem.answer, steps))
+        assert read_ratings(reply, len(steps)) == [1 if right else -1 for right in solution.labels]
+
+
+def test_whatever_a_policy_writes_into_its_steps_is_judged():
+    odd = [
+        ChainStep("", "", ""),
+        ChainStep("a\nb > c", "two\n\nlines: <x>", "\n"),
+        ChainStep(*vars(PROBLEM.steps[0]).values()),
+    ]
+    reply = ask_about(PROBLEM, JUDGE_PROMPT, judge_message(PROBLEM.prompt[0]["content"], "9", odd))
+    assert reply == "### Step Label: [-1,-1,1]"
+
+
+def test_prompts_of_chain_of_step_in_another_form_are_a_failure():
+    failure = Failure("the request does not have the form of Chain-of-Step's prompt for teachers")
+    for prompt in (STEP_DATA_PROMPT, JUDGE_PROMPT):
+        assert ask_about(PROBLEM, prompt, "Hello.") == failure
+    unknown = ask_about(PROBLEM, JUDGE_PROMPT, judge_message("What else?", "9", []))
+    assert unknown.reason == "the teacher does not know this picture with the question 'What else?'"
 
 
 def test_seed_and_number_change_nothing():

@@ -10,7 +10,7 @@ from datasets import Dataset, Features, Image, List, Value, load_dataset
 from export_worker import PICTURE_COLUMNS, STAGE, assert_same_samples, picture_rows, sampled
 from test_hub import TOKEN, client_environment
 
-from trl_mmreason.sampling.export import to_dataset
+from trl_mmreason.sampling.export import beside, to_dataset
 from trl_mmreason.sampling.store import Record, Store
 
 
@@ -115,6 +115,22 @@ def test_pictures_are_copied_as_they_are_stored(store, monkeypatch):
     stored = {row["id"]: row["images"] for row in rows.cast_column("images", undecoded)}
     for sample in dataset.cast_column("images", undecoded):
         assert sample["images"] == stored[sample["id"]]
+
+
+@pytest.mark.parametrize("positions", [[2, 0, 2], [1], [0, 1, 2], []])
+def test_what_was_made_of_rows_stands_beside_them(positions, monkeypatch):
+    rows = picture_rows()
+    images = rows.with_format("arrow")["images"][:].to_pylist()
+    made = Dataset.from_dict({"text": list("abc")[: len(positions)]}, features=Features({"text": Value("string")}))
+    monkeypatch.setattr(Image, "decode_example", None)  # would raise
+    monkeypatch.setattr(Image, "encode_example", None)
+    joined = beside(made, rows, positions, ["id", "text", "images", "none"])
+    assert joined.column_names == ["id", "text", "images"]
+    assert joined["id"][:] == [rows["id"][k] for k in positions]
+    assert joined["text"][:] == made["text"][:]
+    assert joined.with_format("arrow")["images"][:].to_pylist() == [images[k] for k in positions]
+    assert joined.features["images"] == rows.features["images"]
+    assert beside(made, rows, positions, ["text", "none"]).column_names == ["text"]
 
 
 def test_samples_of_other_rows_are_left_out_with_a_warning(store, caplog):

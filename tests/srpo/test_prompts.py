@@ -2,8 +2,9 @@
 
 import pytest
 
+from trl_mmreason.sampling.asking import MalformedReply
 from trl_mmreason.srpo import prompts
-from trl_mmreason.srpo.prompts import MalformedReply, read_reflection, read_score
+from trl_mmreason.srpo.prompts import read_reflection, read_score
 from trl_mmreason.srpo.response import parse_reflection_response
 
 

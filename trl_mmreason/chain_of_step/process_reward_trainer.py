@@ -17,6 +17,7 @@ from ..checkpoint import FaithfulCheckpoints
 from ..construction import check_rows, completion_text, freeze_vision_encoder, load_processor
 from .config import ProcessRewardConfig
 from .objective import accuracy, auroc, prm_loss
+from .paper import PAPER
 from .process_reward import DEFAULT_TOKENS, TOKENS_RECORD, label_token_ids, logit_differences
 from .scored_chain import ANSWER, STEPS, ChainEncoder, scored_ends
 from .tokens import add_chain_tokens
@@ -57,6 +58,7 @@ class ProcessRewardTrainer(FaithfulCheckpoints, SFTTrainer):
 
     _tag_names = ["trl", "trl-mmreason", "chain-of-step", "process-reward-model"]
     _name = "Chain-of-Step process reward model"
+    _paper = PAPER
 
     args: ProcessRewardConfig
     data_collator: Any

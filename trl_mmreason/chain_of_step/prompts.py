@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from ..sampling.asking import MalformedReply
 from .template import Chain, Step, has_token
 
 STEP_DATA_PROMPT = """\
@@ -70,8 +71,14 @@ _HEADING = re.compile(r"### <(?:Step (\d+): (.+)|Answer)>")
 _LABELS = re.compile(r"### Step Label: *\[([^\[\]\n]*)\]")
 
 
-class MalformedReply(ValueError):
-    """A reply that is not what was asked for; the message is a short phrase to count by."""
+def step_data_prompt(min_steps: int = MIN_STEPS, max_steps: int = MAX_STEPS) -> str:
+    """`STEP_DATA_PROMPT`, word for word unless it asks for other numbers of steps than the paper's.
+
+    Args:
+        min_steps, max_steps: what is asked for.
+    """
+    bounds = "no less than {} and no more than {}."
+    return STEP_DATA_PROMPT.replace(bounds.format(MIN_STEPS, MAX_STEPS), bounds.format(min_steps, max_steps))
 
 
 def step_data_message(question: str, answer: str) -> str:

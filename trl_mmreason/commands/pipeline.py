@@ -10,13 +10,21 @@ from contextlib import contextmanager
 from typing import Any
 
 
-def add_arguments(command: argparse.ArgumentParser, *, output: str) -> None:
-    """Declare data, policy, sampling and store; `output` says what the command writes."""
+def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool = True) -> None:
+    """Declare data, policy, sampling and store.
+
+    Args:
+        output: what the command writes.
+        policy: whether it samples one; otherwise it declares whom it asks itself.
+    """
     command.add_argument("dataset", help="Hub id, local file or folder of questions")
     command.add_argument("output", help=f"parquet file for {output}, pictures included")
-    command.add_argument("--model", required=True, help="path or Hub id of the policy; with --server its name there")
-    command.add_argument("--adapter", help="path or Hub id of a LoRA adapter to put on it")
-    command.add_argument("--server", help="URL of an OpenAI-compatible server, as in http://127.0.0.1:8000/v1")
+    if policy:
+        command.add_argument(
+            "--model", required=True, help="path or Hub id of the policy; with --server its name there"
+        )
+        command.add_argument("--adapter", help="path or Hub id of a LoRA adapter to put on it")
+        command.add_argument("--server", help="URL of an OpenAI-compatible server, as in http://127.0.0.1:8000/v1")
     command.add_argument("--store", help="file that keeps every answer; OUTPUT.sqlite by default")
     command.add_argument("--split", default="train", help="of the data set")
     command.add_argument(
@@ -57,7 +65,7 @@ def run(
         raise SystemExit(f"mmreason {name}: OUTPUT is {arguments.output!r}, expected a path ending in .parquet")
     with in_a_line(name, ValueError):
         settings = {
-            "n": arguments.n,
+            **({"n": arguments.n} if "n" in arguments else {}),
             "decoding": Decoding(arguments.max_new_tokens, arguments.temperature, arguments.top_p),
             "grader": Grader(tolerance=arguments.tolerance),
             "seed": arguments.seed,
@@ -77,6 +85,13 @@ def run(
     if int(os.environ.get("RANK", "0")) == 0:
         made.rows.to_parquet(arguments.output)
         print(f"{made}\n{arguments.output}")  # noqa: T201 - what the command is asked for
+
+
+def refuse_nothing(name: str, made: Any) -> Any:
+    """What a pipeline made, unless it has no rows."""
+    if not len(made.rows):
+        raise SystemExit(f"mmreason {name}: not one row was made, so none is written\n{made}")
+    return made
 
 
 def load_engine(

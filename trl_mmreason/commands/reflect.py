@@ -65,9 +65,7 @@ def _reflect(arguments: argparse.Namespace) -> None:
             **given,
             **settings,
         )
-        if not len(made.rows):
-            raise SystemExit(f"mmreason reflect: not one row was made, so none is written\n{made}")
-        return made
+        return pipeline.refuse_nothing("reflect", made)
 
     pipeline.run("reflect", arguments, reflect)
 

@@ -339,7 +339,9 @@ def build_model(
     if size not in SIZES:
         raise ValueError(f"build_model: unknown size {size!r}; expected one of {sorted(SIZES)}.")
     parts = FAMILIES[family]
-    tokenizer = train_tokenizer(corpus(in_steps=in_steps), special_tokens=parts.special_tokens, named_tokens=parts.named_tokens)
+    tokenizer = train_tokenizer(
+        corpus(in_steps=in_steps), special_tokens=parts.special_tokens, named_tokens=parts.named_tokens
+    )
     tokenizer.chat_template = parts.template()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

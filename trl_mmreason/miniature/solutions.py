@@ -224,9 +224,14 @@ def first_mistake(problem: Problem, working: str, answer: str) -> str | None:
     for step, (name, value) in zip(readings, problem.facts.items(), strict=True):
         if as_read[name] != value:
             return step.thought
-    if _spaced(work.thought) not in _spaced(working):
+    if spaced(work.thought) not in spaced(working):
         return work.thought
     return None if answer.strip() == problem.answer else stated.thought
+
+
+def spaced(text: str) -> str:
+    """Each number by itself, so that "3+4=7" does not stand in "13+4=71", and is the same as "3 + 4 = 7"."""
+    return re.sub(r"\s*(\d+)\s*", r" \1 ", text)
 
 
 def chain_of_steps(solution: Solution) -> str:
@@ -310,17 +315,12 @@ def _as_read(problem: Problem, working: str) -> dict[str, int]:
     readings = [dict(zip(problem.facts, values, strict=True)) for values in product(*alternatives)]
     readings.sort(key=lambda facts: sum(facts[name] != value for name, value in problem.facts.items()))
     worked = [_work(problem.category, problem.level, facts, problem.asked) for facts in readings]
-    written = _spaced(working)
+    written = spaced(working)
     for texts in ([lead + result for lead, result in worked], [lead for lead, _ in worked]):
         for facts, text in zip(readings, texts, strict=True):
-            if _spaced(text) in written:
+            if spaced(text) in written:
                 return facts
     return problem.facts
-
-
-def _spaced(text: str) -> str:
-    """Each number by itself, so that "3+4=7" does not stand in "13+4=71"."""
-    return re.sub(r"\s*(\d+)\s*", r" \1 ", text)
 
 
 def _require_same_problem(first: Solution, second: Solution) -> None:

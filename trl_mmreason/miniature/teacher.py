@@ -1,4 +1,7 @@
-"""A teacher of known truth: it knows the drawn problems, so what it says about a solution can be relied on."""
+"""A teacher and judge of known truth: it knows the drawn problems, so what it says of them can be relied on.
+
+It knows the methods' prompts by their texts, as they stand in the papers.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,37 @@ from typing import Any
 import PIL.Image
 
 from ..sampling.engine import Decoding, Failure, Request, Sample
-from .solutions import first_mistake, remark, solve
+from .solutions import Step, first_mistake, remark, solve
 from .tasks import Problem
+from .truth import true_labels
 
 # The input of SRPO's prompt for teachers (arXiv:2506.01713, appendix B.3).
-_INPUT = re.compile(
+_REFLECTION_INPUT = re.compile(
     r"Question: (?P<question>.*?)\nOriginal Chain of Thought: (?P<cot>.*)"
     r"\nPredicted Answer \(Based on CoT\): (?P<answer>.*)\nCorrect Answer",
     re.DOTALL,
 )
+# Chain-of-Step's prompts (arXiv:2509.19003, Fig. 8 and 9), and what is said next to them.
+_STEP_DATA = "develop a sequence of intermediate thinking steps"
+_JUDGE = "evaluating process reward"
+_STEP_INPUT = re.compile(
+    r"Question: (?P<question>.*?)\nReference answer: .*?(?:\nIntermediate answer process:\n(?P<process>.*))?", re.DOTALL
+)
+_WRITTEN_STEP = re.compile(
+    r"(?:\A|\n\n)### <Step \d+: (?P<name>.*?)>\n<Detailed Thinking>: (?P<thought>.*?)\n<Reflection>: ", re.DOTALL
+)
 
 
 class KnownTruthTeacher:
-    """An `Engine` that reflects on solutions of drawn problems, as SRPO's cold start asks a teacher to.
+    """An `Engine` that knows drawn problems, and answers what the methods ask a teacher or a judge about them.
 
-    The reply is the JSON `{"reflection": …, "think": …}`: the first fact or step that the solution goes against, or
-    that it goes against none, and the right working. It does not depend on the decoding or the seed.
+    - SRPO's cold start: the JSON `{"reflection": …, "think": …}`, with the first fact or step that the solution goes
+      against, or that it goes against none, and the right working.
+    - Chain-of-Step's step data: the steps of the right solution, in the text format of Fig. 8.
+    - Chain-of-Step's judge: "### Step Label: [1,-1]", Good for the steps that `true_labels` finds right and Bad for the
+      others; never Neutral.
+
+    A reply does not depend on the decoding or the seed, nor on the answer that the request tells.
 
     Args:
         problems: those that it knows, by picture and question.
@@ -46,18 +64,42 @@ class KnownTruthTeacher:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Request) -> list[Sample] | Failure:
-        asked = _INPUT.search(request.messages[-1]["content"])
+        instruction, said = request.messages[0]["content"], request.messages[-1]["content"]
+        is_chain_of_step = _STEP_DATA in instruction or _JUDGE in instruction
+        asked = _STEP_INPUT.fullmatch(said) if is_chain_of_step else _REFLECTION_INPUT.search(said)
         if asked is None:
-            return Failure("the request does not have the form of SRPO's prompt for teachers")
+            method = "Chain-of-Step" if is_chain_of_step else "SRPO"
+            return Failure(f"the request does not have the form of {method}'s prompt for teachers")
         problem = self._known.get(_key(request.images[0], asked["question"])) if request.images else None
         if problem is None:
             return Failure(f"the teacher does not know this picture with the question {asked['question'][:60]!r}")
-        right = solve(problem)
-        reply = {
-            "reflection": remark(first_mistake(problem, asked["cot"], asked["answer"])),
-            "think": f"{right.lead}{right.result}",
-        }
-        return [Sample(json.dumps(reply), "stop")] * request.n
+        if _JUDGE in instruction:
+            reply = _judgement(problem, asked["process"] or "")
+        elif _STEP_DATA in instruction:
+            reply = _worked(problem)
+        else:
+            reply = _reflection(problem, asked["cot"], asked["answer"])
+        return [Sample(reply, "stop")] * request.n
+
+
+def _reflection(problem: Problem, cot: str, answer: str) -> str:
+    right = solve(problem)
+    mistake = first_mistake(problem, cot, answer)
+    return json.dumps({"reflection": remark(mistake), "think": f"{right.lead}{right.result}"})
+
+
+def _worked(problem: Problem) -> str:
+    steps = "\n\n".join(
+        f"### <Step {number}: {step.name}>\n<Detailed Thinking>: {step.thought}\n<Reflection>: {step.reflection}"
+        for number, step in enumerate(problem.steps, start=1)
+    )
+    return f"{steps}\n\n### <Answer>\n{problem.answer}"
+
+
+def _judgement(problem: Problem, process: str) -> str:
+    steps = [Step(found["name"], found["thought"], "") for found in _WRITTEN_STEP.finditer(process)]
+    ratings = ["1" if right else "-1" for right in true_labels(problem, steps).steps]
+    return f"### Step Label: [{','.join(ratings)}]"
 
 
 def _key(image: PIL.Image.Image, question: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,12 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 
 from .store import EXPORTED_COLUMNS, Record, Store, Unit
 
-__all__ = ["to_dataset"]
+__all__ = ["beside", "to_dataset"]
 
 logger = logging.getLogger(__name__)
 
 RECORDS_A_BATCH = 1000  # that are in memory at once, to find out their columns' types
-ROWS_A_BATCH = 64  # that are in memory at once when joined; a row may hold megabytes of pictures
+ROWS_A_BATCH = 64  # that are in memory at once when copied; a row may hold megabytes of pictures
 
 _UNIT_FEATURES = {"id": Value("string"), "index": Value("int64")}
 
@@ -48,6 +48,28 @@ def to_dataset(store: Store, stage: str, rows: Dataset | None = None) -> Dataset
         _check_rows(rows, features)
     samples = _samples(store, stage, features, units, fingerprint)
     return samples if rows is None else _joined(stage, samples, units, rows)
+
+
+def beside(made: Dataset, rows: Dataset, positions: Sequence[int], columns: Sequence[str]) -> Dataset:
+    """What was made of some rows, and beside it what it was made of, copied as it is stored, pictures undecoded.
+
+    Args:
+        made: one row a position.
+        rows: what it was made of.
+        positions: in `rows`, in any order and with repetitions.
+        columns: the columns of the result. What `made` lacks is copied from `rows`; what neither has is left out.
+    """
+    copied = rows.with_format(None).select_columns(
+        [column for column in columns if column in rows.column_names and column not in made.column_names]
+    )
+    order = [column for column in columns if column in (*made.column_names, *copied.column_names)]
+    if not copied.column_names:
+        return made.select_columns(order)
+    if not positions:  # concatenating nothing would lose columns
+        features = {**made.features, **copied.features}
+        return Dataset.from_dict({column: [] for column in order}, features=Features({c: features[c] for c in order}))
+    copied = copied.select(positions).flatten_indices(writer_batch_size=ROWS_A_BATCH)
+    return concatenate_datasets([made, copied], axis=1).select_columns(order)
 
 
 def _survey(store: Store, stage: str) -> tuple[Features, list[Unit], str]:

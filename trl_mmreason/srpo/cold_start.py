@@ -9,25 +9,24 @@ The true answer is seen by the teacher alone. It may stand in the reflection and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from datasets import Dataset, Features, List, Value, concatenate_datasets
+from datasets import Dataset, Features, List, Value
 
 from ..construction import with_system_message
 from ..grading import Grader
 from ..grading.reward import question_text
 from ..rows import DataError
-from ..sampling.difficulty import tally, wait_for_all
-from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of
-from ..sampling.run import run
+from ..sampling.asking import Asking, answered
+from ..sampling.difficulty import tally
+from ..sampling.engine import Decoding, Engine, Request
+from ..sampling.export import beside
 from ..sampling.store import Record, Store
 from .prompts import (
     COT_PROMPT,
     SFT_PROMPT,
     TEACHER_SYSTEM_PROMPT,
-    MalformedReply,
     read_reflection,
     read_score,
     scorer_prompt,
@@ -38,9 +37,6 @@ from .selection import Solution, Student, read_solutions, select_mix
 RATINGS = "srpo-ratings"
 REFLECTIONS = "srpo-reflections"
 
-PICTURES_A_BATCH = 64  # rows that are in memory at once when pictures are copied; one may hold megabytes
-
-_MALFORMED = "malformed reply"
 _FEATURES = Features(
     {
         "id": Value("string"),
@@ -50,6 +46,7 @@ _FEATURES = Features(
         "rating": Value("float64"),
     }
 )
+_COLUMNS = ("id", "prompt", "images", "completion", "first_correct", "rating")
 
 
 class Reflections(NamedTuple):
@@ -120,17 +117,17 @@ def make_reflections(
         SettingsChanged: the store holds replies that were drawn in another way.
     """
     select_mix((), (), size=size, right_share=right_share)  # refuses what is out of range before anything is asked
-    if attempts < 1:
-        raise ValueError(f"make_reflections: attempts is {attempts}, expected at least 1.")
+    asking = Asking(store, teacher_decoding or Decoding(), attempts, seed, running)
     if cot_prompt is not None or system_prompt is not None:
         _refuse_system_messages(rows)
     dropped: Counter[str] = Counter()
     student = Student(policy, decoding or Decoding(), grader or Grader(), cot_prompt, seed)
     student.solve(rows, store, n, running)
     solutions = read_solutions(rows, store, n, dropped)
-    asking = _Asking(rows, store, teacher_decoding or Decoding(), attempts, seed, running)
     if scorer is not None:
-        ratings = asking.ask(RATINGS, scorer, solutions, _scorer_messages, read_score, images=scorer_sees_images)
+        ratings = _ask(
+            asking, RATINGS, scorer, rows, solutions, _scorer_messages, read_score, images=scorer_sees_images
+        )
         kept = _answered(solutions, ratings, "rating", dropped)
         solutions = [solution._replace(rating=ratings[solution.id].payload["score"]) for solution in kept]
     mix = select_mix(
@@ -141,9 +138,11 @@ def make_reflections(
     )
     dropped["left over by size and mix"] += len(solutions) - len(mix)
     chosen = [solutions[k] for k in mix]
-    replies = asking.ask(
+    replies = _ask(
+        asking,
         REFLECTIONS,
         teacher,
+        rows,
         chosen,
         lambda question, solution: _teacher_messages(question, solution, second_thought),
         lambda reply: read_reflection(reply, second_thought=second_thought),
@@ -177,103 +176,42 @@ Messages = Callable[[str, Solution], list[dict[str, str]]]
 _TEMPLATE = Solution("{id}", 0, "{cot}", "{answer}", False, "{ground_truth}")
 
 
-@dataclass(frozen=True)
-class _Asking:
-    """How teacher and scorer are asked about solutions."""
-
-    rows: Dataset
-    store: Store
-    decoding: Decoding
-    attempts: int
-    seed: int
-    running: Mapping[str, Any]
-
-    def ask(
-        self,
-        stage: str,
-        engine: Engine,
-        solutions: Sequence[Solution],
-        messages: Messages,
-        read: Callable[[str], dict[str, Any]],
-        *,
-        images: bool = True,
-    ) -> dict[str, Record]:
-        """Solution id → what came of asking about it, for these solutions and those of earlier runs.
-
-        Args:
-            messages: what to say, from the question and the solution.
-            read: the payload that a reply holds; raises `MalformedReply`.
-            images: whether to show the question's pictures.
-        """
-
-        def work(units: Sequence[tuple[Mapping[str, Any], int]]) -> list[dict[str, Any] | Failure]:
-            requests = []
-            for unit, _ in units:
-                row = self.rows[unit["solution"].position]
-                said = messages(question_text(row["prompt"]), unit["solution"])
-                shown = row.get("images") if images else None
-                requests.append(Request(said, shown or (), seed=seed_of(self.seed, stage, unit["id"])))
-            return ask_until_read(engine, self.decoding, requests, read, self.attempts)
-
-        settings = {
-            "engine": engine.settings,
-            "decoding": asdict(self.decoding),
-            "messages": {message["role"]: message["content"] for message in messages("{question}", _TEMPLATE)},
-            "images": images,
-            "seed": self.seed,
-        }
-        units = [{"id": solution.id, "solution": solution} for solution in solutions]
-        # `run` would try again with the same seed, and get the same reply.
-        run(self.store, stage, units, work, settings=settings, **{**self.running, "retries": 0})
-        wait_for_all()
-        return {record.id: record for record in self.store.records(stage)}
-
-
-def ask_until_read(
+def _ask(
+    asking: Asking,
+    stage: str,
     engine: Engine,
-    decoding: Decoding,
-    requests: Sequence[Request],
+    rows: Dataset,
+    solutions: Sequence[Solution],
+    messages: Messages,
     read: Callable[[str], dict[str, Any]],
-    attempts: int,
-) -> list[dict[str, Any] | Failure]:
-    """What `read` makes of the first reply to each request that is not malformed; the last `Failure` if all are.
+    *,
+    images: bool = True,
+) -> dict[str, Record]:
+    """Solution id → what came of asking about it, for these solutions and those of earlier runs.
 
     Args:
-        read: raises `MalformedReply`.
-        attempts: how often to ask, each time with another seed.
+        messages: what to say, from the question and the solution.
+        read: the payload that a reply holds; raises `MalformedReply`.
+        images: whether to show the question's pictures.
     """
-    results: dict[int, dict[str, Any] | Failure] = {}
-    for attempt in range(attempts):
-        waiting = [k for k in range(len(requests)) if not isinstance(results.get(k), dict)]
-        if not waiting:
-            break
-        asked = [replace(requests[k], seed=seed_of(requests[k].seed, attempt)) for k in waiting]
-        for k, samples in zip(waiting, engine.sample(asked, decoding), strict=True):
-            results[k] = samples if isinstance(samples, Failure) else _read(samples[0], read)
-    return [results[k] for k in range(len(requests))]
 
+    def request(unit: Mapping[str, Any]) -> Request:
+        row = rows[unit["solution"].position]
+        shown = row.get("images") if images else None
+        return Request(messages(question_text(row["prompt"]), unit["solution"]), shown or ())
 
-def _read(sample: Sample, read: Callable[[str], dict[str, Any]]) -> dict[str, Any] | Failure:
-    if sample.finish_reason == "length":
-        return Failure(f"{_MALFORMED}: cut by the length limit")
-    try:
-        return read(sample.text)
-    except MalformedReply as error:
-        return Failure(f"{_MALFORMED}: {error}")
+    said = {message["role"]: message["content"] for message in messages("{question}", _TEMPLATE)}
+    units = [{"id": solution.id, "solution": solution} for solution in solutions]
+    settings = {"messages": said, "images": images}
+    return asking.ask(stage, engine, units, request, lambda _, reply: read(reply), settings=settings)
 
 
 def _answered(
-    solutions: Iterable[Solution], replies: Mapping[str, Record], what: str, dropped: Counter[str]
+    solutions: Sequence[Solution], replies: Mapping[str, Record], what: str, dropped: Counter[str]
 ) -> list[Solution]:
     """The solutions with a reply; those without are counted."""
-    kept = []
-    for solution in solutions:
-        record = replies[solution.id]
-        if record.status == "done":
-            kept.append(solution)
-        else:
-            dropped[f"{what}: {record.reason if record.reason.startswith(_MALFORMED) else 'sampling failed'}"] += 1
-    return kept
+    kept = answered([solution.id for solution in solutions], replies, dropped, prefix=f"{what}: ")
+    return [solutions[k] for k in kept]
 
 
 def _scorer_messages(question: str, solution: Solution) -> list[dict[str, str]]:
@@ -297,20 +235,13 @@ def _as_rows(
     system_prompt: str | None,
 ) -> Dataset:
     """One row a solution, with the pictures of its question as they are stored."""
-    questions = rows.select([solution.position for solution in solutions])
+    prompts = rows.select([solution.position for solution in solutions])["prompt"]
     columns = {
         "id": [solution.id for solution in solutions],
-        "prompt": [with_system_message(prompt, system_prompt) for prompt in questions["prompt"]],
+        "prompt": [with_system_message(prompt, system_prompt) for prompt in prompts],
         "completion": completions,
         "first_correct": [solution.correct for solution in solutions],
         "rating": [solution.rating for solution in solutions],
     }
-    if "images" not in rows.column_names:
-        return Dataset.from_dict(columns, features=_FEATURES)
-    order = ["id", "prompt", "images", "completion", "first_correct", "rating"]
-    if not solutions:  # concatenating nothing would lose the column
-        features = Features({**_FEATURES, "images": rows.features["images"]})
-        return Dataset.from_dict({**columns, "images": []}, features=features).select_columns(order)
     made = Dataset.from_dict(columns, features=_FEATURES)
-    pictures = questions.select_columns("images").flatten_indices(writer_batch_size=PICTURES_A_BATCH)
-    return concatenate_datasets([made, pictures], axis=1).select_columns(order)
+    return beside(made, rows, [solution.position for solution in solutions], _COLUMNS)

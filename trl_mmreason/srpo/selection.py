@@ -11,6 +11,7 @@ from datasets import Dataset
 
 from ..construction import with_system_message
 from ..grading import Grader
+from ..sampling.asking import told_answer
 from ..sampling.difficulty import items_of, wait_for_all
 from ..sampling.engine import Decoding, Engine, Failure, Request, seed_of
 from ..sampling.run import run
@@ -86,7 +87,7 @@ class Student:
 def read_solutions(rows: Dataset, store: Store, n: int, dropped: Counter[str]) -> list[Solution]:
     """The answers that can be reflected on, in the order of the rows."""
     positions = {id_: position for position, id_ in enumerate(rows["id"])}
-    golds = [_ground_truth(answer) for answer in rows["answer"]]
+    golds = [told_answer(answer) for answer in rows["answer"]]
     solutions = []
     for record in store.records(ANSWERS):
         if record.id not in positions or record.index >= n:
@@ -120,12 +121,6 @@ def _solution(record: Record, position: int, ground_truth: str) -> Solution | st
         return "answer: does not begin with <think>…</think><answer>…</answer>"
     id_ = f"{record.id}#{record.index}"
     return Solution(id_, position, cot, answer, record.payload["correct"], ground_truth)
-
-
-def _ground_truth(answer: Any) -> str:
-    """The gold answer that is taught: the first of a list."""
-    first = next(iter(answer), None) if isinstance(answer, list | tuple) else answer
-    return "" if first is None else str(first).strip()
 
 
 def select_mix(

@@ -1,0 +1,161 @@
+"""Scoring a chain's steps in one forward pass, against scoring its prefixes one by one with the model's own logits.
+
+The other way is what a user would write without this package: for each step, and for the answer, the chain up to there
+goes through the model, and two entries of the logits at its last token are compared. Both ways get the same batch size
+and the same model: random weights, Qwen2.5-VL's vocabulary, chains of `--steps` steps about a drawn picture.
+
+Peak memory is measured in a process for each way: on a GPU what torch had allocated beyond the model, on a CPU how far
+the process grew. Rounds alternate, and ratios are between medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
+from trl_mmreason.chain_of_step.template import ANSWER_END, Chain, Step, chain_ends, render_chain
+from trl_mmreason.chain_of_step.tokens import add_chain_tokens
+from trl_mmreason.construction import pictures_of
+from trl_mmreason.miniature.models import build_model
+from trl_mmreason.miniature.tasks import make_problems
+from trl_mmreason.sampling.generation import collate, encode
+
+VOCABULARY = 151_936  # rows of the embeddings of Qwen2.5-VL
+
+Rows = list[dict[str, Any]]
+Scored = list[list[float]]  # a row's steps, then its answer
+
+
+def build(size: str) -> ProcessRewardModel:
+    model, processor = build_model("qwen2_5_vl", size)
+    add_chain_tokens(model, processor)
+    model.resize_token_embeddings(VOCABULARY, mean_resizing=False)
+    return ProcessRewardModel(model.to("cuda" if torch.cuda.is_available() else "cpu"), processor)
+
+
+def draw_rows(n: int, steps: int, words: int) -> Rows:
+    """Chains of the wanted number of steps, whose parts together have so many words a step."""
+    thought = " ".join(["The first digit is 3."] * max(1, words // 5))
+    rows = []
+    for number, problem in enumerate(make_problems(["adding"], n)):
+        chain = Chain([Step(f"Look {k}", f"{thought} {number}", "I looked twice.") for k in range(steps)], "7")
+        rows.append({"prompt": problem.prompt, "images": [problem.image], "completion": render_chain(chain)})
+    return rows
+
+
+def in_one_pass(prm: ProcessRewardModel, rows: Rows, batch_size: int) -> Scored:
+    return [[*scores.steps.tolist(), scores.answer] for scores in prm.score(rows, batch_size=batch_size)]
+
+
+@torch.no_grad()
+def prefix_by_prefix(prm: ProcessRewardModel, rows: Rows, batch_size: int) -> Scored:
+    tokenizer, model = prm.processing_class.tokenizer, prm.model
+    right, wrong = tokenizer.convert_tokens_to_ids(["+", "-"])
+    prefixes = []
+    for number, row in enumerate(rows):
+        text = row["completion"]
+        ends = [*chain_ends(text).steps, text.rindex(ANSWER_END) + len(ANSWER_END)]
+        prefixes += [(number, row, text[:end]) for end in ends]
+    scored: Scored = [[] for _ in rows]
+    for start in range(0, len(prefixes), batch_size):
+        batch = prefixes[start : start + batch_size]
+        prompts = [
+            encode(prm.processing_class, row["prompt"], pictures_of(row)).extended(
+                tokenizer(text, add_special_tokens=False)["input_ids"]
+            )
+            for _, row, text in batch
+        ]
+        inputs = {name: value.to(model.device) for name, value in collate(prompts, tokenizer.pad_token_id).items()}
+        logits = model(**inputs, use_cache=False).logits[:, -1]
+        for (number, _, _), score in zip(batch, (logits[:, right] - logits[:, wrong]).sigmoid().tolist(), strict=True):
+            scored[number].append(score)
+    return scored
+
+
+WAYS: dict[str, Callable[[ProcessRewardModel, Rows, int], Scored]] = {
+    "one pass": in_one_pass,
+    "prefix by prefix": prefix_by_prefix,
+}
+
+
+def peak_mib(way: str, size: str, rows: Rows, batch_size: int) -> float:
+    """How much memory scoring takes beyond the model; to be called in a fresh process."""
+    prm = build(size)
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        WAYS[way](prm, rows, batch_size)
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    WAYS[way](prm, rows[:1], 1)  # what torch allocates once
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    WAYS[way](prm, rows, batch_size)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10
+
+
+def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def clock() -> float:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def measure(prm: ProcessRewardModel, rows: Rows, batch_size: int, rounds: int) -> tuple[dict[str, list[float]], float]:
+    """Seconds of every round by way, and the largest difference between the two ways' scores."""
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    found: dict[str, Scored] = {}
+    for number in range(rounds + 1):
+        for way, score in WAYS.items():
+            start = clock()
+            found[way] = score(prm, rows, batch_size)
+            if number:  # the first round warms up
+                seconds[way].append(clock() - start)
+    one, other = (torch.tensor(scored) for scored in found.values())
+    return seconds, (one - other).abs().max().item()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", default="demo", help="of the miniature model: test, demo or study")
+    parser.add_argument("--rows", type=int, default=16, help="chains")
+    parser.add_argument("--steps", type=int, default=6, help="of each chain")
+    parser.add_argument("--words", type=int, default=20, help="in the thought of a step")
+    parser.add_argument("--batch-size", type=int, default=8, help="rows in a forward pass, of both ways")
+    parser.add_argument("--rounds", type=int, default=5, help="of which the medians are taken")
+    parser.add_argument("--limit", type=float, default=3.0, help="the ratio of times that is expected at least")
+    parser.add_argument("--json", help="file for the seconds of every round")
+    args = parser.parse_args(arguments)
+    rows = draw_rows(args.rows, args.steps, args.words)
+    prm = build(args.size)
+    tokens = len(prm.processing_class.tokenizer(rows[0]["completion"], add_special_tokens=False)["input_ids"])
+    seconds, difference = measure(prm, rows, args.batch_size, args.rounds)
+    device = str(prm.model.device)
+    del prm
+    peaks = {way: in_a_process(peak_mib, way, args.size, rows, args.batch_size) for way in WAYS}
+    medians = {way: statistics.median(values) for way, values in seconds.items()}
+    ratio = medians["prefix by prefix"] / medians["one pass"]
+    sys.stdout.write(f"{args.rows} chains of {args.steps} steps, {tokens} tokens each, {device}\n")
+    for way in WAYS:
+        sys.stdout.write(f"{way:18} {medians[way]:8.3f} s   peak memory {peaks[way]:8.0f} MiB\n")
+    sys.stdout.write(f"{ratio:.1f} times faster; scores differ by {difference:.1e} at most\n")
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump({"seconds": seconds, "peak_mib": peaks, "difference": difference}, file, indent=2)
+    return int(ratio < args.limit or difference > 1e-5)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

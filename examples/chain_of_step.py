@@ -1,0 +1,375 @@
+"""Chain-of-Step from a vision-language model to one that reasons in steps, stage by stage.
+
+    accelerate launch examples/chain_of_step.py --config configs/chain_of_step/miniature.yaml
+
+    sft       the policy learns to reason in steps                          → OUTPUT/sft/model
+    annotate  its chains get labels, by Monte Carlo and by a judge          → OUTPUT/labels.parquet
+    prm       a process reward model learns from them                       → OUTPUT/prm/model
+    dpo       rounds of sampling, scoring, pairing and DPO, from sft        → OUTPUT/dpo/round-3/policy
+    grpo      GRPO with the process reward, from sft                        → OUTPUT/grpo/model
+    search    pass@N, self-consistency, best-of-N and step beam search      → OUTPUT/search/
+
+A stage that is finished is not done again, and one that was killed goes on. `--stages dpo,grpo` does some alone, such
+as one a launch under DeepSpeed. A configuration file holds the fields of `ChainOfStepArguments` and TRL's
+`ModelConfig`, with a section for each stage; `--output_dir runs/other` or `--dpo.rounds 1` overrides.
+"""
+
+import gc
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from accelerate import PartialState
+from datasets import Dataset, concatenate_datasets
+from trl import ModelConfig, TrlParser
+
+from trl_mmreason import (
+    ChainOfStepGRPOConfig,
+    ChainOfStepGRPOTrainer,
+    ChainOfStepSFTConfig,
+    ChainOfStepSFTTrainer,
+    IterativeDPOConfig,
+    IterativeDPOTrainer,
+    ProcessRewardConfig,
+    ProcessRewardTrainer,
+)
+from trl_mmreason.chain_of_step.annotation import annotate_by_judge, annotate_by_monte_carlo, chains_of
+from trl_mmreason.chain_of_step.client import process_reward_from
+from trl_mmreason.chain_of_step.paths import DECODING, sample_paths
+from trl_mmreason.chain_of_step.report import format_policies, format_process_reward, plot_rounds
+from trl_mmreason.chain_of_step.scaling import inference_scaling
+from trl_mmreason.chain_of_step.scaling_report import format_scaling, write_report
+from trl_mmreason.chain_of_step.step_data import make_step_data
+from trl_mmreason.miniature.cold_start import PLAIN_ANSWERS
+from trl_mmreason.miniature.tasks import make_problems, to_dataset
+from trl_mmreason.miniature.teacher import KnownTruthTeacher
+from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling.store import Store
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.scripts import MINIATURE, DataArguments, load_data, policy_path, train_once, trainer_settings
+from trl_mmreason.sources import read_source
+
+STAGES = ("sft", "annotate", "prm", "dpo", "grpo", "search")
+LABELS = ("train", "seen", "unseen")
+FINISHED = {
+    "sft": "sft/model",
+    "annotate": "labels_unseen.parquet",
+    "prm": "prm/metrics.json",
+    "dpo": "dpo/rounds.png",
+    "grpo": "grpo/model",
+    "search": "search/scaling.json",
+}
+"""What a stage writes last."""
+
+# Arguments that every stage reads, and those that some do.
+SHARED = ("dataset_name", "dataset_split", "train_rows", "cold_start_accuracy", "max_completion_length", "common")
+READ_BY = {
+    "sft": ("step_dataset", "drawn_chains"),
+    "annotate": ("label_dataset", "drawn_labels"),
+    "prm": ("label_dataset", "label_eval_datasets", "process_reward_base"),
+    "dpo": ("process_reward", "dpo_questions", "eval_dataset_name", "eval_split", "eval_rows"),
+    "grpo": ("process_reward",),
+    "search": ("process_reward", "search_questions", "eval_dataset_name", "eval_split", "eval_rows"),
+}
+
+
+@dataclass
+class ChainOfStepArguments(DataArguments):
+    """Where questions, chains and labels come from, and the settings of each stage.
+
+    Attributes:
+        output_dir: where all stages write.
+        stages: which to do, with commas between them.
+        max_completion_length: bound of a chain in tokens.
+        sampling_batch_size: chains sampled, scored or searched for at a time, in each process.
+        step_dataset: chains for the sft stage, as `mmreason steps` makes them: a Hub id or a parquet file; "miniature"
+            has a teacher of known truth write them.
+        label_dataset: labelled chains for the prm stage, as `mmreason annotate` makes them; "miniature" has chains of
+            the policy labelled, some by Monte Carlo, the others by a judge of known truth.
+        label_eval_datasets: name → labelled chains to evaluate the process reward model on; the miniature makes "seen"
+            and "unseen" questions.
+        process_reward_base: what the process reward model is trained from; the sft stage's policy by default.
+        process_reward: where the score comes from in dpo, grpo and search: "prm" is that of the prm stage; a path; the
+            address of `mmreason serve-prm`; or "outcome", for dpo and grpo by right answers alone (Table 2 and 5).
+        drawn_chains: for the miniature, how many problems the teacher writes a chain for.
+        drawn_labels: for the miniature, how many `problems` the policy reasons about, in how many `paths`; how many of
+            these chains are labelled by Monte Carlo (`monte_carlo`), with how many `continuations` a step.
+        dpo_questions, search_questions: use no more questions in these stages.
+        common: settings of every trainer.
+        sft, prm, dpo, grpo: fields of the stage's configuration class.
+        search: arguments of `inference_scaling`.
+    """
+
+    output_dir: str = field(default="runs/chain_of_step", metadata={"help": "Where all stages write."})
+    stages: str = field(default=",".join(STAGES), metadata={"help": "Which stages to do, with commas between."})
+    max_completion_length: int = field(default=1024, metadata={"help": "Bound of a chain in tokens."})
+    sampling_batch_size: int = field(default=32, metadata={"help": "Chains sampled at a time, in each process."})
+    step_dataset: str = field(default="miniature", metadata={"help": "Chains for the sft stage."})
+    label_dataset: str = field(default="miniature", metadata={"help": "Labelled chains for the prm stage."})
+    label_eval_datasets: dict = field(default_factory=dict, metadata={"help": "Name to labelled chains."})
+    process_reward_base: str | None = field(default=None, metadata={"help": "What the prm stage starts from."})
+    process_reward: str = field(default="prm", metadata={"help": "prm, a path, an address, or outcome."})
+    drawn_chains: int = field(default=1000, metadata={"help": "Miniature: chains for the sft stage."})
+    drawn_labels: dict = field(default_factory=dict, metadata={"help": "Miniature: labels for the prm stage."})
+    dpo_questions: int | None = field(default=None, metadata={"help": "No more questions in dpo."})
+    search_questions: int | None = field(default=None, metadata={"help": "No more questions in search."})
+    common: dict = field(default_factory=dict, metadata={"help": "Settings of every trainer."})
+    sft: dict = field(default_factory=dict, metadata={"help": "ChainOfStepSFTConfig."})
+    prm: dict = field(default_factory=dict, metadata={"help": "ProcessRewardConfig."})
+    dpo: dict = field(default_factory=dict, metadata={"help": "IterativeDPOConfig."})
+    grpo: dict = field(default_factory=dict, metadata={"help": "ChainOfStepGRPOConfig."})
+    search: dict = field(default_factory=dict, metadata={"help": "Arguments of inference_scaling."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        unknown = set(self.stages.split(",")) - set(STAGES)
+        if unknown:
+            raise ValueError(
+                f"stages={self.stages!r}: there is no {sorted(unknown)[0]!r}; expected {','.join(STAGES)}."
+            )
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.output_dir)
+
+    @property
+    def decoding(self) -> Decoding:
+        return Decoding(self.max_completion_length, DECODING.temperature, DECODING.top_p)
+
+    def config(self, stage: str, config_class: type, **own: Any) -> Any:
+        """The stage's settings, those common to all behind them."""
+        return config_class(str(self.folder / stage), **{**self.common, **own, **getattr(self, stage)})
+
+
+class Pipeline:
+    """The stages, each of which leaves a folder that the next ones read."""
+
+    def __init__(self, args: ChainOfStepArguments, model_args: ModelConfig) -> None:
+        self.args, self.model_args = args, model_args
+        self.seed = args.common.get("seed", 42)
+        self.train, self.evaluation = load_data(args, self.seed)
+        self.sft_model = args.folder / "sft" / "model"
+
+    def do(self, stage: str) -> None:
+        """A stage, unless it is finished; one that was begun with other settings is refused."""
+        with Store(self.args.folder / "stages.sqlite") as store:
+            store.open_stage(stage, self.settings(stage))
+        if not (self.args.folder / FINISHED[stage]).exists():
+            getattr(self, stage)()
+            PartialState().wait_for_everyone()
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+    def settings(self, stage: str) -> dict[str, Any]:
+        """What of the arguments a stage's result depends on, besides the stages before it."""
+        names = [*SHARED, *READ_BY.get(stage, ()), stage]
+        return {name: getattr(self.args, name, None) for name in names} | {"policy": self.model_args.model_name_or_path}
+
+    # -------------------------------------------------------------------------------------------------- policy and PRM
+
+    def sft(self) -> None:
+        config = self.args.config("sft", ChainOfStepSFTConfig)
+        settings = trainer_settings(self.model_args, config)
+        policy = policy_path(self.args, self.model_args, config, PLAIN_ANSWERS)
+        if self.args.step_dataset == "miniature":
+            rows = self.drawn_chains()
+        else:
+            rows = read_source(self.args.step_dataset, "train").dataset
+        train_once(ChainOfStepSFTTrainer(policy, args=config, train_dataset=rows, **settings), self.sft_model)
+
+    def drawn_chains(self) -> Dataset:
+        problems = self.problems(self.args.drawn_chains, 2)
+        with Store(self.args.folder / "steps.sqlite") as store:
+            made = make_step_data(to_dataset(problems), KnownTruthTeacher(problems), store, min_steps=3)
+        return made.rows
+
+    def annotate(self) -> None:
+        if self.args.label_dataset != "miniature":
+            return
+        drawn, engine = self.args.drawn_labels, self.engine(self.sft_model)
+        seen, unseen = self.problems(drawn["problems"], 3), self.problems(drawn["problems"], 4)
+        for name, problems, seed in (("train", seen, 0), ("seen", seen, 1), ("unseen", unseen, 2)):
+            rows = to_dataset(problems)
+            with Store(self.args.folder / f"labels_{name}.sqlite") as store:
+                paths = sample_paths(
+                    rows,
+                    engine,
+                    store,
+                    "paths",
+                    n=drawn["paths"],
+                    decoding=self.args.decoding,
+                    seed=self.seed + seed,
+                    batch_size=self.args.sampling_batch_size,
+                )
+                chains = chains_of(rows, paths).rows.shuffle(seed=self.seed)
+                by_rollouts = drawn["monte_carlo"] if name == "train" else 0
+                judged = chains.select(range(by_rollouts, len(chains)))
+                labelled = [annotate_by_judge(judged, KnownTruthTeacher(problems), store).rows]
+                if by_rollouts:
+                    labelled += [self.by_monte_carlo(chains.select(range(by_rollouts)), engine, store)]
+            if PartialState().is_main_process:
+                concatenate_datasets(labelled).to_parquet(self.labels(name))
+
+    def by_monte_carlo(self, chains: Dataset, engine: TransformersEngine, store: Store) -> Dataset:
+        n = self.args.drawn_labels["continuations"]
+        made = annotate_by_monte_carlo(
+            chains,
+            engine,
+            store,
+            n=n,
+            decoding=self.args.decoding,
+            seed=self.seed,
+            batch_size=max(1, self.args.sampling_batch_size // n),
+        )
+        return made.rows
+
+    def prm(self) -> None:
+        config = self.args.config("prm", ProcessRewardConfig)
+        settings = trainer_settings(self.model_args, config)
+        base = self.args.process_reward_base or str(self.sft_model)
+        if self.args.label_dataset == "miniature":
+            train, *held_out = (Dataset.from_parquet(self.labels(name)) for name in LABELS)
+            evaluations = dict(zip(LABELS[1:], held_out, strict=True))
+        else:
+            train = read_source(self.args.label_dataset, "train").dataset
+            named = self.args.label_eval_datasets.items()
+            evaluations = {name: read_source(source, "train").dataset for name, source in named}
+        trainer = ProcessRewardTrainer(
+            base, args=config, train_dataset=train, eval_dataset=evaluations or None, **settings
+        )
+        train_once(trainer, self.args.folder / "prm" / "model")
+        metrics = trainer.evaluate() if evaluations else {}
+        if trainer.is_world_process_zero():
+            (self.args.folder / "prm" / "metrics.json").write_text(json.dumps(metrics, indent=2))
+
+    # -------------------------------------------------------------------------------------------- learning and search
+
+    def dpo(self) -> None:
+        bounds = {name: getattr(self.args, name) for name in ("max_completion_length", "sampling_batch_size")}
+        config = self.args.config("dpo", IterativeDPOConfig, scoring_batch_size=bounds["sampling_batch_size"], **bounds)
+        trainer = IterativeDPOTrainer(
+            str(self.sft_model),
+            self.process_reward(),
+            args=config,
+            train_dataset=first(self.train, self.args.dpo_questions),
+            eval_dataset=self.evaluation,
+            **trainer_settings(self.model_args, config),
+        )
+        trainer.train()
+        if trainer.is_world_process_zero():
+            plot_rounds(trainer.rounds, self.args.folder / "dpo" / "rounds.png")
+
+    def grpo(self) -> None:
+        own = {"max_completion_length": self.args.max_completion_length}
+        config = self.args.config("grpo", ChainOfStepGRPOConfig, **own)
+        trainer = ChainOfStepGRPOTrainer(
+            str(self.sft_model),
+            self.process_reward(),
+            args=config,
+            train_dataset=self.train,
+            **trainer_settings(self.model_args, config),
+        )
+        train_once(trainer, self.args.folder / "grpo" / "model")
+
+    def search(self) -> None:
+        process_reward = self.process_reward()
+        if process_reward is None or self.evaluation is None:
+            raise ValueError("The search stage needs a process reward model and eval_dataset_name; leave it out.")
+        with Store(self.args.folder / "search.sqlite") as store:
+            scaling = inference_scaling(
+                first(self.evaluation, self.args.search_questions),
+                self.engine(self.sft_model),
+                process_reward,
+                store,
+                decoding=self.args.decoding,
+                seed=self.seed,
+                **{"batch_size": self.args.sampling_batch_size, **self.args.search},
+            )
+        if PartialState().is_main_process:
+            write_report(scaling, self.args.folder / "search")
+            sys.stdout.write(f"\n{format_scaling(scaling)}\n")
+
+    # ------------------------------------------------------------------------------------------------------- the table
+
+    def table(self) -> None:
+        """Accuracy of every policy that there is, and of the process reward model."""
+        rounds = sorted((self.args.folder / "dpo").glob("round-*/policy"))
+        policies = {"SFT": self.sft_model, **{f"DPO, {path.parent.name}": path for path in rounds}}
+        policies["GRPO"] = self.args.folder / "grpo" / "model"
+        found = {name: path for name, path in policies.items() if path.exists()}
+        said = []
+        if self.evaluation is not None and found:
+            said.append(format_policies({name: self.correct(name, path) for name, path in found.items()}))
+        metrics = self.args.folder / "prm" / "metrics.json"
+        if metrics.exists():
+            said.append(format_process_reward(json.loads(metrics.read_text())))
+        if PartialState().is_main_process:
+            sys.stdout.write("\n" + "\n\n".join(said) + "\n")
+
+    def correct(self, name: str, path: Path) -> list[bool]:
+        """Whether the policy's greedy answer to each question is right."""
+        with Store(self.args.folder / "accuracy.sqlite") as store:
+            paths = sample_paths(
+                self.evaluation,
+                self.engine(path),
+                store,
+                name,
+                n=1,
+                decoding=Decoding(self.args.max_completion_length, temperature=0),
+                batch_size=self.args.sampling_batch_size,
+                description=f"accuracy, {name}",
+            )
+        return [bool(path.correct) for found in paths.values() for path in found if path.correct is not None]
+
+    # -------------------------------------------------------------------------------------------------------- helpers
+
+    def problems(self, n: int, stream: int) -> list:
+        """Drawn problems, others than those of training and evaluation."""
+        return make_problems([self.args.dataset_name.removeprefix(MINIATURE)], n, seed=self.seed + stream)
+
+    def labels(self, name: str) -> str:
+        return str(self.args.folder / f"labels_{name}.parquet")
+
+    def engine(self, path: Path) -> TransformersEngine:
+        return TransformersEngine(str(path), batch_size=self.args.sampling_batch_size)
+
+    def process_reward(self) -> Any:
+        source = self.args.process_reward
+        if source == "outcome":
+            return None
+        return process_reward_from(str(self.args.folder / "prm" / "model") if source == "prm" else source)
+
+
+def first(rows: Dataset, n: int | None) -> Dataset:
+    return rows if n is None else rows.select(range(min(n, len(rows))))
+
+
+def override_sections(args: ChainOfStepArguments, given: list[str]) -> None:
+    """Put what the command line says of sections, as `--dpo.rounds 1`, in its place."""
+    for option, value in zip(given[::2], [*given[1::2], None], strict=False):
+        section, dot, name = option.removeprefix("--").partition(".")
+        if not option.startswith("--") or not dot or value is None or not isinstance(getattr(args, section, 0), dict):
+            raise ValueError(f"The option {option!r} is unknown; expected a field, or --SECTION.NAME VALUE.")
+        getattr(args, section)[name] = yaml.safe_load(value)
+
+
+def main(args: ChainOfStepArguments, model_args: ModelConfig) -> None:
+    if model_args.use_peft:
+        raise ValueError("use_peft: this script trains whole models; use the trainers themselves for adapters.")
+    pipeline = Pipeline(args, model_args)
+    for stage in STAGES:
+        if stage in args.stages.split(","):
+            pipeline.do(stage)
+    pipeline.table()
+
+
+if __name__ == "__main__":
+    parser = TrlParser((ChainOfStepArguments, ModelConfig))
+    *parsed, overrides = parser.parse_args_and_config(return_remaining_strings=True)
+    override_sections(parsed[0], overrides)
+    main(*parsed)

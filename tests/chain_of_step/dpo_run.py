@@ -1,0 +1,58 @@
+"""Two rounds of iterative DPO: `python dpo_run.py MODEL FOLDER PAIRS_A_PROCESS`, alone or under torchrun.
+
+What a path says follows from its seed, and its score from its text, so that the pairs are those of any division of labour.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from support import SMALL_RUN, drawn_rows
+
+from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer
+from trl_mmreason.chain_of_step.process_reward import Scores
+from trl_mmreason.miniature.solutions import chain_of_steps, solve
+from trl_mmreason.miniature.tasks import make_problems
+from trl_mmreason.sampling.engine import Sample
+
+torch.set_num_threads(1)
+model, folder, pairs = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+CHAINS = [chain_of_steps(solve(problem)) for problem in make_problems(["adding", "counting", "table"], 10)]
+
+
+class Writer:
+    settings = {"kind": "writer"}
+
+    def sample(self, requests, decoding):
+        return [[Sample(CHAINS[request.seed % 10], "stop", token_ids=[1])] for request in requests]
+
+
+class LengthReward:
+    settings = {"kind": "length"}
+
+    def score(self, rows):
+        return [
+            Scores(torch.tensor([len(row["completion"]) % 10 / 10]), len(row["completion"]) % 7 / 7) for row in rows
+        ]
+
+
+run = {name: value for name, value in SMALL_RUN.items() if name != "num_generations"}
+run |= {"rounds": 2, "num_paths": 3, "warmup_steps": 0, "num_train_epochs": 1, "max_steps": -1, "optim": "sgd"}
+run |= {"per_device_train_batch_size": pairs, "learning_rate": 1e-3}
+trainer = IterativeDPOTrainer(
+    model,
+    LengthReward(),
+    args=IterativeDPOConfig(str(folder), **run),
+    train_dataset=Dataset.from_list(drawn_rows(12)),
+    sampler=lambda _: Writer(),
+)
+trainer.train()
+torch.save(
+    {
+        "world_size": trainer.accelerator.num_processes,
+        "weights": {name: weight.detach() for name, weight in trainer.model.named_parameters()},
+        "rounds": trainer.rounds,
+    },
+    folder / f"process_{trainer.accelerator.process_index}.pt",
+)

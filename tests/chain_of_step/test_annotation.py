@@ -1,0 +1,411 @@
+"""Labels of steps: by continuations counted by hand, by a judge, and by a real policy from end to end."""
+
+import pytest
+from datasets import Dataset, Features, Image, List, Value
+from PIL import Image as Pictures
+from scripted import Scripted
+from support import SMALL_RUN
+
+from trl_mmreason.chain_of_step.annotation import (
+    JUDGED,
+    MONTE_CARLO,
+    annotate_by_judge,
+    annotate_by_monte_carlo,
+    chains_of,
+    graded_chains,
+)
+from trl_mmreason.chain_of_step.config import ChainOfStepSFTConfig, ProcessRewardConfig
+from trl_mmreason.chain_of_step.paths import Path, read_path, sample_paths
+from trl_mmreason.chain_of_step.process_reward_trainer import ProcessRewardTrainer
+from trl_mmreason.chain_of_step.prompts import JUDGE_PROMPT, judge_message
+from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
+from trl_mmreason.chain_of_step.step_data import make_step_data
+from trl_mmreason.chain_of_step.template import (
+    ANSWER_END,
+    ANSWER_START,
+    REASONING_END,
+    Chain,
+    Step,
+    parse_chain,
+    prefixes,
+    render_chain,
+)
+from trl_mmreason.miniature.models import build_model
+from trl_mmreason.miniature.solutions import ERRORS, chain_of_steps, solve
+from trl_mmreason.miniature.tasks import make_problems, to_dataset
+from trl_mmreason.miniature.teacher import KnownTruthTeacher
+from trl_mmreason.miniature.truth import true_labels
+from trl_mmreason.sampling import Decoding, Failure
+from trl_mmreason.sampling.store import SettingsChanged, Store
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
+
+STEPS = [Step("Look", "There are 3 and 4.", "Plain."), Step("Add", "3+4=7", "Twice."), Step("Say", "It is 7.", "Yes.")]
+
+
+def chain(answer, steps=STEPS):
+    return render_chain(Chain(steps, answer))
+
+
+def ending(answer):
+    """What follows a step when the answer comes next."""
+    return f"{REASONING_END}{ANSWER_START}{answer}{ANSWER_END}"
+
+
+def questions(names, answer="7"):
+    rows = [
+        {
+            "id": name,
+            "prompt": [{"role": "user", "content": f"How many {name}?"}],
+            "answer": [answer, "seven"],
+            "images": [Pictures.new("RGB", (8, 8), (index, 0, 0))] * index,
+        }
+        for index, name in enumerate(names)
+    ]
+    features = {
+        "id": Value("string"),
+        "prompt": List({"role": Value("string"), "content": Value("string")}),
+        "answer": List(Value("string")),
+        "images": List(Image()),
+    }
+    return Dataset.from_list(rows, features=Features(features))
+
+
+def chains(*answers):
+    """One chain a question, "cats" with the first answer, and so on."""
+    names = ["cats", "dogs", "eels"][: len(answers)]
+    paths = {
+        name: [Path(0, chain(answer), "stop", 9, answer == "7")] for name, answer in zip(names, answers, strict=True)
+    }
+    return chains_of(questions(names), paths).rows
+
+
+def reds(pictures):
+    return [picture.getpixel((0, 0))[0] for picture in pictures]
+
+
+# -------------------------------------------------------------------------------------------------------------- chains
+
+
+def test_whole_chains_are_kept_and_others_counted():
+    partial = chain(None)
+    texts = {
+        "cats": [chain("7"), "It is 7.", chain("7"), chain("8"), f"{ANSWER_START}7{ANSWER_END}"],
+        "dogs": [partial, chain("7") + "7", chain("7")],
+    }
+    paths = {
+        name: [Path(index, text, "stop", 9, read_path(text).answer == "7") for index, text in enumerate(found)]
+        for name, found in texts.items()
+    }
+    paths["eels"] = [Path(0, chain("7"), "stop", 9, None)]
+    found = chains_of(questions(["cats", "dogs", "eels", "owls"]), paths)  # the sampling of owls failed
+    assert found.rows.column_names == ["id", "prompt", "images", "answer", "completion", "correct"]
+    assert found.rows["id"][:] == ["cats#0", "cats#3", "dogs#2"]
+    assert found.rows["completion"][:] == [chain("7"), chain("8"), chain("7")]
+    assert found.rows["correct"][:] == [True, False, True]
+    assert found.rows[2]["prompt"] == [{"role": "user", "content": "How many dogs?"}]
+    assert [reds(row["images"]) for row in found.rows] == [[], [], [1]]
+    assert found.dropped == {
+        "no_chain": 1,
+        "repeated": 1,
+        "no_step": 1,
+        "no_answer": 1,
+        "malformed": 1,
+        "the gold answer cannot be used": 1,
+    }
+    assert str(found).splitlines()[0] == "kept 3 of 9 chains"
+
+
+def test_chains_that_exist_already_are_graded():
+    said = [chain("7"), chain("seven"), [{"role": "assistant", "content": chain("8")}], "It is 7."]
+    rows = [
+        {
+            "id": str(number),
+            "prompt": [{"role": "user", "content": "?"}],
+            "answer": ["7", "seven"],
+            "completion": [{"role": "assistant", "content": one}] if isinstance(one, str) else one,
+        }
+        for number, one in enumerate(said)
+    ]
+    found = graded_chains(Dataset.from_list(rows))
+    assert found.rows.column_names == ["id", "prompt", "answer", "completion", "correct"]
+    assert found.rows["completion"][:] == [chain("7"), chain("seven"), chain("8")]
+    assert found.rows["correct"][:] == [True, True, False]
+    assert found.dropped == {"no_chain": 1}
+
+
+def test_letters_are_graded_by_their_choices(tmp_path):
+    problem = make_problems(["adding"], 1, multiple_choice=True)[0]
+    rows = to_dataset([problem])
+    paths = {problem.id: [Path(0, chain_of_steps(solve(problem)), "stop", 9, True)]}
+    found = chains_of(rows, paths).rows
+    assert found[0]["choices"] == problem.choices
+    result = problem.choices[problem.answer]
+    policy = Scripted(lambda request, times: [ending(problem.answer), ending(result), ending("Z"), ending("")])
+    with Store(tmp_path / "s.sqlite") as store:
+        labelled = annotate_by_monte_carlo(found, policy, store, n=4).rows
+    assert labelled["step_labels"][:] == [[0.5] * 4]
+
+
+# --------------------------------------------------------------------------------------------------------- Monte Carlo
+
+# What four continuations behind each step come to.
+BEHIND = [
+    [chain("7")[len(prefixes(Chain(STEPS, "7"))[0]) :], ending("7"), ending("seven"), ending("8")],  # 3 of 4 are right
+    [ending("8"), "It is 7.", ending("7")[:-1], ending("7") + "!"],  # none comes to an answer that is right
+    [ending("9"), ending("7"), "", ending("8")],  # 1 of 4
+]
+
+
+def policy(**settings):
+    return Scripted(lambda request, times: BEHIND[read_path(request.prefix).steps - 1], **settings)
+
+
+def continued(path, rows, party=None, **settings):
+    with Store(path) as store:
+        return annotate_by_monte_carlo(rows, party or policy(), store, **{"n": 4, "batch_size": 1, **settings})
+
+
+def test_a_step_s_label_is_the_share_of_continuations_that_end_rightly(tmp_path):
+    party, rows = policy(), chains("7", "8")
+    soft = continued(tmp_path / "s.sqlite", rows, party)
+    assert soft.rows.column_names == ["id", "prompt", "images", "completion", "step_labels", "answer_label"]
+    assert soft.rows["id"][:] == ["cats#0", "dogs#0"]
+    assert soft.rows["step_labels"][:] == [[0.75, 0.0, 0.25]] * 2
+    assert soft.rows["answer_label"][:] == [1.0, 0.0]
+    assert soft.rows["completion"][:] == rows["completion"][:]
+    assert [reds(row["images"]) for row in soft.rows] == [[], [1]]
+    assert soft.dropped == {}
+    tokens = 2 * sum(len(text) for texts in BEHIND for text in texts)  # the engine has one a character
+    assert soft.tokens == tokens
+    assert str(soft) == f"kept 2 of 2 chains\n{tokens} tokens sampled for the labels"
+
+    again = policy()
+    hard = continued(tmp_path / "s.sqlite", rows, again, labels="hard")
+    assert again.asked == []
+    assert hard.rows["step_labels"][:] == [[1.0, 0.0, 1.0]] * 2
+
+
+def test_each_step_is_continued_from_the_chain_as_it_was_written(tmp_path):
+    spaced = chain("7").replace("<|reasoning_proceed|>", "\n<|reasoning_proceed|>\n")
+    rows = chains_of(questions(["cats"]), {"cats": [Path(5, spaced, "stop", 9, True)]}).rows
+    party = policy()
+    continued(tmp_path / "s.sqlite", rows, party)
+    first, second, third = (request.prefix for request in party.asked)
+    assert first == prefixes(Chain(STEPS))[0]
+    assert second.startswith(first + "\n<|reasoning_proceed|>\n")
+    assert spaced == third + ending("7")
+    assert {request.n for request in party.asked} == {4}
+    assert len({request.seed for request in party.asked}) == 3
+
+
+def test_the_policy_sees_question_and_pictures_and_never_the_answer(tmp_path):
+    gold = "GOLD-73129"
+    rows = chains_of(questions(["cats", "dogs"], gold), {"dogs": [Path(0, chain("8"), "stop", 9, False)]}).rows
+    party, judge = policy(), Scripted(lambda request, times: "### Step Label: [1,1,1]")
+    continued(tmp_path / "s.sqlite", rows, party)
+    for request in party.asked:
+        assert request.messages == [{"role": "user", "content": "How many dogs?"}]
+        assert reds(request.images) == [1]
+        assert gold not in repr(request)
+    judged(tmp_path / "s.sqlite", rows, judge)
+    assert gold in repr(judge.asked)
+
+
+def test_a_chain_is_dropped_if_a_step_of_it_could_not_be_sampled(tmp_path):
+    def answer(request, times):
+        fails = "dogs" in request.messages[0]["content"] and read_path(request.prefix).steps == 2
+        return Failure("too long") if fails else BEHIND[0]
+
+    rows = chains("7", "7", "7")
+    some = continued(tmp_path / "s.sqlite", rows, Scripted(answer))
+    assert some.rows["id"][:] == ["cats#0", "eels#0"]
+    assert some.dropped == {"sampling failed": 1}
+    none = continued(tmp_path / "none.sqlite", rows, Scripted(lambda request, times: Failure("too long")))
+    assert none.rows.column_names == some.rows.column_names
+    assert (len(none.rows), none.dropped) == (0, {"sampling failed": 3})
+    party = policy()
+    mended = continued(tmp_path / "s.sqlite", rows, party, retry_failed=True)
+    assert mended.dropped == {}
+    assert mended.rows["step_labels"][1] == [0.75, 0.0, 0.75]
+    assert len(party.asked) == 1
+
+
+def test_sampling_goes_on_where_it_was_killed(tmp_path):
+    rows, whole = chains("7", "8"), policy()
+    undisturbed = continued(tmp_path / "whole.sqlite", rows, whole)
+    dying, rest = policy(dies_at=4), policy()
+    with pytest.raises(KeyboardInterrupt):
+        continued(tmp_path / "s.sqlite", rows, dying)
+    resumed = continued(tmp_path / "s.sqlite", rows, rest)
+    assert resumed.rows.to_list() == undisturbed.rows.to_list()
+    assert resumed.tokens == undisturbed.tokens
+    assert dying.asked + rest.asked == whole.asked
+    assert len(rest.asked) == 2
+
+
+def test_processes_share_the_steps(tmp_path):
+    """Each does its share of a stage before any asks for the result; here one after the other."""
+    rows, alone = chains("7", "8"), policy()
+    undisturbed = continued(tmp_path / "whole.sqlite", rows, alone)
+    parties = policy(), policy()
+    for rank, party in enumerate(parties):
+        result = continued(tmp_path / "s.sqlite", rows, party, rank=rank, world_size=2)
+    assert result.rows.to_list() == undisturbed.rows.to_list()
+    assert parties[0].asked == alone.asked[::2]
+    assert parties[1].asked == alone.asked[1::2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"n": 3}, "n: 4 → 3"),
+        ({"seed": 1}, "seed: 0 → 1"),
+        ({"decoding": Decoding(top_p=0.9)}, "decoding.top_p: 0.95 → 0.9"),
+        ({"party": policy(kind="other")}, "engine.kind: 'script' → 'other'"),
+    ],
+)
+def test_continuations_that_were_drawn_in_another_way_do_not_mix(tmp_path, settings, named):
+    continued(tmp_path / "s.sqlite", chains("7"))
+    with pytest.raises(SettingsChanged, match=named):
+        continued(tmp_path / "s.sqlite", chains("7"), **settings)
+
+
+def test_what_cannot_be_meant_is_refused(tmp_path):
+    for wrong in ({"n": 0}, {"labels": "both"}):
+        with pytest.raises(ValueError, match=r"n=0 and labels='soft'|n=4 and labels='both'"):
+            continued(tmp_path / "s.sqlite", chains("7"), **wrong)
+    rows = questions(["cats"])
+    for annotate in (continued, judged):
+        with pytest.raises(ValueError, match=r"lack \['completion', 'correct'\]; chains_of makes them"):
+            annotate(tmp_path / "s.sqlite", rows)
+
+
+# --------------------------------------------------------------------------------------------------------------- judge
+
+
+def judged(path, rows, party=None, **settings):
+    with Store(path) as store:
+        return annotate_by_judge(rows, party, store, **{"batch_size": 1, **settings})
+
+
+def label(list_):
+    return f"Step 1 is right, and so on.\n\n### Step Label: {list_}"
+
+
+def test_ratings_become_labels_by_the_answer(tmp_path):
+    judge = Scripted(lambda request, times: label("[1,0,-1]"))
+    rows = chains("7", "8")
+    found = judged(tmp_path / "s.sqlite", rows, judge)
+    assert found.rows.column_names == ["id", "prompt", "images", "completion", "step_labels", "answer_label"]
+    assert found.rows["step_labels"][:] == [[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]  # Neutral counts if the answer is right
+    assert found.rows["answer_label"][:] == [1.0, 0.0]
+    assert found.rows["completion"][:] == [chain("7"), chain("8")]
+    assert (found.dropped, found.tokens) == ({}, None)
+    assert str(found) == "kept 2 of 2 chains"
+    assert judge.asked[1].messages == [
+        {"role": "system", "content": JUDGE_PROMPT},
+        {"role": "user", "content": judge_message("How many dogs?", "7", STEPS)},
+    ]
+    assert reds(judge.asked[1].images) == [1]
+
+
+def test_malformed_judgements_are_asked_for_again_and_then_counted(tmp_path):
+    replies = {
+        "cats": [label("[1,1]"), label("[1,1,1]")],
+        "dogs": [label("[1,1,1,1]"), "Good.", label("[1,1]")],
+        "eels": [Failure("busy")] * 3,
+    }
+    judge = Scripted(
+        lambda request, times: next(
+            found[times] for name, found in replies.items() if name in request.messages[1]["content"]
+        )
+    )
+    found = judged(tmp_path / "s.sqlite", chains("7", "7", "7"), judge)
+    assert found.rows["id"][:] == ["cats#0"]
+    assert found.dropped == {"malformed reply: another number of labels than of steps": 1, "sampling failed": 1}
+    assert len(judge.asked) == len({request.seed for request in judge.asked}) == 2 + 3 + 3
+
+
+def test_judging_goes_on_where_it_was_killed(tmp_path):
+    rows = chains("7", "8", "7")
+    whole, dying, rest = (Scripted(lambda request, times: label("[1,0,1]"), dies_at=at) for at in (None, 2, None))
+    undisturbed = judged(tmp_path / "whole.sqlite", rows, whole)
+    with pytest.raises(KeyboardInterrupt):
+        judged(tmp_path / "s.sqlite", rows, dying)
+    resumed = judged(tmp_path / "s.sqlite", rows, rest)
+    assert resumed.rows.to_list() == undisturbed.rows.to_list()
+    assert dying.asked + rest.asked == whole.asked
+    assert len(rest.asked) == 1
+
+
+# ---------------------------------------------------------------------------------------------------------- miniature
+
+
+def test_the_miniature_s_judge_labels_by_the_truth(tmp_path):
+    problems = make_problems(["adding", "clock", "table"], 6, level=2)
+    rows, solutions = to_dataset(problems), {}
+    paths = {}
+    for problem in problems:
+        solved = [solve(problem, error=error) for error in (None, *ERRORS)]
+        solutions |= {f"{problem.id}#{index}": solution for index, solution in enumerate(solved)}
+        paths[problem.id] = [
+            Path(index, chain_of_steps(solution), "stop", 9, solution.correct) for index, solution in enumerate(solved)
+        ]
+    found = judged(tmp_path / "s.sqlite", chains_of(rows, paths).rows, KnownTruthTeacher(problems), batch_size=5).rows
+    assert found["id"][:] == list(solutions)
+    assert found["step_labels"][:] == [[float(right) for right in solutions[id_].labels] for id_ in found["id"]]
+    assert found["answer_label"][:] == [float(solutions[id_].correct) for id_ in found["id"]]
+
+
+def run_of(folder, **settings):
+    names = ("num_generations", "max_completion_length")
+    run = {name: value for name, value in SMALL_RUN.items() if name not in names}
+    return {"output_dir": str(folder), **run, "per_device_train_batch_size": 2, **settings}
+
+
+def test_a_real_policy_from_step_data_to_a_process_reward_model(tmp_path):
+    """It is trained for a few seconds on two questions: it writes whole chains, and is right now and then."""
+    problems = {problem.id: problem for problem in make_problems(["adding"], 2)}
+    rows, decoding = to_dataset(problems.values()), Decoding(200, 1.0, 0.95)
+    teacher, base = KnownTruthTeacher(problems.values()), str(tmp_path / "base")
+    for part in build_model("qwen2_5_vl"):
+        part.save_pretrained(base)
+    with Store(tmp_path / "s.sqlite") as store:
+        data = make_step_data(rows, teacher, store, min_steps=3).rows
+        settings = {"max_steps": 40, "learning_rate": 1e-2, "lr_scheduler_type": "constant", "warmup_steps": 0}
+        trainer = ChainOfStepSFTTrainer(
+            base,
+            args=ChainOfStepSFTConfig(**run_of(tmp_path / "sft", **settings)),
+            train_dataset=data,
+        )
+        trainer.train()
+        policy = TransformersEngine(trainer.model, trainer.processing_class)
+        found = chains_of(rows, sample_paths(rows, policy, store, "paths", n=4, decoding=decoding)).rows
+        assert len(found) >= 2
+        continued = annotate_by_monte_carlo(found, policy, store, n=3, decoding=decoding)
+        judged = annotate_by_judge(found, teacher, store)
+        records = {record.id: record.payload for record in store.records(MONTE_CARLO)}
+        assert {record.status for stage in (MONTE_CARLO, JUDGED) for record in store.records(stage)} == {"done"}
+
+    assert continued.dropped == judged.dropped == {}
+    assert continued.tokens == sum(sum(payload["tokens"]) for payload in records.values()) > 0
+    for by_policy, by_truth in zip(continued.rows, judged.rows, strict=True):
+        assert by_policy["id"] == by_truth["id"]
+        problem, written = problems[by_policy["id"].rpartition("#")[0]], parse_chain(by_policy["completion"])
+        shares = []
+        for number, prefix in enumerate(prefixes(written), start=1):
+            texts = records[f"{by_policy['id']}/{number}"]["texts"]
+            shares.append(sum(read_path(prefix + text).answer == problem.answer for text in texts) / 3)
+        assert by_policy["step_labels"] == pytest.approx(shares)
+        truth = true_labels(problem, written.steps, written.answer)
+        assert by_truth["step_labels"] == [float(right) for right in truth.steps]
+        assert by_truth["answer_label"] == by_policy["answer_label"] == float(truth.answer)
+
+    for labelled in (continued.rows, judged.rows):
+        prm = ProcessRewardTrainer(
+            base,
+            args=ProcessRewardConfig(**run_of(tmp_path / "prm", max_steps=1)),
+            train_dataset=labelled,
+        )
+        prm.train()
+        assert prm.state.global_step == 1

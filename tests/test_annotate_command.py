@@ -1,0 +1,163 @@
+"""`mmreason annotate` against servers on loopback: both ways, again, two processes, and what it refuses."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import datasets
+import pytest
+from chat_stub import _Handler, chat_stub
+from PIL import Image
+
+from trl_mmreason.chain_of_step.prompts import JUDGE_PROMPT, judge_message
+from trl_mmreason.chain_of_step.template import ANSWER_END, ANSWER_START, REASONING_END, Chain, Step, render_chain
+from trl_mmreason.cli import main
+
+STEPS = [Step("Look", "There are 3 and 4.", "Plain."), Step("Add", "3+4=7", "Twice.")]
+# What the policy says, however often it is asked; the right answer is always 7.
+PATHS = {
+    "cats": render_chain(Chain(STEPS, "7")),
+    "dogs": render_chain(Chain(STEPS, "8")),
+    "owls": "I do not know.",
+}
+KEPT = "kept 2 of 6 chains\n"
+DROPPED = "dropped 2: repeated\ndropped 2: no_chain\n"
+
+
+class Parties(_Handler):
+    """A policy of which three of four continuations are right, and a judge who forgets the list once."""
+
+    def answer(self, body):
+        messages = body["messages"]
+        text, pictures = self.read(messages)
+        with self.server.lock:
+            self.server.attempts[text] += 1
+            self.server.pictures += pictures
+            times = self.server.attempts[text]
+        if body["model"] == "judge":
+            said = ["Good, bad." if times == 1 else "### Step Label: [0,-1]"]
+        elif messages[-1]["role"] == "assistant":
+            said = [f"{REASONING_END}{ANSWER_START}{answer}{ANSWER_END}" for answer in "7787"]
+        else:
+            said = [next(path for name, path in PATHS.items() if name in text)]
+        choices = [
+            {"index": index, "message": {"role": "assistant", "content": one}, "finish_reason": "stop"}
+            for index, one in enumerate(said)
+        ]
+        return self.reply(200, {"choices": choices})
+
+
+@contextmanager
+def parties():
+    with chat_stub() as server:
+        server.RequestHandlerClass = Parties
+        yield server
+
+
+@pytest.fixture
+def questions(tmp_path):
+    rows = []
+    for index, name in enumerate(PATHS):
+        path = tmp_path / f"{index}.png"
+        Image.new("RGB", (4, 4), (0, index, 0)).save(path)
+        rows.append({"id": name, "question": f"How many {name}?", "image": str(path), "solution": "7"})
+    path = tmp_path / "questions.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def arguments(questions, output, url, by, *more):
+    sampling = ["--model", "policy", "--server", url, "--paths", "2", "--n", "4"]
+    judge = ["--judge", "judge", "--judge-server", url] if by == "judge" else []
+    return ["annotate", questions, str(output), "--by", by, *sampling, *judge, *more]
+
+
+def rows_of(output, tmp_path):
+    return datasets.load_dataset("parquet", data_files=str(output), split="train", cache_dir=str(tmp_path / "cache"))
+
+
+def test_by_monte_carlo(questions, tmp_path, capsys):
+    output = tmp_path / "rows.parquet"
+    with parties() as server:
+        command = arguments(questions, output, server.url, "monte-carlo")
+        main(command)
+        said = capsys.readouterr().out
+        main(command)
+        assert capsys.readouterr().out == said == f"{KEPT}{DROPPED}{output}\n"
+        assert len(server.bodies) == 3 * 2 + 2 * 2  # two paths a question, two steps a chain; and nothing twice
+        hard = tmp_path / "hard.parquet"
+        main(
+            [*arguments(questions, hard, server.url, "monte-carlo"), "--labels", "hard", "--store", f"{output}.sqlite"]
+        )
+        assert len(server.bodies) == 10
+    assert {(body["n"], body["top_p"]) for body in server.bodies[6:]} == {(4, 0.95)}
+    asked = {body["messages"][0]["content"][-1]["text"] for body in server.bodies}
+    assert asked == {f"How many {name}?" for name in PATHS}  # the answer is in none
+    rows = rows_of(output, tmp_path)
+    assert rows.column_names == ["id", "prompt", "images", "completion", "step_labels", "answer_label"]
+    assert rows["id"][:] == ["cats#0", "dogs#0"]
+    assert rows["completion"][:] == [PATHS["cats"], PATHS["dogs"]]
+    assert rows["step_labels"][:] == [[0.75, 0.75]] * 2
+    assert rows["answer_label"][:] == [1.0, 0.0]
+    assert [row["images"][0].getpixel((0, 0)) for row in rows] == [(0, 0, 0), (0, 1, 0)]
+    assert rows_of(hard, tmp_path)["step_labels"][:] == [[1.0, 1.0]] * 2
+
+
+def test_by_a_judge(questions, tmp_path, capsys):
+    output = tmp_path / "rows.parquet"
+    with parties() as server:
+        command = arguments(questions, output, server.url, "judge", "--openai-only", "--system-prompt", "In steps.")
+        main(command)
+    assert capsys.readouterr().out == f"{KEPT}{DROPPED}{output}\n"
+    judged = [body for body in server.bodies if body["model"] == "judge"]
+    assert len(judged) == 2 * 2
+    assert judged[0]["messages"][0] == {"role": "system", "content": JUDGE_PROMPT}
+    assert {body["messages"][1]["content"][-1]["text"] for body in judged} == {
+        judge_message(f"How many {name}?", "7", STEPS) for name in ("cats", "dogs")
+    }
+    assert not any("top_k" in body for body in judged)
+    rows = rows_of(output, tmp_path)
+    assert rows["step_labels"][:] == [[1.0, 0.0], [0.0, 0.0]]  # Neutral and Bad, of a right and of a wrong chain
+    assert rows["answer_label"][:] == [1.0, 0.0]
+    assert rows[0]["prompt"][0] == {"role": "system", "content": "In steps."}
+
+
+def test_two_processes_share_the_work(questions, tmp_path):
+    output = tmp_path / "rows.parquet"
+    launcher = [str(Path(sys.executable).with_name("accelerate")), "launch", "--multi_gpu", "--num_processes", "2"]
+    launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    with parties() as server:
+        command = arguments(questions, output, server.url, "monte-carlo")
+        done = subprocess.run(
+            [*launcher, "--main_process_port", "0", "-m", "trl_mmreason.cli", *command],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert len(server.bodies) == 10  # nothing was asked by both
+    assert done.stdout == f"{KEPT}{DROPPED}{output}\n"
+    assert rows_of(output, tmp_path)["step_labels"][:] == [[0.75, 0.75]] * 2
+
+
+def test_settings_that_cannot_be_meant_are_said_in_a_line(questions, tmp_path):
+    output = tmp_path / "rows.parquet"
+    with parties() as server:
+        command = arguments(questions, output, server.url, "monte-carlo")
+        main(command)
+        with pytest.raises(SystemExit, match=r"mmreason annotate: .*other settings.*\n.*n: 4 → 3"):
+            main([*command, "--n", "3"])
+        with pytest.raises(SystemExit, match="mmreason annotate: --judge came with --by monte-carlo"):
+            main([*command, "--judge", "judge"])
+        with pytest.raises(SystemExit, match="--judge-server came without --judge"):
+            main([*command, "--judge-server", server.url])
+        with pytest.raises(SystemExit, match="--openai-only came without --judge-server"):
+            main([*command, "--openai-only"])
+        with pytest.raises(SystemExit, match="mmreason annotate: Decoding: got .*temperature=-1.0"):
+            main([*arguments(questions, output, server.url, "judge"), "--judge-temperature", "-1"])
+    with pytest.raises(SystemExit, match="--by judge came without --judge; name the model"):
+        main(["annotate", questions, str(output), "--by", "judge", "--model", "policy"])

@@ -1,0 +1,344 @@
+"""Labels of the steps of chains, by sampled continuations or by a judge (arXiv:2509.19003, section 3.3).
+
+    paths = sample_paths(rows, policy, store, "paths", n=16)
+    chains = chains_of(rows, paths).rows
+    annotate_by_monte_carlo(chains, policy, store).rows      soft label = share of 16 continuations that end rightly
+    annotate_by_judge(chains, judge, store).rows             Good, Neutral or Bad a step, from a model told the answer
+
+The rows are what `ProcessRewardTrainer` takes. The answer's label is whether it is right, in both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Literal, NamedTuple
+
+from datasets import Dataset, Features, List, Value
+
+from ..construction import completion_text, pictures_of, with_system_message
+from ..grading import Grader
+from ..grading.reward import question_text
+from ..sampling.asking import Asking, answered, told_answer
+from ..sampling.difficulty import items_of, tally, wait_for_all
+from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of
+from ..sampling.export import beside
+from ..sampling.run import run
+from ..sampling.store import Store
+from .objective import judge_labels, monte_carlo_labels
+from .paths import DECODING, Path, Row, read_path
+from .prompts import JUDGE_PROMPT, judge_message, read_ratings
+from .template import chain_ends, parse_chain
+
+PATHS = "chain-of-step-paths"
+MONTE_CARLO = "chain-of-step-monte-carlo"
+JUDGED = "chain-of-step-judge"
+
+_CHAIN_COLUMNS = ("id", "prompt", "images", "image", "answer", "choices", "completion", "correct")
+_CHAIN_FEATURES = Features({"id": Value("string"), "completion": Value("string"), "correct": Value("bool")})
+_LABELLED_COLUMNS = ("id", "prompt", "images", "image", "completion", "step_labels", "answer_label")
+_LABEL_FEATURES = Features({"step_labels": List(Value("float64")), "answer_label": Value("float64")})
+
+
+class Chains(NamedTuple):
+    """Whole chains, and why other texts are none: reason → number of texts.
+
+    `rows` has the columns `id`, `prompt`, `images` and `choices` if the questions have them, `answer`, `completion`
+    (the chain) and `correct` (whether it comes to the right answer).
+    """
+
+    rows: Dataset
+    dropped: dict[str, int]
+
+    def __str__(self) -> str:
+        return tally(len(self.rows), self.dropped, "chains")
+
+
+class Annotated(NamedTuple):
+    """The rows to train a process reward model on, and why other chains became none: reason → number of chains.
+
+    Attributes:
+        rows: `id`, `prompt`, `images` if the chains have them, `completion`, `step_labels` (one a step, in [0, 1]) and
+            `answer_label` (1 = right, or 0).
+        dropped: reasons and counts.
+        tokens: how many were sampled for the labels, in this run and those before; `None` for a judge, and where the
+            engine does not say.
+    """
+
+    rows: Dataset
+    dropped: dict[str, int]
+    tokens: int | None = None
+
+    def __str__(self) -> str:
+        said = tally(len(self.rows), self.dropped, "chains")
+        return said if self.tokens is None else f"{said}\n{self.tokens} tokens sampled for the labels"
+
+
+class _Candidate(NamedTuple):
+    id: str
+    question: int  # position of its row
+    text: str
+    correct: bool | None
+
+
+def chains_of(rows: Dataset, paths: Mapping[str, Sequence[Path]]) -> Chains:
+    """The whole chains among sampled paths; of those of a question that are alike the first.
+
+    Args:
+        rows: the questions that were sampled.
+        paths: of `sample_paths`.
+
+    Returns:
+        Chains with the ids "<id of the question>#<index of the path>", in the order of the questions.
+    """
+    return _whole_chains(
+        rows,
+        [
+            _Candidate(f"{id_}#{path.index}", position, path.text, path.correct)
+            for position, id_ in enumerate(rows["id"])
+            for path in paths.get(id_, ())
+        ],
+    )
+
+
+def graded_chains(rows: Dataset, *, grader: Grader | None = None) -> Chains:
+    """The whole chains among the completions of rows that exist already, graded.
+
+    Args:
+        rows: rows with id, prompt, answer, completion (a text or a message), and optionally images and choices.
+        grader: `Grader()` by default.
+    """
+    columns = [name for name in _CHAIN_COLUMNS if name in rows.column_names and name not in ("images", "image")]
+    given = rows.select_columns(columns).to_list()
+    texts = [completion_text(row["completion"], f"row {row['id']!r}") for row in given]
+    answers = [read_path(text).answer or "" for text in texts]
+    verdicts = (grader or Grader()).grade_batch(items_of(given, answers))
+    return _whole_chains(
+        rows,
+        [
+            _Candidate(row["id"], position, text, verdict.correct)
+            for position, (row, text, verdict) in enumerate(zip(given, texts, verdicts, strict=True))
+        ],
+    )
+
+
+def _whole_chains(rows: Dataset, candidates: Iterable[_Candidate]) -> Chains:
+    dropped: Counter[str] = Counter()
+    kept: dict[tuple[int, str], _Candidate] = {}
+    for candidate in candidates:
+        problem = read_path(candidate.text).problem
+        if candidate.correct is None:
+            dropped["the gold answer cannot be used"] += 1
+        elif problem is not None:
+            dropped[problem] += 1
+        elif (candidate.question, candidate.text) in kept:
+            dropped["repeated"] += 1
+        else:
+            kept[candidate.question, candidate.text] = candidate
+    found = list(kept.values())
+    columns = {
+        "id": [candidate.id for candidate in found],
+        "completion": [candidate.text for candidate in found],
+        "correct": [candidate.correct for candidate in found],
+    }
+    made = Dataset.from_dict(columns, features=_CHAIN_FEATURES)
+    return Chains(beside(made, rows, [candidate.question for candidate in found], _CHAIN_COLUMNS), dict(dropped))
+
+
+# --------------------------------------------------------------------------------------------------------- Monte Carlo
+
+
+def annotate_by_monte_carlo(
+    chains: Dataset,
+    engine: Engine,
+    store: Store,
+    *,
+    n: int = 16,
+    decoding: Decoding = DECODING,
+    labels: Literal["soft", "hard"] = "soft",
+    grader: Grader | None = None,
+    seed: int = 0,
+    **running: Any,
+) -> Annotated:
+    """Label each step by what becomes of `n` continuations behind it (after Math-Shepherd).
+
+    A continuation is right if the chain that it completes comes to the right answer. The engine sees question, pictures
+    and the chain up to the step, and never the answer.
+
+    It goes on where a killed run stopped; a step is sampled as a whole. What failed is sampled again with
+    `retry_failed=True`. Under several processes each takes its share of the steps; call it on all of them with the same
+    store, and every process gets the whole result.
+
+    Args:
+        chains: `rows` of `chains_of` or `graded_chains`.
+        engine: continues the chains; the policy that wrote them, or another that was fine-tuned on chains.
+        store: keeps every continuation.
+        n: continuations a step.
+        decoding: the paper's sampling by default; mind `max_new_tokens`.
+        labels: soft, the share of right continuations; or hard, 1 if any is right. Both come from the same samples.
+        grader: `Grader()` by default.
+        seed: other seeds give other continuations.
+        **running: for `run`, such as `batch_size`, which counts steps, and `retry_failed`.
+
+    Returns:
+        A chain is dropped if the sampling behind any of its steps failed.
+
+    Raises:
+        ValueError: an argument is out of range, or the rows are no chains.
+        SettingsChanged: the store holds continuations that were drawn in another way.
+    """
+    if n < 1 or labels not in ("soft", "hard"):
+        raise ValueError(
+            f"annotate_by_monte_carlo: got n={n} and labels={labels!r}, expected 1 or more, and 'soft' or 'hard'."
+        )
+    _check_chains("annotate_by_monte_carlo", chains)
+    grader = grader or Grader()
+
+    def work(asked: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
+        units = [unit for unit, _ in asked]
+        questions = {unit["position"]: chains[unit["position"]] for unit in units}
+        rows = [questions[unit["position"]] for unit in units]
+        drawn = engine.sample(
+            [_continuation(row, unit, n, seed) for row, unit in zip(rows, units, strict=True)], decoding
+        )
+        return _graded(rows, [unit["prefix"] for unit in units], drawn, grader)
+
+    settings = {"engine": engine.settings, "decoding": asdict(decoding), "n": n, "seed": seed, "grader": repr(grader)}
+    steps = _steps(chains)
+    units = [unit for of_chain in steps for unit in of_chain]
+    run(store, MONTE_CARLO, units, work, settings=settings, **{"description": "continuing chains", **running})
+    wait_for_all()
+    correct, tokens = _outcomes(store, {unit["id"] for unit in units})
+    kept = [k for k, of_chain in enumerate(steps) if all(unit["id"] in correct for unit in of_chain)]
+    found = [monte_carlo_labels([correct[unit["id"]] for unit in steps[k]]) for k in kept]
+    step_labels = [(soft if labels == "soft" else hard).tolist() for soft, hard in found]
+    dropped = {"sampling failed": len(chains) - len(kept)}
+    return Annotated(_labelled(chains, kept, step_labels), {k: v for k, v in dropped.items() if v}, tokens)
+
+
+def _steps(chains: Dataset) -> list[list[dict[str, Any]]]:
+    """For each chain its units of work: one a step, with the chain as it was written up to there."""
+    return [
+        [
+            {"id": f"{id_}/{number}", "position": position, "prefix": text[:end]}
+            for number, end in enumerate(chain_ends(text).steps, start=1)
+        ]
+        for position, (id_, text) in enumerate(zip(chains["id"], chains["completion"], strict=True))
+    ]
+
+
+def _continuation(row: Row, unit: Row, n: int, seed: int) -> Request:
+    return Request(
+        row["prompt"], pictures_of(row), prefix=unit["prefix"], n=n, seed=seed_of(seed, "continue", unit["id"])
+    )
+
+
+def _graded(
+    rows: Sequence[Row], prefixes: Sequence[str], drawn: Sequence[list[Sample] | Failure], grader: Grader
+) -> list[dict[str, Any] | Failure]:
+    """The continuations of each step with whether they come to the right answer; all are graded in one batch."""
+    triples = list(zip(rows, prefixes, drawn, strict=True))
+    items = [
+        (row, read_path(prefix + sample.text).answer or "")
+        for row, prefix, samples in triples
+        if not isinstance(samples, Failure)
+        for sample in samples
+    ]
+    verdicts = iter(grader.grade_batch(items_of([row for row, _ in items], [answer for _, answer in items])))
+    return [
+        samples
+        if isinstance(samples, Failure)
+        else {
+            "texts": [sample.text for sample in samples],
+            "finish_reasons": [sample.finish_reason for sample in samples],
+            "tokens": [None if sample.token_ids is None else len(sample.token_ids) for sample in samples],
+            "correct": [next(verdicts).correct for _ in samples],
+        }
+        for _, _, samples in triples
+    ]
+
+
+def _outcomes(store: Store, wanted: set[str]) -> tuple[dict[str, list[bool]], int | None]:
+    """Unit id → which of its continuations were right, for those that were sampled; and how many tokens that took."""
+    correct: dict[str, list[bool]] = {}
+    tokens: int | None = 0
+    for record in store.records(MONTE_CARLO):
+        if record.status == "done" and record.id in wanted:
+            correct[record.id] = record.payload["correct"]
+            counts = record.payload["tokens"]
+            tokens = None if tokens is None or None in counts else tokens + sum(counts)
+    return correct, tokens
+
+
+# --------------------------------------------------------------------------------------------------------------- judge
+
+
+def annotate_by_judge(
+    chains: Dataset,
+    judge: Engine,
+    store: Store,
+    *,
+    decoding: Decoding | None = None,
+    attempts: int = 3,
+    seed: int = 0,
+    **running: Any,
+) -> Annotated:
+    """Label each step by a judge's rating: right if it is Good, or Neutral in a chain with the right answer.
+
+    The prompt of Fig. 9 is the system message; question, pictures, reference answer and steps are the user's. It goes
+    on where a killed run stopped, and shares the work, as `annotate_by_monte_carlo` does.
+
+    Args:
+        chains: `rows` of `chains_of` or `graded_chains`. Of several reference answers the first is told.
+        judge: rates the steps.
+        store: keeps the ratings.
+        decoding: by default as `Decoding()` says. At temperature 0 a malformed reply comes again.
+        attempts: how often to ask, each time with another seed, before a chain is dropped whose reply is malformed, of
+            another number of ratings than steps, or failed.
+        seed: other seeds give other replies.
+        **running: for `run`, such as `batch_size` and `retry_failed`.
+
+    Raises:
+        ValueError: an argument is out of range, or the rows are no chains.
+        SettingsChanged: the store holds ratings that were drawn in another way.
+    """
+    _check_chains("annotate_by_judge", chains)
+    asking = Asking(store, decoding or Decoding(), attempts, seed, {"description": "judging", **running})
+
+    def request(row: Row) -> Request:
+        steps = parse_chain(row["completion"]).steps
+        said = judge_message(question_text(row["prompt"]), told_answer(row["answer"]), steps)
+        return Request(with_system_message([{"role": "user", "content": said}], JUDGE_PROMPT), pictures_of(row))
+
+    def read(row: Row, reply: str) -> dict[str, list[int]]:
+        return {"ratings": read_ratings(reply, len(parse_chain(row["completion"]).steps))}
+
+    settings = {"messages": {"system": JUDGE_PROMPT, "user": judge_message("{question}", "{answer}", [])}}
+    replies = asking.ask(JUDGED, judge, chains, request, read, settings=settings)
+    dropped: Counter[str] = Counter()
+    kept = answered(chains["id"][:], replies, dropped)
+    asked = chains.select(kept)
+    step_labels = [
+        judge_labels(replies[id_].payload["ratings"], correct).tolist()
+        for id_, correct in zip(asked["id"], asked["correct"], strict=True)
+    ]
+    return Annotated(_labelled(chains, kept, step_labels), dict(dropped))
+
+
+def _check_chains(name: str, chains: Dataset) -> None:
+    missing = [
+        column for column in ("id", "prompt", "answer", "completion", "correct") if column not in chains.column_names
+    ]
+    if missing:
+        raise ValueError(
+            f"{name}: the chains have the columns {chains.column_names} and lack {missing}; chains_of makes them of "
+            "sampled paths, graded_chains of rows with completions."
+        )
+
+
+def _labelled(chains: Dataset, kept: list[int], step_labels: list[list[float]]) -> Dataset:
+    """The chains that are kept, with the labels of their steps and their answers."""
+    correct = chains.select(kept)["correct"]
+    columns = {"step_labels": step_labels, "answer_label": [float(right) for right in correct]}
+    return beside(Dataset.from_dict(columns, features=_LABEL_FEATURES), chains, kept, _LABELLED_COLUMNS)

@@ -1,0 +1,87 @@
+"""Tables and a picture of what the stages of Chain-of-Step came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ..evaluation.metrics import Estimate, Metric, bootstrap_interval
+
+_ACCURACY = Metric("accuracy")
+_MEASURES = {
+    "accuracy": "Accuracy",
+    "trajectory_score": "Trajectory score",
+    "steps": "Steps a chain",
+    "step_tokens": "Tokens a step",
+}
+_SETS = {"train": ("#0072b2", "sampled, training questions"), "eval": ("#d55e00", "greedy, other questions")}
+
+
+def accuracy(correct: Sequence[bool]) -> Estimate:
+    """The share of right answers, with its interval over questions."""
+    interval = bootstrap_interval([correct], lambda drawn: {"accuracy": float(np.mean(drawn))})["accuracy"]
+    return Estimate(float(np.mean(correct)), interval)
+
+
+def format_policies(correct: Mapping[str, Sequence[bool]]) -> str:
+    """One line a policy: its accuracy in percent, with its 95 % interval.
+
+    Args:
+        correct: name of the policy → whether each answer is right; one answer or more.
+    """
+    width = max(map(len, correct), default=0)
+    lines = []
+    for name, found in correct.items():
+        estimate = accuracy(found)
+        low, high = map(_ACCURACY.text, estimate.interval)
+        lines.append(f"{name.ljust(width)}  {_ACCURACY.text(estimate.value):>5} [{low}, {high}]")
+    return "\n".join(["accuracy in percent [95 % interval]", *lines])
+
+
+def format_process_reward(metrics: Mapping[str, float]) -> str:
+    """One line a set of held-out chains, as in Table 3, with the AUROC beside.
+
+    Args:
+        metrics: of `ProcessRewardTrainer.evaluate` with a dict of data sets.
+    """
+    suffix = "_step_accuracy"
+    sets = [name.removeprefix("eval_").removesuffix(suffix) for name in metrics if name.endswith(suffix)]
+    width = max(map(len, sets), default=0)
+    lines = [f"{'':{width}}  step acc  answer acc  step AUROC  answer AUROC"]
+    for name in sets:
+        shown = [metrics.get(f"eval_{name}_{part}_{kind}") for kind in ("accuracy", "auroc") for part in _PARTS]
+        cells = ["n/a" if value is None else _ACCURACY.text(value) for value in shown]
+        lines.append(f"{name:{width}}  {cells[0]:>8}  {cells[1]:>10}  {cells[2]:>10}  {cells[3]:>12}")
+    return "\n".join(["process reward model, in percent", *lines])
+
+
+_PARTS = ("step", "answer")
+
+
+def plot_rounds(rounds: Sequence[Mapping[str, Any]], path: str | Path) -> None:
+    """Draw accuracy, score and lengths over the rounds of DPO (Fig. 6 and more) into a PNG file.
+
+    Args:
+        rounds: of `IterativeDPOTrainer`.
+        path: the file to write.
+    """
+    figure = Figure(figsize=(8.4, 5.8), layout="constrained")
+    for axes, (measure, title) in zip(figure.subplots(2, 2).flat, _MEASURES.items(), strict=True):
+        for name, (colour, label) in _SETS.items():
+            points = [(entry["round"], entry[name][measure]) for entry in rounds if measure in entry.get(name, {})]
+            if points:
+                axes.plot(*zip(*points, strict=True), color=colour, marker="o", label=label)
+        axes.set_title(title, fontsize=11, fontweight="bold")
+        axes.set_xlabel("rounds of DPO", fontsize=9)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    figure.savefig(path, format="png", dpi=120)

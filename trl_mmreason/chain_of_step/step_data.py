@@ -1,0 +1,114 @@
+"""Step data (arXiv:2509.19003, section 3.2): a teacher who is told the short answer writes the steps leading to it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from datasets import Dataset, Features, Value
+
+from ..construction import pictures_of, with_system_message
+from ..grading import Grader
+from ..grading.reward import question_text
+from ..sampling.asking import Asking, MalformedReply, answered, told_answer
+from ..sampling.difficulty import items_of, tally
+from ..sampling.engine import Decoding, Engine, Request
+from ..sampling.export import beside
+from ..sampling.store import Store
+from .prompts import MAX_STEPS, MIN_STEPS, read_steps, step_data_message, step_data_prompt
+from .template import render_chain
+
+STEP_DATA = "chain-of-step-data"
+
+_COLUMNS = ("id", "prompt", "images", "image", "completion")
+
+
+class StepData(NamedTuple):
+    """The rows to train on, and why other questions became none: reason → number of questions.
+
+    `rows` has the columns `id`, `prompt`, `images` if the questions have them, and `completion`, the chain.
+    """
+
+    rows: Dataset
+    dropped: dict[str, int]
+
+    def __str__(self) -> str:
+        return tally(len(self.rows), self.dropped, "questions")
+
+
+def make_step_data(
+    rows: Dataset,
+    teacher: Engine,
+    store: Store,
+    *,
+    min_steps: int = MIN_STEPS,
+    max_steps: int = MAX_STEPS,
+    decoding: Decoding | None = None,
+    attempts: int = 3,
+    grader: Grader | None = None,
+    seed: int = 0,
+    **running: Any,
+) -> StepData:
+    """Let a teacher write a chain of steps to each question, for `ChainOfStepSFTTrainer`.
+
+    It goes on where a killed run stopped. What failed is asked again with `retry_failed=True`. Under several processes
+    each takes its share; call it on all of them with the same store, and every process gets the whole result.
+
+    The prompt of Fig. 8 is the system message; question, pictures and reference answer are the user's. A chain keeps
+    the answer as the teacher wrote it, if that is right.
+
+    Args:
+        rows: rows with id, prompt, answer, and optionally images and choices. Of several answers the first is told. A
+            system message stays in the rows that are made, and is not shown to the teacher.
+        teacher: writes the steps.
+        store: keeps every chain.
+        min_steps, max_steps: asked for, and what has fewer or more is malformed.
+        decoding: by default as `Decoding()` says. At temperature 0 a malformed reply comes again.
+        attempts: how often to ask, each time with another seed, before a question is dropped whose reply is malformed,
+            failed, or comes to another answer.
+        grader: `Grader()` by default.
+        seed: other seeds give other chains.
+        **running: for `run`, such as `batch_size` and `retry_failed`.
+
+    Raises:
+        ValueError: an argument is out of range.
+        SettingsChanged: the store holds chains that were made in another way.
+    """
+    if not 1 <= min_steps <= max_steps:
+        raise ValueError(f"make_step_data: got {min_steps} to {max_steps} steps, expected 1 or more, in order.")
+    grader, prompt = grader or Grader(), step_data_prompt(min_steps, max_steps)
+    asking = Asking(store, decoding or Decoding(), attempts, seed, {"description": "writing steps", **running})
+
+    def request(row: Mapping[str, Any]) -> Request:
+        said = step_data_message(question_text(row["prompt"]), told_answer(row["answer"]))
+        return Request(with_system_message([{"role": "user", "content": said}], prompt), pictures_of(row))
+
+    def read(row: Mapping[str, Any], reply: str) -> dict[str, str]:
+        chain = read_steps(reply, min_steps=min_steps, max_steps=max_steps)
+        (verdict,) = grader.grade_batch(items_of([row], [chain.answer or ""]))
+        if not verdict.correct:
+            raise MalformedReply("another answer than the reference")
+        return {"completion": render_chain(chain)}
+
+    settings = {
+        "messages": {"system": prompt, "user": step_data_message("{question}", "{answer}")},
+        "grader": repr(grader),
+    }
+    dropped: Counter[str] = Counter()
+    usable = _usable(rows, grader)
+    dropped["the gold answer cannot be used"] += len(rows) - len(usable)
+    asked = rows.select(usable)
+    replies = asking.ask(STEP_DATA, teacher, asked, request, read, settings=settings)
+    kept = answered(asked["id"][:], replies, dropped)
+    completions = [replies[id_].payload["completion"] for id_ in asked.select(kept)["id"]]
+    made = Dataset.from_dict({"completion": completions}, features=Features({"completion": Value("string")}))
+    return StepData(beside(made, asked, kept, _COLUMNS), dict(+dropped))
+
+
+def _usable(rows: Dataset, grader: Grader) -> list[int]:
+    """Positions of the rows whose gold answer can be used, which no answer, graded against it, tells."""
+    columns = [name for name in ("id", "prompt", "answer", "choices") if name in rows.column_names]
+    questions = rows.select_columns(columns).to_list()
+    verdicts = grader.grade_batch(items_of(questions, [""] * len(rows)))
+    return [position for position, verdict in enumerate(verdicts) if verdict.correct is not None]

@@ -1,0 +1,105 @@
+"""`mmreason annotate`: the data of a process reward model."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from . import pipeline
+
+Label = Callable[[Any, Any, dict[str, Any]], Any]
+"""Chains, store and settings → what was annotated."""
+
+
+def add(commands: Any) -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "annotate",
+        help="make a process reward model's data: chains of a policy, labelled step by step",
+        description="Let a policy answer each question in chains of steps, and label every step by what becomes of "
+        "continuations behind it, or by a judge who is told the answer (Chain-of-Step, section 3.3). A killed run goes "
+        "on where it stopped. Servers get the key in OPENAI_API_KEY. Several GPUs: accelerate launch -m "
+        "trl_mmreason.cli annotate …",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    pipeline.add_arguments(command, output="the rows to train on")
+    command.add_argument("--by", choices=("monte-carlo", "judge"), required=True, help="who labels the steps")
+    command.add_argument("--paths", type=pipeline.count, default=16, help="chains a question")
+    command.add_argument("--n", type=pipeline.count, default=16, help="monte-carlo: continuations a step")
+    command.add_argument(
+        "--labels",
+        choices=("soft", "hard"),
+        default="soft",
+        help="monte-carlo: soft, the share of right continuations; hard, 1 if any is right",
+    )
+    command.add_argument("--judge", help="path or Hub id of the judge; with --judge-server its name there")
+    command.add_argument("--judge-server", help="URL of the judge's OpenAI-compatible server")
+    command.add_argument("--openai-only", action="store_true", help="send the judge nothing but OpenAI's own fields")
+    command.add_argument("--attempts", type=pipeline.count, default=3, help="at a reply of the judge")
+    command.add_argument("--judge-max-new-tokens", type=pipeline.count, default=4096, help="bound of such a reply")
+    command.add_argument("--judge-temperature", type=float, default=1.0, help="of the judge")
+    command.add_argument("--system-prompt", help="put before every question; the judge does not see it")
+    command.set_defaults(run=_annotate, top_p=0.95)  # the paper's
+
+
+def _annotate(arguments: argparse.Namespace) -> None:
+    judged = arguments.by == "judge"
+    if judged != bool(arguments.judge):
+        raise SystemExit(
+            "mmreason annotate: --by judge came without --judge; name the model"
+            if judged
+            else "mmreason annotate: --judge came with --by monte-carlo, which asks no judge; leave one of them out"
+        )
+    if arguments.judge_server and not judged:
+        raise SystemExit("mmreason annotate: --judge-server came without --judge; name the model there")
+    if arguments.openai_only and not arguments.judge_server:
+        raise SystemExit("mmreason annotate: --openai-only came without --judge-server")
+
+    def annotate(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
+        from ..chain_of_step.annotation import PATHS, chains_of
+        from ..chain_of_step.paths import sample_paths
+
+        policy = pipeline.load_engine(
+            "annotate", arguments.model, arguments.server, batch_size=arguments.batch_size, adapter=arguments.adapter
+        )
+        label = _by_judge(arguments) if judged else _by_monte_carlo(arguments, policy)
+        paths = sample_paths(rows, policy, store, PATHS, **{**settings, "n": arguments.paths})
+        chains = chains_of(rows, paths)
+        made = label(chains.rows, store, settings)
+        return pipeline.refuse_nothing("annotate", made._replace(dropped={**chains.dropped, **made.dropped}))
+
+    pipeline.run("annotate", arguments, annotate, system_prompt=arguments.system_prompt)
+
+
+def _by_monte_carlo(arguments: argparse.Namespace, policy: Any) -> Label:
+    from ..chain_of_step.annotation import annotate_by_monte_carlo
+
+    steps_a_batch = max(1, arguments.batch_size // arguments.n)
+
+    def label(chains: Any, store: Any, settings: dict[str, Any]) -> Any:
+        given = {**settings, "labels": arguments.labels, "batch_size": steps_a_batch}
+        return annotate_by_monte_carlo(chains, policy, store, **given)
+
+    return label
+
+
+def _by_judge(arguments: argparse.Namespace) -> Label:
+    from ..chain_of_step.annotation import annotate_by_judge
+    from ..sampling import Decoding
+
+    with pipeline.in_a_line("annotate", ValueError):
+        decoding = Decoding(arguments.judge_max_new_tokens, arguments.judge_temperature)
+    judge = pipeline.load_engine(
+        "annotate",
+        arguments.judge,
+        arguments.judge_server,
+        batch_size=arguments.batch_size,
+        openai_only=arguments.openai_only,
+    )
+
+    def label(chains: Any, store: Any, settings: dict[str, Any]) -> Any:
+        shared = {name: settings[name] for name in ("seed", "batch_size", "retry_failed")}
+        return annotate_by_judge(chains, judge, store, decoding=decoding, attempts=arguments.attempts, **shared)
+
+    return label

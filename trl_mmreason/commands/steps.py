@@ -1,0 +1,53 @@
+"""`mmreason steps`: the data of Chain-of-Step's supervised training."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from . import pipeline
+
+
+def add(commands: Any) -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "steps",
+        help="make Chain-of-Step's SFT data: a teacher writes the steps to known answers",
+        description="Let a teacher who is told the answer write the steps leading to it (Chain-of-Step, section 3.2). "
+        "A killed run goes on where it stopped. Servers get the key in OPENAI_API_KEY. Several GPUs: accelerate launch "
+        "-m trl_mmreason.cli steps …",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    pipeline.add_arguments(command, output="the rows to train on", policy=False)
+    command.add_argument("--teacher", required=True, help="path or Hub id; with --teacher-server its name there")
+    command.add_argument("--teacher-server", help="URL of the teacher's OpenAI-compatible server")
+    command.add_argument("--openai-only", action="store_true", help="send it nothing but OpenAI's own fields")
+    command.add_argument("--min-steps", type=pipeline.count, default=5, help="of a chain; also what is asked for")
+    command.add_argument("--max-steps", type=pipeline.count, default=10, help="likewise")
+    command.add_argument("--attempts", type=pipeline.count, default=3, help="at a reply of the teacher")
+    command.add_argument("--system-prompt", help="system message of the rows; the teacher does not see it")
+    command.set_defaults(run=_steps, max_new_tokens=4096)  # ten detailed steps
+
+
+def _steps(arguments: argparse.Namespace) -> None:
+    if arguments.openai_only and not arguments.teacher_server:
+        raise SystemExit("mmreason steps: --openai-only came without --teacher-server")
+    if arguments.min_steps > arguments.max_steps:
+        bounds = f"--min-steps {arguments.min_steps} --max-steps {arguments.max_steps}"
+        raise SystemExit(f"mmreason steps: got {bounds}, expected the smaller number first")
+
+    def write(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
+        from ..chain_of_step.step_data import make_step_data
+
+        teacher = pipeline.load_engine(
+            "steps",
+            arguments.teacher,
+            arguments.teacher_server,
+            batch_size=arguments.batch_size,
+            openai_only=arguments.openai_only,
+        )
+        bounds = {"min_steps": arguments.min_steps, "max_steps": arguments.max_steps}
+        made = make_step_data(rows, teacher, store, **bounds, attempts=arguments.attempts, **settings)
+        return pipeline.refuse_nothing("steps", made)
+
+    pipeline.run("steps", arguments, write, system_prompt=arguments.system_prompt)

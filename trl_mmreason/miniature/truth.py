@@ -1,0 +1,66 @@
+"""Which steps of a chain about a drawn problem are right, whoever wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from .solutions import spaced
+from .tasks import Problem
+
+
+class WrittenStep(Protocol):
+    """A step as any method has it; a reflection counts for nothing here."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def thought(self) -> str: ...
+
+
+class Truth(NamedTuple):
+    """What is right about a chain.
+
+    Attributes:
+        steps: one a step, True = right.
+        answer: whether the answer is right; `None` without one.
+    """
+
+    steps: tuple[bool, ...]
+    answer: bool | None
+
+
+def true_labels(problem: Problem, steps: Sequence[WrittenStep], answer: str | None = None) -> Truth:
+    """Label the steps as `Solution.labels` does: `true_labels(problem, solve(problem, error=…).steps)` are those.
+
+    The name says what a step is to do, and the thought is right if it is that of the right solution, whatever the
+    spacing. A step rests on others, which stand before it: the working on all readings, right or wrong, and the answer
+    on the right working. So a reading is right if its number is the picture's, whatever stands before it; a working is
+    wrong if a number in it was never read; and a right number behind a wrong working is no right answer. A step that
+    the solution does not have, or a second one of the same name, is wrong.
+
+    Args:
+        problem: what the chain is about.
+        steps: with name and thought; one or more, or none.
+        answer: the chain's own answer, behind its steps; not asked for in `steps`.
+    """
+    *readings, working, stated = problem.steps
+    names_of_readings = {reading.name for reading in readings}
+    thoughts = {step.name: spaced(step.thought) for step in problem.steps}
+    seen: set[str] = set()
+    right: set[str] = set()
+    labels = []
+    for step in steps:
+        name = step.name.strip()
+        if name == stated.name:
+            grounded = working.name in right
+        elif name == working.name:
+            grounded = names_of_readings <= seen
+        else:
+            grounded = name in names_of_readings
+        labels.append(grounded and name not in seen and spaced(step.thought.strip()) == thoughts[name])
+        seen.add(name)
+        if labels[-1]:
+            right.add(name)
+    return Truth(tuple(labels), None if answer is None else answer.strip() == problem.answer)

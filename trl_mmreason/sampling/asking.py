@@ -1,0 +1,151 @@
+"""Ask a teacher, a judge or a scorer until its reply can be read, and keep what was read.
+
+asking = Asking(store, Decoding(), attempts=3, seed=0, running={"batch_size": 8})
+replies = asking.ask("ratings", scorer, rows, lambda row: Request(…), lambda row, reply: {"score": …}, settings={…})
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+from datasets import Dataset
+
+from .difficulty import wait_for_all
+from .engine import Decoding, Engine, Failure, Request, Sample, seed_of
+from .run import run
+from .store import Record, Store
+
+_MALFORMED = "malformed reply"
+
+Unit = Mapping[str, Any]
+Read = Callable[[str], dict[str, Any]]
+
+
+class MalformedReply(ValueError):
+    """A reply that is not what was asked for; the message is a short phrase to count by."""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How a party is asked, and where what it says is kept.
+
+    Attributes:
+        store: keeps what was read.
+        decoding: of the replies. At temperature 0 a malformed one comes again.
+        attempts: how often to ask, each time with another seed, before a reply that is malformed or failed is given up.
+        seed: other seeds give other replies.
+        running: for `run`, such as `batch_size`; `retries` is left out, as it would ask with the same seed.
+
+    Raises:
+        ValueError: there is no attempt.
+    """
+
+    store: Store
+    decoding: Decoding
+    attempts: int
+    seed: int
+    running: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError(f"Asking: attempts is {self.attempts}, expected at least 1.")
+
+    def ask(
+        self,
+        stage: str,
+        engine: Engine,
+        units: Dataset | Sequence[Unit],
+        request: Callable[[Unit], Request],
+        read: Callable[[Unit, str], dict[str, Any]],
+        *,
+        settings: Mapping[str, Any],
+    ) -> dict[str, Record]:
+        """Ask about each unit that was not asked about before.
+
+        Under several processes each takes its share; call it on all of them, and every process gets all.
+
+        Args:
+            stage: of the store.
+            units: each with a unique text `id`.
+            request: what to ask about a unit; its seed is set here.
+            read: the payload that a reply about a unit holds; raises `MalformedReply`.
+            settings: what else determines the replies, as JSON: the prompt.
+
+        Returns:
+            Unit id → what came of it, for these units and those of earlier runs.
+
+        Raises:
+            SettingsChanged: the store holds replies that were drawn in another way.
+        """
+
+        def work(asked: Sequence[tuple[Unit, int]]) -> list[dict[str, Any] | Failure]:
+            requests = [replace(request(unit), seed=seed_of(self.seed, stage, unit["id"])) for unit, _ in asked]
+            reads = [partial(read, unit) for unit, _ in asked]
+            return ask_until_read(engine, self.decoding, requests, reads, self.attempts)
+
+        given = {"engine": engine.settings, "decoding": asdict(self.decoding), "seed": self.seed, **settings}
+        # `run` would try again with the same seed, and get the same reply.
+        run(self.store, stage, units, work, settings=given, **{**self.running, "retries": 0})
+        wait_for_all()
+        return {record.id: record for record in self.store.records(stage)}
+
+
+def ask_until_read(
+    engine: Engine, decoding: Decoding, requests: Sequence[Request], reads: Sequence[Read], attempts: int
+) -> list[dict[str, Any] | Failure]:
+    """What is read from the first reply to each request that is not malformed; the last `Failure` if all are.
+
+    Args:
+        reads: how the reply to each request is read; raises `MalformedReply`.
+        attempts: how often to ask, each time with another seed.
+    """
+    results: dict[int, dict[str, Any] | Failure] = {}
+    for attempt in range(attempts):
+        waiting = [k for k in range(len(requests)) if not isinstance(results.get(k), dict)]
+        if not waiting:
+            break
+        asked = [replace(requests[k], seed=seed_of(requests[k].seed, attempt)) for k in waiting]
+        for k, samples in zip(waiting, engine.sample(asked, decoding), strict=True):
+            results[k] = samples if isinstance(samples, Failure) else _read(samples[0], reads[k])
+    return [results[k] for k in range(len(requests))]
+
+
+def answered(
+    ids: Sequence[str], replies: Mapping[str, Record], dropped: Counter[str], *, prefix: str = ""
+) -> list[int]:
+    """Positions of the units whose reply was read; the others are counted, by what was malformed or as failed.
+
+    Args:
+        ids: of the units.
+        replies: of `Asking.ask`.
+        dropped: reason → number of units; grows.
+        prefix: of the reasons.
+    """
+    kept = []
+    for position, id_ in enumerate(ids):
+        record = replies[id_]
+        if record.status == "done":
+            kept.append(position)
+        else:
+            reason = record.reason if record.reason.startswith(_MALFORMED) else "sampling failed"
+            dropped[f"{prefix}{reason}"] += 1
+    return kept
+
+
+def told_answer(answer: Any) -> str:
+    """The gold answer that a party is told: of several the first, and "" without any."""
+    first = next(iter(answer), None) if isinstance(answer, list | tuple) else answer
+    return "" if first is None else str(first).strip()
+
+
+def _read(sample: Sample, read: Read) -> dict[str, Any] | Failure:
+    if sample.finish_reason == "length":
+        return Failure(f"{_MALFORMED}: cut by the length limit")
+    try:
+        return read(sample.text)
+    except MalformedReply as error:
+        return Failure(f"{_MALFORMED}: {error}")
