@@ -1,0 +1,307 @@
+"""Step-level beam search: with every candidate and score known by hand, and with a real policy and reward model."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from loopback import served
+from taught_policy import questions, reward_model, teach
+
+from trl_mmreason.chain_of_step.process_reward import Scores
+from trl_mmreason.chain_of_step.search import BeamSearched, part_decoding, step_beam_search
+from trl_mmreason.chain_of_step.template import ANSWER_END, STEP_END, Chain, Step, chain_ends, parse_chain, render_chain
+from trl_mmreason.sampling import Decoding, Failure, Sample, seed_of
+from trl_mmreason.sampling.serve import engine_app
+from trl_mmreason.sampling.server_engine import ServerEngine
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
+
+START, PROCEED, END = "<|reasoning_start|>", "<|reasoning_proceed|>", "<|reasoning_end|>"
+
+
+def step(name):
+    return render_chain(Chain([Step(name, "", "")])).removeprefix(START)
+
+
+def answer(text):
+    return f"{END}<|answer_start|>{text}{ANSWER_END}"
+
+
+class ScriptedEngine:
+    """Gives the candidates that stand in the script behind the kept text; each counts as many tokens as it has letters.
+
+    Attributes:
+        script: question → kept text → candidates, or a `Failure`. A text without a closing token was cut.
+        calls: of each call, question → (kept text, n, seed).
+        tokens: what it gave away, in tokens.
+    """
+
+    settings = {"kind": "script"}
+
+    def __init__(self, script):
+        self.script, self.calls, self.tokens = script, [], 0
+
+    def sample(self, requests, decoding):
+        assert decoding.stop == (STEP_END, ANSWER_END)
+        self.calls.append({r.messages[0]["content"]: (r.prefix, r.n, r.seed) for r in requests})
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        candidates = self.script[request.messages[0]["content"]][request.prefix]
+        if isinstance(candidates, Failure):
+            return candidates
+        assert len(candidates) == request.n
+        self.tokens += sum(map(len, candidates))
+        return [
+            Sample(text, "stop" if text.endswith((STEP_END, ANSWER_END)) else "length", [0] * len(text))
+            for text in candidates
+        ]
+
+
+class ScriptedReward:
+    """A step's score is the number in its name, an answer's the number behind its comma: "7,0.9"."""
+
+    settings = {"kind": "script"}
+
+    def __init__(self):
+        self.calls = []
+
+    def score(self, rows):
+        self.calls.append([row["completion"] for row in rows])
+        found = []
+        for row in rows:
+            chain = parse_chain(row["completion"])
+            steps = torch.tensor([float(one.name.split()[-1]) for one in chain.steps])
+            found.append(Scores(steps, None if chain.answer is None else float(chain.answer.split(",")[1])))
+        return found
+
+
+def rows_of(script):
+    return [{"id": name, "prompt": [{"role": "user", "content": name}], "images": []} for name in script]
+
+
+def searched(script, n=2, **settings):
+    engine, reward = ScriptedEngine(script), ScriptedReward()
+    return step_beam_search(rows_of(script), engine, reward, n=n, **settings), engine, reward
+
+
+A, B = START + step("a 0.4"), START + step("b 0.7")
+B_C = B + PROCEED + step("c 0.2")
+TWO_STEPS = {
+    "": [A, B],  # b is kept
+    B: [PROCEED + step("c 0.2"), "\n" + PROCEED + step("d 0.1")],  # c is, although a scored more than it
+    B_C: [answer("7,0.9"), answer("8,0.3")],
+}
+
+
+def test_the_best_candidate_of_each_stage_is_kept():
+    (found,), engine, reward = searched({"sum": TWO_STEPS}, seed=5)
+    assert found == BeamSearched(
+        text=B_C + answer("7,0.9"),
+        answer="7,0.9",
+        tokens=sum(len(text) for candidates in TWO_STEPS.values() for text in candidates),
+        steps=2,
+        scores=(pytest.approx(0.7), pytest.approx(0.2), 0.9),
+    )
+    assert not found.goes_on
+    seeds = [seed_of(5, "sum", stage) for stage in range(3)]
+    assert engine.calls == [
+        {"sum": (kept, 2, seed)} for kept, seed in zip(["", B, B_C], seeds, strict=True)
+    ]  # and what is kept is never asked for again
+    assert reward.calls == [[kept + text for text in candidates] for kept, candidates in TWO_STEPS.items()]
+
+
+def test_questions_go_on_together_and_end_when_they_do():
+    script = {"sum": TWO_STEPS, "short": {"": [A, A], A: [answer("1,0.1"), answer("2,0.2")]}}
+    (_, short), engine, reward = searched(script)
+    assert (short.answer, short.steps, short.problem) == ("2,0.2", 1, None)
+    assert [sorted(call) for call in engine.calls] == [["short", "sum"], ["short", "sum"], ["sum"]]
+    assert len(reward.calls) == 3
+    assert reward.calls[0] == [A, B, A]  # what is said twice is scored once
+    assert short.tokens == 2 * len(A) + len(answer("1,0.1")) + len(answer("2,0.2"))
+
+
+def test_a_step_and_an_answer_in_one_stage_are_told_apart_by_their_own_scores():
+    def after_a(score):
+        more = A + PROCEED + step("more 0.6")
+        return {"": [A, A], A: [PROCEED + step("more 0.6"), answer(f"7,{score}")], more: [answer("8,0.5")] * 2}
+
+    # By the trajectory score with w = 0.2 the answer would win in both: 0.2 · 0.4 + 0.8 · 0.55 = 0.52 > 0.2 · 0.5 = 0.1
+    (step_wins,), *_ = searched({"q": after_a(0.55)})
+    assert (step_wins.answer, step_wins.steps) == ("8,0.5", 2)
+    (answer_wins,), *_ = searched({"q": after_a(0.65)})
+    assert (answer_wins.answer, answer_wins.steps) == ("7,0.65", 1)
+
+
+def test_of_equal_scores_the_earliest_is_kept():
+    first, second = START + step("first 0.5"), START + step("second 0.5")
+    script = {"": [first, second], first: [answer("1,0.5"), answer("2,0.5")]}
+    (found,), *_ = searched({"q": script})
+    assert found.answer == "1,0.5"
+
+
+MALFORMED = [
+    "It is 7.",  # no chain
+    "",  # ended at once
+    START,
+    START + "<|reasoning_step_start|><|reasoning_step_name_start|>cut 1",  # cut by the length limit
+    START + "<|reasoning_step_start|>bare 1" + STEP_END,
+    "<|answer_start|>7,1" + ANSWER_END,  # a chain has a step
+    START + answer("7,1"),
+    step("no start 1"),
+    START + step("one 1") + PROCEED + step("two 1"),  # more than a part
+]
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_a_malformed_candidate_is_out_though_its_tokens_count(text):
+    good = START + step("a 0.1")
+    (found,), _, reward = searched({"q": {"": [text, good], good: [answer("7,0.9"), PROCEED]}})
+    assert (found.text, found.problem) == (good + answer("7,0.9"), None)
+    assert found.tokens == sum(map(len, [text, good, answer("7,0.9"), PROCEED]))
+    assert reward.calls == [[good], [good + answer("7,0.9")]]
+
+
+def test_when_all_candidates_are_malformed_the_search_of_that_question_ends():
+    script = {
+        "at once": {"": ["nothing", START]},
+        "later": {"": [A, B], B: [step("no delimiter 1"), END]},
+        "sum": TWO_STEPS,
+    }
+    (at_once, later, fine), engine, reward = searched(script)
+    assert at_once == BeamSearched(tokens=len("nothing" + START), problem="malformed")
+    assert later.text == B
+    assert (later.answer, later.steps, later.scores) == (None, 1, (pytest.approx(0.7),))
+    assert later.problem == "malformed"
+    assert fine.answer == "7,0.9"
+    assert [sorted(call) for call in engine.calls] == [["at once", "later", "sum"], ["later", "sum"], ["sum"]]
+
+
+def test_without_a_candidate_nothing_is_scored():
+    (found,), _, reward = searched({"q": {"": ["no", "chain"]}})
+    assert found.problem == "malformed"
+    assert reward.calls == []
+
+
+def test_behind_the_last_step_allowed_only_an_answer_counts():
+    more = PROCEED + step("more 0.9")
+    script = {
+        "answers": {"": [A, B], B: [more, answer("7,0.1")]},
+        "goes on": {"": [A, B], B: [more, more]},
+    }
+    (answers, goes_on), engine, _ = searched(script, max_steps=1)
+    assert (answers.answer, answers.scores) == ("7,0.1", (pytest.approx(0.7), 0.1))
+    assert (goes_on.text, goes_on.answer, goes_on.steps, goes_on.problem) == (B, None, 1, "too_long")
+    assert goes_on.tokens == len(A) + len(B) + 2 * len(more)
+    assert len(engine.calls) == 2
+
+
+def test_a_failure_of_the_engine_is_that_question_s_own():
+    failure = Failure("the picture is too large")
+    (at_once, later, fine), *_ = searched({"at once": {"": failure}, "later": {"": [A, B], B: failure}, "q": TWO_STEPS})
+    assert at_once == later == failure
+    assert fine.answer == "7,0.9"
+
+
+def test_an_engine_that_does_not_count_tokens():
+    class Server(ScriptedEngine):
+        def answer(self, request):
+            return [replace(sample, token_ids=None) for sample in super().answer(request)]
+
+    (found,) = step_beam_search(rows_of("q"), Server({"q": TWO_STEPS}), ScriptedReward(), n=2)
+    assert (found.answer, found.tokens) == ("7,0.9", None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n": 0}, "got n=0, max_steps=16"),
+        ({"n": 1, "max_steps": 0}, "max_steps=0"),
+        ({"n": 1, "decoding": Decoding(stop=("\n",))}, r"stop=\('\\n',\)"),
+        ({"n": 2, "decoding": Decoding(temperature=0)}, "temperature=0; expected"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        searched({"sum": TWO_STEPS}, **settings)
+
+
+def test_one_greedy_candidate_is_fine():
+    decoding = Decoding(temperature=0)
+    assert part_decoding(decoding, n=1, max_steps=1) == Decoding(temperature=0, stop=(STEP_END, ANSWER_END))
+
+
+# --------------------------------------------------------------------------------------------- a real policy and reward
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return TransformersEngine(*teach())
+
+
+@pytest.fixture(scope="module")
+def prm():
+    return reward_model()
+
+
+REAL = {"decoding": Decoding(max_new_tokens=40, top_p=0.95), "seed": 3}
+QUESTIONS = questions()
+
+
+class Recording:
+    """An engine, and what it was asked and gave."""
+
+    def __init__(self, engine):
+        self.engine, self.settings, self.asked, self.given = engine, engine.settings, [], []
+
+    def sample(self, requests, decoding):
+        drawn = self.engine.sample(requests, decoding)
+        self.asked += requests
+        self.given += drawn
+        return drawn
+
+
+def test_a_real_policy_finds_answers_and_samples_no_kept_token_again(engine, prm):
+    recording = Recording(engine)
+    found = step_beam_search(QUESTIONS, recording, prm, n=6, **REAL)
+    assert [search.problem for search in found] == [None, None]
+    for row, search in zip(QUESTIONS, found, strict=True):
+        stages = [
+            (request, samples)
+            for request, samples in zip(recording.asked, recording.given, strict=True)
+            if request.messages == row["prompt"]
+        ]
+        assert len(stages) == len(search.scores) == search.steps + 1
+        assert search.tokens == sum(len(sample.token_ids) for _, samples in stages for sample in samples)
+        ends = chain_ends(search.text)
+        kept = [search.text[:end] for end in (0, *ends.steps, ends.answer)]
+        assert [request.prefix for request, _ in stages] == kept[:-1]
+        for (request, samples), before, after in zip(stages, kept, kept[1:], strict=False):
+            assert after in [before + sample.text for sample in samples]
+            assert len(request.images) == len(row["images"])
+        # the scores of the parts are those of the whole chain at its steps and answer
+        scores = prm.score([{**row, "completion": search.text}])[0]
+        assert search.scores == pytest.approx([*scores.steps.tolist(), scores.answer], abs=1e-5)
+
+
+def test_a_search_depends_on_its_own_row_and_seed_alone(engine, prm):
+    together = step_beam_search(QUESTIONS, engine, prm, n=4, **REAL)
+    alone = [step_beam_search([row], engine, prm, n=4, **REAL)[0] for row in QUESTIONS[::-1]][::-1]
+    for one, other in zip(together, alone, strict=True):
+        assert one._replace(scores=()) == other._replace(scores=())
+        assert one.scores == pytest.approx(other.scores, abs=1e-5)
+    (other_seed,) = step_beam_search(QUESTIONS[:1], engine, prm, n=4, **{**REAL, "seed": 4})
+    assert other_seed.tokens != together[0].tokens
+
+
+def test_a_server_continues_chains_as_an_engine_in_process_does(engine, prm):
+    class WithTheServersSeeds:
+        def sample(self, requests, decoding):
+            return engine.sample([replace(r, seed=seed_of(r.seed, 0) >> 32) for r in requests], decoding)
+
+    expected = step_beam_search(QUESTIONS, WithTheServersSeeds(), prm, n=4, **REAL)
+    with served(engine_app(engine, "tiny")) as url:
+        through = ServerEngine("tiny", f"{url}/v1", extra_body={"return_token_ids": True}, max_retries=0)
+        found = step_beam_search(QUESTIONS, through, prm, n=4, **REAL)
+    assert [search.problem for search in found] == [None, None]
+    for mine, theirs in zip(expected, found, strict=True):
+        assert theirs._replace(scores=()) == mine._replace(scores=())

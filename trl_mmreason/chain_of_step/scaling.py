@@ -1,0 +1,225 @@
+"""Measure what more samples bring at inference: paths, scores and searches in a store, and their curves from it
+(arXiv:2509.19003, sections 4.3.1 and 4.3.2)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+
+from ..grading import Grader, extract_answer
+from ..rows import DataError
+from ..sampling.difficulty import items_of, wait_for_all
+from ..sampling.engine import Decoding, Engine, Failure
+from ..sampling.run import run
+from ..sampling.store import Record, Store
+from .paths import (
+    DECODING,
+    Path,
+    PathScore,
+    ProcessReward,
+    Row,
+    path_score,
+    read_path,
+    sample_paths,
+    score_sampled_paths,
+)
+from .scaling_curves import Scaling, ScoredQuestion, summarise
+from .search import MAX_STEPS, part_decoding, step_beam_search
+
+PATHS, SCORES, BEAM = "scaling-paths", "scaling-scores", "scaling-beam-{n}"
+"""Stages of the store."""
+
+_BELOW_ALL = -1.0  # the score of a path that was not sampled: any that was is chosen before it
+_QUESTION = ("id", "prompt", "answer", "choices")  # all of a row that grading looks at: no picture is decoded
+
+
+def inference_scaling(
+    rows: Dataset,
+    engine: Engine,
+    process_reward: ProcessReward,
+    store: Store,
+    *,
+    n: int = 64,
+    step_weight: float = 0.2,
+    decoding: Decoding = DECODING,
+    max_steps: int = MAX_STEPS,
+    grader: Grader | None = None,
+    seed: int = 0,
+    batch_size: int = 32,
+    **running: Any,
+) -> Scaling:
+    """Sample and score `n` paths a question, search for 1, 2, 4 … `n`, and compare.
+
+    It goes on where a killed run stopped. Under several processes each takes its share; call it on all of them with the
+    same store, and every process gets the whole result. Questions whose gold answer cannot be used are left out. A path
+    or a search that failed, was cut or is malformed is a wrong answer.
+
+    Args:
+        rows: rows with id, prompt, answer, and optionally images (or image) and choices.
+        engine: the policy.
+        process_reward: scores paths and candidates.
+        store: keeps paths, scores and searches.
+        n: N.
+        step_weight: w of the curves; another one samples and scores nothing anew.
+        decoding: of paths and candidates; `max_new_tokens` bounds a path there and one part of it here.
+        max_steps: of a search.
+        grader: `Grader()` by default.
+        seed: other seeds give other paths and searches.
+        batch_size: paths, or candidates of one stage, that are asked for at once.
+        **running: for `run`, such as `retry_failed`.
+
+    Raises:
+        ValueError: an argument is out of range.
+        DataError: no gold answer can be used.
+        RuntimeError: paths could not be scored.
+        SettingsChanged: the store holds what was drawn or scored in another way.
+    """
+    grader = grader or Grader()
+    part_decoding(decoding, n=n, max_steps=max_steps)  # refuses before anything is sampled
+    if not 0 <= step_weight <= 1:
+        raise ValueError(f"inference_scaling: step_weight is {step_weight}, expected 0 to 1.")
+    usable = rows.select(_with_usable_gold(rows, grader))
+    if not len(usable):
+        raise DataError(f"inference_scaling: none of the {len(rows)} gold answers can be used; mend the data.")
+    drawing: dict[str, Any] = {"decoding": decoding, "grader": grader, "seed": seed, **running}
+    searching = {"max_steps": max_steps, **drawing}
+    paths = sample_paths(usable, engine, store, PATHS, n=n, batch_size=batch_size, **drawing)
+    scores = score_sampled_paths(usable, paths, process_reward, store, SCORES, batch_size=batch_size, **running)
+    searches = {
+        k: search_answers(usable, engine, process_reward, store, n=k, batch_size=max(1, batch_size // k), **searching)
+        for k in group_sizes(n)
+    }
+    counts = Counter({"questions without a gold answer that can be used": len(rows) - len(usable)})
+    questions = []
+    for row in _texts(usable):
+        found = {
+            path.index: (path, score)
+            for path, score in zip(paths.get(row["id"], ()), scores.get(row["id"], ()), strict=True)
+        }
+        by_n = {k: records[row["id"]] for k, records in searches.items()}
+        questions.append(_scored_question(row, found, by_n, n, grader))
+        counts += _problems(found, by_n, n)
+    return summarise(questions, step_weight=step_weight, equal=grader.equivalent, counts=dict(counts))
+
+
+def search_answers(
+    rows: Dataset,
+    engine: Engine,
+    process_reward: ProcessReward,
+    store: Store,
+    *,
+    n: int,
+    decoding: Decoding = DECODING,
+    max_steps: int = MAX_STEPS,
+    grader: Grader | None = None,
+    seed: int = 0,
+    **running: Any,
+) -> dict[str, Record]:
+    """The step-level beam search of every question, graded, and kept in a stage of the store for each n.
+
+    Args:
+        rows, engine, process_reward, store: as for `inference_scaling`.
+        n, decoding, max_steps, seed: as for `step_beam_search`.
+        grader: `Grader()` by default.
+        **running: for `run`; a batch is one of questions.
+
+    Returns:
+        Row id → its record, whose payload has the fields of `BeamSearched`, and `correct`.
+    """
+    grader = grader or Grader()
+    stage = BEAM.format(n=n)
+
+    def work(units: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
+        asked = [row for row, _ in units]
+        found = step_beam_search(asked, engine, process_reward, n=n, decoding=decoding, max_steps=max_steps, seed=seed)
+        answers = ["" if isinstance(search, Failure) else search.answer or "" for search in found]
+        verdicts = grader.grade_batch(items_of(asked, answers))
+        return [
+            search if isinstance(search, Failure) else {**search._asdict(), "correct": verdict.correct}
+            for search, verdict in zip(found, verdicts, strict=True)
+        ]
+
+    settings = {
+        "engine": engine.settings,
+        "process_reward": process_reward.settings,
+        "decoding": asdict(part_decoding(decoding, n=n, max_steps=max_steps)),
+        "max_steps": max_steps,
+        "seed": seed,
+        "grader": repr(grader),
+    }
+    run(store, stage, rows, work, settings=settings, **{"description": f"step beam search, n={n}", **running})
+    wait_for_all()
+    wanted = set(rows["id"])
+    return {record.id: record for record in store.records(stage) if record.id in wanted}
+
+
+def group_sizes(n: int) -> list[int]:
+    """1, 2, 4 … and `n` itself."""
+    return [*(1 << power for power in range((n - 1).bit_length())), n]
+
+
+def _texts(rows: Dataset) -> Dataset:
+    return rows.select_columns([column for column in _QUESTION if column in rows.column_names])
+
+
+def _with_usable_gold(rows: Dataset, grader: Grader) -> list[int]:
+    """The numbers of the rows to whose gold answer the grader can compare anything."""
+    texts = list(_texts(rows))
+    verdicts = grader.grade_batch(items_of(texts, [""] * len(texts)))
+    return [number for number, verdict in enumerate(verdicts) if verdict.correct is not None]
+
+
+def _scored_question(
+    row: Row,
+    found: Mapping[int, tuple[Path, PathScore]],
+    searches: Mapping[int, Record],
+    n: int,
+    grader: Grader,
+) -> ScoredQuestion:
+    """The row of the table; `found` has the paths that were sampled by their numbers."""
+    paths = [found.get(index) for index in range(n)]
+    ends = [
+        [_BELOW_ALL if pair is None else path_score(pair[1].steps, pair[1].answer, weight).total for pair in paths]
+        for weight in (1.0, 0.0)
+    ]
+    tokens = [path.tokens for path, _ in found.values()]
+    return ScoredQuestion(
+        correct=[pair is not None and bool(pair[0].correct) for pair in paths],
+        votes=_votes(row, [None if pair is None else read_path(pair[0].text).answer for pair in paths], grader),
+        step_means=ends[0],
+        answer_scores=ends[1],
+        path_tokens=float(np.mean([_or_nan(count) for count in tokens])) if tokens else np.nan,
+        beam_correct={k: bool(record.payload.get("correct")) for k, record in searches.items()},
+        beam_tokens={k: _or_nan(record.payload.get("tokens")) for k, record in searches.items()},
+    )
+
+
+def _or_nan(count: int | None) -> float:
+    return np.nan if count is None else float(count)
+
+
+def _votes(row: Row, answers: Sequence[str | None], grader: Grader) -> list[str | None]:
+    """The answers as they vote: read off their sentences, and as letters where they name one of the choices."""
+    votes = [None if answer is None else extract_answer(answer) for answer in answers]
+    labels = [label for label, text in (row.get("choices") or {}).items() if text is not None]
+    named = {}
+    for vote in {vote for vote in votes if vote is not None} if labels else ():
+        items = [{"completion": vote, "gold": label, "choices": row["choices"]} for label in labels]
+        verdicts = grader.grade_batch(items)
+        named[vote] = next((label for label, verdict in zip(labels, verdicts, strict=True) if verdict.correct), vote)
+    return [None if vote is None else named.get(vote, vote) for vote in votes]
+
+
+def _problems(found: Mapping[int, tuple[Path, PathScore]], searches: Mapping[int, Record], n: int) -> Counter[str]:
+    """Why paths and searches of one question have no answer."""
+    counts = Counter({"paths that could not be sampled": n - len(found)})
+    counts.update(f"paths: {problem}" for path, _ in found.values() if (problem := read_path(path.text).problem))
+    for k, record in searches.items():
+        problem = "failed" if record.status == "failed" else record.payload["problem"]
+        counts.update([f"step beam, n={k}: {problem}"] if problem else [])
+    return counts

@@ -1,0 +1,131 @@
+"""Inference-time scaling for a reader: a table, a picture and a JSON file."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..evaluation.metrics import Estimate
+from .scaling_curves import COSTS, METHODS, Scaling
+
+_ACCURACY, _COUNT, _RATIO = (100, 1), (1, 0), (1, 2)  # what a number is multiplied by, and its decimals
+_COLOURS = ("#000000", "#e69f00", "#0072b2", "#d55e00")  # told apart with any colour vision
+
+
+def write_report(scaling: Scaling, folder: str | Path) -> None:
+    """Write `scaling.txt`, `scaling.png` and `scaling.json` into a folder, which is made if need be."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "scaling.txt").write_text(f"{format_scaling(scaling)}\n", encoding="utf-8")
+    draw_scaling(scaling).savefig(folder / "scaling.png", format="png", dpi=120)
+    (folder / "scaling.json").write_text(json.dumps(as_json(scaling), indent=2, allow_nan=False), encoding="utf-8")
+
+
+def format_scaling(scaling: Scaling) -> str:
+    """The curves, the costs and the sweep as plain text."""
+    curves = [
+        ["n", *METHODS.values()],
+        *([str(n), *(_cell(_ACCURACY, scaling.accuracy[name][n]) for name in METHODS)] for n in scaling.tokens),
+    ]
+    costs = [
+        ["n", "best of n", "step beam", "ratio"],
+        *(
+            [str(n), *map(_cell, (_COUNT, _COUNT, _RATIO), (cost[name] for name in COSTS))]
+            for n, cost in scaling.tokens.items()
+        ),
+    ]
+    sweep = [["w", f"best of {scaling.sweep_n}"]]
+    sweep += [[f"{weight:.1f}", _cell(_ACCURACY, estimate)] for weight, estimate in scaling.sweep.items()]
+    parts = [
+        f"{scaling.questions} questions, {scaling.paths} paths each",
+        f"accuracy in percent [95 % interval], step weight {scaling.step_weight:g}\n{_table(curves)}",
+        f"tokens sampled a question\n{_table(costs)}",
+        f"accuracy in percent by step weight\n{_table(sweep)}",
+        *(["\n".join(f"{count} {name}" for name, count in scaling.counts.items())] if scaling.counts else []),
+    ]
+    return "\n\n".join(parts)
+
+
+def draw_scaling(scaling: Scaling) -> Figure:
+    """Left the accuracy of each method over n (Fig. 5), right that of best-of-n over the step weight (Fig. 3)."""
+    figure = Figure(figsize=(9.6, 3.8), layout="constrained")
+    over_n, over_weight = figure.subplots(1, 2)
+    for colour, (name, label) in zip(_COLOURS, METHODS.items(), strict=True):
+        _draw(over_n, scaling.accuracy[name], colour, label)
+    sizes = list(scaling.tokens)
+    over_n.set_xscale("log", base=2)
+    over_n.set_xticks(sizes, [str(n) for n in sizes])
+    over_n.minorticks_off()
+    over_n.set_xlabel("n, samples a question or candidates a step", fontsize=9)
+    over_n.set_title("Inference-time scaling", fontsize=11, fontweight="bold")
+    over_n.legend(fontsize=8, frameon=False)
+    _draw(over_weight, scaling.sweep, _COLOURS[2], "")
+    over_weight.set_xlabel("weight of the step scores, w", fontsize=9)
+    over_weight.set_title(f"Best of {scaling.sweep_n}", fontsize=11, fontweight="bold")
+    for axes in (over_n, over_weight):
+        axes.set_ylabel("share right", fontsize=9)
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel(
+        f"{scaling.questions} questions, {scaling.paths} paths each; shaded: 95 % intervals over questions",
+        fontsize=9,
+        color="#555555",
+    )
+    return figure
+
+
+def as_json(scaling: Scaling) -> dict[str, Any]:
+    """The numbers as JSON values; what is not known is null."""
+    return {
+        "questions": scaling.questions,
+        "paths": scaling.paths,
+        "step_weight": scaling.step_weight,
+        "accuracy": {
+            name: [{"n": n, **_point(estimate)} for n, estimate in curve.items()]
+            for name, curve in scaling.accuracy.items()
+        },
+        "tokens": [
+            {"n": n, **{name: _point(estimate) for name, estimate in cost.items()}}
+            for n, cost in scaling.tokens.items()
+        ],
+        "sweep_n": scaling.sweep_n,
+        "sweep": [{"step_weight": weight, **_point(estimate)} for weight, estimate in scaling.sweep.items()],
+        "counts": scaling.counts,
+    }
+
+
+def _draw(axes: Axes, curve: Mapping[Any, Estimate], colour: str, label: str) -> None:
+    places = list(curve)
+    axes.plot(places, [curve[x].value for x in places], color=colour, marker="o", markersize=4, label=label)
+    low, high = zip(*(curve[x].interval for x in places), strict=True)
+    axes.fill_between(places, low, high, color=colour, alpha=0.12, linewidth=0)
+
+
+def _point(estimate: Estimate) -> dict[str, float | None]:
+    low, high = estimate.interval
+    numbers = {"value": estimate.value, "low": low, "high": high}
+    return {name: None if math.isnan(number) else number for name, number in numbers.items()}
+
+
+def _cell(form: tuple[int, int], estimate: Estimate) -> str:
+    scale, decimals = form
+    value, low, high = (
+        "n/a" if math.isnan(number) else f"{scale * number:.{decimals}f}"
+        for number in (estimate.value, *estimate.interval)
+    )
+    return f"{value} [{low}, {high}]"
+
+
+def _table(lines: Iterable[list[str]]) -> str:
+    lines = list(lines)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )

@@ -1,0 +1,190 @@
+"""Step-level beam search (arXiv:2509.19003, section 4.3.2): sample n next steps, keep the best, until the answer.
+
+A part is what stands between the kept beginning and the next `<|reasoning_step_end|>` or `<|answer_end|>`. What is kept
+is handed to the engine as the beginning of the assistant's turn and never sampled again, so that n chains' worth of
+tokens is drawn in all, as by best-of-n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..construction import pictures_of
+from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of
+from .paths import DECODING, ProcessReward, Row
+from .process_reward import Scores
+from .template import ANSWER_END, STEP_END, ChainError, chain_ends, parse_chain
+
+MAX_STEPS = 16
+"""The paper gives no bound; its chains have 5 to 10 steps."""
+
+MALFORMED, TOO_LONG = "malformed", "too_long"
+
+
+class BeamSearched(NamedTuple):
+    """Where the search of one question has got to, and in the end its result.
+
+    Attributes:
+        text: what was kept: a whole chain, or what there was before the search found no way on.
+        answer: the chain's; `None` without one.
+        tokens: how many were sampled, those of all candidates together; `None` if the engine does not say.
+        steps: how many were kept.
+        scores: of the part that was kept at each stage, the answer's last.
+        problem: why there is no answer. "malformed": at one stage no candidate was a whole part; "too_long": behind the
+            last step that was allowed no candidate answered. `None` with an answer.
+    """
+
+    text: str = ""
+    answer: str | None = None
+    tokens: int | None = 0
+    steps: int = 0
+    scores: tuple[float, ...] = ()
+    problem: str | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the search is still under way."""
+        return self.answer is None and self.problem is None
+
+
+def step_beam_search(
+    rows: Sequence[Row],
+    engine: Engine,
+    process_reward: ProcessReward,
+    *,
+    n: int,
+    decoding: Decoding = DECODING,
+    max_steps: int = MAX_STEPS,
+    seed: int = 0,
+) -> list[BeamSearched | Failure]:
+    """Search an answer to each question step by step.
+
+    At each stage n candidates for the next part are sampled, and the one whose part scores highest is kept; of equal
+    ones the earliest. A candidate's score is that of its own part, be it a step or the answer (the paper does not say
+    what an answer's is). All questions go on together: a stage is one call of the engine and one of the process reward.
+
+    Args:
+        rows: with id, prompt, and optionally images (or image).
+        engine: samples; it has to continue prefixes and know stop texts.
+        process_reward: scores the candidates.
+        n: candidates a stage.
+        decoding: how they are drawn; `max_new_tokens` bounds one part, and `stop` is the search's own.
+        max_steps: steps a chain may have; behind the last one only answers are candidates.
+        seed: other seeds give other candidates. They depend on the row's id, the stage and their number alone, as far
+            as the engine keeps its promise.
+
+    Returns:
+        One a row; the `Failure` of the engine where it could not sample.
+
+    Raises:
+        ValueError: as `part_decoding`.
+    """
+    decoding = part_decoding(decoding, n=n, max_steps=max_steps)
+    rows = list(rows)
+    searches: list[BeamSearched | Failure] = [BeamSearched()] * len(rows)
+    for stage in range(max_steps + 1):
+        open_searches = [
+            (row, k, search)
+            for k, (row, search) in enumerate(zip(rows, searches, strict=True))
+            if isinstance(search, BeamSearched) and search.goes_on
+        ]
+        if not open_searches:
+            break
+        asked = [
+            Request(row["prompt"], pictures_of(dict(row)), search.text, n, seed_of(seed, row["id"], stage))
+            for row, _, search in open_searches
+        ]
+        drawn = engine.sample(asked, decoding)
+        candidates = [
+            [] if isinstance(samples, Failure) else _whole_parts(search, samples, only_answers=stage == max_steps)
+            for (_, _, search), samples in zip(open_searches, drawn, strict=True)
+        ]
+        scores = _part_scores(process_reward, [row for row, _, _ in open_searches], candidates)
+        problem = TOO_LONG if stage == max_steps else MALFORMED
+        for (_, k, search), samples, parts, found in zip(open_searches, drawn, candidates, scores, strict=True):
+            searches[k] = samples if isinstance(samples, Failure) else _kept(search, samples, parts, found, problem)
+    return searches
+
+
+def part_decoding(decoding: Decoding, *, n: int, max_steps: int) -> Decoding:
+    """How a search with these settings draws one part: up to where a step or the answer ends.
+
+    Raises:
+        ValueError: n or `max_steps` is below 1, the decoding brings stop texts, or it is greedy although n candidates
+            are to differ.
+    """
+    if n < 1 or max_steps < 1 or decoding.stop or (n > 1 and not decoding.temperature):
+        raise ValueError(
+            f"step_beam_search: got n={n}, max_steps={max_steps}, stop={decoding.stop} and "
+            f"temperature={decoding.temperature}; expected n ≥ 1, max_steps ≥ 1, no stop texts, as the template says "
+            "where parts end, and a temperature above 0 unless n is 1."
+        )
+    return replace(decoding, stop=(STEP_END, ANSWER_END))
+
+
+class _Candidate(NamedTuple):
+    """The kept text with a whole part more."""
+
+    text: str
+    is_answer: bool
+
+
+def _whole_parts(search: BeamSearched, samples: Sequence[Sample], *, only_answers: bool) -> list[_Candidate]:
+    """The candidates that go on by exactly one whole part; those that say the same are one."""
+    found = []
+    for text in dict.fromkeys(search.text + sample.text for sample in samples):
+        try:
+            ends = chain_ends(text)
+        except ChainError:
+            continue
+        is_answer = ends.answer is not None
+        if len(ends.steps) + is_answer == search.steps + 1 and is_answer >= only_answers:
+            found.append(_Candidate(text, is_answer))
+    return found
+
+
+def _part_scores(
+    process_reward: ProcessReward, rows: Sequence[Row], candidates: Sequence[Sequence[_Candidate]]
+) -> list[list[float]]:
+    """For the candidates of each row the scores of their last parts.
+
+    Not the trajectory score: the kept steps are the same in all candidates of a row, so they order nothing; and as a
+    step has no answer yet, any answer would beat it by the answer's share of that score, 1 - w.
+    """
+    asked = [
+        {"prompt": row["prompt"], "images": pictures_of(dict(row)), "completion": candidate.text}
+        for row, found in zip(rows, candidates, strict=True)
+        for candidate in found
+    ]
+    scores = iter(process_reward.score(asked) if asked else [])
+    return [[_last_score(next(scores)) for _ in found] for found in candidates]
+
+
+def _last_score(scores: Scores) -> float:
+    return float(scores.steps[-1]) if scores.answer is None else scores.answer
+
+
+def _kept(
+    search: BeamSearched,
+    samples: Sequence[Sample],
+    candidates: Sequence[_Candidate],
+    scores: Sequence[float],
+    problem: str,
+) -> BeamSearched:
+    """The search with its best candidate, or with the problem if there is none."""
+    tokens = search.tokens
+    for sample in samples:
+        tokens = None if tokens is None or sample.token_ids is None else tokens + len(sample.token_ids)
+    search = search._replace(tokens=tokens)
+    if not candidates:
+        return search._replace(problem=problem)
+    best = max(range(len(candidates)), key=scores.__getitem__)
+    text, is_answer = candidates[best]
+    return search._replace(
+        text=text,
+        answer=parse_chain(text).answer if is_answer else None,
+        steps=search.steps + (not is_answer),
+        scores=(*search.scores, scores[best]),
+    )

@@ -1,0 +1,114 @@
+"""`mmreason search`: what more samples and a process reward model bring at inference."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from . import pipeline
+
+
+def add(commands: Any) -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "search",
+        help="compare best-of-n and step-level beam search with a process reward model",
+        description="Sample and score paths of a Chain-of-Step policy, search answers step by step, and write the "
+        "curves of pass@n, self-consistency, best-of-n and step-level beam search (Chain-of-Step, section 4.3). A "
+        "killed run goes on where it stopped. A server gets the key in OPENAI_API_KEY. Several GPUs: accelerate launch "
+        "-m trl_mmreason.cli search …",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    command.add_argument("dataset", help="Hub id, local file or folder of questions")
+    command.add_argument("output", help="folder for scaling.txt, scaling.png and scaling.json")
+    command.add_argument("--model", required=True, help="path or Hub id of the policy; with --server its name there")
+    command.add_argument("--adapter", help="path or Hub id of a LoRA adapter to put on it")
+    command.add_argument("--server", help="URL of an OpenAI-compatible server, as in http://127.0.0.1:8000/v1")
+    command.add_argument(
+        "--process-reward",
+        required=True,
+        help="path or Hub id of the process reward model, or the URL of `mmreason serve-prm`",
+    )
+    command.add_argument("--store", help="file that keeps paths, scores and searches; OUTPUT/search.sqlite by default")
+    command.add_argument("--split", default="test", help="of the data set")
+    command.add_argument(
+        "--columns",
+        type=pipeline.json_object,
+        help='our column names to the source\'s, as JSON: {"answer": "solution"}',
+    )
+    command.add_argument("--image-root", help="folder of relative picture paths")
+    command.add_argument("--n", type=pipeline.count, default=64, help="paths a question; curves have 1, 2, 4 … n")
+    command.add_argument("--step-weight", type=pipeline.share, default=0.2, help="of the steps in a path's score")
+    command.add_argument("--max-steps", type=pipeline.count, default=16, help="steps that a search may keep")
+    command.add_argument("--max-new-tokens", type=pipeline.count, default=1024, help="bound of a path, or of one step")
+    command.add_argument("--temperature", type=float, default=1.0, help="of sampling")
+    command.add_argument("--top-p", type=float, default=0.95, help="of sampling")
+    command.add_argument("--tolerance", choices=("strict", "lenient"), default="strict", help="of the grader")
+    command.add_argument("--batch-size", type=pipeline.count, default=32, help="answers in one batch")
+    command.add_argument("--seed", type=int, default=0, help="other seeds draw other answers")
+    command.add_argument("--retry-failed", action="store_true", help="ask again for what failed in an earlier run")
+    command.set_defaults(run=_search)
+
+
+def _search(arguments: argparse.Namespace) -> None:
+    from ..chain_of_step.client import ProcessRewardServerError
+    from ..chain_of_step.scaling import inference_scaling
+    from ..chain_of_step.scaling_report import format_scaling, write_report
+    from ..data import load_rows
+    from ..rows import DataError
+    from ..sampling.server_engine import ServerError
+    from ..sampling.store import SettingsChanged, Store, StoreError
+
+    folder = Path(arguments.output)
+    with pipeline.in_a_line("search", ValueError):
+        settings = _settings(arguments)
+    with pipeline.in_a_line("search", DataError, SettingsChanged, StoreError, ServerError, ProcessRewardServerError):
+        loaded = load_rows(
+            arguments.dataset, split=arguments.split, columns=arguments.columns, image_root=arguments.image_root
+        )
+        policy, process_reward = _policy(arguments), _process_reward(arguments)
+        with Store(arguments.store or folder / "search.sqlite") as store:
+            scaling = inference_scaling(loaded.dataset, policy, process_reward, store, **settings)
+    if int(os.environ.get("RANK", "0")) == 0:
+        write_report(scaling, folder)
+        print(f"{format_scaling(scaling)}\n\n{folder}")  # noqa: T201 - what the command is asked for
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    from ..chain_of_step.search import part_decoding
+    from ..grading import Grader
+    from ..sampling import Decoding
+
+    decoding = Decoding(arguments.max_new_tokens, arguments.temperature, arguments.top_p)
+    part_decoding(decoding, n=arguments.n, max_steps=arguments.max_steps)  # refuses before models are loaded
+    return {
+        "n": arguments.n,
+        "step_weight": arguments.step_weight,
+        "decoding": decoding,
+        "max_steps": arguments.max_steps,
+        "grader": Grader(tolerance=arguments.tolerance),
+        "seed": arguments.seed,
+        "batch_size": arguments.batch_size,
+        "retry_failed": arguments.retry_failed,
+    }
+
+
+def _policy(arguments: argparse.Namespace) -> Any:
+    if arguments.server and not arguments.adapter:
+        from ..sampling.server_engine import ServerEngine
+
+        with pipeline.in_a_line("search", ValueError, ImportError):
+            # tokens are counted, which servers tell only when asked
+            return ServerEngine(arguments.model, arguments.server, extra_body={"return_token_ids": True})
+    return pipeline.load_engine(
+        "search", arguments.model, arguments.server, adapter=arguments.adapter, batch_size=arguments.batch_size
+    )
+
+
+def _process_reward(arguments: argparse.Namespace) -> Any:
+    from ..chain_of_step.client import process_reward_from
+
+    with pipeline.in_a_line("search", ValueError, OSError):
+        return process_reward_from(arguments.process_reward)

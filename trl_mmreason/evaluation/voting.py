@@ -1,0 +1,51 @@
+"""Which answer most samples agree on: self-consistency (arXiv:2203.11171)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..grading import equivalent
+
+Equality = Callable[[str, str], bool]
+
+
+def cluster_answers(answers: Sequence[str | None], equal: Equality | None = None) -> list[list[int]]:
+    """Put answers that say the same together, so that 1/2 and 0.5 are not two opinions.
+
+    Each answer joins the first cluster whose first member it equals, or begins one: `equal` need not be transitive, and
+    the order of the answers decides where it is not.
+
+    Args:
+        answers: `None` where there is none; these are in no cluster.
+        equal: whether two answers that are written differently say the same; the grader's `equivalent` by default.
+
+    Returns:
+        The numbers of the answers of each cluster, in order; the clusters in the order of their first members.
+    """
+    equal = equal or equivalent
+    clusters: list[tuple[str, list[int]]] = []
+    for number, answer in enumerate(answers):
+        if answer is None:
+            continue
+        for first, members in clusters:
+            if first == answer or equal(first, answer):
+                members.append(number)
+                break
+        else:
+            clusters.append((answer, [number]))
+    return [members for _, members in clusters]
+
+
+def majority_vote(answers: Sequence[str | None], equal: Equality | None = None) -> int | None:
+    """The number of the answer that wins: the first member of the largest cluster.
+
+    A missing answer never votes. Of clusters of one size the one that began first wins.
+
+    Args:
+        answers, equal: as for `cluster_answers`.
+
+    Returns:
+        A position in `answers`; `None` if nobody votes.
+    """
+    largest = max(cluster_answers(answers, equal), key=len, default=None)
+    return None if largest is None else largest[0]
