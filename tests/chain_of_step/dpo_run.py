@@ -1,6 +1,6 @@
 """Two rounds of iterative DPO: `python dpo_run.py MODEL FOLDER PAIRS_A_PROCESS`, alone or under torchrun.
 
-What a path says follows from its seed, and its score from its text, so that the pairs are those of any division of labour.
+What a path says follows from its seed, and its score from its text, so that the pairs do not depend on who samples.
 """
 
 import sys
@@ -28,21 +28,21 @@ class Writer:
         return [[Sample(CHAINS[request.seed % 10], "stop", token_ids=[1])] for request in requests]
 
 
-class LengthReward:
-    settings = {"kind": "length"}
+class PlaceReward:
+    settings = {"kind": "place among the chains"}
 
     def score(self, rows):
-        return [
-            Scores(torch.tensor([len(row["completion"]) % 10 / 10]), len(row["completion"]) % 7 / 7) for row in rows
-        ]
+        places = [CHAINS.index(row["completion"]) / 10 for row in rows]
+        return [Scores(torch.tensor([place]), place) for place in places]
 
 
 run = {name: value for name, value in SMALL_RUN.items() if name != "num_generations"}
-run |= {"rounds": 2, "num_paths": 3, "warmup_steps": 0, "num_train_epochs": 1, "max_steps": -1, "optim": "sgd"}
+run |= {"rounds": 2, "num_paths": 5, "warmup_steps": 0, "num_train_epochs": 1, "max_steps": -1, "optim": "sgd"}
+run |= {"pair_threshold": 0.0}  # a pair a question: three equal steps of four pairs, whatever the processes
 run |= {"per_device_train_batch_size": pairs, "learning_rate": 1e-3}
 trainer = IterativeDPOTrainer(
     model,
-    LengthReward(),
+    PlaceReward(),
     args=IterativeDPOConfig(str(folder), **run),
     train_dataset=Dataset.from_list(drawn_rows(12)),
     sampler=lambda _: Writer(),
