@@ -13,7 +13,13 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "AdaPOConfig": "adapo.config",
     "AdaPOTrainer": "adapo.trainer",
+    "ChainOfStepGRPOConfig": "chain_of_step.grpo_config",
+    "ChainOfStepGRPOTrainer": "chain_of_step.grpo",
+    "ChainOfStepSFTConfig": "chain_of_step.config",
+    "ChainOfStepSFTTrainer": "chain_of_step.sft",
     "Grader": "grading",
+    "IterativeDPOConfig": "chain_of_step.config",
+    "IterativeDPOTrainer": "chain_of_step.dpo",
     "ProcessRewardConfig": "chain_of_step.config",
     "ProcessRewardModel": "chain_of_step.process_reward",
     "ProcessRewardTrainer": "chain_of_step.process_reward_trainer",
@@ -25,7 +31,13 @@ _PUBLIC = {
 __all__ = [
     "AdaPOConfig",
     "AdaPOTrainer",
+    "ChainOfStepGRPOConfig",
+    "ChainOfStepGRPOTrainer",
+    "ChainOfStepSFTConfig",
+    "ChainOfStepSFTTrainer",
     "Grader",
+    "IterativeDPOConfig",
+    "IterativeDPOTrainer",
     "ProcessRewardConfig",
     "ProcessRewardModel",
     "ProcessRewardTrainer",
@@ -38,9 +50,13 @@ __all__ = [
 if TYPE_CHECKING:
     from .adapo.config import AdaPOConfig
     from .adapo.trainer import AdaPOTrainer
-    from .chain_of_step.config import ProcessRewardConfig
+    from .chain_of_step.config import ChainOfStepSFTConfig, IterativeDPOConfig, ProcessRewardConfig
+    from .chain_of_step.dpo import IterativeDPOTrainer
+    from .chain_of_step.grpo import ChainOfStepGRPOTrainer
+    from .chain_of_step.grpo_config import ChainOfStepGRPOConfig
     from .chain_of_step.process_reward import ProcessRewardModel
     from .chain_of_step.process_reward_trainer import ProcessRewardTrainer
+    from .chain_of_step.sft import ChainOfStepSFTTrainer
     from .grading import Grader
     from .srpo.config import ReflectionSFTConfig, SRPOConfig
     from .srpo.sft import ReflectionSFTTrainer

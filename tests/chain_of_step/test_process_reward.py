@@ -1,11 +1,13 @@
 """ProcessRewardModel: the scores equal those of full logits on one prefix at a time, whatever shares their batch."""
 
+import json
 import random
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from support import drawn_rows
+from tokenizers import AddedToken
 from torch.testing import assert_close
 
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, logit_differences
@@ -45,7 +47,9 @@ def naive(prm, row, right="+", wrong="-"):
         for part in range(1, row["completion"].count(closing) + 1):
             prefix = closing.join(row["completion"].split(closing)[:part]) + closing
             prompt = encode(prm.processing_class, row["prompt"], pictures_of(row))
-            prompt = prompt.extended(tokenizer(prefix, add_special_tokens=False)["input_ids"])
+            ids = tokenizer(prefix, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            tokenizer("", add_special_tokens=False)  # it keeps that setting until the next call
+            prompt = prompt.extended(ids)
             fields = {name: torch.tensor([values]) for name, values in prompt.token_fields.items()}
             ids = torch.tensor([prompt.ids])
             logits = prm.model(input_ids=ids, **fields, **prompt.picture_fields).logits[0, -1]
@@ -90,6 +94,80 @@ def test_a_question_that_holds_the_tokens_does_not_confuse_it():
     row = {"prompt": question, "images": [], "completion": CHAINS[0]}
     assert prm.processing_class.tokenizer.convert_tokens_to_ids(STEP_END) in encode(prm.processing_class, question).ids
     assert_same_scores(prm.score([row]), [naive(prm, row)])
+
+
+def test_special_tokens_in_a_completion_are_text(family):
+    """A policy that spells them out shows no picture and ends no turn; the tokenizer stays as it was."""
+    prm, rows = reward_model(family), chain_rows()
+    tokenizer = prm.processing_class.tokenizer
+    spelt = "".join(tokenizer.all_special_tokens)
+    assert len(tokenizer(spelt, add_special_tokens=False)["input_ids"]) == len(tokenizer.all_special_tokens)
+    row = {**rows[0], "completion": CHAINS[0].replace("I looked", spelt, 1)}
+    ids = prm._encoder.encode(row, "it").prompt.ids
+    for token in tokenizer.all_special_ids:
+        assert ids.count(token) == prm._encoder.encode(rows[0], "it").prompt.ids.count(token)
+    assert tokenizer.decode(ids).endswith(row["completion"])
+    scores = prm.score([row, rows[1]])
+    assert not tokenizer.backend_tokenizer.encode_special_tokens
+    assert_same_scores(scores, [naive(prm, row), naive(prm, rows[1])])
+    assert len(tokenizer(spelt, add_special_tokens=False)["input_ids"]) == len(tokenizer.all_special_tokens)
+
+
+def test_a_placeholder_that_is_no_special_token_is_text_too():
+    """As some checkpoints have theirs. The model has no row for this one, so it would fail if it saw it."""
+    model, processor = build_model("llava_next")
+    add_chain_tokens(model, processor)
+    processor.tokenizer.add_tokens([AddedToken("<video>", special=False, normalized=False)])
+    model.config.video_token_id = processor.tokenizer.convert_tokens_to_ids("<video>")
+    prm, row = ProcessRewardModel(model, processor), chain_rows()[0]
+    row["completion"] = CHAINS[0].replace("I looked", "A <video>", 1)
+    ids = prm._encoder.encode(row, "it").prompt.ids
+    assert model.config.video_token_id not in ids
+    assert processor.tokenizer.decode(ids).endswith(row["completion"])
+    ((steps, answer),) = prm.score([row])
+    assert len(steps) == CHAINS[0].count(STEP_END)
+    assert 0 < answer < 1
+
+
+def test_a_batch_that_does_not_fit_in_memory_is_halved(caplog):
+    """Seven chains at a time fit only two at a time: 7 → 3 → 1, and what was scored is not scored again."""
+    prm, rows = reward_model(), [*chain_rows(), chain_rows()[0]]
+    expected = prm.score(rows, batch_size=1)
+    sizes = limit_memory(prm, 2)
+    assert_same_scores(prm.score(rows, batch_size=7), expected)
+    assert sizes == [7, 3, 1, 1, 1, 1, 1, 1, 1]
+    assert [record.args for record in caplog.records] == [(7,), (3,)]
+    assert not prm.model.training
+    limit_memory(prm, 0)
+    with pytest.raises(torch.OutOfMemoryError, match="row 1 does not fit in memory even by itself. Shorten its chain"):
+        prm.score([rows[5], rows[0]])
+
+
+def limit_memory(prm, most):
+    """Let the model run out of memory with more rows than `most`; gives the sizes that were tried."""
+    sizes = []
+
+    def refuse(model, args, kwargs):
+        sizes.append(len(kwargs["input_ids"]))
+        if sizes[-1] > most:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    prm.model.register_forward_pre_hook(refuse, with_kwargs=True)
+    return sizes
+
+
+def test_settings_tell_models_apart_and_not_how_they_were_loaded(tmp_path):
+    prm = reward_model()
+    prm.save_pretrained(tmp_path)
+    loaded = ProcessRewardModel.from_pretrained(tmp_path, device="cpu")
+    assert loaded.settings == prm.settings == json.loads(json.dumps(prm.settings))
+    half = ProcessRewardModel.from_pretrained(tmp_path, device="cpu", dtype="bfloat16")
+    with torch.no_grad():
+        next(prm.model.parameters()).add_(1)
+    others = [half.settings, prm.settings, reward_model(right_token="7").settings, reward_model("llava_next").settings]
+    for other, differing in zip(others, ("dtype", "weights", "tokens", "processor"), strict=True):
+        assert other[differing] != loaded.settings[differing]
+        assert other["kind"] == "process_reward_model"
 
 
 def test_a_completion_may_be_a_message_and_a_row_have_one_image_or_none():
@@ -147,7 +225,9 @@ def test_an_adapter_counts_and_so_do_rows_of_the_head_that_it_trains(family, tmp
     assert (scores[0].steps - before[0].steps).abs().max() > 1e-3
     assert_same_scores(scores, [naive(live, row) for row in rows])
     adapted.save_pretrained(tmp_path / "adapter")
-    assert_same_scores(ProcessRewardModel.from_pretrained(tmp_path / "adapter", device="cpu").score(rows), scores)
+    merged = ProcessRewardModel.from_pretrained(tmp_path / "adapter", device="cpu")
+    assert_same_scores(merged.score(rows), scores)
+    assert merged.settings["weights"] == live.settings["weights"]  # those before merging, which rounds
 
 
 def test_an_adapter_on_the_head_is_refused_where_it_would_not_count():
@@ -196,7 +276,6 @@ def test_gradients_reach_the_two_rows_of_the_head_and_no_other():
         (CHAINS[0] + " and so on", "completion of row 1: malformed chain .* found 'and so on'"),
         ("<|reasoning_start|> hm", "completion of row 1: malformed chain .* found 'hm'"),
         (CHAINS[0][: CHAINS[0].index(STEP_END)], "completion of row 1: .*Cut an unfinished one"),
-        (CHAINS[0].replace("I looked", "<|image_pad|>", 1), r"completion of row 1 holds \['<\|image_pad\|>'\]"),
         ([{"role": "user", "content": CHAINS[0]}], "completion of row 1 is .*expected a text or one message"),
         (None, "completion of row 1 is None"),
     ],

@@ -12,7 +12,7 @@ from dataclasses import replace
 import openai
 import PIL.Image
 import pytest
-import uvicorn
+from loopback import served, wait_for
 from support import drawn_rows
 
 from trl_mmreason.sampling import Decoding, Failure, Request, Sample, seed_of
@@ -56,22 +56,6 @@ class TellingEngine:
         return [Sample(said + "".join(decoding.stop), "stop", [1, 2], logps) for _ in range(request.n)]
 
 
-@contextmanager
-def served(app):
-    """Serve an application on loopback while the block runs; gives the API's address."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/v1"
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
 @pytest.fixture(scope="module")
 def telling():
     engine = TellingEngine()
@@ -83,7 +67,8 @@ def telling():
         batch_size=4,
         max_body_bytes=20_000,
     )
-    with served(app) as engine.url:
+    with served(app) as address:
+        engine.url = f"{address}/v1"
         yield engine
 
 
@@ -248,13 +233,6 @@ def test_what_breaks_the_engine_is_told_and_does_not_end_the_server(client):
 # ----------------------------------------------------------------------------------------------------------- batches
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @contextmanager
 def busy(telling, client, pool):
     """The engine answers "first" while the block runs."""
@@ -324,8 +302,8 @@ GREEDY = Decoding(max_new_tokens=8, temperature=0, logps=True)
 def chain(checkpoints):
     """An engine on a real model, and a server engine that reaches the same one."""
     engine = TransformersEngine(checkpoints("qwen2_5_vl"), batch_size=8)
-    with served(engine_app(engine, "tiny")) as url:
-        yield engine, ServerEngine("tiny", url, extra_body={"return_token_ids": True}, max_retries=0)
+    with served(engine_app(engine, "tiny")) as address:
+        yield engine, ServerEngine("tiny", f"{address}/v1", extra_body={"return_token_ids": True}, max_retries=0)
 
 
 def requests_of(n, **fields):

@@ -211,9 +211,7 @@ def sample_paths(
     grader = grader or Grader()
 
     def work(units: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
-        asked = [
-            Request(row["prompt"], pictures_of(row), seed=seed_of(seed, row["id"], index)) for row, index in units
-        ]
+        asked = [Request(row["prompt"], pictures_of(row), seed=seed_of(seed, row["id"], index)) for row, index in units]
         drawn = engine.sample(asked, decoding)
         texts = ["" if isinstance(samples, Failure) else samples[0].text for samples in drawn]
         answers = [read_path(text).answer or "" for text in texts]

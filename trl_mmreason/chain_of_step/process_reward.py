@@ -9,6 +9,8 @@ of its own, so it saves, loads, quantises and is served like any model. One forw
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +22,10 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 from transformers import PreTrainedModel, ProcessorMixin
 
-from ..sampling.loading import load_model, load_processor
-from .scored_chain import ANSWER, STEPS, ChainEncoder
+from ..sampling.loading import fingerprint, load_model, load_processor, processor_fingerprint
+from .scored_chain import ANSWER, STEPS, ChainEncoder, ScoredChain
+
+_logger = logging.getLogger(__name__)
 
 DEFAULT_TOKENS = {"right": "+", "wrong": "-"}
 """Which tokens stand for a right and for a wrong step, unless a model was made with others."""
@@ -64,6 +68,7 @@ class ProcessRewardModel:
     ) -> None:
         self.model = model
         self.processing_class = processing_class
+        self._weights: str | None = None
         self._token_ids = label_token_ids(model, processing_class, right_token, wrong_token)
         self._encoder = ChainEncoder(model.config, processing_class)
 
@@ -79,9 +84,22 @@ class ProcessRewardModel:
             **loading: `dtype`, `device`, `revision`, `trust_remote_code` and what else `load_model` takes.
         """
         trusted = {name: loading[name] for name in ("revision", "trust_remote_code") if name in loading}
-        model, _ = load_model(str(path), **loading)
+        model, weights = load_model(str(path), **loading)
         processor = load_processor(str(path), **trusted)
-        return cls(model, processor, right_token=right_token, wrong_token=wrong_token)
+        loaded = cls(model, processor, right_token=right_token, wrong_token=wrong_token)
+        loaded._weights = weights
+        return loaded
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What determines the scores, as JSON: fingerprints of weights and processor, precision, and the two tokens."""
+        return {
+            "kind": "process_reward_model",
+            "weights": self._weights or fingerprint(self.model.named_parameters()),
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "processor": processor_fingerprint(self.processing_class),
+            "tokens": getattr(self.model.config, TOKENS_RECORD),
+        }
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write model and processor; `from_pretrained` reads them, and so does any library that knows the family."""
@@ -94,33 +112,52 @@ class ProcessRewardModel:
         Args:
             rows: `prompt` (messages), `images` (or `image`, or none) and `completion` (the chain, whole or partial; a
                 text or a message).
-            batch_size: rows of similar length that go through the model at a time.
+            batch_size: rows of similar length that go through the model at a time; halved when memory runs out.
 
         Raises:
-            ValueError: a row cannot be scored, such as a malformed chain; names it by its number, from 0.
+            UnscorableRow: a `ValueError`: a malformed chain, say; names the row by its number, from 0.
+            torch.OutOfMemoryError: a row does not fit in memory by itself.
         """
+        scores = {number: of_row for batch in self.score_batches(rows, batch_size) for number, of_row in batch.items()}
+        return [scores[number] for number in range(len(rows))]
+
+    def score_batches(self, rows: Sequence[Mapping[str, Any]], batch_size: int = 8) -> Iterator[dict[int, Scores]]:
+        """As `score`, batch by batch, the longest chains first: number of the row → its scores."""
         if batch_size < 1:
             raise ValueError(f"ProcessRewardModel.score: got batch_size={batch_size}, expected 1 or more.")
-        order = sorted(range(len(rows)), key=lambda number: -len(str(rows[number]["completion"])))
-        scores: dict[int, Scores] = {}
+        waiting = deque(sorted(range(len(rows)), key=lambda number: -len(str(rows[number]["completion"]))))
         training = self.model.training
         self.model.eval()
         try:
-            for start in range(0, len(order), batch_size):
-                numbers = order[start : start + batch_size]
-                scores |= zip(numbers, self._score({number: rows[number] for number in numbers}), strict=True)
+            while waiting:
+                numbers = [waiting.popleft() for _ in range(min(batch_size, len(waiting)))]
+                scores = self._score({number: rows[number] for number in numbers})
+                if scores is None:
+                    batch_size = self._smaller(numbers)
+                    waiting.extendleft(reversed(numbers))
+                else:
+                    yield dict(zip(numbers, scores, strict=True))
         finally:
             self.model.train(training)
-        return [scores[number] for number in range(len(rows))]
 
-    @torch.no_grad()
-    def _score(self, rows: Mapping[int, Mapping[str, Any]]) -> list[Scores]:
-        """One batch: number of the row → row."""
+    def _smaller(self, numbers: Sequence[int]) -> int:
+        """The batch size to go on with when a batch of these rows did not fit in memory."""
+        if len(numbers) == 1:
+            raise torch.OutOfMemoryError(
+                f"ProcessRewardModel: row {numbers[0]} does not fit in memory even by itself. Shorten its chain, let "
+                "the processor scale pictures down, or use more memory."
+            )
+        _logger.warning("Out of memory: %d chains; trying half as many.", len(numbers))
+        return len(numbers) // 2
+
+    def _score(self, rows: Mapping[int, Mapping[str, Any]]) -> list[Scores] | None:
+        """One batch: number of the row → row; `None` if memory ran out."""
         chains = [self._encoder.encode(row, f"row {number}") for number, row in rows.items()]
-        inputs, positions = self._encoder.collate(chains)
-        device, dtype = self.model.device, self.model.dtype
-        inputs = {k: v.to(device, dtype if v.is_floating_point() else None) for k, v in inputs.items()}
-        differences = logit_differences(self.model, inputs, positions.to(device), self._token_ids)
+        differences = self._differences(chains)
+        if differences is None:  # only here has the exception let go of the batch's tensors
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            return None
         return [
             Scores(
                 steps=row[STEPS][: len(chain.steps)],
@@ -128,6 +165,16 @@ class ProcessRewardModel:
             )
             for row, chain in zip(differences.sigmoid().cpu(), chains, strict=True)
         ]
+
+    @torch.no_grad()
+    def _differences(self, chains: Sequence[ScoredChain]) -> Tensor | None:
+        inputs, positions = self._encoder.collate(chains)
+        device, dtype = self.model.device, self.model.dtype
+        try:
+            inputs = {k: v.to(device, dtype if v.is_floating_point() else None) for k, v in inputs.items()}
+            return logit_differences(self.model, inputs, positions.to(device), self._token_ids)
+        except torch.OutOfMemoryError:
+            return None
 
 
 def label_token_ids(

@@ -1,7 +1,8 @@
 """A question with its chain as a process reward model reads it, and where in it the scores are (arXiv:2509.19003, 3.2).
 
 A step is scored at the token that closes it, an answer likewise. These are looked for among the ids of the completion
-alone, which are put behind those of the prompt: a question may hold the same tokens as text.
+alone, which are put behind those of the prompt: a question may hold the same tokens as text. Names of the tokenizer's
+special tokens are no more than text in a completion: a policy that writes "<|image_pad|>" has shown no picture.
 """
 
 from __future__ import annotations
@@ -17,7 +18,17 @@ from transformers import ProcessorMixin
 from ..construction import completion_text, pictures_of
 from ..sampling.generation import Prompt, collate, encode, placeholder_ids
 from ..sampling.loading import ENCODING_ERRORS
-from .template import ANSWER_END, ANSWER_START, REASONING_END, REASONING_START, STEP_END, Ends, chain_ends, has_token
+from .template import (
+    ANSWER_END,
+    ANSWER_START,
+    REASONING_END,
+    REASONING_START,
+    STEP_END,
+    ChainError,
+    Ends,
+    chain_ends,
+    has_token,
+)
 from .tokens import chain_token_ids
 
 ANSWER, STEPS = slice(0, 1), slice(1, None)
@@ -28,6 +39,10 @@ _STEPLESS = re.compile(
     rf"{re.escape(ANSWER_START)}(?P<answer>.*){re.escape(ANSWER_END)}\s*",
     re.DOTALL,
 )
+
+
+class UnscorableRow(ValueError):
+    """A row that no process reward model could score, whatever its weights."""
 
 
 class ScoredChain(NamedTuple):
@@ -61,6 +76,23 @@ def scored_ends(text: str) -> Ends:
     return chain_ends(text)
 
 
+def read_completion(completion: Any, where: str) -> tuple[str, Ends]:
+    """The text of a row's completion, and where its scores are.
+
+    Raises:
+        UnscorableRow: it is no text and no message, or a malformed chain.
+    """
+    try:
+        text = completion_text(completion, where)
+        return text, scored_ends(text)
+    except ChainError as error:
+        raise UnscorableRow(
+            f"The completion of {where}: {error}. Cut an unfinished one behind its last whole step."
+        ) from error
+    except ValueError as error:
+        raise UnscorableRow(str(error)) from error
+
+
 class ChainEncoder:
     """Turns rows into the inputs of a process reward model.
 
@@ -77,7 +109,7 @@ class ChainEncoder:
         self._tokenizer = processing_class.tokenizer
         ids = chain_token_ids(processing_class)
         self._step_end, self._answer_end = ids[STEP_END], ids[ANSWER_END]
-        self._placeholders = set(placeholder_ids(config))
+        self._amid_placeholders = _amid(self._tokenizer.convert_ids_to_tokens(placeholder_ids(config)))
         pad, eos = self._tokenizer.pad_token_id, self._tokenizer.eos_token_id
         self._pad = eos if pad is None else pad
 
@@ -89,36 +121,33 @@ class ChainEncoder:
             where: which row it is, for errors.
 
         Raises:
-            ValueError: the chain is malformed, the conversation cannot be encoded, the completion holds a picture's
-                placeholder, or the tokenizer reads other tokens than stand in the text.
+            UnscorableRow: the chain is malformed, the conversation cannot be encoded, or the tokenizer reads other
+                tokens than stand in the text.
         """
-        text = completion_text(row["completion"], where)
+        text, ends = read_completion(row["completion"], where)
         try:
-            ends = scored_ends(text)
-        except ValueError as error:
-            raise ValueError(
-                f"The completion of {where}: {error}. Cut an unfinished one behind its last whole step."
-            ) from error
-        try:
-            prompt = encode(self._processing_class, row["prompt"], pictures_of(dict(row)))
+            prompt = encode(self._processing_class, row["prompt"], pictures_of(row))
+            ids = self._ids(text)
         except ENCODING_ERRORS as error:
-            raise ValueError(f"The conversation of {where} cannot be encoded: {error}") from error
-        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        if found := self._placeholders & set(ids):
-            raise ValueError(
-                f"The completion of {where} holds {self._tokenizer.convert_ids_to_tokens(sorted(found))}, which stand "
-                "for pictures, expected text only."
-            )
+            raise UnscorableRow(f"The conversation of {where} cannot be encoded: {error}") from error
         first = len(prompt.ids)
         steps = [first + place for place, token in enumerate(ids) if token == self._step_end]
         answers = [first + place for place, token in enumerate(ids) if token == self._answer_end]
         expected = len(ends.steps), int(ends.answer is not None)
         if (len(steps), len(answers)) != expected:
-            raise ValueError(
+            raise UnscorableRow(
                 f"The completion of {where} has {expected[0]} step(s) and {expected[1]} answer(s), but the tokenizer "
                 f"reads {len(steps)} and {len(answers)} from it. Pass the processor that was saved with the model."
             )
         return ScoredChain(prompt.extended(ids), steps, answers[0] if answers else None)
+
+    def _ids(self, text: str) -> list[int]:
+        """The template's tokens as their ids; names of special tokens and of pictures' placeholders as other text."""
+        ids = []
+        for part in self._amid_placeholders.split(text):
+            ids += self._tokenizer(part, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        self._tokenizer("", add_special_tokens=False)  # or its backend would go on splitting them for others
+        return ids
 
     def collate(self, chains: Sequence[ScoredChain]) -> tuple[dict[str, Tensor], Tensor]:
         """A batch.
@@ -136,3 +165,8 @@ class ChainEncoder:
             if chain.answer is not None:
                 row[0] = padding + chain.answer
         return inputs, positions
+
+
+def _amid(tokens: Sequence[str]) -> re.Pattern[str]:
+    """Matches behind the first character of each of the tokens, which need not be special ones."""
+    return re.compile("|".join(f"(?<={re.escape(token[0])})(?={re.escape(token[1:])})" for token in tokens) or "(?!)")

@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
         "trl_mmreason.cli annotate …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    pipeline.add_arguments(command, output="the rows to train on")
+    pipeline.add_arguments(command, output=pipeline.ROWS)
     command.add_argument("--by", choices=("monte-carlo", "judge"), required=True, help="who labels the steps")
     command.add_argument("--paths", type=pipeline.count, default=16, help="chains a question")
     command.add_argument("--n", type=pipeline.count, default=16, help="monte-carlo: continuations a step")

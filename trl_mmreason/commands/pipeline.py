@@ -14,18 +14,18 @@ def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool
     """Declare data, policy, sampling and store.
 
     Args:
-        output: what the command writes.
+        output: what the command writes, and where.
         policy: whether it samples one; otherwise it declares whom it asks itself.
     """
     command.add_argument("dataset", help="Hub id, local file or folder of questions")
-    command.add_argument("output", help=f"parquet file for {output}, pictures included")
+    command.add_argument("output", help=output)
     if policy:
         command.add_argument(
             "--model", required=True, help="path or Hub id of the policy; with --server its name there"
         )
         command.add_argument("--adapter", help="path or Hub id of a LoRA adapter to put on it")
         command.add_argument("--server", help="URL of an OpenAI-compatible server, as in http://127.0.0.1:8000/v1")
-    command.add_argument("--store", help="file that keeps every answer; OUTPUT.sqlite by default")
+    command.add_argument("--store", help="file that keeps every answer; beside OUTPUT by default")
     command.add_argument("--split", default="train", help="of the data set")
     command.add_argument(
         "--columns", type=json_object, help='our column names to the source\'s, as JSON: {"answer": "solution"}'
@@ -38,6 +38,10 @@ def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool
     command.add_argument("--batch-size", type=count, default=32, help="answers in one batch")
     command.add_argument("--seed", type=int, default=0, help="other seeds draw other answers")
     command.add_argument("--retry-failed", action="store_true", help="ask again for what failed in an earlier run")
+
+
+ROWS = "parquet file for the rows, pictures included"
+"""OUTPUT of the commands that make rows."""
 
 
 def run(
@@ -55,23 +59,13 @@ def run(
         system_prompt: put before every question.
     """
     from ..data import load_rows
-    from ..grading import Grader
     from ..rows import DataError
-    from ..sampling import Decoding
     from ..sampling.server_engine import ServerError
     from ..sampling.store import SettingsChanged, Store, StoreError
 
     if not arguments.output.endswith(".parquet"):
         raise SystemExit(f"mmreason {name}: OUTPUT is {arguments.output!r}, expected a path ending in .parquet")
-    with in_a_line(name, ValueError):
-        settings = {
-            **({"n": arguments.n} if "n" in arguments else {}),
-            "decoding": Decoding(arguments.max_new_tokens, arguments.temperature, arguments.top_p),
-            "grader": Grader(tolerance=arguments.tolerance),
-            "seed": arguments.seed,
-            "batch_size": arguments.batch_size,
-            "retry_failed": arguments.retry_failed,
-        }
+    settings = sampling_settings(name, arguments)
     with in_a_line(name, DataError, SettingsChanged, StoreError, ServerError):
         loaded = load_rows(
             arguments.dataset,
@@ -85,6 +79,22 @@ def run(
     if int(os.environ.get("RANK", "0")) == 0:
         made.rows.to_parquet(arguments.output)
         print(f"{made}\n{arguments.output}")  # noqa: T201 - what the command is asked for
+
+
+def sampling_settings(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """How answers are drawn, graded and stored, by the names that pipelines have for it."""
+    from ..grading import Grader
+    from ..sampling import Decoding
+
+    with in_a_line(name, ValueError):
+        return {
+            **({"n": arguments.n} if "n" in arguments else {}),
+            "decoding": Decoding(arguments.max_new_tokens, arguments.temperature, arguments.top_p),
+            "grader": Grader(tolerance=arguments.tolerance),
+            "seed": arguments.seed,
+            "batch_size": arguments.batch_size,
+            "retry_failed": arguments.retry_failed,
+        }
 
 
 def refuse_nothing(name: str, made: Any) -> Any:

@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
         "prefilter …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    pipeline.add_arguments(command, output="the questions that are kept")
+    pipeline.add_arguments(command, output=pipeline.ROWS)
     command.add_argument(
         "--rule",
         choices=("adapo", "srpo", "share"),

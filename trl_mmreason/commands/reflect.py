@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
         "OPENAI_API_KEY. Several GPUs: accelerate launch -m trl_mmreason.cli reflect …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    pipeline.add_arguments(command, output="the rows to train on")
+    pipeline.add_arguments(command, output=pipeline.ROWS)
     command.add_argument("--teacher", required=True, help="path or Hub id; with --teacher-server its name there")
     command.add_argument("--teacher-server", help="URL of the teacher's OpenAI-compatible server")
     command.add_argument("--scorer", help="model that rates the reasoning, so that the best rated is used")

@@ -21,35 +21,16 @@ def add(commands: Any) -> None:
         "-m trl_mmreason.cli search …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    command.add_argument("dataset", help="Hub id, local file or folder of questions")
-    command.add_argument("output", help="folder for scaling.txt, scaling.png and scaling.json")
-    command.add_argument("--model", required=True, help="path or Hub id of the policy; with --server its name there")
-    command.add_argument("--adapter", help="path or Hub id of a LoRA adapter to put on it")
-    command.add_argument("--server", help="URL of an OpenAI-compatible server, as in http://127.0.0.1:8000/v1")
+    pipeline.add_arguments(command, output="folder for scaling.txt, scaling.png and scaling.json")
     command.add_argument(
         "--process-reward",
         required=True,
         help="path or Hub id of the process reward model, or the URL of `mmreason serve-prm`",
     )
-    command.add_argument("--store", help="file that keeps paths, scores and searches; OUTPUT/search.sqlite by default")
-    command.add_argument("--split", default="test", help="of the data set")
-    command.add_argument(
-        "--columns",
-        type=pipeline.json_object,
-        help='our column names to the source\'s, as JSON: {"answer": "solution"}',
-    )
-    command.add_argument("--image-root", help="folder of relative picture paths")
     command.add_argument("--n", type=pipeline.count, default=64, help="paths a question; curves have 1, 2, 4 … n")
     command.add_argument("--step-weight", type=pipeline.share, default=0.2, help="of the steps in a path's score")
     command.add_argument("--max-steps", type=pipeline.count, default=16, help="steps that a search may keep")
-    command.add_argument("--max-new-tokens", type=pipeline.count, default=1024, help="bound of a path, or of one step")
-    command.add_argument("--temperature", type=float, default=1.0, help="of sampling")
-    command.add_argument("--top-p", type=float, default=0.95, help="of sampling")
-    command.add_argument("--tolerance", choices=("strict", "lenient"), default="strict", help="of the grader")
-    command.add_argument("--batch-size", type=pipeline.count, default=32, help="answers in one batch")
-    command.add_argument("--seed", type=int, default=0, help="other seeds draw other answers")
-    command.add_argument("--retry-failed", action="store_true", help="ask again for what failed in an earlier run")
-    command.set_defaults(run=_search)
+    command.set_defaults(run=_search, split="test", top_p=0.95)  # the paper's top-p
 
 
 def _search(arguments: argparse.Namespace) -> None:
@@ -62,8 +43,7 @@ def _search(arguments: argparse.Namespace) -> None:
     from ..sampling.store import SettingsChanged, Store, StoreError
 
     folder = Path(arguments.output)
-    with pipeline.in_a_line("search", ValueError):
-        settings = _settings(arguments)
+    settings = _settings(arguments)
     with pipeline.in_a_line("search", DataError, SettingsChanged, StoreError, ServerError, ProcessRewardServerError):
         loaded = load_rows(
             arguments.dataset, split=arguments.split, columns=arguments.columns, image_root=arguments.image_root
@@ -78,21 +58,11 @@ def _search(arguments: argparse.Namespace) -> None:
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     from ..chain_of_step.search import part_decoding
-    from ..grading import Grader
-    from ..sampling import Decoding
 
-    decoding = Decoding(arguments.max_new_tokens, arguments.temperature, arguments.top_p)
-    part_decoding(decoding, n=arguments.n, max_steps=arguments.max_steps)  # refuses before models are loaded
-    return {
-        "n": arguments.n,
-        "step_weight": arguments.step_weight,
-        "decoding": decoding,
-        "max_steps": arguments.max_steps,
-        "grader": Grader(tolerance=arguments.tolerance),
-        "seed": arguments.seed,
-        "batch_size": arguments.batch_size,
-        "retry_failed": arguments.retry_failed,
-    }
+    settings = pipeline.sampling_settings("search", arguments)
+    with pipeline.in_a_line("search", ValueError):  # refuses before models are loaded
+        part_decoding(settings["decoding"], n=arguments.n, max_steps=arguments.max_steps)
+    return {**settings, "step_weight": arguments.step_weight, "max_steps": arguments.max_steps}
 
 
 def _policy(arguments: argparse.Namespace) -> Any:

@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
         "-m trl_mmreason.cli steps …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    pipeline.add_arguments(command, output="the rows to train on", policy=False)
+    pipeline.add_arguments(command, output=pipeline.ROWS, policy=False)
     command.add_argument("--teacher", required=True, help="path or Hub id; with --teacher-server its name there")
     command.add_argument("--teacher-server", help="URL of the teacher's OpenAI-compatible server")
     command.add_argument("--openai-only", action="store_true", help="send it nothing but OpenAI's own fields")

@@ -6,21 +6,18 @@ Beyond OpenAI's fields it knows vLLM's `top_k`, `continue_final_message` with `a
 
 from __future__ import annotations
 
-import base64
-import io
-import json
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import PIL.Image
 
-from ..rows import DECODING_ERRORS
 from .engine import Decoding, Request, Sample
+from .http import ApiError, json_object
+from .pictures import picture_of
 
-_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _MOST_ANSWERS = 1024  # to one request
 _MOST_TOKENS = 2**31 - 1
 _ROLES = ("system", "user", "assistant")
@@ -38,23 +35,6 @@ _NEUTRAL = {
     "tools": [],
     "response_format": {"type": "text"},
 }
-
-
-class ApiError(Exception):
-    """What a client gets instead of an answer.
-
-    Args:
-        message: what came, what was expected, the mend.
-        status: of HTTP.
-        param: the field at fault.
-        code: as OpenAI names some errors.
-    """
-
-    def __init__(self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        kind = "invalid_request_error" if status < 500 else "server_error"
-        self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 @dataclass(frozen=True)
@@ -111,13 +91,7 @@ def read_body(body: bytes, model: str) -> ChatRequest:
     Raises:
         ApiError: the body is not understood, or asks for what is not supported.
     """
-    try:
-        content = json.loads(body, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(f"The body is no JSON: {error}.") from error
-    if not isinstance(content, dict):
-        raise ApiError(f"The body is a JSON {type(content).__name__}; expected an object with model and messages.")
-    fields = _Fields(content)
+    fields = _Fields(json_object(body, "model and messages"))
     asked = fields.take("model", str, "")
     if asked != model:
         raise ApiError(
@@ -127,10 +101,6 @@ def read_body(body: bytes, model: str) -> ChatRequest:
             code="model_not_found",
         )
     return _chat_request(fields)
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"it holds {name}")
 
 
 def _chat_request(fields: _Fields) -> ChatRequest:
@@ -214,20 +184,10 @@ def _content(content: Any, where: str) -> tuple[str, list[PIL.Image.Image]]:
 
 
 def _picture(url: Any, where: str) -> PIL.Image.Image:
-    # Fetching an address for a client would let it reach what only this machine can reach.
-    head, comma, data = url.partition(",") if isinstance(url, str) else ("", "", "")
-    if not (comma and head.startswith("data:image/") and head.endswith(";base64")):
-        raise ApiError(
-            f"{where} has a picture at {url!r:.60}; this server fetches nothing. Send the picture itself, as "
-            "data:image/png;base64,…",
-            param=where,
-        )
     try:
-        image = PIL.Image.open(io.BytesIO(base64.b64decode(data, validate=True)), formats=_FORMATS)
-        image.load()
-    except DECODING_ERRORS as error:
-        raise ApiError(f"{where} has a picture that cannot be read: {error}", param=where) from error
-    return image
+        return picture_of(url)
+    except ValueError as error:
+        raise ApiError(f"{where} has {error}", param=where) from error
 
 
 # ---------------------------------------------------------------------------------------------------------- a reply

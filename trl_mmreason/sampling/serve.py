@@ -7,7 +7,7 @@ vLLM is the server for heavy use.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,18 +18,15 @@ from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
 
-from .chat_api import ApiError, completion, read_body
+from .chat_api import completion, read_body
 from .engine import Decoding, Engine, Failure, Request, Sample
+from .http import KEEP_ALIVE_SECONDS, MAX_BODY_BYTES, ApiError, add_error_handlers, read_bytes, unless_gone
 
 if TYPE_CHECKING:
     from .transformers_engine import TransformersEngine
 
-MAX_BODY_BYTES = 64 << 20
 GATHER_SECONDS = 0.02  # requests that come together are no further apart
-KEEP_ALIVE_SECONDS = 75  # a connection closed just as its client sends costs a retry
-_LOOK_SECONDS = 1.0  # how often to look whether a client is still there
 
 
 class Answered(NamedTuple):
@@ -151,25 +148,14 @@ def create_app(
 
     app = FastAPI(title="mmreason serve", lifespan=lifespan)
 
-    @app.exception_handler(ApiError)
-    async def refuse(http: HttpRequest, error: ApiError) -> JSONResponse:
-        return JSONResponse(error.body, error.status)
-
-    @app.exception_handler(HTTPException)
-    async def refuse_path(http: HttpRequest, error: HTTPException) -> JSONResponse:
-        message = f"{error.detail}: {http.method} {http.url.path}; expected POST /v1/chat/completions, GET /v1/models."
-        return JSONResponse(ApiError(message).body, error.status_code)
-
-    @app.exception_handler(Exception)  # uvicorn logs it
-    async def report(http: HttpRequest, error: Exception) -> JSONResponse:
-        return JSONResponse(ApiError(f"{type(error).__name__}: {error}", status=500).body, 500)
+    add_error_handlers(app, "POST /v1/chat/completions, GET /v1/models")
 
     @app.post("/v1/chat/completions")
     async def chat(http: HttpRequest) -> JSONResponse:
-        body = await _read(http, max_body_bytes)
+        body = await read_bytes(http, max_body_bytes)
         asked = await run_in_threadpool(read_body, body, model)
         try:
-            outcome = await _unless_gone(http, queue.sample(asked.request, asked.decoding))
+            outcome = await unless_gone(http, queue.sample(asked.request, asked.decoding))
         except ValueError as error:  # a decoding that the engine cannot follow
             raise ApiError(str(error)) from error
         if isinstance(outcome, Failure):
@@ -186,31 +172,6 @@ def create_app(
         return {"status": "ok"}
 
     return app
-
-
-async def _read(http: HttpRequest, most: int) -> bytes:
-    """The body, of which no more than allowed is ever held."""
-    body = bytearray()
-    async for chunk in http.stream():
-        body += chunk
-        if len(body) > most:
-            raise ApiError(
-                f"The body is longer than {most} bytes; send fewer or smaller pictures.",
-                status=413,
-                code="request_too_large",
-            )
-    return bytes(body)
-
-
-async def _unless_gone(http: HttpRequest, answer: Coroutine[Any, Any, Answered | Failure]) -> Answered | Failure:
-    """The answer; not computed any more for a client that hung up, as one does that sends the same again."""
-    task = asyncio.create_task(answer)
-    while not task.done():
-        await asyncio.wait({task}, timeout=_LOOK_SECONDS)
-        if not task.done() and await http.is_disconnected():
-            task.cancel()
-            raise ApiError("The client closed the connection.", status=499)
-    return task.result()
 
 
 def serve(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import io
 import os
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ import PIL.Image
 
 from ..rows import DECODING_ERRORS
 from .engine import Decoding, Failure, Request, Sample, seed_of
+from .pictures import data_url
 
 if TYPE_CHECKING:
     import openai
@@ -290,7 +289,7 @@ def chat_messages(request: Request) -> list[dict[str, Any]]:
         if first is None:
             raise _RequestFailed(f"{len(request.images)} pictures came without a user message to put them into")
         try:
-            urls = [_data_url(image) for image in request.images]
+            urls = [data_url(_plain(image)) for image in request.images]
         except DECODING_ERRORS as error:
             raise _RequestFailed(f"a picture cannot be read: {error}") from error
         pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
@@ -300,12 +299,10 @@ def chat_messages(request: Request) -> list[dict[str, Any]]:
     return messages
 
 
-def _data_url(image: PIL.Image.Image) -> str:
+def _plain(image: PIL.Image.Image) -> PIL.Image.Image:
     plain = image.convert("RGB")
     plain.info = {}
-    file = io.BytesIO()
-    plain.save(file, "PNG", compress_level=1)  # a fifth of the time of the usual level for a sixth more bytes
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return plain
 
 
 def read_reply(reply: Any, decoding: Decoding) -> list[Sample]:

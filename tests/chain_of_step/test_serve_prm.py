@@ -1,0 +1,304 @@
+"""`mmreason serve-prm`: what it answers and refuses, under load, with a scorer that tells what it was asked."""
+
+import base64
+import io
+import re
+import signal
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import httpx2
+import PIL.Image
+import pytest
+from loopback import served, wait_for
+from telling_scorer import TellingScorer, chain
+
+from trl_mmreason.chain_of_step.serve import create_app
+from trl_mmreason.cli import main
+
+RED = PIL.Image.new("RGB", (28, 28), "red")
+
+
+@pytest.fixture(scope="module")
+def telling():
+    scorer = TellingScorer()
+    with served(create_app(scorer, "m", batch_size=2, max_waiting=12, max_body_bytes=40_000)) as scorer.url:
+        yield scorer
+
+
+@pytest.fixture
+def http(telling):
+    telling.batches.clear()
+    limits = httpx2.Limits(max_connections=400)
+    with httpx2.Client(base_url=telling.url, timeout=30, limits=limits) as client:
+        yield client
+
+
+def row(number, images=(), completion=None):
+    return {
+        "prompt": [{"role": "user", "content": str(number)}],
+        "images": [picture(image) for image in images],
+        "completion": chain("b") if completion is None else completion,
+    }
+
+
+def picture(image=RED, kind="PNG"):
+    file = io.BytesIO()
+    image.save(file, kind)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def post(http, *rows):
+    return http.post("/score", json={"rows": list(rows)})
+
+
+def test_scores_come_in_the_order_of_the_rows(http):
+    partial = chain("b")[: chain("b").index("<|reasoning_end|>")]
+    blue = PIL.Image.new("RGB", (28, 28), (0, 0, 512 // 4))
+    reply = post(http, row(512), row(256, [RED, blue], partial), {**row(128), "images": None})
+    assert reply.status_code == 200
+    assert reply.json() == {
+        "scores": [
+            {"steps": [0.5], "answer": 0.5},
+            {"steps": [0.25, 255 / 1024, 0.125], "answer": None},
+            {"steps": [0.125], "answer": 0.125},
+        ]
+    }
+    assert post(http).json() == {"scores": []}
+
+
+def test_what_it_says_of_itself(http):
+    assert http.get("/info").json() == {"model": "m", "settings": {"kind": "telling"}, "max_waiting": 12}
+    assert http.get("/health").json() == {"status": "ok"}
+
+
+def png_of_size(width, height):
+    """A file that says it has so many pixels, and holds none."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in ((b"IHDR", header), (b"IDAT", b""))
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def bomb(width, height):
+    url = f"data:image/png;base64,{base64.b64encode(png_of_size(width, height)).decode()}"
+    return {**row(1), "images": [url]}
+
+
+GOOD = row(1)
+ROW = r"prompt \(a list\), completion \(a text\), images \(a list\)"
+REFUSED = {
+    "no object": (3, rf"row 1 is 3; expected an object with {ROW}"),
+    "no completion": ({"prompt": GOOD["prompt"]}, rf"row 1 lacks completion; expected {ROW}"),
+    "no prompt": ({"completion": ""}, "row 1 lacks prompt"),
+    "an unknown field": ({**GOOD, "answer": "7"}, rf"row 1 has the unknown field 'answer'; expected {ROW}"),
+    "a completion that is null": ({**GOOD, "completion": None}, "row 1 has None for completion; expected"),
+    "a completion in messages": ({**GOOD, "completion": []}, r"row 1 has \[\] for completion; expected"),
+    "one picture for a list": ({**GOOD, "images": picture()}, "row 1 has 'data:image.* for images; expected"),
+    "a prompt of text": ({**GOOD, "prompt": "1"}, "row 1 has '1' for prompt; expected"),
+    "no message": ({**GOOD, "prompt": []}, r"prompt of row 1 has the roles \[\]; expected messages, the last not"),
+    "the assistant last": (
+        {**GOOD, "prompt": [{"role": "assistant", "content": "a"}]},
+        "prompt of row 1 has the roles .*; expected messages, the last not the assistant's",
+    ),
+    "a message of text": ({**GOOD, "prompt": ["1"]}, r"prompt\[0\] of row 1 is '1'; expected an object with role"),
+    "another role": (
+        {**GOOD, "prompt": [{"role": "tool", "content": "a"}]},
+        r"prompt\[0\] of row 1 has the role 'tool'; expected one of system, user, assistant",
+    ),
+    "parts for a text": (
+        {**GOOD, "prompt": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]},
+        r"prompt\[0\] of row 1 has \[.* for content; expected role \(a text\), content \(a text\)",
+    ),
+    "pictures without a user": (
+        {**GOOD, "prompt": [{"role": "system", "content": "a"}], "images": [picture()]},
+        r"row 1 has 1 picture\(s\); expected a message of the user",
+    ),
+    "a malformed chain": (
+        {**GOOD, "completion": chain("b")[:-3]},
+        r"completion of row 1: malformed chain at character \d+: expected <\|answer_end\|>, found",
+    ),
+    "an open step": ({**GOOD, "completion": "<|reasoning_start|> hm"}, "row 1: malformed .* found 'hm'.* Cut an unfin"),
+    "a picture elsewhere": ({**GOOD, "images": ["http://127.0.0.1/x.png"]}, "row 1 has a picture at 'http://127"),
+    "a picture on disk": ({**GOOD, "images": ["file:///etc/passwd"]}, "row 1 has .*; this server fetches nothing"),
+    "no picture": ({**GOOD, "images": [None]}, "row 1 has a picture at None; this server fetches nothing"),
+    "half a picture": ({**GOOD, "images": [picture()[:80]]}, "row 1 has a picture that cannot be read"),
+    "another kind of file": ({**GOOD, "images": [picture(kind="TIFF")]}, "row 1 has a picture that cannot be read"),
+    "a bomb": (bomb(10_000, 10_000), "row 1 has .*: it has 10000 × 10000 pixels, expected 67108864 at most; scale it"),
+    "a bomb for Pillow": (bomb(60_000, 60_000), "row 1 has a picture that cannot be read: .*decompression bomb"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_bad_row_is_refused_by_its_number(telling, http, name):
+    bad, message = REFUSED[name]
+    reply = post(http, GOOD, bad)
+    assert reply.status_code == 400
+    assert re.search(message, reply.json()["error"]["message"])
+    assert reply.json()["error"]["type"] == "invalid_request_error"
+    assert telling.batches == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"{", 400, "The body is no JSON"),
+        (b"\xff", 400, "The body is no JSON"),
+        (b"[" * 30_000, 400, "The body is no JSON"),
+        (b'{"rows": [NaN]}', 400, "The body is no JSON: it holds NaN"),
+        (b"[1]", 400, "The body is a JSON list; expected an object with rows"),
+        (b"{}", 400, r"The body lacks rows; expected rows \(a list\)"),
+        (b'{"rows": [], "model": "m"}', 400, "The body has the unknown field 'model'"),
+        (b'{"rows": ' + b"[1," * 3 + b"1]]]}", 400, "row 0 is 1; expected"),
+        (b'{"rows": [' + b"1," * 12 + b"1]}", 413, "The body has 13 rows; this server takes 12 at a time. Send them"),
+        (b" " * 40_001, 413, "The body is longer than 40000 bytes; send fewer or smaller pictures"),
+    ],
+)
+def test_a_bad_body(http, body, status, message):
+    reply = http.post("/score", content=body)
+    assert reply.status_code == status
+    assert re.search(message, reply.json()["error"]["message"])
+
+
+def test_other_paths_and_methods(http):
+    for reply, status in ((http.post("/v1/score"), 404), (http.get("/score"), 405)):
+        assert reply.status_code == status
+        assert "expected POST /score, GET /info, GET /health" in reply.json()["error"]["message"]
+
+
+def test_what_breaks_the_scorer_is_told_and_does_not_end_the_server(http):
+    reply = post(http, row("crash"))
+    assert (reply.status_code, reply.json()["error"]["message"]) == (500, "RuntimeError: out of something")
+    reply = post(http, row("too large"))  # another try would fare no better
+    assert (reply.status_code, reply.json()["error"]["message"]) == (413, "row 0 does not fit")
+    assert post(http, row(512)).json() == {"scores": [{"steps": [0.5], "answer": 0.5}]}
+
+
+# -------------------------------------------------------------------------------------------------------------- load
+
+
+@contextmanager
+def busy(telling, http, pool):
+    """The scorer is at the first two of four rows while the block runs; two more wait."""
+    telling.gate.clear()
+    first = pool.submit(post, http, *map(row, range(4)))
+    wait_for(lambda: telling.batches)
+    yield first
+    telling.gate.set()
+    assert first.result().json()["scores"] == [{"steps": [k / 1024], "answer": k / 1024} for k in range(4)]
+
+
+def test_too_many_rows_are_told_to_come_later_and_others_are_answered(telling, http):
+    with ThreadPoolExecutor() as pool, busy(telling, http, pool):
+        waiting = pool.submit(post, http, *map(row, range(4, 11)))
+        time.sleep(0.2)
+        reply = post(http, row(11), row(12))  # 4 + 7 + 2 > 12
+        assert reply.status_code == 503
+        assert 1 <= int(reply.headers["Retry-After"]) <= 60
+        expected = r"11 rows wait already, and with these 2 they would be more than 12\. Try again in \d+ s"
+        assert re.search(expected, reply.json()["error"]["message"])
+        one_more = pool.submit(post, http, row(11))
+        start = time.monotonic()
+        assert http.get("/health").status_code == 200
+        assert http.get("/info").status_code == 200
+        assert post(http, 3).status_code == 400
+        assert time.monotonic() - start < 5  # the scorer would hang for 10
+        telling.gate.set()
+        assert len(waiting.result().json()["scores"]) == 7
+        assert one_more.result().status_code == 200
+    assert post(http, *map(row, range(12))).status_code == 200  # all have left
+
+
+def test_nothing_is_scored_for_who_hung_up(telling, http):
+    with ThreadPoolExecutor() as pool:
+        with busy(telling, http, pool):
+            with pytest.raises(httpx2.ReadTimeout):
+                http.post("/score", json={"rows": [row(90)]}, timeout=0.3)
+            time.sleep(1.5)
+        assert post(http, row(91)).status_code == 200
+        assert telling.batches == [["0", "1"], ["2", "3"], ["91"]]
+        telling.batches.clear()
+        telling.gate.clear()
+        with pytest.raises(httpx2.ReadTimeout):
+            http.post("/score", json={"rows": [row(92)] * 6}, timeout=0.3)
+        time.sleep(1.5)
+        telling.gate.set()
+        assert post(http, row(93)).status_code == 200
+    assert telling.batches == [["92", "92"], ["93"]]  # and what was begun is not gone on with
+
+
+def test_hundreds_at_once_good_and_bad(telling, http):
+    """Each of 400 gets the scores of its own rows, its own refusal, or is told to come later; health never waits."""
+    asked = [[row(k), row(k + 1, [RED])] if k % 4 else [row(k), REFUSED["a malformed chain"][0]] for k in range(400)]
+
+    def ask(rows):
+        while (reply := post(http, *rows)).status_code == 503:
+            assert int(reply.headers["Retry-After"]) >= 1
+            time.sleep(0.05)
+        return reply
+
+    with ThreadPoolExecutor(64) as pool:
+        replies = [pool.submit(ask, rows) for rows in asked]
+        start = time.monotonic()
+        assert http.get("/health").status_code == 200
+        assert time.monotonic() - start < 5
+        for k, reply in enumerate(replies):
+            if k % 4 == 0:
+                assert reply.result().status_code == 400
+                continue
+            here, there = k / 1024, (k + 1) / 1024
+            assert reply.result().json()["scores"] == [
+                {"steps": [here], "answer": here},
+                {"steps": [there, 255 / 1024], "answer": there},
+            ]
+
+
+# ----------------------------------------------------------------------------------------------------------- command
+
+
+def test_numbers_below_one_are_refused():
+    with pytest.raises(ValueError, match="batch_size=8, max_waiting=0; expected 1 or more"):
+        create_app(TellingScorer(), "m", max_waiting=0)
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "trl_mmreason.chain_of_step.serve", raising=False)
+    with pytest.raises(SystemExit, match=r'serve-prm: the package uvicorn is missing\. .*"trl-mmreason\[server\]"'):
+        main(["serve-prm", "model"])
+
+
+def test_models_that_cannot_be_served(checkpoints, tmp_path):
+    with pytest.raises(SystemExit, match="mmreason serve-prm: .*nowhere"):
+        main(["serve-prm", str(tmp_path / "nowhere")])
+    with pytest.raises(SystemExit, match=r"mmreason serve-prm: chain_token_ids: <\|reasoning_start\|> is encoded as"):
+        main(["serve-prm", checkpoints("qwen2_5_vl")])
+
+
+def test_the_command_serves_until_interrupted(bases):
+    command = [sys.executable, "-m", "trl_mmreason.cli", "serve-prm", bases("qwen2_5_vl"), "--port", "0"]
+    process = subprocess.Popen([*command, "--max-waiting", "7"], stderr=subprocess.PIPE, text=True)
+    try:
+        lines = iter(process.stderr.readline, "")
+        url = next(found[1] for line in lines if (found := re.search(r"running on (http://127\.0\.0\.1:\d+)", line)))
+        with httpx2.Client(base_url=url) as http:
+            info = http.get("/info").json()
+            assert (info["model"], info["max_waiting"]) == (bases("qwen2_5_vl"), 7)
+            ((steps, answer),) = (
+                score.values() for score in post(http, row(1, [RED], chain("b", "c"))).json()["scores"]
+            )
+        assert len(steps) == 2
+        assert all(0 < score < 1 for score in [*steps, answer])
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) in (0, -signal.SIGINT)
+    finally:
+        process.kill()
+        process.communicate()

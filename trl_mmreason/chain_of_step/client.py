@@ -1,0 +1,217 @@
+"""Scores of a process reward model that `mmreason serve-prm` serves, with the interface of one in this process."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+import torch
+
+from ..construction import completion_text, pictures_of
+from ..rows import DECODING_ERRORS
+from ..sampling.pictures import data_url
+from .paths import ProcessReward
+from .process_reward import ProcessRewardModel, Scores
+from .scored_chain import UnscorableRow
+
+CONNECT_SECONDS = 30.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
+_LONGEST_RETRY_AFTER_SECONDS = 120.0
+_FIRST_LOOK_RETRIES = 2
+_MOST_BODY_BYTES = 32 << 20  # half of what the server takes; pictures fill it
+_SHOWN = 500  # characters of a server's own words in an error
+
+
+class ProcessRewardServerError(RuntimeError):
+    """The server has no scores: nothing answers, it is no `mmreason serve-prm`, or it fails."""
+
+
+class ProcessRewardClient:
+    """Scores chains at a server, as `ProcessRewardModel` does in this process. Several threads may use one.
+
+    A request that loses its connection, times out or is answered 5xx is sent again after 0.5, 1, 2, 4, … 30 seconds
+    less a random quarter, or what the server's Retry-After says up to two minutes. Any 4xx raises at once.
+
+    Args:
+        url: address of the server, as `http://127.0.0.1:8001`.
+        timeout_seconds: how long a request may go without an answer, its wait for others' rows included.
+        retries: how often a request is sent again; 10 outlast two and a half minutes without a server.
+        rows_a_request: rows sent at a time; fewer where pictures are large.
+
+    Raises:
+        ValueError: an argument cannot be meant.
+    """
+
+    def __init__(
+        self, url: str, *, timeout_seconds: float = 600.0, retries: int = 10, rows_a_request: int = 64
+    ) -> None:
+        address = urlsplit(url)
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise ValueError(
+                f"ProcessRewardClient: url has scheme {address.scheme!r} and host {address.hostname!r}; expected an "
+                "address such as http://127.0.0.1:8001."
+            )
+        if timeout_seconds <= 0 or retries < 0 or rows_a_request < 1:
+            raise ValueError(
+                f"ProcessRewardClient: got timeout_seconds={timeout_seconds}, retries={retries}, "
+                f"rows_a_request={rows_a_request}; expected timeout_seconds > 0, retries ≥ 0 and rows_a_request ≥ 1."
+            )
+        self._shown_url = f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path.rstrip('/')}"
+        self._retries = retries
+        self._rows_a_request = rows_a_request
+        timeout = httpx2.Timeout(timeout_seconds, connect=min(timeout_seconds, CONNECT_SECONDS))
+        self._http = httpx2.Client(base_url=url, timeout=timeout)
+
+    def __repr__(self) -> str:
+        return f"ProcessRewardClient({self._shown_url!r})"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those of the served model: a job may go on against another address, or without a server.
+
+        Raises:
+            ProcessRewardServerError: there is none.
+        """
+        reply = self._ask("GET", "/info", retries=min(self._retries, _FIRST_LOOK_RETRIES))
+        settings = reply.get("settings") if isinstance(reply, dict) else None
+        if not isinstance(settings, dict):
+            raise self._unexpected(reply, "the settings of a process reward model")
+        return settings
+
+    def score(self, rows: Sequence[Mapping[str, Any]]) -> list[Scores]:
+        """The scores of every row, in order; see `ProcessRewardModel.score`.
+
+        Raises:
+            UnscorableRow: a row cannot be scored.
+            ProcessRewardServerError: the server has no scores.
+        """
+        scores: list[Scores] = []
+        for encoded in self._requests(rows):
+            body = b'{"rows": [' + b", ".join(encoded) + b"]}"
+            reply = self._ask("POST", "/score", body, first_row=len(scores))
+            try:
+                found = [
+                    Scores(torch.tensor(one["steps"], dtype=torch.float32), one["answer"]) for one in reply["scores"]
+                ]
+            except (KeyError, TypeError, ValueError):
+                raise self._unexpected(reply, "scores") from None
+            if len(found) != len(encoded):
+                raise self._unexpected(reply, f"the scores of {len(encoded)} rows")
+            scores += found
+        return scores
+
+    def _requests(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[list[bytes]]:
+        """The rows as JSON, so many together as one request may have."""
+        together: list[bytes] = []
+        size = 0
+        for number, row in enumerate(rows):
+            encoded = _encoded(row, f"row {number}")
+            if len(together) == self._rows_a_request or (together and size + len(encoded) > _MOST_BODY_BYTES):
+                yield together
+                together, size = [], 0
+            together.append(encoded)
+            size += len(encoded)
+        if together:
+            yield together
+
+    def _ask(
+        self, method: str, path: str, body: bytes | None = None, *, first_row: int = 0, retries: int | None = None
+    ) -> Any:
+        retries = self._retries if retries is None else retries
+        headers = {"Content-Type": "application/json"}
+        for attempt in range(retries + 1):
+            after = None
+            try:
+                response = self._http.request(method, path, content=body, headers=headers)
+            except httpx2.TransportError as error:
+                problem = (
+                    f"no answer from {self._shown_url}{path}: {type(error).__name__} {error}. Start the server with "
+                    "`mmreason serve-prm`, or mend the address; HTTP_PROXY and NO_PROXY of the environment are followed"
+                )
+            else:
+                if response.status_code < 500:
+                    return self._read(response, path, first_row)
+                problem = (
+                    f"HTTP {response.status_code} from {self._shown_url}{path}: {_message(response)}. See the server's "
+                    "log"
+                )
+                after = response.headers.get("Retry-After")
+            if attempt < retries:
+                time.sleep(_pause(attempt, after))
+        raise ProcessRewardServerError(f"ProcessRewardClient: {problem}. It was asked {retries + 1} time(s).")
+
+    def _read(self, response: httpx2.Response, path: str, first_row: int) -> Any:
+        said = f"HTTP {response.status_code} from {self._shown_url}{path}: {_message(response)}"
+        if response.status_code in (400, 413):
+            of_call = f" Its row 0 is row {first_row} of this call." if first_row else ""
+            raise UnscorableRow(f"ProcessRewardClient: {said}.{of_call}")
+        if response.status_code != 200:
+            raise ProcessRewardServerError(
+                f"ProcessRewardClient: {said}. Mend the address: it is that of `mmreason serve-prm`, without a path."
+            )
+        try:
+            return response.json()
+        except ValueError:
+            raise self._unexpected(response.text, "JSON") from None
+
+    def _unexpected(self, reply: Any, expected: str) -> ProcessRewardServerError:
+        shown = str(reply)[:_SHOWN]
+        return ProcessRewardServerError(
+            f"ProcessRewardClient: {self._shown_url} answered {shown!r}; expected {expected}. Mend the address: it is "
+            "that of `mmreason serve-prm`."
+        )
+
+
+def process_reward_from(source: ProcessReward | str | Path) -> ProcessReward:
+    """A process reward model from what names one.
+
+    Args:
+        source: a path or Hub id of a checkpoint, which is loaded here; the address of a server, http(s)://…; or what
+            has `score` and `settings` already.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(source, str) and source.startswith(("http://", "https://")):
+        return ProcessRewardClient(source)
+    if isinstance(source, str | Path):
+        return ProcessRewardModel.from_pretrained(source)
+    if not hasattr(source, "score"):
+        raise TypeError(
+            f"process_reward_from: got a {type(source).__name__}, expected a ProcessRewardModel, the path of one, or "
+            "the address of a server."
+        )
+    return source
+
+
+def _encoded(row: Mapping[str, Any], where: str) -> bytes:
+    try:
+        images = [data_url(image) for image in pictures_of(dict(row))]
+    except (*DECODING_ERRORS, AttributeError) as error:
+        raise UnscorableRow(
+            f"{where} has a picture that cannot be read: {error}; expected pictures of Pillow."
+        ) from error
+    content = {"prompt": row["prompt"], "images": images, "completion": completion_text(row["completion"], where)}
+    return json.dumps(content).encode()
+
+
+def _pause(attempt: int, after: str | None) -> float:
+    if after is not None and after.isdecimal():
+        return min(float(after), _LONGEST_RETRY_AFTER_SECONDS)
+    longest = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS)
+    return longest * (1 - random.random() / 4)
+
+
+def _message(response: httpx2.Response) -> str:
+    """What the server said of an error; its own words, if it is another server."""
+    try:
+        message = response.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = response.text
+    return str(message)[:_SHOWN].rstrip(".")

@@ -1,0 +1,112 @@
+"""GRPO with Chain-of-Step's rewards (arXiv:2509.19003, section 4.5): the reward is the difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..construction import check_rows, freeze_vision_encoder, load_processor
+from ..grading import Grader
+from ..grpo import GroupGRPOTrainer, GroupOutcome
+from .client import process_reward_from
+from .grpo_config import ChainOfStepGRPOConfig
+from .grpo_reward import ChainRewards
+from .paper import PAPER
+from .paths import ProcessReward
+from .tokens import chain_token_ids
+
+
+class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
+    """Trains a policy to reason in steps that a process reward model finds right.
+
+    Args:
+        model: path or id of a checkpoint, or a model; `ChainOfStepSFTTrainer` comes first.
+        process_reward_model: a `ProcessRewardModel`, the path of one, which every process loads and scores its share
+            with, or the address of `mmreason serve-prm`; `None` for the reward by outcome.
+        args: a `ChainOfStepGRPOConfig`.
+        train_dataset, eval_dataset: rows with `prompt` and `images`. With `answer`, and optionally `choices` (letter →
+            text), accuracy is logged; the reward by outcome needs it.
+        grader: decides whether an answer is right; `Grader()` by default.
+        reward_funcs: further reward functions, which are added; `args.reward_weights` then weighs the chain's first.
+        **kwargs: whatever `trl.GRPOTrainer` takes, by keyword.
+
+    Raises:
+        ValueError: the policy does not know the template's tokens.
+        ProcessRewardServerError: there is no server at the address.
+    """
+
+    _tag_names = ["trl", "trl-mmreason", "chain-of-step", "grpo"]
+    _name = "Chain-of-Step GRPO"
+    _paper = PAPER
+
+    args: ChainOfStepGRPOConfig
+
+    def __init__(
+        self,
+        model: Any,
+        process_reward_model: ProcessReward | str | Path | None,
+        *,
+        args: ChainOfStepGRPOConfig | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        grader: Grader | None = None,
+        reward_funcs: Any = None,
+        processing_class: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if args is None:
+            args = ChainOfStepGRPOConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-CoS-GRPO")
+        if not isinstance(args, ChainOfStepGRPOConfig):
+            raise TypeError(
+                f"ChainOfStepGRPOTrainer: args is a {type(args).__name__}, expected a ChainOfStepGRPOConfig."
+            )
+        by_outcome = process_reward_model is None
+        columns = {"prompt", "answer"} if by_outcome else {"prompt"}
+        check_rows("ChainOfStepGRPOTrainer", train_dataset, eval_dataset, columns)
+        if by_outcome and args.step_weight != ChainOfStepGRPOConfig.step_weight:
+            raise ValueError(
+                f"ChainOfStepGRPOTrainer: step_weight={args.step_weight} weighs the scores of a process reward model, "
+                "and there is none. Pass one, or leave step_weight out."
+            )
+        processing_class = processing_class or load_processor(model, args)
+        _check_template_tokens(processing_class)
+        if process_reward_model is not None:
+            process_reward_model = process_reward_from(process_reward_model)
+            _ = process_reward_model.settings  # an address without a server shows now, not behind the first rollouts
+        self.rewards = ChainRewards(processing_class, process_reward_model, grader, step_weight=args.step_weight)
+        own = self.rewards.function
+        extra = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs] if reward_funcs else []
+        if own.__name__ in [getattr(function, "__name__", "") for function in extra]:
+            raise ValueError(
+                f"ChainOfStepGRPOTrainer: an added reward function is called {own.__name__} too, so that their metrics "
+                "would be mixed up. Rename it."
+            )
+        super().__init__(
+            model,
+            reward_funcs=[own, *extra],
+            args=args,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            **kwargs,
+        )
+        if args.freeze_vision_encoder:
+            freeze_vision_encoder(self.accelerator.unwrap_model(self.model))
+
+    def score_groups(self, rewards: Tensor) -> GroupOutcome:
+        """Keep out what could not be graded, whatever else would have been paid for it."""
+        keep = ~rewards[:, 0].isnan()
+        return GroupOutcome(rewards.masked_fill(~keep.unsqueeze(1), torch.nan), keep)
+
+
+def _check_template_tokens(processing_class: Any) -> None:
+    try:
+        chain_token_ids(processing_class)
+    except ValueError as error:
+        raise ValueError(
+            "ChainOfStepGRPOTrainer: the policy does not know the tokens of the template, so that it would never write "
+            f"a chain. Train it with ChainOfStepSFTTrainer first. ({error})"
+        ) from error

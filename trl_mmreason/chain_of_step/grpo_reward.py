@@ -1,0 +1,170 @@
+"""What a sampled chain earns in GRPO, as a reward function of TRL.
+
+    with a process reward model     w · mean(step scores) + (1 − w) · answer score          section 3.4
+    without                         1 if the chain's answer is right, else 0                "outcome" of Table 5
+
+A chain that is malformed or cut earns what its readable part does: the whole steps before its first fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+from ..grading import Grader, Verdict
+from ..grading.reward import grading_items, log_verdicts
+from .paths import PROBLEMS, PathScore, ProcessReward, ReadPath, read_path, score_paths
+from .scored_chain import scored_ends
+from .template import STEP_START
+
+RewardFunction = Callable[..., list[float | None]]
+
+
+class ChainRewards:
+    """One of two reward functions, and what is logged of the chains.
+
+    They read the sampled token ids and not TRL's completions, as chat templates may take these apart. If the data set
+    has a column `answer`, the chains' answers are graded; `choices` and `id` are used if there.
+
+    Args:
+        processing_class: the policy's.
+        process_reward: scores the chains; `None` for the reward by outcome, which needs the answers.
+        grader: decides whether an answer is right; `Grader()` by default.
+        step_weight: w.
+    """
+
+    def __init__(
+        self,
+        processing_class: Any,
+        process_reward: ProcessReward | None,
+        grader: Any = None,
+        *,
+        step_weight: float = 0.2,
+    ) -> None:
+        self.processing_class = processing_class
+        self.process_reward = process_reward
+        self.grader = grader or Grader()
+        self.step_weight = step_weight
+
+    @property
+    def function(self) -> RewardFunction:
+        """The one that the arguments ask for."""
+        return self.outcome_reward if self.process_reward is None else self.trajectory_reward
+
+    def trajectory_reward(
+        self,
+        prompts: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]],
+        images: Sequence[Any] | None = None,
+        log_metric: Callable[[str, float], None] | None = None,
+        log_extra: Callable[[str, list], None] | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        """The trajectory score."""
+        assert self.process_reward is not None
+        texts = self._texts(completion_ids)
+        self._read(texts, prompts, log_metric, log_extra, columns)
+        rows = [
+            {"prompt": text_messages(prompt), "images": pictures}
+            for prompt, pictures in zip(prompts, images or [None] * len(texts), strict=True)
+        ]
+        scores = score_paths(self.process_reward, rows, texts, self.step_weight)
+        if log_metric:
+            _log_each([score_measures(score) for score in scores], log_metric)
+        if log_extra:
+            log_extra("step_scores", [" ".join(f"{step:.3f}" for step in score.steps) for score in scores])
+            log_extra("answer_score", ["" if score.answer is None else f"{score.answer:.3f}" for score in scores])
+        return [score.total for score in scores]
+
+    def outcome_reward(
+        self,
+        prompts: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]],
+        log_metric: Callable[[str, float], None] | None = None,
+        log_extra: Callable[[str, list], None] | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        """1 for a right answer, 0 for a wrong one or none, and `None` where the gold answer cannot be used."""
+        verdicts = self._read(self._texts(completion_ids), prompts, log_metric, log_extra, columns)
+        return [None if verdict.correct is None else float(verdict.correct) for verdict in verdicts]
+
+    def _texts(self, completion_ids: Sequence[Sequence[int]]) -> list[str]:
+        return self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
+
+    def _read(
+        self,
+        texts: Sequence[str],
+        prompts: Sequence[Any],
+        log_metric: Callable[[str, float], None] | None,
+        log_extra: Callable[[str, list], None] | None,
+        columns: Mapping[str, Any],
+    ) -> list[Verdict]:
+        """The verdicts on the chains' answers, none without gold answers; logs what can be said without scores."""
+        paths = [read_path(text) for text in texts]
+        if log_metric:
+            _log_each([path_measures(path) for path in paths], log_metric)
+            for tokens in self._step_tokens(paths):
+                log_metric("step_tokens", float(tokens))
+        if log_extra:
+            log_extra("problem", [path.problem or "" for path in paths])
+        if "answer" not in columns:
+            return []
+        answers = [path.answer or "" for path in paths]
+        items = grading_items(answers, columns["answer"], prompts, columns.get("choices"), columns.get("id"))
+        verdicts = self.grader.grade_batch(items)
+        if log_metric:
+            log_verdicts(verdicts, log_metric)
+            for verdict in verdicts:
+                if verdict.correct is not None:
+                    log_metric("accuracy", float(verdict.correct))
+        return verdicts
+
+    def _step_tokens(self, paths: Sequence[ReadPath]) -> list[int]:
+        """The length of every whole step, from its opening to its closing token."""
+        steps = [step for path in paths for step in step_texts(path.scorable)]
+        tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
+        return [len(tokenizer(step, add_special_tokens=False)["input_ids"]) for step in steps]
+
+
+def path_measures(path: ReadPath) -> dict[str, float]:
+    """What is logged of one path as means over the batch."""
+    return {
+        "chain/complete": float(path.problem is None),
+        **{f"chain/{problem}": float(problem == path.problem) for problem in PROBLEMS},
+        "steps": float(path.steps),
+    }
+
+
+def score_measures(score: PathScore) -> dict[str, float]:
+    """Likewise of its scores; a path adds nothing to what it has none of."""
+    found = {"trajectory_score": score.total}
+    if score.steps:
+        found["step_score"] = mean(score.steps)
+    if score.answer is not None:
+        found["answer_score"] = score.answer
+    return found
+
+
+def step_texts(chain: str) -> list[str]:
+    """Each step of a chain, whole or partial, from its opening to its closing token."""
+    return [chain[chain.rindex(STEP_START, 0, end) : end] for end in scored_ends(chain).steps]
+
+
+def text_messages(prompt: Any) -> list[dict[str, str]]:
+    """The messages of a prompt with text contents, as the row had them before TRL put pictures into them."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    return [{"role": message["role"], "content": _text(message["content"])} for message in prompt]
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(part["text"] for part in content if part["type"] == "text")
+
+
+def _log_each(measures: Sequence[Mapping[str, float]], log_metric: Callable[[str, float], None]) -> None:
+    for of_path in measures:
+        for name, value in of_path.items():
+            log_metric(name, value)

@@ -1,0 +1,246 @@
+"""`mmreason serve-prm`: a process reward model behind HTTP, for trainers on other GPUs and machines (section 4.5).
+
+    POST /score   {"rows": [{"prompt": [messages], "images": ["data:image/png;base64,…"], "completion": "…"}]}
+                  → {"scores": [{"steps": [0.9, 0.7], "answer": 0.6}]}      in the order of the rows; answer may be null
+    GET /info     {"model": …, "settings": …, "max_waiting": …}
+    GET /health
+
+One thread scores, one request at a time, as they came. Meanwhile bad requests are refused, and so are those that come
+when too many rows wait already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from math import ceil
+from typing import Any
+
+import torch
+import uvicorn
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+
+from ..sampling.http import (
+    KEEP_ALIVE_SECONDS,
+    MAX_BODY_BYTES,
+    ApiError,
+    add_error_handlers,
+    json_object,
+    read_bytes,
+    unless_gone,
+)
+from ..sampling.pictures import picture_of
+from .process_reward import ProcessRewardModel, Scores
+from .scored_chain import UnscorableRow, read_completion
+
+_LONGEST_RETRY_SECONDS = 60
+_ROLES = ("system", "user", "assistant")
+
+
+class ScoringQueue:
+    """Lets one thread score what many ask for.
+
+    Args:
+        model: scores; called in that thread only.
+        thread: an executor of one thread.
+        batch_size: rows that go through the model at a time.
+        max_waiting: rows that are scored or wait at a time.
+    """
+
+    def __init__(
+        self, model: ProcessRewardModel, thread: ThreadPoolExecutor, batch_size: int, max_waiting: int
+    ) -> None:
+        self._model = model
+        self._thread = thread
+        self._batch_size = batch_size
+        self._max_waiting = max_waiting
+        self._rows = 0
+        self._seconds_a_row = 0.0
+
+    async def score(self, rows: Sequence[Mapping[str, Any]]) -> list[Scores]:
+        """Wait for the scores of a request; cancelling takes it out of the queue, or stops it behind its batch.
+
+        Raises:
+            ApiError: too many rows wait.
+        """
+        if self._rows + len(rows) > self._max_waiting:
+            seconds = min(max(ceil(self._rows * self._seconds_a_row), 1), _LONGEST_RETRY_SECONDS)
+            raise ApiError(
+                f"{self._rows} rows wait already, and with these {len(rows)} they would be more than "
+                f"{self._max_waiting}. Try again in {seconds} s, or start the server with a larger --max-waiting.",
+                status=503,
+                code="overloaded",
+                headers={"Retry-After": str(seconds)},
+            )
+        self._rows += len(rows)
+        gone = threading.Event()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._score, rows, gone)
+        finally:
+            gone.set()
+            self._rows -= len(rows)
+
+    def _score(self, rows: Sequence[Mapping[str, Any]], gone: threading.Event) -> list[Scores]:
+        start = time.monotonic()
+        scores: dict[int, Scores] = {}
+        for batch in self._model.score_batches(rows, self._batch_size):
+            scores |= batch
+            if gone.is_set():
+                return []
+        self._seconds_a_row = (time.monotonic() - start) / max(len(rows), 1)
+        return [scores[number] for number in range(len(rows))]
+
+
+def create_app(
+    model: ProcessRewardModel,
+    name: str,
+    *,
+    batch_size: int = 8,
+    max_waiting: int = 1024,
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> FastAPI:
+    """The application.
+
+    Args:
+        model: scores.
+        name: of the model, for whoever asks.
+        batch_size: rows that go through the model at a time; halved when memory runs out.
+        max_waiting: rows that are scored or wait at a time; a request with more is refused for good.
+        max_body_bytes: a longer body is refused.
+
+    Raises:
+        ValueError: a number below 1.
+    """
+    if batch_size < 1 or max_waiting < 1:
+        raise ValueError(f"serve-prm: got batch_size={batch_size}, max_waiting={max_waiting}; expected 1 or more.")
+    settings = model.settings  # now, as the model belongs to the other thread later
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        with ThreadPoolExecutor(1) as thread:
+            app.state.queue = ScoringQueue(model, thread, batch_size, max_waiting)
+            yield
+
+    app = FastAPI(title="mmreason serve-prm", lifespan=lifespan)
+    add_error_handlers(app, "POST /score, GET /info, GET /health")
+
+    @app.post("/score")
+    async def score(http: HttpRequest) -> JSONResponse:
+        body = await read_bytes(http, max_body_bytes)
+        rows = await run_in_threadpool(rows_of, body, max_waiting)
+        try:
+            scores = await unless_gone(http, app.state.queue.score(rows))
+        except UnscorableRow as error:
+            raise ApiError(str(error), param="rows") from error
+        except torch.OutOfMemoryError as error:  # another try would fare no better
+            raise ApiError(str(error), status=413, param="rows", code="out_of_memory") from error
+        return JSONResponse({"scores": [{"steps": steps.tolist(), "answer": answer} for steps, answer in scores]})
+
+    @app.get("/info")
+    async def info() -> dict[str, Any]:
+        return {"model": name, "settings": settings, "max_waiting": max_waiting}
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    return app
+
+
+def rows_of(body: bytes, most: int) -> list[dict[str, Any]]:
+    """The rows that a body asks the scores of.
+
+    Args:
+        body: as it came.
+        most: rows.
+
+    Raises:
+        ApiError: it is not understood, or a row cannot be scored.
+    """
+    rows = _fields(json_object(body, "rows"), "The body", {"rows": list})["rows"]
+    if len(rows) > most:
+        raise ApiError(
+            f"The body has {len(rows)} rows; this server takes {most} at a time. Send them in several requests.",
+            status=413,
+            param="rows",
+            code="request_too_large",
+        )
+    return [_row(row, f"row {number}") for number, row in enumerate(rows)]
+
+
+def _row(content: Any, where: str) -> dict[str, Any]:
+    row = _fields(content, where, {"prompt": list, "completion": str}, {"images": list})
+    for number, message in enumerate(row["prompt"]):
+        there = f"prompt[{number}] of {where}"
+        if _fields(message, there, {"role": str, "content": str})["role"] not in _ROLES:
+            raise _refusal(there, f"has the role {message['role']!r:.40}", f"one of {', '.join(_ROLES)}")
+    roles = [message["role"] for message in row["prompt"]]
+    if not roles or roles[-1] == "assistant":
+        raise _refusal(f"prompt of {where}", f"has the roles {roles}", "messages, the last not the assistant's")
+    try:
+        read_completion(row["completion"], where)
+        row["images"] = [picture_of(url) for url in row.get("images") or ()]
+    except UnscorableRow as error:
+        raise ApiError(str(error), param=where) from error
+    except ValueError as error:
+        raise ApiError(f"{where} has {error}", param=where) from error
+    if row["images"] and "user" not in roles:
+        raise _refusal(where, f"has {len(row['images'])} picture(s)", "a message of the user to put them before")
+    return row
+
+
+def _fields(
+    content: Any, where: str, needed: Mapping[str, type], optional: Mapping[str, type] | None = None
+) -> dict[str, Any]:
+    """A JSON object that has these fields, no others, and of these types; an optional one may be null."""
+    known = {**needed, **(optional or {})}
+    expected = ", ".join(f"{name} ({_KINDS[kind]})" for name, kind in known.items())
+    if not isinstance(content, dict):
+        raise _refusal(where, f"is {content!r:.60}", f"an object with {expected}")
+    for name in [*needed, *content]:
+        if name not in known or name not in content:
+            problem = f"has the unknown field {name!r:.40}" if name in content else f"lacks {name}"
+            raise _refusal(where, problem, expected)
+        value = content[name]
+        if not isinstance(value, known[name]) and not (value is None and name not in needed):
+            raise _refusal(where, f"has {value!r:.60} for {name}", expected)
+    return dict(content)
+
+
+_KINDS: dict[type, str] = {list: "a list", str: "a text"}
+
+
+def _refusal(where: str, problem: str, expected: str) -> ApiError:
+    return ApiError(f"{where} {problem}; expected {expected}.", param=where)
+
+
+def serve(
+    model: str,
+    *,
+    adapter: str | None = None,
+    dtype: str = "auto",
+    host: str = "127.0.0.1",
+    port: int = 8001,
+    batch_size: int = 8,
+    max_waiting: int = 1024,
+) -> None:
+    """Load a process reward model and serve it until interrupted.
+
+    Args:
+        model: path or Hub id of a checkpoint, or of a LoRA adapter.
+        adapter: LoRA adapter to put on it.
+        dtype: of the weights; "auto" as they are saved.
+        host: address to listen on. Nothing asks for a key: whoever reaches the address may use the model.
+        port: 0 takes a free one.
+        batch_size, max_waiting: see `create_app`.
+    """
+    loaded = ProcessRewardModel.from_pretrained(model, adapter=adapter, dtype=dtype)
+    app = create_app(loaded, model, batch_size=batch_size, max_waiting=max_waiting)
+    uvicorn.run(app, host=host, port=port, timeout_keep_alive=KEEP_ALIVE_SECONDS)
