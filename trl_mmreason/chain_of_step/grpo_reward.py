@@ -14,9 +14,7 @@ from typing import Any
 
 from ..grading import Grader, Verdict
 from ..grading.reward import grading_items, log_verdicts
-from .paths import PROBLEMS, PathScore, ProcessReward, ReadPath, read_path, score_paths
-from .scored_chain import scored_ends
-from .template import STEP_START
+from .paths import PROBLEMS, PathScore, ProcessReward, ReadPath, read_path, score_paths, step_texts
 
 RewardFunction = Callable[..., list[float | None]]
 
@@ -144,11 +142,6 @@ def score_measures(score: PathScore) -> dict[str, float]:
     if score.answer is not None:
         found["answer_score"] = score.answer
     return found
-
-
-def step_texts(chain: str) -> list[str]:
-    """Each step of a chain, whole or partial, from its opening to its closing token."""
-    return [chain[chain.rindex(STEP_START, 0, end) : end] for end in scored_ends(chain).steps]
 
 
 def text_messages(prompt: Any) -> list[dict[str, str]]:

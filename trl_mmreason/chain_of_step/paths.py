@@ -5,7 +5,6 @@ Iterative DPO makes its pairs of them, annotation its chains, and inference-time
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -24,14 +23,12 @@ from ..sampling.store import Store
 from .objective import trajectory_score
 from .process_reward import Scores
 from .scored_chain import scored_ends
-from .template import ANSWER_END, ANSWER_START, STEP_END, STEP_START, ChainError, has_token, parse_chain
+from .template import ANSWER_END, ANSWER_START, STEP_START, ChainError, has_token, parse_chain
 
 DECODING = Decoding(temperature=1.0, top_p=0.95)
 """How paths and continuations are drawn (appendix C)."""
 
 Row = Mapping[str, Any]
-
-_STEP = re.compile(f"{re.escape(STEP_START)}.*?{re.escape(STEP_END)}", re.DOTALL)
 
 
 class ProcessReward(Protocol):
@@ -116,6 +113,11 @@ def read_path(text: str) -> ReadPath:
     return ReadPath(len(ends.steps), parse_chain(text).answer, text, None)
 
 
+def step_texts(scorable: str) -> list[str]:
+    """The steps of a `ReadPath.scorable`, each from its opening to its closing token."""
+    return [scorable[scorable.rindex(STEP_START, 0, end) : end] for end in scored_ends(scorable).steps]
+
+
 def path_metrics(
     paths: Sequence[Path], scores: Sequence[PathScore] | None, count_tokens: Callable[[str], int]
 ) -> dict[str, float]:
@@ -131,7 +133,7 @@ def path_metrics(
         paths that can be graded), and with scores trajectory_score.
     """
     read = [read_path(path.text) for path in paths]
-    lengths = [count_tokens(step) for found in read for step in _STEP.findall(found.scorable)]
+    lengths = [count_tokens(step) for found in read for step in step_texts(found.scorable)]
     metrics = {
         "steps": _mean([found.steps for found in read]),
         "step_tokens": _mean(lengths),
