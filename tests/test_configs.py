@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from inspect import signature
 from pathlib import Path
 from typing import get_type_hints
 
@@ -10,14 +11,17 @@ import torch
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from peft import get_peft_model
-from trl import TrlParser
+from trl import ModelConfig, TrlParser
 
+from trl_mmreason import ChainOfStepGRPOConfig, ChainOfStepSFTConfig, IterativeDPOConfig, ProcessRewardConfig
+from trl_mmreason.chain_of_step.scaling import inference_scaling
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.scripts import trainer_settings
 
 ROOT = Path(__file__).parents[1]
 LAUNCHERS = sorted(ROOT.glob("configs/accelerate/*.yaml"))
-CONFIGS = sorted(path for path in ROOT.glob("configs/*/*.yaml") if path not in LAUNCHERS)
+CHAIN_OF_STEP = sorted(ROOT.glob("configs/chain_of_step/*.yaml"))  # with a section a stage
+CONFIGS = sorted(path for path in ROOT.glob("configs/*/*.yaml") if path not in [*LAUNCHERS, *CHAIN_OF_STEP])
 PAPER_MODELS = [path for path in CONFIGS if path.stem != "miniature"]
 ADAPO = [path for path in CONFIGS if path.parent.name in ("adapo", "grpo")]
 ADAPO_7B, ADAPO_QLORA = (ROOT / f"configs/adapo/qwen2_5_vl_7b{ending}.yaml" for ending in ("", "_qlora"))
@@ -45,16 +49,20 @@ def each(paths):
     return pytest.mark.parametrize("path", paths, ids=name)
 
 
+def load_example(method):
+    spec = importlib.util.spec_from_file_location("example", ROOT / f"examples/{method}.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    return example
+
+
 def parse(path):
     """What the example of the config's method gets: data, training and model arguments.
 
     The types are those of the `main` of that example. `use_cpu` lets bf16 configurations pass on a machine that has
     no GPU; TRL parses vLLM's and DeepSpeed's settings without these packages.
     """
-    spec = importlib.util.spec_from_file_location("example", ROOT / f"examples/{path.parent.name}.py")
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    types = [hint for argument, hint in get_type_hints(example.main).items() if argument != "return"]
+    types = [hint for name, hint in get_type_hints(load_example(path.parent.name).main).items() if name != "return"]
     return TrlParser(types).parse_args_and_config(["--config", str(path), "--use_cpu", "true"])
 
 
@@ -236,3 +244,62 @@ def test_accelerate_loads_every_launcher():
         assert settings["zero3_save_16bit_model"] is True  # or the saved model would be empty
         assert settings["offload_param_device"] == settings["offload_optimizer_device"] == device
     assert loaded["fsdp2"].fsdp_config["fsdp_version"] == 2
+
+
+# ------------------------------------------------------------------------------------------------------ Chain-of-Step
+
+STAGES = {
+    "sft": ChainOfStepSFTConfig,
+    "prm": ProcessRewardConfig,
+    "dpo": IterativeDPOConfig,
+    "grpo": ChainOfStepGRPOConfig,
+}
+RECIPE = {  # Table 7, sections 3.4, 4.1, 4.3 and 4.5, appendix C
+    "sft": {"learning_rate": 5e-6, "num_train_epochs": 1, "warmup_steps": 0.03, "weight_decay": 0.05},
+    "prm": {"learning_rate": 1e-6, "num_train_epochs": 2, "warmup_steps": 0.03, "weight_decay": 0.05},
+    "dpo": {"learning_rate": 1e-6, "rounds": 3, "warmup_steps": 0.03, "weight_decay": 0.05, "beta": 0.1}
+    | {"num_paths": 16, "step_weight": 0.2, "temperature": 1.0, "top_p": 0.95},
+    "grpo": {"learning_rate": 1e-5, "max_steps": 100, "num_generations": 5, "step_weight": 0.2},
+}
+PAPER_BATCHES = {"sft": 128, "prm": 128, "dpo": 256, "grpo": 128 * 5}
+
+
+@each(CHAIN_OF_STEP)
+def test_every_section_of_chain_of_step_is_a_stage_s_configuration(path, tmp_path):
+    example = load_example("chain_of_step")
+    given = yaml.safe_load(path.read_text())
+    args, model_args = TrlParser((example.ChainOfStepArguments, ModelConfig)).parse_args_and_config(
+        ["--config", str(path)]
+    )
+    parsed = {**vars(model_args), **vars(args)}
+    assert {key: parsed[key] for key in given} == given
+    args.output_dir, args.common["use_cpu"] = str(tmp_path), True
+    for stage, config_class in STAGES.items():
+        config = args.config(stage, config_class)
+        assert config.output_dir == str(tmp_path / stage)
+        for key, value in {**given["common"], **given[stage]}.items():
+            if key not in ("report_to", "use_cpu"):
+                assert getattr(config, key) == value, (stage, key)
+    assert set(given["search"]) <= set(signature(inference_scaling).parameters)
+
+
+@each([path for path in CHAIN_OF_STEP if path.stem != "miniature"])
+def test_the_recipe_of_chain_of_step(path, tmp_path):
+    given = yaml.safe_load(path.read_text())
+    for stage, expected in RECIPE.items():
+        config = STAGES[stage](str(tmp_path), use_cpu=True, **given["common"], **given[stage])
+        assert {key: getattr(config, key) for key in expected} == expected, stage
+        assert config.freeze_vision_encoder == (stage in ("sft", "prm"))  # "Update Parts"; section 4.5 says nothing
+        processes = 8
+        batch = config.per_device_train_batch_size * config.gradient_accumulation_steps * processes
+        assert batch == PAPER_BATCHES[stage], stage
+    assert (given["search"]["n"], given["search"]["step_weight"]) == (64, 0.2)
+
+
+@each([path for path in CHAIN_OF_STEP if path.stem != "miniature"])
+def test_every_value_of_chain_of_step_cites_its_place_or_says_ours(path):
+    for line in path.read_text().splitlines():
+        key, _, rest = line.strip().partition(":")
+        if line.startswith("#") or not rest or key in BOOKKEEPING | {"eval_split"}:
+            continue
+        assert re.search(r"# (Table \d|Section \d|Appendix C|ours)", rest), line

@@ -149,6 +149,11 @@ class IterativeDPOConfig(DPOConfig):
         select_pairs((), self.pair_threshold, self.pairing, max_pairs=self.max_pairs)
         trajectory_score((), 0.0, self.step_weight)
         _ = self.decoding  # refuses what is out of range
+        if self.eval_strategy != "no":
+            raise ValueError(
+                f"IterativeDPOConfig: eval_strategy={str(self.eval_strategy)!r} is not supported: other questions are "
+                "answered before the first and after each round. Leave it 'no', and pass them as eval_dataset."
+            )
         for name, why in {
             "precompute_ref_log_probs": "the pairs are made during training",
             "sync_ref_model": "the reference is the SFT model in all rounds",

@@ -60,10 +60,13 @@ _NO_PAIRS_YET = Dataset.from_list(
 
 # What of the configuration decides on the rounds; how paths are drawn is kept with them.
 _DECIDING = (
-    *("step_weight", "pair_threshold", "pairing", "max_pairs", "freeze_vision_encoder", "beta", "loss_type"),
+    *("num_paths", "step_weight", "pair_threshold", "pairing", "max_pairs", "freeze_vision_encoder", "beta"),
+    *("loss_type",),
     *("learning_rate", "num_train_epochs", "max_steps", "warmup_steps", "weight_decay", "lr_scheduler_type", "seed"),
     *("per_device_train_batch_size", "gradient_accumulation_steps"),
 )
+
+_WORDS = ("prompt", "answer", "choices")  # of a question: no picture is decoded
 
 
 class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
@@ -114,6 +117,12 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
                 raise TypeError(f"IterativeDPOTrainer: it has its own {name}; leave `{name}` out.")
         if train_dataset is None:
             raise ValueError("IterativeDPOTrainer: train_dataset is missing; pass the questions to sample paths of.")
+        for role, rows in (("train_dataset", train_dataset), ("eval_dataset", eval_dataset)):
+            if rows is not None and not isinstance(rows, Dataset):
+                raise TypeError(
+                    f"IterativeDPOTrainer: {role} is of type {type(rows).__name__}, expected one datasets.Dataset, as "
+                    "paths are kept question by question. Join several with concatenate_datasets."
+                )
         check_rows("IterativeDPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})
         processing_class = processing_class or load_processor(model, args)
         chain_token_ids(processing_class)
@@ -133,7 +142,7 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
         self._deciding = {
             **{name: str(getattr(args, name)) for name in _DECIDING},
             "policy": fingerprint(policy.named_parameters()),
-            "questions": hashlib.sha256("\n".join(self.questions["id"]).encode()).hexdigest()[:16],
+            "questions": hashlib.sha256(repr(self.questions["id"][:]).encode()).hexdigest()[:16],
         }
         let_head_have_no_bias(policy)
         if args.freeze_vision_encoder:
@@ -264,16 +273,20 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
         self._current = number
         # The next round has an optimizer and a schedule of its own; until then nobody needs these in memory.
         self.optimizer = self.lr_scheduler = None
+        self.callback_handler.optimizer = self.callback_handler.lr_scheduler = None
         if self.is_deepspeed_enabled:
             self.model_wrapped = self.model
-            self.accelerator.free_memory()
-        unfinished = folder / "policy.unfinished"  # a run that is killed while saving leaves no half policy
+        self.accelerator.free_memory()
+        self._save_policy(self._policy(number))
+        return output
+
+    def _save_policy(self, folder: FilePath) -> None:
+        unfinished = folder.with_suffix(".unfinished")  # a run that is killed while saving leaves no half policy
         self.save_model(str(unfinished), _internal_call=True)
         if self.is_world_process_zero():
             self.state.save_to_json(str(unfinished / "trainer_state.json"))
-            unfinished.replace(self._policy(number))
+            unfinished.replace(folder)
         self.accelerator.wait_for_everyone()
-        return output
 
     def _become(self, finished: int) -> None:
         """Put the weights of the policy after so many rounds into the model; those after none are there from the start.
@@ -301,7 +314,9 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
         known.setdefault(finished, {"round": finished})[name] = metrics
         self.rounds = [known[number] for number in sorted(known)]
         if self.is_world_process_zero():
-            file.write_text(json.dumps(self.rounds, indent=2))
+            unfinished = file.with_suffix(".unfinished")  # others may be reading the file
+            unfinished.write_text(json.dumps(self.rounds, indent=2))
+            unfinished.replace(file)
         self.accelerator.wait_for_everyone()
         _logger.info("after %d rounds, %s: %s", finished, name, metrics)
 
@@ -314,16 +329,20 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
 
     def _first_policy(self) -> str:
         """Where the policy is that training began with."""
-        if self._start is None:
-            folder = self._policy(0)
-            if not folder.exists():
-                self.save_model(str(folder), _internal_call=True)
-            return str(folder)
-        return self._start
+        if self._start is not None:
+            return self._start
+        folder = self._policy(0)
+        is_there = folder.exists()
+        self.accelerator.wait_for_everyone()  # all look before any saves: they save together, or none does
+        if not is_there:
+            self._save_policy(folder)
+        return str(folder)
 
 
 def _with_ids(questions: Dataset) -> Dataset:
-    """Questions with the id that paths are kept by; their number if they have none."""
+    """Questions with the id that paths are kept by; without any, one that other questions do not have."""
     if "id" in questions.column_names:
         return questions
-    return questions.add_column("id", [str(number) for number in range(len(questions))])
+    words = questions.select_columns([name for name in _WORDS if name in questions.column_names])
+    digests = [hashlib.sha256(repr(row).encode()).hexdigest()[:16] for row in words]
+    return questions.add_column("id", [f"{number}-{digest}" for number, digest in enumerate(digests)])
