@@ -123,6 +123,8 @@ def test_by_a_judge(questions, tmp_path, capsys):
     assert rows["step_labels"][:] == [[1.0, 0.0], [0.0, 0.0]]  # Neutral and Bad, of a right and of a wrong chain
     assert rows["answer_label"][:] == [1.0, 0.0]
     assert rows[0]["prompt"][0] == {"role": "system", "content": "In steps."}
+    with pytest.raises(SystemExit, match="system_prompt: 'In steps.' → None"):
+        main(command[:-2])  # its chains would be written beside prompts that the policy never saw
 
 
 def test_two_processes_share_the_work(questions, tmp_path):

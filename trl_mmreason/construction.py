@@ -66,6 +66,11 @@ def load_processor(model: Any, args: GRPOConfig | None) -> Any:
     path = model if isinstance(model, str) else model.config._name_or_path
     if path.startswith((".", "/", "~")) and not Path(path).exists():
         raise FileNotFoundError(f"There is no folder {path} to load a model from; give an existing one or a Hub id.")
+    if isinstance(model, str) and (Path(path) / "adapter_config.json").exists():
+        raise ValueError(
+            f"{path} holds an adapter, expected a whole model. Pass PeftModel.from_pretrained(base, {path!r}, "
+            "is_trainable=True) with its processor, or merge the adapter into its base and save that."
+        )
     settings = dict((args and args.model_init_kwargs) or {})
     return AutoProcessor.from_pretrained(
         path,

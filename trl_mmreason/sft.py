@@ -127,7 +127,8 @@ class CompletionSFTTrainer(FaithfulCheckpoints, SFTTrainer):
 
         Rows without pictures get an empty list of them, so that all go the same way.
         """
-        pictureless = not {"image", "images"} & set(rows.column_names or ())
+        columns = rows.column_names or next(iter(rows), ())  # a stream may not know
+        pictureless = not {"image", "images"} & set(columns)
 
         def convert(completion: Any, row: int) -> dict[str, Any]:
             text = completion_text(completion, f"row {row}")

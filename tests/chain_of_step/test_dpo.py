@@ -1,15 +1,17 @@
 """IterativeDPOTrainer: the reference, the rounds, killed and resumed, every family, LoRA, where scores come from."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 from datasets import Dataset
-from peft import LoraConfig
+from peft import LoraConfig, PeftModel, get_peft_model
 from support import SMALL_RUN, drawn_rows, load
 
 from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer
@@ -222,12 +224,71 @@ def test_a_finished_run_does_nothing_and_more_rounds_go_on(bases, tmp_path):
     assert [entry["round"] for entry in more.rounds] == [0, 1]
 
 
-def test_other_settings_are_refused_and_lose_nothing(bases, tmp_path):
+@pytest.mark.parametrize(
+    ("changed", "problem"), [({"beta": 0.5}, "beta: '0.1' → '0.5'"), ({"num_paths": 4}, "num_paths: '3' → '4'")]
+)
+def test_other_settings_are_refused_and_lose_nothing(bases, tmp_path, changed, problem):
     trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=1).train()
-    other = trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=2, beta=0.5)
-    with pytest.raises(SettingsChanged, match="beta: '0.1' → '0.5'"):
+    other = trainer_for(bases("qwen2_5_vl"), tmp_path, **{"rounds": 2, **changed})
+    with pytest.raises(SettingsChanged, match=problem):
         other.train()
     assert (tmp_path / "round-1" / "policy").exists()
+
+
+def test_paths_that_could_not_be_scored_are_scored_by_the_next_run(bases, tmp_path):
+    class Failing(LengthReward):
+        def score(self, rows):
+            if any(len(row["completion"]) % 2 for row in rows):
+                raise RuntimeError("no memory for long chains")
+            return super().score(rows)
+
+    with pytest.raises(RuntimeError, match="could not be scored, the first because: RuntimeError: no memory"):
+        trainer_for(bases("qwen2_5_vl"), tmp_path, Failing(), rounds=1).train()
+    trainer_for(bases("qwen2_5_vl"), tmp_path, LengthReward(), rounds=1).train()
+    assert (tmp_path / "round-1" / "policy").exists()
+
+
+def test_other_questions_without_ids_are_not_taken_for_those_before(bases, tmp_path):
+    rows = questions().remove_columns(["id"])
+    other = rows.map(lambda row: {"answer": "99"})
+    trainer_for(bases("qwen2_5_vl"), tmp_path, rows=rows, trainer_kwargs={"eval_dataset": rows}, rounds=1).train()
+    with pytest.raises(SettingsChanged, match="questions: "):
+        trainer_for(bases("qwen2_5_vl"), tmp_path, rows=other, rounds=1).train()
+    again = trainer_for(bases("qwen2_5_vl"), tmp_path, rows=rows, trainer_kwargs={"eval_dataset": other}, rounds=1)
+    again.train()
+    assert again.sampler.calls == len(other)
+    assert again.rounds[-1]["eval"]["accuracy"] == 0
+
+
+def test_between_rounds_no_optimizer_is_kept(bases, tmp_path):
+    trainer = trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=1)
+    create, made = trainer.create_optimizer, []
+
+    def create_and_watch(*args, **kwargs):
+        optimizer = create(*args, **kwargs)
+        made.append(weakref.ref(trainer.optimizer))
+        return optimizer
+
+    trainer.create_optimizer = create_and_watch
+    trainer.train()
+    gc.collect()
+    assert [optimizer() for optimizer in made] == [None]
+
+
+def test_a_policy_in_memory_that_is_killed_while_it_is_saved_is_saved_anew(bases, tmp_path, monkeypatch):
+    model, processor = load(bases("qwen2_5_vl"))
+    killed = trainer_for(model, tmp_path, trainer_kwargs={"processing_class": processor}, rounds=1)
+
+    def save_some(folder, **kwargs):
+        Path(folder).mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(killed, "save_model", save_some)
+    with pytest.raises(KeyboardInterrupt):
+        killed.train()
+    resumed = trainer_for(model, tmp_path, trainer_kwargs={"processing_class": processor}, rounds=1)
+    resumed.train()
+    assert same(load(resumed.sampler.policies[0])[0], load(bases("qwen2_5_vl"))[0])
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl"])
@@ -290,6 +351,7 @@ def test_an_in_memory_policy_is_its_own_reference(bases, tmp_path):
         ({"max_length": 512}, "max_length=512 is not supported"),
         ({"precompute_ref_log_probs": True}, "the pairs are made during training"),
         ({"sync_ref_model": True}, "the reference is the SFT model"),
+        ({"eval_strategy": "steps", "eval_steps": 1}, "eval_strategy='steps' is not supported"),
     ],
 )
 def test_settings_that_make_no_sense(settings, problem):
@@ -302,11 +364,29 @@ def test_a_policy_without_the_tokens_is_refused(checkpoints, tmp_path):
         trainer_for(checkpoints("qwen2_5_vl"), tmp_path)
 
 
+def test_the_folder_of_an_adapter_is_refused_and_the_adapter_itself_trains_against_itself(bases, tmp_path):
+    base, processor = load(bases("qwen2_5_vl"))
+    settings = {"r": 2, "target_modules": ["q_proj", "v_proj"], "init_lora_weights": False}
+    get_peft_model(base, LoraConfig(**settings)).save_pretrained(tmp_path / "sft")
+    with pytest.raises(ValueError, match="sft holds an adapter, expected a whole model. Pass PeftModel"):
+        trainer_for(str(tmp_path / "sft"), tmp_path / "dpo")
+    model = PeftModel.from_pretrained(load(bases("qwen2_5_vl"))[0], tmp_path / "sft", is_trainable=True)
+    before = {name: value.clone() for name, value in model.named_parameters() if "lora" in name}
+    trainer = trainer_for(model, tmp_path / "dpo", trainer_kwargs={"processing_class": processor})
+    trainer.train()
+    after = dict(trainer.model.named_parameters())
+    assert all(torch.equal(after[name.replace(".default.", ".ref.")], value) for name, value in before.items())
+    assert not all(torch.equal(after[name], value) for name, value in before.items())
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(0.6931, abs=1e-4)
+
+
 def test_what_it_has_of_its_own(bases, tmp_path):
     with pytest.raises(TypeError, match="leave `ref_model` out"):
         trainer_for(bases("qwen2_5_vl"), tmp_path, trainer_kwargs={"ref_model": object()})
     with pytest.raises(ValueError, match="goes on from the rounds"):
         trainer_for(bases("qwen2_5_vl"), tmp_path).train("somewhere")
+    with pytest.raises(TypeError, match="eval_dataset is of type dict, expected one datasets.Dataset"):
+        trainer_for(bases("qwen2_5_vl"), tmp_path, trainer_kwargs={"eval_dataset": {"easy": questions()}})
     with pytest.raises(TypeError, match="expected an IterativeDPOConfig"):
         IterativeDPOTrainer(bases("qwen2_5_vl"), None, args=1, train_dataset=questions())
 

@@ -160,6 +160,32 @@ def test_scores_are_kept_and_another_weight_scores_nothing_anew(tmp_path):
         assert len(process_reward.asked) == 4
 
 
+def test_every_path_has_a_seed_of_its_own_and_is_scored_with_its_own_question(tmp_path):
+    class Noting(Scripted):
+        def sample(self, requests, decoding):
+            self.seeds += [request.seed for request in requests]
+            return super().sample(requests, decoding)
+
+    class NotingReward(KnownScores):
+        def score(self, rows):
+            self.rows += rows
+            return super().score(rows)
+
+    engine, process_reward, rows = Noting([TEXT, ALONE, BOTH, FIRST, STEPLESS, TEXT]), NotingReward(), questions()
+    engine.seeds, process_reward.rows = [], []
+    rows = rows.map(lambda row, number: {"prompt": [{"role": "user", "content": str(number)}]}, with_indices=True)
+    with Store(tmp_path / "store.sqlite") as store:
+        sample_paths(rows, engine, store, "paths", n=3)
+        fewer = sample_paths(rows, engine, store, "paths", n=2)
+        score_sampled_paths(rows, fewer, process_reward, store, "scores")
+    assert len(set(engine.seeds)) == 6
+    assert [[path.text for path in found] for found in fewer.values()] == [[TEXT, ALONE], [FIRST, STEPLESS]]
+    asked = [(row["prompt"][0]["content"], row["completion"]) for row in process_reward.rows]
+    assert asked == [("0", TEXT), ("0", ALONE), ("1", FIRST), ("1", STEPLESS)]
+    pictures = [[picture.tobytes() for picture in row["images"]] for row in process_reward.rows]
+    assert pictures == [[rows[number]["images"][0].tobytes()] for number in (0, 0, 1, 1)]
+
+
 def test_a_path_that_cannot_be_scored_stops_with_its_reason(tmp_path):
     class Broken(KnownScores):
         def score(self, rows):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from taught_policy import questions, reward_model, teach
 
+from trl_mmreason.chain_of_step.paths import sample_paths
 from trl_mmreason.chain_of_step.process_reward import Scores
 from trl_mmreason.chain_of_step.scaling import BEAM, PATHS, SCORES, group_sizes, inference_scaling
 from trl_mmreason.chain_of_step.scaling_curves import (
@@ -405,6 +406,8 @@ def test_what_is_done_is_not_asked_again_whatever_the_step_weight(engine, prm, u
         assert again.accuracy["best_of_n"][4] == found.sweep[1.0]
         with pytest.raises(SettingsChanged, match="seed: 1 → 2"):
             inference_scaling(rows, *dead, store, seed=2, **settings)
+        with pytest.raises(SettingsChanged, match="max_steps: 16 → 3"):
+            inference_scaling(rows, *dead, store, seed=1, max_steps=3, **settings)
 
 
 def test_the_command(engine, prm, tmp_path, capsys):
@@ -429,3 +432,25 @@ def test_the_command(engine, prm, tmp_path, capsys):
         main([*arguments, "--server", "http://127.0.0.1:1/v1", "--adapter", "a"])
     with pytest.raises(SystemExit, match="mmreason search: ProcessRewardClient: no answer from http://127.0.0.1:1"):
         main([*arguments, "--process-reward", "http://127.0.0.1:1"])
+    with pytest.raises(SystemExit, match="system_prompt: None → 'In steps.'"):
+        main([*arguments, "--system-prompt", "In steps."])
+
+
+def test_the_command_s_system_prompt_reaches_the_policy(engine, prm, tmp_path):
+    rows = Dataset.from_list(questions())
+    rows.to_parquet(tmp_path / "questions.parquet")
+    engine.model.save_pretrained(tmp_path / "policy")
+    engine.processing_class.save_pretrained(tmp_path / "policy")
+    prm.save_pretrained(tmp_path / "prm")
+    arguments = ["search", tmp_path / "questions.parquet", tmp_path / "out", "--model", tmp_path / "policy"]
+    arguments += ["--process-reward", tmp_path / "prm", "--n", 1, "--max-new-tokens", 40, "--max-steps", 1]
+    main([str(argument) for argument in [*arguments, "--system-prompt", "+++"]])
+    spoken = rows.map(lambda row: {"prompt": [{"role": "system", "content": "+++"}, *row["prompt"]]})
+    texts = []
+    for number, asked in enumerate((spoken, rows)):
+        with Store(tmp_path / f"{number}.sqlite") as store:
+            paths = sample_paths(asked, engine, store, PATHS, n=1, decoding=Decoding(40, 1.0, 0.95))
+        texts.append({id_: found[0].text for id_, found in paths.items()})
+    with Store(tmp_path / "out" / "search.sqlite") as store:
+        assert {record.id: record.payload["text"] for record in store.records(PATHS)} == texts[0]
+    assert texts[0] != texts[1]

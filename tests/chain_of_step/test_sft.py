@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from peft import LoraConfig
 from support import SMALL_RUN, drawn_rows, load
 
@@ -64,6 +64,15 @@ def test_the_model_gets_the_tokens_and_learns_them(family, checkpoints, tmp_path
     model, processor = load(str(tmp_path / "saved"))
     assert chain_token_ids(processor) == ids
     assert torch.equal(model.get_input_embeddings().weight, trainer.model.get_input_embeddings().weight)
+
+
+def test_a_stream_that_does_not_name_its_columns_keeps_its_pictures(checkpoints, tmp_path):
+    rows = IterableDataset.from_generator(lambda: iter(chains(2)))
+    assert rows.column_names is None
+    args = ChainOfStepSFTConfig(str(tmp_path), **{**RUN, "per_device_train_batch_size": 1})
+    trainer = ChainOfStepSFTTrainer(checkpoints("qwen2_5_vl"), args=args, train_dataset=rows)
+    pictures = [len(batch["image_grid_thw"]) for batch in trainer.get_train_dataloader()]
+    assert pictures == [1, 2]
 
 
 def test_rows_without_pictures(checkpoints, tmp_path):

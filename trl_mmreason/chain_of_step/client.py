@@ -36,7 +36,9 @@ class ProcessRewardClient:
     """Scores chains at a server, as `ProcessRewardModel` does in this process. Several threads may use one.
 
     A request that loses its connection, times out or is answered 5xx is sent again after 0.5, 1, 2, 4, … 30 seconds
-    less a random quarter, or what the server's Retry-After says up to two minutes. Any 4xx raises at once.
+    less a random quarter, or what the server's Retry-After says up to two minutes. Any 4xx raises at once. Where nothing
+    has answered that long, later requests are sent once each until one is answered: a run that tries the rows of a batch
+    one by one should not wait so long for each.
 
     Args:
         url: address of the server, as `http://127.0.0.1:8001`.
@@ -65,6 +67,7 @@ class ProcessRewardClient:
         self._shown_url = f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path.rstrip('/')}"
         self._retries = retries
         self._rows_a_request = rows_a_request
+        self._silent = False
         timeout = httpx2.Timeout(timeout_seconds, connect=min(timeout_seconds, CONNECT_SECONDS))
         self._http = httpx2.Client(base_url=url, timeout=timeout)
 
@@ -123,7 +126,7 @@ class ProcessRewardClient:
     def _ask(
         self, method: str, path: str, body: bytes | None = None, *, first_row: int = 0, retries: int | None = None
     ) -> Any:
-        retries = self._retries if retries is None else retries
+        retries = 0 if self._silent else self._retries if retries is None else retries
         headers = {"Content-Type": "application/json"}
         for attempt in range(retries + 1):
             after = None
@@ -134,7 +137,9 @@ class ProcessRewardClient:
                     f"no answer from {self._shown_url}{path}: {type(error).__name__} {error}. Start the server with "
                     "`mmreason serve-prm`, or mend the address; HTTP_PROXY and NO_PROXY of the environment are followed"
                 )
+                self._silent |= attempt == self._retries
             else:
+                self._silent = False
                 if response.status_code < 500:
                     return self._read(response, path, first_row)
                 problem = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from transformers.trainer_utils import IntervalStrategy
 from trl import DPOConfig, SFTConfig
 
 from ..sampling.engine import Decoding
@@ -151,8 +152,9 @@ class IterativeDPOConfig(DPOConfig):
         _ = self.decoding  # refuses what is out of range
         if self.eval_strategy != "no":
             raise ValueError(
-                f"IterativeDPOConfig: eval_strategy={str(self.eval_strategy)!r} is not supported: other questions are "
-                "answered before the first and after each round. Leave it 'no', and pass them as eval_dataset."
+                f"IterativeDPOConfig: eval_strategy={IntervalStrategy(self.eval_strategy).value!r} is not supported: "
+                "other questions are answered before the first and after each round. Leave it 'no', and pass them as "
+                "eval_dataset."
             )
         for name, why in {
             "precompute_ref_log_probs": "the pairs are made during training",

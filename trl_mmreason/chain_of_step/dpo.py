@@ -237,6 +237,7 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
                 f"{stage} scores",
                 step_weight=self.args.step_weight,
                 batch_size=self.args.scoring_batch_size,
+                retry_failed=True,  # a path without a score has ended the run, so that no pair was made without it
                 description=f"scoring, {stage}",
             )
         metrics = path_metrics(

@@ -60,6 +60,7 @@ def _annotate(arguments: argparse.Namespace) -> None:
         from ..chain_of_step.annotation import PATHS, chains_of
         from ..chain_of_step.paths import sample_paths
 
+        store.open_stage(pipeline.QUESTIONS, {"system_prompt": arguments.system_prompt})
         policy = pipeline.load_engine(
             "annotate", arguments.model, arguments.server, batch_size=arguments.batch_size, adapter=arguments.adapter
         )

@@ -40,6 +40,9 @@ def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool
     command.add_argument("--retry-failed", action="store_true", help="ask again for what failed in an earlier run")
 
 
+QUESTIONS = "questions"
+"""Stage of the store that says what is put before the questions, which the ids of their answers do not tell."""
+
 ROWS = "parquet file for the rows, pictures included"
 """OUTPUT of the commands that make rows."""
 

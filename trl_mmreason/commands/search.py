@@ -30,6 +30,7 @@ def add(commands: Any) -> None:
     command.add_argument("--n", type=pipeline.count, default=64, help="paths a question; curves have 1, 2, 4 … n")
     command.add_argument("--step-weight", type=pipeline.share, default=0.2, help="of the steps in a path's score")
     command.add_argument("--max-steps", type=pipeline.count, default=16, help="steps that a search may keep")
+    command.add_argument("--system-prompt", help="put before every question, as the policy was trained with it")
     command.set_defaults(run=_search, split="test", top_p=0.95)  # the paper's top-p
 
 
@@ -46,10 +47,15 @@ def _search(arguments: argparse.Namespace) -> None:
     settings = _settings(arguments)
     with pipeline.in_a_line("search", DataError, SettingsChanged, StoreError, ServerError, ProcessRewardServerError):
         loaded = load_rows(
-            arguments.dataset, split=arguments.split, columns=arguments.columns, image_root=arguments.image_root
+            arguments.dataset,
+            split=arguments.split,
+            columns=arguments.columns,
+            image_root=arguments.image_root,
+            system_prompt=arguments.system_prompt,
         )
         policy, process_reward = _policy(arguments), _process_reward(arguments)
         with Store(arguments.store or folder / "search.sqlite") as store:
+            store.open_stage(pipeline.QUESTIONS, {"system_prompt": arguments.system_prompt})
             scaling = inference_scaling(loaded.dataset, policy, process_reward, store, **settings)
     if int(os.environ.get("RANK", "0")) == 0:
         write_report(scaling, folder)

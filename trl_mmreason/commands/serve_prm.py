@@ -16,7 +16,12 @@ def add(commands: Any) -> None:
     )
     command.add_argument("model", help="path or Hub id of a checkpoint that ProcessRewardTrainer made")
     command.add_argument("--adapter", help="path or Hub id of a LoRA adapter to put on it")
-    command.add_argument("--dtype", default="auto", help="of the weights; auto as they are saved")
+    command.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        default="auto",
+        help="of the weights; auto as they are saved",
+    )
     command.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; whoever reaches it may use the model without a key"
     )
