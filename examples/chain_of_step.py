@@ -54,6 +54,7 @@ from trl_mmreason.scripts import MINIATURE, DataArguments, load_data, policy_pat
 from trl_mmreason.sources import read_source
 
 STAGES = ("sft", "annotate", "prm", "dpo", "grpo", "search")
+SECTIONS = ("common", "sft", "prm", "dpo", "grpo", "search")
 LABELS = ("train", "seen", "unseen")
 FINISHED = {
     "sft": "sft/model",
@@ -126,6 +127,8 @@ class ChainOfStepArguments(DataArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for section in SECTIONS:
+            setattr(self, section, {name: value_of(value) for name, value in getattr(self, section).items()})
         unknown = set(self.stages.split(",")) - set(STAGES)
         if unknown:
             raise ValueError(
@@ -206,8 +209,12 @@ class Pipeline:
                     seed=self.seed + seed,
                     batch_size=self.args.sampling_batch_size,
                 )
-                chains = chains_of(rows, paths).rows.shuffle(seed=self.seed)
+                found = chains_of(rows, paths)
+                if not len(found.rows):
+                    raise ValueError(f"There is nothing to label: {found}. Give the sft stage more chains or epochs.")
+                chains = found.rows.shuffle(seed=self.seed)
                 by_rollouts = drawn["monte_carlo"] if name == "train" else 0
+                by_rollouts = min(by_rollouts, len(chains))
                 judged = chains.select(range(by_rollouts, len(chains)))
                 labelled = [annotate_by_judge(judged, KnownTruthTeacher(problems), store).rows]
                 if by_rollouts:
@@ -355,7 +362,15 @@ def override_sections(args: ChainOfStepArguments, given: list[str]) -> None:
         section, dot, name = option.removeprefix("--").partition(".")
         if not option.startswith("--") or not dot or value is None or not isinstance(getattr(args, section, 0), dict):
             raise ValueError(f"The option {option!r} is unknown; expected a field, or --SECTION.NAME VALUE.")
-        getattr(args, section)[name] = yaml.safe_load(value)
+        getattr(args, section)[name] = value_of(yaml.safe_load(value))
+
+
+def value_of(value: Any) -> Any:
+    """A number where YAML sees a text: it knows 1.0e-5, and not 1e-5."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def main(args: ChainOfStepArguments, model_args: ModelConfig) -> None:

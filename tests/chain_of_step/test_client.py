@@ -257,6 +257,20 @@ def test_no_server_is_found_out_soon(pauses):
         _ = ProcessRewardClient(other.url).settings
 
 
+def test_a_server_that_was_long_silent_is_asked_once_a_request_until_it_answers(pauses):
+    with misbehaving(*["drop"] * 6, GOOD, "drop") as server:
+        client = ProcessRewardClient(server.url, retries=3)
+        asked = []
+        for _ in range(3):
+            with pytest.raises(ProcessRewardServerError):
+                client.score([ROW])
+            asked.append(len(server.asked))
+        assert asked == [4, 5, 6]
+        client.score([ROW])
+        client.score([ROW])  # the first attempt is dropped, and again followed by another
+    assert len(server.asked) == 6 + 1 + 2
+
+
 def test_a_password_in_the_address_is_used_and_not_shown():
     with misbehaving((404, b"")) as server:
         client = ProcessRewardClient(server.url.replace("//", "//me:secret@"))

@@ -321,6 +321,40 @@ def test_other_questions_are_answered_before_and_after_every_round(bases, tmp_pa
     assert json.loads((tmp_path / "rounds.json").read_text()) == trainer.rounds
 
 
+class NotingWriters(Writers):
+    """Remembers how paths were drawn, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.drawn = []
+
+    def sample(self, requests, decoding):
+        self.drawn += [(len(self.policies), decoding.temperature, request.seed) for request in requests]
+        return super().sample(requests, decoding)
+
+
+def test_rounds_draw_with_seeds_of_their_own_and_other_questions_are_answered_greedily(bases, tmp_path):
+    given = {"eval_dataset": questions(2), "sampler": NotingWriters()}
+    trainer_for(bases("qwen2_5_vl"), tmp_path, trainer_kwargs=given).train()
+    drawn = given["sampler"].drawn
+    assert [(use, temperature) for use, temperature, _ in drawn] == [
+        *[(1, 0)] * 2,
+        *[(2, 1.0)] * 12,
+        *[(3, 0)] * 2,
+        *[(4, 1.0)] * 12,
+        *[(5, 0)] * 2,
+    ]
+    assert len({seed for _, temperature, seed in drawn if temperature}) == 24
+
+
+def test_the_step_weight_reaches_the_pairs(bases, tmp_path):
+    trainer_for(bases("qwen2_5_vl"), tmp_path, LengthReward(), rounds=1, step_weight=1.0, pair_threshold=0.05).train()
+    pairs = Dataset.from_parquet(str(tmp_path / "round-1" / "pairs.parquet"))
+    for said, scores in (("chosen", "chosen_score"), ("rejected", "rejected_score")):
+        texts = [message[0]["content"] for message in pairs[said]]
+        assert pairs[scores][:] == pytest.approx([len(text) % 10 / 10 * ("<|" in text) for text in texts])
+
+
 def test_questions_need_no_id_and_no_picture_column(bases, tmp_path):
     rows = questions().remove_columns(["id", "images"])
     trainer = trainer_for(bases("qwen2_5_vl"), tmp_path, rows=rows, rounds=1)

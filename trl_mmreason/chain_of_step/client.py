@@ -36,9 +36,9 @@ class ProcessRewardClient:
     """Scores chains at a server, as `ProcessRewardModel` does in this process. Several threads may use one.
 
     A request that loses its connection, times out or is answered 5xx is sent again after 0.5, 1, 2, 4, … 30 seconds
-    less a random quarter, or what the server's Retry-After says up to two minutes. Any 4xx raises at once. Where nothing
-    has answered that long, later requests are sent once each until one is answered: a run that tries the rows of a batch
-    one by one should not wait so long for each.
+    less a random quarter, or what the server's Retry-After says up to two minutes. Any 4xx raises at once. Where
+    nothing has answered that long, later requests are sent once each until one is answered: a run that tries the rows
+    of a batch one by one should not wait so long for each.
 
     Args:
         url: address of the server, as `http://127.0.0.1:8001`.

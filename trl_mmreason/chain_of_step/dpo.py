@@ -60,8 +60,8 @@ _NO_PAIRS_YET = Dataset.from_list(
 
 # What of the configuration decides on the rounds; how paths are drawn is kept with them.
 _DECIDING = (
-    *("num_paths", "step_weight", "pair_threshold", "pairing", "max_pairs", "freeze_vision_encoder", "beta"),
-    *("loss_type",),
+    *("num_paths", "step_weight", "pair_threshold", "pairing", "max_pairs"),
+    *("freeze_vision_encoder", "beta", "loss_type"),
     *("learning_rate", "num_train_epochs", "max_steps", "warmup_steps", "weight_decay", "lr_scheduler_type", "seed"),
     *("per_device_train_batch_size", "gradient_accumulation_steps"),
 )
