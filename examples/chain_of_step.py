@@ -17,7 +17,7 @@ as one a launch under DeepSpeed. A configuration file holds the fields of `Chain
 import gc
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ SHARED = ("dataset_name", "dataset_split", "train_rows", "cold_start_accuracy", 
 READ_BY = {
     "sft": ("step_dataset", "drawn_chains"),
     "annotate": ("label_dataset", "drawn_labels"),
-    "prm": ("label_dataset", "label_eval_datasets", "process_reward_base"),
+    "prm": ("label_dataset", "label_eval_datasets", "process_reward_base", "process_reward_accuracy"),
     "dpo": ("process_reward", "dpo_questions", "eval_dataset_name", "eval_split", "eval_rows"),
     "grpo": ("process_reward",),
     "search": ("process_reward", "search_questions", "eval_dataset_name", "eval_split", "eval_rows"),
@@ -93,7 +93,8 @@ class ChainOfStepArguments(DataArguments):
             the policy labelled, some by Monte Carlo, the others by a judge of known truth.
         label_eval_datasets: name → labelled chains to evaluate the process reward model on; the miniature makes "seen"
             and "unseen" questions.
-        process_reward_base: what the process reward model is trained from; the sft stage's policy by default.
+        process_reward_base: what the process reward model is trained from; the sft stage's policy by default. The paper
+            has a larger model; a miniature one is taught to answer until `process_reward_accuracy`.
         process_reward: where the score comes from in dpo, grpo and search: "prm" is that of the prm stage; a path; the
             address of `mmreason serve-prm`; or "outcome", for dpo and grpo by right answers alone (Table 2 and 5).
         drawn_chains: for the miniature, how many problems the teacher writes a chain for.
@@ -113,6 +114,7 @@ class ChainOfStepArguments(DataArguments):
     label_dataset: str = field(default="miniature", metadata={"help": "Labelled chains for the prm stage."})
     label_eval_datasets: dict = field(default_factory=dict, metadata={"help": "Name to labelled chains."})
     process_reward_base: str | None = field(default=None, metadata={"help": "What the prm stage starts from."})
+    process_reward_accuracy: float = field(default=0.95, metadata={"help": "Miniature: where that one's start ends."})
     process_reward: str = field(default="prm", metadata={"help": "prm, a path, an address, or outcome."})
     drawn_chains: int = field(default=1000, metadata={"help": "Miniature: chains for the sft stage."})
     drawn_labels: dict = field(default_factory=dict, metadata={"help": "Miniature: labels for the prm stage."})
@@ -238,7 +240,11 @@ class Pipeline:
     def prm(self) -> None:
         config = self.args.config("prm", ProcessRewardConfig)
         settings = trainer_settings(self.model_args, config)
-        base = self.args.process_reward_base or str(self.sft_model)
+        base = str(self.sft_model)
+        if self.args.process_reward_base is not None:
+            started = replace(self.args, cold_start_accuracy=self.args.process_reward_accuracy)
+            named = replace(self.model_args, model_name_or_path=self.args.process_reward_base)
+            base = policy_path(started, named, config, PLAIN_ANSWERS)
         if self.args.label_dataset == "miniature":
             train, *held_out = (Dataset.from_parquet(self.labels(name)) for name in LABELS)
             evaluations = dict(zip(LABELS[1:], held_out, strict=True))

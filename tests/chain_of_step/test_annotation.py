@@ -255,6 +255,20 @@ def test_processes_share_the_steps(tmp_path):
     assert parties[1].asked == alone.asked[1::2]
 
 
+def test_another_chain_under_the_same_id_is_labelled_anew(tmp_path):
+    party, judge = policy(), Scripted(lambda request, times: label("[1,0,-1]"))
+    for rows in (chains("7"), chains("8"), chains("7")):
+        continued(tmp_path / "s.sqlite", rows, party)
+        judged(tmp_path / "s.sqlite", rows, judge)
+    # "7" and "8" differ behind the last step, so that continuations of one are those of the other
+    assert (len(party.asked), len(judge.asked)) == (3, 2)
+    edited = chains("7").map(
+        lambda text: {"completion": text.replace("name_start|>", "name_start|>So ")}, input_columns="completion"
+    )
+    continued(tmp_path / "s.sqlite", edited, party)
+    assert len(party.asked) == 6
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -384,7 +398,8 @@ def test_a_real_policy_from_step_data_to_a_process_reward_model(tmp_path):
         assert len(found) >= 2
         continued = annotate_by_monte_carlo(found, policy, store, n=3, decoding=decoding)
         judged = annotate_by_judge(found, teacher, store)
-        records = {record.id: record.payload for record in store.records(MONTE_CARLO)}
+        # the id of a unit ends with a digest of its text
+        records = {record.id.rpartition("-")[0]: record.payload for record in store.records(MONTE_CARLO)}
         assert {record.status for stage in (MONTE_CARLO, JUDGED) for record in store.records(stage)} == {"done"}
 
     assert continued.dropped == judged.dropped == {}

@@ -421,6 +421,8 @@ def test_what_it_has_of_its_own(bases, tmp_path):
         trainer_for(bases("qwen2_5_vl"), tmp_path).train("somewhere")
     with pytest.raises(TypeError, match="eval_dataset is of type dict, expected one datasets.Dataset"):
         trainer_for(bases("qwen2_5_vl"), tmp_path, trainer_kwargs={"eval_dataset": {"easy": questions()}})
+    with pytest.raises(ValueError, match="step_weight=0.5 weighs the scores of a process reward model, and there is"):
+        trainer_for(bases("qwen2_5_vl"), tmp_path, step_weight=0.5)
     with pytest.raises(TypeError, match="expected an IterativeDPOConfig"):
         IterativeDPOTrainer(bases("qwen2_5_vl"), None, args=1, train_dataset=questions())
 

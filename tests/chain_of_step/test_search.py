@@ -103,7 +103,7 @@ def test_the_best_candidate_of_each_stage_is_kept():
         scores=(pytest.approx(0.7), pytest.approx(0.2), 0.9),
     )
     assert not found.goes_on
-    seeds = [seed_of(5, "sum", stage) for stage in range(3)]
+    seeds = [seed_of(5, "search", "sum", stage) for stage in range(3)]
     assert engine.calls == [
         {"sum": (kept, 2, seed)} for kept, seed in zip(["", B, B_C], seeds, strict=True)
     ]  # and what is kept is never asked for again

@@ -10,6 +10,7 @@ The rows are what `ProcessRewardTrainer` takes. The answer's label is whether it
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -221,11 +222,16 @@ def _steps(chains: Dataset) -> list[list[dict[str, Any]]]:
     """For each chain its units of work: one a step, with the chain as it was written up to there."""
     return [
         [
-            {"id": f"{id_}/{number}", "position": position, "prefix": text[:end]}
+            {"id": f"{id_}/{number}-{_digest(text[:end])}", "position": position, "prefix": text[:end]}
             for number, end in enumerate(chain_ends(text).steps, start=1)
         ]
         for position, (id_, text) in enumerate(zip(chains["id"], chains["completion"], strict=True))
     ]
+
+
+def _digest(text: str) -> str:
+    """For the ids of units, so that another text under the same id is not taken for the one that was asked about."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _continuation(row: Row, unit: Row, n: int, seed: int) -> Request:
@@ -315,14 +321,13 @@ def annotate_by_judge(
         return {"ratings": read_ratings(reply, len(parse_chain(row["completion"]).steps))}
 
     settings = {"messages": {"system": JUDGE_PROMPT, "user": judge_message("{question}", "{answer}", [])}}
-    replies = asking.ask(JUDGED, judge, chains, request, read, settings=settings)
+    ids = [f"{id_}-{_digest(text)}" for id_, text in zip(chains["id"], chains["completion"], strict=True)]
+    units = chains.remove_columns("id").add_column("id", ids)
+    replies = asking.ask(JUDGED, judge, units, request, read, settings=settings)
     dropped: Counter[str] = Counter()
-    kept = answered(chains["id"][:], replies, dropped)
-    asked = chains.select(kept)
-    step_labels = [
-        judge_labels(replies[id_].payload["ratings"], correct).tolist()
-        for id_, correct in zip(asked["id"], asked["correct"], strict=True)
-    ]
+    kept = answered(ids, replies, dropped)
+    correct = chains["correct"][:]
+    step_labels = [judge_labels(replies[ids[k]].payload["ratings"], correct[k]).tolist() for k in kept]
     return Annotated(_labelled(chains, kept, step_labels), dict(dropped))
 
 

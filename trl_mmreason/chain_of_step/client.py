@@ -197,7 +197,7 @@ def process_reward_from(source: ProcessReward | str | Path) -> ProcessReward:
 
 def _encoded(row: Mapping[str, Any], where: str) -> bytes:
     try:
-        images = [data_url(image) for image in pictures_of(dict(row))]
+        images = [data_url(image) for image in pictures_of(row)]
     except (*DECODING_ERRORS, AttributeError) as error:
         raise UnscorableRow(
             f"{where} has a picture that cannot be read: {error}; expected pictures of Pillow."

@@ -18,6 +18,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import isnan
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -63,10 +64,17 @@ _DECIDING = (
     *("num_paths", "step_weight", "pair_threshold", "pairing", "max_pairs"),
     *("freeze_vision_encoder", "beta", "loss_type"),
     *("learning_rate", "num_train_epochs", "max_steps", "warmup_steps", "weight_decay", "lr_scheduler_type", "seed"),
-    *("per_device_train_batch_size", "gradient_accumulation_steps"),
+    *(
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "optim",
+        "adam_beta1",
+        "adam_beta2",
+        "max_grad_norm",
+    ),
 )
 
-_WORDS = ("prompt", "answer", "choices")  # of a question: no picture is decoded
+_WORDS = ("id", "prompt", "answer", "choices")  # of a question: no picture is decoded
 
 
 class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
@@ -124,6 +132,11 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
                     "paths are kept question by question. Join several with concatenate_datasets."
                 )
         check_rows("IterativeDPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})
+        if process_reward_model is None and args.step_weight != IterativeDPOConfig.step_weight:
+            raise ValueError(
+                f"IterativeDPOTrainer: step_weight={args.step_weight} weighs the scores of a process reward model, and "
+                "there is none. Pass one, or leave step_weight out."
+            )
         processing_class = processing_class or load_processor(model, args)
         chain_token_ids(processing_class)
         check_template("IterativeDPOTrainer", processing_class, _EXAMPLE)
@@ -142,7 +155,7 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
         self._deciding = {
             **{name: str(getattr(args, name)) for name in _DECIDING},
             "policy": fingerprint(policy.named_parameters()),
-            "questions": hashlib.sha256(repr(self.questions["id"][:]).encode()).hexdigest()[:16],
+            "questions": hashlib.sha256("".join(_digests(self.questions)).encode()).hexdigest()[:16],
         }
         let_head_have_no_bias(policy)
         if args.freeze_vision_encoder:
@@ -312,7 +325,8 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
         """Keep the measures of the policy after so many rounds, and log them."""
         file = self._root / "rounds.json"
         known = {entry["round"]: entry for entry in json.loads(file.read_text())} if file.exists() else {}
-        known.setdefault(finished, {"round": finished})[name] = metrics
+        # a mean of nothing is not a number, which JSON does not have
+        known.setdefault(finished, {"round": finished})[name] = {k: v for k, v in metrics.items() if not isnan(v)}
         self.rounds = [known[number] for number in sorted(known)]
         if self.is_world_process_zero():
             unfinished = file.with_suffix(".unfinished")  # others may be reading the file
@@ -344,6 +358,10 @@ def _with_ids(questions: Dataset) -> Dataset:
     """Questions with the id that paths are kept by; without any, one that other questions do not have."""
     if "id" in questions.column_names:
         return questions
+    return questions.add_column("id", [f"{number}-{digest}" for number, digest in enumerate(_digests(questions))])
+
+
+def _digests(questions: Dataset) -> list[str]:
+    """One of each question's words, its pictures left out."""
     words = questions.select_columns([name for name in _WORDS if name in questions.column_names])
-    digests = [hashlib.sha256(repr(row).encode()).hexdigest()[:16] for row in words]
-    return questions.add_column("id", [f"{number}-{digest}" for number, digest in enumerate(digests)])
+    return [hashlib.sha256(repr(row).encode()).hexdigest()[:16] for row in words]

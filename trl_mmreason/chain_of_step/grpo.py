@@ -63,6 +63,8 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
             raise TypeError(
                 f"ChainOfStepGRPOTrainer: args is a {type(args).__name__}, expected a ChainOfStepGRPOConfig."
             )
+        if kwargs.get("followup") is not None:
+            raise ValueError("ChainOfStepGRPOTrainer: a chain is one turn; leave `followup` out.")
         by_outcome = process_reward_model is None
         columns = {"prompt", "answer"} if by_outcome else {"prompt"}
         check_rows("ChainOfStepGRPOTrainer", train_dataset, eval_dataset, columns)

@@ -64,7 +64,7 @@ def make_pairs(
                 }
             )
     made = Dataset.from_dict({name: [row[name] for row in rows] for name in PAIR_FEATURES}, features=PAIR_FEATURES)
-    columns = [name for name in ("images", "image") if name in questions.column_names][:1]
+    columns = [name for name in ("images", "image") if name in questions.column_names]
     if not (rows and columns):
         return made.add_column("images", [[] for _ in rows])
     pictures = questions.select(positions).select_columns(columns)

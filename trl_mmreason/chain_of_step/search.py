@@ -93,7 +93,7 @@ def step_beam_search(
         if not open_searches:
             break
         asked = [
-            Request(row["prompt"], pictures_of(dict(row)), search.text, n, seed_of(seed, row["id"], stage))
+            Request(row["prompt"], pictures_of(row), search.text, n, seed_of(seed, "search", row["id"], stage))
             for row, _, search in open_searches
         ]
         drawn = engine.sample(asked, decoding)
@@ -154,7 +154,7 @@ def _part_scores(
     step has no answer yet, any answer would beat it by the answer's share of that score, 1 - w.
     """
     asked = [
-        {"prompt": row["prompt"], "images": pictures_of(dict(row)), "completion": candidate.text}
+        {"prompt": row["prompt"], "images": pictures_of(row), "completion": candidate.text}
         for row, found in zip(rows, candidates, strict=True)
         for candidate in found
     ]
