@@ -35,7 +35,7 @@ from trl_mmreason.sampling.generation import collate, encode
 VOCABULARY = 151_936  # rows of the embeddings of Qwen2.5-VL
 
 Rows = list[dict[str, Any]]
-Scored = list[list[float]]  # a row's steps, then its answer
+Scored = list[list[float | None]]  # a row's steps, then its answer
 
 
 def build(size: str) -> ProcessRewardModel:
