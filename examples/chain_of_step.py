@@ -44,6 +44,7 @@ from trl_mmreason.chain_of_step.report import format_policies, format_process_re
 from trl_mmreason.chain_of_step.scaling import inference_scaling
 from trl_mmreason.chain_of_step.scaling_report import format_scaling, write_report
 from trl_mmreason.chain_of_step.step_data import make_step_data
+from trl_mmreason.evaluation.curves import plot_curves
 from trl_mmreason.miniature.cold_start import PLAIN_ANSWERS
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
 from trl_mmreason.miniature.teacher import KnownTruthTeacher
@@ -61,7 +62,7 @@ FINISHED = {
     "annotate": "labels_unseen.parquet",
     "prm": "prm/metrics.json",
     "dpo": "dpo/rounds.png",
-    "grpo": "grpo/model",
+    "grpo": "grpo/curves.png",
     "search": "search/scaling.json",
 }
 """What a stage writes last."""
@@ -288,6 +289,8 @@ class Pipeline:
             **trainer_settings(self.model_args, config),
         )
         train_once(trainer, self.args.folder / "grpo" / "model")
+        if trainer.is_world_process_zero():
+            plot_curves(trainer.state.log_history, self.args.folder / "grpo" / "curves.png")
 
     def search(self) -> None:
         process_reward = self.process_reward()

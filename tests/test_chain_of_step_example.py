@@ -27,7 +27,7 @@ SETTINGS = {
     "common": {"use_cpu": True, "bf16": False, "gradient_checkpointing": False, "report_to": "none", "seed": 0}
     | {"save_strategy": "no", "logging_steps": 1, "disable_tqdm": True},
     "drawn_chains": 24,
-    "sft": {"num_train_epochs": 100, "learning_rate": 2e-3, "per_device_train_batch_size": 12, "warmup_steps": 5}
+    "sft": {"num_train_epochs": 140, "learning_rate": 2e-3, "per_device_train_batch_size": 12, "warmup_steps": 5}
     | {"freeze_vision_encoder": False},
     "drawn_labels": {"problems": 4, "paths": 2, "monte_carlo": 3, "continuations": 2},
     "prm": {"num_train_epochs": 1, "learning_rate": 1e-3, "per_device_train_batch_size": 4},
@@ -78,7 +78,7 @@ def test_every_stage_leaves_its_result_and_the_table_names_all(whole_run):
     ] == names
     for path in ("sft/model", "prm/model", "dpo/round-2/policy", "grpo/model"):
         assert (folder / path / "model.safetensors").exists(), path
-    for picture in ("dpo/rounds.png", "search/scaling.png"):
+    for picture in ("dpo/rounds.png", "grpo/curves.png", "search/scaling.png"):
         with Image.open(folder / picture) as image:
             image.verify()
     assert [entry["round"] for entry in json.loads((folder / "dpo/rounds.json").read_text())] == [0, 1, 2]
@@ -104,6 +104,20 @@ def test_again_it_does_nothing_and_says_the_same(whole_run):
     assert again.returncode == 0, again.stderr[-3000:]
     assert lines_of_table(again.stdout) == lines_of_table(done.stdout)
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("model.safetensors")} == before
+
+
+def test_what_was_killed_behind_its_training_measures_the_trained_model(whole_run):
+    folder, _ = whole_run
+    metrics = folder / "prm" / "metrics.json"
+    known = json.loads(metrics.read_text())
+    metrics.unlink()
+    (folder / "grpo" / "curves.png").unlink()
+    again = start(folder, "--stages", "prm,grpo")
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert (folder / "grpo" / "curves.png").exists()
+    found = json.loads(metrics.read_text())
+    names = [name for name in known if name.endswith(("accuracy", "auroc", "loss"))]
+    assert {name: found[name] for name in names} == pytest.approx({name: known[name] for name in names}, abs=1e-5)
 
 
 def test_a_finished_stage_with_other_settings_is_refused(whole_run):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 from trl import (
     GRPOConfig,
@@ -25,6 +25,7 @@ from trl import (
 )
 from trl.models import unwrap_model_for_generation
 
+from .checkpoint import restore_weights
 from .data import load_rows
 from .evaluation.curves import plot_curves
 from .evaluation.metrics import Change, format_table, improves
@@ -203,8 +204,13 @@ def train_and_save(trainer: GRPOTrainer | SFTTrainer, dataset_name: str, checkpo
 
 
 def train_once(trainer: Trainer, folder: Path) -> None:
-    """Train and save into `folder`, unless that was done; from the last checkpoint in the output folder, if any."""
+    """Train a whole model and save it into `folder`, from the last checkpoint in the output folder, if any.
+
+    What was saved there before is loaded instead, the state of training included.
+    """
     if folder.exists():
+        restore_weights(trainer.accelerator.unwrap_model(trainer.model), folder)
+        trainer.state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
         return
     output = Path(trainer.args.output_dir)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(output)) if output.is_dir() else None)

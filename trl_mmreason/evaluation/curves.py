@@ -48,6 +48,8 @@ PANELS = (
         {"response/complete": "full format", "reflected_share": "reflects and answers"},
         is_share=True,
     ),
+    Panel("Score of the chain", "mean score", {"step_score": "steps", "answer_score": "answer"}, is_share=True),
+    Panel("Chains", "share", {"chain/complete": "whole", "accuracy": "right answer"}, is_share=True),
     Panel("Length of the response", "tokens", {"length_first": "first solution", "length_response": "response"}),
     Panel("KL to the reference", "nats per token", {"kl_t1": "first turn", "kl_t2": "second turn"}),
     Panel("KL coefficient β", "coefficient", {"beta_1": "β1, first turn", "beta_2": "β2, second turn"}),
