@@ -8,6 +8,7 @@
     dpo       rounds of sampling, scoring, pairing and DPO, from sft        → OUTPUT/dpo/round-3/policy
     grpo      GRPO with the process reward, from sft                        → OUTPUT/grpo/model
     search    pass@N, self-consistency, best-of-N and step beam search      → OUTPUT/search/
+    (always)  accuracy of every policy, and of the process reward model     → OUTPUT/table.txt
 
 A stage that is finished is not done again, and one that was killed goes on. `--stages dpo,grpo` does some alone, such
 as one a launch under DeepSpeed. A configuration file holds the fields of `ChainOfStepArguments` and TRL's
@@ -325,7 +326,9 @@ class Pipeline:
         if metrics.exists():
             said.append(format_process_reward(json.loads(metrics.read_text())))
         if PartialState().is_main_process:
-            sys.stdout.write("\n" + "\n\n".join(said) + "\n")
+            text = "\n\n".join(said)
+            (self.args.folder / "table.txt").write_text(f"{text}\n")
+            sys.stdout.write(f"\n{text}\n")
 
     def correct(self, name: str, path: Path) -> list[bool]:
         """Whether the policy's greedy answer to each question is right."""

@@ -86,6 +86,11 @@ def test_every_stage_leaves_its_result_and_the_table_names_all(whole_run):
     assert [point["n"] for point in scaling["accuracy"]["step_beam"]] == [1, 2]
 
 
+def test_the_table_is_kept(whole_run):
+    folder, done = whole_run
+    assert (folder / "table.txt").read_text().splitlines() == lines_of_table(done.stdout)
+
+
 def test_labels_come_from_both_ways(whole_run):
     """Of the training chains three are labelled by Monte Carlo, as many as there are; the judge labels the others."""
     folder, _ = whole_run
@@ -142,3 +147,20 @@ def test_an_unknown_stage_is_named():
     example = load_example("chain_of_step")
     with pytest.raises(ValueError, match="there is no 'ppo'"):
         example.ChainOfStepArguments("miniature/adding", stages="sft,ppo")
+
+
+@pytest.mark.slow
+def test_the_miniature_learns(tmp_path):
+    """The shipped configuration, about twenty minutes: every stage does what it is there for."""
+    script, config = ROOT / "examples/chain_of_step.py", ROOT / "configs/chain_of_step/miniature.yaml"
+    command = [sys.executable, str(script), "--config", str(config), "--output_dir", str(tmp_path / "out")]
+    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
+    metrics = json.loads((tmp_path / "out/prm/metrics.json").read_text())
+    assert metrics["eval_unseen_step_auroc"] > 0.9
+    assert metrics["eval_unseen_answer_auroc"] > 0.8
+    rounds = [entry["eval"] for entry in json.loads((tmp_path / "out/dpo/rounds.json").read_text())]
+    assert rounds[3]["accuracy"] > rounds[0]["accuracy"] + 0.05
+    assert rounds[3]["trajectory_score"] > rounds[0]["trajectory_score"] + 0.05
+    scaling = json.loads((tmp_path / "out/search/scaling.json").read_text())["accuracy"]
+    last = {method: curve[-1]["value"] for method, curve in scaling.items()}
+    assert last["pass_at_n"] > last["best_of_n"] > scaling["best_of_n"][0]["value"]
