@@ -20,6 +20,8 @@ _PUBLIC = {
     "Grader": "grading",
     "IterativeDPOConfig": "chain_of_step.config",
     "IterativeDPOTrainer": "chain_of_step.dpo",
+    "OffPolicyRewardConfig": "sophia.config",
+    "OffPolicyRewardTrainer": "sophia.trainer",
     "ProcessRewardConfig": "chain_of_step.config",
     "ProcessRewardModel": "chain_of_step.process_reward",
     "ProcessRewardTrainer": "chain_of_step.process_reward_trainer",
@@ -38,6 +40,8 @@ __all__ = [
     "Grader",
     "IterativeDPOConfig",
     "IterativeDPOTrainer",
+    "OffPolicyRewardConfig",
+    "OffPolicyRewardTrainer",
     "ProcessRewardConfig",
     "ProcessRewardModel",
     "ProcessRewardTrainer",
@@ -58,6 +62,8 @@ if TYPE_CHECKING:
     from .chain_of_step.process_reward_trainer import ProcessRewardTrainer
     from .chain_of_step.sft import ChainOfStepSFTTrainer
     from .grading import Grader
+    from .sophia.config import OffPolicyRewardConfig
+    from .sophia.trainer import OffPolicyRewardTrainer
     from .srpo.config import ReflectionSFTConfig, SRPOConfig
     from .srpo.sft import ReflectionSFTTrainer
     from .srpo.trainer import SRPOTrainer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from trl import SFTConfig, SFTTrainer
@@ -92,15 +93,14 @@ class CompletionSFTTrainer(FaithfulCheckpoints, SFTTrainer):
         processing_class = processing_class or load_processor(model, args)
         self.check_tokenizer(processing_class)
         check_template(name, processing_class, self._format)
+        prepare = partial(self.prepare_rows, args=args, processing_class=processing_class)
         if isinstance(eval_dataset, Mapping):
-            eval_dataset = {role: self._as_messages(rows) for role, rows in eval_dataset.items()}
+            eval_dataset = {role: prepare(rows) for role, rows in eval_dataset.items()}
         super().__init__(
             model,
             args=args,
-            train_dataset=train_dataset and self._as_messages(train_dataset),
-            eval_dataset=eval_dataset
-            if isinstance(eval_dataset, Mapping)
-            else eval_dataset and self._as_messages(eval_dataset),
+            train_dataset=train_dataset and prepare(train_dataset),
+            eval_dataset=eval_dataset if isinstance(eval_dataset, Mapping) else eval_dataset and prepare(eval_dataset),
             processing_class=processing_class,
             **kwargs,
         )
@@ -122,7 +122,7 @@ class CompletionSFTTrainer(FaithfulCheckpoints, SFTTrainer):
     def check_tokenizer(processing_class: Any) -> None:
         """Refuse a processor that cannot express the format."""
 
-    def _as_messages(self, rows: Any) -> Any:
+    def prepare_rows(self, rows: Any, args: CompletionSFTConfig, processing_class: Any) -> Any:
         """The rows with each completion checked, and as one message of the assistant.
 
         Rows without pictures get an empty list of them, so that all go the same way.

@@ -1,0 +1,426 @@
+"""OffPolicyRewardTrainer: the equation's loss on every family, TRL's SFT as a special case, and what is refused."""
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset, IterableDataset
+from peft import LoraConfig
+from support import SMALL_RUN, drawn_rows, load
+from trl import SFTConfig, SFTTrainer
+
+from trl_mmreason import OffPolicyRewardConfig, OffPolicyRewardTrainer
+from trl_mmreason.miniature.solutions import plain, solve
+from trl_mmreason.miniature.tasks import make_problems
+from trl_mmreason.parts import parts_of
+
+RUN = {name: value for name, value in SMALL_RUN.items() if name not in ("num_generations", "max_completion_length")}
+RUN |= {"warmup_steps": 0, "num_train_epochs": 1, "max_steps": -1}
+REWARDS = [1.0, -0.5, 2.0, 0.25]
+EVERYTHING = ["vision", "projector", "language"]
+
+
+def rewarded(n=8, **columns):
+    """Rows with one picture, two pictures or none, and rewards of both signs."""
+    problems = make_problems(["adding", "counting"], n)
+    rows = [
+        {"prompt": row["prompt"], "images": row["images"], "completion": plain(solve(problem))}
+        for row, problem in zip(drawn_rows(n), problems, strict=True)
+    ]
+    return [
+        {**row, "reward": REWARDS[k % 4], **{name: values[k] for name, values in columns.items()}}
+        for k, row in enumerate(rows)
+    ]
+
+
+def trainer_for(model, folder, rows, *, trainer_kwargs=None, **settings):
+    return OffPolicyRewardTrainer(
+        model,
+        args=OffPolicyRewardConfig(str(folder), **{**RUN, **settings}),
+        train_dataset=Dataset.from_list(rows) if isinstance(rows, list) else rows,
+        **(trainer_kwargs or {}),
+    )
+
+
+def token_logps(trainer, model, rows):
+    """Log-probabilities of each completion's tokens, from the logits, one row at a time and by no code of ours."""
+    found = []
+    for row in rows:
+        batch = trainer.data_collator([row])
+        labels = batch["labels"][:, 1:]
+        inputs = {
+            name: value
+            for name, value in batch.items()
+            if name not in ("labels", "rewards", "behavior_logps", "shift_labels")
+        }
+        with torch.no_grad():
+            logits = model(**inputs).logits[:, :-1].double()
+        logps = logits.log_softmax(-1).gather(2, labels.clamp(min=0).unsqueeze(2)).squeeze(2)
+        found.append(logps[labels != -100])
+    return found
+
+
+def moved(model, before):
+    return {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
+
+
+def weights_of(model):
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+def test_the_loss_is_the_equation(family, checkpoints, tmp_path):
+    """−1/B Σ R Σ log π, from the model's own logits row by row."""
+    trainer = trainer_for(checkpoints(family), tmp_path, rewarded(4))
+    rows = list(trainer.train_dataset)
+    with torch.no_grad():
+        loss = trainer.compute_loss(trainer.model, trainer.data_collator(rows))
+    sums = [logps.sum().item() for logps in token_logps(trainer, trainer.model, rows)]
+    expected = -sum(reward * total for reward, total in zip(REWARDS, sums, strict=True)) / 4
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_rewards_of_one_and_the_mean_are_supervised_training(checkpoints, tmp_path):
+    """After three steps every parameter equals that of TRL's SFTTrainer on completions."""
+    rows = [{**row, "reward": 1.0} for row in rewarded(12)]
+    path = checkpoints("qwen2_5_vl")
+    run = {**RUN, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 3, "seed": 3}
+    plain_rows = [{name: row[name] for name in ("prompt", "images")} for row in rows]
+    for row, rewarded_row in zip(plain_rows, rows, strict=True):
+        row["completion"] = [{"role": "assistant", "content": rewarded_row["completion"]}]
+    config = SFTConfig(str(tmp_path / "sft"), **run, max_length=None, completion_only_loss=True)
+    supervised = SFTTrainer(path, args=config, train_dataset=Dataset.from_list(plain_rows))
+    supervised.model_accepts_loss_kwargs = True  # of this family Trainer thinks otherwise, and averages micro-batches
+    supervised.train()
+    ours = trainer_for(path, tmp_path, rows, **{**run, "sequence_reduction": "mean", "trainable_parts": EVERYTHING})
+    ours.train()
+    differences = [
+        (a - b).abs().max().item() for a, b in zip(ours.model.parameters(), supervised.model.parameters(), strict=True)
+    ]
+    assert max(differences) < 1e-6
+    base, _ = load(str(path))
+    assert moved(ours.model, weights_of(base)) == set(dict(base.named_parameters()))
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_any_micro_batch_is_the_same_update(reduction, checkpoints, tmp_path):
+    results = []
+    for size in (1, 2, 4):
+        trainer = trainer_for(
+            checkpoints("internvl"),
+            tmp_path / str(size),
+            rewarded(4),
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=4 // size,
+            sequence_reduction=reduction,
+            optim="sgd",
+            learning_rate=0.1,
+            max_grad_norm=0.0,
+        )
+        trainer.train()
+        results.append((trainer.state.log_history[0]["loss"], weights_of(trainer.model)))
+    for loss, weights in results[1:]:
+        assert loss == pytest.approx(results[0][0], rel=1e-5)
+        for name, weight in weights.items():
+            torch.testing.assert_close(weight, results[0][1][name], rtol=1e-4, atol=1e-6)
+
+
+def test_two_processes_are_one(checkpoints, tmp_path):
+    """Loss, metrics and weights, with importance weights and a KL term; completions of one process are longer."""
+    here = Path(__file__).parent
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
+    launcher += ["--rdzv-endpoint=localhost:0"]
+
+    def run(name, launch, rows):
+        (tmp_path / name).mkdir()
+        script = [str(here / "off_policy_run.py"), checkpoints("qwen2_vl"), str(tmp_path / name), str(rows)]
+        command = [sys.executable, *launch, *script]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return tmp_path / name
+
+    one, two = run("one", [], 4), run("two", launcher, 2)
+    alone = torch.load(one / "process_0.pt")
+    assert alone["world_size"] == 1
+    for process in (0, 1):
+        shared = torch.load(two / f"process_{process}.pt")
+        assert shared["world_size"] == 2
+        assert shared["logged"] == pytest.approx(alone["logged"], rel=1e-3)
+        for name, weight in shared["weights"].items():
+            torch.testing.assert_close(weight, alone["weights"][name], rtol=1e-3, atol=1e-6)
+
+
+def test_rows_without_reward_cost_nothing(checkpoints, tmp_path):
+    """Of six rows with rewards 1, 0, 1, 0, 0, 1 the model sees three, and the update is that of the three alone."""
+    rows = rewarded(6)
+    for row, reward in zip(rows, (1.0, 0, 1.0, 0, 0, 1.0), strict=True):
+        row["reward"] = reward
+    updated = []
+    for given in (rows, [row for row in rows if row["reward"]]):
+        trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, given, per_device_train_batch_size=3, optim="sgd")
+        seen = []
+
+        def count(_, args, kwargs, seen=seen):
+            seen.append(len(kwargs["input_ids"]))
+
+        trainer.model.register_forward_pre_hook(count, with_kwargs=True)
+        trainer.train()
+        assert seen == [3]
+        updated.append(weights_of(trainer.model))
+    assert all(torch.equal(weight, updated[1][name]) for name, weight in updated[0].items())
+
+
+@pytest.mark.parametrize("chosen", ["vision", "projector", "language"])
+def test_exactly_the_chosen_part_moves(chosen, family, checkpoints, tmp_path, caplog):
+    trainer = trainer_for(checkpoints(family), tmp_path, rewarded(4), trainable_parts=[chosen], learning_rate=1e-2)
+    said = next(record.getMessage() for record in caplog.records if "trains of" in record.getMessage())
+    assert all(f"{name}: {part}" in said for name, part in trainer.parts.items())
+    before, place = weights_of(trainer.model), parts_of(trainer.model)
+    trainer.train()
+    changed = moved(trainer.model, before)
+    assert {place[name] for name in changed} == {chosen}
+    unused = {name for name in place if place[name] == chosen} - changed
+    # LLaVA-NeXT takes its features before the encoder's last layer.
+    assert all("post_layernorm" in name or ".layers.2." in name for name in unused), unused
+
+
+def test_a_negative_reward_makes_a_completion_less_likely(checkpoints, tmp_path):
+    rows = rewarded(2)
+    rows[0]["reward"], rows[1]["reward"] = 1.0, -1.0
+    trainer = trainer_for(
+        checkpoints("llava_next"), tmp_path, rows, optim="sgd", learning_rate=1e-3, num_train_epochs=2
+    )
+    before = [logps.sum() for logps in token_logps(trainer, trainer.model, list(trainer.train_dataset))]
+    trainer.train()
+    after = [logps.sum() for logps in token_logps(trainer, trainer.model.eval(), list(trainer.train_dataset))]
+    assert after[0] > before[0]
+    assert after[1] < before[1]
+
+
+@pytest.mark.parametrize("level", ["sequence", "token"])
+def test_importance_weights_of_the_policy_itself_are_one(level, family, checkpoints, tmp_path):
+    """With its own log-probabilities, end of turn included: weights 1, and as many samples as there are."""
+    rows, folder = rewarded(3), checkpoints(family)
+    probe = trainer_for(folder, tmp_path, rows)
+    own = token_logps(probe, probe.model, list(probe.train_dataset))
+    eos = probe.processing_class.tokenizer.eos_token_id
+    for row, logps in zip(rows, own, strict=True):
+        labels = probe.data_collator([{**row, "completion": [{"role": "assistant", "content": row["completion"]}]}])
+        ids = labels["labels"][labels["labels"] != -100].tolist()
+        row["behavior_logps"] = logps[: ids.index(eos) + 1].tolist()
+    trainer = trainer_for(folder, tmp_path, rows, importance_sampling=level, learning_rate=0.0)
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert logged["importance_weight/mean"] == pytest.approx(1, abs=1e-3)
+    assert logged["importance_weight/max"] == pytest.approx(1, abs=1e-3)
+    assert logged["importance_weight/truncated_frac"] == 0
+    samples = 3 if level == "sequence" else sum(map(len, own))
+    assert logged["importance_weight/effective_sample_size"] == pytest.approx(samples, rel=1e-3)
+    assert logged["loss"] == pytest.approx(
+        -sum(row["reward"] * logps.sum().item() for row, logps in zip(rows, own, strict=True)) / 3, rel=1e-3
+    )
+
+
+def test_importance_weights_scale_the_loss_and_are_truncated(checkpoints, tmp_path):
+    """Three rows whose behaviour was 2, 1/2 and 1/16 times as likely: weights ½, 2 and, truncated, 4."""
+    rows, folder = rewarded(3), checkpoints("qwen3_vl")
+    probe = trainer_for(folder, tmp_path, rows)
+    own = [logps.sum().item() for logps in token_logps(probe, probe.model, list(probe.train_dataset))]
+    for row, total, ratio in zip(rows, own, (0.5, 2.0, 16.0), strict=True):
+        # In any number of parts: another tokenizer may have written it. What the template writes behind counts as 1.
+        row["behavior_logps"] = [total / 2, total / 2 - torch.tensor(ratio).log().item()]
+    trainer = trainer_for(
+        folder, tmp_path, rows, importance_sampling="sequence", importance_clip_high=4.0, learning_rate=0.0
+    )
+    tail = [_behind_the_turn(trainer, row) for row in trainer.train_dataset]
+    weights = [min(ratio / torch.tensor(t).exp().item(), 4.0) for ratio, t in zip((0.5, 2.0, 16.0), tail, strict=True)]
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert logged["importance_weight/mean"] == pytest.approx(sum(weights) / 3, rel=1e-3)
+    assert logged["importance_weight/max"] == pytest.approx(max(weights), rel=1e-3)
+    assert logged["importance_weight/truncated_frac"] == pytest.approx(sum(w == 4.0 for w in weights) / 3)
+    squares = sum(weight**2 for weight in weights)
+    assert logged["importance_weight/effective_sample_size"] == pytest.approx(sum(weights) ** 2 / squares, rel=1e-3)
+    loss = -sum(row["reward"] * w * total for row, w, total in zip(rows, weights, own, strict=True)) / 3
+    assert logged["loss"] == pytest.approx(loss, rel=1e-3)
+
+
+def _behind_the_turn(trainer, row):
+    """Log-probability of what the template writes behind the end of the turn."""
+    labels = trainer.data_collator([row])["labels"]
+    ids = labels[labels != -100].tolist()
+    eos = trainer.processing_class.tokenizer.eos_token_id
+    return token_logps(trainer, trainer.model, [row])[0][ids.index(eos) + 1 :].sum().item()
+
+
+def test_the_kl_term(checkpoints, tmp_path):
+    """0 at the first step, and positive behind it; the reference is the policy that came, changed in memory or not."""
+    model, processor = load(str(checkpoints("qwen2_5_vl")))
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(1.1)  # as it was never saved
+    trainer = trainer_for(
+        copy.deepcopy(model),
+        tmp_path,
+        rewarded(4),
+        trainer_kwargs={"processing_class": processor},
+        beta=0.5,
+        num_train_epochs=2,
+        optim="sgd",
+        learning_rate=0.1,
+    )
+    assert all(torch.equal(weight, model.get_parameter(name)) for name, weight in trainer.reference.named_parameters())
+    trainer.train()
+    first, second = (entry for entry in trainer.state.log_history if "kl" in entry)
+    assert first["kl"] == pytest.approx(0, abs=1e-9)
+    assert second["kl"] > 1e-6
+    assert all(torch.equal(weight, model.get_parameter(name)) for name, weight in trainer.reference.named_parameters())
+
+
+def test_the_kl_term_is_k3_summed_over_each_completion(checkpoints, tmp_path):
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rewarded(2), beta=0.5, sequence_reduction="sum")
+    rows = list(trainer.train_dataset)
+    reference = token_logps(trainer, trainer.model, rows)
+    with torch.no_grad():
+        trainer.model.get_output_embeddings().weight.mul_(1.2)
+        loss = trainer.compute_loss(trainer.model, trainer.data_collator(rows))
+    policy = token_logps(trainer, trainer.model, rows)
+    gained = sum(row["reward"] * logps.sum() for row, logps in zip(rows, policy, strict=True)) / 2
+    k3 = sum(((r - p).exp() - (r - p) - 1).sum() for p, r in zip(policy, reference, strict=True)) / 2
+    assert loss.item() == pytest.approx((-gained + 0.5 * k3).item(), rel=1e-5)
+
+
+def test_an_adapter_s_reference_is_the_model_without_it(checkpoints, tmp_path):
+    trainer = trainer_for(
+        checkpoints("qwen2_5_vl"),
+        tmp_path,
+        rewarded(4),
+        trainer_kwargs={"peft_config": LoraConfig(r=4, target_modules="all-linear")},
+        beta=0.5,
+        num_train_epochs=2,
+        learning_rate=1e-2,
+    )
+    assert trainer.reference is None
+    before = weights_of(trainer.model)
+    trainer.train()
+    first, second = (entry["kl"] for entry in trainer.state.log_history if "kl" in entry)
+    assert first == pytest.approx(0, abs=1e-9)
+    assert second > 1e-6
+    changed = moved(trainer.model, before)
+    assert changed
+    assert all("lora" in name and "visual" not in name for name in changed)
+
+
+def test_resumed_or_not_is_the_same(family, checkpoints, tmp_path):
+    settings = {"per_device_train_batch_size": 2, "save_strategy": "steps", "save_steps": 2, "beta": 0.1}
+    whole = trainer_for(checkpoints(family), tmp_path, rewarded(8), **settings)
+    whole.train()
+    resumed = trainer_for(checkpoints(family), tmp_path, rewarded(8), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert all(torch.equal(weight, resumed.model.get_parameter(n)) for n, weight in whole.model.named_parameters())
+
+
+def test_rows_from_a_stream(checkpoints, tmp_path):
+    rows = IterableDataset.from_generator(lambda: iter(rewarded(4)))
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, max_steps=1, per_device_train_batch_size=4)
+    trainer.train()
+    assert trainer.state.log_history[0]["reward"] == pytest.approx(sum(REWARDS) / 4)
+
+
+def test_metrics(checkpoints, tmp_path):
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rewarded(4), learning_rate=0.0)
+    own = token_logps(trainer, trainer.model, list(trainer.train_dataset))
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert logged["reward"] == pytest.approx(sum(REWARDS) / 4)
+    assert logged["completion_tokens"] == pytest.approx(sum(map(len, own)) / 4)
+    assert logged["logps"] == pytest.approx((sum(logps.sum() for logps in own) / sum(map(len, own))).item(), rel=1e-4)
+    assert "kl" not in logged
+    assert not any(name.startswith("importance") for name in logged)
+
+
+def test_evaluation_is_the_mean_over_completions(checkpoints, tmp_path):
+    """Whatever the batch."""
+    losses = []
+    for size in (1, 3):
+        trainer = trainer_for(
+            checkpoints("qwen2_5_vl"),
+            tmp_path,
+            rewarded(4),
+            trainer_kwargs={"eval_dataset": Dataset.from_list(rewarded(3))},
+            per_device_eval_batch_size=size,
+        )
+        losses.append(trainer.evaluate()["eval_loss"])
+    own = token_logps(trainer, trainer.model.eval(), list(trainer.eval_dataset))
+    expected = -sum(reward * logps.sum().item() for reward, logps in zip(REWARDS, own, strict=False)) / 3
+    assert losses == pytest.approx([expected, expected], rel=1e-4)
+
+
+# -------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("reward", [None, float("nan"), float("inf")])
+def test_a_missing_reward_is_named(reward, checkpoints, tmp_path):
+    rows = rewarded(3)
+    rows[1]["reward"] = reward
+    with pytest.raises(ValueError, match="the reward of row 1 is .*expected a finite number"):
+        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows)
+
+
+def test_rewards_of_zero_alone_are_refused(checkpoints, tmp_path):
+    rows = [{**row, "reward": 0.0} for row in rewarded(3)]
+    with pytest.raises(ValueError, match="the reward of all 3 rows is 0"):
+        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows)
+
+
+def test_rows_without_a_reward_column_are_refused(checkpoints, tmp_path):
+    rows = [{name: value for name, value in row.items() if name != "reward"} for row in rewarded(2)]
+    with pytest.raises(ValueError, match="expected .*`reward`"):
+        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows)
+
+
+@pytest.mark.parametrize(
+    ("logps", "level", "message"),
+    [
+        (None, "sequence", "row 1 has no behavior_logps"),
+        ([-1.0, 0.7], "sequence", "row 1 hold 0.7, expected natural logarithms"),
+        ([-1.0, float("-inf")], "token", "row 1 hold -inf"),
+        ([-1.0, -1.0], "token", r"row 1 has 2 behavior_logps, and \d+ tokens"),
+    ],
+)
+def test_behavior_logps_that_cannot_be_used_are_named(logps, level, message, checkpoints, tmp_path):
+    rows = rewarded(2, behavior_logps=[[-1.0], logps])
+    if level == "token":
+        rows = rows[::-1]
+        message = message.replace("row 1", "row 0")
+    with pytest.raises(ValueError, match=message):
+        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, importance_sampling=level)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"importance_sampling": "turn"}, "importance_sampling='turn'"),
+        ({"sequence_reduction": "max"}, "sequence_reduction='max'"),
+        ({"beta": -0.1}, "beta=-0.1"),
+        ({"importance_clip_high": float("inf")}, "importance_clip_high=inf"),
+        ({"importance_clip_low": 1.5}, "importance_clip_low=1.5"),
+        ({"trainable_parts": ["vision", "audio"]}, "trainable_parts=.*audio"),
+        ({"trainable_parts": []}, "trainable_parts="),
+        ({"freeze_vision_encoder": True}, "say it with trainable_parts"),
+        ({"packing": True}, "packing=True"),
+        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor=0.1"),
+        ({"max_length": 100}, "max_length=100"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        OffPolicyRewardConfig("out", use_cpu=True, bf16=False, **settings)
+
+
+def test_its_own_collator_cannot_be_replaced(checkpoints, tmp_path):
+    with pytest.raises(TypeError, match="leave `data_collator` out"):
+        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rewarded(2), trainer_kwargs={"data_collator": list})

@@ -1,0 +1,99 @@
+"""The parts of a vision-language model, and training some of them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from accelerate.utils import is_peft_model
+
+PARTS = ("vision", "projector", "language")
+
+
+class Part(NamedTuple):
+    """What of a part is trained.
+
+    Attributes:
+        modules: the largest modules, or single parameters, which lie in this part as a whole.
+        trained: number of parameters that are trained.
+        frozen: number of those that are not.
+    """
+
+    modules: list[str]
+    trained: int
+    frozen: int
+
+    def __str__(self) -> str:
+        return f"{self.trained:,} of {self.trained + self.frozen:,} parameters ({', '.join(self.modules)})"
+
+
+def parts_of(model: Any) -> dict[str, str]:
+    """Parameter name → the one of `PARTS` that it belongs to; adapters belong to what they adapt.
+
+    `vision` is the image encoder, `language` the decoder with its embeddings and head, `projector` what joins the two.
+    """
+    base = model.get_base_model() if is_peft_model(model) else model
+    encoder, decoder = base.get_encoder(modality="image"), base.get_decoder()
+    if encoder is base or encoder is base.base_model:
+        raise ValueError(f"parts_of: {type(base).__name__} has no image encoder, expected a vision-language model.")
+    language = _ids([decoder, base.get_output_embeddings()])
+    # The Qwen-VL families keep their projector inside the encoder, as its merger.
+    mergers = _ids(module for name, module in encoder.named_modules() if "merger" in name)
+    vision = _ids([encoder]) - mergers
+
+    def part(parameter: Any) -> str:
+        return "vision" if id(parameter) in vision else "language" if id(parameter) in language else "projector"
+
+    return {name: part(parameter) for name, parameter in model.named_parameters()}
+
+
+def train_only(model: Any, chosen: Sequence[str]) -> dict[str, Part]:
+    """Freeze all parts but the chosen ones; what was frozen before stays so.
+
+    Args:
+        model: whole or with an adapter.
+        chosen: of `PARTS`.
+
+    Returns:
+        What is trained and frozen of every part.
+
+    Raises:
+        ValueError: an unknown part, one that the model does not have, or nothing is left to train.
+    """
+    unknown = sorted(set(chosen) - set(PARTS))
+    if unknown or not chosen:
+        raise ValueError(f"trainable_parts is {list(chosen)}, expected one or more of {list(PARTS)}.")
+    place, parameters = parts_of(model), dict(model.named_parameters())
+    missing = sorted(set(chosen) - set(place.values()))
+    if missing:
+        raise ValueError(f"trainable_parts: {type(model).__name__} has no {missing[0]}; leave it out.")
+    for name, parameter in parameters.items():
+        if place[name] not in chosen:
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in parameters.values()):
+        raise ValueError(
+            f"trainable_parts: nothing in {list(chosen)} can be trained: all of it was frozen before, or the adapter "
+            "has no weights there. Choose other parts, or give the adapter other target_modules."
+        )
+    found = {}
+    for part in PARTS:
+        names = [name for name in parameters if place[name] == part]
+        trained = sum(parameters[name].numel() for name in names if parameters[name].requires_grad)
+        frozen = sum(parameters[name].numel() for name in names) - trained
+        found[part] = Part(_roots(names, [name for name in parameters if place[name] != part]), trained, frozen)
+    return found
+
+
+def _ids(modules: Iterable[Any]) -> set[int]:
+    return {id(parameter) for module in modules for parameter in module.parameters()}
+
+
+def _roots(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    """The shortest dotted beginnings of `names` that no name of `others` has."""
+    taken = {prefix for name in others for prefix in _prefixes(name)}
+    return list(dict.fromkeys(next(p for p in _prefixes(name) if p not in taken) for name in names))
+
+
+def _prefixes(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]

@@ -1,0 +1,78 @@
+"""Settings of the off-policy update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..parts import PARTS
+from ..sft import CompletionSFTConfig
+from .objective import IMPORTANCE_SAMPLING, SEQUENCE_REDUCTIONS
+
+# Of TRL's settings for supervised training, those that this loss has no place for.
+_UNUSED: dict[str, Any] = {
+    "packing": False,
+    "eval_packing": None,
+    "padding_free": False,
+    "assistant_only_loss": False,
+    "loss_type": "nll",
+    "label_smoothing_factor": 0.0,
+    "freeze_vision_encoder": False,
+    "remove_unused_columns": False,
+}
+_INSTEAD = {"freeze_vision_encoder": "say it with trainable_parts"}
+
+
+@dataclass
+class OffPolicyRewardConfig(CompletionSFTConfig):
+    """`SFTConfig` for completions with rewards, whoever wrote them (arXiv:2507.16814, section 4.3).
+
+    Attributes:
+        importance_sampling: weights π/μ of Eq. 7: "none" leaves them out (Lemma A.3), "sequence" has one a completion,
+            "token" one a token. The last two need `behavior_logps` in the rows.
+        importance_clip_low, importance_clip_high: bounds that these weights are truncated to; ours.
+        sequence_reduction: "sum" over the tokens of a completion and the mean over completions, as in Eq. 7; "mean"
+            over all tokens of the batch, as in supervised training.
+        beta: coefficient of a KL term (k3) against the policy that training began with; 0, as in appendix B.1, needs no
+            reference.
+        trainable_parts: which of vision, projector and language to train; the language model alone, as in appendix B.1.
+    """
+
+    importance_sampling: str = field(default="none", metadata={"help": "Importance weights: none, sequence or token."})
+    importance_clip_low: float = field(default=0.0, metadata={"help": "No importance weight is below this."})
+    importance_clip_high: float = field(default=2.0, metadata={"help": "No importance weight is above this."})
+    sequence_reduction: str = field(default="sum", metadata={"help": "Of tokens: sum, or mean over the batch's."})
+    beta: float = field(default=0.0, metadata={"help": "Coefficient of the KL term against the initial policy."})
+    trainable_parts: list[str] = field(
+        default_factory=lambda: ["language"], metadata={"help": "What to train of: vision projector language."}
+    )
+    remove_unused_columns: bool | None = field(default=False, metadata={"help": "Has to be False, for rewards."})
+
+    @property
+    def importance_clip(self) -> tuple[float, float]:
+        """Both bounds."""
+        return self.importance_clip_low, self.importance_clip_high
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, known in (("importance_sampling", IMPORTANCE_SAMPLING), ("sequence_reduction", SEQUENCE_REDUCTIONS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"OffPolicyRewardConfig: {name}={getattr(self, name)!r}, expected one of {known}.")
+        if not 0 <= self.importance_clip_low <= 1 <= self.importance_clip_high < float("inf"):
+            raise ValueError(
+                f"OffPolicyRewardConfig: importance_clip_low={self.importance_clip_low} and "
+                f"importance_clip_high={self.importance_clip_high}, expected 0 ≤ low ≤ 1 ≤ high < ∞: on the policy "
+                "a weight is 1, and that of a long completion may be any number."
+            )
+        if self.beta < 0:
+            raise ValueError(f"OffPolicyRewardConfig: beta={self.beta}, expected 0 or more.")
+        if not self.trainable_parts or not set(self.trainable_parts) <= set(PARTS):
+            raise ValueError(
+                f"OffPolicyRewardConfig: trainable_parts={self.trainable_parts}, expected one or more of {PARTS}."
+            )
+        for name, wanted in _UNUSED.items():
+            if getattr(self, name) != wanted:
+                raise ValueError(
+                    f"OffPolicyRewardConfig: {name}={getattr(self, name)!r} is not supported; "
+                    f"{_INSTEAD.get(name, f'leave it {wanted!r}')}."
+                )

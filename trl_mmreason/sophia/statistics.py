@@ -1,0 +1,78 @@
+"""What is logged of an off-policy update: sums over micro-batches and processes, and the metrics that they make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .objective import ImportanceWeights
+
+SUMS = (
+    "rows",
+    "tokens",
+    "reward",
+    "logps",
+    "entropy",
+    "top1",
+    "divergence",
+    "weights",
+    "weight",
+    "weight_squared",
+    "truncated",
+    "largest_weight",  # the one that is no sum
+)
+
+
+@torch.no_grad()
+def batch_sums(outputs: Any, rewards: Tensor, divergence: Tensor, weights: ImportanceWeights | None) -> Tensor:
+    """Sums over a micro-batch, in the order of `SUMS`.
+
+    Args:
+        outputs: of TRL's fused head: `log_probs`, `entropy`, `is_top1`, `label_mask`, each (B, T), 0 where masked out.
+        rewards: (B,).
+        divergence: (B, T), 0 where masked out.
+        weights: (B, 1) or (B, T); `None` without importance sampling.
+    """
+    mask = outputs.label_mask.bool()
+    sums = [len(rewards), mask.sum(), rewards.sum()]
+    sums += [field.sum() for field in (outputs.log_probs, outputs.entropy, outputs.is_top1, divergence)]
+    if weights is None:
+        sums += [0.0] * 5
+    else:
+        counted = mask if weights.values.shape == mask.shape else torch.ones_like(weights.truncated)
+        values = weights.values[counted]
+        sums += [counted.sum(), values.sum(), (values**2).sum(), weights.truncated[counted].sum(), values.max()]
+    return torch.stack([torch.as_tensor(value, dtype=torch.float64, device=mask.device) for value in sums])
+
+
+def metrics_of(sums: Tensor) -> dict[str, float]:
+    """Metrics of micro-batches together; those of importance weights only if there are any.
+
+    Args:
+        sums: (micro-batches, 12), each in the order of `SUMS`.
+    """
+    total = dict(zip(SUMS, sums.sum(dim=0).tolist(), strict=True))
+    tokens, weights = max(total["tokens"], 1.0), total["weights"]
+    metrics = {
+        "reward": total["reward"] / total["rows"],
+        "completion_tokens": total["tokens"] / total["rows"],
+        "logps": total["logps"] / tokens,
+        "entropy": total["entropy"] / tokens,
+        "mean_token_accuracy": total["top1"] / tokens,
+        "kl": total["divergence"] / tokens,
+    }
+    if weights:
+        metrics |= {
+            "importance_weight/mean": total["weight"] / weights,
+            "importance_weight/max": sums[:, SUMS.index("largest_weight")].max().item(),
+            "importance_weight/truncated_frac": total["truncated"] / weights,
+            "importance_weight/effective_sample_size": _effective_samples(total["weight"], total["weight_squared"]),
+        }
+    return metrics
+
+
+def _effective_samples(weight: float, weight_squared: float) -> float:
+    """(Σw)² / Σw²: how many samples of weight 1 they are worth; 0 if all weights are 0."""
+    return weight**2 / weight_squared if weight_squared else 0.0

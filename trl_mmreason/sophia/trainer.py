@@ -1,0 +1,189 @@
+"""Trains a policy on completions that someone else wrote, each weighed by its reward (arXiv:2507.16814, Eq. 7)."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import Any
+
+import torch
+from accelerate.utils import is_peft_model
+from torch import Tensor
+from trl.models import prepare_deepspeed, prepare_fsdp
+from trl.trainer.utils import add_fused_lm_head, create_model_from_path
+
+from ..construction import check_rows, let_head_have_no_bias
+from ..functional import k3_divergence
+from ..parts import train_only
+from ..sft import CompletionSFTTrainer
+from .config import OffPolicyRewardConfig
+from .objective import importance_weights, off_policy_loss
+from .paper import PAPER
+from .rewarded_rows import RewardedCompletions, check_behavior, rewarded_rows
+from .statistics import batch_sums, metrics_of
+
+logger = logging.getLogger(__name__)
+
+_REPLACED = (
+    "data_collator",
+    "compute_loss_func",
+    "compute_metrics",
+    "preprocess_logits_for_metrics",
+    "formatting_func",
+)
+_OWN_INPUTS = ("rewards", "behavior_logps", "shift_labels")
+
+
+class OffPolicyRewardTrainer(CompletionSFTTrainer):
+    """One policy-gradient update on any data set of completions and rewards.
+
+    Rows of reward 0 have no gradient, and are left out before training: they cost nothing, and batches are made of the
+    others. The loss of a batch is the same however it is shared out over processes and accumulated.
+
+    It logs, over the completions since the last log: `reward`, `completion_tokens` (mean length), `logps`, `entropy`
+    and `mean_token_accuracy` (means over tokens); with `beta` `kl`; with importance sampling, over completions or
+    tokens, `importance_weight/mean`, `/max`, `/truncated_frac` and `/effective_sample_size`, (Σw)²/Σw².
+
+    Args:
+        model: path or id of a checkpoint, or a model.
+        args: an `OffPolicyRewardConfig`.
+        train_dataset, eval_dataset: rows with `prompt` (messages), `images`, `completion` (a text or one message of the
+            assistant) and `reward` (any real number, negative included). For importance sampling `behavior_logps`, the
+            log-probabilities of the completion's tokens under the policy that wrote it, in nats; of its end of turn
+            too, if that was sampled.
+        **kwargs: whatever `trl.SFTTrainer` takes, by keyword, but for what takes the place of loss, metrics or rows.
+
+    Attributes:
+        parts: what is trained and frozen of vision, projector and language.
+
+    Raises:
+        ValueError: a row has no reward, or not the behaviour's log-probabilities that are needed; names the row.
+    """
+
+    _config = OffPolicyRewardConfig
+    _suffix = "off-policy"
+    _tag_names = ["trl", "trl-mmreason", "sophia", "off-policy-reward"]
+    _name = "SOPHIA"
+    _paper = PAPER
+
+    args: OffPolicyRewardConfig
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        args: OffPolicyRewardConfig | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if replaced := [name for name in _REPLACED if kwargs.get(name) is not None]:
+            raise TypeError(f"OffPolicyRewardTrainer: it has its own {replaced[0]}; leave `{replaced[0]}` out.")
+        check_rows("OffPolicyRewardTrainer", train_dataset, eval_dataset, {"prompt", "completion", "reward"})
+        # A new adapter leaves the initial policy as it is; otherwise a KL term needs a copy of it.
+        reference = None
+        if isinstance(args, OffPolicyRewardConfig) and args.beta and kwargs.get("peft_config") is None:
+            reference = _initial_policy(model, args)
+        super().__init__(model, args=args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
+        if self.aux_loss_enabled:
+            raise ValueError(
+                "OffPolicyRewardTrainer: the auxiliary loss of a mixture of experts is not supported; set "
+                "router_aux_loss_coef=0.0."
+            )
+        self.data_collator = RewardedCompletions(
+            self.data_collator,
+            self.processing_class.tokenizer.eos_token_id,
+            level=self.args.importance_sampling,
+            count_rows=self.args.sequence_reduction == "sum",
+        )
+        self.parts = train_only(self.accelerator.unwrap_model(self.model), self.args.trainable_parts)
+        if self.accelerator.is_main_process:
+            said = "; ".join(f"{name}: {part}" for name, part in self.parts.items())
+            logger.warning("OffPolicyRewardTrainer trains of %s", said)
+        self.reference = reference and self._prepared(reference)
+        self._since_log: list[Tensor] = []
+
+    def prepare_rows(self, rows: Any, args: OffPolicyRewardConfig, processing_class: Any) -> Any:  # type: ignore[override]
+        """The rows whose reward is not 0, each checked."""
+        name = type(self).__name__
+        prepared = super().prepare_rows(rewarded_rows(rows, name), args, processing_class)
+        if args.importance_sampling == "none":
+            return prepared
+        return check_behavior(prepared, name, args.importance_sampling, processing_class)
+
+    @staticmethod
+    def problem_of(completion: str) -> str | None:
+        """Any completion will do, but for an empty one."""
+        return None if completion else "it is empty"
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        args = self.args
+        rewards, behavior = inputs["rewards"], inputs.get("behavior_logps")
+        inputs = {name: value for name, value in inputs.items() if name not in _OWN_INPUTS}
+        outputs = model(**inputs, use_cache=False, fused_lm_head=True)
+        logps, mask = outputs.log_probs, outputs.label_mask  # (B, T − 1): of each token but the first
+        if behavior is not None:
+            # Where the behaviour policy said nothing, such as what only the template writes, the weight is 1.
+            behavior = behavior[:, 1:].where(~behavior[:, 1:].isnan(), logps.detach())
+        normalizer = num_items_in_batch
+        if normalizer is None:
+            normalizer = len(rewards) if args.sequence_reduction == "sum" else mask.sum()
+        normalizer = torch.as_tensor(normalizer, device=logps.device).clamp(min=1)
+        loss = off_policy_loss(
+            logps,
+            rewards,
+            mask,
+            behavior_logps=behavior,
+            importance_sampling=args.importance_sampling,
+            clip=args.importance_clip,
+            sequence_reduction=args.sequence_reduction,
+            normalizer=normalizer,
+        )
+        divergence = torch.zeros_like(logps)
+        if args.beta:
+            divergence = k3_divergence(logps, self._reference_logps(model, inputs)) * mask
+            loss = loss + args.beta * divergence.sum() / normalizer
+        if num_items_in_batch is not None and args.average_tokens_across_devices:
+            loss = loss * self.accelerator.num_processes  # the items of all were counted, and gradients are averaged
+        if self.model.training:
+            weights = None
+            if behavior is not None:
+                weights = importance_weights(logps, behavior, mask, args.importance_sampling, args.importance_clip)
+            sums = batch_sums(outputs, rewards, divergence, weights)
+            self._since_log.append(self.accelerator.gather(sums.unsqueeze(0)))
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if self.model.training and self._since_log:
+            metrics = metrics_of(torch.cat(self._since_log))
+            if not self.args.beta:
+                del metrics["kl"]
+            logs.update(metrics)
+            self._since_log.clear()
+        super().log(logs, start_time)
+
+    @torch.no_grad()
+    def _reference_logps(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        if self.reference is not None:
+            return self.reference(**inputs, use_cache=False, fused_lm_head=True).log_probs
+        with self.accelerator.unwrap_model(model).disable_adapter():
+            return model(**inputs, use_cache=False, fused_lm_head=True).log_probs
+
+    def _prepared(self, reference: Any) -> Any:
+        if self.is_deepspeed_enabled:
+            return prepare_deepspeed(reference, self.accelerator)
+        if self.is_fsdp_enabled:
+            return prepare_fsdp(reference, self.accelerator)
+        return self.accelerator.prepare_model(reference, evaluation_mode=True)
+
+
+def _initial_policy(model: Any, args: OffPolicyRewardConfig) -> Any:
+    """A copy of the policy that training begins with."""
+    # Under ZeRO-3 a model in memory may be in pieces; a path is read anew, as GRPOTrainer does.
+    in_memory = not isinstance(model, str)
+    copied = copy.deepcopy(model) if in_memory else create_model_from_path(model, **(args.model_init_kwargs or {}))
+    add_fused_lm_head(copied.get_base_model() if is_peft_model(copied) else copied)
+    let_head_have_no_bias(copied)
+    return copied.eval().requires_grad_(False)
