@@ -1,4 +1,4 @@
-"""Batched generation with pictures, on any vision-language model of transformers.
+"""Batched generation with pictures, on any vision-language model of transformers, and on any text-only one without.
 
 A conversation is encoded by itself, and rows are padded and put together here. So the processor's padding side does not
 matter, a conversation that cannot be encoded harms no other, and batches may mix rows with and without pictures.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import PIL.Image
@@ -17,8 +17,11 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers import GenerationConfig, PreTrainedModel, ProcessorMixin
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from trl.data_utils import prepare_multimodal_messages
+
+ProcessingClass: TypeAlias = ProcessorMixin | PreTrainedTokenizerBase
+"""A vision-language model's processor, or a text-only model's tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,32 @@ class Prompt:
         return Prompt([*self.ids, *ids], token_fields, self.picture_fields)
 
 
+def tokenizer_of(processing_class: ProcessingClass) -> Any:
+    """A processor's tokenizer, or the tokenizer itself."""
+    # Not by the attribute's name: the tokenizers of mistral-common keep something else under it.
+    return processing_class.tokenizer if isinstance(processing_class, ProcessorMixin) else processing_class
+
+
+def conversation_of(
+    processing_class: ProcessingClass, messages: Sequence[dict[str, Any]], images: Sequence[PIL.Image.Image]
+) -> list[dict[str, Any]]:
+    """Messages as the chat template takes them: a processor's in parts, pictures among them, a tokenizer's as text.
+
+    Raises:
+        ValueError: there are pictures and only a tokenizer.
+    """
+    if isinstance(processing_class, ProcessorMixin):
+        return prepare_multimodal_messages(list(messages), images=list(images))
+    if images:
+        raise ValueError(
+            f"it has {len(images)} picture(s), which a text-only model cannot see; leave them out, put what they show "
+            "into words, or use a vision-language model with its processor"
+        )
+    return list(messages)
+
+
 def encode(
-    processing_class: ProcessorMixin,
+    processing_class: ProcessingClass,
     messages: Sequence[dict[str, Any]],
     images: Sequence[PIL.Image.Image] | None = None,
     **template: Any,
@@ -51,12 +78,15 @@ def encode(
     """Render a conversation up to the point where the assistant speaks.
 
     Args:
-        processing_class: the model's processor.
+        processing_class: the model's processor, or a text-only model's tokenizer.
         messages: with text contents; the last one is not the assistant's.
         images: put before the first user message.
         **template: for the chat template.
+
+    Raises:
+        ValueError: there are pictures and only a tokenizer.
     """
-    conversation = prepare_multimodal_messages(list(messages), images=list(images or []))
+    conversation = conversation_of(processing_class, messages, images or [])
     fields = dict(
         processing_class.apply_chat_template(
             [conversation], tokenize=True, return_dict=True, add_generation_prompt=True, **template
@@ -65,6 +95,8 @@ def encode(
     ids = list(fields.pop("input_ids")[0])
     del fields["attention_mask"]
     prompt = Prompt(ids, {}, {})
+    if not isinstance(processing_class, ProcessorMixin):
+        return prompt  # what some tokenizers say besides, such as token types, their models do not take
     for name, value in fields.items():
         if isinstance(value, list) and isinstance(value[0], list) and len(value[0]) == len(ids):
             prompt.token_fields[name] = value[0]
@@ -111,13 +143,13 @@ def _concatenate(parts: Sequence[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def generate(
-    model: PreTrainedModel | PeftModel, processing_class: ProcessorMixin, prompts: Sequence[Prompt], **settings: Any
+    model: PreTrainedModel | PeftModel, processing_class: ProcessingClass, prompts: Sequence[Prompt], **settings: Any
 ) -> list[list[int]]:
     """Answer a batch of prompts.
 
     Args:
         model: a policy that `generate` works on, in evaluation mode.
-        processing_class: its processor.
+        processing_class: its processor or tokenizer.
         prompts: of `encode`.
         **settings: for `generate`. Greedy decoding by default; the checkpoint's own settings do not count, as training
             does not know them either.
@@ -126,7 +158,7 @@ def generate(
         The ids of each answer, up to and including its end-of-turn token if there is one.
     """
     eos_ids = end_of_turn_ids(model, processing_class)
-    own_pad = processing_class.tokenizer.pad_token_id
+    own_pad = tokenizer_of(processing_class).pad_token_id
     pad_token_id = eos_ids[0] if own_pad is None else own_pad
     inputs = collate(prompts, pad_token_id)
     width = inputs["input_ids"].shape[1]
@@ -160,11 +192,11 @@ def _cut_after_end(ids: list[int], eos_ids: list[int]) -> list[int]:
     return ids[: end + 1]
 
 
-def end_of_turn_ids(model: PreTrainedModel | PeftModel, processing_class: ProcessorMixin) -> list[int]:
+def end_of_turn_ids(model: PreTrainedModel | PeftModel, processing_class: ProcessingClass) -> list[int]:
     """Every token that ends an answer, as TRL has it: the model's, and the tokenizer's."""
     declared = model.generation_config.eos_token_id
     declared = [declared] if isinstance(declared, int) else list(declared or [])
-    own = processing_class.tokenizer.eos_token_id
+    own = tokenizer_of(processing_class).eos_token_id
     return declared if own in declared else [own, *declared]
 
 

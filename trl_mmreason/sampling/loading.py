@@ -1,4 +1,4 @@
-"""Load what an engine samples from: a vision-language model, its processor, and a LoRA adapter if there is one."""
+"""Load what an engine samples from: a model with or without vision, what writes its conversations, a LoRA adapter."""
 
 from __future__ import annotations
 
@@ -13,17 +13,39 @@ import torch
 from accelerate import PartialState
 from huggingface_hub import snapshot_download
 from peft import PeftConfig, PeftModel
-from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedModel, ProcessorMixin
+from transformers import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    AutoTokenizer,
+    PreTrainedModel,
+    ProcessorMixin,
+)
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from .. import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from ..checkpoint import check_adapter_restored
 from ..rows import DECODING_ERRORS
+from .generation import ProcessingClass
 
 # What a picture that cannot be read, a template that refuses and a processor that cannot use what it was given raise.
 ENCODING_ERRORS = (*DECODING_ERRORS, jinja2.TemplateError, TypeError)
 
 _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
+_TOKENIZER_FILES = ("tokenizer_config.json",)
+# What of `from_pretrained`'s arguments says where a checkpoint's files are.
+_WHEREABOUTS = ("cache_dir", "code_revision", "local_files_only", "subfolder", "token")
+
+
+def sees_pictures(config: Any) -> bool:
+    """Whether a model of this configuration is a vision-language one; one that is not is loaded as text-only."""
+    return (
+        type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        or "AutoModelForImageTextToText" in (getattr(config, "auto_map", None) or {})
+        or hasattr(config, "vision_config")
+    )
 
 
 def load_model(
@@ -39,7 +61,7 @@ def load_model(
     """Load a model for sampling, with its adapter merged into the weights unless these are quantised.
 
     Args:
-        model: path or Hub id of a model, or of an adapter that names its base model.
+        model: path or Hub id of a vision-language or text-only model, or of an adapter that names its base model.
         adapter: path or Hub id of an adapter for `model`.
         dtype: of the weights; "auto" as they are saved.
         device: this process's accelerator by default, or the CPU without one.
@@ -56,16 +78,16 @@ def load_model(
     base, base_revision = model, revision
     if adapter is None and find_adapter_config_file(model, revision=revision) is not None:
         adapter = _local(model, revision)
-        config = PeftConfig.from_pretrained(adapter)
-        base, base_revision = config.base_model_name_or_path, config.revision
+        peft_config = PeftConfig.from_pretrained(adapter)
+        base, base_revision = peft_config.base_model_name_or_path, peft_config.revision
     if device is not None and "device_map" in model_kwargs:
         raise ValueError(f"Got device={str(device)!r} and a device_map, which both place the model; give one of them.")
-    loaded = AutoModelForImageTextToText.from_pretrained(
-        base,
-        dtype=dtype,
-        revision=base_revision,
-        trust_remote_code=trust_remote_code,
-        **{"device_map": {"": device or PartialState().device}, **model_kwargs},
+    source = {"revision": base_revision, "trust_remote_code": trust_remote_code}
+    whereabouts = {name: model_kwargs[name] for name in _WHEREABOUTS if name in model_kwargs}
+    config = AutoConfig.from_pretrained(base, **source, **whereabouts)
+    auto_class = AutoModelForImageTextToText if sees_pictures(config) else AutoModelForCausalLM
+    loaded = auto_class.from_pretrained(
+        base, dtype=dtype, **source, **{"device_map": {"": device or PartialState().device}, **model_kwargs}
     )
     if adapter is not None:
         loaded = PeftModel.from_pretrained(loaded, adapter := _local(adapter, None))
@@ -76,21 +98,29 @@ def load_model(
     return loaded.eval(), weights
 
 
-def load_processor(model: str, *, revision: str | None = None, trust_remote_code: bool = False) -> ProcessorMixin:
-    """The processor of a model, or of an adapter's base model where the adapter has none of its own."""
+def load_processor(model: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
+    """A model's processor, or its tokenizer if it is text-only; the base model's where an adapter has none itself."""
+    base, base_revision = model, revision
     if find_adapter_config_file(model, revision=revision) is not None:
-        folder = Path(_local(model, revision))
-        if not any((folder / name).exists() for name in _PROCESSOR_FILES):
-            config = PeftConfig.from_pretrained(str(folder))
-            model, revision = config.base_model_name_or_path, config.revision
-    return AutoProcessor.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
+        model = _local(model, revision)
+        peft_config = PeftConfig.from_pretrained(model)
+        base, base_revision = peft_config.base_model_name_or_path, peft_config.revision
+    config = AutoConfig.from_pretrained(base, revision=base_revision, trust_remote_code=trust_remote_code)
+    sees = sees_pictures(config)
+    own = _PROCESSOR_FILES if sees else _TOKENIZER_FILES
+    if model != base and not any((Path(model) / name).exists() for name in own):
+        model, revision = base, base_revision
+    # Not AutoProcessor for both: it hides why a tokenizer cannot be loaded.
+    auto_class = AutoProcessor if sees else AutoTokenizer
+    return auto_class.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
 
 
 def _local(adapter: str, revision: str | None) -> str:
     """The folder of an adapter, with its processor's files if it has any."""
     if Path(adapter).is_dir():
         return adapter
-    return snapshot_download(adapter, revision=revision, allow_patterns=["adapter_*", "*.json", "*.jinja", "*.model"])
+    patterns = ["adapter_*", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"]
+    return snapshot_download(adapter, revision=revision, allow_patterns=patterns)
 
 
 def fingerprint(parameters: Iterable[tuple[str, torch.Tensor]]) -> str:
@@ -103,8 +133,9 @@ def fingerprint(parameters: Iterable[tuple[str, torch.Tensor]]) -> str:
     return digest.hexdigest()[:16]
 
 
-def processor_fingerprint(processing_class: ProcessorMixin) -> str:
-    """A digest of how conversations are written and pictures are scaled."""
+def processor_fingerprint(processing_class: ProcessingClass) -> str:
+    """A digest of how conversations are written and, by a processor, pictures are scaled."""
     template = getattr(processing_class, "chat_template", None)
-    pictures = json.loads(processing_class.image_processor.to_json_string())
+    scales = isinstance(processing_class, ProcessorMixin)
+    pictures = json.loads(processing_class.image_processor.to_json_string()) if scales else None
     return hashlib.sha256(json.dumps([template, pictures], sort_keys=True).encode()).hexdigest()[:16]

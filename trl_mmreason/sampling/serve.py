@@ -201,15 +201,16 @@ def serve(
 
 def engine_app(engine: TransformersEngine, model: str) -> FastAPI:
     """The application of `create_app` for a model of transformers."""
-    from .generation import encode
+    from .generation import encode, tokenizer_of
 
     processor = engine.processing_class
+    tokenizer = tokenizer_of(processor)
 
     def count_prompt(request: Request) -> int:
-        prefix = processor.tokenizer(request.prefix, add_special_tokens=False)["input_ids"]
+        prefix = tokenizer(request.prefix, add_special_tokens=False)["input_ids"]
         return len(encode(processor, request.messages, request.images).ids) + len(prefix)
 
     def token_text(token: int) -> str:
-        return processor.tokenizer.decode([token])
+        return tokenizer.decode([token])
 
     return create_app(engine, model, token_text=token_text, count_prompt=count_prompt, batch_size=engine.batch_size)

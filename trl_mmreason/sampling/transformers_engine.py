@@ -1,4 +1,4 @@
-"""Sample with transformers' own `generate`: any vision-language model, any device, nothing to install or to start."""
+"""Sample with transformers' own `generate`: any vision-language or text-only model, any device, nothing to start."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from .drawing import Drawing, Ending, cut_behind_stop, text_of
 from .engine import Decoding, Failure, Request, Sample, seed_of
-from .generation import Prompt, encode, end_of_turn_ids, generate, placeholder_ids
-from .loading import ENCODING_ERRORS, fingerprint, load_model, load_processor, processor_fingerprint
+from .generation import ProcessingClass, Prompt, encode, end_of_turn_ids, generate, placeholder_ids, tokenizer_of
+from .loading import ENCODING_ERRORS, fingerprint, load_model, load_processor, processor_fingerprint, sees_pictures
 
 _logger = logging.getLogger(__name__)
 
@@ -42,7 +42,8 @@ class TransformersEngine:
     Args:
         model: a path or Hub id of a model or of a LoRA adapter, or a model instance, which is sampled as it is at each
             call.
-        processing_class: its processor; by default the one saved with the model. It is not changed.
+        processing_class: its processor, or its tokenizer if it is text-only (a request with pictures is then its own
+            `Failure`); by default the one saved with the model. It is not changed.
         batch_size: answers generated at a time. A batch that does not fit in memory is halved until it does.
         chat_template_kwargs: handed to the chat template.
         **loading: `adapter`, `dtype`, `device`, `revision`, `trust_remote_code` and what `from_pretrained` takes; see
@@ -52,7 +53,7 @@ class TransformersEngine:
     def __init__(
         self,
         model: str | PreTrainedModel,
-        processing_class: ProcessorMixin | None = None,
+        processing_class: ProcessingClass | None = None,
         *,
         batch_size: int = 32,
         chat_template_kwargs: dict[str, Any] | None = None,
@@ -74,12 +75,9 @@ class TransformersEngine:
         if processing_class is None:
             trusted = {name: loading[name] for name in ("revision", "trust_remote_code") if name in loading}
             processing_class = load_processor(path, **trusted)
-        if not isinstance(processing_class, ProcessorMixin):
-            raise TypeError(
-                f"TransformersEngine: processing_class is a {type(processing_class).__name__}, expected the processor "
-                "of a vision-language model."
-            )
+        _check_fits(self.model, processing_class)
         self.processing_class = processing_class
+        self._tokenizer = tokenizer_of(processing_class)
         self.batch_size = batch_size
         self._names = {"model": path, "adapter": loading.get("adapter"), "revision": loading.get("revision")}
         self._template = chat_template_kwargs or {}
@@ -116,9 +114,8 @@ class TransformersEngine:
             self.model.train(training)
 
     def _check_stop(self, stop: Sequence[str]) -> None:
-        tokenizer = self.processing_class.tokenizer
         for text in stop:
-            seen = text_of(tokenizer, tokenizer(text, add_special_tokens=False)["input_ids"])
+            seen = text_of(self._tokenizer, self._tokenizer(text, add_special_tokens=False)["input_ids"])
             if not text or (text.strip() and not seen.strip()):
                 raise ValueError(
                     f"TransformersEngine: an answer can never end at the stop text {text!r}: answers are read without "
@@ -131,7 +128,7 @@ class TransformersEngine:
             prompt = encode(self.processing_class, request.messages, request.images, **self._template)
         except ENCODING_ERRORS as error:
             return Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}")
-        prefix_ids = self.processing_class.tokenizer(request.prefix, add_special_tokens=False)["input_ids"]
+        prefix_ids = self._tokenizer(request.prefix, add_special_tokens=False)["input_ids"]
         prompt = prompt.extended(prefix_ids)
         if len(prompt.ids) >= self._positions:
             return Failure(
@@ -195,10 +192,9 @@ class TransformersEngine:
 
     def _generate(self, encoded: Sequence[_Encoded], seeds: Sequence[int], decoding: Decoding) -> list[Sample] | None:
         """One batch; `None` if memory ran out."""
-        tokenizer = self.processing_class.tokenizer
         eos_ids = end_of_turn_ids(self.model, self.processing_class)
         limits = [int(min(decoding.max_new_tokens, self._positions - len(row.prompt.ids))) for row in encoded]
-        ending = Ending(limits, eos_ids, decoding.stop, tokenizer, [row.prefix_ids for row in encoded])
+        ending = Ending(limits, eos_ids, decoding.stop, self._tokenizer, [row.prefix_ids for row in encoded])
         drawing = Drawing(decoding, seeds, ending, placeholder_ids(self.model.config), self.model.device)
         fits = True
         try:
@@ -220,9 +216,20 @@ class TransformersEngine:
         samples = []
         for row, ids, reason, logps in zip(encoded, ending.ids, ending.reasons, drawing.logps(), strict=True):
             said = ids[:-1] if ids[-1] in eos_ids else ids
-            text = cut_behind_stop(text_of(tokenizer, said, row.prefix_ids), decoding.stop)
+            text = cut_behind_stop(text_of(self._tokenizer, said, row.prefix_ids), decoding.stop)
             samples.append(Sample(text, "stop" if reason == "stop" else "length", ids, logps))
         return samples
+
+
+def _check_fits(model: PreTrainedModel, processing_class: Any) -> None:
+    """Refuse what cannot write conversations for this model: pictures would be lost, or nothing would be understood."""
+    sees = sees_pictures(model.config)
+    if not isinstance(processing_class, ProcessorMixin if sees else ProcessingClass):
+        expected = "processor" if sees else "tokenizer"
+        raise TypeError(
+            f"TransformersEngine: processing_class is a {type(processing_class).__name__}, expected the {expected} "
+            f"that was saved with this {type(model).__name__}."
+        )
 
 
 def _windows(requests: Sequence[Request], answers: int) -> Iterator[list[Request]]:

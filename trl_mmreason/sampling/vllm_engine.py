@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import ProcessorMixin
 from transformers.utils.peft_utils import find_adapter_config_file
-from trl.data_utils import prepare_multimodal_messages
 
 from .engine import Decoding, Failure, Request, Sample, seed_of
-from .generation import placeholder_ids
+from .generation import ProcessingClass, conversation_of, placeholder_ids, tokenizer_of
 from .loading import ENCODING_ERRORS, load_processor, processor_fingerprint
 
 # What of `LLM`'s arguments changes answers. Memory, parallelism and scheduling may differ when a run is taken up again.
@@ -29,7 +27,8 @@ class VLLMEngine:
 
     Args:
         model: a path or Hub id. An adapter has to be merged into its base model first.
-        processing_class: writes the conversations; by default the one saved with the model.
+        processing_class: writes the conversations; by default the one saved with the model. With a text-only model's
+            tokenizer a request with pictures is its own `Failure`.
         chat_template_kwargs: handed to the chat template.
         **llm_kwargs: for `vllm.LLM`, such as `dtype`, `tensor_parallel_size`, `gpu_memory_utilization`,
             `max_model_len`. `enable_prefix_caching` is on unless they say otherwise.
@@ -42,7 +41,7 @@ class VLLMEngine:
     def __init__(
         self,
         model: str,
-        processing_class: ProcessorMixin | None = None,
+        processing_class: ProcessingClass | None = None,
         *,
         chat_template_kwargs: dict[str, Any] | None = None,
         **llm_kwargs: Any,
@@ -58,7 +57,7 @@ class VLLMEngine:
         if find_adapter_config_file(model, revision=revision) is not None:
             raise ValueError(
                 f"VLLMEngine: {model} is an adapter. vLLM leaves out, without a word, adapter weights that it has no "
-                "place for in a vision-language model. Merge the adapter into its base model (`merge_and_unload`, "
+                "place for. Merge the adapter into its base model (`merge_and_unload`, "
                 "`save_pretrained`) and give that, or use TransformersEngine."
             )
         trusted = {name: llm_kwargs[name] for name in ("revision", "trust_remote_code") if name in llm_kwargs}
@@ -116,7 +115,7 @@ class VLLMEngine:
         return self._generate(prompts[:half], params[:half]) + self._generate(prompts[half:], params[half:])
 
 
-def prompt_of(processing_class: ProcessorMixin, request: Request, template: dict[str, Any]) -> dict[str, Any]:
+def prompt_of(processing_class: ProcessingClass, request: Request, template: dict[str, Any]) -> dict[str, Any]:
     """A request as vLLM takes it: tokens with one placeholder a picture, which vLLM itself widens, and the pictures.
 
     The prefix's own tokens stand behind the generation prompt, as in `TransformersEngine`.
@@ -124,9 +123,9 @@ def prompt_of(processing_class: ProcessorMixin, request: Request, template: dict
     images = list(request.images)
     for image in images:
         image.load()  # a picture that cannot be read is its request's failure here, and would be everybody's in vLLM
-    conversation = prepare_multimodal_messages(list(request.messages), images=images)
+    conversation = conversation_of(processing_class, request.messages, images)
     text = processing_class.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True, **template)
-    tokenizer = processing_class.tokenizer
+    tokenizer = tokenizer_of(processing_class)
     ids = [i for part in (text, request.prefix) for i in tokenizer(part, add_special_tokens=False)["input_ids"]]
     return {"prompt_token_ids": ids, **({"multi_modal_data": {"image": images}} if images else {})}
 
