@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from .commands import annotate, prefilter, reflect, search, serve, serve_prm, steps
+from .commands import annotate, prefilter, reflect, search, serve, serve_prm, steps, trajectories
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a sub-command."""
     parser = argparse.ArgumentParser(prog="mmreason", description="Teach vision-language models to reason.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (serve, serve_prm, prefilter, reflect, search, steps, annotate):
+    for command in (serve, serve_prm, prefilter, reflect, search, steps, annotate, trajectories):
         command.add(commands)
     arguments = parser.parse_args(argv)
     arguments.run(arguments)

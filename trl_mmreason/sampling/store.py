@@ -40,6 +40,7 @@ _PAGE = """
     SELECT id, "index", status, payload, reason FROM units
     WHERE stage = ? AND (id, "index") > (?, ?) ORDER BY id, "index" LIMIT ?
 """
+_FIND = 'SELECT id, "index", status, payload, reason FROM units WHERE stage = ? AND id = ? AND "index" = ?'
 _FAILED = """
     SELECT id, "index", reason FROM units WHERE stage = ? AND status = 'failed' ORDER BY id, "index"
 """
@@ -142,6 +143,14 @@ class Store:
             for id_, index, status, payload, reason in page:
                 yield Record(id_, index, status, json.loads(payload), reason)
             last = page[-1][:2]
+
+    def find(self, stage: str, units: Iterable[tuple[str, int]]) -> Iterator[Record]:
+        """The records of these units, in their order and without those that there are none of; each is read by itself,
+        when it is its turn."""
+        number = self._number(stage)
+        for unit in units:
+            for id_, index, status, payload, reason in self._database.read(_FIND, number, *unit):
+                yield Record(id_, index, status, json.loads(payload), reason)
 
     def _number(self, stage: str) -> int:
         found = self._database.read("SELECT number FROM stages WHERE name = ?", stage)

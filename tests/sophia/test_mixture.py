@@ -1,0 +1,162 @@
+"""Mixtures: shares, columns of different origin, and pictures that nobody decodes."""
+
+from collections import Counter
+
+import pytest
+from datasets import Dataset, Features, Image, List, Value
+from PIL import Image as Pictures
+
+from trl_mmreason.sophia.mixture import mix
+from trl_mmreason.sophia.prompts import THINKING_PROMPT
+
+MESSAGE = {"role": Value("string"), "content": Value("string")}
+
+
+def picture(index):
+    return Pictures.new("RGB", (4, 4), (index, 0, 0))
+
+
+def made(n=30, **columns):
+    """Rows as `make_off_policy_data` makes them."""
+    rows = [
+        {
+            "id": f"a{index}#0.0",
+            "prompt": [{"role": "user", "content": f"a{index}"}],
+            "images": [picture(index)],
+            "completion": "<think>3</think> 3",
+            "reward": 0.5,
+            **{name: values[index] for name, values in columns.items()},
+        }
+        for index in range(n)
+    ]
+    kinds = {"id": Value("string"), "prompt": List(MESSAGE), "images": List(Image(mode="RGB"))}
+    kinds |= {"completion": Value("string"), "reward": Value("float64")}
+    kinds |= {name: List(Value("float64")) for name in columns}
+    return Dataset.from_list(rows, features=Features(kinds))
+
+
+def visual(n=30):
+    """One picture, or none, a row; messages of the assistant, and no rewards."""
+    rows = [
+        {
+            "prompt": f"b{index}",
+            "image": None if index % 3 == 0 else picture(100 + index),
+            "completion": [{"role": "assistant", "content": "4"}],
+        }
+        for index in range(n)
+    ]
+    kinds = {"prompt": Value("string"), "image": Image(), "completion": List(MESSAGE)}
+    return Dataset.from_list(rows, features=Features(kinds))
+
+
+def text(n=30):
+    return Dataset.from_list(
+        [{"prompt": [{"role": "user", "content": f"c{index}"}], "completion": "5"} for index in range(n)]
+    )
+
+
+def origins(rows):
+    return Counter(prompt[-1]["content"][0] for prompt in rows["prompt"])
+
+
+SHARES = {"made": 0.5, "visual": 0.3, "text": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "counts"),
+    [
+        ((30, 30, 30), (30, 18, 12)),  # all of the first
+        ((30, 9, 30), (15, 9, 6)),  # all of the second
+        ((30, 30, 1), (3, 1, 1)),  # of 5 rows 2.5, 1.5 and 1; the row left over goes to the first of equals
+    ],
+)
+def test_the_shares_are_those_of_the_largest_whole_that_the_parts_allow(sizes, counts):
+    rows = mix({"made": made(sizes[0]), "visual": visual(sizes[1]), "text": text(sizes[2])}, SHARES)
+    assert origins(rows) == dict(zip("abc", counts, strict=True))
+    assert len({prompt[-1]["content"] for prompt in rows["prompt"]}) == len(rows)  # none twice
+
+
+def test_shares_are_not_blurred_by_floating_point():
+    """7 / 0.07 is 99.99999999999999."""
+    assert origins(mix({"made": made(7), "text": text(93)}, {"made": 0.07, "text": 0.93})) == {"a": 7, "c": 93}
+    thirds = {"made": 1 / 3, "visual": 1 / 3, "text": 1 / 3}
+    assert origins(mix({"made": made(7), "visual": visual(7), "text": text(7)}, thirds)) == dict.fromkeys("abc", 7)
+
+
+def test_the_columns_are_brought_together():
+    rows = mix({"made": made(), "visual": visual(), "text": text()}, SHARES)
+    assert rows.column_names == ["prompt", "images", "completion", "reward"]
+    for row in rows:
+        (message,) = row["prompt"]
+        origin, index = message["content"][0], int(message["content"][1:])
+        reds = {"a": [index], "b": [100 + index] * (index % 3 != 0), "c": []}[origin]
+        assert [image.getpixel((0, 0))[0] for image in row["images"]] == reds
+        assert message["role"] == "user"
+        assert (row["completion"], row["reward"]) == {
+            "a": ("<think>3</think> 3", 0.5),
+            "b": ("4", 1.0),
+            "c": ("5", 1.0),
+        }[origin]
+
+
+def test_rows_that_think_get_the_thinking_prompt_if_it_is_given():
+    rows = mix({"made": made(), "text": text()}, {"made": 0.5, "text": 0.5}, thinking_prompt=THINKING_PROMPT)
+    for prompt in rows["prompt"]:
+        spoken = [message["content"] for message in prompt]
+        assert spoken == ([THINKING_PROMPT, spoken[-1]] if spoken[-1][0] == "a" else [spoken[-1]])
+
+
+def test_log_probabilities_are_kept_if_all_have_them():
+    first, second = ([[-float(index), -0.5] for index in range(n)] for n in (4, 4))
+    both = mix({"x": made(4, behavior_logps=first), "y": made(4, behavior_logps=second)}, {"x": 0.5, "y": 0.5})
+    assert sorted(both["behavior_logps"][:]) == sorted([[-float(index), -0.5] for index in (0, 0, 1, 1, 2, 2, 3, 3)])
+    one = mix({"x": made(4, behavior_logps=first), "y": text(4)}, {"x": 0.5, "y": 0.5})
+    assert "behavior_logps" not in one.column_names
+
+
+def test_no_picture_is_decoded_and_null_images_become_none(monkeypatch):
+    rows = made(6).to_list()
+    nothing = Dataset.from_list([{**row, "images": None} for row in rows[:3]] + rows[3:], features=made(1).features)
+    with monkeypatch.context() as refusing:
+        refusing.setattr(Image, "decode_example", None)  # would raise
+        rows = mix({"x": nothing}, {"x": 1.0})
+    found = {row["prompt"][0]["content"]: [image.getpixel((0, 0))[0] for image in row["images"]] for row in rows}
+    assert found == {"a0": [], "a1": [], "a2": [], "a3": [3], "a4": [4], "a5": [5]}
+
+
+def test_the_order_is_random_and_the_seed_s():
+    def order(seed):
+        rows = mix({"made": made(), "visual": visual(), "text": text()}, SHARES, seed=seed)
+        return [prompt[0]["content"] for prompt in rows["prompt"]]
+
+    first = order(0)
+    assert first == order(0)
+    assert first != order(1)
+    assert [name[0] for name in first] != sorted(name[0] for name in first)
+    assert {name for name in first if name[0] == "b"} != {name for name in order(1) if name[0] == "b"}  # others taken
+
+
+@pytest.mark.parametrize(
+    ("parts", "shares", "message"),
+    [
+        ({"made": made(2)}, {"mode": 1.0}, r"parts are \['made'\] and shares \['mode'\]"),
+        ({}, {}, "expected a share of every part"),
+        ({"made": made(2), "text": text(2)}, {"made": 1.0, "text": 0.0}, "each to be above 0"),
+        ({"made": made(2), "text": text(2)}, {"made": 0.5, "text": 0.4}, "1 as their sum"),
+        ({"made": made(2), "text": text(2).select([])}, {"made": 0.5, "text": 0.5}, "part 'text' is empty"),
+        ({"made": made(2).remove_columns("completion")}, {"made": 1.0}, r"part 'made' .* lacks \['completion'\]"),
+        (
+            {"text": Dataset.from_list([{"prompt": "Why?", "completion": [{"role": "user", "content": "?"}]}])},
+            {"text": 1.0},
+            "The completion of part 'text', prompt 'Why.' is .*expected a text or one message of the assistant",
+        ),
+        (
+            {"text": Dataset.from_list([{"prompt": [{"role": "user", "content": [{"text": "?"}]}], "completion": ""}])},
+            {"text": 1.0},
+            "part 'text' has the prompt .*expected messages with texts as content",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_mixed_is_refused(parts, shares, message):
+    with pytest.raises(ValueError, match=message):
+        mix(parts, shares)

@@ -1,0 +1,87 @@
+"""SOPHIA's prompts: what is filled in where, and under which system message a completion is trained."""
+
+import re
+
+import pytest
+
+from trl_mmreason.grading import Grader
+from trl_mmreason.sophia.prompts import (
+    CAPTION_PROMPT,
+    EXAMPLE,
+    MAX_TOKENS,
+    THINKING_PROMPT,
+    Example,
+    opened,
+    prompt_for,
+    reasoning_prompt,
+)
+
+ASKED = [{"role": "user", "content": "How many?"}]
+BRIEF = {"role": "system", "content": "Be brief."}
+THINKING = {"role": "system", "content": THINKING_PROMPT}
+
+
+def test_the_reasoning_prompt_shows_the_example_and_ends_in_question_and_caption():
+    prompt = reasoning_prompt("How many?", "Three cats.", Example("Q", "C", "R"))
+    assert prompt.startswith(
+        "Please read the following example carefully.\n\n<Begin of example>\nQuestion: Q\nVisual information:\nC\n\n"
+        "Your response:\nR\n<End of example>\n\nOffer a comprehensive breakdown"
+    )
+    assert prompt.endswith("\n\nQuestion: How many?\nVisual information:\nThree cats.\n\nYour response:")
+    assert 'after "**Final answer**" and wrapped with \\boxed{}. You should assume' in prompt
+
+
+@pytest.mark.parametrize(
+    "text", [r"\frac{1}{2}", "{0}", "{", "{caption}", "{question}", "{example_response}", r"\g<1>"]
+)
+def test_whatever_stands_in_question_and_caption_stays(text):
+    prompt = reasoning_prompt(f"a {text}", f"b {text}")
+    assert prompt.endswith(f"Question: a {text}\nVisual information:\nb {text}\n\nYour response:")
+    assert EXAMPLE.response in prompt
+
+
+def test_a_template_of_ones_own_needs_a_place_for_both():
+    assert reasoning_prompt("Q", "C", template="{caption} {other} {question}") == "C {other} Q"
+    with pytest.raises(ValueError, match=re.escape("the template lacks {caption}: 'Answer {question}'")):
+        reasoning_prompt("Q", "C", template="Answer {question}")
+
+
+def test_the_example_is_right_and_looks_at_the_image_again():
+    assert EXAMPLE.response.endswith("**Final answer** \\boxed{9}")
+    assert Grader().grade(EXAMPLE.response, "9").correct
+    assert len(re.findall("look at the image again", EXAMPLE.response)) == 1
+
+
+def test_the_paper_s_prompts():
+    assert CAPTION_PROMPT.startswith("Provide a highly detailed and precise description of every visible element")
+    assert CAPTION_PROMPT.endswith("arrangement, and interactions within the scene.")
+    assert len(CAPTION_PROMPT.split("\n\n")) == 7
+    assert THINKING_PROMPT.endswith(f"You have **{MAX_TOKENS}** tokens to complete the answer.")
+    assert "Please put your thinking process within <think>...</think> tags." in THINKING_PROMPT
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "trained_under"),
+    [
+        (ASKED, "<think>3</think> 3", [THINKING, *ASKED]),
+        (ASKED, "hm</think> 3", [THINKING, *ASKED]),
+        (ASKED, "3", ASKED),
+        ([BRIEF, *ASKED], "<think>3</think>", [THINKING, *ASKED]),
+        ([BRIEF, *ASKED], "3", [BRIEF, *ASKED]),
+    ],
+)
+def test_what_thinks_in_tags_is_trained_under_the_thinking_prompt(prompt, completion, trained_under):
+    assert prompt_for(prompt, completion, THINKING_PROMPT) == trained_under
+    assert prompt_for(prompt, completion, None) == prompt
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("hm</think> 3", "<think>\nhm</think> 3"),
+        ("<think>hm</think> 3", "<think>hm</think> 3"),
+        ("3, and no thought", "3, and no thought"),
+    ],
+)
+def test_thoughts_that_a_template_opened_are_opened_in_the_text(text, whole):
+    assert opened(text) == whole

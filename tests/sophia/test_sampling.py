@@ -1,0 +1,536 @@
+"""SOPHIA's data: who sees what, who is rewarded, what is counted, and that nothing is asked twice.
+
+The policy's caption k of question "q" reads "caption k of q", as questions are told apart by the red of their picture.
+The reasoner answers as a script says: question → caption → its trajectories.
+"""
+
+import re
+import tracemalloc
+
+import pytest
+from datasets import Dataset, Features, Image, List, Value
+from PIL import Image as Pictures
+from scripted import Scripted, said
+
+from trl_mmreason.sampling import Decoding, Failure, Sample
+from trl_mmreason.sampling import store as store_module
+from trl_mmreason.sampling.store import Record, SettingsChanged, Store
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT, reasoning_prompt
+from trl_mmreason.sophia.sampling import make_off_policy_data
+from trl_mmreason.sophia.selection import (
+    CAPTIONS,
+    HARD_TRAJECTORIES,
+    TRAJECTORIES,
+    Sampled,
+    UnknownLengths,
+)
+
+NAMES = ["cats", "dogs", "owls", "bees"]
+
+
+def right(length):
+    """A right trajectory of so many tokens, one a character."""
+    return r"\boxed{7}".rjust(length, "r")
+
+
+def wrong(length):
+    return r"\boxed{8}".rjust(length, "w")
+
+
+WORKED = [  # caption A: 7 of 8 right, the shortest of 30; caption B: 6 of 8, the shortest of 20
+    [right(30 + 10 * n) for n in range(7)] + [wrong(10)],
+    [right(20 + 10 * n) for n in range(6)] + [wrong(10)] * 2,
+]
+
+
+def picture(name):
+    return Pictures.new("RGB", (8, 8), (NAMES.index(name), 0, 0))
+
+
+def questions(names=("cats",), *, answers=None, pictures=None, category="counting"):
+    rows = [
+        {
+            "id": f"id of {name}",
+            "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"How many {name}?"}],
+            "answer": (answers or {}).get(name, "7"),
+            "images": [picture(name)] * (pictures or {}).get(name, 1),
+            "category": category if isinstance(category, str) else category[name],
+        }
+        for name in names
+    ]
+    kinds = {"id": Value("string"), "prompt": List({"role": Value("string"), "content": Value("string")})}
+    kinds |= {"answer": Value("string"), "images": List(Image()), "category": Value("string")}
+    return Dataset.from_list(rows, features=Features(kinds))
+
+
+def name_of(request):
+    return NAMES[request.images[0].getpixel((0, 0))[0]]
+
+
+def policy(**settings):
+    def describe(request, times):
+        number = sum(name_of(old) == name_of(request) for old in engine.asked)
+        return f"caption {number} of {name_of(request)}"
+
+    engine = Scripted(describe, **settings)
+    return engine
+
+
+def place_of(request):
+    """The question's name and the caption's number that a reasoner is asked about."""
+    found = re.search(
+        r"How many (\w+)\?\nVisual information:\ncaption (\d) of (\w+)\n\nYour response:$", said(request)[0]
+    )
+    assert found[1] == found[3]
+    return found[1], int(found[2])
+
+
+def reasoner(script=WORKED, **settings):
+    """`script`: caption → trajectories, for all questions or for each by its name."""
+
+    def answer(request, times):
+        name, caption = place_of(request)
+        return (script[name] if isinstance(script, dict) else script)[caption][times]
+
+    return Scripted(answer, **{"kind": "reasoner", **settings})
+
+
+def made(path, rows=None, policy_=None, reasoner_=None, **settings):
+    with Store(path) as store:
+        return make_off_policy_data(
+            rows or questions(),
+            policy_ or policy(),
+            reasoner_ or reasoner(),
+            store,
+            **{"captions": 2, "trajectories": 8, "batch_size": 3, **settings},
+        )
+
+
+def idle():
+    """One who is asked nothing."""
+    return Scripted(lambda request, times: pytest.fail("asked again"), kind="reasoner")
+
+
+def selected(path, rows=None, **settings):
+    """The ids of what is rewarded, of a store that holds all that is needed."""
+    quiet = Scripted(lambda request, times: pytest.fail("asked again"))
+    data = made(path, rows, quiet, idle(), **settings)
+    return [id_.partition("#")[2] for id_, reward in zip(data.rows["id"], data.rows["reward"], strict=True) if reward]
+
+
+# ---------------------------------------------------------------------------------------------------------- the method
+
+
+def test_the_worked_example(tmp_path):
+    """R(A) = 7/8 = 0.875 is above 0.75, R(B) = 6/8 = 0.75 is not, though its shortest is shorter."""
+    data = made(tmp_path / "s.sqlite")
+    (row,) = data.rows
+    assert [image.getpixel((0, 0)) for image in row.pop("images")] == [(0, 0, 0)]
+    assert row == {
+        "id": "id of cats#0.0",
+        "prompt": questions()[0]["prompt"],
+        "completion": right(30),
+        "reward": 1.0,
+        "caption_reward": 0.875,
+    }
+    assert data.rows.column_names == ["id", "prompt", "images", "completion", "reward", "caption_reward"]
+    assert (data.questions, data.captions, data.trajectories) == (1, Sampled(2, 0, 0), Sampled(16, 0, 0))
+    assert data.right == 13
+    assert str(data) == (
+        "kept 1 of 1 questions\ncaptions: 2, 0 cut by the length limit, 0 failed\n"
+        "trajectories: 16, 0 cut by the length limit, 0 failed, 13 right\n1 rows"
+    )
+
+
+def test_who_sees_what(tmp_path):
+    """The policy pictures without the question, the reasoner the question without pictures, the rows no caption."""
+    names = ["cats", "dogs"]
+    parties = policy(), reasoner(dict.fromkeys(names, WORKED))
+    data = made(tmp_path / "s.sqlite", questions(names, pictures={"dogs": 2}), *parties, unselected=True)
+    captions, trajectories = (party.asked for party in parties)
+    assert len(captions) == 2 * 2
+    assert all(request.messages == [{"role": "user", "content": CAPTION_PROMPT}] for request in captions)
+    assert not any("How many" in repr(request) or "Be brief" in repr(request) for request in captions)
+    assert [len(request.images) for request in captions] == [1, 1, 2, 2]
+    assert len(trajectories) == 2 * 2 * 8
+    assert not any(request.images for request in trajectories)
+    assert not any("Be brief" in repr(request) for request in trajectories)
+    assert trajectories[8].messages == [
+        {"role": "user", "content": reasoning_prompt("How many cats?", "caption 1 of cats")}
+    ]
+    assert len({request.seed for request in captions + trajectories}) == 4 + 32
+    assert len(data.rows) == 32
+    assert not any("caption" in repr((row["prompt"], row["completion"])) for row in data.rows)
+
+
+ALL_RIGHT = [[right(20 + n) for n in range(8)]] * 2
+ONE_RIGHT = [[right(20)] + [wrong(9)] * 7] * 2
+NONE_RIGHT = [[wrong(9)] * 8] * 2
+
+
+def test_questions_without_a_row_are_counted(tmp_path):
+    rows = questions(["cats", "dogs", "owls", "bees"], pictures={"dogs": 0}, answers={"owls": ""}, category="counting")
+    parties = policy(), reasoner({"cats": ONE_RIGHT, "bees": NONE_RIGHT})
+    data = made(tmp_path / "s.sqlite", rows, *parties)
+    assert len(data.rows) == data.questions == 0
+    assert data.dropped == {
+        "no picture": 1,
+        "the gold answer cannot be used": 1,
+        "no caption above the threshold": 1,
+        "no right trajectory": 1,
+    }
+    assert {place_of(request)[0] for request in parties[1].asked} == {"cats", "bees"}
+    assert len(parties[0].asked) == 2 * 2  # nobody is asked about what can become nothing
+    assert str(data).splitlines()[:2] == ["kept 0 of 4 questions", "dropped 1: no picture"]
+    assert data.rows.column_names == ["id", "prompt", "images", "completion", "reward", "caption_reward"]
+
+
+def test_a_data_set_of_single_pictures(tmp_path):
+    rows = questions(["cats", "dogs"]).to_list()
+    singles = Dataset.from_list(
+        [{**row, "image": picture("cats") if "cats" in row["id"] else None} for row in rows],
+        features=Features({**questions().features, "image": Image()}),
+    ).remove_columns("images")
+    data = made(tmp_path / "s.sqlite", singles)
+    assert data.dropped == {"no picture": 1}
+    assert data.rows[0]["image"].getpixel((0, 0)) == (0, 0, 0)
+
+
+# ------------------------------------------------------------------------------------------------------------ selection
+
+
+@pytest.mark.parametrize(
+    ("settings", "ids"),
+    [
+        ({}, ["0.0"]),
+        ({"keep": 3}, ["0.0", "0.1", "0.2"]),
+        ({"keep": 99}, [f"0.{n}" for n in range(7)]),
+        ({"threshold": 0.74}, ["1.0"]),
+        ({"threshold": 0.74, "keep": 4}, ["0.0", "0.1", "1.0", "1.1"]),  # 30 and 20, 40 and 30 tokens
+        ({"threshold": 0.875}, []),
+        ({"rule": "without_caption_reward"}, ["1.0"]),
+        ({"rule": "without_shortest", "keep": 99}, [f"0.{n}" for n in range(7)]),
+        ({"rule": "random", "keep": 99}, [f"{k}.{n}" for k in range(2) for n in range(8)]),
+        ({"captions": 1, "trajectories": 4, "threshold": 0.99}, ["0.0"]),  # the first 4 are all right
+    ],
+)
+def test_another_selection_asks_nobody(tmp_path, settings, ids):
+    made(tmp_path / "s.sqlite")
+    assert selected(tmp_path / "s.sqlite", **settings) == ids
+
+
+def test_what_is_drawn_is_drawn_for_each_question_and_the_same_again(tmp_path):
+    path, rows = tmp_path / "s.sqlite", questions(NAMES)
+    made(path, rows, reasoner_=reasoner(ALL_RIGHT))
+    drawn = selected(path, rows, rule="random", keep=2)
+    assert drawn == selected(path, rows, rule="random", keep=2)
+    assert len(drawn) == 8
+    assert len({tuple(drawn[start : start + 2]) for start in (0, 2, 4, 6)}) > 1
+
+
+def test_the_others_come_with_reward_zero(tmp_path):
+    data = made(tmp_path / "s.sqlite", unselected=True)
+    assert data.rows["id"][:] == [f"id of cats#{k}.{n}" for k in range(2) for n in range(8)]
+    assert data.rows["reward"][:] == [1.0] + [0.0] * 15
+    assert data.rows["caption_reward"][:] == [0.875] * 8 + [0.75] * 8
+    assert data.rows["completion"][:] == [text for texts in WORKED for text in texts]
+    assert data.questions == 1
+
+
+def test_more_captions_and_trajectories_ask_for_the_missing_alone(tmp_path):
+    path = tmp_path / "s.sqlite"
+    script = [ALL_RIGHT[0]] * 3
+    made(path, reasoner_=reasoner(script), captions=1, trajectories=3)
+    parties = Scripted(lambda request, times: f"caption {times + 1} of cats"), Scripted(lambda *_: right(9), "reasoner")
+    data = made(path, None, *parties, captions=3, trajectories=5)
+    assert len(parties[0].asked) == 2
+    assert [place_of(request)[1] for request in parties[1].asked] == [0] * 2 + [1] * 5 + [2] * 5
+    assert data.rows["id"][:] == ["id of cats#0.3"]
+
+
+def test_pictures_are_copied_undecoded(tmp_path, monkeypatch):
+    made(tmp_path / "s.sqlite", unselected=True)
+    with monkeypatch.context() as refusing:
+        refusing.setattr(Image, "decode_example", None)  # would raise
+        data = made(tmp_path / "s.sqlite", unselected=True)
+    assert data.rows[15]["images"][0].getpixel((0, 0)) == (0, 0, 0)
+
+
+# --------------------------------------------------------------------------------------------------- cut and failed
+
+
+def test_a_truncated_trajectory_counts_as_wrong_and_is_never_selected(tmp_path):
+    """Right boxes in two of the eight: 6 of 8 are right, and the two are not even drawn at random."""
+    path = tmp_path / "s.sqlite"
+    script = [[right(30)] * 6 + [Sample(right(10), "length", [0] * 10)] * 2]
+    data = made(path, reasoner_=reasoner(script), captions=1)
+    assert data.trajectories == Sampled(8, 2, 0)
+    assert data.dropped == {"no caption above the threshold": 1}
+    assert "trajectories: 8, 2 cut by the length limit, 0 failed, 6 right" in str(data)
+    assert selected(path, captions=1, threshold=0.74) == ["0.0"]
+    assert selected(path, captions=1, rule="random", keep=8) == [f"0.{n}" for n in range(6)]
+    with Store(path) as store:
+        (record,) = store.find(TRAJECTORIES, [("id of cats#0", 7)])
+    assert record.payload == {"text": right(10), "finish_reason": "length", "tokens": 10, "correct": False}
+    assert len(made(path, reasoner_=idle(), captions=1, unselected=True).rows) == 6
+
+
+def test_all_cut_off_is_said(tmp_path):
+    script = [[Sample(right(10), "length")] * 8] * 2
+    data = made(tmp_path / "s.sqlite", reasoner_=reasoner(script), rule="random")
+    assert data.dropped == {"no trajectory that was sampled to its end": 1}
+
+
+def test_a_truncated_caption_is_used_and_counted(tmp_path):
+    cut = Scripted(lambda request, times: Sample(f"caption {times} of cats", "length" if times else "stop"))
+    data = made(tmp_path / "s.sqlite", policy_=cut)
+    assert data.captions == Sampled(2, 1, 0)
+    assert data.trajectories.total == 16
+    assert data.questions == 1
+
+
+def test_what_failed_counts_as_wrong_until_it_is_asked_again(tmp_path):
+    """7 of 8 with one failed are above 0.75, 6 of 8 with two failed are not."""
+    path = tmp_path / "s.sqlite"
+    script = [[right(30)] * 7 + [Failure("no")], [right(20)] * 6 + [Failure("no")] * 2]
+    data = made(path, reasoner_=reasoner(script), retries=0)
+    assert data.rows["id"][:] == ["id of cats#0.0"]
+    assert data.trajectories == Sampled(16, 0, 3)
+    assert "16, 0 cut by the length limit, 3 failed (retry_failed=True asks again), 13 right" in str(data)
+    assert selected(path) == ["0.0"]  # nobody is asked without being told to
+    again = Scripted(lambda request, times: right(10), kind="reasoner")
+    data = made(path, reasoner_=again, retry_failed=True)
+    assert [place_of(request)[1] for request in again.asked] == [0, 1, 1]
+    assert data.rows["id"][:] == ["id of cats#0.7"]  # of 10 tokens, as 1.6 and 1.7 are
+    assert (data.trajectories.failed, data.right) == (0, 16)
+
+
+def test_a_caption_that_failed_is_not_reasoned_about(tmp_path):
+    path = tmp_path / "s.sqlite"
+    broken = Scripted(lambda request, times: Failure("the picture is too large") if times else "caption 0 of cats")
+    asked = reasoner()
+    data = made(path, policy_=broken, reasoner_=asked, retries=0)
+    assert (data.captions, data.trajectories.total) == (Sampled(2, 0, 1), 8)
+    assert {place_of(request)[1] for request in asked.asked} == {0}
+    late = Scripted(lambda request, times: "caption 1 of cats")
+    data = made(path, policy_=late, retry_failed=True)
+    assert (len(late.asked), data.captions, data.trajectories.total) == (1, Sampled(2, 0, 0), 16)
+
+
+# -------------------------------------------------------------------------------------------- lengths, logps, thoughts
+
+
+def unmeasured(texts):
+    return [[Sample(text, "stop") for text in of_caption] for of_caption in texts]
+
+
+def test_lengths_may_be_counted_where_the_engine_gives_none(tmp_path):
+    path = tmp_path / "s.sqlite"
+    texts = [[right(30), right(20)] + [right(40)] * 6, WORKED[1]]
+    first = reasoner(unmeasured(texts))
+    with pytest.raises(UnknownLengths, match="question 'id of cats' .* Pass count_tokens.*--tokenizer"):
+        made(path, reasoner_=first)
+    assert len(first.asked) == 16  # and they are kept
+    counted = []
+    assert selected(path, count_tokens=lambda text: counted.append(text) or len(text)) == ["0.1"]
+    assert counted == texts[0]  # those of caption B are no candidates
+    assert selected(path, count_tokens=lambda text: -len(text)) == ["0.2"]
+    assert selected(path, rule="random", keep=99) == [f"{k}.{n}" for k in range(2) for n in range(8)]
+    assert selected(path, keep=8) == [f"0.{n}" for n in range(8)]  # no choice, no count
+
+
+def test_log_probabilities_are_recorded(tmp_path):
+    """They tell the number of tokens too: 3, 2 and 1."""
+    logps = [[-0.5, -0.25, -0.125], [-1.5, -0.75], [-2.0]]
+    texts = [f"{n}</think> \\boxed{{7}}" for n in range(3)]
+    spoken = [Sample(text, "stop", None, given) for text, given in zip(texts, logps, strict=True)]
+    settings = {"captions": 1, "trajectories": 3, "keep": 2, "decoding": Decoding(32768, logps=True)}
+    rows = made(tmp_path / "s.sqlite", reasoner_=reasoner([spoken]), **settings).rows
+    assert rows.column_names[-1] == "behavior_logps"
+    assert rows["behavior_logps"][:] == logps[1:]
+    assert rows["completion"][:] == texts[1:]  # as they were sampled
+
+
+def test_rows_that_think_are_trained_under_the_thinking_prompt(tmp_path):
+    texts = ["<think>7</think> \\boxed{7}", "7</think> \\boxed{7}", "It is \\boxed{7}"]
+    rows = made(tmp_path / "s.sqlite", reasoner_=reasoner([texts]), captions=1, trajectories=3, keep=3).rows
+    question = {"role": "user", "content": "How many cats?"}
+    thinking = [{"role": "system", "content": THINKING_PROMPT}, question]
+    default = [{"role": "system", "content": "Be brief."}, question]
+    assert rows["prompt"][:] == [thinking, thinking, default]
+    assert rows["completion"][:] == [texts[0], f"<think>\n{texts[1]}", texts[2]]
+    settings = {"captions": 1, "trajectories": 3, "keep": 3, "thinking_prompt": None}
+    as_they_are = made(tmp_path / "s.sqlite", reasoner_=idle(), **settings)
+    assert as_they_are.rows["prompt"][:] == [default] * 3
+
+
+# ------------------------------------------------------------------------------------------------------- two reasoners
+
+
+def test_hard_questions_go_to_another_reasoner(tmp_path):
+    path = tmp_path / "s.sqlite"
+    rows = questions(["cats", "dogs"], category={"cats": "easy", "dogs": "hard"})
+    both = reasoner(ALL_RIGHT), reasoner(ALL_RIGHT, kind="large reasoner")
+    told = {"hard_reasoner": both[1], "is_hard": lambda row: row["category"] == "hard" and "images" not in row}
+    data = made(path, rows, reasoner_=both[0], **told)
+    assert [{place_of(request)[0] for request in party.asked} for party in both] == [{"cats"}, {"dogs"}]
+    assert [len(party.asked) for party in both] == [16, 16]
+    assert data.rows["id"][:] == ["id of cats#0.0", "id of dogs#0.0"]
+    assert data.trajectories == Sampled(32, 0, 0)
+    with Store(path) as store:
+        assert {record.id for record in store.records(HARD_TRAJECTORIES)} == {"id of dogs#0", "id of dogs#1"}
+    # A question that becomes easy is answered anew by the other: no question's trajectories are of two reasoners.
+    easy = reasoner(NONE_RIGHT)
+    data = made(path, rows, reasoner_=easy)
+    assert {place_of(request)[0] for request in easy.asked} == {"dogs"}
+    assert (data.questions, data.trajectories.total, data.right) == (1, 32, 16)
+
+
+@pytest.mark.parametrize("alone", [{"hard_reasoner": idle()}, {"is_hard": lambda row: True}])
+def test_a_second_reasoner_needs_to_know_its_questions(tmp_path, alone):
+    asked = policy()
+    with pytest.raises(ValueError, match="expected both: who answers the hard questions, and which these are"):
+        made(tmp_path / "s.sqlite", policy_=asked, **alone)
+    assert asked.asked == []
+
+
+# --------------------------------------------------------------------------------------------------------------- resume
+
+
+def by_seed(**settings):
+    """A reasoner whose answer follows from the seed alone, as that of a real one."""
+    return Scripted(
+        lambda request, times: (wrong if request.seed % 8 == 0 else right)(10 + request.seed % 97),
+        **{"kind": "reasoner", **settings},
+    )
+
+
+def describer(**settings):
+    def describe(request, times):
+        return f"caption {request.seed % 10} of {name_of(request)}"
+
+    return Scripted(describe, **settings)
+
+
+@pytest.mark.parametrize("dies_at", [(3, None), (None, 0), (None, 17)])
+def test_it_goes_on_where_it_was_killed_and_asks_nothing_twice(tmp_path, dies_at):
+    rows = questions(["owls", "cats", "dogs"])
+    whole = describer(), by_seed()
+    undisturbed = made(tmp_path / "undisturbed.sqlite", rows, *whole, keep=2, batch_size=1)
+    dying = describer(dies_at=dies_at[0]), by_seed(dies_at=dies_at[1])
+    with pytest.raises(KeyboardInterrupt):
+        made(tmp_path / "s.sqlite", rows, *dying, keep=2, batch_size=1)
+    rest = describer(), by_seed()
+    resumed = made(tmp_path / "s.sqlite", rows, *rest, keep=2, batch_size=1)
+    assert resumed.rows.to_list() == undisturbed.rows.to_list()
+    assert resumed[1:] == undisturbed[1:]
+    assert len(resumed.rows) == 2 * resumed.questions > 0
+    for first, second, engine in zip(dying, rest, whole, strict=True):
+        assert [(said(r), r.seed) for r in first.asked + second.asked] == [(said(r), r.seed) for r in engine.asked]
+
+
+def test_two_runs_are_equal_and_the_rows_stand_in_the_order_of_the_questions(tmp_path):
+    rows = questions(["owls", "cats", "dogs"])
+    first, second = (
+        made(tmp_path / name, rows, describer(), by_seed(), keep=3, threshold=0.5, batch_size=size)
+        for name, size in (("a.sqlite", 1), ("b.sqlite", 7))
+    )
+    assert first.rows.to_list() == second.rows.to_list()
+    order = [id_.partition("#")[0] for id_ in first.rows["id"]]
+    assert order == [f"id of {name}" for name in ("owls", "cats", "dogs") for _ in range(3)]
+    assert first.rows["id"][:3] == sorted(first.rows["id"][:3])
+
+
+def test_a_store_of_the_same_settings_and_other_texts_is_not_taken_for_this_one(tmp_path):
+    """Rows are written to a cache: what stands there of another store must not come back."""
+    texts = [
+        made(tmp_path / f"{index}.sqlite", reasoner_=reasoner([[right(20)] * 8] * 2 if index else WORKED)).rows
+        for index in range(2)
+    ]
+    assert [rows["completion"][0] for rows in texts] == [right(30), right(20)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"caption_prompt": "Describe it."}, 'prompt: "Provide a highly'),
+        ({"caption_decoding": Decoding(5)}, "decoding.max_new_tokens: 32768 → 5"),
+        ({"decoding": Decoding(32768, 0.5)}, "decoding.temperature: 1.0 → 0.5"),
+        ({"decoding": Decoding(32768, logps=True)}, "decoding.logps: False → True"),
+        ({"reason": lambda question, caption: f"{caption} {question}"}, "prompt: 'Please read the following"),
+        ({"seed": 1}, "seed: 0 → 1"),
+        ({"policy_": Scripted(None, "other")}, "engine.kind: 'script' → 'other'"),
+        ({"reasoner_": Scripted(None, "other")}, "engine.kind: 'reasoner' → 'other'"),
+    ],
+)
+def test_other_settings_are_refused(tmp_path, settings, named):
+    made(tmp_path / "s.sqlite")
+    with pytest.raises(SettingsChanged, match=re.escape(named)):
+        made(tmp_path / "s.sqlite", **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rule": "longest"}, "rule is 'longest'"),
+        ({"keep": 0}, "keep is 0"),
+        ({"captions": 0}, "n=0"),
+    ],
+)
+def test_what_is_out_of_range_is_refused_before_anything_is_asked(tmp_path, settings, message):
+    asked = policy()
+    with pytest.raises(ValueError, match=message):
+        made(tmp_path / "s.sqlite", policy_=asked, **settings)
+    assert asked.asked == []
+
+
+# ---------------------------------------------------------------------------------------------------------------- scale
+
+
+def test_the_texts_are_never_in_memory_together(tmp_path, monkeypatch):
+    """400 trajectories of 50 kB are 20 MB; of them 8 are read at a time, and a few more are held than that."""
+    monkeypatch.setattr(store_module, "RECORDS_A_PAGE", 8)
+    path, rows, length = tmp_path / "s.sqlite", questions(["cats", "dogs"]), 50_000
+
+    class Long:
+        def __init__(self, kind, text):
+            self.settings, self.text = {"kind": kind}, text
+
+        def sample(self, requests, decoding):
+            return [[Sample(self.text, "stop", [1])] for _ in requests]
+
+    parties = Long("script", "caption 0 of cats"), Long("reasoner", right(length))
+    settings = {"captions": 2, "trajectories": 100}
+    made(path, rows, *parties, **settings)
+    tracemalloc.start()
+    data = made(path, rows, *parties, keep=5, **settings)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [len(text) for text in data.rows["completion"]] == [length] * 10
+    assert peak < 5e6
+
+
+def test_a_real_policy_describes(checkpoints, tmp_path):
+    engine = TransformersEngine(checkpoints("qwen2_5_vl"), dtype="float32")
+    asked = Scripted(lambda request, times: right(20 + times), kind="reasoner")
+    data = made(tmp_path / "s.sqlite", None, engine, asked, caption_decoding=Decoding(max_new_tokens=4))
+    with Store(tmp_path / "s.sqlite") as store:
+        captions = [record.payload for record in store.records(CAPTIONS)]
+    assert all(1 <= caption["tokens"] <= 4 for caption in captions)
+    assert {said(request)[0] for request in asked.asked} == {
+        reasoning_prompt("How many cats?", caption["text"]) for caption in captions
+    }
+    assert data.rows["completion"][:] == [right(20)]
+
+
+def test_records_are_found_by_their_units(tmp_path):
+    with Store(tmp_path / "s.sqlite") as store:
+        store.open_stage("a", {})
+        records = [Record("x", index, "done", {"text": str(index)}) for index in range(3)]
+        store.save("a", records)
+        assert list(store.find("a", [("x", 2), ("y", 0), ("x", 0), ("x", 7), ("x", 2)])) == [
+            records[2],
+            records[0],
+            records[2],
+        ]

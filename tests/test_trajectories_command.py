@@ -1,0 +1,143 @@
+"""`mmreason trajectories` against a server on loopback: selections, two reasoners, two processes, and refusals."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from chat_stub import Handler, chat_stub
+from commands import rows_of, write_questions
+from processes import launch
+
+from trl_mmreason.cli import main
+from trl_mmreason.commands.trajectories import _RULES
+from trl_mmreason.miniature.models import build_model
+from trl_mmreason.sophia.objective import RULES
+
+QUESTIONS = {"id 0": "How many cats?", "id 1": "How many dogs?"}
+TALLY = """\
+kept 2 of 2 questions
+captions: 4, 0 cut by the length limit, 0 failed
+trajectories: 12, 0 cut by the length limit, 0 failed, 12 right
+2 rows
+"""
+
+
+class Parties(Handler):
+    """A policy that tells a picture's green, and a reasoner that is right each time, and of any length."""
+
+    def answer(self, body):
+        text, pictures, _ = self.noted(body)
+        if body["model"] == "policy":
+            return self.say(f"It is green as {pictures[0][1]}.")
+        said = f"<think>{'so ' * (body['seed'] % 50)}</think> \\boxed{{7}} {re.findall('as [0-9]', text)}"
+        choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+        if body.get("logprobs"):
+            choice["logprobs"] = {"content": [{"logprob": -0.5}] * len(said)}
+        return self.reply(200, {"choices": [choice]})
+
+
+@pytest.fixture
+def questions(tmp_path):
+    return write_questions(tmp_path, QUESTIONS)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """A real one, saved."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    build_model("qwen2_5_vl", "test")[1].tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def arguments(questions, output, url, *more):
+    models = ["--model", "policy", "--server", url, "--reasoner", "reasoner", "--reasoner-server", url]
+    return ["trajectories", questions, str(output), *models, "--captions", "2", "--trajectories", "3", *more]
+
+
+def test_trajectories_and_other_selections_of_the_same(questions, tokenizer, tmp_path, capsys):
+    output = tmp_path / "rows.parquet"
+    with chat_stub(Parties) as server:
+        with pytest.raises(SystemExit, match="mmreason trajectories: The shortest trajectories .*--tokenizer"):
+            main(arguments(questions, output, server.url))
+        asked = [body["model"] for body in server.bodies]
+        main(arguments(questions, output, server.url, "--tokenizer", tokenizer))
+        assert capsys.readouterr().out == f"{TALLY}{output}\n"
+        rows = rows_of(output)
+        rest = ["--rule", "random", "--keep", "2", "--unselected", "--thinking-prompt", "null"]
+        main(arguments(questions, tmp_path / "rest.parquet", server.url, *rest, "--store", f"{output}.sqlite"))
+        assert sorted(asked) == ["policy"] * 4 + ["reasoner"] * 12
+        assert len(server.bodies) == len(asked)  # nothing was asked again
+    bodies = {model: [body for body in server.bodies if body["model"] == model] for model in asked}
+    assert all(body["max_tokens"] == 32768 for body in server.bodies)
+    assert not any("How many" in json.dumps(body) for body in bodies["policy"])
+    assert all(isinstance(body["messages"][0]["content"], str) for body in bodies["reasoner"])
+
+    everything = rows_of(tmp_path / "rest.parquet")
+    assert everything["reward"][:].count(1.0) == 4
+    assert len(everything) == 12
+    for index, row in enumerate(rows):
+        own = [one for one in everything if one["id"].startswith(f"id {index}#")]
+        assert len(row["completion"]) == min(len(one["completion"]) for one in own)
+        assert row["completion"].endswith(f"['as {index}']")  # of its own picture
+        assert row["images"][0].getpixel((0, 0)) == (0, index, 0)
+        assert [message["role"] for message in row["prompt"]] == ["system", "user"]
+        assert [message["role"] for message in own[0]["prompt"]] == ["user"]
+
+
+def test_hard_categories_and_log_probabilities(tmp_path, capsys):
+    lines = Path(write_questions(tmp_path, QUESTIONS)).read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    path = tmp_path / "categories.jsonl"
+    path.write_text("\n".join(json.dumps({**row, "category": row["question"][9:13]}) for row in rows))
+    output = tmp_path / "rows.parquet"
+    with chat_stub(Parties) as server:
+        hard = ["--hard-reasoner", "large", "--hard-reasoner-server", server.url]
+        hard += ["--hard-category", "dogs", "--hard-category", "owls"]
+        main(arguments(str(path), output, server.url, *hard, "--logps", "--openai-only", "--caption-prompt", "Look."))
+        reasoned = [body for body in server.bodies if body["model"] != "policy"]
+        described = [body for body in server.bodies if body["model"] == "policy"]
+    assert {(body["model"], "cats" in json.dumps(body)) for body in reasoned} == {("reasoner", True), ("large", False)}
+    assert all("top_k" in body for body in described)
+    assert {body["messages"][0]["content"][-1]["text"] for body in described} == {"Look."}
+    assert not any("top_k" in body for body in reasoned)
+    made = rows_of(output)
+    assert [len(logps) for logps in made["behavior_logps"]] == [len(text) for text in made["completion"]]
+    assert {logp for logps in made["behavior_logps"] for logp in logps} == {-0.5}
+    assert capsys.readouterr().out.startswith(TALLY)
+
+
+def test_two_processes_share_the_work(questions, tokenizer, tmp_path):
+    output = tmp_path / "rows.parquet"
+    with chat_stub(Parties) as server:
+        command = arguments(questions, output, server.url, "--tokenizer", tokenizer)
+        said = launch("command_run.py", 2, *command)
+        assert len(server.bodies) == 16  # nothing was asked by both
+    assert said == f"{TALLY}{output}\n"
+    assert len(rows_of(output)) == 2
+
+
+def test_the_rules_are_those_of_the_objective():
+    assert _RULES == RULES
+
+
+def test_settings_that_cannot_be_meant_are_said_in_a_line(questions, tmp_path, capsys):
+    output = tmp_path / "rows.parquet"
+    alone = ["trajectories", questions, str(output), "--model", "policy", "--reasoner", "reasoner"]
+    for given, message in {
+        ("--hard-reasoner", "large"): "--hard-reasoner and --hard-category go together",
+        ("--hard-category", "dogs"): "--hard-reasoner and --hard-category go together",
+        ("--hard-reasoner-server", "http://127.0.0.1:1/v1"): "--hard-reasoner-server came without --hard-reasoner",
+        ("--openai-only",): "--openai-only came without --reasoner-server or --hard-reasoner-server",
+        ("--caption-temperature", "-1"): "Decoding: got .*temperature=-1.0",
+        ("--tokenizer", str(tmp_path / "none")): "none",
+    }.items():
+        with pytest.raises(SystemExit, match=f"mmreason trajectories: .*{message}"):
+            main([*alone, *given])
+    with chat_stub(Parties) as server:
+        main(arguments(questions, output, server.url, "--rule", "random"))
+        with pytest.raises(SystemExit, match=r"mmreason trajectories: .*other settings.*\n.*temperature: 1.0 → 0.5"):
+            main(arguments(questions, output, server.url, "--temperature", "0.5"))
+    with pytest.raises(SystemExit):
+        main([*alone, "--threshold", "75"])
+    assert "argument --threshold: expected a number from 0 to 1, got '75'" in capsys.readouterr().err

@@ -1,0 +1,125 @@
+"""`mmreason trajectories`: SOPHIA's off-policy data."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from . import pipeline
+
+_RULES = ("sophia", "random", "without_caption_reward", "without_shortest")
+_TOKENS = 32768  # the paper's
+
+
+def add(commands: Any) -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "trajectories",
+        help="make SOPHIA's off-policy data: captions of a policy, trajectories of a reasoner",
+        description="Let a policy describe each picture without its question, and a text-only reasoner answer from the "
+        "descriptions; reward the shortest right trajectory behind a good description (SOPHIA, sections 4.1 and 4.2). "
+        "A killed run goes on where it stopped, and another selection asks nobody anything. Servers get the key in "
+        "OPENAI_API_KEY. Several GPUs: accelerate launch -m trl_mmreason.cli trajectories …",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    pipeline.add_arguments(command, output=pipeline.ROWS)
+    command.add_argument("--reasoner", required=True, help="path or Hub id; with --reasoner-server its name there")
+    command.add_argument("--reasoner-server", help="URL of the reasoner's OpenAI-compatible server")
+    command.add_argument("--hard-reasoner", help="model that answers the questions of --hard-category instead")
+    command.add_argument("--hard-reasoner-server", help="URL of the hard reasoner's OpenAI-compatible server")
+    command.add_argument("--hard-category", action="append", help="`category` of hard questions; may be repeated")
+    command.add_argument("--openai-only", action="store_true", help="send reasoners nothing but OpenAI's own fields")
+    command.add_argument("--captions", type=pipeline.count, default=8, help="a question")
+    command.add_argument("--trajectories", type=pipeline.count, default=8, help="a caption")
+    command.add_argument("--caption-max-new-tokens", type=pipeline.count, default=_TOKENS, help="bound of a caption")
+    command.add_argument("--caption-temperature", type=float, default=1.0, help="of the captions")
+    command.add_argument(
+        "--threshold",
+        type=pipeline.share,
+        default=0.75,
+        help="share of right trajectories that a caption has to exceed",
+    )
+    command.add_argument("--keep", type=pipeline.count, default=1, help="trajectories a question")
+    command.add_argument("--rule", choices=_RULES, default="sophia", help="who is kept; the others are ablations")
+    command.add_argument("--unselected", action="store_true", help="write the other trajectories too, with reward 0")
+    command.add_argument("--logps", action="store_true", help="write the reasoner's log-probabilities too")
+    command.add_argument("--tokenizer", help="path or Hub id; counts tokens where a server gives no number")
+    command.add_argument("--caption-prompt", help="what the policy is asked about a picture; by default the paper's")
+    command.add_argument(
+        "--thinking-prompt", help="system message of rows that think in tags, or null; by default the paper's"
+    )
+    command.set_defaults(run=_trajectories, max_new_tokens=_TOKENS)
+
+
+def _trajectories(arguments: argparse.Namespace) -> None:
+    if bool(arguments.hard_reasoner) != bool(arguments.hard_category):
+        raise SystemExit(
+            "mmreason trajectories: --hard-reasoner and --hard-category go together: who answers the hard questions, "
+            "and which these are; got only one of them"
+        )
+    if arguments.hard_reasoner_server and not arguments.hard_reasoner:
+        raise SystemExit(
+            "mmreason trajectories: --hard-reasoner-server came without --hard-reasoner; name the model there"
+        )
+    if arguments.openai_only and not (arguments.reasoner_server or arguments.hard_reasoner_server):
+        raise SystemExit(
+            "mmreason trajectories: --openai-only came without --reasoner-server or --hard-reasoner-server"
+        )
+    with pipeline.in_a_line("trajectories", ValueError, OSError):
+        given = _settings(arguments)
+
+    def sample(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
+        from ..sophia.sampling import make_off_policy_data
+        from ..sophia.selection import UnknownLengths
+
+        def engine(model: str, server: str | None, **options: Any) -> Any:
+            return pipeline.load_engine("trajectories", model, server, batch_size=arguments.batch_size, **options)
+
+        only = {"openai_only": arguments.openai_only}
+        settings["decoding"] = replace(settings["decoding"], logps=arguments.logps)
+        with pipeline.in_a_line("trajectories", UnknownLengths):
+            made = make_off_policy_data(
+                rows,
+                engine(arguments.model, arguments.server, adapter=arguments.adapter),
+                engine(arguments.reasoner, arguments.reasoner_server, **only),
+                store,
+                hard_reasoner=engine(arguments.hard_reasoner, arguments.hard_reasoner_server, **only)
+                if arguments.hard_reasoner
+                else None,
+                **given,
+                **settings,
+            )
+        return pipeline.refuse_nothing("trajectories", made)
+
+    pipeline.run("trajectories", arguments, sample)
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    from ..sampling import Decoding
+
+    prompts = {"caption_prompt": arguments.caption_prompt, "thinking_prompt": arguments.thinking_prompt}
+    given = {name: prompt for name, prompt in prompts.items() if prompt is not None}
+    if given.get("thinking_prompt") == "null":
+        given["thinking_prompt"] = None
+    hard = frozenset(arguments.hard_category or ())
+    return {
+        "captions": arguments.captions,
+        "trajectories": arguments.trajectories,
+        "caption_decoding": Decoding(arguments.caption_max_new_tokens, arguments.caption_temperature),
+        "is_hard": (lambda row: row["category"] in hard) if hard else None,
+        "threshold": arguments.threshold,
+        "keep": arguments.keep,
+        "rule": arguments.rule,
+        "unselected": arguments.unselected,
+        "count_tokens": _counter(arguments.tokenizer) if arguments.tokenizer else None,
+        **given,
+    }
+
+
+def _counter(tokenizer: str) -> Callable[[str], int]:
+    from transformers import AutoTokenizer
+
+    tokenize: Callable[..., Mapping[str, Any]] = AutoTokenizer.from_pretrained(tokenizer)
+    return lambda text: len(tokenize(text, add_special_tokens=False)["input_ids"])

@@ -1,0 +1,151 @@
+"""Other data beside the trajectories: general visual data, and text alone (arXiv:2507.16814, appendix D, Table A3).
+
+rows = mix({"sophia": made.rows, "visual": visual, "text": text}, {"sophia": 0.5, "visual": 0.3, "text": 0.2})
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset, Features, Image, List, Value, concatenate_datasets
+
+from ..construction import completion_text
+from .prompts import prompt_for
+
+_ROWS_A_BATCH = 64  # in memory at once; a row may hold megabytes of pictures
+_DIGITS = 10**6  # of a share
+
+_FEATURES = {
+    "prompt": List({"role": Value("string"), "content": Value("string")}),
+    "images": List(Image(mode="RGB")),  # as load_rows has them
+    "completion": Value("string"),
+    "reward": Value("float64"),
+}
+_LOGPS = {"behavior_logps": List(Value("float32"))}
+
+
+def mix(
+    parts: Mapping[str, Dataset],
+    shares: Mapping[str, float],
+    *,
+    thinking_prompt: str | None = None,
+    seed: int = 0,
+) -> Dataset:
+    """Rows of several data sets in given shares of the whole, as many as the parts allow, in random order.
+
+    The result has `prompt`, `images` (empty for text alone), `completion` (a text), `reward`, and `behavior_logps` if
+    all parts have them. Pictures are copied as they are stored.
+
+    Args:
+        parts: name → rows with `prompt` (messages, or a text for one of the user) and `completion` (a text, or one
+            message of the assistant), and optionally `images` (or `image`), `reward` (1 by default) and
+            `behavior_logps`.
+        shares: name → share of the result's rows; they sum to 1.
+        thinking_prompt: system message of rows that think in tags, in the place of their own; `None`: as the rows are.
+        seed: of which rows are taken, and in what order.
+
+    Raises:
+        ValueError: names, shares or rows are not as said.
+    """
+    _check(parts, shares)
+    counts = _counts({name: len(part) for name, part in parts.items()}, shares)
+    logps = _LOGPS if all("behavior_logps" in part.column_names for part in parts.values()) else {}
+    features = Features({**_FEATURES, **logps})
+    mixed = [
+        _unified(name, part.shuffle(seed=seed).select(range(counts[name])), features, thinking_prompt)
+        for name, part in parts.items()
+    ]
+    return concatenate_datasets(mixed).shuffle(seed=seed)
+
+
+def _check(parts: Mapping[str, Dataset], shares: Mapping[str, float]) -> None:
+    if not parts or parts.keys() != shares.keys():
+        raise ValueError(f"mix: parts are {sorted(parts)} and shares {sorted(shares)}, expected a share of every part.")
+    if any(not 0 < share <= 1 for share in shares.values()) or not math.isclose(sum(shares.values()), 1, abs_tol=1e-6):
+        raise ValueError(f"mix: shares are {dict(shares)}, expected each to be above 0, and 1 as their sum.")
+    for name, part in parts.items():
+        missing = sorted({"prompt", "completion"} - set(part.column_names))
+        if missing:
+            raise ValueError(f"mix: part {name!r} has the columns {part.column_names} and lacks {missing}.")
+        if not len(part):
+            raise ValueError(f"mix: part {name!r} is empty; leave it out, and share its share among the others.")
+
+
+def _counts(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:
+    """How many rows of each part: of the largest whole, whose fractions of rows go to the largest remainders."""
+    exact = {name: Fraction(shares[name]).limit_denominator(_DIGITS) for name in sizes}
+    exact = {name: share / sum(exact.values()) for name, share in exact.items()}
+    total = math.floor(min(sizes[name] / share for name, share in exact.items()))
+    counts = {name: math.floor(total * share) for name, share in exact.items()}
+    by_remainder = sorted(sizes, key=lambda name: counts[name] - total * exact[name])
+    for name in by_remainder[: total - sum(counts.values())]:
+        counts[name] += 1
+    return counts
+
+
+def _unified(name: str, part: Dataset, features: Features, thinking_prompt: str | None) -> Dataset:
+    """The rows with these columns; as tables, so that no picture is decoded."""
+
+    def unify(table: pa.Table) -> pa.Table:
+        texts = [
+            completion_text(completion, f"part {name!r}, prompt {str(prompt)[:60]!r}")
+            for completion, prompt in zip(table["completion"].to_pylist(), table["prompt"].to_pylist(), strict=True)
+        ]
+        prompts = [
+            prompt_for(_messages(prompt, name), text, thinking_prompt)
+            for prompt, text in zip(table["prompt"].to_pylist(), texts, strict=True)
+        ]
+        columns: dict[str, Any] = {
+            "prompt": prompts,
+            "images": _images(table),
+            "completion": texts,
+            "reward": table["reward"] if "reward" in table.column_names else [1.0] * len(table),
+        }
+        if "behavior_logps" in features:
+            columns["behavior_logps"] = table["behavior_logps"]
+        schema = features.arrow_schema
+        return pa.table({column: _column(values, schema.field(column).type) for column, values in columns.items()})
+
+    return (
+        part.with_format("arrow")
+        .map(
+            unify,
+            batched=True,
+            batch_size=_ROWS_A_BATCH,
+            writer_batch_size=_ROWS_A_BATCH,
+            remove_columns=part.column_names,
+            features=features,
+            desc=f"Mixing in {name}",
+        )
+        .with_format(None)
+    )
+
+
+def _column(values: Any, kind: pa.DataType) -> Any:
+    return values.cast(kind) if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, kind)
+
+
+def _messages(prompt: Any, name: str) -> list[dict[str, str]]:
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    if not messages or not all(isinstance(message["content"], str) for message in messages):
+        raise ValueError(f"mix: part {name!r} has the prompt {prompt!r:.200}, expected messages with texts as content.")
+    return [{"role": message["role"], "content": message["content"]} for message in messages]
+
+
+def _images(table: pa.Table) -> Any:
+    """A list of pictures a row: its `images`, or `image` alone, or nothing."""
+    if "images" in table.column_names:
+        column = table["images"].combine_chunks()
+        lengths, pictures = pc.fill_null(pc.list_value_length(column), 0), column.flatten()
+    elif "image" in table.column_names:
+        column = table["image"].combine_chunks()
+        lengths, pictures = column.is_valid(), column.drop_null()
+    else:
+        return [[]] * len(table)
+    return pa.ListArray.from_arrays(pa.array([0, *accumulate(map(int, lengths.to_pylist()))], pa.int32()), pictures)

@@ -1,0 +1,314 @@
+"""SOPHIA's semi-off-policy sampling (arXiv:2507.16814, section 4.1 and Algorithm 1).
+
+policy     picture alone            → K captions      (it never sees the question)
+reasoner   question and caption     → N trajectories a caption (it never sees the picture)
+R(y)       the final answer is right, R(c) the share of right trajectories behind a caption
+rows       question and picture     → the shortest right trajectory behind a good caption
+
+made = make_off_policy_data(rows, policy, reasoner, store)
+OffPolicyRewardTrainer(model, args=config, train_dataset=made.rows)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import pyarrow.compute as pc
+import torch
+from datasets import Dataset
+
+from ..construction import pictures_of
+from ..grading import Grader
+from ..messages import question_text
+from ..sampling.difficulty import items_of, tally, wait_for_all
+from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of
+from ..sampling.run import run
+from ..sampling.store import Store
+from .objective import select_trajectories
+from .prompts import CAPTION_PROMPT, MAX_TOKENS, THINKING_PROMPT, reasoning_prompt
+from .selection import (
+    CAPTIONS,
+    HARD_TRAJECTORIES,
+    TRAJECTORIES,
+    Rule,
+    Sampled,
+    make_rows,
+    read_captions,
+    read_outcomes,
+    select,
+    unit_id,
+    unrewarded,
+)
+
+DECODING = Decoding(max_new_tokens=MAX_TOKENS)
+"""How captions and trajectories are drawn; of it the paper gives the length alone."""
+
+Row = Mapping[str, Any]
+_PICTURES = ("images", "image")
+_ROWS_A_BATCH = 64
+
+
+class OffPolicyData(NamedTuple):
+    """The rows to train on, and what else came of the sampling.
+
+    Attributes:
+        rows: `id` ("<id of the question>#<caption>.<trajectory>"), `prompt`, `images` (or `image`), `completion`,
+            `reward`, `caption_reward` (R(c) in [0, 1]), and with log-probabilities `behavior_logps` (nats, one a
+            sampled token, of one that ended the turn too). In the order of the questions, captions and trajectories.
+        dropped: why other questions have no rewarded trajectory: reason → number of questions.
+        questions: how many have one.
+        captions: how many there are.
+        trajectories: likewise.
+        right: how many of these are right.
+    """
+
+    rows: Dataset
+    dropped: dict[str, int]
+    questions: int
+    captions: Sampled
+    trajectories: Sampled
+    right: int
+
+    def __str__(self) -> str:
+        lines = [
+            tally(self.questions, self.dropped, "questions"),
+            f"captions: {self.captions}",
+            f"trajectories: {self.trajectories}, {self.right} right",
+            f"{len(self.rows)} rows",
+        ]
+        return "\n".join(lines)
+
+
+def make_off_policy_data(
+    rows: Dataset,
+    policy: Engine,
+    reasoner: Engine,
+    store: Store,
+    *,
+    captions: int = 8,
+    trajectories: int = 8,
+    caption_prompt: str = CAPTION_PROMPT,
+    reason: Callable[[str, str], str] = reasoning_prompt,
+    caption_decoding: Decoding = DECODING,
+    decoding: Decoding = DECODING,
+    hard_reasoner: Engine | None = None,
+    is_hard: Callable[[Row], bool] | None = None,
+    grader: Grader | None = None,
+    threshold: float = 0.75,
+    keep: int = 1,
+    rule: str = "sophia",
+    unselected: bool = False,
+    count_tokens: Callable[[str], int] | None = None,
+    thinking_prompt: str | None = THINKING_PROMPT,
+    seed: int = 0,
+    **running: Any,
+) -> OffPolicyData:
+    """Let the policy describe each picture, a reasoner answer from the descriptions, and reward the best trajectories.
+
+    It goes on where a killed run stopped. More captions or trajectories ask only for those that are missing; another
+    selection from the same store asks nobody anything. What failed is asked again with `retry_failed=True`. Under
+    several processes each takes its share; call it on all of them with the same store, and every process gets the whole
+    result.
+
+    Args:
+        rows: rows with id, prompt, answer, images (or image), and optionally choices. What stands in the first message
+            of the user is the question; a system message is shown to neither model.
+        policy: the vision-language model that is trained. It sees `caption_prompt` and the pictures.
+        reasoner: sees what `reason` makes of question and caption.
+        store: keeps every caption and every trajectory.
+        captions: K a question.
+        trajectories: N a caption.
+        caption_prompt: Fig. A2 by default.
+        reason: question, caption → what the reasoner is asked; Fig. A3 by default.
+        caption_decoding: of the captions. One that is cut by the length limit is used as it is, and counted.
+        decoding: of the trajectories. With `logps` the rows have `behavior_logps`.
+        hard_reasoner: answers the hard questions in the place of `reasoner`.
+        is_hard: of a row without its pictures; comes with `hard_reasoner`.
+        grader: `Grader()` by default. What was cut or failed counts as wrong.
+        threshold: α; R(c) has to be above it.
+        keep: trajectories a question, the shortest first (Keep-n of Table A4).
+        rule: "sophia", or one of its ablations "random", "without_caption_reward" and "without_shortest".
+        unselected: make rows with reward 0 of all other trajectories that were not cut.
+        count_tokens: of a text, where the reasoner's engine gives no number of tokens.
+        thinking_prompt: system message of rows that think in tags, in the place of their own; `None`: as the rows are.
+        seed: other seeds give other captions and trajectories, and draw others where a rule draws.
+        **running: for `run`, such as `batch_size` and `retry_failed`.
+
+    Raises:
+        ValueError: an argument is out of range.
+        SettingsChanged: the store holds what was drawn in another way.
+        UnknownLengths: the shortest are to be kept, and nobody counts tokens.
+    """
+    one = torch.ones(1, 1)
+    select_trajectories(one, one, threshold, keep, rule)  # refuses what is out of range before anything is asked
+    if (hard_reasoner is None) != (is_hard is None):
+        raise ValueError(
+            f"make_off_policy_data: got hard_reasoner={hard_reasoner!r} and is_hard={is_hard!r}, expected both: who "
+            "answers the hard questions, and which these are; or neither."
+        )
+    grader, dropped = grader or Grader(), Counter[str]()
+    asked = rows.select(_usable(rows, grader, dropped))
+    questions = asked.remove_columns([name for name in _PICTURES if name in asked.column_names])
+    ids = asked["id"][:]
+    hard = [False] * len(ids) if is_hard is None else [is_hard(row) for row in questions]
+    stages = [HARD_TRAJECTORIES if one else TRAJECTORIES for one in hard]
+
+    _describe(asked, policy, store, captions, caption_prompt, caption_decoding, seed, running)
+    described, caption_counts = read_captions(store, ids, captions)
+    for stage, engine in ((TRAJECTORIES, reasoner), (HARD_TRAJECTORIES, hard_reasoner)):
+        units = [
+            {"id": unit_id(ids[position], k), "question": position, "caption": k}
+            for position, found in enumerate(described)
+            if stages[position] == stage
+            for k in found
+        ]
+        if engine is not None:
+            reasoning = _Reasoning(stage, engine, reason, decoding, grader, seed)
+            reasoning.run(questions, units, store, trajectories, running)
+    outcomes = read_outcomes(store, ids, stages, captions, trajectories)
+
+    def find(question: int, k: int, n: int) -> dict[str, Any]:
+        (record,) = store.find(stages[question], [(unit_id(ids[question], k), n)])
+        return record.payload
+
+    how = Rule(threshold, keep, rule, seed)
+    selected = select(outcomes, ids, how, lambda *place: find(*place)["text"], count_tokens)
+    made = make_rows(
+        asked, outcomes, selected, find, unselected=unselected, thinking_prompt=thinking_prompt, logps=decoding.logps
+    )
+    return OffPolicyData(
+        made,
+        dict(+(dropped + unrewarded(outcomes, selected, how))),
+        int(selected.any(axis=(1, 2)).sum()),
+        caption_counts,
+        outcomes.sampled,
+        int(outcomes.correct.sum()),
+    )
+
+
+def _usable(rows: Dataset, grader: Grader, dropped: Counter[str]) -> list[int]:
+    """Positions of the rows with a picture and a gold answer that can be used; the others are counted."""
+    columns = [name for name in ("id", "prompt", "answer", "choices") if name in rows.column_names]
+    questions = rows.select_columns(columns).to_list()
+    # No answer, graded against the gold, tells whether that can be used.
+    verdicts = grader.grade_batch(items_of(questions, [""] * len(rows)))
+    kept = []
+    for position, (verdict, pictures) in enumerate(zip(verdicts, _picture_counts(rows), strict=True)):
+        if not pictures:
+            dropped["no picture"] += 1
+        elif verdict.correct is None:
+            dropped["the gold answer cannot be used"] += 1
+        else:
+            kept.append(position)
+    return kept
+
+
+def _picture_counts(rows: Dataset) -> list[int]:
+    """How many pictures each row has, as `pictures_of` would find them, and none is decoded."""
+    columns = [name for name in _PICTURES if name in rows.column_names]
+    if not columns:
+        return [0] * len(rows)
+    counts: list[int] = []
+    for batch in rows.select_columns(columns).with_format("arrow").iter(_ROWS_A_BATCH):
+        many = pc.fill_null(pc.list_value_length(batch["images"]), 0) if "images" in columns else None
+        one = pc.cast(pc.is_valid(batch["image"]), "int32") if "image" in columns else None
+        both = [column.to_pylist() for column in (many, one) if column is not None]
+        counts += map(sum, zip(*both, strict=True))
+    return counts
+
+
+def _describe(
+    rows: Dataset,
+    policy: Engine,
+    store: Store,
+    n: int,
+    prompt: str,
+    decoding: Decoding,
+    seed: int,
+    running: Mapping[str, Any],
+) -> None:
+    """Draw `n` captions of each row's pictures."""
+
+    def work(units: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
+        asked = [
+            Request([{"role": "user", "content": prompt}], pictures_of(row), seed=seed_of(seed, CAPTIONS, row["id"], k))
+            for row, k in units
+        ]
+        return [
+            samples if isinstance(samples, Failure) else _payload(samples[0])
+            for samples in policy.sample(asked, decoding)
+        ]
+
+    settings = {"engine": policy.settings, "decoding": asdict(decoding), "prompt": prompt, "seed": seed}
+    run(store, CAPTIONS, rows, work, settings=settings, n=n, **{"description": "captioning", **running})
+    wait_for_all()
+
+
+@dataclass(frozen=True)
+class _Reasoning:
+    """A reasoner, and how it is asked and graded."""
+
+    stage: str
+    engine: Engine
+    reason: Callable[[str, str], str]
+    decoding: Decoding
+    grader: Grader
+    seed: int
+
+    def run(self, questions: Dataset, units: Sequence[Row], store: Store, n: int, running: Mapping[str, Any]) -> None:
+        """Draw and grade `n` trajectories to each of the units, which name a question and a caption."""
+
+        def work(asked: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
+            rows = {unit["question"]: questions[unit["question"]] for unit, _ in asked}
+            wanted = dict.fromkeys((rows[unit["question"]]["id"], unit["caption"]) for unit, _ in asked)
+            captions = {(found.id, found.index): found.payload["text"] for found in store.find(CAPTIONS, wanted)}
+            of_units = [rows[unit["question"]] for unit, _ in asked]
+            requests = [
+                self._request(row, captions[row["id"], unit["caption"]], unit["id"], index)
+                for row, (unit, index) in zip(of_units, asked, strict=True)
+            ]
+            return self._graded(of_units, self.engine.sample(requests, self.decoding))
+
+        settings = {
+            "engine": self.engine.settings,
+            "decoding": asdict(self.decoding),
+            "prompt": self.reason("{question}", "{caption}"),
+            "seed": self.seed,
+            "grader": repr(self.grader),
+        }
+        run(store, self.stage, units, work, settings=settings, n=n, **{"description": "reasoning", **running})
+        wait_for_all()
+
+    def _request(self, row: Row, caption: str, unit: str, index: int) -> Request:
+        said = self.reason(question_text(row["prompt"]), caption)
+        return Request([{"role": "user", "content": said}], seed=seed_of(self.seed, self.stage, unit, index))
+
+    def _graded(self, rows: Sequence[Row], drawn: Sequence[list[Sample] | Failure]) -> list[dict[str, Any] | Failure]:
+        # What was cut has no final answer, whatever stands in boxes on the way.
+        texts = [
+            samples[0].text if not isinstance(samples, Failure) and samples[0].finish_reason == "stop" else ""
+            for samples in drawn
+        ]
+        verdicts = self.grader.grade_batch(items_of(rows, texts))
+        return [
+            samples
+            if isinstance(samples, Failure)
+            else {
+                **_payload(samples[0]),
+                "correct": verdict.correct,
+                **({"logps": samples[0].logps} if self.decoding.logps else {}),
+            }
+            for samples, verdict in zip(drawn, verdicts, strict=True)
+        ]
+
+
+def _payload(sample: Sample) -> dict[str, Any]:
+    said = sample.logps if sample.token_ids is None else sample.token_ids  # one for each token, both of them
+    return {
+        "text": sample.text,
+        "finish_reason": sample.finish_reason,
+        "tokens": None if said is None else len(said),
+    }

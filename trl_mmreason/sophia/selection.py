@@ -1,0 +1,267 @@
+"""Which of the trajectories in a store are rewarded, and the rows they make (arXiv:2507.16814, section 4.2).
+
+The store may hold more text than memory: it is read once for who is right and how long each is, and then again for the
+texts that are chosen, one at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from datasets import Dataset, Features, List, Value
+
+from ..sampling.engine import seed_of
+from ..sampling.export import beside
+from ..sampling.store import Record, Store
+from .objective import caption_rewards, select_trajectories
+from .prompts import opened, prompt_for
+
+CAPTIONS = "sophia-captions"
+TRAJECTORIES = "sophia-trajectories"
+HARD_TRAJECTORIES = "sophia-hard-trajectories"
+"""Stages of the store; the last is the hard reasoner's, so that a question's trajectories come from one reasoner."""
+
+_BY_LENGTH = ("sophia", "without_caption_reward")
+_UNKNOWN = -1
+_COLUMNS = ("id", "prompt", "images", "image", "completion", "reward", "caption_reward", "behavior_logps")
+_FEATURES = {
+    "id": Value("string"),
+    "prompt": List({"role": Value("string"), "content": Value("string")}),
+    "completion": Value("string"),
+    "reward": Value("float64"),
+    "caption_reward": Value("float64"),
+}
+
+
+class UnknownLengths(RuntimeError):
+    """The shortest trajectories are to be kept, and nobody says how many tokens they have."""
+
+
+class Sampled(NamedTuple):
+    """How many captions, or trajectories, there are.
+
+    Attributes:
+        total: of them all.
+        truncated: cut by the length limit.
+        failed: could not be sampled.
+    """
+
+    total: int
+    truncated: int
+    failed: int
+
+    def __str__(self) -> str:
+        again = " (retry_failed=True asks again)" if self.failed else ""
+        return f"{self.total}, {self.truncated} cut by the length limit, {self.failed} failed{again}"
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What became of the trajectories of Q questions.
+
+    Attributes:
+        correct: (Q, K, N) bool, R(y); False also for what was cut, failed, or never asked.
+        whole: (Q, K, N) bool, True = ended by itself.
+        lengths: (Q, K, N) in tokens, −1 where unknown.
+        sampled: how many there are.
+    """
+
+    correct: np.ndarray
+    whole: np.ndarray
+    lengths: np.ndarray
+    sampled: Sampled
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Who is rewarded; the arguments of `select_trajectories`."""
+
+    threshold: float
+    keep: int
+    name: str
+    seed: int
+
+
+def unit_id(id_: str, caption: int) -> str:
+    """The id, in the stages of trajectories, of a caption of a question."""
+    return f"{id_}#{caption}"
+
+
+def read_captions(store: Store, ids: Sequence[str], count: int) -> tuple[list[list[int]], Sampled]:
+    """For each question the numbers of the captions that there are, up to `count`; and how many."""
+    found: dict[str, list[int]] = {id_: [] for id_ in ids}
+    truncated = failed = 0
+    for record in store.records(CAPTIONS):
+        if record.id not in found or record.index >= count:
+            continue
+        if record.status == "failed":
+            failed += 1
+        else:
+            found[record.id].append(record.index)
+            truncated += record.payload["finish_reason"] == "length"
+    done = sum(map(len, found.values()))
+    return list(found.values()), Sampled(done + failed, truncated, failed)
+
+
+def read_outcomes(
+    store: Store, ids: Sequence[str], stages: Sequence[str], captions: int, trajectories: int
+) -> Outcomes:
+    """Read what became of the trajectories, and none of their texts.
+
+    Args:
+        store: with their stages.
+        ids: of the questions.
+        stages: that holds each question's.
+        captions, trajectories: K and N; of more in the store the first are read.
+    """
+    shape = len(ids), captions, trajectories
+    correct, whole = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
+    lengths = np.full(shape, _UNKNOWN, dtype=np.int32)
+    total = truncated = failed = 0
+    for place, record in _records(store, ids, stages):
+        if place[1] >= captions or place[2] >= trajectories:
+            continue
+        total += 1
+        if record.status == "failed":
+            failed += 1
+            continue
+        cut = record.payload["finish_reason"] == "length"
+        truncated += cut
+        whole[place], correct[place] = not cut, bool(record.payload["correct"])
+        if record.payload["tokens"] is not None:
+            lengths[place] = record.payload["tokens"]
+    return Outcomes(correct, whole, lengths, Sampled(total, truncated, failed))
+
+
+def _records(store: Store, ids: Sequence[str], stages: Sequence[str]) -> Iterator[tuple[tuple[int, int, int], Record]]:
+    """Each record of these questions' trajectories with its (question, k, n)."""
+    positions = {id_: position for position, id_ in enumerate(ids)}
+    for stage in dict.fromkeys(stages):
+        for record in store.records(stage):
+            id_, _, caption = record.id.rpartition("#")
+            position = positions.get(id_)
+            if position is not None and stages[position] == stage:
+                yield (position, int(caption), record.index), record
+
+
+def select(
+    outcomes: Outcomes, ids: Sequence[str], rule: Rule, text_of: Callable[[int, int, int], str], count_tokens: Any
+) -> np.ndarray:
+    """Which trajectories are rewarded (Eq. 6).
+
+    A truncated one never is, by no rule: it has no end, and whoever learns from it learns to stop in mid-sentence.
+
+    Args:
+        outcomes: of the questions.
+        ids: of the questions.
+        rule: who is rewarded.
+        text_of: the text at (question, k, n).
+        count_tokens: of a text, where the engine did not; or `None`.
+
+    Returns:
+        (Q, K, N) bool.
+
+    Raises:
+        UnknownLengths: a shortest one is to be found, and neither the engine nor `count_tokens` tells their lengths.
+    """
+    selected = np.zeros_like(outcomes.whole)
+    for question, id_ in enumerate(ids):
+        correct, whole, tokens = (
+            torch.from_numpy(array[question]) for array in (outcomes.correct, outcomes.whole, outcomes.lengths)
+        )
+        choose = partial(
+            select_trajectories,
+            correct,
+            threshold=rule.threshold,
+            rule=rule.name,
+            whole=whole,
+            seed=seed_of(rule.seed, "selection", id_),
+        )
+        if rule.name in _BY_LENGTH and (whole & (tokens == _UNKNOWN)).any():
+            candidates = choose(tokens, keep=tokens.numel())
+            if len(candidates) > rule.keep and any(tokens[place] == _UNKNOWN for place in candidates):
+                if count_tokens is None:
+                    raise UnknownLengths(_no_lengths(id_))
+                tokens = tokens.clone()
+                for place in candidates:  # all of the question, by one measure
+                    tokens[place] = count_tokens(text_of(question, *place))
+        for place in choose(tokens, keep=rule.keep):
+            selected[question][place] = True
+    return selected
+
+
+def _no_lengths(id_: str) -> str:
+    return (
+        f"The shortest trajectories of question {id_!r} are to be kept, and the engine does not say how many tokens "
+        "they have. Pass count_tokens, as in lambda text: len(tokenizer(text).input_ids) (the command: --tokenizer), "
+        "or a rule that does not look at lengths. What was sampled is kept, and nothing is asked again."
+    )
+
+
+def unrewarded(outcomes: Outcomes, selected: np.ndarray, rule: Rule) -> Counter[str]:
+    """Why questions have no rewarded trajectory: reason → number of questions."""
+    reasons: Counter[str] = Counter()
+    for correct, whole, chosen in zip(outcomes.correct, outcomes.whole, selected, strict=True):
+        if chosen.any():
+            continue
+        if rule.name == "random" or not whole.any():
+            reasons["no trajectory that was sampled to its end"] += 1
+        else:
+            reasons["no caption above the threshold" if correct.any() else "no right trajectory"] += 1
+    return reasons
+
+
+def make_rows(
+    rows: Dataset,
+    outcomes: Outcomes,
+    selected: np.ndarray,
+    find: Callable[[int, int, int], Mapping[str, Any]],
+    *,
+    unselected: bool,
+    thinking_prompt: str | None,
+    logps: bool,
+) -> Dataset:
+    """The rows of the trajectories, written to a file one by one, with the pictures of their questions as stored.
+
+    Args:
+        rows: the questions.
+        outcomes: of their trajectories.
+        selected: (Q, K, N) bool, which are rewarded.
+        find: the payload at (question, k, n).
+        unselected: make rows of the others too, as far as they are whole.
+        thinking_prompt: system message of those that think in tags.
+        logps: whether they have log-probabilities.
+    """
+    features = Features({**_FEATURES, **({"behavior_logps": List(Value("float32"))} if logps else {})})
+    places = np.argwhere(outcomes.whole if unselected else selected)
+    if not len(places):
+        return beside(Dataset.from_dict({name: [] for name in features}, features=features), rows, [], _COLUMNS)
+    ids, prompts = rows["id"][:], rows.select_columns(["prompt"])
+
+    def examples() -> Iterator[dict[str, Any]]:
+        for question, k, n in places.tolist():
+            payload = find(question, k, n)
+            # Log-probabilities belong to the text as it was sampled.
+            text = payload["text"] if logps else opened(payload["text"])
+            yield {
+                "id": f"{unit_id(ids[question], k)}.{n}",
+                "prompt": prompt_for(prompts[question]["prompt"], text, thinking_prompt),
+                "completion": text,
+                "reward": float(selected[question, k, n]),
+                "caption_reward": caption_rewards(torch.from_numpy(outcomes.correct[question]))[k].item(),
+                **({"behavior_logps": payload["logps"]} if logps else {}),
+            }
+
+    # Of the contents: the same rows are not written twice, others are never taken for them.
+    digest = hashlib.sha256()
+    for example in examples():
+        digest.update(repr(example).encode())
+    made = Dataset.from_generator(examples, features=features, fingerprint=digest.hexdigest()[:32])
+    return beside(made, rows, places[:, 0].tolist(), _COLUMNS)
