@@ -15,18 +15,15 @@ as one a launch under DeepSpeed. A configuration file holds the fields of `Chain
 `ModelConfig`, with a section for each stage; `--output_dir runs/other` or `--dpo.rounds 1` overrides.
 """
 
-import gc
 import json
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-import yaml
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
-from trl import ModelConfig, TrlParser
+from trl import ModelConfig
 
 from trl_mmreason import (
     ChainOfStepGRPOConfig,
@@ -52,11 +49,10 @@ from trl_mmreason.miniature.teacher import KnownTruthTeacher
 from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.scripts import MINIATURE, DataArguments, load_data, policy_path, train_once, trainer_settings
+from trl_mmreason.scripts import MINIATURE, load_data, policy_path, train_once, trainer_settings
 from trl_mmreason.sources import read_source
+from trl_mmreason.stages import StagedArguments, do_once, parse_arguments
 
-STAGES = ("sft", "annotate", "prm", "dpo", "grpo", "search")
-SECTIONS = ("common", "sft", "prm", "dpo", "grpo", "search")
 LABELS = ("train", "seen", "unseen")
 FINISHED = {
     "sft": "sft/model",
@@ -81,12 +77,10 @@ READ_BY = {
 
 
 @dataclass
-class ChainOfStepArguments(DataArguments):
+class ChainOfStepArguments(StagedArguments):
     """Where questions, chains and labels come from, and the settings of each stage.
 
     Attributes:
-        output_dir: where all stages write.
-        stages: which to do, with commas between them.
         max_completion_length: bound of a chain in tokens.
         sampling_batch_size: chains sampled, scored or searched for at a time, in each process.
         step_dataset: chains for the sft stage, as `mmreason steps` makes them: a Hub id or a parquet file; "miniature"
@@ -103,13 +97,14 @@ class ChainOfStepArguments(DataArguments):
         drawn_labels: for the miniature, how many `problems` the policy reasons about, in how many `paths`; how many of
             these chains are labelled by Monte Carlo (`monte_carlo`), with how many `continuations` a step.
         dpo_questions, search_questions: use no more questions in these stages.
-        common: settings of every trainer.
         sft, prm, dpo, grpo: fields of the stage's configuration class.
         search: arguments of `inference_scaling`.
     """
 
+    STAGES = ("sft", "annotate", "prm", "dpo", "grpo", "search")
+    SECTIONS = ("sft", "prm", "dpo", "grpo", "search")
+
     output_dir: str = field(default="runs/chain_of_step", metadata={"help": "Where all stages write."})
-    stages: str = field(default=",".join(STAGES), metadata={"help": "Which stages to do, with commas between."})
     max_completion_length: int = field(default=1024, metadata={"help": "Bound of a chain in tokens."})
     sampling_batch_size: int = field(default=32, metadata={"help": "Chains sampled at a time, in each process."})
     step_dataset: str = field(default="miniature", metadata={"help": "Chains for the sft stage."})
@@ -122,34 +117,15 @@ class ChainOfStepArguments(DataArguments):
     drawn_labels: dict = field(default_factory=dict, metadata={"help": "Miniature: labels for the prm stage."})
     dpo_questions: int | None = field(default=None, metadata={"help": "No more questions in dpo."})
     search_questions: int | None = field(default=None, metadata={"help": "No more questions in search."})
-    common: dict = field(default_factory=dict, metadata={"help": "Settings of every trainer."})
     sft: dict = field(default_factory=dict, metadata={"help": "ChainOfStepSFTConfig."})
     prm: dict = field(default_factory=dict, metadata={"help": "ProcessRewardConfig."})
     dpo: dict = field(default_factory=dict, metadata={"help": "IterativeDPOConfig."})
     grpo: dict = field(default_factory=dict, metadata={"help": "ChainOfStepGRPOConfig."})
     search: dict = field(default_factory=dict, metadata={"help": "Arguments of inference_scaling."})
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for section in SECTIONS:
-            setattr(self, section, {name: value_of(value) for name, value in getattr(self, section).items()})
-        unknown = set(self.stages.split(",")) - set(STAGES)
-        if unknown:
-            raise ValueError(
-                f"stages={self.stages!r}: there is no {sorted(unknown)[0]!r}; expected {','.join(STAGES)}."
-            )
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.output_dir)
-
     @property
     def decoding(self) -> Decoding:
         return Decoding(self.max_completion_length, DECODING.temperature, DECODING.top_p)
-
-    def config(self, stage: str, config_class: type, **own: Any) -> Any:
-        """The stage's settings, those common to all behind them."""
-        return config_class(str(self.folder / stage), **{**self.common, **own, **getattr(self, stage)})
 
 
 class Pipeline:
@@ -163,14 +139,11 @@ class Pipeline:
 
     def do(self, stage: str) -> None:
         """A stage, unless it is finished; one that was begun with other settings is refused."""
-        with Store(self.args.folder / "stages.sqlite") as store:
-            store.open_stage(stage, self.settings(stage))
-        if not (self.args.folder / FINISHED[stage]).exists():
-            getattr(self, stage)()
-            PartialState().wait_for_everyone()
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+        finished = self.args.folder / FINISHED[stage]
+        do_once(self.args.folder, stage, self.settings(stage), finished, getattr(self, stage))
+
+    def config(self, stage: str, config_class: type, **own: Any) -> Any:
+        return self.args.config(stage, config_class, self.args.folder / stage, **own)
 
     def settings(self, stage: str) -> dict[str, Any]:
         """What of the arguments a stage's result depends on, besides the stages before it."""
@@ -180,7 +153,7 @@ class Pipeline:
     # -------------------------------------------------------------------------------------------------- policy and PRM
 
     def sft(self) -> None:
-        config = self.args.config("sft", ChainOfStepSFTConfig)
+        config = self.config("sft", ChainOfStepSFTConfig)
         settings = trainer_settings(self.model_args, config)
         policy = policy_path(self.args, self.model_args, config, PLAIN_ANSWERS)
         if self.args.step_dataset == "miniature":
@@ -240,7 +213,7 @@ class Pipeline:
         return made.rows
 
     def prm(self) -> None:
-        config = self.args.config("prm", ProcessRewardConfig)
+        config = self.config("prm", ProcessRewardConfig)
         settings = trainer_settings(self.model_args, config)
         base = str(self.sft_model)
         if self.args.process_reward_base is not None:
@@ -265,8 +238,10 @@ class Pipeline:
     # -------------------------------------------------------------------------------------------- learning and search
 
     def dpo(self) -> None:
-        bounds = {name: getattr(self.args, name) for name in ("max_completion_length", "sampling_batch_size")}
-        config = self.args.config("dpo", IterativeDPOConfig, scoring_batch_size=bounds["sampling_batch_size"], **bounds)
+        bounds: dict[str, Any] = {
+            name: getattr(self.args, name) for name in ("max_completion_length", "sampling_batch_size")
+        }
+        config = self.config("dpo", IterativeDPOConfig, scoring_batch_size=bounds["sampling_batch_size"], **bounds)
         trainer = IterativeDPOTrainer(
             str(self.sft_model),
             self.process_reward(),
@@ -281,7 +256,7 @@ class Pipeline:
 
     def grpo(self) -> None:
         own = {"max_completion_length": self.args.max_completion_length}
-        config = self.args.config("grpo", ChainOfStepGRPOConfig, **own)
+        config = self.config("grpo", ChainOfStepGRPOConfig, **own)
         trainer = ChainOfStepGRPOTrainer(
             str(self.sft_model),
             self.process_reward(),
@@ -368,35 +343,14 @@ def first(rows: Dataset, n: int | None) -> Dataset:
     return rows if n is None else rows.select(range(min(n, len(rows))))
 
 
-def override_sections(args: ChainOfStepArguments, given: list[str]) -> None:
-    """Put what the command line says of sections, as `--dpo.rounds 1`, in its place."""
-    for option, value in zip(given[::2], [*given[1::2], None], strict=False):
-        section, dot, name = option.removeprefix("--").partition(".")
-        if not option.startswith("--") or not dot or value is None or not isinstance(getattr(args, section, 0), dict):
-            raise ValueError(f"The option {option!r} is unknown; expected a field, or --SECTION.NAME VALUE.")
-        getattr(args, section)[name] = value_of(yaml.safe_load(value))
-
-
-def value_of(value: Any) -> Any:
-    """A number where YAML sees a text: it knows 1.0e-5, and not 1e-5."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
 def main(args: ChainOfStepArguments, model_args: ModelConfig) -> None:
     if model_args.use_peft:
         raise ValueError("use_peft: this script trains whole models; use the trainers themselves for adapters.")
     pipeline = Pipeline(args, model_args)
-    for stage in STAGES:
-        if stage in args.stages.split(","):
-            pipeline.do(stage)
+    for stage in args.wanted:
+        pipeline.do(stage)
     pipeline.table()
 
 
 if __name__ == "__main__":
-    parser = TrlParser((ChainOfStepArguments, ModelConfig))
-    *parsed, overrides = parser.parse_args_and_config(return_remaining_strings=True)
-    override_sections(parsed[0], overrides)
-    main(*parsed)
+    main(*parse_arguments(ChainOfStepArguments))

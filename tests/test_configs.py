@@ -275,7 +275,7 @@ def test_every_section_of_chain_of_step_is_a_stage_s_configuration(path, tmp_pat
     assert {key: parsed[key] for key in given} == given
     args.output_dir, args.common["use_cpu"] = str(tmp_path), True
     for stage, config_class in STAGES.items():
-        config = args.config(stage, config_class)
+        config = args.config(stage, config_class, tmp_path / stage)
         assert config.output_dir == str(tmp_path / stage)
         for key, value in {**given["common"], **given[stage]}.items():
             if key not in ("report_to", "use_cpu"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from trl import GRPOConfig
 from trl.data_utils import prepare_multimodal_messages
 
 from . import torchvision_free  # noqa: F401  processors load without torchvision from here on
+from .messages import text_of
 
 
 def text_or_none(name: str, text: str | None) -> str | None:
@@ -51,6 +52,27 @@ def check_rows(name: str, train_dataset: Any, eval_dataset: Any, columns: set[st
                 f"{name}: {role} has the columns {found}, expected {wanted} among them. "
                 "trl_mmreason.data.load_rows(..., columns={'answer': ...}) brings other names into this form."
             )
+
+
+def all_rewards(name: str, own: Sequence[Callable[..., Any]], added: Any) -> list[Any]:
+    """A method's reward functions and those that were passed, which TRL tells apart by their names.
+
+    Args:
+        name: of the trainer.
+        own: the method's; they come first.
+        added: one, or a list of them, or `None`.
+
+    Raises:
+        ValueError: an added one has the name of one of the method's.
+    """
+    further = added if isinstance(added, list) else [added] if added else []
+    taken = {function.__name__ for function in own} & {getattr(function, "__name__", "") for function in further}
+    if taken:
+        raise ValueError(
+            f"{name}: added reward functions have names of its own, {sorted(taken)}, so that their metrics would be "
+            "mixed up. Rename them."
+        )
+    return [*own, *further]
 
 
 def refuse_second_rollout(name: str, kwargs: dict[str, Any]) -> None:
@@ -107,7 +129,9 @@ def completion_text(completion: Any, where: str) -> str:
             f"The completion of {where} is {completion!r}, expected a text or one message of the assistant."
         )
     content = messages[0]["content"]
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+    if not isinstance(content, str) and any(part["type"] != "text" for part in content):
+        raise ValueError(f"The completion of {where} is {completion!r}, expected text alone, no pictures.")
+    return text_of(content)
 
 
 def with_pictures(collate: Callable[[list[dict[str, Any]]], Any]) -> Callable[[list[dict[str, Any]]], Any]:

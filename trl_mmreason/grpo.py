@@ -52,6 +52,16 @@ class GroupOutcome:
     kl_coefs: Tensor | None = None
 
 
+def without_ungraded(rewards: Tensor) -> GroupOutcome:
+    """Keep out what could not be graded, whatever else would have been paid for it.
+
+    Args:
+        rewards: (N, K); NaN in the first column where there is no grade.
+    """
+    keep = ~rewards[:, 0].isnan()
+    return GroupOutcome(rewards.masked_fill(~keep.unsqueeze(1), torch.nan), keep)
+
+
 class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
     """GRPO whose rewards, filters and KL coefficients may depend on whole groups, with an optional second turn.
 

@@ -323,6 +323,27 @@ def test_resumed_or_not_is_the_same(family, checkpoints, tmp_path):
     assert all(torch.equal(weight, resumed.model.get_parameter(n)) for n, weight in whole.model.named_parameters())
 
 
+def test_a_long_trajectory_is_kept_whole(checkpoints, tmp_path):
+    """More than 32 K tokens, all of which carry loss."""
+    rows = rewarded(1)
+    rows[0]["completion"] = f"<think>{'3+4=7 ' * 9000}</think> 7"
+    trainer = trainer_for(checkpoints("internvl"), tmp_path, rows)
+    (row,) = trainer.train_dataset
+    labels = trainer.data_collator([row])["labels"]
+    ids = trainer.processing_class.tokenizer(rows[0]["completion"], add_special_tokens=False)["input_ids"]
+    learnt = labels[labels != -100].tolist()
+    assert len(ids) > 32768
+    assert learnt[: len(ids)] == ids
+
+
+def test_a_template_that_drops_thoughts_is_refused(checkpoints, tmp_path):
+    _, processor = load(checkpoints("qwen2_5_vl"))
+    said = "{{ message['content'][-1]['text'].split('</think>')[-1] }}"
+    processor.chat_template = "{% for message in messages %}<|im_start|>" + said + "<|im_end|>{% endfor %}"
+    with pytest.raises(ValueError, match="the chat template does not write what the assistant says as it is"):
+        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rewarded(1), trainer_kwargs={"processing_class": processor})
+
+
 def test_rows_from_a_stream(checkpoints, tmp_path):
     rows = IterableDataset.from_generator(lambda: iter(rewarded(4)))
     trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, max_steps=1, per_device_train_batch_size=4)

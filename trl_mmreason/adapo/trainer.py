@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers.utils import logging
 
-from ..construction import check_rows
+from ..construction import all_rewards, check_rows
 from ..evaluation.metrics import two_turn_metrics
 from ..grading import Grader
 from ..grading.reward import grading_items, log_verdicts
@@ -79,10 +79,9 @@ class AdaPOTrainer(GroupGRPOTrainer):
         self.grader = grader or Grader()
         # Whether first and second answers were right, of all graded trajectories since the last log.
         self._correct: dict[str, tuple[list[bool], list[bool]]] = {"train": ([], []), "eval": ([], [])}
-        extra = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs] if reward_funcs else []
         super().__init__(
             model,
-            reward_funcs=[self.adapo, *extra],
+            reward_funcs=all_rewards("AdaPOTrainer", [self.adapo], reward_funcs),
             args=args,
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,

@@ -20,7 +20,7 @@ from datasets import Dataset, Features, List, Value
 
 from ..construction import completion_text, pictures_of, with_system_message
 from ..grading import Grader
-from ..grading.reward import question_text
+from ..messages import question_text
 from ..sampling.asking import Asking, answered, told_answer
 from ..sampling.difficulty import items_of, tally, wait_for_all
 from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of

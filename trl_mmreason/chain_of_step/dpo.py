@@ -48,12 +48,11 @@ from .config import IterativeDPOConfig
 from .pairs import PAIR_FEATURES, make_pairs
 from .paper import PAPER
 from .paths import Path, ProcessReward, path_metrics, sample_paths, score_sampled_paths
-from .template import Chain, Step, render_chain
+from .template import EXAMPLE
 from .tokens import chain_token_ids
 
 _logger = logging.getLogger(__name__)
 
-_EXAMPLE = render_chain(Chain([Step("…", "…", "…")], "…"))
 _NO_PAIRS_YET = Dataset.from_list(
     [{**{name: [{"role": "user", "content": "?"}] for name in ("prompt", "chosen", "rejected")}, "images": []}]
 )
@@ -139,7 +138,7 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
             )
         processing_class = processing_class or load_processor(model, args)
         chain_token_ids(processing_class)
-        check_template("IterativeDPOTrainer", processing_class, _EXAMPLE)
+        check_template("IterativeDPOTrainer", processing_class, EXAMPLE)
         self.questions = _with_ids(train_dataset)
         self.eval_questions = None if eval_dataset is None else _with_ids(eval_dataset)
         self.process_reward = None if process_reward_model is None else process_reward_from(process_reward_model)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ..construction import check_rows, freeze_vision_encoder, load_processor
+from ..construction import all_rewards, check_rows, freeze_vision_encoder, load_processor
 from ..grading import Grader
-from ..grpo import GroupGRPOTrainer, GroupOutcome
+from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from .client import process_reward_from
 from .grpo_config import ChainOfStepGRPOConfig
 from .grpo_reward import ChainRewards
@@ -79,16 +78,9 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
             process_reward_model = process_reward_from(process_reward_model)
             _ = process_reward_model.settings  # an address without a server shows now, not behind the first rollouts
         self.rewards = ChainRewards(processing_class, process_reward_model, grader, step_weight=args.step_weight)
-        own = self.rewards.function
-        extra = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs] if reward_funcs else []
-        if own.__name__ in [getattr(function, "__name__", "") for function in extra]:
-            raise ValueError(
-                f"ChainOfStepGRPOTrainer: an added reward function is called {own.__name__} too, so that their metrics "
-                "would be mixed up. Rename it."
-            )
         super().__init__(
             model,
-            reward_funcs=[own, *extra],
+            reward_funcs=all_rewards("ChainOfStepGRPOTrainer", [self.rewards.function], reward_funcs),
             args=args,
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
@@ -99,9 +91,7 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
             freeze_vision_encoder(self.accelerator.unwrap_model(self.model))
 
     def score_groups(self, rewards: Tensor) -> GroupOutcome:
-        """Keep out what could not be graded, whatever else would have been paid for it."""
-        keep = ~rewards[:, 0].isnan()
-        return GroupOutcome(rewards.masked_fill(~keep.unsqueeze(1), torch.nan), keep)
+        return without_ungraded(rewards)
 
 
 def _check_template_tokens(processing_class: Any) -> None:

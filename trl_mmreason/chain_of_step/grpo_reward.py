@@ -14,6 +14,7 @@ from typing import Any
 
 from ..grading import Grader, Verdict
 from ..grading.reward import grading_items, log_verdicts
+from ..messages import text_of
 from .paths import PROBLEMS, PathScore, ProcessReward, ReadPath, read_path, score_paths, step_texts
 
 RewardFunction = Callable[..., list[float | None]]
@@ -148,13 +149,7 @@ def text_messages(prompt: Any) -> list[dict[str, str]]:
     """The messages of a prompt with text contents, as the row had them before TRL put pictures into them."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
-    return [{"role": message["role"], "content": _text(message["content"])} for message in prompt]
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(part["text"] for part in content if part["type"] == "text")
+    return [{"role": message["role"], "content": text_of(message["content"])} for message in prompt]
 
 
 def _log_each(measures: Sequence[Mapping[str, float]], log_metric: Callable[[str, float], None]) -> None:

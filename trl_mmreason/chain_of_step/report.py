@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..evaluation.metrics import Estimate, Metric, bootstrap_interval
+from ..evaluation.metrics import Estimate, Metric, aligned, bootstrap_interval
 
 _ACCURACY = Metric("accuracy")
 _MEASURES = {
@@ -34,13 +35,8 @@ def format_policies(correct: Mapping[str, Sequence[bool]]) -> str:
     Args:
         correct: name of the policy → whether each answer is right; one answer or more.
     """
-    width = max(map(len, correct), default=0)
-    lines = []
-    for name, found in correct.items():
-        estimate = accuracy(found)
-        low, high = map(_ACCURACY.text, estimate.interval)
-        lines.append(f"{name.ljust(width)}  {_ACCURACY.text(estimate.value):>5} [{low}, {high}]")
-    return "\n".join(["accuracy in percent [95 % interval]", *lines])
+    lines = [[name, _ACCURACY.with_interval(accuracy(found))] for name, found in correct.items()]
+    return f"accuracy in percent [95 % interval]\n{aligned(lines)}"
 
 
 def format_process_reward(metrics: Mapping[str, float]) -> str:
@@ -51,16 +47,12 @@ def format_process_reward(metrics: Mapping[str, float]) -> str:
     """
     suffix = "_step_accuracy"
     sets = [name.removeprefix("eval_").removesuffix(suffix) for name in metrics if name.endswith(suffix)]
-    width = max(map(len, sets), default=0)
-    lines = [f"{'':{width}}  step acc  answer acc  step AUROC  answer AUROC"]
+    columns = [f"{part}_{kind}" for kind in ("accuracy", "auroc") for part in ("step", "answer")]
+    lines = [["", "step acc", "answer acc", "step AUROC", "answer AUROC"]]
     for name in sets:
-        shown = [metrics.get(f"eval_{name}_{part}_{kind}") for kind in ("accuracy", "auroc") for part in _PARTS]
-        cells = ["n/a" if value is None else _ACCURACY.text(value) for value in shown]
-        lines.append(f"{name:{width}}  {cells[0]:>8}  {cells[1]:>10}  {cells[2]:>10}  {cells[3]:>12}")
-    return "\n".join(["process reward model, in percent", *lines])
-
-
-_PARTS = ("step", "answer")
+        shown = (metrics.get(f"eval_{name}_{column}", nan) for column in columns)
+        lines.append([name, *map(_ACCURACY.text, shown)])
+    return f"process reward model, in percent\n{aligned(lines, right=True)}"
 
 
 def plot_rounds(rounds: Sequence[Mapping[str, Any]], path: str | Path) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..evaluation.metrics import Estimate
+from ..evaluation.metrics import Estimate, Metric, aligned
 from .scaling_curves import COSTS, METHODS, Scaling
 
-_ACCURACY, _COUNT, _RATIO = (100, 1), (1, 0), (1, 2)  # what a number is multiplied by, and its decimals
+_ACCURACY = Metric("accuracy")
+_TOKENS, _RATIO = Metric("tokens", is_share=False, decimals=0), Metric("ratio", is_share=False)
+_COSTS = dict(zip(COSTS, (_TOKENS, _TOKENS, _RATIO), strict=True))
 _COLOURS = ("#000000", "#e69f00", "#0072b2", "#d55e00")  # told apart with any colour vision
 
 
@@ -31,22 +33,22 @@ def format_scaling(scaling: Scaling) -> str:
     """The curves, the costs and the sweep as plain text."""
     curves = [
         ["n", *METHODS.values()],
-        *([str(n), *(_cell(_ACCURACY, scaling.accuracy[name][n]) for name in METHODS)] for n in scaling.tokens),
+        *([str(n), *(_ACCURACY.with_interval(scaling.accuracy[name][n]) for name in METHODS)] for n in scaling.tokens),
     ]
     costs = [
         ["n", "best of n", "step beam", "ratio"],
         *(
-            [str(n), *map(_cell, (_COUNT, _COUNT, _RATIO), (cost[name] for name in COSTS))]
+            [str(n), *(form.with_interval(cost[name]) for name, form in _COSTS.items())]
             for n, cost in scaling.tokens.items()
         ),
     ]
     sweep = [["w", f"best of {scaling.sweep_n}"]]
-    sweep += [[f"{weight:.1f}", _cell(_ACCURACY, estimate)] for weight, estimate in scaling.sweep.items()]
+    sweep += [[f"{weight:.1f}", _ACCURACY.with_interval(estimate)] for weight, estimate in scaling.sweep.items()]
     parts = [
         f"{scaling.questions} questions, {scaling.paths} paths each",
-        f"accuracy in percent [95 % interval], step weight {scaling.step_weight:g}\n{_table(curves)}",
-        f"tokens sampled a question\n{_table(costs)}",
-        f"accuracy in percent by step weight\n{_table(sweep)}",
+        f"accuracy in percent [95 % interval], step weight {scaling.step_weight:g}\n{aligned(curves)}",
+        f"tokens sampled a question\n{aligned(costs)}",
+        f"accuracy in percent by step weight\n{aligned(sweep)}",
         *(["\n".join(f"{count} {name}" for name, count in scaling.counts.items())] if scaling.counts else []),
     ]
     return "\n\n".join(parts)
@@ -112,20 +114,3 @@ def _point(estimate: Estimate) -> dict[str, float | None]:
     low, high = estimate.interval
     numbers = {"value": estimate.value, "low": low, "high": high}
     return {name: None if math.isnan(number) else number for name, number in numbers.items()}
-
-
-def _cell(form: tuple[int, int], estimate: Estimate) -> str:
-    scale, decimals = form
-    value, low, high = (
-        "n/a" if math.isnan(number) else f"{scale * number:.{decimals}f}"
-        for number in (estimate.value, *estimate.interval)
-    )
-    return f"{value} [{low}, {high}]"
-
-
-def _table(lines: Iterable[list[str]]) -> str:
-    lines = list(lines)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )

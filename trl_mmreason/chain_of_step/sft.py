@@ -7,7 +7,7 @@ from typing import Any
 from ..sft import CompletionSFTTrainer
 from .config import ChainOfStepSFTConfig
 from .paper import PAPER
-from .template import Chain, ChainError, Step, parse_chain, render_chain
+from .template import EXAMPLE, ChainError, parse_chain
 from .tokens import add_chain_tokens
 
 
@@ -24,7 +24,7 @@ class ChainOfStepSFTTrainer(CompletionSFTTrainer):
     _paper = PAPER
     _config = ChainOfStepSFTConfig
     _suffix = "chain-of-step"
-    _format = render_chain(Chain([Step("…", "…", "…")], "…"))
+    _format = EXAMPLE
 
     args: ChainOfStepSFTConfig
 

@@ -10,7 +10,7 @@ from datasets import Dataset, Features, Value
 
 from ..construction import pictures_of, with_system_message
 from ..grading import Grader
-from ..grading.reward import question_text
+from ..messages import question_text
 from ..sampling.asking import Asking, MalformedReply, answered, told_answer
 from ..sampling.difficulty import items_of, tally
 from ..sampling.engine import Decoding, Engine, Request

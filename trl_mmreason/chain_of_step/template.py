@@ -237,3 +237,7 @@ class _Reader:
     def _go_behind(self, token: re.Match[str]) -> None:
         self.position = token.end()
         self._next = next(self._tokens, None)
+
+
+EXAMPLE = render_chain(Chain([Step("…", "…", "…")], "…"))
+"""A chain of one step, as short as one can be shown."""

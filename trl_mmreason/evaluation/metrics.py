@@ -23,15 +23,21 @@ Interval: TypeAlias = tuple[float, float]
 
 
 class Metric(NamedTuple):
-    """How a metric is shown: shares in percent, with one decimal; other numbers as they are, with two."""
+    """How a metric is shown: shares in percent, with one decimal; other numbers as they are, with two, unless said."""
 
     label: str
     is_share: bool = True
+    decimals: int | None = None
 
     def text(self, value: float, signed: bool = False) -> str:
         """The value as a reader sees it; `n/a` for NaN."""
-        scale, decimals = (100, 1) if self.is_share else (1, 2)
-        return _number(scale * value, decimals, signed)
+        scale, usual = (100, 1) if self.is_share else (1, 2)
+        return _number(scale * value, usual if self.decimals is None else self.decimals, signed)
+
+    def with_interval(self, estimate: Estimate, signed: bool = False) -> str:
+        """As `text`, and the interval in brackets."""
+        low, high = estimate.interval
+        return f"{self.text(estimate.value, signed)} [{self.text(low, signed)}, {self.text(high, signed)}]"
 
 
 METRICS = {
@@ -202,17 +208,24 @@ def format_table(comparison: Mapping[str, Change]) -> str:
     lines = [["percent [95 % interval]", "before", "after", "change"]]
     for name, row in comparison.items():
         metric = METRICS[name]
-        cells = [_cell(metric, row.before), _cell(metric, row.after), _cell(metric, row.change, signed=True)]
+        cells = [*map(metric.with_interval, (row.before, row.after)), metric.with_interval(row.change, signed=True)]
         lines.append([metric.label, *cells])
-    widths = [max(len(line[column]) for line in lines) for column in range(4)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return aligned(lines)
 
 
-def _cell(metric: Metric, estimate: Estimate, signed: bool = False) -> str:
-    low, high = estimate.interval
-    return f"{metric.text(estimate.value, signed)} [{metric.text(low, signed)}, {metric.text(high, signed)}]"
+def aligned(lines: Sequence[Sequence[str]], *, right: bool = False) -> str:
+    """Plain-text table of lines with equally many cells, whose columns are as wide as their widest cell.
+
+    Args:
+        lines: the cells.
+        right: whether all but the first column are flush right.
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = [
+        [cell.rjust(width) if right and place else cell.ljust(width) for place, (cell, width) in enumerate(cells)]
+        for cells in (zip(line, widths, strict=True) for line in lines)
+    ]
+    return "\n".join("  ".join(cells).rstrip() for cells in padded)
 
 
 def _number(value: float, decimals: int, signed: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..messages import question_text
 from .grader import Grader
 from .verdict import Verdict
 
@@ -59,16 +60,6 @@ def grading_items(
     if id is not None:
         columns["id"] = id
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def question_text(prompt: Any) -> str:
-    """The text of the first user message of a prompt: the question, without what followed it."""
-    if isinstance(prompt, str):
-        return prompt
-    content = next((message["content"] for message in prompt if message["role"] == "user"), "")
-    if isinstance(content, str):
-        return content
-    return " ".join(part["text"] for part in content if part["type"] == "text")
 
 
 def log_verdicts(verdicts: Sequence[Verdict], log_metric: Callable[[str, float], None]) -> None:

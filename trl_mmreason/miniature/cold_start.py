@@ -14,10 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, Features, Image, List, Value
-from transformers import PreTrainedModel, ProcessorMixin, TrainerCallback, TrainerControl, TrainerState
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ProcessorMixin,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+)
 from trl import SFTConfig, SFTTrainer
 
 from ..evaluation.answers import accuracy
+from .captions import DESCRIBE, caption
 from .solutions import ERRORS, Solution, plain, solve, tagged
 from .tasks import Problem, make_problems, to_dataset
 
@@ -35,19 +43,26 @@ class Lessons:
         answer_tokens: bound of an answer when accuracy is measured.
         followup: what the user says before a second answer; `None` for one answer alone.
         in_steps: whether the words of solutions in steps are to be known, for what comes after.
+        describe: what the user says to have the picture described; `None` for answers alone.
     """
 
     write: Callable[[Solution], str]
     answer_tokens: int
     followup: str | None = None
     in_steps: bool = False
+    describe: str | None = None
 
     @property
     def name(self) -> str:
         """A name that other lessons do not have."""
         name = f"{self.write.__name__}-in-steps" if self.in_steps else self.write.__name__
-        words = hashlib.sha256((self.followup or "").encode()).hexdigest()[:6]
-        return f"{name}-{words}" if self.followup else name
+        if self.describe:
+            name = f"{name}-described-{_digest(self.describe)}"
+        return f"{name}-{_digest(self.followup)}" if self.followup else name
+
+
+def _digest(words: str) -> str:
+    return hashlib.sha256(words.encode()).hexdigest()[:6]
 
 
 def two_answers(followup: str) -> Lessons:
@@ -58,20 +73,23 @@ def two_answers(followup: str) -> Lessons:
 PLAIN_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True)
 r"""To answer `3+4=\boxed{7}`, as a start for learning to reason in steps."""
 
+CAPTIONS_AND_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True, describe=DESCRIBE)
+r"""To describe a picture ("The first digit is 3. The second digit is 4.") and to answer `3+4=\boxed{7}`."""
+
 TAGGED_ANSWERS = Lessons(tagged, answer_tokens=32)
 """To answer `<think>3+4=7</think> <answer>7</answer>`."""
 
 
 def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int = 0) -> Dataset:
-    """Rows for supervised training: problems answered, answered a second time, and sums without a picture.
+    """Rows for supervised training: problems answered, answered again, described, and sums without a picture.
 
     Only the last answer of a row is learnt (`completion`), so the wrong first answers are read and never imitated.
     The sums teach the addition table as text: a pair of digits that is held out as a picture can still be added.
 
     Args:
         problems: each is answered once. If the lessons have a second answer, every fourth is in another row answered
-            again, after a first answer that is right or wrong.
-        lessons: how answers are written, and what the user says between two.
+            again, after a first answer that is right or wrong. If they have captions, each is described.
+        lessons: how answers are written, and what the user says between two, or to have a picture described.
 
     Returns:
         Shuffled rows with prompt (messages), completion (one message) and images (one, or none for a sum).
@@ -81,6 +99,10 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
     for number, problem in enumerate(problems):
         right = [{"role": "assistant", "content": lessons.write(solve(problem))}]
         rows.append({"prompt": problem.prompt, "completion": right, "images": [problem.image]})
+        if lessons.describe is not None:
+            described = [{"role": "assistant", "content": caption(problem)}]
+            asked = [{"role": "user", "content": lessons.describe}]
+            rows.append({"prompt": asked, "completion": described, "images": [problem.image]})
         if number % 4:
             continue
         if lessons.followup is not None:
@@ -135,7 +157,43 @@ def cold_start(
     """
     rows = demonstrations(make_problems(categories, problems, level=level, seed=seed), lessons, seed=seed)
     validation = to_dataset(make_problems(categories, 200, level=level, split="new_pictures", seed=seed))
-    stop = _StopAtAccuracy(processing_class, validation, lessons.answer_tokens, target_accuracy)
+
+    def measure(model: PreTrainedModel) -> float:
+        bounds = {"max_new_tokens": lessons.answer_tokens, "batch_size": len(validation)}
+        return accuracy(model, processing_class, validation, **bounds)
+
+    return teach(
+        model, processing_class, rows, output_dir, measure=measure, target_accuracy=target_accuracy, seed=seed
+    )
+
+
+def teach(
+    model: PreTrainedModel,
+    processing_class: ProcessorMixin | PreTrainedTokenizerBase,
+    rows: Dataset,
+    output_dir: str | Path,
+    *,
+    measure: Callable[[PreTrainedModel], float],
+    target_accuracy: float,
+    seed: int = 0,
+) -> Path:
+    """Train `model` on `rows` until `measure` reaches `target_accuracy`, and save it.
+
+    Args:
+        model, processing_class: a model with its processor, or a text-only one with its tokenizer.
+        rows: prompt and completion (messages), and images for a model that sees them.
+        output_dir: where the checkpoint goes.
+        measure: the share of what it is asked that the model gets right now.
+        target_accuracy: a fraction.
+        seed: of the rows' order.
+
+    Returns:
+        `output_dir`.
+
+    Raises:
+        RuntimeError: the target was not reached within the bound on steps.
+    """
+    stop = _StopAtAccuracy(measure, target_accuracy)
     config = SFTConfig(
         str(Path(output_dir).parent),
         per_device_train_batch_size=_BATCH,
@@ -158,7 +216,7 @@ def cold_start(
     trainer.train()
     if stop.accuracy < target_accuracy:
         raise RuntimeError(
-            f"cold_start: accuracy {stop.accuracy:.2f} after {_MAX_STEPS} steps, expected {target_accuracy:.2f}. "
+            f"supervised start: accuracy {stop.accuracy:.2f} after {_MAX_STEPS} steps, expected {target_accuracy:.2f}. "
             "Use easier categories, a larger model or more problems."
         )
     if trainer.is_world_process_zero():
@@ -171,23 +229,14 @@ def cold_start(
 
 
 class _StopAtAccuracy(TrainerCallback):
-    def __init__(
-        self, processing_class: ProcessorMixin, validation: Dataset, answer_tokens: int, target: float
-    ) -> None:
-        self.processing_class, self.validation, self.answer_tokens = processing_class, validation, answer_tokens
-        self.target, self.accuracy = target, 0.0
+    def __init__(self, measure: Callable[[PreTrainedModel], float], target: float) -> None:
+        self.measure, self.target, self.accuracy = measure, target, 0.0
 
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
         if state.global_step % _EVALUATE_EVERY:
             return
-        self.accuracy = accuracy(
-            model,
-            self.processing_class,
-            self.validation,
-            max_new_tokens=self.answer_tokens,
-            batch_size=len(self.validation),
-        )
+        self.accuracy = self.measure(model)
         control.should_training_stop = self.accuracy >= self.target
         model.train()

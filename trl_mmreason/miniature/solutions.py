@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ERRORS = ("misread", "slip", "off_by_one")
 
-_READING = {
+READING = {
     "adding": "The {name} digit is {value}.",
     "counting": "Number of {asked} {name}: {value}.",
     "bar_chart": "Bar {name} ends at {value}.",
@@ -148,7 +148,7 @@ def worked_steps(category: str, asked: str, tried: Attempt, choices: Mapping[str
     readings = [
         Step(
             f"Read {name}",
-            _READING[category].format(name=name, asked=asked, value=value),
+            READING[category].format(name=name, asked=asked, value=value),
             "I looked twice.",
         )
         for name, value in tried.facts.items()

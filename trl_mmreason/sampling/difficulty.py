@@ -80,6 +80,44 @@ def difficulty_filter(
     """
     if not 0 <= low <= high <= 1:
         raise ValueError(f"difficulty_filter: low is {low} and high {high}, expected 0 ≤ low ≤ high ≤ 1.")
+    answer_questions(
+        rows,
+        engine,
+        store,
+        STAGE,
+        n=n,
+        decoding=decoding,
+        grader=grader,
+        system_prompt=system_prompt,
+        read=read,
+        seed=seed,
+        **running,
+    )
+    shares = share_of_right_answers(store, STAGE)
+    reasons = {row_id: _reason(shares.get(row_id), low, high) for row_id in rows["id"]}
+    return keep_rows(rows, reasons)
+
+
+def answer_questions(
+    rows: Dataset,
+    engine: Engine,
+    store: Store,
+    stage: str,
+    *,
+    n: int = 1,
+    decoding: Decoding | None = None,
+    grader: Grader | None = None,
+    system_prompt: str | None = None,
+    read: Callable[[str], str] | None = None,
+    seed: int = 0,
+    **running: Any,
+) -> None:
+    """Answer each question `n` times and grade the answers; see `difficulty_filter` for the arguments.
+
+    Args:
+        stage: of the store. Its records hold `text`, `finish_reason`, `tokens` (`None` if the engine does not say) and
+            `correct` (`None` if the gold answer cannot be used).
+    """
     decoding, grader = decoding or Decoding(), grader or Grader()
 
     def answer(units: Sequence[tuple[Mapping[str, Any], int]]) -> list[dict[str, Any] | Failure]:
@@ -98,7 +136,12 @@ def difficulty_filter(
         return [
             samples
             if isinstance(samples, Failure)
-            else {"text": text, "finish_reason": samples[0].finish_reason, "correct": verdict.correct}
+            else {
+                "text": text,
+                "finish_reason": samples[0].finish_reason,
+                "tokens": None if samples[0].token_ids is None else len(samples[0].token_ids),
+                "correct": verdict.correct,
+            }
             for samples, text, verdict in zip(drawn, texts, verdicts, strict=True)
         ]
 
@@ -107,11 +150,8 @@ def difficulty_filter(
         settings["system_prompt"] = system_prompt
     if read is not None:
         settings["read"] = read.__qualname__
-    run(store, STAGE, rows, answer, settings=settings, n=n, description="answering", **running)
+    run(store, stage, rows, answer, settings=settings, n=n, **{"description": "answering", **running})
     wait_for_all()
-    shares = share_of_right_answers(store, STAGE)
-    reasons = {row_id: _reason(shares.get(row_id), low, high) for row_id in rows["id"]}
-    return keep_rows(rows, reasons)
 
 
 def wait_for_all() -> None:

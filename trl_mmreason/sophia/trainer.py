@@ -62,6 +62,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
 
     _config = OffPolicyRewardConfig
     _suffix = "off-policy"
+    _format = "<think>\nThoughts.\n</think>\n\nAn answer."  # as thinking models' templates write it
     _tag_names = ["trl", "trl-mmreason", "sophia", "off-policy-reward"]
     _name = "SOPHIA"
     _paper = PAPER

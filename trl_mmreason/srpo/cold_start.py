@@ -16,7 +16,7 @@ from datasets import Dataset, Features, List, Value
 
 from ..construction import with_system_message
 from ..grading import Grader
-from ..grading.reward import question_text
+from ..messages import question_text
 from ..rows import DataError
 from ..sampling.asking import Asking, answered
 from ..sampling.difficulty import tally

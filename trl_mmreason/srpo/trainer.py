@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ..construction import check_rows, freeze_vision_encoder, load_processor
+from ..construction import all_rewards, check_rows, freeze_vision_encoder, load_processor
 from ..grading import Grader
-from ..grpo import GroupGRPOTrainer, GroupOutcome
+from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from .config import SRPOConfig
 from .paper import PAPER
 from .rewards import ReflectionRewards
@@ -63,16 +62,9 @@ class SRPOTrainer(GroupGRPOTrainer):
             max_response_tokens=args.max_response_tokens,
         )
         own = self.rewards.functions if args.reflection_reward else self.rewards.task_functions
-        extra = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs] if reward_funcs else []
-        taken = {function.__name__ for function in own} & {getattr(function, "__name__", "") for function in extra}
-        if taken:
-            raise ValueError(
-                f"SRPOTrainer: the added reward functions have names of SRPO's own, {sorted(taken)}, so their metrics "
-                "would be mixed up. Rename them."
-            )
         super().__init__(
             model,
-            reward_funcs=[*own, *extra],
+            reward_funcs=all_rewards("SRPOTrainer", own, reward_funcs),
             args=args,
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
@@ -84,6 +76,4 @@ class SRPOTrainer(GroupGRPOTrainer):
             freeze_vision_encoder(self.accelerator.unwrap_model(self.model))
 
     def score_groups(self, rewards: Tensor) -> GroupOutcome:
-        """Keep out what could not be graded, whatever else would have been paid for it."""
-        keep = ~rewards[:, 0].isnan()
-        return GroupOutcome(rewards.masked_fill(~keep.unsqueeze(1), torch.nan), keep)
+        return without_ungraded(rewards)

@@ -1,0 +1,76 @@
+"""Scripts of the tests in processes of their own, as torchrun starts them, but without importing everything each time.
+
+`multiprocessing`'s fork server imports the package once. What it forks is fresh apart from that: it has not run
+anything, so that no thread, no model and no process group of the tests is in it.
+"""
+
+import multiprocessing
+import os
+import runpy
+import socket
+import sys
+import tempfile
+from multiprocessing.connection import wait
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(
+    [
+        "trl_mmreason.adapo.trainer",
+        "trl_mmreason.chain_of_step.dpo",
+        "trl_mmreason.chain_of_step.grpo",
+        "trl_mmreason.chain_of_step.process_reward_trainer",
+        "trl_mmreason.miniature.models",
+        "trl_mmreason.srpo.sft",
+        "trl_mmreason.srpo.trainer",
+    ]
+)
+
+
+def launch(script, processes, *arguments, ends=0):
+    """Run a script of this folder in so many processes of one process group; gives what they printed.
+
+    Args:
+        ends: the exit code of each, by which they are seen to have done what they should.
+    """
+    script = str(HERE / script)
+    group = {} if processes == 1 else {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+    if group:
+        group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    with tempfile.TemporaryDirectory() as folder:
+        started = []
+        for rank in range(processes):
+            place = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if group else {}
+            work = (script, [*map(str, arguments)], {**group, **place}, f"{folder}/{rank}")
+            started.append(_FORKS.Process(target=_run, args=work))
+            started[-1].start()
+        running = started
+        while running and not any(process.exitcode for process in started):  # one that fails leaves others waiting
+            wait([process.sentinel for process in running])
+            running = [process for process in running if process.is_alive()]
+        for process in running:
+            process.kill()
+            process.join()
+        printed, errors = (
+            "".join(path.read_text() for path in sorted(Path(folder).glob(kind))) for kind in ("*.out", "*.err")
+        )
+    assert [process.exitcode for process in started] == [ends] * processes, errors[-6000:]
+    return printed
+
+
+def _run(script, arguments, environment, log):
+    for number, kind in ((1, "out"), (2, "err")):
+        with open(f"{log}.{kind}", "wb") as file:
+            os.dup2(file.fileno(), number)
+    os.environ.update(environment, OMP_NUM_THREADS="1")
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).parent))
+    runpy.run_path(script, run_name="__main__")
+
+
+def _free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]

@@ -1,0 +1,80 @@
+"""GRPO on mixed groups: what drops out, and that the rest is TRL's GRPO on the rest."""
+
+import pytest
+import torch
+from datasets import Dataset
+from support import SMALL_RUN, written_by_hand
+from trl import GRPOConfig
+
+from trl_mmreason.grading import Verdict
+from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
+
+ROW = {"prompt": [{"role": "user", "content": "What is 3+4?"}], "answer": "7", "images": []}
+RIGHT, WRONG = r"\boxed{7}", r"\boxed{8}"
+
+
+def trainer_for(model, folder, questions=2, *, trainer_kwargs=None, **settings):
+    run = {**SMALL_RUN, "max_steps": 1, "max_completion_length": 12, "beta": 0.0}
+    return MixedGroupsGRPOTrainer(
+        model,
+        args=GRPOConfig(str(folder), **{**run, **settings}),
+        train_dataset=Dataset.from_list([ROW] * questions),
+        **(trainer_kwargs or {}),
+    )
+
+
+def step(trainer, texts):
+    """The batch of one training step on these texts, and what was logged."""
+    batches = []
+    prepare = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: batches.append(prepare(inputs)) or batches[-1]
+    written_by_hand(trainer, texts)
+    trainer.train()
+    return batches[0], trainer.state.log_history[0]
+
+
+@pytest.mark.parametrize("same", [RIGHT, WRONG])
+@pytest.mark.parametrize("scale_rewards", ["group", "batch", "none"])
+def test_a_group_without_contrast_takes_part_in_nothing(same, scale_rewards, checkpoints, tmp_path):
+    """One group has 1 of 4 right, the other 4 or 0 of 4: half of the trajectories are left."""
+    mixed = [RIGHT, WRONG, WRONG, WRONG]
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, scale_rewards=scale_rewards)
+    batch, logged = step(trainer, [*mixed, *[same] * 4])
+    assert logged[f"dropped_all_{'right' if same == RIGHT else 'wrong'}"] == 0.5
+    assert logged[f"dropped_all_{'wrong' if same == RIGHT else 'right'}"] == 0
+    assert logged["dropped_ungraded"] == 0
+    kept = batch["tool_mask"].bool().any(dim=1)
+    assert kept.sum() == 4
+    # Mean 0.25 and standard deviation 0.5 of the mixed group; the dropped ones must not change the latter.
+    scale = 1.0 if scale_rewards == "none" else 0.5
+    expected = sorted([0.75 / scale, *[-0.25 / scale] * 3])
+    assert sorted(batch["advantages"][kept].tolist()) == pytest.approx(expected, rel=1e-3)
+
+
+def test_nothing_moves_without_a_mixed_group(checkpoints, tmp_path):
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path)
+    before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+    step(trainer, [RIGHT] * 4 + [WRONG] * 4)
+    assert all(torch.equal(before[name], weight) for name, weight in trainer.model.named_parameters())
+
+
+class HalfGrader:
+    """Cannot use the gold of every other question."""
+
+    def grade_batch(self, items):
+        return [
+            Verdict(None, None, "") if number < 4 else Verdict(number % 2 == 0, None, "")
+            for number, _ in enumerate(items)
+        ]
+
+
+def test_what_cannot_be_graded_is_left_out(checkpoints, tmp_path):
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"grader": HalfGrader()})
+    batch, logged = step(trainer, [RIGHT] * 8)
+    assert logged["dropped_ungraded"] == 0.5
+    assert batch["tool_mask"].bool().any(dim=1).sum() == 4
+
+
+def test_a_second_turn_is_refused(checkpoints, tmp_path):
+    with pytest.raises(ValueError, match="leave `followup` out"):
+        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"followup": "Again."})

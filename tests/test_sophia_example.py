@@ -1,0 +1,158 @@
+"""examples/sophia.py as users start it: every stage with a tiny model, again, and with what it refuses."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from datasets import Dataset, Features, Image, List, Value
+from test_configs import load_example
+from trl import ModelConfig, TrlParser
+
+from trl_mmreason.miniature.captions import DESCRIBE, caption
+from trl_mmreason.miniature.models import build_model
+from trl_mmreason.miniature.solutions import plain, solve
+from trl_mmreason.miniature.tasks import make_problems
+from trl_mmreason.sampling.store import SettingsChanged, Store
+
+ROOT = Path(__file__).parents[1]
+SETTINGS = {
+    "dataset_name": "miniature/adding",
+    "train_rows": 8,
+    "eval_dataset_name": "miniature/adding",
+    "eval_split": "new_pictures",
+    "eval_rows": 4,
+    "thinking_prompt": "Think in tags.",
+    "max_completion_length": 40,
+    "sampling_batch_size": 32,
+    "dtype": "float32",
+    "common": {"use_cpu": True, "bf16": False, "gradient_checkpointing": False, "report_to": "none"}
+    | {"save_strategy": "no", "logging_steps": 1, "disable_tqdm": True},
+    "reasoner": "rule",
+    "drawn_problems": 6,
+    "sampling": {"captions": 2, "trajectories": 4, "threshold": 0.7, "caption_tokens": 30, "tokens": 64},
+    "variants": {"sophia": {}, "random": {"rule": "random"}, "keep-8": {"keep": 8}},
+    "warm_up": {"num_train_epochs": 100, "learning_rate": 2e-3, "per_device_train_batch_size": 12}
+    | {"sequence_reduction": "mean", "trainable_parts": ["vision", "projector", "language"]},
+    "update": {"num_train_epochs": 1, "learning_rate": 1e-3, "per_device_train_batch_size": 2},
+    "difficulty": {"n": 2, "low": 0.0, "high": 1.0},
+    "grpo": {"max_steps": 1, "num_generations": 4, "per_device_train_batch_size": 8},
+    "evaluation": {"temperature": 0.0},
+}
+
+
+def start(folder, *options):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_DATASETS_CACHE": str(folder.parent / "cache")}
+    command = [sys.executable, str(ROOT / "examples/sophia.py"), "--config", str(folder.parent / "small.yaml")]
+    return subprocess.run(
+        [*command, "--output_dir", str(folder), *map(str, options)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    """The warm-up shows the policy the very pictures that it will describe, so that its captions are good."""
+    folder = tmp_path_factory.mktemp("sophia") / "out"
+    model, processor = build_model("qwen2_5_vl", "test", in_steps=True)
+    model.save_pretrained(folder.parent / "base")
+    processor.save_pretrained(folder.parent / "base")
+    rows = [
+        {"prompt": prompt, "completion": said, "images": [problem.image]}
+        for problem in make_problems(["adding"], 6, seed=2)
+        for prompt, said in (
+            ([{"role": "user", "content": DESCRIBE}], caption(problem)),
+            (problem.prompt, plain(solve(problem))),
+        )
+    ]
+    message = List({"role": Value("string"), "content": Value("string")})
+    features = Features({"prompt": message, "completion": Value("string"), "images": List(Image())})
+    Dataset.from_list(rows, features=features).to_parquet(folder.parent / "warm_up.parquet")
+    settings = {
+        "model_name_or_path": str(folder.parent / "base"),
+        "warm_up_dataset": str(folder.parent / "warm_up.parquet"),
+        **SETTINGS,
+    }
+    (folder.parent / "small.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+    done = start(folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder, done
+
+
+def test_every_stage_leaves_its_result_and_the_table_names_all(whole_run):
+    folder, done = whole_run
+    table = (folder / "table.txt").read_text()
+    assert table.strip() in done.stdout
+    names = ["before", "sophia", "random", "keep-8", "sophia + GRPO"]
+    assert [line.split("  ")[0] for line in table.splitlines()[1:]] == names
+    results = json.loads((folder / "results.json").read_text())
+    assert list(results) == names
+    assert results["before"][0]["rows"] is None
+    assert results["random"][0]["rows"] == 6  # one a question
+    assert results["keep-8"][0]["rows"] > results["sophia"][0]["rows"] > 0
+    for path in ("warm_up/model", "sophia/model", "random/model", "keep-8/model", "grpo/model"):
+        assert (folder / "seed-0" / path / "model.safetensors").exists(), path
+    for picture in ("accuracy.png", "seed-0/sophia/curves.png", "seed-0/grpo/curves.png"):
+        assert (folder / picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_captions_know_no_question_and_rows_no_caption(whole_run):
+    """In what was really sampled and written: the policy was asked one thing only, and no prompt holds a caption."""
+    folder, _ = whole_run
+    with Store(folder / "seed-0/trajectories.sqlite") as store:
+        assert store.stages()["sophia-captions"]["prompt"] == DESCRIBE
+        captions = {record.payload["text"] for record in store.records("sophia-captions")}
+    assert captions
+    for variant in ("sophia", "random", "keep-8"):
+        rows = Dataset.from_parquet(str(folder / f"seed-0/{variant}.parquet"))
+        for row in rows:
+            assert [message["role"] for message in row["prompt"]] == ["system", "user"]
+            assert row["prompt"][0]["content"] == "Think in tags."
+            assert not any(said and said in json.dumps(row["prompt"]) for said in captions)
+            assert "digit is" not in row["prompt"][1]["content"]
+            assert row["completion"].startswith("<think>") or "<think>" in row["completion"]
+            assert row["reward"] == 1.0
+            assert row["images"]
+
+
+def test_what_is_finished_is_not_done_again(whole_run):
+    folder, done = whole_run
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")}
+    again = start(folder)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")} == before
+    assert (folder / "table.txt").read_text().strip() in again.stdout
+
+
+def test_other_settings_are_refused(whole_run):
+    folder, _ = whole_run
+    example = load_example("sophia")
+    given = ["--config", str(folder.parent / "small.yaml"), "--output_dir", str(folder)]
+    args, model_args = TrlParser((example.SophiaArguments, ModelConfig)).parse_args_and_config(given)
+    args.update["beta"] = 0.1
+    with pytest.raises(SettingsChanged, match="stage 'update' was begun with other settings"):
+        example.Run(args, model_args, 0).do("update")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"stages": "sft"}, "there is no 'sft'; expected warm_up,trajectories,update,grpo"),
+        ({"variants": {"before": {}}}, "'before' cannot be a variant's name"),
+        ({"variants": {"../x": {}}}, "'../x' cannot be a variant's name"),
+        ({"reasoner": "r1"}, "reasoner='r1', expected model or rule"),
+        (
+            {"trajectory_dataset": "rows.parquet", "variants": {"a": {"keep": 2}}},
+            "the rows of rows.parquet were selected already",
+        ),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        load_example("sophia").SophiaArguments(dataset_name="miniature/adding", **settings)

@@ -1,0 +1,124 @@
+"""Descriptions of the drawn pictures, and what a reasoner that sees no picture writes about one.
+
+SOPHIA (arXiv:2507.16814) has a picture described without its question, and the question answered from the description.
+A caption here is the reading steps of the right solution; a trajectory is in the style of DeepSeek-R1 (Fig. A1 b).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from .draw import SHAPES
+from .solutions import READING, attempt, worked_steps
+from .tasks import Problem
+
+DESCRIBE = "Describe the picture."
+"""Asks for a caption; it says nothing of any question."""
+
+SECOND_LOOK = "Wait, let me look at the image again."
+NOT_SHOWN = "<think>The image does not show enough.</think> I cannot tell."
+"""A trajectory without an answer: the caption does not hold the facts."""
+
+_NAME = r"(?P<name>row \d+, column \d+|\w+)"
+_VALUE = r"(?P<value>\d{1,3})"
+
+
+class Question(NamedTuple):
+    """What the question of a problem says, and nothing that only the picture shows; fields as `Problem` has them."""
+
+    category: str
+    level: int
+    asked: str
+    choices: Mapping[str, str] | None
+
+
+def question_of(problem: Problem) -> Question:
+    """The problem without the content of its picture."""
+    return Question(problem.category, problem.level, problem.asked, problem.choices)
+
+
+def readings(problem: Problem) -> list[str]:
+    """What is to be seen, a sentence a fact."""
+    return [step.thought for step in problem.steps[:-2]]  # behind them stand the working and the answer
+
+
+def caption(problem: Problem) -> str:
+    """What a good description of the picture says: "The first digit is 3. The second digit is 4."
+
+    A problem keeps the facts that its answer needs and no others. So the whole picture is described for `adding`,
+    `lengths`, `triangle` and `clock`, and for `counting` and `bar_chart` at level 1. Otherwise the caption tells of
+    one colour, two bars or one row alone: those that the question is about.
+    """
+    return " ".join(readings(problem))
+
+
+def write_trajectory(
+    question: Question, description: str, *, slip: bool = False, second_look: bool = False, stream: str = ""
+) -> str:
+    r"""Reason from what the description says, right or wrong.
+
+    `<think>The first digit is 3. The second digit is 4. 3+4=7</think> \boxed{7}`
+
+    Args:
+        question: what is asked.
+        description: of the picture, whoever wrote it; sentences that are not as in `caption` are not understood.
+        slip: whether it is worked out wrongly, as by `attempt`. The answer is then never that of the facts described.
+        second_look: whether the thoughts go on with another look at the image, which finds the same.
+        stream: names the random stream that a slip is drawn from.
+
+    Returns:
+        The trajectory; `NOT_SHOWN` without the facts. A result that is none of the choices is not boxed.
+    """
+    facts = facts_in(description, question)
+    if facts is None:
+        return NOT_SHOWN
+    error = "slip" if slip else None
+    tried = attempt(question.category, question.level, facts, question.asked, error=error, stream=stream)
+    *thoughts, _ = (step.thought for step in worked_steps(question.category, question.asked, tried, None))
+    if second_look:
+        thoughts += [SECOND_LOOK, thoughts[-1]]
+    return f"<think>{' '.join(thoughts)}</think> {_answer(tried.stated, question.choices)}"
+
+
+def facts_in(description: str, question: Question) -> dict[str, int] | None:
+    """The facts that the question needs, as described: name → number.
+
+    Returns:
+        `None` if one is missing, told twice and differently, or impossible.
+    """
+    sentence = READING[question.category].format(name="NAME", asked=question.asked, value="VALUE")
+    pattern = re.escape(sentence).replace("NAME", _NAME).replace("VALUE", _VALUE)
+    said = [(found["name"], int(found["value"])) for found in re.finditer(pattern, description)]
+    told = dict(said)
+    names = _needed(question, told)
+    if len(told) < len(set(said)) or not told.keys() >= set(names):
+        return None
+    facts = {name: told[name] for name in names}
+    if question.category == "triangle" and not 0 < sum(facts.values()) < 180:
+        return None
+    is_looked_up = question.category in ("bar_chart", "table") and question.level == 1
+    return facts if is_looked_up or len(facts) > 1 else None
+
+
+def _needed(question: Question, told: Collection[str]) -> Collection[str]:
+    """The names of the facts that the question is about; of those told where it does not say which."""
+    if question.category == "counting":
+        return SHAPES
+    if question.category == "triangle":
+        return ("first", "second")
+    if question.category == "clock":
+        return ("hour", "minute")
+    if question.category == "bar_chart":
+        return question.asked.split(" and ")
+    if question.category == "table":
+        return [question.asked] if question.level == 1 else [n for n in told if n.startswith(f"{question.asked},")]
+    return told
+
+
+def _answer(result: str, choices: Mapping[str, str] | None) -> str:
+    if choices is None:
+        return f"\\boxed{{{result}}}"
+    letters = [letter for letter, text in choices.items() if text == result]
+    return f"\\boxed{{{letters[0]}}}" if letters else "It is none of the choices."

@@ -1,0 +1,211 @@
+"""Reasoners that see no picture: one that follows a rule, and a tiny language model that the rule has taught.
+
+SOPHIA (arXiv:2507.16814) answers a question from a caption with such a reasoner. Both kinds here err and ramble at
+known rates, so that a pipeline has something to select from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from ..sampling.engine import Decoding, Failure, Request, Sample, seed_of
+from .captions import NOT_SHOWN, SECOND_LOOK, caption, question_of, readings, write_trajectory
+from .cold_start import teach
+from .corpus import corpus
+from .tasks import Problem, make_problems
+from .tokenizer import train_tokenizer
+
+REASON = "Question: {question}\nVisual information:\n{caption}\n\nYour response:"
+"""A question and a caption, in the words at the end of the prompt of Fig. A3."""
+
+_ASKED = re.compile(
+    r".*Question: (?P<question>.*?)\nVisual information:\n(?P<caption>.*)\n\nYour response:\s*", re.DOTALL
+)
+
+
+class RuleReasoner:
+    """An `Engine` that works out captions by the rule of `write_trajectory`, and errs at an exactly known rate.
+
+    It reads the last question and caption of the last message, in the words of `REASON`, whatever stands before them.
+    Of a problem it knows what the question says; the facts are those of the caption, right or wrong. What it writes
+    depends on question, caption, the request's seed and the number of the sample, not on the decoding.
+
+    Args:
+        problems: those whose questions it understands.
+        slip_rate: probability of a slip in the working.
+        second_look_rate: probability of a second look at the image, whether it slips or not.
+    """
+
+    def __init__(
+        self, problems: Iterable[Problem], *, slip_rate: float = 0.1, second_look_rate: float = 0.3
+    ) -> None:
+        for name, rate in {"slip_rate": slip_rate, "second_look_rate": second_look_rate}.items():
+            if not 0 <= rate <= 1:
+                raise ValueError(f"RuleReasoner: got {name}={rate}, expected a probability from 0 to 1.")
+        self._known = {problem.prompt[0]["content"]: question_of(problem) for problem in problems}
+        self.slip_rate, self.second_look_rate = slip_rate, second_look_rate
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its rates, and what it understands as a fingerprint."""
+        questions = hashlib.sha256(repr(sorted(self._known)).encode()).hexdigest()[:16]
+        rates = {"slip_rate": self.slip_rate, "second_look_rate": self.second_look_rate}
+        return {"kind": "rule reasoner", "questions": questions, **rates}
+
+    def sample(self, requests: Sequence[Request], decoding: Decoding) -> list[list[Sample] | Failure]:
+        """n trajectories for each request, without tokens; a `Failure` for what asks no question that it knows."""
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Request) -> list[Sample] | Failure:
+        asked = _ASKED.fullmatch(request.messages[-1]["content"])
+        if asked is None:
+            return Failure("the request does not end as SOPHIA's prompt for reasoners: question, caption, response")
+        if asked["question"] not in self._known:
+            return Failure(f"the reasoner does not know the question {asked['question'][:60]!r}")
+        return [
+            Sample(self._reason(asked["question"], asked["caption"], seed_of(request.seed, k)), "stop")
+            for k in range(request.n)
+        ]
+
+    def _reason(self, question: str, description: str, seed: int) -> str:
+        rng = random.Random(repr((seed, question, description)))
+        return write_trajectory(
+            self._known[question],
+            description,
+            slip=rng.random() < self.slip_rate,
+            second_look=rng.random() < self.second_look_rate,
+            stream=str(rng.random()),
+        )
+
+
+_SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+_NAMED_TOKENS = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_LESSONS = 6400
+_TARGET_ACCURACY = 0.99
+
+
+def reasoner_path(
+    output_dir: str | Path,
+    category: str,
+    *,
+    level: int = 1,
+    seed: int = 0,
+    slip_rate: float = 0.1,
+    second_look_rate: float = 0.3,
+    device: str | torch.device = "cpu",
+) -> Path:
+    """The checkpoint of a tiny text-only reasoner; it is built and taught by `RuleReasoner` unless that was done.
+
+    It learns all captions of the category, held-out contents too: it may know every sum, as it sees none. Greedily it
+    reasons rightly; sampled at temperature 1 it slips and looks twice at about the rates it was taught with. It is
+    asked in the words of `REASON`.
+
+    Args:
+        output_dir: the checkpoint becomes a folder in it, whose name holds the other arguments.
+        category, level: what questions it answers.
+        seed: of its weights and lessons.
+        slip_rate, second_look_rate: see `RuleReasoner`.
+        device: where it is trained.
+
+    Raises:
+        RuntimeError: it did not learn to reason.
+    """
+    rates = f"slips{slip_rate}-looks{second_look_rate}"
+    folder = Path(output_dir) / f"reasoner-{category}-{level}-{rates}-seed{seed}"
+    if folder.exists():
+        return folder
+    problems = [p for split in ("train", "heldout") for p in make_problems([category], 800, split=split, level=level)]
+    tokenizer = _tokenizer(problems)
+    rule = RuleReasoner(problems, slip_rate=slip_rate, second_look_rate=second_look_rate)
+    return teach(
+        _build(tokenizer, seed).to(device),
+        tokenizer,
+        _lessons(problems, rule, seed),
+        folder,
+        measure=partial(_accuracy, tokenizer=tokenizer, problems=problems[::8]),
+        target_accuracy=_TARGET_ACCURACY,
+        seed=seed,
+    )
+
+
+def _tokenizer(problems: Sequence[Problem]) -> PreTrainedTokenizerFast:
+    spoken = [REASON, SECOND_LOOK, NOT_SHOWN] * 30
+    captions = [caption(problem) for problem in problems[:100]]
+    tokenizer = train_tokenizer(
+        chain(corpus(in_steps=True), spoken, captions), special_tokens=_SPECIAL_TOKENS, named_tokens=_NAMED_TOKENS
+    )
+    tokenizer.chat_template = _TEMPLATE
+    return tokenizer
+
+
+def _build(tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=96,
+        intermediate_size=192,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        initializer_range=0.1,  # as in `models`: a narrow model with the usual 0.02 learns slowly
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(config).float().eval()
+    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    return model
+
+
+def _messages(problem: Problem, description: str) -> list[dict[str, str]]:
+    question = problem.prompt[0]["content"]
+    return [{"role": "user", "content": REASON.format(question=question, caption=description)}]
+
+
+def _lessons(problems: Sequence[Problem], rule: RuleReasoner, seed: int) -> Dataset:
+    """What the rule writes on right captions; every 16th caption lacks a sentence."""
+    rng = random.Random(seed)
+    rows = []
+    for number in range(_LESSONS):
+        problem = problems[number % len(problems)]
+        sentences = readings(problem)
+        if number % 16 == 0:
+            sentences.pop(rng.randrange(len(sentences)))
+        prompt = _messages(problem, " ".join(sentences))
+        (result,) = rule.sample([Request(prompt, seed=seed_of(seed, number))], Decoding())
+        (sample,) = result
+        rows.append({"prompt": prompt, "completion": [{"role": "assistant", "content": sample.text}]})
+    rng.shuffle(rows)
+    return Dataset.from_list(rows)
+
+
+def _accuracy(model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerFast, problems: Sequence[Problem]) -> float:
+    """The share of right captions on which the greedy trajectory is that of the rule without a slip."""
+    model.eval()
+    prompts = [_messages(problem, caption(problem)) for problem in problems]
+    inputs = tokenizer.apply_chat_template(
+        prompts, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
+    ).to(model.device)
+    with torch.no_grad():
+        ids = model.generate(**inputs, max_new_tokens=96, do_sample=False)
+    written = tokenizer.batch_decode(ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    expected = [write_trajectory(question_of(problem), caption(problem)) for problem in problems]
+    return sum(map(str.__eq__, written, expected)) / len(problems)

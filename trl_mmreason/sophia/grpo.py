@@ -1,0 +1,80 @@
+"""On-policy training from there on: GRPO on questions neither too easy nor too hard (arXiv:2507.16814, appendix B.2).
+
+Keep those with a share of right answers from 0.4 to 0.6 beforehand (`difficulty_filter`, `mmreason prefilter`); here a
+group whose answers are all right or all wrong takes part in nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from trl import GRPOConfig
+
+from ..construction import all_rewards, check_rows
+from ..grading import Grader
+from ..grading.reward import get_accuracy_reward
+from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
+from .paper import PAPER
+
+
+class MixedGroupsGRPOTrainer(GroupGRPOTrainer):
+    """GRPO with one answer that pays when it is right, on groups with right and wrong answers.
+
+    It logs the shares of trajectories that were left out: `dropped_all_right`, `dropped_all_wrong`, and
+    `dropped_ungraded`, whose gold answer cannot be used.
+
+    Args:
+        model: path or id of a checkpoint, or a model.
+        args: TRL's `GRPOConfig`.
+        train_dataset, eval_dataset: rows with `prompt`, `images`, `answer` and optionally `choices`.
+        grader: decides whether an answer is right; `Grader()` by default, `JudgeGrader` for a generative verifier.
+        reward_funcs: further reward functions, which are added; `args.reward_weights` then weighs accuracy first.
+        system_prompt: put before every question; the paper has `prompts.THINKING_PROMPT`.
+        **kwargs: whatever `trl.GRPOTrainer` takes, by keyword.
+    """
+
+    _tag_names = ["trl", "trl-mmreason", "sophia", "grpo"]
+    _name = "SOPHIA + GRPO"
+    _paper = PAPER
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        args: GRPOConfig | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        grader: Any = None,
+        reward_funcs: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        name = "MixedGroupsGRPOTrainer"
+        check_rows(name, train_dataset, eval_dataset, {"prompt", "answer"})
+        if kwargs.get("followup") is not None:
+            raise ValueError(f"{name}: it asks for one answer; leave `followup` out.")
+        rewards = all_rewards(name, [get_accuracy_reward(grader or Grader())], reward_funcs)
+        super().__init__(model, rewards, args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
+
+    def score_groups(self, rewards: Tensor) -> GroupOutcome:
+        """Keep groups whose pass rate, that of the gathered accuracy rewards (column 0), is neither 0 nor 1."""
+        graded = without_ungraded(rewards)
+        right = self.in_groups(rewards[:, 0])
+        rates = right.nanmean(dim=1)
+        self._log_dropped(
+            all_right=(rates == 1).expand(right.shape[1], -1).T & ~right.isnan(),
+            all_wrong=(rates == 0).expand(right.shape[1], -1).T & ~right.isnan(),
+            ungraded=right.isnan(),
+        )
+        mixed = ((rates > 0) & (rates < 1)).repeat_interleave(right.shape[1])
+        keep = graded.keep & mixed
+        if self.args.scale_rewards == "batch" or self.args.multi_objective_aggregation == "normalize_then_sum":
+            # A std over all groups, to which the dropped must not add.
+            return GroupOutcome(rewards.masked_fill(~keep.unsqueeze(1), torch.nan), keep)
+        return GroupOutcome(graded.rewards, keep)
+
+    def _log_dropped(self, **dropped: Tensor) -> None:
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        for reason, mask in dropped.items():
+            metrics[f"dropped_{reason}"].append(mask.float().mean().item())
