@@ -14,7 +14,7 @@ test: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n logical --maxprocesses 8 --dist loadfile
 
 # torch is named on pip's command line so that the pinned build is taken before anything can ask for a newer one
 $(VENV)/.installed: pyproject.toml constraints.txt

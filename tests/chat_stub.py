@@ -35,8 +35,8 @@ class ChatStub(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128  # clients connect all at once
 
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, handler):
+        super().__init__(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self.server_port}/v1"
         self.bodies, self.attempts = [], Counter()
         self.pictures, self.picture_info = [], []
@@ -49,7 +49,7 @@ class ChatStub(ThreadingHTTPServer):
         """Clients hang up here, as they should."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
@@ -68,10 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
                 server.open -= 1
 
     def answer(self, body):
-        text, pictures = self.read(body["messages"])
-        with self.server.lock:
-            self.server.attempts[text] += 1
-            self.server.pictures += pictures
+        text, pictures, _ = self.noted(body)
         n = body.get("n", 1)
         if text == "429 twice" and self.server.attempts[text] < 3:
             return self.reply(429, {"error": {"message": "slow down"}})
@@ -117,6 +114,20 @@ class _Handler(BaseHTTPRequestHandler):
             choices.append({"index": index, "message": message, "finish_reason": "stop", **fields})
         return self.reply(200, {"choices": choices[::-1]})  # their order is in the indices
 
+    def noted(self, body):
+        """The user's text, the first pixel of each picture, and how often that text has come, this time included."""
+        text, pictures = self.read(body["messages"])
+        with self.server.lock:
+            self.server.attempts[text] += 1
+            self.server.pictures += pictures
+            return text, pictures, self.server.attempts[text]
+
+    def say(self, *texts):
+        """Reply with these choices."""
+        messages = [{"role": "assistant", "content": text} for text in texts]
+        choices = [{"index": k, "message": one, "finish_reason": "stop"} for k, one in enumerate(messages)]
+        self.reply(200, {"choices": choices})
+
     def read(self, messages):
         content = next(message["content"] for message in messages if message["role"] == "user")
         if isinstance(content, str):
@@ -139,9 +150,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def chat_stub() -> Iterator[ChatStub]:
-    """Serve in a thread while the block runs."""
-    server = ChatStub()
+def chat_stub(handler: type[Handler] | None = None) -> Iterator[ChatStub]:
+    """Serve in a thread while the block runs; another handler answers otherwise."""
+    server = ChatStub(handler or Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:

@@ -1,16 +1,9 @@
 """`mmreason annotate` against servers on loopback: both ways, again, two processes, and what it refuses."""
 
-import json
-import os
-import subprocess
-import sys
-from contextlib import contextmanager
-from pathlib import Path
-
-import datasets
 import pytest
-from chat_stub import _Handler, chat_stub
-from PIL import Image
+from chat_stub import Handler, chat_stub
+from commands import rows_of, write_questions
+from processes import launch
 
 from trl_mmreason.chain_of_step.prompts import JUDGE_PROMPT, judge_message
 from trl_mmreason.chain_of_step.template import ANSWER_END, ANSWER_START, REASONING_END, Chain, Step, render_chain
@@ -27,46 +20,22 @@ KEPT = "kept 2 of 6 chains\n"
 DROPPED = "dropped 2: repeated\ndropped 2: no_chain\n"
 
 
-class Parties(_Handler):
+class Parties(Handler):
     """A policy of which three of four continuations are right, and a judge who forgets the list once."""
 
     def answer(self, body):
-        messages = body["messages"]
-        text, pictures = self.read(messages)
-        with self.server.lock:
-            self.server.attempts[text] += 1
-            self.server.pictures += pictures
-            times = self.server.attempts[text]
+        text, _, times = self.noted(body)
         if body["model"] == "judge":
-            said = ["Good, bad." if times == 1 else "### Step Label: [0,-1]"]
-        elif messages[-1]["role"] == "assistant":
-            said = [f"{REASONING_END}{ANSWER_START}{answer}{ANSWER_END}" for answer in "7787"]
+            self.say("Good, bad." if times == 1 else "### Step Label: [0,-1]")
+        elif body["messages"][-1]["role"] == "assistant":
+            self.say(*(f"{REASONING_END}{ANSWER_START}{answer}{ANSWER_END}" for answer in "7787"))
         else:
-            said = [next(path for name, path in PATHS.items() if name in text)]
-        choices = [
-            {"index": index, "message": {"role": "assistant", "content": one}, "finish_reason": "stop"}
-            for index, one in enumerate(said)
-        ]
-        return self.reply(200, {"choices": choices})
-
-
-@contextmanager
-def parties():
-    with chat_stub() as server:
-        server.RequestHandlerClass = Parties
-        yield server
+            self.say(next(path for name, path in PATHS.items() if name in text))
 
 
 @pytest.fixture
 def questions(tmp_path):
-    rows = []
-    for index, name in enumerate(PATHS):
-        path = tmp_path / f"{index}.png"
-        Image.new("RGB", (4, 4), (0, index, 0)).save(path)
-        rows.append({"id": name, "question": f"How many {name}?", "image": str(path), "solution": "7"})
-    path = tmp_path / "questions.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return str(path)
+    return write_questions(tmp_path, {name: f"How many {name}?" for name in PATHS})
 
 
 def arguments(questions, output, url, by, *more):
@@ -75,13 +44,9 @@ def arguments(questions, output, url, by, *more):
     return ["annotate", questions, str(output), "--by", by, *sampling, *judge, *more]
 
 
-def rows_of(output, tmp_path):
-    return datasets.load_dataset("parquet", data_files=str(output), split="train", cache_dir=str(tmp_path / "cache"))
-
-
 def test_by_monte_carlo(questions, tmp_path, capsys):
     output = tmp_path / "rows.parquet"
-    with parties() as server:
+    with chat_stub(Parties) as server:
         command = arguments(questions, output, server.url, "monte-carlo")
         main(command)
         said = capsys.readouterr().out
@@ -96,19 +61,19 @@ def test_by_monte_carlo(questions, tmp_path, capsys):
     assert {(body["n"], body["top_p"]) for body in server.bodies[6:]} == {(4, 0.95)}
     asked = {body["messages"][0]["content"][-1]["text"] for body in server.bodies}
     assert asked == {f"How many {name}?" for name in PATHS}  # the answer is in none
-    rows = rows_of(output, tmp_path)
+    rows = rows_of(output)
     assert rows.column_names == ["id", "prompt", "images", "completion", "step_labels", "answer_label"]
     assert rows["id"][:] == ["cats#0", "dogs#0"]
     assert rows["completion"][:] == [PATHS["cats"], PATHS["dogs"]]
     assert rows["step_labels"][:] == [[0.75, 0.75]] * 2
     assert rows["answer_label"][:] == [1.0, 0.0]
     assert [row["images"][0].getpixel((0, 0)) for row in rows] == [(0, 0, 0), (0, 1, 0)]
-    assert rows_of(hard, tmp_path)["step_labels"][:] == [[1.0, 1.0]] * 2
+    assert rows_of(hard)["step_labels"][:] == [[1.0, 1.0]] * 2
 
 
 def test_by_a_judge(questions, tmp_path, capsys):
     output = tmp_path / "rows.parquet"
-    with parties() as server:
+    with chat_stub(Parties) as server:
         command = arguments(questions, output, server.url, "judge", "--openai-only", "--system-prompt", "In steps.")
         main(command)
     assert capsys.readouterr().out == f"{KEPT}{DROPPED}{output}\n"
@@ -119,7 +84,7 @@ def test_by_a_judge(questions, tmp_path, capsys):
         judge_message(f"How many {name}?", "7", STEPS) for name in ("cats", "dogs")
     }
     assert not any("top_k" in body for body in judged)
-    rows = rows_of(output, tmp_path)
+    rows = rows_of(output)
     assert rows["step_labels"][:] == [[1.0, 0.0], [0.0, 0.0]]  # Neutral and Bad, of a right and of a wrong chain
     assert rows["answer_label"][:] == [1.0, 0.0]
     assert rows[0]["prompt"][0] == {"role": "system", "content": "In steps."}
@@ -129,26 +94,17 @@ def test_by_a_judge(questions, tmp_path, capsys):
 
 def test_two_processes_share_the_work(questions, tmp_path):
     output = tmp_path / "rows.parquet"
-    launcher = [str(Path(sys.executable).with_name("accelerate")), "launch", "--multi_gpu", "--num_processes", "2"]
-    launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    with parties() as server:
+    with chat_stub(Parties) as server:
         command = arguments(questions, output, server.url, "monte-carlo")
-        done = subprocess.run(
-            [*launcher, "--main_process_port", "0", "-m", "trl_mmreason.cli", *command],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
+        said = launch("command_run.py", 2, *command)
         assert len(server.bodies) == 10  # nothing was asked by both
-    assert done.stdout == f"{KEPT}{DROPPED}{output}\n"
-    assert rows_of(output, tmp_path)["step_labels"][:] == [[0.75, 0.75]] * 2
+    assert said == f"{KEPT}{DROPPED}{output}\n"
+    assert rows_of(output)["step_labels"][:] == [[0.75, 0.75]] * 2
 
 
 def test_settings_that_cannot_be_meant_are_said_in_a_line(questions, tmp_path):
     output = tmp_path / "rows.parquet"
-    with parties() as server:
+    with chat_stub(Parties) as server:
         command = arguments(questions, output, server.url, "monte-carlo")
         main(command)
         with pytest.raises(SystemExit, match=r"mmreason annotate: .*other settings.*\n.*n: 4 → 3"):

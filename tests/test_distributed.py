@@ -1,26 +1,10 @@
 """One process and two give the same rewards, advantages, coefficients and update, with a group that straddles them."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from processes import launch
 
-HERE = Path(__file__).parent
 LOGGED = ["acc_t1", "acc_t2", "error_rate", "beta_1", "beta_2", "length_t1", "length_t2", "kl_t1", "dropped_truncated"]
-
-
-def launch(script, processes, *arguments):
-    launcher = [sys.executable]
-    if processes > 1:
-        launcher += ["-m", "torch.distributed.run", f"--nproc_per_node={processes}"]
-        launcher += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
-    command = [*launcher, str(HERE / script), *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def run(model, folder, processes, loss_type):

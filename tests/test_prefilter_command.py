@@ -25,15 +25,17 @@ def questions(tmp_path_factory):
     return path
 
 
-def command(questions, output, model, rule, processes=1):
-    launcher = [sys.executable, "-m"]
-    if processes > 1:
-        launcher = [str(Path(sys.executable).with_name("accelerate")), "launch", "--multi_gpu", "--num_processes", "2"]
-        launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-        launcher += ["--main_process_port", "0", "-m"]
-    arguments = ["prefilter", questions, output, "--model", model, "--n", 2, "--max-new-tokens", 5, "--seed", 1]
+def arguments(questions, output, model, rule):
+    fixed = ["--model", model, "--n", "2", "--max-new-tokens", "5", "--seed", "1"]
+    return ["prefilter", str(questions), str(output), *fixed, *RULE[rule]]
+
+
+def accelerate_launch(*command):
+    """What two processes print that are started as users start them."""
+    launcher = [str(Path(sys.executable).with_name("accelerate")), "launch", "--multi_gpu", "--num_processes", "2"]
+    launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
     done = subprocess.run(
-        [*launcher, "trl_mmreason.cli", *map(str, arguments), *RULE[rule]],
+        [*launcher, "--main_process_port", "0", *command],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -49,9 +51,10 @@ def records(output, rule):
 
 
 @pytest.mark.parametrize("rule", RULE)
-def test_prefilter(checkpoints, questions, tmp_path, rule):
+def test_prefilter(checkpoints, questions, tmp_path, rule, capsys):
     model, output = checkpoints("qwen2_5_vl"), tmp_path / "kept.parquet"
-    said = command(questions, output, model, rule)
+    main(arguments(questions, output, model, rule))
+    said = capsys.readouterr().out
     assert "of 9 questions" in said
     first = records(output, rule)
     assert len(first) == 18
@@ -63,17 +66,19 @@ def test_prefilter(checkpoints, questions, tmp_path, rule):
         assert {message["role"] for row in rows for message in row["prompt"]} == {"user"}
         return  # what follows is the same for all rules
 
-    assert command(questions, output, model, rule) == said  # all is there already
+    main(arguments(questions, output, model, rule))
+    assert capsys.readouterr().out == said  # all is there already
     assert records(output, rule) == first
 
     together = tmp_path / "together.parquet"
-    assert "of 9 questions" in command(questions, together, model, rule, processes=2)
+    launched = accelerate_launch("-m", "trl_mmreason.cli", *arguments(questions, together, model, rule))
+    assert "of 9 questions" in launched
     assert records(together, rule) == first
 
 
 def test_what_cannot_be_read_is_said_in_a_line(tmp_path):
-    arguments = ["prefilter", str(tmp_path / "none.jsonl"), str(tmp_path / "out.parquet"), "--model", "m"]
+    given = ["prefilter", str(tmp_path / "none.jsonl"), str(tmp_path / "out.parquet"), "--model", "m"]
     with pytest.raises(SystemExit, match=r"mmreason prefilter: '.*none.jsonl' does not exist here"):
-        main(arguments)
+        main(given)
     with pytest.raises(SystemExit, match="OUTPUT is 'out.csv', expected a path ending in .parquet"):
-        main([*arguments[:2], "out.csv", *arguments[3:]])
+        main([*given[:2], "out.csv", *given[3:]])

@@ -1,16 +1,11 @@
 """`mmreason reflect` against servers on loopback: one process, again, two processes, and what it refuses."""
 
 import json
-import os
-import subprocess
-import sys
-from contextlib import contextmanager
-from pathlib import Path
 
-import datasets
 import pytest
-from chat_stub import _Handler, chat_stub
-from PIL import Image
+from chat_stub import Handler, chat_stub
+from commands import rows_of, write_questions
+from processes import launch
 
 from trl_mmreason.cli import main
 
@@ -18,42 +13,22 @@ from trl_mmreason.cli import main
 SOLUTIONS = ["<think>3 and 4</think><answer>7</answer>", "<think>3, 4?</think><answer>8</answer>", "I do not know."]
 
 
-class Parties(_Handler):
+class Parties(Handler):
     """As the stub; asked for a score or a reflection it answers in JSON, on a wrong solution only when asked again."""
 
     def answer(self, body):
         if body["model"] == "absent":
             return self.reply(404, {"error": {"message": "never heard of it"}})
-        text, pictures = self.read(body["messages"])
-        if "-- Input --" not in text:
+        if "-- Input --" not in self.read(body["messages"])[0]:
             return super().answer(body)
-        with self.server.lock:
-            self.server.attempts[text] += 1
-            self.server.pictures += pictures
-            times = self.server.attempts[text]
+        text, _, times = self.noted(body)
         content = {"score": 5} if '{"score": 5}' in text else {"reflection": "Look again."}
-        said = "hm" if "Predicted Answer (Based on CoT): 8" in text and times == 1 else json.dumps(content)
-        choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
-        return self.reply(200, {"choices": [choice]})
-
-
-@contextmanager
-def parties():
-    with chat_stub() as server:
-        server.RequestHandlerClass = Parties
-        yield server
+        return self.say("hm" if "Predicted Answer (Based on CoT): 8" in text and times == 1 else json.dumps(content))
 
 
 @pytest.fixture
 def questions(tmp_path):
-    rows = []
-    for index, solution in enumerate(SOLUTIONS):
-        path = tmp_path / f"{index}.png"
-        Image.new("RGB", (4, 4), (0, index, 0)).save(path)
-        rows.append({"id": str(index), "question": solution, "image": str(path), "solution": "7"})
-    path = tmp_path / "questions.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return str(path)
+    return write_questions(tmp_path, {str(index): solution for index, solution in enumerate(SOLUTIONS)})
 
 
 def arguments(questions, output, url, *more):
@@ -64,7 +39,7 @@ def arguments(questions, output, url, *more):
 
 def test_reflect(questions, tmp_path, capsys):
     output = tmp_path / "rows.parquet"
-    with parties() as server:
+    with chat_stub(Parties) as server:
         main(arguments(questions, output, server.url))
         said = capsys.readouterr().out
         asked = [(body["model"], body["messages"][0]["role"]) for body in server.bodies]
@@ -75,7 +50,7 @@ def test_reflect(questions, tmp_path, capsys):
     # 3 solutions, 2 of which are rated; the teacher's first reply about one of them is malformed
     assert sorted(asked) == [("policy", "system")] * 3 + [("scorer", "user")] * 2 + [("teacher", "system")] * 3
     assert sorted(server.pictures) == [(0, 0, 0)] * 3 + [(0, 1, 0)] * 4 + [(0, 2, 0)]
-    rows = datasets.load_dataset("parquet", data_files=str(output), split="train", cache_dir=str(tmp_path / "cache"))
+    rows = rows_of(output)
     reflected = "\n<reflection>Look again.</reflection>\n<answer>7</answer>"
     assert rows["completion"][:] == [
         "<think>3 and 4</think>\n<answer>7</answer>" + reflected,
@@ -88,25 +63,15 @@ def test_reflect(questions, tmp_path, capsys):
 
 def test_two_processes_share_the_work(questions, tmp_path):
     output = tmp_path / "rows.parquet"
-    launcher = [str(Path(sys.executable).with_name("accelerate")), "launch", "--multi_gpu", "--num_processes", "2"]
-    launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    with parties() as server:
-        command = arguments(questions, output, server.url)
-        done = subprocess.run(
-            [*launcher, "--main_process_port", "0", "-m", "trl_mmreason.cli", *command],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
+    with chat_stub(Parties) as server:
+        said = launch("command_run.py", 2, *arguments(questions, output, server.url))
         assert len(server.bodies) == 8  # nothing was asked by both
-    assert done.stdout == f"kept 2 of 3 answers\ndropped 1: answer: no <think>, or an empty one\n{output}\n"
+    assert said == f"kept 2 of 3 answers\ndropped 1: answer: no <think>, or an empty one\n{output}\n"
 
 
 def test_settings_that_cannot_be_meant_are_said_in_a_line(questions, tmp_path, capsys):
     output = tmp_path / "rows.parquet"
-    with parties() as server:
+    with chat_stub(Parties) as server:
         command = arguments(questions, output, server.url)
         main([*command, "--size", "1"])
         with pytest.raises(SystemExit, match=r"mmreason reflect: .*other settings.*\n.*temperature: 1.0 → 0.5"):
@@ -134,7 +99,7 @@ def test_settings_that_cannot_be_meant_are_said_in_a_line(questions, tmp_path, c
 
 def test_prompts_can_be_taken_out_or_replaced(questions, tmp_path):
     output = tmp_path / "rows.parquet"
-    with parties() as server:
+    with chat_stub(Parties) as server:
         more = ["--cot-prompt", "null", "--system-prompt", "Think twice.", "--openai-only", "--n", "2"]
         main(arguments(questions, output, server.url, *more))
         policy = [body for body in server.bodies if body["model"] == "policy"]
@@ -142,6 +107,6 @@ def test_prompts_can_be_taken_out_or_replaced(questions, tmp_path):
     assert [message["role"] for body in policy for message in body["messages"]] == ["user"] * 6
     assert all("top_k" in body for body in policy)
     assert not any("top_k" in body for body in teacher)
-    rows = datasets.Dataset.from_parquet(str(output), cache_dir=str(tmp_path / "cache"))
+    rows = rows_of(output)
     assert len(rows) == 4
     assert rows[0]["prompt"][0] == {"role": "system", "content": "Think twice."}

@@ -2,13 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from peft import LoraConfig
+from processes import launch
 from safetensors.torch import load_file, save_file
 from support import adapo_trainer, load
 from transformers import TrainerCallback
@@ -120,9 +118,7 @@ def test_weights_of_mixed_types_come_back_exactly(checkpoints, rows, tmp_path):
 def test_a_killed_run_goes_on_from_its_checkpoint(checkpoints, rows, tmp_path):
     path = checkpoints("qwen2_5_vl")
     whole = outcome(trainer_for(path, tmp_path / "whole", rows))
-    script = Path(__file__).with_name("killed_run.py")
-    run = subprocess.run([sys.executable, str(script), path, str(tmp_path / "killed")], check=False)
-    assert run.returncode == -signal.SIGKILL
+    launch("killed_run.py", 1, path, tmp_path / "killed", ends=-signal.SIGKILL)
     resumed = trainer_for(path, tmp_path / "killed", rows)
     assert_same(whole, outcome(resumed, resume_from_checkpoint=True))
 

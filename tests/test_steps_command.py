@@ -1,12 +1,8 @@
 """`mmreason steps` against a server on loopback: once, again, and what it refuses."""
 
-import json
-from contextlib import contextmanager
-
-import datasets
 import pytest
-from chat_stub import _Handler, chat_stub
-from PIL import Image
+from chat_stub import Handler, chat_stub
+from commands import rows_of, write_questions
 
 from trl_mmreason.chain_of_step.prompts import STEP_DATA_PROMPT, step_data_prompt, steps_as_text
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
@@ -17,39 +13,19 @@ ANSWERS = {"cats": "7", "dogs": "8", "owls": "7"}  # the teacher's; the right on
 MALFORMED = "dropped 1: malformed reply: another answer than the reference"
 
 
-class Teacher(_Handler):
+class Teacher(Handler):
     """Writes five steps, but for owls only when asked again."""
 
     def answer(self, body):
-        text, pictures = self.read(body["messages"])
-        with self.server.lock:
-            self.server.attempts[text] += 1
-            self.server.pictures += pictures
-            times = self.server.attempts[text]
+        text, _, times = self.noted(body)
         name = next(name for name in ANSWERS if name in text)
         reply = f"{steps_as_text(STEPS)}\n\n### <Answer>\n{ANSWERS[name]}"
-        said = "Sure!" if name == "owls" and times == 1 else reply
-        choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
-        return self.reply(200, {"choices": [choice]})
-
-
-@contextmanager
-def teacher():
-    with chat_stub() as server:
-        server.RequestHandlerClass = Teacher
-        yield server
+        self.say("Sure!" if name == "owls" and times == 1 else reply)
 
 
 @pytest.fixture
 def questions(tmp_path):
-    rows = []
-    for index, name in enumerate(ANSWERS):
-        path = tmp_path / f"{index}.png"
-        Image.new("RGB", (4, 4), (0, index, 0)).save(path)
-        rows.append({"id": name, "question": f"How many {name}?", "image": str(path), "solution": "7"})
-    path = tmp_path / "questions.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return str(path)
+    return write_questions(tmp_path, {name: f"How many {name}?" for name in ANSWERS})
 
 
 def arguments(questions, output, url, *more):
@@ -58,7 +34,7 @@ def arguments(questions, output, url, *more):
 
 def test_steps(questions, tmp_path, capsys):
     output = tmp_path / "rows.parquet"
-    with teacher() as server:
+    with chat_stub(Teacher) as server:
         command = arguments(questions, output, server.url, "--system-prompt", "In steps.", "--openai-only")
         main(command)
         said = capsys.readouterr().out
@@ -73,7 +49,7 @@ def test_steps(questions, tmp_path, capsys):
         assert body["messages"][1]["content"][-1]["text"].endswith("?\nReference answer: 7")
         assert "top_k" not in body
     assert sorted(server.pictures) == [(0, 0, 0)] + [(0, 1, 0)] * 3 + [(0, 2, 0)] * 2
-    rows = datasets.load_dataset("parquet", data_files=str(output), split="train", cache_dir=str(tmp_path / "cache"))
+    rows = rows_of(output)
     assert rows.column_names == ["id", "prompt", "images", "completion"]
     assert rows["id"][:] == ["cats", "owls"]
     assert rows["completion"][:] == [render_chain(Chain(STEPS, "7"))] * 2
@@ -85,7 +61,7 @@ def test_steps(questions, tmp_path, capsys):
 
 
 def test_other_numbers_of_steps_are_asked_for(questions, tmp_path):
-    with teacher() as server:
+    with chat_stub(Teacher) as server:
         command = arguments(questions, tmp_path / "rows.parquet", server.url, "--max-steps", "4", "--min-steps", "3")
         with pytest.raises(SystemExit, match=r"mmreason steps: not one row was made.*\n.*\n.*too many steps"):
             main([*command, "--attempts", "1"])
@@ -96,7 +72,7 @@ def test_other_numbers_of_steps_are_asked_for(questions, tmp_path):
 
 def test_settings_that_cannot_be_meant_are_said_in_a_line(questions, tmp_path, capsys):
     output = tmp_path / "rows.parquet"
-    with teacher() as server:
+    with chat_stub(Teacher) as server:
         command = arguments(questions, output, server.url)
         main(command)
         with pytest.raises(SystemExit, match=r"mmreason steps: .*other settings.*\n.*temperature: 1.0 → 0.5"):

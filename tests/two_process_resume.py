@@ -1,6 +1,6 @@
 """Train, and resume from amid the rollouts: `python two_process_resume.py MODEL FOLDER`.
 
-Run by test_distributed.py under torchrun.
+Run by test_distributed.py in two processes.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """One AdaPO step on given completions: `python two_process_run.py MODEL FOLDER ROWS_A_PROCESS`.
 
-Run by test_distributed.py, alone or under torchrun. What is sampled does not depend on the number of processes:
+Run by test_distributed.py, in one process or two. What is sampled does not depend on the number of processes:
 the first answer of a row follows from its place among all rows, the second from the prompt that leads to it.
 """
 

@@ -1,6 +1,6 @@
 """A step of SRPO's cold start and one of its RL on given completions: `python two_process_srpo.py MODEL FOLDER ROWS`.
 
-Run by test_distributed.py, alone or under torchrun, with ROWS a process. A completion follows from its place among all.
+Run by test_distributed.py, in one process or two, with ROWS a process. A completion follows from its place among all.
 """
 
 import sys

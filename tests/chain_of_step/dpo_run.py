@@ -1,4 +1,4 @@
-"""Two rounds of iterative DPO: `python dpo_run.py MODEL FOLDER PAIRS_A_PROCESS`, alone or under torchrun.
+"""Two rounds of iterative DPO: `python dpo_run.py MODEL FOLDER PAIRS_A_PROCESS`, in one process or two.
 
 What a path says follows from its seed, and its score from its text, so that the pairs do not depend on who samples.
 """

@@ -1,4 +1,4 @@
-"""One step of ChainOfStepGRPOTrainer on given chains: `python grpo_run.py MODEL FOLDER ROWS`, under torchrun.
+"""One step of ChainOfStepGRPOTrainer on given chains: `python grpo_run.py MODEL FOLDER ROWS`, in two processes.
 
 Run by test_grpo.py, with ROWS a process.
 """

@@ -1,6 +1,6 @@
 """One optimizer step and an evaluation of a process reward model: `python process_reward_run.py MODEL FOLDER ROWS`.
 
-Run by test_process_reward_trainer.py, alone or under torchrun, with ROWS a process.
+Run by test_process_reward_trainer.py, in one process or two, with ROWS a process.
 """
 
 import sys

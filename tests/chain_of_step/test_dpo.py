@@ -2,9 +2,6 @@
 
 import gc
 import json
-import os
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 
@@ -12,6 +9,7 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
+from processes import launch
 from support import SMALL_RUN, drawn_rows, load
 
 from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer
@@ -22,7 +20,6 @@ from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.engine import Sample
 from trl_mmreason.sampling.store import SettingsChanged
 
-HERE = Path(__file__).parent
 RUN = {name: value for name, value in SMALL_RUN.items() if name != "num_generations"}
 RUN |= {"per_device_train_batch_size": 2, "rounds": 2, "num_paths": 3, "warmup_steps": 0}
 RUN |= {"num_train_epochs": 1, "max_steps": -1}
@@ -137,10 +134,17 @@ def test_the_policy_itself_samples_and_a_process_reward_model_scores(bases, tmp_
         trainer.train()
 
 
+@pytest.fixture(scope="module")
+def whole(bases, tmp_path_factory):
+    """A run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    trainer = trainer_for(bases("qwen2_5_vl"), folder, LengthReward(), save_strategy="steps", save_steps=1)
+    trainer.train()
+    return trainer
+
+
 @pytest.mark.parametrize("stage", ["sampling", "scoring", "training", "saving"])
-def test_killed_in_any_stage_it_goes_on_there(bases, tmp_path, stage, monkeypatch):
-    whole = trainer_for(bases("qwen2_5_vl"), tmp_path / "whole", LengthReward(), save_strategy="steps", save_steps=1)
-    whole.train()
+def test_killed_in_any_stage_it_goes_on_there(whole, bases, tmp_path, stage, monkeypatch):
     killed = trainer_for(bases("qwen2_5_vl"), tmp_path / "killed", LengthReward(), save_strategy="steps", save_steps=1)
     interrupt(killed, stage, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
@@ -429,24 +433,17 @@ def test_what_it_has_of_its_own(bases, tmp_path):
 
 @pytest.fixture(scope="module")
 def alone(bases, tmp_path_factory):
-    (result,) = launch(bases("qwen2_5_vl"), tmp_path_factory.mktemp("alone"), processes=1)
+    (result,) = rounds_in(1, bases("qwen2_5_vl"), tmp_path_factory.mktemp("alone"))
     return result
 
 
-def launch(model, folder, processes):
-    launcher = [sys.executable]
-    if processes > 1:
-        launcher += ["-m", "torch.distributed.run", f"--nproc_per_node={processes}"]
-        launcher += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
-    command = [*launcher, str(HERE / "dpo_run.py"), model, str(folder), str(4 // processes)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+def rounds_in(processes, model, folder):
+    launch("chain_of_step/dpo_run.py", processes, model, folder, 4 // processes)
     return [torch.load(folder / f"process_{rank}.pt") for rank in range(processes)]
 
 
 def test_two_processes_equal_one(alone, bases, tmp_path):
-    pair = launch(bases("qwen2_5_vl"), tmp_path, processes=2)
+    pair = rounds_in(2, bases("qwen2_5_vl"), tmp_path)
     assert alone["world_size"] == 1
     assert [part["world_size"] for part in pair] == [2, 2]
     assert [entry["train"]["pairs"] for entry in alone["rounds"]] == [12, 12]

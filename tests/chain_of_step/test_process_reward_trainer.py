@@ -1,15 +1,12 @@
 """ProcessRewardTrainer: the loss by hand, what is refused, every family, resumed or not, one process or two."""
 
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
+from processes import launch
 from support import SMALL_RUN, drawn_rows, load
 from torch.testing import assert_close
 
@@ -22,7 +19,6 @@ from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import chain_of_steps, solve
 from trl_mmreason.miniature.tasks import make_problems
 
-HERE = Path(__file__).parent
 RUN = {name: value for name, value in SMALL_RUN.items() if name not in ("num_generations", "max_completion_length")}
 RUN["warmup_steps"] = 0  # the first step of a warm-up changes nothing
 ADAPTER = {"r": 2, "target_modules": "all-linear", "exclude_modules": ["lm_head"]}
@@ -104,14 +100,7 @@ def test_gradient_accumulation_does_not_change_the_update(bases, tmp_path):
 def test_two_processes_equal_one(bases, tmp_path):
     def run(folder, processes):
         folder.mkdir()
-        launcher = [sys.executable]
-        if processes > 1:
-            launcher += ["-m", "torch.distributed.run", f"--nproc_per_node={processes}"]
-            launcher += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-        script = [str(HERE / "process_reward_run.py"), bases("qwen2_5_vl"), str(folder), str(12 // processes)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}"}
-        done = subprocess.run([*launcher, *script], env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
+        launch("chain_of_step/process_reward_run.py", processes, bases("qwen2_5_vl"), folder, 12 // processes)
         return [torch.load(folder / f"process_{rank}.pt") for rank in range(processes)]
 
     (alone,), pair = run(tmp_path / "one", 1), run(tmp_path / "two", 2)

@@ -9,6 +9,7 @@ from trl_mmreason.evaluation.metrics import (
     Change,
     Estimate,
     Metric,
+    aligned,
     bootstrap_interval,
     compare,
     format_table,
@@ -211,6 +212,21 @@ def test_shares_are_shown_in_percent_and_other_numbers_as_they_are():
     assert [share.text(value, signed=True) for value in (0.1234, -0.5, 0.0)] == ["+12.3", "-50.0", "0.0"]
     assert [number.text(value) for value in (67.126, -0.001, math.nan)] == ["67.13", "0.00", "n/a"]
     assert [number.text(value, signed=True) for value in (0.25, -3.0, 0.0)] == ["+0.25", "-3.00", "0.00"]
+
+
+def test_decimals_and_intervals():
+    tokens = Metric("tokens", is_share=False, decimals=0)
+    assert tokens.with_interval(Estimate(67.6, (-0.4, 1200.5))) == "68 [0, 1200]"  # a half goes to the even number
+    assert METRICS["delta"].with_interval(Estimate(0.25, (-0.1, math.nan)), signed=True) == "+25.0 [-10.0, n/a]"
+
+
+def test_aligned_cells():
+    lines = [["", "long"], ["name", "1"]]
+    assert aligned(lines) == "      long\nname  1"
+    assert aligned(lines, right=True) == "      long\nname     1"
+    assert aligned([]) == ""
+    with pytest.raises(ValueError, match="zip"):
+        aligned([["a"], ["b", "c"]])
 
 
 def test_table_text():

@@ -1,4 +1,4 @@
-"""One GRPO step whose answers are given: `accelerate launch … grpo_run.py MODEL FOLDER`, run by test_reward.py.
+"""One GRPO step whose answers are given: `python grpo_run.py MODEL FOLDER`, run by test_reward.py.
 
 The reward function is the package's; only what the policy wrote is replaced before it sees it.
 """

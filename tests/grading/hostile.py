@@ -319,7 +319,8 @@ def run(mode: str) -> dict:
     """Grades the hostile answers in one batch, one by one from a thread, or the hostile golds.
 
     Returns:
-        `correct` and `decided_by` by name, `seconds`, and `growth_mb` of the peak of this process's memory.
+        `correct`, `reason` and `decided_by` by name, `seconds`, `growth_mb` of the peak of this process's memory, and
+        `afterwards`, whether two right answers are still right.
     """
     from trl_mmreason.grading import Grader  # its memory is no part of the growth
 
@@ -336,11 +337,19 @@ def run(mode: str) -> dict:
         thread.join()
     else:
         verdicts = grader.grade_batch(items(cases))
+    seconds = time.perf_counter() - start
+    by_name = {name: verdict for (name, *_), verdict in zip(cases, verdicts, strict=True)}
     return {
-        "correct": {name: verdict.correct for (name, *_), verdict in zip(cases, verdicts, strict=True)},
-        "decided_by": {name: verdict.decided_by for (name, *_), verdict in zip(cases, verdicts, strict=True)},
-        "seconds": time.perf_counter() - start,
+        **{
+            part: {name: getattr(verdict, part) for name, verdict in by_name.items()}
+            for part in ("correct", "reason", "decided_by")
+        },
+        "seconds": seconds,
         "growth_mb": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb) / 1024,
+        "afterwards": [
+            grader.grade(box(answer), gold).correct
+            for answer, gold in ((r"\sqrt{5+2\sqrt{6}}", r"\sqrt{2}+\sqrt{3}"), ("7.0", "7"))
+        ],
     }
 
 

@@ -1,20 +1,15 @@
-"""The grader as a reward function of TRL, alone and under `accelerate launch` with two processes."""
+"""The grader as a reward function of TRL, alone and in two processes."""
 
 import logging
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from loopback import wait_for
+from processes import launch
 
 from trl_mmreason.grading import Grader, Verdict, accuracy_reward, get_accuracy_reward
-from trl_mmreason.grading.reward import grading_items, log_verdicts, question_text
-
-HERE = Path(__file__).parent
-LAUNCH = f"{Path(sys.executable).with_name('accelerate')} launch --multi_gpu --num_processes 2 --num_machines 1"
-LAUNCH += " --mixed_precision no --dynamo_backend no --main_process_port 0"
+from trl_mmreason.grading.reward import grading_items, log_verdicts
 
 
 def messages(*texts):
@@ -39,11 +34,7 @@ def test_another_grader():
     assert accuracy_reward(messages("3.14"), answer=[r"\pi"]) == [0.0]
 
 
-def test_the_question_is_the_first_user_message():
-    parts = [{"type": "image"}, {"type": "text", "text": "How long"}, {"type": "text", "text": "in cm?"}]
-    system, followup = {"role": "system", "content": "in km"}, {"role": "user", "content": "Check it."}
-    assert question_text([system, {"role": "user", "content": parts}, followup]) == "How long in cm?"
-    assert question_text("How long?") == "How long?"
+def test_columns_that_are_not_there_are_not_asked_about():
     assert grading_items(["4"], ["4"]) == [{"completion": "4", "gold": "4"}]
 
 
@@ -76,10 +67,7 @@ def test_an_unusable_gold_is_reported_once_with_its_row(caplog):
 
 
 def test_grpo_with_two_processes(checkpoints, tmp_path):
-    command = [*LAUNCH.split(), str(HERE / "grpo_run.py"), checkpoints("qwen2_5_vl"), str(tmp_path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    launch("grading/grpo_run.py", 2, checkpoints("qwen2_5_vl"), tmp_path)
     results = [torch.load(tmp_path / f"process_{rank}.pt") for rank in range(2)]
     assert [result["world_size"] for result in results] == [2, 2]
     assert results[0]["values"] == [1.0, 1.0, 0.0, None]
@@ -91,4 +79,4 @@ def test_grpo_with_two_processes(checkpoints, tmp_path):
             assert result["logged"][f"grading/{name}"] == pytest.approx(value), name
     workers = {pid for result in results for pid in result["pids"]}
     assert len(workers) == 2  # each process has its own
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
