@@ -1,7 +1,16 @@
 import pytest
 
 from trl_mmreason.miniature import cold_start as module
-from trl_mmreason.miniature.cold_start import TAGGED_ANSWERS, cold_start, demonstrations, two_answers
+from trl_mmreason.miniature.captions import caption
+from trl_mmreason.miniature.cold_start import (
+    CAPTIONS_AND_ANSWERS,
+    PLAIN_ANSWERS,
+    TAGGED_ANSWERS,
+    Lessons,
+    cold_start,
+    demonstrations,
+    two_answers,
+)
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import plain, solve
 from trl_mmreason.miniature.tasks import make_problems
@@ -49,6 +58,39 @@ def test_answers_in_tags_are_learnt_alone():
 
 def plain_sum(problem):
     return "+".join(map(str, problem.facts.values()))
+
+
+def test_every_picture_is_described_and_every_fourth_answered():
+    problems = make_problems(["adding"], 40)
+    rows = demonstrations(problems, CAPTIONS_AND_ANSWERS)
+    described = [row for row in rows if row["prompt"][0]["content"] == "Describe the picture."]
+    answered = [row for row in rows if row["images"] and row not in described]
+    assert len(described) == 40
+    assert len(answered) == 10
+    assert len(rows) == 60  # and a sum in words for every fourth
+    captions = {problem.image.tobytes(): caption(problem) for problem in problems}
+    for row in described:
+        assert row["completion"] == [{"role": "assistant", "content": captions[row["images"][0].tobytes()]}]
+    # the answers are those that are taught without captions, and the sums too
+    plain_rows = demonstrations(problems, PLAIN_ANSWERS)
+    completions = [row["completion"][0]["content"] for row in plain_rows]
+    assert {row["completion"][0]["content"] for row in rows if row not in described} <= set(completions)
+
+
+def test_lessons_that_differ_have_names_that_differ():
+    lessons = [
+        PLAIN_ANSWERS,
+        TAGGED_ANSWERS,
+        CAPTIONS_AND_ANSWERS,
+        TWO_ANSWERS,
+        two_answers("Check again."),
+        Lessons(plain, answer_tokens=16, in_steps=True, describe="What is there?"),
+        Lessons(plain, answer_tokens=16, in_steps=True, describe=FOLLOWUP),
+        Lessons(plain, answer_tokens=16, in_steps=True, followup=FOLLOWUP),
+    ]
+    assert len({each.name for each in lessons}) == 8
+    assert PLAIN_ANSWERS.name == "plain-in-steps"  # of checkpoints that exist
+    assert TAGGED_ANSWERS.name == "tagged"
 
 
 def test_it_saves_what_reached_the_target_and_refuses_what_did_not(tmp_path, monkeypatch):

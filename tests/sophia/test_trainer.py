@@ -1,15 +1,12 @@
 """OffPolicyRewardTrainer: the equation's loss on every family, TRL's SFT as a special case, and what is refused."""
 
 import copy
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from datasets import Dataset, IterableDataset
 from peft import LoraConfig
+from processes import launch
 from support import SMALL_RUN, drawn_rows, load
 from trl import SFTConfig, SFTTrainer
 
@@ -130,20 +127,10 @@ def test_any_micro_batch_is_the_same_update(reduction, checkpoints, tmp_path):
 
 def test_two_processes_are_one(checkpoints, tmp_path):
     """Loss, metrics and weights, with importance weights and a KL term; completions of one process are longer."""
-    here = Path(__file__).parent
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
-    launcher = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-    launcher += ["--rdzv-endpoint=localhost:0"]
-
-    def run(name, launch, rows):
-        (tmp_path / name).mkdir()
-        script = [str(here / "off_policy_run.py"), checkpoints("qwen2_vl"), str(tmp_path / name), str(rows)]
-        command = [sys.executable, *launch, *script]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return tmp_path / name
-
-    one, two = run("one", [], 4), run("two", launcher, 2)
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder, processes in ((one, 1), (two, 2)):
+        folder.mkdir()
+        launch("sophia/off_policy_run.py", processes, checkpoints("qwen2_vl"), folder, 4 // processes)
     alone = torch.load(one / "process_0.pt")
     assert alone["world_size"] == 1
     for process in (0, 1):

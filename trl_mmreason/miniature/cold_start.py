@@ -30,7 +30,6 @@ from .solutions import ERRORS, Solution, plain, solve, tagged
 from .tasks import Problem, make_problems, to_dataset
 
 _BATCH = 32
-_EVALUATE_EVERY = 10  # steps
 _MAX_STEPS = 600
 
 
@@ -88,7 +87,8 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
 
     Args:
         problems: each is answered once. If the lessons have a second answer, every fourth is in another row answered
-            again, after a first answer that is right or wrong. If they have captions, each is described.
+            again, after a first answer that is right or wrong. If they have captions, each is described and only every
+            fourth answered: then captions are mostly right by the time that half the answers are.
         lessons: how answers are written, and what the user says between two, or to have a picture described.
 
     Returns:
@@ -97,12 +97,13 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
     rng = random.Random(seed)
     rows: list[dict[str, Any]] = []
     for number, problem in enumerate(problems):
-        right = [{"role": "assistant", "content": lessons.write(solve(problem))}]
-        rows.append({"prompt": problem.prompt, "completion": right, "images": [problem.image]})
         if lessons.describe is not None:
-            described = [{"role": "assistant", "content": caption(problem)}]
             asked = [{"role": "user", "content": lessons.describe}]
+            described = [{"role": "assistant", "content": caption(problem)}]
             rows.append({"prompt": asked, "completion": described, "images": [problem.image]})
+        right = [{"role": "assistant", "content": lessons.write(solve(problem))}]
+        if lessons.describe is None or number % 4 == 0:
+            rows.append({"prompt": problem.prompt, "completion": right, "images": [problem.image]})
         if number % 4:
             continue
         if lessons.followup is not None:
@@ -162,9 +163,7 @@ def cold_start(
         bounds = {"max_new_tokens": lessons.answer_tokens, "batch_size": len(validation)}
         return accuracy(model, processing_class, validation, **bounds)
 
-    return teach(
-        model, processing_class, rows, output_dir, measure=measure, target_accuracy=target_accuracy, seed=seed
-    )
+    return teach(model, processing_class, rows, output_dir, measure=measure, target_accuracy=target_accuracy, seed=seed)
 
 
 def teach(
@@ -175,6 +174,7 @@ def teach(
     *,
     measure: Callable[[PreTrainedModel], float],
     target_accuracy: float,
+    measure_every_steps: int = 10,
     seed: int = 0,
 ) -> Path:
     """Train `model` on `rows` until `measure` reaches `target_accuracy`, and save it.
@@ -185,6 +185,7 @@ def teach(
         output_dir: where the checkpoint goes.
         measure: the share of what it is asked that the model gets right now.
         target_accuracy: a fraction.
+        measure_every_steps: how often.
         seed: of the rows' order.
 
     Returns:
@@ -193,7 +194,7 @@ def teach(
     Raises:
         RuntimeError: the target was not reached within the bound on steps.
     """
-    stop = _StopAtAccuracy(measure, target_accuracy)
+    stop = _StopAtAccuracy(measure, target_accuracy, measure_every_steps)
     config = SFTConfig(
         str(Path(output_dir).parent),
         per_device_train_batch_size=_BATCH,
@@ -229,13 +230,14 @@ def teach(
 
 
 class _StopAtAccuracy(TrainerCallback):
-    def __init__(self, measure: Callable[[PreTrainedModel], float], target: float) -> None:
-        self.measure, self.target, self.accuracy = measure, target, 0.0
+    def __init__(self, measure: Callable[[PreTrainedModel], float], target: float, every_steps: int) -> None:
+        self.measure, self.target, self.every_steps = measure, target, every_steps
+        self.accuracy = 0.0
 
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
-        if state.global_step % _EVALUATE_EVERY:
+        if state.global_step % self.every_steps:
             return
         self.accuracy = self.measure(model)
         control.should_training_stop = self.accuracy >= self.target
