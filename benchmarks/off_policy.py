@@ -1,11 +1,8 @@
-"""A training step of OffPolicyRewardTrainer beside TRL's SFTTrainer, and beside a reward-weighted loss on the logits.
+"""A training step of OffPolicyRewardTrainer beside TRL's SFTTrainer, on the same batches of pictures and completions.
 
-The third is what a user would write without this package: `compute_loss_func` on the model's own logits. All train the
-same model, random weights with Qwen2.5-VL's vocabulary, on the same batches of a drawn picture, a question and a
-completion of `--tokens` tokens; a step here is the trainer's `training_step`, forward and backward without the
-optimizer, which is the same code in all. Rounds alternate, and ratios are between medians.
-
-With `--unrewarded` a share of the rows has reward 0; ours leaves them out, the others cannot.
+A step is the trainer's `training_step`, forward and backward without the optimizer, which is the same code in both.
+Rounds alternate, and ratios are between medians. With `--unrewarded` a share of the rows has reward 0: ours leaves them
+out, and SFTTrainer, which knows no rewards, trains on all.
 """
 
 from __future__ import annotations
@@ -27,13 +24,11 @@ from trl_mmreason import OffPolicyRewardConfig, OffPolicyRewardTrainer
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.tasks import make_problems
 
-VOCABULARY = 151_936  # rows of the embeddings of Qwen2.5-VL
-WAYS = ("OffPolicyRewardTrainer", "SFTTrainer", "on the logits")
+WAYS = ("OffPolicyRewardTrainer", "SFTTrainer")
 
 
 def build(size: str) -> tuple[PreTrainedModel, ProcessorMixin]:
     model, processor = build_model("qwen2_5_vl", size)
-    model.resize_token_embeddings(VOCABULARY, mean_resizing=False)
     return model.to("cuda" if torch.cuda.is_available() else "cpu"), processor
 
 
@@ -44,12 +39,6 @@ def draw_rows(n: int, tokens: int, unrewarded: float) -> Dataset:
         row = {"prompt": problem.prompt, "images": [problem.image], "reward": float(number >= unrewarded * n)}
         rows.append({**row, "completion": [{"role": "assistant", "content": completion}]})
     return Dataset.from_list(rows)
-
-
-def on_the_logits(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-    logps = outputs.logits[:, :-1].log_softmax(-1)
-    chosen = logps.gather(2, labels[:, 1:].clamp(min=0).unsqueeze(2)).squeeze(2)
-    return -(chosen * (labels[:, 1:] != -100)).sum() / len(labels)
 
 
 def make_trainer(way: str, folder: str, size: str, rows: Dataset, batch_size: int) -> SFTTrainer:
@@ -68,8 +57,7 @@ def make_trainer(way: str, folder: str, size: str, rows: Dataset, batch_size: in
         config = OffPolicyRewardConfig(folder, trainable_parts=parts, **settings)
         return OffPolicyRewardTrainer(model, args=config, **common)
     plain = SFTConfig(folder, completion_only_loss=True, **settings)
-    loss = on_the_logits if way == "on the logits" else None
-    return SFTTrainer(model, args=plain, compute_loss_func=loss, **common)
+    return SFTTrainer(model, args=plain, **common)
 
 
 def epoch(trainer: SFTTrainer) -> float:

@@ -10,8 +10,8 @@ import hashlib
 import random
 import re
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -189,9 +189,9 @@ def _lessons(problems: Sequence[Problem], rule: RuleReasoner, seed: int) -> Data
         if number % 16 == 0:
             sentences.pop(rng.randrange(len(sentences)))
         prompt = _messages(problem, " ".join(sentences))
-        (result,) = rule.sample([Request(prompt, seed=seed_of(seed, number))], Decoding())
-        (sample,) = result
-        rows.append({"prompt": prompt, "completion": [{"role": "assistant", "content": sample.text}]})
+        (drawn,) = rule.sample([Request(prompt, seed=seed_of(seed, number))], Decoding())
+        assert not isinstance(drawn, Failure)  # these are its own problems
+        rows.append({"prompt": prompt, "completion": [{"role": "assistant", "content": drawn[0].text}]})
     rng.shuffle(rows)
     return Dataset.from_list(rows)
 
