@@ -102,6 +102,7 @@ class SophiaArguments(StagedArguments):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.thinking_prompt = text_or_none("thinking_prompt", self.thinking_prompt)
+        self.warm_up_dataset = text_or_none("warm_up_dataset", self.warm_up_dataset)
         if self.reasoner not in ("model", "rule"):
             raise ValueError(f"reasoner={self.reasoner!r}, expected model or rule.")
         for name in self.variants:

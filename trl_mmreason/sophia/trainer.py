@@ -169,8 +169,13 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
     def _reference_logps(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if self.reference is not None:
             return self.reference(**inputs, use_cache=False, fused_lm_head=True).log_probs
-        with self.accelerator.unwrap_model(model).disable_adapter():
-            return model(**inputs, use_cache=False, fused_lm_head=True).log_probs
+        policy = self.accelerator.unwrap_model(model)
+        trained = {name: weight.requires_grad for name, weight in policy.named_parameters()}
+        with policy.disable_adapter():
+            logps = model(**inputs, use_cache=False, fused_lm_head=True).log_probs
+        for name, weight in policy.named_parameters():  # PEFT leaves all of the adapter trainable, frozen parts too
+            weight.requires_grad_(trained[name])
+        return logps
 
     def _prepared(self, reference: Any) -> Any:
         if self.is_deepspeed_enabled:
