@@ -21,7 +21,9 @@ from trl_mmreason.scripts import trainer_settings
 ROOT = Path(__file__).parents[1]
 LAUNCHERS = sorted(ROOT.glob("configs/accelerate/*.yaml"))
 CHAIN_OF_STEP = sorted(ROOT.glob("configs/chain_of_step/*.yaml"))  # with a section a stage
-CONFIGS = sorted(path for path in ROOT.glob("configs/*/*.yaml") if path not in [*LAUNCHERS, *CHAIN_OF_STEP])
+SOPHIA = sorted(ROOT.glob("configs/sophia/*.yaml"))  # likewise
+SECTIONED = [*CHAIN_OF_STEP, *SOPHIA]
+CONFIGS = sorted(path for path in ROOT.glob("configs/*/*.yaml") if path not in [*LAUNCHERS, *SECTIONED])
 PAPER_MODELS = [path for path in CONFIGS if path.stem != "miniature"]
 ADAPO = [path for path in CONFIGS if path.parent.name in ("adapo", "grpo")]
 ADAPO_7B, ADAPO_QLORA = (ROOT / f"configs/adapo/qwen2_5_vl_7b{ending}.yaml" for ending in ("", "_qlora"))
@@ -303,3 +305,22 @@ def test_every_value_of_chain_of_step_cites_its_place_or_says_ours(path):
         if line.startswith("#") or not rest or key in BOOKKEEPING | {"eval_split"}:
             continue
         assert re.search(r"# (Table \d|Section \d|Appendix C|ours)", rest), line
+
+
+# ------------------------------------------------------------------------------------------------------------- SOPHIA
+
+
+@each([path for path in SOPHIA if path.stem != "miniature"])
+def test_the_recipe_of_sophia(path, tmp_path):
+    """Appendix B: batches of 512 on 8 processes, 2e-5 down to a quarter, the language model alone."""
+    given = yaml.safe_load(path.read_text())
+    args, _ = TrlParser((load_example("sophia").SophiaArguments, ModelConfig)).parse_args_and_config(
+        ["--config", str(path)]
+    )
+    args.common["use_cpu"] = True
+    update = args.config("update", OffPolicyRewardConfig, tmp_path)
+    assert (update.learning_rate, update.weight_decay, update.lr_scheduler_kwargs["min_lr_rate"]) == (2e-5, 0.05, 0.25)
+    assert (update.trainable_parts, update.beta, update.sequence_reduction) == (["language"], 0.0, "sum")
+    assert update.per_device_train_batch_size * update.gradient_accumulation_steps * 8 == 512
+    assert given["difficulty"] == {"n": 16, "low": 0.4, "high": 0.6}
+    assert (given["grpo"]["num_generations"], given["grpo"]["learning_rate"]) == (8, 5e-7)
