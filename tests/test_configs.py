@@ -17,6 +17,7 @@ from trl_mmreason import ChainOfStepGRPOConfig, ChainOfStepSFTConfig, IterativeD
 from trl_mmreason.chain_of_step.scaling import inference_scaling
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.scripts import trainer_settings
+from trl_mmreason.sophia.config import OffPolicyRewardConfig
 
 ROOT = Path(__file__).parents[1]
 LAUNCHERS = sorted(ROOT.glob("configs/accelerate/*.yaml"))
