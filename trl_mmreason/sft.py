@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -94,13 +94,11 @@ class CompletionSFTTrainer(FaithfulCheckpoints, SFTTrainer):
         self.check_tokenizer(processing_class)
         check_template(name, processing_class, self._format)
         prepare = partial(self.prepare_rows, args=args, processing_class=processing_class)
-        if isinstance(eval_dataset, Mapping):
-            eval_dataset = {role: prepare(rows) for role, rows in eval_dataset.items()}
         super().__init__(
             model,
             args=args,
-            train_dataset=train_dataset and prepare(train_dataset),
-            eval_dataset=eval_dataset if isinstance(eval_dataset, Mapping) else eval_dataset and prepare(eval_dataset),
+            train_dataset=_each(name, train_dataset, prepare),
+            eval_dataset=_each(name, eval_dataset, prepare),
             processing_class=processing_class,
             **kwargs,
         )
@@ -123,21 +121,48 @@ class CompletionSFTTrainer(FaithfulCheckpoints, SFTTrainer):
         """Refuse a processor that cannot express the format."""
 
     def prepare_rows(self, rows: Any, args: CompletionSFTConfig, processing_class: Any) -> Any:
-        """The rows with each completion checked, and as one message of the assistant.
+        """The rows with each completion checked, and as one message of the assistant; done twice, it is as once.
 
-        Rows without pictures get an empty list of them, so that all go the same way.
+        A prompt that is a text is one message of the user. Rows without pictures get an empty list of them, so that all
+        go the same way.
         """
-        columns = rows.column_names or next(iter(rows), ())  # a stream may not know
+        columns = rows.column_names or list(next(iter(rows), ()))  # a stream may not know
         pictureless = not {"image", "images"} & set(columns)
+        rows = rows.remove_columns([name for name in columns if name in ("messages", args.dataset_text_field)])
 
-        def convert(completion: Any, row: int) -> dict[str, Any]:
+        def convert(prompt: Any, completion: Any, row: int) -> dict[str, Any]:
             text = completion_text(completion, f"row {row}")
             if problem := self.problem_of(text):
                 raise ValueError(
                     f"{type(self).__name__}: the completion of row {row} is not in the format: {problem}. Expected "
                     f"{self._format}; got {text[:200]!r}."
                 )
-            message = {"completion": [{"role": "assistant", "content": text}]}
-            return {**message, "images": []} if pictureless else message
+            converted: dict[str, Any] = {"completion": [{"role": "assistant", "content": text}]}
+            if isinstance(prompt, str):
+                converted["prompt"] = [{"role": "user", "content": prompt}]
+            return {**converted, "images": []} if pictureless else converted
 
-        return rows.map(convert, input_columns=["completion"], with_indices=True)
+        return rows.map(convert, input_columns=["prompt", "completion"], with_indices=True)
+
+    def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """As `Trainer.evaluate`; rows that are given are prepared as those of the constructor are."""
+        return super().evaluate(self._all_prepared(eval_dataset), *args, **kwargs)
+
+    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """As `Trainer.predict`; the rows are prepared as those of the constructor are."""
+        return super().predict(self._all_prepared(test_dataset), *args, **kwargs)
+
+    def _all_prepared(self, given: Any) -> Any:
+        prepare = partial(self.prepare_rows, args=self.args, processing_class=self.processing_class)
+        return _each(type(self).__name__, given, prepare)
+
+
+def _each(name: str, given: Any, prepare: Callable[[Any], Any]) -> Any:
+    """Rows prepared, or each of several sets of rows; what names a set that is prepared stays, as nothing does."""
+    if isinstance(given, Mapping):
+        return {role: _each(name, rows, prepare) for role, rows in given.items()}
+    if given is None or isinstance(given, str):
+        return given
+    if hasattr(given, "__len__") and not len(given):
+        raise ValueError(f"{name}: a data set has no rows.")
+    return prepare(given)

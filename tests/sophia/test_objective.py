@@ -102,8 +102,9 @@ def test_padding_may_hold_anything():
     assert logps.grad.tolist() == [[-0.5, 0.0], [-0.5, 0.0]]
 
 
-# Behaviour twice as likely at the first token, half as likely at the second: ratios 1/2 and 2; and 1/4 in the other.
-BEHAVIOR = LOGPS + torch.tensor([[math.log(2), -math.log(2)], [math.log(4), 0.0]], dtype=torch.float64)
+# Behaviour twice as likely at the first token, half as likely at the second: ratios 1/2 and 2; and 1/4 in the other,
+# where padding has some ratio as well.
+BEHAVIOR = LOGPS + torch.tensor([[math.log(2), -math.log(2)], [math.log(4), 7.0]], dtype=torch.float64)
 
 
 def test_importance_weights_of_tokens_and_of_sequences():

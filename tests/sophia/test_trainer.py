@@ -8,7 +8,9 @@ from datasets import Dataset, IterableDataset
 from peft import LoraConfig
 from processes import launch
 from support import SMALL_RUN, drawn_rows, load
+from transformers import AutoModelForImageTextToText, Qwen3VLMoeConfig
 from trl import SFTConfig, SFTTrainer
+from trl.trainer.utils import create_model_from_path
 
 from trl_mmreason import OffPolicyRewardConfig, OffPolicyRewardTrainer
 from trl_mmreason.miniature.solutions import plain, solve
@@ -213,7 +215,7 @@ def test_importance_weights_of_the_policy_itself_are_one(level, family, checkpoi
 
 
 def test_importance_weights_scale_the_loss_and_are_truncated(checkpoints, tmp_path):
-    """Three rows whose behaviour was 2, 1/2 and 1/16 times as likely: weights ½, 2 and, truncated, 4."""
+    """Three rows whose behaviour was 2, 1/2 and 1/16 times as likely: weights, truncated, ¾, 2 and 4."""
     rows, folder = rewarded(3), checkpoints("qwen3_vl")
     probe = trainer_for(folder, tmp_path, rows)
     own = [logps.sum().item() for logps in token_logps(probe, probe.model, list(probe.train_dataset))]
@@ -221,15 +223,22 @@ def test_importance_weights_scale_the_loss_and_are_truncated(checkpoints, tmp_pa
         # In any number of parts: another tokenizer may have written it. What the template writes behind counts as 1.
         row["behavior_logps"] = [total / 2, total / 2 - torch.tensor(ratio).log().item()]
     trainer = trainer_for(
-        folder, tmp_path, rows, importance_sampling="sequence", importance_clip_high=4.0, learning_rate=0.0
+        folder,
+        tmp_path,
+        rows,
+        importance_sampling="sequence",
+        importance_clip_low=0.75,
+        importance_clip_high=4.0,
+        learning_rate=0.0,
     )
     tail = [_behind_the_turn(trainer, row) for row in trainer.train_dataset]
-    weights = [min(ratio / torch.tensor(t).exp().item(), 4.0) for ratio, t in zip((0.5, 2.0, 16.0), tail, strict=True)]
+    ratios = [ratio / torch.tensor(t).exp().item() for ratio, t in zip((0.5, 2.0, 16.0), tail, strict=True)]
+    weights = [min(max(ratio, 0.75), 4.0) for ratio in ratios]
     trainer.train()
     logged = trainer.state.log_history[0]
     assert logged["importance_weight/mean"] == pytest.approx(sum(weights) / 3, rel=1e-3)
     assert logged["importance_weight/max"] == pytest.approx(max(weights), rel=1e-3)
-    assert logged["importance_weight/truncated_frac"] == pytest.approx(sum(w == 4.0 for w in weights) / 3)
+    assert logged["importance_weight/truncated_frac"] == pytest.approx(sum(w in (0.75, 4.0) for w in weights) / 3)
     squares = sum(weight**2 for weight in weights)
     assert logged["importance_weight/effective_sample_size"] == pytest.approx(sum(weights) ** 2 / squares, rel=1e-3)
     loss = -sum(row["reward"] * w * total for row, w, total in zip(rows, weights, own, strict=True)) / 3
@@ -280,21 +289,28 @@ def test_the_kl_term_is_k3_summed_over_each_completion(checkpoints, tmp_path):
     assert loss.item() == pytest.approx((-gained + 0.5 * k3).item(), rel=1e-5)
 
 
-def test_an_adapter_s_reference_is_the_model_without_it(checkpoints, tmp_path):
+@pytest.mark.parametrize("checkpointing", [True, False])
+def test_an_adapter_s_reference_is_the_model_without_it(checkpointing, checkpoints, tmp_path):
+    """And the adapter's frozen parts stay frozen, also when its first forward pass is an evaluation's."""
     trainer = trainer_for(
         checkpoints("qwen2_5_vl"),
         tmp_path,
         rewarded(4),
-        trainer_kwargs={"peft_config": LoraConfig(r=4, target_modules="all-linear")},
+        trainer_kwargs={
+            "peft_config": LoraConfig(r=4, target_modules="all-linear"),
+            "eval_dataset": Dataset.from_list(rewarded(2)),
+        },
         beta=0.5,
         num_train_epochs=2,
         learning_rate=1e-2,
+        gradient_checkpointing=checkpointing,
     )
     assert trainer.reference is None
     before = weights_of(trainer.model)
+    trainer.evaluate()
     trainer.train()
     first, second = (entry["kl"] for entry in trainer.state.log_history if "kl" in entry)
-    assert first == pytest.approx(0, abs=1e-9)
+    assert first == pytest.approx(0, abs=1e-7)
     assert second > 1e-6
     changed = moved(trainer.model, before)
     assert changed
@@ -331,6 +347,21 @@ def test_a_template_that_drops_thoughts_is_refused(checkpoints, tmp_path):
         trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rewarded(1), trainer_kwargs={"processing_class": processor})
 
 
+def test_a_reference_from_a_path_is_read_as_the_policy(checkpoints, tmp_path, monkeypatch):
+    """With its settings, in evaluation mode; under several processes whole on each."""
+    read = []
+    monkeypatch.setattr(
+        "trl_mmreason.sophia.trainer.create_model_from_path",
+        lambda path, **settings: read.append(settings) or create_model_from_path(path, **settings),
+    )
+    settings = {"model_init_kwargs": {"dtype": "bfloat16"}, "trust_remote_code": True}
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rewarded(2), beta=0.1, **settings)
+    assert read == [{"dtype": "bfloat16", "trust_remote_code": True}]
+    assert {weight.dtype for weight in trainer.reference.parameters()} == {torch.bfloat16}
+    assert not any(module.training for module in trainer.reference.modules())
+    assert not any(weight.requires_grad for weight in trainer.reference.parameters())
+
+
 def test_rows_from_a_stream(checkpoints, tmp_path):
     rows = IterableDataset.from_generator(lambda: iter(rewarded(4)))
     trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, max_steps=1, per_device_train_batch_size=4)
@@ -339,42 +370,102 @@ def test_rows_from_a_stream(checkpoints, tmp_path):
 
 
 def test_metrics(checkpoints, tmp_path):
-    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rewarded(4), learning_rate=0.0)
-    own = token_logps(trainer, trainer.model, list(trainer.train_dataset))
+    """Over the rows that were learnt from, and no others; evaluation has its own."""
+    evaluated = rewarded(8)[5:7]
+    trainer = trainer_for(
+        checkpoints("qwen2_5_vl"),
+        tmp_path,
+        rewarded(4),
+        trainer_kwargs={"eval_dataset": Dataset.from_list(evaluated)},
+        learning_rate=0.0,
+        eval_strategy="steps",
+        eval_steps=1,
+        logging_steps=2,
+        per_device_train_batch_size=2,
+    )
+    trainer.evaluate()
+    trainer.predict(Dataset.from_list(rewarded(1)))
     trainer.train()
-    logged = trainer.state.log_history[0]
-    assert logged["reward"] == pytest.approx(sum(REWARDS) / 4)
-    assert logged["completion_tokens"] == pytest.approx(sum(map(len, own)) / 4)
-    assert logged["logps"] == pytest.approx((sum(logps.sum() for logps in own) / sum(map(len, own))).item(), rel=1e-4)
-    assert "kl" not in logged
-    assert not any(name.startswith("importance") for name in logged)
+    logs = trainer.state.log_history
+    for rows, logged, prefix in (
+        (trainer.train_dataset, next(entry for entry in logs if "reward" in entry), ""),
+        (trainer.eval_dataset, next(entry for entry in logs if "eval_reward" in entry), "eval_"),
+        (trainer.eval_dataset, [entry for entry in logs if "eval_reward" in entry][-1], "eval_"),
+    ):
+        expected = _metrics_of(trainer, list(rows))
+        assert {name: logged[f"{prefix}{name}"] for name in expected} == pytest.approx(expected, rel=1e-4)
+        assert "kl" not in logged
+        assert not any("importance" in name for name in logged)
+
+
+def _metrics_of(trainer, rows):
+    """From the logits, one row at a time."""
+    rewards, logps, entropies, right = [], [], [], []
+    for row in rows:
+        batch = trainer.data_collator([row])
+        rewards.append(batch.pop("rewards").item())
+        labels = batch.pop("labels")[0, 1:]
+        batch.pop("shift_labels")
+        with torch.no_grad():
+            distributions = trainer.model.eval()(**batch).logits[0, :-1].double().log_softmax(-1)[labels != -100]
+        labels = labels[labels != -100]
+        logps.append(distributions.gather(1, labels.unsqueeze(1)).squeeze(1))
+        entropies.append(-(distributions.exp() * distributions).sum(1))
+        right.append(distributions.argmax(1) == labels)
+    return {
+        "reward": sum(rewards) / len(rewards),
+        "completion_tokens": sum(map(len, logps)) / len(rows),
+        "logps": torch.cat(logps).mean().item(),
+        "entropy": torch.cat(entropies).mean().item(),
+        "mean_token_accuracy": torch.cat(right).double().mean().item(),
+    }
 
 
 def test_evaluation_is_the_mean_over_completions(checkpoints, tmp_path):
-    """Whatever the batch."""
-    losses = []
+    """Whatever the batch, and of rows that are given then, or in prediction, as well."""
+    losses, given = [], Dataset.from_list(rewarded(3))
     for size in (1, 3):
         trainer = trainer_for(
             checkpoints("qwen2_5_vl"),
             tmp_path,
             rewarded(4),
-            trainer_kwargs={"eval_dataset": Dataset.from_list(rewarded(3))},
+            trainer_kwargs={"eval_dataset": given},
             per_device_eval_batch_size=size,
         )
         losses.append(trainer.evaluate()["eval_loss"])
     own = token_logps(trainer, trainer.model.eval(), list(trainer.eval_dataset))
     expected = -sum(reward * logps.sum().item() for reward, logps in zip(REWARDS, own, strict=False)) / 3
-    assert losses == pytest.approx([expected, expected], rel=1e-4)
+    losses += [
+        trainer.evaluate(given)["eval_loss"],
+        trainer.evaluate({"new": given})["eval_new_loss"],
+        trainer.predict(given).metrics["test_loss"],
+    ]
+    assert losses == pytest.approx([expected] * 5, rel=1e-4)
+
+
+def test_a_prompt_may_be_a_text_and_other_columns_are_left_alone(checkpoints, tmp_path):
+    """Even such as TRL would take for the conversation."""
+    rows = [row for row in rewarded(6) if len(row["images"]) == 1]
+    others = [{**row, "prompt": row["prompt"][0]["content"], "text": "no", "messages": [], "id": "7"} for row in rows]
+    batches = []
+    for given in (rows, others):
+        trainer = trainer_for(checkpoints("qwen2_vl"), tmp_path, given)
+        batches.append(trainer.data_collator(list(trainer.train_dataset)))
+    assert torch.equal(batches[0]["input_ids"], batches[1]["input_ids"])
+    assert torch.equal(batches[0]["labels"], batches[1]["labels"])
 
 
 # -------------------------------------------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize("reward", [None, float("nan"), float("inf")])
+@pytest.mark.parametrize("reward", [None, float("nan"), float("inf"), "1", [1.0]])
 def test_a_missing_reward_is_named(reward, checkpoints, tmp_path):
     rows = rewarded(3)
-    rows[1]["reward"] = reward
-    with pytest.raises(ValueError, match="the reward of row 1 is .*expected a finite number"):
+    others = type(reward)() if isinstance(reward, str | list) else 1.0
+    for number, row in enumerate(rows):
+        row["reward"] = reward if number == 1 else others
+    row = 0 if isinstance(reward, str | list) else 1  # in a column of such, the first is one
+    with pytest.raises(ValueError, match=f"the reward of row {row} is .*expected a finite number"):
         trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows)
 
 
@@ -382,6 +473,26 @@ def test_rewards_of_zero_alone_are_refused(checkpoints, tmp_path):
     rows = [{**row, "reward": 0.0} for row in rewarded(3)]
     with pytest.raises(ValueError, match="the reward of all 3 rows is 0"):
         trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows)
+
+
+def test_no_rows_are_refused(checkpoints, tmp_path):
+    with pytest.raises(ValueError, match="a data set has no rows"):
+        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, Dataset.from_list(rewarded(1)).select([]))
+
+
+def test_a_mixture_of_experts_with_its_auxiliary_loss_is_refused(checkpoints, tmp_path):
+    _, processor = load(checkpoints("qwen3_vl"))
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    text = {**sizes, "vocab_size": len(processor.tokenizer), "num_experts": 2, "moe_intermediate_size": 8}
+    vision = {"depth": 1, "hidden_size": 16, "num_heads": 2, "out_hidden_size": 16, "deepstack_visual_indexes": []}
+    config = Qwen3VLMoeConfig(text_config={**text, "head_dim": 8, "num_experts_per_tok": 1}, vision_config=vision)
+    with pytest.raises(ValueError, match="router_aux_loss_coef=0.0"):
+        trainer_for(
+            AutoModelForImageTextToText.from_config(config),
+            tmp_path,
+            rewarded(2),
+            trainer_kwargs={"processing_class": processor},
+        )
 
 
 def test_rows_without_a_reward_column_are_refused(checkpoints, tmp_path):
@@ -420,6 +531,7 @@ def test_behavior_logps_that_cannot_be_used_are_named(logps, level, message, che
         ({"trainable_parts": []}, "trainable_parts="),
         ({"freeze_vision_encoder": True}, "say it with trainable_parts"),
         ({"packing": True}, "packing=True"),
+        ({"prediction_loss_only": False}, "prediction_loss_only=False"),
         ({"label_smoothing_factor": 0.1}, "label_smoothing_factor=0.1"),
         ({"max_length": 100}, "max_length=100"),
     ],

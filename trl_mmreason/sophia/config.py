@@ -19,6 +19,7 @@ _UNUSED: dict[str, Any] = {
     "label_smoothing_factor": 0.0,
     "freeze_vision_encoder": False,
     "remove_unused_columns": False,
+    "prediction_loss_only": True,
 }
 _INSTEAD = {"freeze_vision_encoder": "say it with trainable_parts"}
 
@@ -32,7 +33,8 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
             "token" one a token. The last two need `behavior_logps` in the rows.
         importance_clip_low, importance_clip_high: bounds that these weights are truncated to; ours.
         sequence_reduction: "sum" over the tokens of a completion and the mean over completions, as in Eq. 7; "mean"
-            over all tokens of the batch, as in supervised training.
+            over all tokens of the batch, as in supervised training, where too `eval_loss` is a mean over batches and
+            depends a little on their size.
         beta: coefficient of a KL term (k3) against the policy that training began with; 0, as in appendix B.1, needs no
             reference.
         trainable_parts: which of vision, projector and language to train; the language model alone, as in appendix B.1.
@@ -47,6 +49,7 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
         default_factory=lambda: ["language"], metadata={"help": "What to train of: vision projector language."}
     )
     remove_unused_columns: bool | None = field(default=False, metadata={"help": "Has to be False, for rewards."})
+    prediction_loss_only: bool = field(default=True, metadata={"help": "Has to be True: there are no logits."})
 
     @property
     def importance_clip(self) -> tuple[float, float]:

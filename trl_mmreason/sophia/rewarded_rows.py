@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsFloat
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ def rewarded_rows(rows: Any, name: str) -> Any:
     """
 
     def check(reward: Any, number: int) -> dict[str, float]:
-        if isinstance(reward, str) or reward is None or not math.isfinite(reward):
+        if not isinstance(reward, SupportsFloat) or not math.isfinite(reward):
             raise ValueError(
                 f"{name}: the reward of row {number} is {reward!r}, expected a finite number. Leave out rows that "
                 "could not be graded; a reward of 0 says that a row is to teach nothing."
@@ -40,7 +40,7 @@ def rewarded_rows(rows: Any, name: str) -> Any:
     kept = checked.filter(lambda reward: reward != 0, input_columns=["reward"])
     if hasattr(rows, "__len__"):
         if not len(kept):
-            raise ValueError(f"{name}: the reward of all {len(rows)} rows is 0, so there is nothing to learn.")
+            raise ValueError(f"{name}: the reward of all {len(rows)} rows is 0, so that none has a gradient.")
         if left_out := len(rows) - len(kept):
             logger.warning("%s: %d of %d rows have a reward of 0 and are left out", name, left_out, len(rows))
     return kept
@@ -124,7 +124,8 @@ class RewardedCompletions:
             if self._level == "token":
                 row[places[: len(logps)]] = logps
             else:
-                row[places] = 0.0
+                # One number less than tokens: the end of the turn was not sampled, and counts in neither.
+                row[places[:-1] if len(logps) == len(places) - 1 else places] = 0.0
                 row[places[0]] = logps.sum()
         return behavior
 

@@ -44,7 +44,8 @@ def batch_sums(outputs: Any, rewards: Tensor, divergence: Tensor, weights: Impor
         counted = mask if weights.values.shape == mask.shape else torch.ones_like(weights.truncated)
         values = weights.values[counted]
         sums += [counted.sum(), values.sum(), (values**2).sum(), weights.truncated[counted].sum(), values.max()]
-    return torch.stack([torch.as_tensor(value, dtype=torch.float64, device=mask.device) for value in sums])
+    # Not float64, which MPS has not.
+    return torch.stack([torch.as_tensor(value, dtype=torch.float32, device=mask.device) for value in sums])
 
 
 def metrics_of(sums: Tensor) -> dict[str, float]:
@@ -53,6 +54,7 @@ def metrics_of(sums: Tensor) -> dict[str, float]:
     Args:
         sums: (micro-batches, 12), each in the order of `SUMS`.
     """
+    sums = sums.cpu().double()
     total = dict(zip(SUMS, sums.sum(dim=0).tolist(), strict=True))
     tokens, weights = max(total["tokens"], 1.0), total["weights"]
     metrics = {

@@ -40,7 +40,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
     Rows of reward 0 have no gradient, and are left out before training: they cost nothing, and batches are made of the
     others. The loss of a batch is the same however it is shared out over processes and accumulated.
 
-    It logs, over the completions since the last log: `reward`, `completion_tokens` (mean length), `logps`, `entropy`
+    It logs, over the completions since the last log (in evaluation with `eval_` before the names): `reward`, `completion_tokens` (mean length), `logps`, `entropy`
     and `mean_token_accuracy` (means over tokens); with `beta` `kl`; with importance sampling, over completions or
     tokens, `importance_weight/mean`, `/max`, `/truncated_frac` and `/effective_sample_size`, (Σw)²/Σw².
 
@@ -84,7 +84,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
         # A new adapter leaves the initial policy as it is; otherwise a KL term needs a copy of it.
         reference = None
         if isinstance(args, OffPolicyRewardConfig) and args.beta and kwargs.get("peft_config") is None:
-            reference = _initial_policy(model, args)
+            reference = _initial_policy(model, args, kwargs.get("quantization_config"))
         super().__init__(model, args=args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
         if self.aux_loss_enabled:
             raise ValueError(
@@ -102,7 +102,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
             said = "; ".join(f"{name}: {part}" for name, part in self.parts.items())
             logger.warning("OffPolicyRewardTrainer trains of %s", said)
         self.reference = reference and self._prepared(reference)
-        self._since_log: list[Tensor] = []
+        self._since_log: dict[bool, list[Tensor]] = {True: [], False: []}  # in training and in evaluation
 
     def prepare_rows(self, rows: Any, args: OffPolicyRewardConfig, processing_class: Any) -> Any:  # type: ignore[override]
         """The rows whose reward is not 0, each checked."""
@@ -148,21 +148,25 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
             loss = loss + args.beta * divergence.sum() / normalizer
         if num_items_in_batch is not None and args.average_tokens_across_devices:
             loss = loss * self.accelerator.num_processes  # the items of all were counted, and gradients are averaged
-        if self.model.training:
-            weights = None
-            if behavior is not None:
-                weights = importance_weights(logps, behavior, mask, args.importance_sampling, args.importance_clip)
-            sums = batch_sums(outputs, rewards, divergence, weights)
-            self._since_log.append(self.accelerator.gather(sums.unsqueeze(0)))
+        weights = None
+        if behavior is not None:
+            weights = importance_weights(logps, behavior, mask, args.importance_sampling, args.importance_clip)
+        sums = batch_sums(outputs, rewards, divergence, weights)
+        self._since_log[self.model.training].append(self.accelerator.gather(sums.unsqueeze(0)))
         return (loss, outputs) if return_outputs else loss
 
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        self._since_log[False].clear()  # of a prediction, which logs nothing
+        return super().evaluation_loop(*args, **kwargs)
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if self.model.training and self._since_log:
-            metrics = metrics_of(torch.cat(self._since_log))
+        training = self.model.training
+        if sums := self._since_log[training]:
+            metrics = metrics_of(torch.cat(sums))
             if not self.args.beta:
                 del metrics["kl"]
-            logs.update(metrics)
-            self._since_log.clear()
+            logs.update({name if training else f"eval_{name}": value for name, value in metrics.items()})
+            sums.clear()
         super().log(logs, start_time)
 
     @torch.no_grad()
@@ -185,11 +189,17 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
         return self.accelerator.prepare_model(reference, evaluation_mode=True)
 
 
-def _initial_policy(model: Any, args: OffPolicyRewardConfig) -> Any:
+def _initial_policy(model: Any, args: OffPolicyRewardConfig, quantization_config: Any) -> Any:
     """A copy of the policy that training begins with."""
-    # Under ZeRO-3 a model in memory may be in pieces; a path is read anew, as GRPOTrainer does.
-    in_memory = not isinstance(model, str)
-    copied = copy.deepcopy(model) if in_memory else create_model_from_path(model, **(args.model_init_kwargs or {}))
+    if isinstance(model, str):  # read anew, as SFTTrainer reads it: under ZeRO-3 a model in memory may be in pieces
+        settings: dict[str, Any] = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
+        if quantization_config is not None:
+            settings["quantization_config"] = quantization_config
+        if args.distributed_state.distributed_type in ("MULTI_GPU", "DEEPSPEED"):
+            settings["device_map"] = None  # each process has the whole of it
+        copied = create_model_from_path(model, **settings)
+    else:
+        copied = copy.deepcopy(model)
     add_fused_lm_head(copied.get_base_model() if is_peft_model(copied) else copied)
     let_head_have_no_bias(copied)
     return copied.eval().requires_grad_(False)
