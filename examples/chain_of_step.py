@@ -51,7 +51,7 @@ from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import MINIATURE, load_data, policy_path, train_once, trainer_settings
 from trl_mmreason.sources import read_source
-from trl_mmreason.stages import StagedArguments, do_once, parse_arguments
+from trl_mmreason.stages import StagedArguments, do_once, made_by, parse_arguments
 
 LABELS = ("train", "seen", "unseen")
 FINISHED = {
@@ -148,7 +148,7 @@ class Pipeline:
     def settings(self, stage: str) -> dict[str, Any]:
         """What of the arguments a stage's result depends on, besides the stages before it."""
         names = [*SHARED, *READ_BY.get(stage, ()), stage]
-        return {name: getattr(self.args, name, None) for name in names} | {"policy": self.model_args.model_name_or_path}
+        return self.args.read_by(names) | {"policy": self.model_args.model_name_or_path}
 
     # -------------------------------------------------------------------------------------------------- policy and PRM
 
@@ -171,7 +171,7 @@ class Pipeline:
     def annotate(self) -> None:
         if self.args.label_dataset != "miniature":
             return
-        drawn, engine = self.args.drawn_labels, self.engine(self.sft_model)
+        drawn, engine = self.args.drawn_labels, self.engine(self.start)
         seen, unseen = self.problems(drawn["problems"], 3), self.problems(drawn["problems"], 4)
         for name, problems, seed in (("train", seen, 0), ("seen", seen, 1), ("unseen", unseen, 2)):
             rows = to_dataset(problems)
@@ -197,7 +197,7 @@ class Pipeline:
                 if by_rollouts:
                     labelled += [self.by_monte_carlo(chains.select(range(by_rollouts)), engine, store)]
             if PartialState().is_main_process:
-                concatenate_datasets(labelled).to_parquet(self.labels(name))
+                concatenate_datasets(labelled).to_parquet(str(self.labels(name)))
 
     def by_monte_carlo(self, chains: Dataset, engine: TransformersEngine, store: Store) -> Dataset:
         n = self.args.drawn_labels["continuations"]
@@ -215,13 +215,14 @@ class Pipeline:
     def prm(self) -> None:
         config = self.config("prm", ProcessRewardConfig)
         settings = trainer_settings(self.model_args, config)
-        base = str(self.sft_model)
-        if self.args.process_reward_base is not None:
+        if self.args.process_reward_base is None:
+            base = self.start
+        else:
             started = replace(self.args, cold_start_accuracy=self.args.process_reward_accuracy)
             named = replace(self.model_args, model_name_or_path=self.args.process_reward_base)
             base = policy_path(started, named, config, PLAIN_ANSWERS)
         if self.args.label_dataset == "miniature":
-            train, *held_out = (Dataset.from_parquet(self.labels(name)) for name in LABELS)
+            train, *held_out = (Dataset.from_parquet(made_by("annotate", self.labels(name))) for name in LABELS)
             evaluations = dict(zip(LABELS[1:], held_out, strict=True))
         else:
             train = read_source(self.args.label_dataset, "train").dataset
@@ -243,7 +244,7 @@ class Pipeline:
         }
         config = self.config("dpo", IterativeDPOConfig, scoring_batch_size=bounds["sampling_batch_size"], **bounds)
         trainer = IterativeDPOTrainer(
-            str(self.sft_model),
+            self.start,
             self.process_reward(),
             args=config,
             train_dataset=first(self.train, self.args.dpo_questions),
@@ -258,7 +259,7 @@ class Pipeline:
         own = {"max_completion_length": self.args.max_completion_length}
         config = self.config("grpo", ChainOfStepGRPOConfig, **own)
         trainer = ChainOfStepGRPOTrainer(
-            str(self.sft_model),
+            self.start,
             self.process_reward(),
             args=config,
             train_dataset=self.train,
@@ -275,7 +276,7 @@ class Pipeline:
         with Store(self.args.folder / "search.sqlite") as store:
             scaling = inference_scaling(
                 first(self.evaluation, self.args.search_questions),
-                self.engine(self.sft_model),
+                self.engine(self.start),
                 process_reward,
                 store,
                 decoding=self.args.decoding,
@@ -326,17 +327,22 @@ class Pipeline:
         """Drawn problems, others than those of training and evaluation."""
         return make_problems([self.args.dataset_name.removeprefix(MINIATURE)], n, seed=self.seed + stream)
 
-    def labels(self, name: str) -> str:
-        return str(self.args.folder / f"labels_{name}.parquet")
+    @property
+    def start(self) -> str:
+        """The policy that every other stage begins with."""
+        return made_by("sft", self.sft_model)
 
-    def engine(self, path: Path) -> TransformersEngine:
+    def labels(self, name: str) -> Path:
+        return self.args.folder / f"labels_{name}.parquet"
+
+    def engine(self, path: str | Path) -> TransformersEngine:
         return TransformersEngine(str(path), batch_size=self.args.sampling_batch_size)
 
     def process_reward(self) -> Any:
         source = self.args.process_reward
         if source == "outcome":
             return None
-        return process_reward_from(str(self.args.folder / "prm" / "model") if source == "prm" else source)
+        return process_reward_from(made_by("prm", self.args.folder / "prm" / "model") if source == "prm" else source)
 
 
 def first(rows: Dataset, n: int | None) -> Dataset:

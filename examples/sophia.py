@@ -48,7 +48,7 @@ from trl_mmreason.sophia.prompts import THINKING_PROMPT
 from trl_mmreason.sophia.report import Result, format_results, plot_results
 from trl_mmreason.sophia.sampling import make_off_policy_data
 from trl_mmreason.sources import read_source
-from trl_mmreason.stages import StagedArguments, do_once, parse_arguments
+from trl_mmreason.stages import StagedArguments, do_once, made_by, parse_arguments
 
 BEFORE, AFTER_GRPO = "before", "grpo"
 
@@ -127,7 +127,7 @@ class Run:
         """A stage, unless it is finished; one that was begun with other settings is refused."""
         last = list(self.args.variants)[-1]
         finished = {
-            "warm_up": Path(self.start),
+            "warm_up": self.model_of("warm_up"),
             "trajectories": self.rows_of(last),
             "update": self.model_of(last),
             "grpo": self.model_of(AFTER_GRPO),
@@ -150,7 +150,7 @@ class Run:
             "grpo": ("difficulty", "thinking_prompt", "max_completion_length", "dataset_name", "train_rows"),
         }[stage]
         names = ["common", stage, *read]
-        return {name: getattr(self.args, name, None) for name in names} | {"policy": self.model_args.model_name_or_path}
+        return self.args.read_by(names) | {"policy": self.model_args.model_name_or_path}
 
     # --------------------------------------------------------------------------------------------------------- stages
 
@@ -197,7 +197,7 @@ class Run:
 
     def update(self) -> None:
         for name in self.args.variants:
-            rows = Dataset.from_parquet(str(self.rows_of(name)))
+            rows = Dataset.from_parquet(made_by("trajectories", self.rows_of(name)))
             if self.args.mixed_in:
                 given = self.args.mixed_in.items()
                 general = {part: read_source(one["dataset"], "train").dataset for part, one in given}
@@ -212,7 +212,7 @@ class Run:
             self.train_model(OffPolicyRewardTrainer, self.start, config, name, rows)
 
     def grpo(self) -> None:
-        first = str(self.model_of(next(iter(self.args.variants))))
+        first = made_by("update", self.model_of(next(iter(self.args.variants))))
         with Store(self.folder / "difficulty.sqlite") as store:
             kept = difficulty_filter(
                 self.train,
@@ -234,12 +234,10 @@ class Run:
 
     def results(self) -> dict[str, Result]:
         """Of every policy that there is."""
-        learnt = {name: str(self.model_of(name)) for name in (*self.args.variants, AFTER_GRPO)}
+        learnt = {name: self.model_of(name) for name in (*self.args.variants, AFTER_GRPO)}
         labels = {AFTER_GRPO: f"{next(iter(self.args.variants))} + GRPO"}
-        policies = {BEFORE: self.start, **learnt}
-        return {
-            labels.get(name, name): self.measure(name, path) for name, path in policies.items() if Path(path).exists()
-        }
+        policies = {BEFORE: self.start} | {name: str(path) for name, path in learnt.items() if path.exists()}
+        return {labels.get(name, name): self.measure(name, path) for name, path in policies.items()}
 
     def measure(self, name: str, path: str | Path) -> Result:
         decoding = Decoding(**{"max_new_tokens": self.args.max_completion_length, **self.args.evaluation})
@@ -270,9 +268,10 @@ class Run:
 
     @cached_property
     def start(self) -> str:
-        """The policy before the update."""
-        warmed = self.args.warm_up_dataset is not None
-        return str(self.model_of("warm_up")) if warmed else self.first_policy
+        """The policy before the update; its path or Hub id."""
+        if self.args.warm_up_dataset is None:
+            return self.first_policy
+        return made_by("warm_up", self.model_of("warm_up"))
 
     def config(self, section: str, config_class: type, name: str | None = None, **own: Any) -> Any:
         return self.args.config(section, config_class, self.folder / (name or section), seed=self.seed, **own)

@@ -132,12 +132,37 @@ def test_what_is_finished_is_not_done_again(whole_run):
 
 def test_other_settings_are_refused(whole_run):
     folder, _ = whole_run
-    example = load_example("sophia")
-    given = ["--config", str(folder.parent / "small.yaml"), "--output_dir", str(folder)]
-    args, model_args = TrlParser((example.SophiaArguments, ModelConfig)).parse_args_and_config(given)
-    args.update["beta"] = 0.1
+    run = run_of(folder, "--output_dir", folder)
+    run.args.update["beta"] = 0.1
     with pytest.raises(SettingsChanged, match="stage 'update' was begun with other settings"):
-        example.Run(args, model_args, 0).do("update")
+        run.do("update")
+
+
+def run_of(folder, *options):
+    """A run in this process, with the settings of the whole one."""
+    example = load_example("sophia")
+    given = ["--config", str(folder.parent / "small.yaml"), *map(str, options)]
+    return example.Run(*TrlParser((example.SophiaArguments, ModelConfig)).parse_args_and_config(given), 0)
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [("trajectories", "warm_up writes"), ("update", "trajectories writes"), ("grpo", "update writes")],
+)
+def test_a_stage_out_of_order_names_the_one_before(stage, message, whole_run, tmp_path):
+    folder, _ = whole_run
+    with pytest.raises(FileNotFoundError, match=message):
+        run_of(folder, "--output_dir", tmp_path).do(stage)
+
+
+def test_without_a_warm_up_the_policy_that_came_is_measured(whole_run, tmp_path):
+    """A path, or a Hub id, which is no path."""
+    folder, _ = whole_run
+    run = run_of(folder, "--output_dir", tmp_path, "--warm_up_dataset", "null")
+    run.do("warm_up")
+    assert list(run.results()) == ["before"]
+    run = run_of(folder, "--output_dir", tmp_path, "--warm_up_dataset", "null", "--model_name_or_path", "owner/name")
+    assert run.start == "owner/name"
 
 
 @pytest.mark.parametrize(

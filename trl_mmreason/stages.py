@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 import yaml
 from accelerate import PartialState
+from huggingface_hub.utils.sha import sha_fileobj
 from trl import ModelConfig, TrlParser
 
 from .sampling.store import Store
@@ -57,6 +59,10 @@ class StagedArguments(DataArguments):
         """The stages to do, in their order."""
         return [stage for stage in self.STAGES if stage in str(self.stages).split(",")]
 
+    def read_by(self, names: Iterable[str]) -> dict[str, Any]:
+        """Arguments that a stage depends on; those that name a file come with a digest, so that another is noticed."""
+        return {name: _with_contents(getattr(self, name, None)) for name in names}
+
     def config(self, section: str, config_class: type, folder: Path, **own: Any) -> Any:
         """A configuration with the section's settings, those common to all behind them; it writes into `folder`."""
         return config_class(str(folder), **{**self.common, **own, **getattr(self, section)})
@@ -86,6 +92,17 @@ def do_once(folder: Path, stage: str, settings: Mapping[str, Any], finished: Pat
         torch.cuda.empty_cache()
 
 
+def made_by(stage: str, path: Path) -> str:
+    """The path of what this stage writes.
+
+    Raises:
+        FileNotFoundError: it was not done.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"There is no {path}, which the stage {stage} writes: do that one first.")
+    return str(path)
+
+
 def parse_arguments(arguments: type) -> list[Any]:
     """The arguments and TRL's `ModelConfig`, from a configuration file and the command line.
 
@@ -104,6 +121,15 @@ def override_sections(args: Any, given: list[str]) -> None:
         if not option.startswith("--") or not dot or value is None or not isinstance(getattr(args, section, 0), dict):
             raise ValueError(f"The option {option!r} is unknown; expected a field, or --SECTION.NAME VALUE.")
         getattr(args, section)[name] = _value_of(yaml.safe_load(value))
+
+
+def _with_contents(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_contents(one) for name, one in value.items()}
+    if not isinstance(value, str) or not os.path.isfile(value):  # Path.is_file would raise at a long prompt
+        return value
+    with open(value, "rb") as file:
+        return f"{value}, SHA-256 {sha_fileobj(file).hex()}"
 
 
 def _value_of(value: Any) -> Any:

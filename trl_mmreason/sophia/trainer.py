@@ -40,9 +40,10 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
     Rows of reward 0 have no gradient, and are left out before training: they cost nothing, and batches are made of the
     others. The loss of a batch is the same however it is shared out over processes and accumulated.
 
-    It logs, over the completions since the last log (in evaluation with `eval_` before the names): `reward`, `completion_tokens` (mean length), `logps`, `entropy`
-    and `mean_token_accuracy` (means over tokens); with `beta` `kl`; with importance sampling, over completions or
-    tokens, `importance_weight/mean`, `/max`, `/truncated_frac` and `/effective_sample_size`, (Σw)²/Σw².
+    It logs, over the completions since the last log, and in evaluation with `eval_` before the names: `reward`,
+    `completion_tokens` (mean length), `logps`, `entropy` and `mean_token_accuracy` (means over tokens); with `beta`
+    `kl`; with importance sampling, over completions or tokens, `importance_weight/mean`, `/max`, `/truncated_frac` and
+    `/effective_sample_size`, (Σw)²/Σw².
 
     Args:
         model: path or id of a checkpoint, or a model.

@@ -1,0 +1,40 @@
+"""Stages of example scripts: what their settings notice, and what they say out of order."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from trl_mmreason.sampling.store import SettingsChanged
+from trl_mmreason.stages import StagedArguments, do_once, made_by
+
+
+@dataclass
+class Arguments(StagedArguments):
+    STAGES = ("read",)
+
+    source: str | None = None
+    mixed_in: dict = field(default_factory=dict)
+    prompt: str = "long " * 1000
+
+
+def test_another_file_under_the_same_name_is_noticed(tmp_path):
+    """Also inside a section; SHA-256 of no bytes begins with e3b0c442."""
+    rows = tmp_path / "rows.parquet"
+    rows.write_bytes(b"")
+    args = Arguments("drawn", source=str(rows), mixed_in={"general": {"dataset": str(rows), "share": 0.5}})
+    read = args.read_by(["source", "mixed_in", "prompt"])
+    assert read["source"].startswith(f"{rows}, SHA-256 e3b0c442")
+    assert read["mixed_in"]["general"] == {"dataset": read["source"], "share": 0.5}
+    assert read["prompt"] == args.prompt
+    done = []
+    do_once(tmp_path, "read", read, tmp_path / "finished", lambda: done.append(1))
+    rows.write_bytes(b"other rows")
+    with pytest.raises(SettingsChanged, match="stage 'read' was begun with other settings"):
+        do_once(tmp_path, "read", args.read_by(read), tmp_path / "finished", lambda: done.append(2))
+    assert done == [1]
+
+
+def test_a_stage_names_the_one_that_it_needs(tmp_path):
+    with pytest.raises(FileNotFoundError, match="model, which the stage update writes: do that one first"):
+        made_by("update", tmp_path / "model")
+    assert made_by("update", tmp_path) == str(tmp_path)
