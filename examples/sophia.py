@@ -236,7 +236,9 @@ class Run:
         """Of every policy that there is."""
         learnt = {name: self.model_of(name) for name in (*self.args.variants, AFTER_GRPO)}
         labels = {AFTER_GRPO: f"{next(iter(self.args.variants))} + GRPO"}
-        policies = {BEFORE: self.start} | {name: str(path) for name, path in learnt.items() if path.exists()}
+        policies: dict[str, str] = {BEFORE: self.start} | {
+            name: str(path) for name, path in learnt.items() if path.exists()
+        }
         return {labels.get(name, name): self.measure(name, path) for name, path in policies.items()}
 
     def measure(self, name: str, path: str | Path) -> Result:

@@ -13,6 +13,7 @@ from PIL import Image
 from test_configs import load_example
 
 from trl_mmreason.miniature.models import build_model
+from trl_mmreason.stages import override_sections
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = {
@@ -127,15 +128,15 @@ def test_a_finished_stage_with_other_settings_is_refused(whole_run):
     assert "grpo.learning_rate: (absent) → 0.0001" in other.stderr
 
 
-def test_an_option_of_a_section_is_put_there(monkeypatch):
+def test_an_option_of_a_section_is_put_there():
     example = load_example("chain_of_step")
     args = example.ChainOfStepArguments("miniature/adding", dpo={"rounds": 3, "learning_rate": "1e-6"})
     assert args.dpo["learning_rate"] == 1e-6  # YAML takes 1e-6 for a text
-    example.override_sections(args, ["--dpo.rounds", "1", "--grpo.use_vllm", "true", "--sft.learning_rate", "1e-5"])
+    override_sections(args, ["--dpo.rounds", "1", "--grpo.use_vllm", "true", "--sft.learning_rate", "1e-5"])
     assert (args.dpo["rounds"], args.grpo["use_vllm"], args.sft["learning_rate"]) == (1, True, 1e-5)
     for given in (["--dpo.rounds"], ["--rounds", "1"], ["--nothing.rounds", "1"], ["dpo.rounds", "1"]):
         with pytest.raises(ValueError, match="is unknown"):
-            example.override_sections(args, given)
+            override_sections(args, given)
 
 
 def test_an_unknown_stage_is_named():

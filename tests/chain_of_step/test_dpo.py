@@ -315,6 +315,19 @@ def test_an_adapter_s_reference_is_its_base(family, bases, tmp_path):
             assert torch.equal(value, kept[name.replace(".base_layer", "")])
 
 
+def test_a_frozen_encoder_s_adapter_stays_frozen_in_the_second_round(bases, tmp_path):
+    """Each round makes an optimizer of what is trainable then, behind the reference passes of the round before."""
+    adapter = LoraConfig(r=2, target_modules="all-linear", exclude_modules=["lm_head"], init_lora_weights="gaussian")
+    trainer = trainer_for(
+        bases("qwen2_5_vl"), tmp_path, freeze_vision_encoder=True, trainer_kwargs={"peft_config": adapter}
+    )
+    before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+    trainer.train()
+    changed = {name for name, weight in trainer.model.named_parameters() if not torch.equal(before[name], weight)}
+    assert {name.partition("lora_")[1] for name in changed} == {"lora_"}
+    assert not {name for name in changed if "visual." in name}
+
+
 def test_other_questions_are_answered_before_and_after_every_round(bases, tmp_path):
     rows = questions(3)
     trainer = trainer_for(bases("qwen2_5_vl"), tmp_path, LengthReward(), trainer_kwargs={"eval_dataset": rows})

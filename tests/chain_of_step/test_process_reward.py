@@ -7,17 +7,20 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from support import drawn_rows
+from test_text_only import saved_reasoner
 from tokenizers import AddedToken
 from torch.testing import assert_close
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, logit_differences
+from trl_mmreason.chain_of_step.scored_chain import UnscorableRow
 from trl_mmreason.chain_of_step.template import ANSWER_END, SPECIAL_TOKENS, STEP_END, parse_chain, prefixes
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens, trainable_token_indices
 from trl_mmreason.construction import pictures_of
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import chain_of_steps, solve
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.sampling.generation import encode
+from trl_mmreason.sampling.generation import encode, tokenizer_of
 
 CHAINS = [chain_of_steps(solve(problem)) for problem in make_problems(["adding", "counting"], 6, seed=0)]
 
@@ -40,7 +43,7 @@ def chain_rows():
 @torch.no_grad()
 def naive(prm, row, right="+", wrong="-"):
     """All logits at the end of every prefix that closes a step or the answer, each in a forward pass of its own."""
-    tokenizer = prm.processing_class.tokenizer
+    tokenizer = tokenizer_of(prm.processing_class)
     right, wrong = tokenizer.convert_tokens_to_ids([right, wrong])
     scores = {STEP_END: [], ANSWER_END: []}
     for closing, found in scores.items():
@@ -69,6 +72,23 @@ def test_one_pass_equals_full_logits_of_every_prefix(family):
     assert [(len(steps), answer is None) for steps, answer in expected[3:]] == [(2, True), (0, False), (0, True)]
     assert len({round(score, 4) for steps, _ in expected for score in steps}) > 8  # they differ, so order shows
     assert_same_scores(prm.score(rows, batch_size=6), expected)
+
+
+def test_a_text_only_model_scores_rows_without_pictures(tmp_path):
+    folder = saved_reasoner("llama", tmp_path / "base")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    add_chain_tokens(model, tokenizer)
+    prm = ProcessRewardModel(model, tokenizer)
+    rows = [{**row, "images": []} for row in chain_rows()]
+    expected = [naive(prm, row) for row in rows]
+    assert len({round(score, 4) for steps, _ in expected for score in steps}) > 8
+    assert_same_scores(prm.score(rows, batch_size=6), expected)
+    with pytest.raises(UnscorableRow, match=r"row 1 cannot be encoded: it has 2 picture\(s\), which a text-only model"):
+        prm.score([rows[0], chain_rows()[1]])
+    prm.save_pretrained(tmp_path / "prm")
+    loaded = ProcessRewardModel.from_pretrained(tmp_path / "prm")
+    assert_same_scores(loaded.score(rows), expected)
+    assert loaded.settings == prm.settings
 
 
 def test_batch_size_order_and_neighbours_change_nothing(family):

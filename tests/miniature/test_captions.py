@@ -38,7 +38,6 @@ def test_a_slip_is_in_the_working_and_kept_to():
 
 
 def test_facts_are_those_of_the_caption_right_or_wrong():
-    assert caption(PROBLEM) != "The first digit is 2. The second digit is 1."
     assert write_trajectory(question_of(PROBLEM), "The first digit is 2. The second digit is 1.").endswith(
         r"2+1=3</think> \boxed{3}"
     )

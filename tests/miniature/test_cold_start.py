@@ -9,6 +9,7 @@ from trl_mmreason.miniature.cold_start import (
     Lessons,
     cold_start,
     demonstrations,
+    teach,
     two_answers,
 )
 from trl_mmreason.miniature.models import build_model
@@ -91,6 +92,21 @@ def test_lessons_that_differ_have_names_that_differ():
     assert len({each.name for each in lessons}) == 8
     assert PLAIN_ANSWERS.name == "plain-in-steps"  # of checkpoints that exist
     assert TAGGED_ANSWERS.name == "tagged"
+
+
+def test_it_is_measured_every_so_many_steps_until_the_target_is_reached(tmp_path):
+    model, processor = build_model("qwen2_5_vl", "test")
+    rows = demonstrations(make_problems(["adding"], 8), PLAIN_ANSWERS)
+    measured = [0.2, 0.5, 0.9, 1.0]
+
+    def measure(_):
+        return measured.pop(0)
+
+    path = teach(
+        model, processor, rows, tmp_path / "taught", measure=measure, target_accuracy=0.8, measure_every_steps=4
+    )
+    assert measured == [1.0]
+    assert (path / "model.safetensors").exists()
 
 
 def test_it_saves_what_reached_the_target_and_refuses_what_did_not(tmp_path, monkeypatch):

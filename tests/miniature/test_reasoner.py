@@ -7,10 +7,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_mmreason.miniature import reasoner as module
-from trl_mmreason.miniature.captions import NOT_SHOWN, caption
+from trl_mmreason.miniature.captions import NOT_SHOWN, SECOND_LOOK, caption
 from trl_mmreason.miniature.reasoner import REASON, RuleReasoner, reasoner_path
 from trl_mmreason.miniature.tasks import make_problem, make_problems
 from trl_mmreason.sampling.engine import Decoding, Failure, Request
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
 PROBLEM = make_problem("adding", 4)  # 8+1
 QUESTION = "What is the sum of the digits?"
@@ -64,9 +65,11 @@ def test_what_it_does_not_understand_fails(said, reason):
     assert reason in failure.reason
 
 
-def test_rates_are_probabilities():
-    with pytest.raises(ValueError, match=r"slip_rate=1.5, expected a probability from 0 to 1"):
-        RuleReasoner([PROBLEM], slip_rate=1.5)
+@pytest.mark.parametrize("name", ["slip_rate", "second_look_rate"])
+@pytest.mark.parametrize("rate", [-0.1, 1.5])
+def test_rates_are_probabilities(name, rate):
+    with pytest.raises(ValueError, match=rf"got {name}={rate}, expected a probability from 0 to 1"):
+        RuleReasoner([PROBLEM], **{name: rate})
 
 
 def test_slips_and_second_looks_come_at_their_rates_and_independently():
@@ -131,7 +134,28 @@ def test_a_taught_reasoner_is_saved_as_any_language_model_and_not_taught_twice(t
     assert prompt == "<|im_start|>user\n3+4?<|im_end|>\n<|im_start|>assistant\n"
     untaught = module._build(tokenizer, seed=1)
     assert not torch.equal(model.lm_head.weight, untaught.lm_head.weight)
+    assert module._accuracy(untaught, tokenizer=tokenizer, problems=make_problems(["adding"], 4)) == 0.0
     assert not list(tmp_path.glob("*.unfinished"))
     made = (path / "model.safetensors").stat().st_mtime_ns
     assert reasoner_path(tmp_path, "adding", seed=1) == path
     assert (path / "model.safetensors").stat().st_mtime_ns == made
+
+
+@pytest.mark.slow
+def test_a_taught_reasoner_is_right_greedily_and_errs_and_rambles_when_sampled(tmp_path):
+    """About two minutes. It looks twice at the rule's rate, within four standard deviations of 200 draws; it errs at
+    that rate at least, as a tiny model is unsure of its sums too."""
+    engine = TransformersEngine(str(reasoner_path(tmp_path, "adding")), batch_size=100)
+    problems = make_problems(["adding"], 200, split="heldout", seed=1)
+    said = [[{"role": "user", "content": reason(caption(problem))}] for problem in problems]
+
+    def write(temperature):
+        requests = [Request(messages, seed=number) for number, messages in enumerate(said)]
+        texts = [sample.text for (sample,) in engine.sample(requests, Decoding(96, temperature=temperature))]
+        right = [rf"\boxed{{{problem.answer}}}" in text for problem, text in zip(problems, texts, strict=True)]
+        return sum(right) / 200, sum(SECOND_LOOK in text for text in texts) / 200
+
+    assert write(temperature=0)[0] > 0.9
+    right, looked = write(temperature=1)
+    assert 0.6 < right < 0.9
+    assert looked == pytest.approx(0.3, abs=0.13)

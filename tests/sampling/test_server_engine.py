@@ -11,7 +11,7 @@ import time
 
 import PIL.Image
 import pytest
-from chat_stub import HANG_SECONDS, chat_stub
+from chat_stub import HANG_SECONDS, Handler, chat_stub
 
 from trl_mmreason.sampling import Decoding, Failure, Request, seed_of
 from trl_mmreason.sampling.server_engine import ServerEngine, ServerError
@@ -155,6 +155,35 @@ def test_answers_are_read_as_they_are_meant(stub):
     assert (long[0].finish_reason, plain[0].finish_reason) == ("length", "stop")
     assert texts(silent) == [""]
     assert (plain[0].token_ids, plain[0].logps) == (None, None)
+
+
+class Counting(Handler):
+    """Answers with the user's text, n times, and counts four tokens for each, unless the text says otherwise."""
+
+    USAGE = {
+        "uncounted": None,
+        "zero": {"completion_tokens": 0},
+        "hidden": {"completion_tokens": 4, "completion_tokens_details": {"reasoning_tokens": 3}},
+        "details": {"completion_tokens": 4, "completion_tokens_details": {"reasoning_tokens": 0}},
+    }
+
+    def answer(self, body):
+        text, _, _ = self.noted(body)
+        n = body.get("n", 1)
+        choice = {"message": {"content": text}, "finish_reason": "stop"}
+        if text == "ids":
+            choice["token_ids"] = [5, 6, 7]
+        usage = self.USAGE.get(text, {"completion_tokens": 4 * n})
+        self.reply(200, {"choices": [{"index": k, **choice} for k in range(n)], "usage": usage})
+
+
+def test_tokens_are_counted_where_the_server_counts_those_of_one_answer():
+    expected = {"a": 4, "ids": 3, "details": 4, "hidden": None, "uncounted": None, "zero": None}
+    with chat_stub(Counting) as stub:
+        one = engine_at(stub).sample([asked(text) for text in expected], Decoding())
+        (two,) = engine_at(stub).sample([asked("a", n=2)], Decoding())
+    assert {sample.text: sample.tokens for (sample,) in one} == expected
+    assert [sample.tokens for sample in two] == [None, None]
 
 
 def test_log_probabilities_that_do_not_come_are_missed(stub):

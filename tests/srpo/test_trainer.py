@@ -143,6 +143,7 @@ def test_the_vision_encoder_can_be_frozen(family, checkpoints, rows, tmp_path, l
     changed = {name for name, weight in trainer.model.named_parameters() if not torch.equal(before[name], weight)}
     assert changed
     assert changed <= set(trained)
+    assert [name for name, weight in trainer.model.named_parameters() if weight.requires_grad] == trained
 
 
 def test_gradient_accumulation_does_not_change_the_update(checkpoints, rows, tmp_path):

@@ -20,8 +20,9 @@ import torch
 from accelerate.utils import extract_model_from_parallel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
-from transformers import PreTrainedModel, ProcessorMixin
+from transformers import PreTrainedModel
 
+from ..sampling.generation import ProcessingClass, tokenizer_of
 from ..sampling.loading import fingerprint, load_model, load_processor, processor_fingerprint
 from .scored_chain import ANSWER, STEPS, ChainEncoder, ScoredChain
 
@@ -50,8 +51,9 @@ class ProcessRewardModel:
     """Scores chains of steps, in one thread at a time.
 
     Args:
-        model: a vision-language model that knows the template's tokens; its configuration records the two tokens.
-        processing_class: its processor; it is not changed.
+        model: knows the template's tokens; its configuration records the two tokens. A text-only model scores rows
+            without pictures.
+        processing_class: its processor, or a text-only model's tokenizer; it is not changed.
         right_token, wrong_token: the two tokens; by default those that the model was made with, or "+" and "-".
 
     Raises:
@@ -61,7 +63,7 @@ class ProcessRewardModel:
     def __init__(
         self,
         model: PreTrainedModel,
-        processing_class: ProcessorMixin,
+        processing_class: ProcessingClass,
         *,
         right_token: str | None = None,
         wrong_token: str | None = None,
@@ -179,7 +181,7 @@ class ProcessRewardModel:
 
 def label_token_ids(
     model: PreTrainedModel,
-    processing_class: ProcessorMixin,
+    processing_class: ProcessingClass,
     right_token: str | None = None,
     wrong_token: str | None = None,
 ) -> tuple[int, int]:
@@ -187,7 +189,7 @@ def label_token_ids(
 
     Args:
         model: its configuration says which tokens these are, if it is a process reward model already.
-        processing_class: its processor.
+        processing_class: its processor or tokenizer.
         right_token, wrong_token: the tokens for a model that is none yet; "+" and "-" by default.
 
     Raises:
@@ -201,10 +203,8 @@ def label_token_ids(
             f"label_token_ids: the model was made with the tokens {recorded}, but {tokens} were asked for. Leave "
             "right_token and wrong_token out."
         )
-    encoded = {
-        label: processing_class.tokenizer(token, add_special_tokens=False)["input_ids"]
-        for label, token in tokens.items()
-    }
+    tokenizer = tokenizer_of(processing_class)
+    encoded = {label: tokenizer(token, add_special_tokens=False)["input_ids"] for label, token in tokens.items()}
     if any(len(ids) != 1 for ids in encoded.values()) or encoded["right"] == encoded["wrong"]:
         raise ValueError(
             f"label_token_ids: the tokens {tokens} are encoded as {encoded}, expected one id each, and two different "
@@ -220,7 +220,7 @@ def logit_differences(
     """logit₊ − logit₋ at chosen positions, in one forward pass that never forms the logits of other tokens.
 
     Args:
-        model: a vision-language model, with or without adapters and a wrapper for data-parallel training.
+        model: with or without adapters and a wrapper for data-parallel training.
         inputs: its inputs; B rows of T tokens.
         positions: (B, P) in [0, T).
         token_ids: of + and −.

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import ProcessorMixin
 
 from ..construction import completion_text, pictures_of
-from ..sampling.generation import Prompt, collate, encode, placeholder_ids
+from ..sampling.generation import ProcessingClass, Prompt, collate, encode, placeholder_ids, tokenizer_of
 from ..sampling.loading import ENCODING_ERRORS
 from .template import (
     ANSWER_END,
@@ -98,15 +97,16 @@ class ChainEncoder:
 
     Args:
         config: of the model.
-        processing_class: its processor, which has the template's tokens; it is not changed.
+        processing_class: its processor, or a text-only model's tokenizer, which has the template's tokens; it is not
+            changed.
 
     Raises:
         ValueError: a token of the template is missing or split.
     """
 
-    def __init__(self, config: Any, processing_class: ProcessorMixin) -> None:
+    def __init__(self, config: Any, processing_class: ProcessingClass) -> None:
         self._processing_class = processing_class
-        self._tokenizer = processing_class.tokenizer
+        self._tokenizer = tokenizer_of(processing_class)
         ids = chain_token_ids(processing_class)
         self._step_end, self._answer_end = ids[STEP_END], ids[ANSWER_END]
         self._amid_placeholders = _amid(self._tokenizer.convert_ids_to_tokens(placeholder_ids(config)))

@@ -13,7 +13,7 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "serve",
         help="serve a model behind OpenAI's chat API",
-        description="Serve a vision-language model behind OpenAI's chat API, at http://HOST:PORT/v1.",
+        description="Serve a model, with vision or text-only, behind OpenAI's chat API, at http://HOST:PORT/v1.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     serving.add_arguments(

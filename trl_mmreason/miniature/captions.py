@@ -86,7 +86,8 @@ def facts_in(description: str, question: Question) -> dict[str, int] | None:
     """The facts that the question needs, as described: name → number.
 
     Returns:
-        `None` if one is missing, told twice and differently, or impossible.
+        `None` if one is missing, is alone where several are worked with, or is told twice and differently; and if no
+        triangle has such angles.
     """
     sentence = READING[question.category].format(name="NAME", asked=question.asked, value="VALUE")
     pattern = re.escape(sentence).replace("NAME", _NAME).replace("VALUE", _VALUE)

@@ -86,9 +86,10 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
     The sums teach the addition table as text: a pair of digits that is held out as a picture can still be added.
 
     Args:
-        problems: each is answered once. If the lessons have a second answer, every fourth is in another row answered
-            again, after a first answer that is right or wrong. If they have captions, each is described and only every
-            fourth answered: then captions are mostly right by the time that half the answers are.
+        problems: each is answered once; if the lessons have captions, each is described and every fourth answered, as
+            captions are then mostly right by the time that half the answers are. If they have a second answer, every
+            fourth is in another row answered again, after a first answer that is right or wrong. Beside every fourth
+            there is a sum.
         lessons: how answers are written, and what the user says between two, or to have a picture described.
 
     Returns:
@@ -185,7 +186,8 @@ def teach(
         output_dir: where the checkpoint goes.
         measure: the share of what it is asked that the model gets right now.
         target_accuracy: a fraction.
-        measure_every_steps: how often.
+        measure_every_steps: after how many steps it is measured each time; a divisor of the bound on steps, so that the
+            last of them counts.
         seed: of the rows' order.
 
     Returns:

@@ -65,12 +65,19 @@ class Request:
 
 @dataclass(frozen=True)
 class Sample:
-    """One answer; `token_ids` and `logps` where the engine knows them."""
+    """One answer; `token_ids` and `logps` where the engine knows them, `counted_tokens` where it only counts them."""
 
     text: str
     finish_reason: Literal["stop", "length"]
     token_ids: list[int] | None = field(default=None, repr=False)
     logps: list[float] | None = field(default=None, repr=False)
+    counted_tokens: int | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def tokens(self) -> int | None:
+        """How many tokens it has, a sampled end of turn among them; `None` where the engine does not say."""
+        said = self.logps if self.token_ids is None else self.token_ids  # one for each token, both of them
+        return self.counted_tokens if said is None else len(said)
 
 
 class Failure(NamedTuple):

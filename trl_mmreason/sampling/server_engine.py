@@ -50,7 +50,8 @@ class ServerEngine:
     vLLM and SGLang fill what a request leaves out from the model's own generation settings, so top-k, min-p and the
     repetition penalty are always sent. Log-probabilities are as the server defines them; vLLM's are the model's own
     unless `--logprobs-mode` says otherwise. Token ids are there if the server is asked for them, as by
-    `extra_body={"return_token_ids": True}` with vLLM and `mmreason serve`. What a reasoning parser takes out of an
+    `extra_body={"return_token_ids": True}` with vLLM and `mmreason serve`. How many tokens an answer has is known
+    without, if it came alone: what servers count is all the answers of a call. What a reasoning parser takes out of an
     answer is not in its text: start the server without one.
 
     Args:
@@ -315,10 +316,18 @@ def read_reply(reply: Any, decoding: Decoding) -> list[Sample]:
     choices = sorted(reply["choices"], key=lambda choice: choice.get("index", 0))
     if not choices:
         raise ValueError("it holds no answer; expected at least one in choices")
-    return [_sample(choice, decoding) for choice in choices]
+    counted = _counted_tokens(reply) if len(choices) == 1 else None
+    return [_sample(choice, decoding, counted) for choice in choices]
 
 
-def _sample(choice: Mapping[str, Any], decoding: Decoding) -> Sample:
+def _counted_tokens(reply: Mapping[str, Any]) -> int | None:
+    """The tokens of the only answer; `None` if the server does not count them, or counts thoughts that it hides."""
+    usage = reply.get("usage") or {}
+    hidden = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
+    return None if hidden else usage.get("completion_tokens") or None  # some say 0 for "not known"
+
+
+def _sample(choice: Mapping[str, Any], decoding: Decoding, counted_tokens: int | None) -> Sample:
     reason, message = choice["finish_reason"], choice["message"]
     text = message.get("content")
     if reason not in ("stop", "length") or message.get("refusal"):
@@ -329,7 +338,7 @@ def _sample(choice: Mapping[str, Any], decoding: Decoding) -> Sample:
     stopped_by = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's and SGLang's names
     if stopped_by in decoding.stop and not text.endswith(stopped_by):
         text += stopped_by
-    return Sample(text, reason, choice.get("token_ids"), _logps(choice) if decoding.logps else None)
+    return Sample(text, reason, choice.get("token_ids"), _logps(choice) if decoding.logps else None, counted_tokens)
 
 
 def _logps(choice: Mapping[str, Any]) -> list[float]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from trl.models import prepare_deepspeed, prepare_fsdp
 from trl.trainer.utils import add_fused_lm_head, create_model_from_path
 
-from ..construction import check_rows, let_head_have_no_bias
+from ..construction import check_rows, keep_adapters_frozen, let_head_have_no_bias
 from ..functional import k3_divergence
 from ..parts import train_only
 from ..sft import CompletionSFTTrainer
@@ -98,7 +98,9 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
             level=self.args.importance_sampling,
             count_rows=self.args.sequence_reduction == "sum",
         )
-        self.parts = train_only(self.accelerator.unwrap_model(self.model), self.args.trainable_parts)
+        policy = self.accelerator.unwrap_model(self.model)
+        self.parts = train_only(policy, self.args.trainable_parts)
+        keep_adapters_frozen(policy)
         if self.accelerator.is_main_process:
             said = "; ".join(f"{name}: {part}" for name, part in self.parts.items())
             logger.warning("OffPolicyRewardTrainer trains of %s", said)
@@ -174,13 +176,8 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
     def _reference_logps(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if self.reference is not None:
             return self.reference(**inputs, use_cache=False, fused_lm_head=True).log_probs
-        policy = self.accelerator.unwrap_model(model)
-        trained = {name: weight.requires_grad for name, weight in policy.named_parameters()}
-        with policy.disable_adapter():
-            logps = model(**inputs, use_cache=False, fused_lm_head=True).log_probs
-        for name, weight in policy.named_parameters():  # PEFT leaves all of the adapter trainable, frozen parts too
-            weight.requires_grad_(trained[name])
-        return logps
+        with self.accelerator.unwrap_model(model).disable_adapter():
+            return model(**inputs, use_cache=False, fused_lm_head=True).log_probs
 
     def _prepared(self, reference: Any) -> Any:
         if self.is_deepspeed_enabled:
