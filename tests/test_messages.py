@@ -1,6 +1,8 @@
 """The texts of messages with pictures and without."""
 
-from trl_mmreason.messages import question_text, text_of
+import pytest
+
+from trl_mmreason.messages import plain_messages, question_text, text_of
 
 PARTS = [{"type": "image"}, {"type": "text", "text": "How long"}, {"type": "text", "text": "in cm?"}]
 
@@ -17,3 +19,43 @@ def test_the_question_is_the_first_user_message():
     assert question_text([system, {"role": "user", "content": PARTS}, followup]) == "How long in cm?"
     assert question_text("How long?") == "How long?"
     assert question_text([system]) == ""
+
+
+BRIEF = {"role": "system", "content": "Be brief."}
+
+
+def test_messages_become_plain():
+    plain = [BRIEF, {"role": "user", "content": "How longin cm?"}]
+    assert plain_messages(plain, "row 1") == plain
+    assert plain_messages("How long?", "row 1") == [{"role": "user", "content": "How long?"}]
+    in_parts = [{"role": "system", "content": [{"type": "text", "text": "Be brief."}]}]
+    assert plain_messages([*in_parts, {"role": "user", "content": PARTS}], "row 1") == plain
+    two = [{"type": "image"}, *PARTS]
+    assert plain_messages([BRIEF, {"role": "user", "content": two}], "row 1") == plain
+
+
+def test_keys_and_parts_that_arrow_fills_up_are_none():
+    parts = [{"type": "image", "text": None}, {"type": "text", "text": "How long?", "image": None}]
+    message = {"role": "user", "content": parts, "tool_calls": None}
+    assert plain_messages([message], "row 1") == [{"role": "user", "content": "How long?"}]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [{"role": "user", "content": [PARTS[1], PARTS[0]]}],  # the picture comes behind the text
+        [{"role": "user", "content": [{"type": "image", "image": "a.png"}, PARTS[1]]}],  # the picture itself
+        [{"role": "user", "content": [{"text": "How long?"}]}],
+        [{"role": "system", "content": PARTS}, {"role": "user", "content": "How long?"}],
+        [{"role": "user", "content": "How long?"}, {"role": "user", "content": PARTS}],  # pictures go into the first
+        [{"role": "user", "content": "How long?", "name": "Ann"}],
+        [{"role": "user", "content": None}],
+        [{"content": "How long?"}],
+        ["How long?"],
+        [],
+        None,
+    ],
+)
+def test_what_would_be_lost_in_plain_messages_is_refused(prompt):
+    with pytest.raises(ValueError, match="^row 1 has the prompt .* and pictures themselves, into the column `images`"):
+        plain_messages(prompt, "row 1")

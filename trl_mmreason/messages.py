@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import dropwhile
 from typing import Any
 
 
@@ -22,3 +24,49 @@ def question_text(prompt: Any) -> str:
     if isinstance(prompt, str):
         return prompt
     return text_of(next((message["content"] for message in prompt if message["role"] == "user"), ""), between=" ")
+
+
+def plain_messages(prompt: Any, where: str) -> list[dict[str, str]]:
+    """A prompt as messages of `role` and `content`, every content a text.
+
+    The texts of parts are joined as chat templates write them, with nothing between. Placeholders of pictures are left
+    out at the beginning of the user's first message: that is where TRL puts the row's pictures by itself.
+
+    Args:
+        prompt: messages, or a text for one of the user.
+        where: which prompt that is, for the error.
+
+    Raises:
+        ValueError: something would be lost: other keys, pictures within the text or in the message itself.
+    """
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    plain: list[dict[str, str]] = []
+    for message in messages or ():
+        given = _given(message)
+        text = _flat(given.get("content"), given.get("role") == "user" and all(one["role"] != "user" for one in plain))
+        if given.keys() != {"role", "content"} or text is None:
+            break
+        plain.append({"role": given["role"], "content": text})
+    if not plain or len(plain) < len(messages):
+        raise ValueError(
+            f"{where} has the prompt {prompt!r:.300}, expected messages of role and content alone, with texts as "
+            "content. Of parts, placeholders of pictures may come before the text of the user's first message; move "
+            "others, and pictures themselves, into the column `images`."
+        )
+    return plain
+
+
+def _given(keys: Any) -> dict[str, Any]:
+    """The keys of a message, or part, that it has; to the others of its column Arrow gives `None`."""
+    return {key: value for key, value in keys.items() if value is not None} if isinstance(keys, Mapping) else {}
+
+
+def _flat(content: Any, pictures_come_first: bool) -> str | None:
+    """The text of a content; `None` if it is more than that."""
+    if not isinstance(content, list | tuple):
+        return content if isinstance(content, str) else None
+    parts = [_given(part) for part in content]
+    if pictures_come_first:
+        parts = list(dropwhile(lambda part: part == {"type": "image"}, parts))
+    is_text = [part.keys() == {"type", "text"} and part["type"] == "text" for part in parts]
+    return text_of(parts) if all(is_text) else None

@@ -2,7 +2,8 @@
 
 import pytest
 
-from trl_mmreason.grading import Verdict
+from trl_mmreason.grading import Grader, Verdict
+from trl_mmreason.grading.grader import grader_settings
 from trl_mmreason.grading.judge import JudgeGrader, read_judgement, shown_to_judge
 
 
@@ -261,3 +262,19 @@ def test_an_answer_that_only_speaks_to_the_judge_is_not_sent():
 
 def test_only_the_end_of_a_long_completion_is_shown():
     assert shown_to_judge("a" * 3000 + "b" * 4000) == "b" * 4000
+
+
+def test_a_store_is_told_whom_the_judge_asks_and_by_what_rules():
+    """The same in another process, where functions and objects have other addresses."""
+
+    class Engine(Recorded):
+        settings = {"model": "qwen"}
+
+    lenient = JudgeGrader(Engine(), Grader("lenient"), extract=False)
+    assert grader_settings(lenient) == (
+        "JudgeGrader(chat={'model': 'qwen'}, grader=Grader(tolerance='lenient', workers=2, deadline_seconds=3.0, "
+        "memory_bytes=1073741824), extract=False)"
+    )
+    first, second = Recorded(), Recorded()
+    assert grader_settings(JudgeGrader(first)) == grader_settings(JudgeGrader(second))
+    assert f"chat=<{__name__}.Recorded object>, grader=Grader(" in grader_settings(JudgeGrader(first))

@@ -15,7 +15,7 @@ from datasets import Dataset
 from store_worker import SETTINGS, payload
 
 from trl_mmreason.sampling import Failure, progress
-from trl_mmreason.sampling.run import Summary, run
+from trl_mmreason.sampling.run import Summary, UnsuitableEngine, run
 from trl_mmreason.sampling.store import SettingsChanged, Store, StoreError, Unit
 
 STAGE = "answers"
@@ -293,6 +293,18 @@ def test_an_interrupt_ends_the_run_at_once_and_keeps_what_was_saved(store, error
         do(store, 9, result, batch_size=2, batches=batches)
     assert batches[-1] == [(4, 0), (5, 0)]
     assert store.finished(STAGE) == {Unit(f"row-{number}", 0) for number in range(4)}
+
+
+def test_an_engine_that_does_not_do_what_it_is_asked_ends_the_run_with_its_first_batch(store):
+    batches = []
+
+    def refuse(row, index):
+        raise UnsuitableEngine("no log-probabilities")
+
+    with pytest.raises(UnsuitableEngine, match="no log-probabilities"):
+        do(store, 9, refuse, batch_size=2, batches=batches)
+    assert batches == [[(0, 0), (1, 0)]]
+    assert store.finished(STAGE) == set()
 
 
 def test_a_store_that_cannot_be_written_to_stops_the_run(store):

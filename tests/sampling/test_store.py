@@ -63,6 +63,13 @@ def test_records_come_back_in_order_of_id_and_index_from_any_number_of_pages(sto
         assert again.finished(STAGE) == {Unit(record.id, record.index) for record in records}
 
 
+def test_records_are_found_by_their_units(store):
+    records = [done("x", index, text=str(index)) for index in range(3)]
+    store.save(STAGE, records)
+    found = store.find(STAGE, [("x", 2), ("y", 0), ("x", 0), ("x", 7), ("x", 2)])
+    assert list(found) == [records[2], records[0], records[2]]
+
+
 def test_stages_are_apart(store):
     store.open_stage("second", {"prompt": 2})
     store.save(STAGE, [done("a", 0, text="first")])

@@ -55,6 +55,10 @@ def text(n=30):
     )
 
 
+def rewarded(*rewards):
+    return text(len(rewards)).add_column("reward", rewards)
+
+
 def origins(rows):
     return Counter(prompt[-1]["content"][0] for prompt in rows["prompt"])
 
@@ -114,6 +118,15 @@ def test_log_probabilities_are_kept_if_all_have_them():
     assert "behavior_logps" not in one.column_names
 
 
+def test_prompts_of_parts_become_texts():
+    parts = [{"type": "image", "text": None}, {"type": "text", "text": "What"}, {"type": "text", "text": " is it?"}]
+    rows = [{"prompt": [{"role": "user", "content": parts}], "images": [picture(7)], "completion": "7"}]
+    rows = Dataset.from_list(rows).cast_column("images", List(Image()))
+    (row,) = mix({"visual": rows}, {"visual": 1.0})
+    assert row["prompt"] == [{"role": "user", "content": "What is it?"}]
+    assert [image.getpixel((0, 0))[0] for image in row["images"]] == [7]
+
+
 def test_no_picture_is_decoded_and_null_images_become_none(monkeypatch):
     rows = made(6).to_list()
     nothing = Dataset.from_list([{**row, "images": None} for row in rows[:3]] + rows[3:], features=made(1).features)
@@ -141,6 +154,9 @@ def test_the_order_is_random_and_the_seed_s():
     [
         ({"made": made(2)}, {"mode": 1.0}, r"parts are \['made'\] and shares \['mode'\]"),
         ({}, {}, "expected a share of every part"),
+        ({"text": rewarded(1.0, 0.5, None)}, {"text": 1.0}, "mix: the reward of row 2 of part 'text' is None"),
+        ({"text": rewarded(1.0, float("nan"))}, {"text": 1.0}, "the reward of row 1 of part 'text' is nan"),
+        ({"text": rewarded("high")}, {"text": 1.0}, "the reward of row 0 of part 'text' is 'high'"),
         ({"made": made(2), "text": text(2)}, {"made": 1.0, "text": 0.0}, "each to be above 0"),
         ({"made": made(2), "text": text(2)}, {"made": 0.5, "text": 0.4}, "1 as their sum"),
         ({"made": made(2), "text": text(2).select([])}, {"made": 0.5, "text": 0.5}, "part 'text' is empty"),
@@ -153,7 +169,7 @@ def test_the_order_is_random_and_the_seed_s():
         (
             {"text": Dataset.from_list([{"prompt": [{"role": "user", "content": [{"text": "?"}]}], "completion": ""}])},
             {"text": 1.0},
-            "part 'text' has the prompt .*expected messages with texts as content",
+            "part 'text' has the prompt .*expected messages of role and content alone, with texts as content",
         ),
     ],
 )  # fmt: skip

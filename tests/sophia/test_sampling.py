@@ -4,17 +4,21 @@ The policy's caption k of question "q" reads "caption k of q", as questions are 
 The reasoner answers as a script says: question → caption → its trajectories.
 """
 
+import json
 import re
 import tracemalloc
 
 import pytest
 from datasets import Dataset, Features, Image, List, Value
 from PIL import Image as Pictures
+from processes import launch
 from scripted import Scripted, said
 
+from trl_mmreason.grading import Grader, JudgeGrader
 from trl_mmreason.sampling import Decoding, Failure, Sample
 from trl_mmreason.sampling import store as store_module
-from trl_mmreason.sampling.store import Record, SettingsChanged, Store
+from trl_mmreason.sampling.run import UnsuitableEngine
+from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT, reasoning_prompt
 from trl_mmreason.sophia.sampling import make_off_policy_data
@@ -64,6 +68,11 @@ def questions(names=("cats",), *, answers=None, pictures=None, category="countin
     return Dataset.from_list(rows, features=Features(kinds))
 
 
+def with_prompt(prompt):
+    """One question, in whatever form."""
+    return questions().remove_columns("prompt").add_column("prompt", [prompt])
+
+
 def name_of(request):
     return NAMES[request.images[0].getpixel((0, 0))[0]]
 
@@ -110,6 +119,10 @@ def made(path, rows=None, policy_=None, reasoner_=None, **settings):
 def idle():
     """One who is asked nothing."""
     return Scripted(lambda request, times: pytest.fail("asked again"), kind="reasoner")
+
+
+def idle_large():
+    return Scripted(lambda request, times: pytest.fail("asked again"), kind="large reasoner")
 
 
 def selected(path, rows=None, **settings):
@@ -313,6 +326,8 @@ def test_a_caption_that_failed_is_not_reasoned_about(tmp_path):
     data = made(path, policy_=broken, reasoner_=asked, retries=0)
     assert (data.captions, data.trajectories.total) == (Sampled(2, 0, 1), 8)
     assert {place_of(request)[1] for request in asked.asked} == {0}
+    quiet = Scripted(lambda request, times: pytest.fail("asked again"))
+    assert made(path, policy_=quiet, reasoner_=idle()).captions == Sampled(2, 0, 1)  # nor without being told to
     late = Scripted(lambda request, times: "caption 1 of cats")
     data = made(path, policy_=late, retry_failed=True)
     assert (len(late.asked), data.captions, data.trajectories.total) == (1, Sampled(2, 0, 0), 16)
@@ -338,6 +353,22 @@ def test_lengths_may_be_counted_where_the_engine_gives_none(tmp_path):
     assert selected(path, count_tokens=lambda text: -len(text)) == ["0.2"]
     assert selected(path, rule="random", keep=99) == [f"{k}.{n}" for k in range(2) for n in range(8)]
     assert selected(path, keep=8) == [f"0.{n}" for n in range(8)]  # no choice, no count
+
+
+def test_lengths_that_are_counted_are_so_for_all_of_a_question(tmp_path):
+    """The engine says 30 tokens of the first and nothing of the second; of characters they have 9 and 20."""
+    script = [[Sample(right(9), "stop", [0] * 30), Sample(right(20), "stop")]]
+    settings = {"captions": 1, "trajectories": 2, "count_tokens": len}
+    made(tmp_path / "s.sqlite", reasoner_=reasoner(script), **settings)
+    assert selected(tmp_path / "s.sqlite", **settings) == ["0.0"]
+    assert selected(tmp_path / "s.sqlite", **{**settings, "count_tokens": lambda text: 40 - len(text)}) == ["0.1"]
+
+
+def test_an_engine_without_log_probabilities_is_refused_at_its_first_batch(tmp_path):
+    mute = reasoner()
+    with pytest.raises(UnsuitableEngine, match="the reasoner's engine gives no log-probabilities .*'kind': 'reasoner'"):
+        made(tmp_path / "s.sqlite", reasoner_=mute, decoding=Decoding(32768, logps=True))
+    assert len(mute.asked) == 3  # a batch
 
 
 def test_log_probabilities_are_recorded(tmp_path):
@@ -385,6 +416,10 @@ def test_hard_questions_go_to_another_reasoner(tmp_path):
     data = made(path, rows, reasoner_=easy)
     assert {place_of(request)[0] for request in easy.asked} == {"dogs"}
     assert (data.questions, data.trajectories.total, data.right) == (1, 32, 16)
+    # Hard again, it has its first answers back, and only these; and whichever comes first in the data.
+    for order in ([0, 1], [1, 0]):
+        data = made(path, rows.select(order), policy(), idle(), **{**told, "hard_reasoner": idle_large()})
+        assert (data.questions, data.trajectories.total, data.right) == (2, 32, 32)
 
 
 @pytest.mark.parametrize("alone", [{"hard_reasoner": idle()}, {"is_hard": lambda row: True}])
@@ -485,6 +520,95 @@ def test_what_is_out_of_range_is_refused_before_anything_is_asked(tmp_path, sett
     assert asked.asked == []
 
 
+ASKED = [{"role": "user", "content": "How many cats?"}]
+PICTURE, TEXT = {"type": "image"}, {"type": "text", "text": "How many cats?"}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "plain"),
+    [
+        ("How many cats?", ASKED),
+        ([{"role": "user", "content": [PICTURE, TEXT]}], ASKED),
+        ([{"role": "user", "content": [TEXT], "tool_calls": None}], ASKED),
+        (
+            [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many cats?", "name": None}],
+            [{"role": "system", "content": "Be brief."}, *ASKED],
+        ),
+    ],
+)
+def test_whatever_form_a_prompt_has_its_texts_are_asked_and_trained_on(tmp_path, prompt, plain):
+    asked = reasoner()
+    data = made(tmp_path / "s.sqlite", with_prompt(prompt), reasoner_=asked)
+    assert asked.asked[0].messages[0]["content"] == reasoning_prompt("How many cats?", "caption 0 of cats")
+    assert data.rows["prompt"][:] == [plain]
+    assert data.rows.features["prompt"] == questions().features["prompt"]
+    thinking = reasoner([[f"<think>so</think> {right(9)}"] * 8] * 2)
+    (row,) = made(tmp_path / "thinking.sqlite", with_prompt(prompt), reasoner_=thinking).rows
+    assert row["prompt"] == [{"role": "system", "content": THINKING_PROMPT}, *ASKED]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (with_prompt([{"role": "user", "content": [TEXT, PICTURE]}]), "row 'id of cats' has the prompt .*pictures may"),
+        (with_prompt([{**ASKED[0], "name": "Ann"}]), "row 'id of cats' has the prompt .*role and content alone"),
+        (with_prompt([{"role": "system", "content": "Be brief."}]), "row 'id of cats' asks nothing: its prompt is"),
+        (questions().select([]), "make_off_policy_data: the data set has no rows"),
+        (questions().remove_columns("id"), r"the rows have the columns .* and lack \['id'\]"),
+        (questions().remove_columns(["prompt", "answer"]), r"lack \['prompt', 'answer'\]"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_refused_before_anything_is_asked(tmp_path, rows, message):
+    asked = policy()
+    with Store(tmp_path / "s.sqlite") as store, pytest.raises(ValueError, match=message):
+        make_off_policy_data(rows, asked, idle(), store)
+    assert asked.asked == []
+
+
+def test_other_questions_under_the_same_ids_are_refused_and_more_of_them_go_on(tmp_path):
+    path, asked = tmp_path / "s.sqlite", policy()
+    made(path)
+    other = with_prompt([{"role": "user", "content": "How many dogs?"}])
+    for rows, named in ((other, "prompt"), (questions(answers={"cats": "8"}), "answer")):
+        with pytest.raises(SettingsChanged, match=f"\n  {named} of 'id of cats'\n"):
+            made(path, rows, policy_=asked)
+    assert asked.asked == []
+    made(path, with_prompt(ASKED), policy_=asked)  # the system message is shown to nobody
+    both = dict.fromkeys(["dogs", "cats"], WORKED)
+    made(path, questions(["dogs", "cats"]), asked, reasoner(both))
+    assert [name_of(request) for request in asked.asked] == ["dogs"] * 2
+
+
+def test_a_grader_is_known_again_by_what_it_says_of_itself(tmp_path):
+    class Own(Grader):
+        __repr__ = object.__repr__
+
+    class Chat:
+        def __init__(self, model):
+            self.settings = {"model": model}
+
+        def __call__(self, conversations):
+            return ["0"] * len(conversations)
+
+    for name, graders, other in (
+        ("own", [Own(), Own()], Grader()),
+        ("judge", [JudgeGrader(Chat("a")), JudgeGrader(Chat("a"))], JudgeGrader(Chat("b"))),
+    ):
+        path = tmp_path / f"{name}.sqlite"
+        made(path, grader=graders[0])
+        assert selected(path, grader=graders[1]) == ["0.0"]
+        with pytest.raises(SettingsChanged, match="\n  grader: "):
+            made(path, grader=other)
+
+
+def test_processes_reason_about_each_other_s_captions(tmp_path):
+    """The second has its question described before the first has: 2 · 2 captions and 2 · 2 · 3 trajectories in all."""
+    launch("sophia/sampling_run.py", 2, tmp_path)
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert found == [*Sampled(4, 0, 0), *Sampled(12, 0, 0), ["a#0.0", "b#0.0"]]
+
+
 # ---------------------------------------------------------------------------------------------------------------- scale
 
 
@@ -522,15 +646,3 @@ def test_a_real_policy_describes(checkpoints, tmp_path):
         reasoning_prompt("How many cats?", caption["text"]) for caption in captions
     }
     assert data.rows["completion"][:] == [right(20)]
-
-
-def test_records_are_found_by_their_units(tmp_path):
-    with Store(tmp_path / "s.sqlite") as store:
-        store.open_stage("a", {})
-        records = [Record("x", index, "done", {"text": str(index)}) for index in range(3)]
-        store.save("a", records)
-        assert list(store.find("a", [("x", 2), ("y", 0), ("x", 0), ("x", 7), ("x", 2)])) == [
-            records[2],
-            records[0],
-            records[2],
-        ]

@@ -14,9 +14,10 @@ from typing import Any
 from datasets import Dataset
 
 from ..grading import Grader
+from ..grading.grader import grader_settings
 from ..sampling.difficulty import Filtered, items_of, keep_rows, wait_for_all
 from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of
-from ..sampling.run import run
+from ..sampling.run import remember_questions, run
 from ..sampling.store import Store
 from .config import EVALUATION_PROMPT
 
@@ -68,8 +69,9 @@ def prefilter(
         "decoding": asdict(decoding),
         "evaluation_prompt": evaluation_prompt,
         "seed": seed,
-        "grader": repr(grader),
+        "grader": grader_settings(grader),
     }
+    remember_questions(store, STAGE, rows)
     run(store, STAGE, rows, two_turns, settings=settings, n=n, description="two turns", **running)
     wait_for_all()
     types = defaultdict(list)

@@ -20,12 +20,13 @@ from datasets import Dataset, Features, List, Value
 
 from ..construction import completion_text, pictures_of, with_system_message
 from ..grading import Grader
+from ..grading.grader import grader_settings
 from ..messages import question_text
 from ..sampling.asking import Asking, answered, told_answer
 from ..sampling.difficulty import items_of, tally, wait_for_all
 from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of
 from ..sampling.export import beside
-from ..sampling.run import run
+from ..sampling.run import remember_questions, run
 from ..sampling.store import Store
 from .objective import judge_labels, monte_carlo_labels
 from .paths import DECODING, Path, Row, read_path
@@ -205,9 +206,16 @@ def annotate_by_monte_carlo(
         )
         return _graded(rows, [unit["prefix"] for unit in units], drawn, grader)
 
-    settings = {"engine": engine.settings, "decoding": asdict(decoding), "n": n, "seed": seed, "grader": repr(grader)}
+    settings = {
+        "engine": engine.settings,
+        "decoding": asdict(decoding),
+        "n": n,
+        "seed": seed,
+        "grader": grader_settings(grader),
+    }
     steps = _steps(chains)
     units = [unit for of_chain in steps for unit in of_chain]
+    remember_questions(store, MONTE_CARLO, chains)
     run(store, MONTE_CARLO, units, work, settings=settings, **{"description": "continuing chains", **running})
     wait_for_all()
     correct, tokens = _outcomes(store, {unit["id"] for unit in units})
@@ -258,7 +266,7 @@ def _graded(
         else {
             "texts": [sample.text for sample in samples],
             "finish_reasons": [sample.finish_reason for sample in samples],
-            "tokens": [None if sample.token_ids is None else len(sample.token_ids) for sample in samples],
+            "tokens": [sample.tokens for sample in samples],
             "correct": [next(verdicts).correct for _ in samples],
         }
         for _, _, samples in triples

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from ..construction import pictures_of
 from ..grading import Grader
+from ..grading.grader import grader_settings
 from ..sampling.difficulty import items_of, wait_for_all
 from ..sampling.engine import Decoding, Engine, Failure, Request, seed_of
-from ..sampling.run import run
+from ..sampling.run import remember_questions, run
 from ..sampling.store import Store
 from .objective import trajectory_score
 from .process_reward import Scores
@@ -224,13 +225,19 @@ def sample_paths(
             else {
                 "text": samples[0].text,
                 "finish_reason": samples[0].finish_reason,
-                "tokens": None if samples[0].token_ids is None else len(samples[0].token_ids),
+                "tokens": samples[0].tokens,
                 "correct": verdict.correct,
             }
             for samples, verdict in zip(drawn, verdicts, strict=True)
         ]
 
-    settings = {"engine": engine.settings, "decoding": asdict(decoding), "seed": seed, "grader": repr(grader)}
+    settings = {
+        "engine": engine.settings,
+        "decoding": asdict(decoding),
+        "seed": seed,
+        "grader": grader_settings(grader),
+    }
+    remember_questions(store, stage, rows)
     run(store, stage, rows, work, settings=settings, n=n, **{"description": "sampling paths", **running})
     wait_for_all()
     wanted = set(rows["id"])

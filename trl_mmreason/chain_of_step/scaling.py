@@ -12,10 +12,11 @@ import numpy as np
 from datasets import Dataset
 
 from ..grading import Grader, extract_answer
+from ..grading.grader import grader_settings
 from ..rows import DataError
-from ..sampling.difficulty import items_of, wait_for_all
+from ..sampling.difficulty import items_of, usable_questions, wait_for_all
 from ..sampling.engine import Decoding, Engine, Failure
-from ..sampling.run import run
+from ..sampling.run import remember_questions, run
 from ..sampling.store import Record, Store
 from .paths import (
     DECODING,
@@ -83,7 +84,7 @@ def inference_scaling(
     part_decoding(decoding, n=n, max_steps=max_steps)  # refuses before anything is sampled
     if not 0 <= step_weight <= 1:
         raise ValueError(f"inference_scaling: step_weight is {step_weight}, expected 0 to 1.")
-    usable = rows.select(_with_usable_gold(rows, grader))
+    usable = rows.select(usable_questions(rows, grader))
     if not len(usable):
         raise DataError(f"inference_scaling: none of the {len(rows)} gold answers can be used; mend the data.")
     drawing: dict[str, Any] = {"decoding": decoding, "grader": grader, "seed": seed, **running}
@@ -150,8 +151,9 @@ def search_answers(
         "decoding": asdict(part_decoding(decoding, n=n, max_steps=max_steps)),
         "max_steps": max_steps,
         "seed": seed,
-        "grader": repr(grader),
+        "grader": grader_settings(grader),
     }
+    remember_questions(store, stage, rows)
     run(store, stage, rows, work, settings=settings, **{"description": f"step beam search, n={n}", **running})
     wait_for_all()
     wanted = set(rows["id"])
@@ -165,13 +167,6 @@ def group_sizes(n: int) -> list[int]:
 
 def _texts(rows: Dataset) -> Dataset:
     return rows.select_columns([column for column in _QUESTION if column in rows.column_names])
-
-
-def _with_usable_gold(rows: Dataset, grader: Grader) -> list[int]:
-    """The numbers of the rows to whose gold answer the grader can compare anything."""
-    texts = list(_texts(rows))
-    verdicts = grader.grade_batch(items_of(texts, [""] * len(texts)))
-    return [number for number, verdict in enumerate(verdicts) if verdict.correct is not None]
 
 
 def _scored_question(

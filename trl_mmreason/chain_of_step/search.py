@@ -176,7 +176,7 @@ def _kept(
     """The search with its best candidate, or with the problem if there is none."""
     tokens = search.tokens
     for sample in samples:
-        tokens = None if tokens is None or sample.token_ids is None else tokens + len(sample.token_ids)
+        tokens = None if tokens is None or sample.tokens is None else tokens + sample.tokens
     search = search._replace(tokens=tokens)
     if not candidates:
         return search._replace(problem=problem)

@@ -10,11 +10,13 @@ from datasets import Dataset, Features, Value
 
 from ..construction import pictures_of, with_system_message
 from ..grading import Grader
+from ..grading.grader import grader_settings
 from ..messages import question_text
 from ..sampling.asking import Asking, MalformedReply, answered, told_answer
-from ..sampling.difficulty import items_of, tally
+from ..sampling.difficulty import items_of, tally, usable_questions
 from ..sampling.engine import Decoding, Engine, Request
 from ..sampling.export import beside
+from ..sampling.run import remember_questions
 from ..sampling.store import Store
 from .prompts import MAX_STEPS, MIN_STEPS, read_steps, step_data_message, step_data_prompt
 from .template import render_chain
@@ -93,22 +95,15 @@ def make_step_data(
 
     settings = {
         "messages": {"system": prompt, "user": step_data_message("{question}", "{answer}")},
-        "grader": repr(grader),
+        "grader": grader_settings(grader),
     }
     dropped: Counter[str] = Counter()
-    usable = _usable(rows, grader)
+    usable = usable_questions(rows, grader)
     dropped["the gold answer cannot be used"] += len(rows) - len(usable)
     asked = rows.select(usable)
+    remember_questions(store, STEP_DATA, asked)
     replies = asking.ask(STEP_DATA, teacher, asked, request, read, settings=settings)
     kept = answered(asked["id"][:], replies, dropped)
     completions = [replies[id_].payload["completion"] for id_ in asked.select(kept)["id"]]
     made = Dataset.from_dict({"completion": completions}, features=Features({"completion": Value("string")}))
     return StepData(beside(made, asked, kept, _COLUMNS), dict(+dropped))
-
-
-def _usable(rows: Dataset, grader: Grader) -> list[int]:
-    """Positions of the rows whose gold answer can be used, which no answer, graded against it, tells."""
-    columns = [name for name in ("id", "prompt", "answer", "choices") if name in rows.column_names]
-    questions = rows.select_columns(columns).to_list()
-    verdicts = grader.grade_batch(items_of(questions, [""] * len(rows)))
-    return [position for position, verdict in enumerate(verdicts) if verdict.correct is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +24,7 @@ CACHE_SIZE = 100_000
 _FINAL = frozenset(("rules", "algebra"))
 _SHOWN = 80
 _QUESTION_CHARACTERS = 2000  # its end, where it asks
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _cache: dict[Hashable, Verdict] = {}
 _reported: set[Hashable] = set()
 
@@ -154,6 +156,15 @@ class Grader:
         # what failed for want of time or memory may do better another time, or with other limits
         _cache.update({question: verdict for question, verdict in decided.items() if verdict.decided_by in _FINAL})
         return [decided[entry] if isinstance(entry, Question) else entry for entry in opened]
+
+
+def grader_settings(grader: Any) -> str:
+    """What a store is told of the grader behind its verdicts: its repr, which another process writes just so.
+
+    Of what is known by its address in memory the name of its class remains. So what the repr of a grader of one's own
+    does not say, or who a `JudgeGrader` asks through a plain function, may change without being noticed.
+    """
+    return _ADDRESS.sub("", repr(grader))
 
 
 def equivalent(first: str, second: str) -> bool:

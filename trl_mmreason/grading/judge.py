@@ -90,6 +90,7 @@ class JudgeGrader:
     Args:
         chat: takes conversations, each a list of messages with "role" and "content", and returns one reply for each.
             All that is asked at one stage comes in one call, so that an engine can batch: at most two calls per batch.
+            If it has `settings`, as engines have, a store notices when they change.
         grader: the rules; by default `Grader()`.
         extract: whether the judge also looks for an answer where the rules found none.
     """
@@ -98,6 +99,10 @@ class JudgeGrader:
         self.chat = chat
         self.grader = grader or Grader()
         self.extract = extract
+
+    def __repr__(self) -> str:
+        chat = getattr(self.chat, "settings", self.chat)
+        return f"{type(self).__name__}(chat={chat!r}, grader={self.grader!r}, extract={self.extract!r})"
 
     def grade(self, completion: str, gold: Any, **others: Any) -> Verdict:
         """Grade one completion; takes what `Grader.grade` takes."""

@@ -17,9 +17,10 @@ from datasets import Dataset
 
 from ..construction import with_system_message
 from ..grading import Grader
+from ..grading.grader import grader_settings
 from ..grading.reward import grading_items
 from .engine import Decoding, Engine, Failure, Request, seed_of
-from .run import run
+from .run import remember_questions, run
 from .store import Store
 
 STAGE = "difficulty"
@@ -139,17 +140,23 @@ def answer_questions(
             else {
                 "text": text,
                 "finish_reason": samples[0].finish_reason,
-                "tokens": None if samples[0].token_ids is None else len(samples[0].token_ids),
+                "tokens": samples[0].tokens,
                 "correct": verdict.correct,
             }
             for samples, text, verdict in zip(drawn, texts, verdicts, strict=True)
         ]
 
-    settings = {"engine": engine.settings, "decoding": asdict(decoding), "seed": seed, "grader": repr(grader)}
+    settings = {
+        "engine": engine.settings,
+        "decoding": asdict(decoding),
+        "seed": seed,
+        "grader": grader_settings(grader),
+    }
     if system_prompt is not None:
         settings["system_prompt"] = system_prompt
     if read is not None:
         settings["read"] = read.__qualname__
+    remember_questions(store, stage, rows)
     run(store, stage, rows, answer, settings=settings, n=n, **{"description": "answering", **running})
     wait_for_all()
 
@@ -167,6 +174,14 @@ def items_of(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[di
 
 
 _COLUMNS = {"prompts": "prompt", "choices": "choices", "id": "id"}
+
+
+def usable_questions(rows: Dataset, grader: Grader) -> list[int]:
+    """Positions of the rows whose gold answer can be used, which no answer, graded against it, tells."""
+    columns = [name for name in ("id", "prompt", "answer", "choices") if name in rows.column_names]
+    questions = rows.select_columns(columns).to_list()
+    verdicts = grader.grade_batch(items_of(questions, [""] * len(rows)))
+    return [position for position, verdict in enumerate(verdicts) if verdict.correct is not None]
 
 
 def share_of_right_answers(store: Store, stage: str) -> dict[str, float | None]:

@@ -11,6 +11,7 @@ with Store("runs/answers.sqlite") as store:
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import sys
@@ -22,12 +23,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .engine import Failure
 from .progress import Progress
-from .store import Record, Store, Unit
+from .store import Record, SettingsChanged, Store, Unit
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-__all__ = ["Summary", "run"]
+__all__ = ["Summary", "UnsuitableEngine", "remember_questions", "run"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,11 @@ Work = Callable[[list[tuple[Any, int]]], Sequence["Payload | Failure"]]
 # An engine counts as gone when at least so many units, over two batches or more, raised one after the other.
 BREAKDOWN_UNITS = 8
 FAILURES_LISTED = 20
+CHANGES_LISTED = 5
+
+
+class UnsuitableEngine(ValueError):
+    """An engine that does not do what it is asked, whatever unit it is about: if `work` raises this, the run ends."""
 
 
 class Summary(NamedTuple):
@@ -81,7 +87,7 @@ def run(
     A unit for which `work` returns a `Failure` is tried again behind all others. If `work` raises, the units of the
     batch are tried again one by one, and those that raise alone fail. If nothing but exceptions comes for two batches
     and eight units, or from the whole run, then the engine is gone: the run raises the last one, and the next run tries
-    these units again. KeyboardInterrupt and SystemExit end the run at once.
+    these units again. KeyboardInterrupt, SystemExit and `UnsuitableEngine` end the run at once.
 
     Args:
         store: where results go.
@@ -130,6 +136,60 @@ def run(
     if failures:
         _warn(stage, failures, total)
     return Summary(total, progress.done, skipped, len(failures), progress.truncated)
+
+
+def remember_questions(
+    store: Store, stage: str, rows: Dataset, asked: Callable[[Any], Any] = lambda prompt: prompt
+) -> None:
+    """Keep what is asked and graded under each id, so that no other question gets the results of this one.
+
+    Rows may be added later. Pictures are not compared, which would take reading them all.
+
+    Args:
+        store: where results go.
+        stage: theirs; the questions stand in one beside it.
+        rows: with a unique text `id`, and of `prompt`, `answer` and `choices` what there is.
+        asked: what of a prompt is asked; all of it by default.
+
+    Raises:
+        SettingsChanged: an id had another prompt, answer or choices before.
+    """
+    ids, beside = _ids(rows), f"{stage}-questions"
+    words = rows.with_format(None).select_columns(["id", *(name for name in _WORDS if name in rows.column_names)])
+    now = {id_: _digests(row, asked) for id_, row in zip(ids, words, strict=True)}
+    store.open_stage(beside, {})
+    then = {record.id: record.payload for record in store.records(beside)}
+    changed = {
+        id_: [name for name, digest in digests.items() if then[id_][name] != digest]
+        for id_, digests in now.items()
+        if then.get(id_, digests) != digests
+    }
+    if changed:
+        listed = [f"  {' and '.join(names)} of {id_!r}" for id_, names in islice(changed.items(), CHANGES_LISTED)]
+        listed += ["  …"] * (len(changed) > CHANGES_LISTED)
+        raise SettingsChanged(
+            f"{store.path}: {len(changed)} rows are not those that stage {stage!r} was begun with under their ids, and "
+            "results must not mix:\n" + "\n".join(listed) + "\n"
+            "Mend: take the questions back, give those that changed other ids, or give another file."
+        )
+    store.save(beside, [Record(id_, 0, "done", digests) for id_, digests in now.items() if id_ not in then])
+
+
+_WORDS = ("prompt", "answer", "choices")
+
+
+def _digests(row: Mapping[str, Any], asked: Callable[[Any], Any]) -> dict[str, str]:
+    answer = row.get("answer")
+    golds = answer if isinstance(answer, list) else [answer]  # lists in all rows if there is one in any
+    words = {"prompt": asked(row.get("prompt")), "answer": golds, "choices": row.get("choices")}
+    return {name: hashlib.sha256(repr(_bare(said)).encode()).hexdigest()[:16] for name, said in words.items()}
+
+
+def _bare(value: Any) -> Any:
+    """Without the keys that Arrow gives a row because others have them."""
+    if isinstance(value, Mapping):
+        return sorted((key, _bare(one)) for key, one in value.items() if one is not None)
+    return [_bare(one) for one in value] if isinstance(value, list) else value
 
 
 class _Task(NamedTuple):
@@ -213,6 +273,8 @@ class _Runner:
         try:  # reading a row may decode its pictures, and raise too
             rows = {position: self.rows[position] for position in {task.position for task in batch}}
             results = self.work([(rows[task.position], task.unit.index) for task in batch])
+        except UnsuitableEngine:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever a unit makes `work` raise costs that unit only
             _release(error)
             return error

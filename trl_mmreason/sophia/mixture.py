@@ -9,13 +9,14 @@ import math
 from collections.abc import Mapping
 from fractions import Fraction
 from itertools import accumulate
-from typing import Any
+from typing import Any, SupportsFloat
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Features, Image, List, Value, concatenate_datasets
 
 from ..construction import completion_text
+from ..messages import plain_messages
 from .prompts import prompt_for
 
 _ROWS_A_BATCH = 64  # in memory at once; a row may hold megabytes of pictures
@@ -43,9 +44,9 @@ def mix(
     all parts have them. Pictures are copied as they are stored.
 
     Args:
-        parts: name → rows with `prompt` (messages, or a text for one of the user) and `completion` (a text, or one
-            message of the assistant), and optionally `images` (or `image`), `reward` (1 by default) and
-            `behavior_logps`.
+        parts: name → rows with `prompt` (messages, or a text for one of the user; of parts pictures come first) and
+            `completion` (a text, or one message of the assistant), and optionally `images` (or `image`), `reward` (1 by
+            default) and `behavior_logps`. Other columns are left out.
         shares: name → share of the result's rows; they sum to 1.
         thinking_prompt: system message of rows that think in tags, in the place of their own; `None`: as the rows are.
         seed: of which rows are taken, and in what order.
@@ -75,6 +76,13 @@ def _check(parts: Mapping[str, Dataset], shares: Mapping[str, float]) -> None:
             raise ValueError(f"mix: part {name!r} has the columns {part.column_names} and lacks {missing}.")
         if not len(part):
             raise ValueError(f"mix: part {name!r} is empty; leave it out, and share its share among the others.")
+        rewards = part.with_format(None)["reward"][:] if "reward" in part.column_names else []
+        for number, reward in enumerate(rewards):
+            if not isinstance(reward, SupportsFloat) or not math.isfinite(reward):
+                raise ValueError(
+                    f"mix: the reward of row {number} of part {name!r} is {reward!r}, expected a finite number. Leave "
+                    "out rows that could not be graded; without the column all rewards are 1."
+                )
 
 
 def _counts(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:
@@ -98,7 +106,7 @@ def _unified(name: str, part: Dataset, features: Features, thinking_prompt: str 
             for completion, prompt in zip(table["completion"].to_pylist(), table["prompt"].to_pylist(), strict=True)
         ]
         prompts = [
-            prompt_for(_messages(prompt, name), text, thinking_prompt)
+            prompt_for(plain_messages(prompt, f"mix: part {name!r}"), text, thinking_prompt)
             for prompt, text in zip(table["prompt"].to_pylist(), texts, strict=True)
         ]
         columns: dict[str, Any] = {
@@ -129,13 +137,6 @@ def _unified(name: str, part: Dataset, features: Features, thinking_prompt: str 
 
 def _column(values: Any, kind: pa.DataType) -> Any:
     return values.cast(kind) if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, kind)
-
-
-def _messages(prompt: Any, name: str) -> list[dict[str, str]]:
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    if not messages or not all(isinstance(message["content"], str) for message in messages):
-        raise ValueError(f"mix: part {name!r} has the prompt {prompt!r:.200}, expected messages with texts as content.")
-    return [{"role": message["role"], "content": message["content"]} for message in messages]
 
 
 def _images(table: pa.Table) -> Any:

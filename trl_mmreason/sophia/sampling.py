@@ -18,14 +18,15 @@ from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 import torch
-from datasets import Dataset
+from datasets import Dataset, List, Value
 
 from ..construction import pictures_of
 from ..grading import Grader
-from ..messages import question_text
-from ..sampling.difficulty import items_of, tally, wait_for_all
+from ..grading.grader import grader_settings
+from ..messages import plain_messages, question_text
+from ..sampling.difficulty import items_of, tally, usable_questions, wait_for_all
 from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of
-from ..sampling.run import run
+from ..sampling.run import UnsuitableEngine, remember_questions, run
 from ..sampling.store import Store
 from .objective import select_trajectories
 from .prompts import CAPTION_PROMPT, MAX_TOKENS, THINKING_PROMPT, reasoning_prompt
@@ -48,6 +49,7 @@ DECODING = Decoding(max_new_tokens=MAX_TOKENS)
 
 Row = Mapping[str, Any]
 _PICTURES = ("images", "image")
+_MESSAGES = List({"role": Value("string"), "content": Value("string")})
 _ROWS_A_BATCH = 64
 
 
@@ -115,7 +117,8 @@ def make_off_policy_data(
 
     Args:
         rows: rows with id, prompt, answer, images (or image), and optionally choices. What stands in the first message
-            of the user is the question; a system message is shown to neither model.
+            of the user is the question; a system message is shown to neither model. A prompt may be a text, or hold
+            parts of which the pictures come first, and becomes messages with texts.
         policy: the vision-language model that is trained. It sees `caption_prompt` and the pictures.
         reasoner: sees what `reason` makes of question and caption.
         store: keeps every caption and every trajectory.
@@ -138,8 +141,9 @@ def make_off_policy_data(
         **running: for `run`, such as `batch_size` and `retry_failed`.
 
     Raises:
-        ValueError: an argument is out of range.
-        SettingsChanged: the store holds what was drawn in another way.
+        ValueError: an argument is out of range, or rows are not as said.
+        UnsuitableEngine: log-probabilities are asked for, and the reasoner gives none.
+        SettingsChanged: the store holds what was drawn in another way, or for other questions of these ids.
         UnknownLengths: the shortest are to be kept, and nobody counts tokens.
     """
     one = torch.ones(1, 1)
@@ -150,12 +154,12 @@ def make_off_policy_data(
             "answers the hard questions, and which these are; or neither."
         )
     grader, dropped = grader or Grader(), Counter[str]()
-    asked = rows.select(_usable(rows, grader, dropped))
-    questions = asked.remove_columns([name for name in _PICTURES if name in asked.column_names])
+    asked, questions = _asked(rows, grader, dropped)
     ids = asked["id"][:]
     hard = [False] * len(ids) if is_hard is None else [is_hard(row) for row in questions]
     stages = [HARD_TRAJECTORIES if one else TRAJECTORIES for one in hard]
 
+    remember_questions(store, CAPTIONS, questions, question_text)
     _describe(asked, policy, store, captions, caption_prompt, caption_decoding, seed, running)
     described, caption_counts = read_captions(store, ids, captions)
     for stage, engine in ((TRAJECTORIES, reasoner), (HARD_TRAJECTORIES, hard_reasoner)):
@@ -177,7 +181,14 @@ def make_off_policy_data(
     how = Rule(threshold, keep, rule, seed)
     selected = select(outcomes, ids, how, lambda *place: find(*place)["text"], count_tokens)
     made = make_rows(
-        asked, outcomes, selected, find, unselected=unselected, thinking_prompt=thinking_prompt, logps=decoding.logps
+        asked,
+        questions["prompt"],
+        outcomes,
+        selected,
+        find,
+        unselected=unselected,
+        thinking_prompt=thinking_prompt,
+        logps=decoding.logps,
     )
     return OffPolicyData(
         made,
@@ -189,20 +200,43 @@ def make_off_policy_data(
     )
 
 
+def _asked(rows: Dataset, grader: Grader, dropped: Counter[str]) -> tuple[Dataset, Dataset]:
+    """The rows to ask about; and the same with plain prompts and without pictures. The others are counted."""
+    prompts, usable = _prompts(rows), _usable(rows, grader, dropped)
+    asked = rows.select(usable)
+    texts = asked.remove_columns([name for name in (*_PICTURES, "prompt") if name in asked.column_names])
+    return asked, texts.add_column("prompt", [prompts[position] for position in usable], feature=_MESSAGES)
+
+
+def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:
+    """The rows' prompts as plain messages.
+
+    Raises:
+        ValueError: there are no rows, they lack columns, or a prompt cannot be said in texts or asks nothing.
+    """
+    if not len(rows):
+        raise ValueError("make_off_policy_data: the data set has no rows.")
+    missing = [name for name in ("id", "prompt", "answer") if name not in rows.column_names]
+    if missing:
+        raise ValueError(
+            f"make_off_policy_data: the rows have the columns {rows.column_names} and lack {missing}. "
+            "trl_mmreason.data.load_rows(…, columns={'answer': …}) brings other names into this form."
+        )
+    prompts = []
+    for id_, prompt in zip(rows["id"], rows["prompt"], strict=True):
+        prompts.append(plain_messages(prompt, f"make_off_policy_data: row {id_!r}"))
+        if not question_text(prompts[-1]).strip():
+            raise ValueError(f"make_off_policy_data: row {id_!r} asks nothing: its prompt is {prompt!r:.200}.")
+    return prompts
+
+
 def _usable(rows: Dataset, grader: Grader, dropped: Counter[str]) -> list[int]:
     """Positions of the rows with a picture and a gold answer that can be used; the others are counted."""
-    columns = [name for name in ("id", "prompt", "answer", "choices") if name in rows.column_names]
-    questions = rows.select_columns(columns).to_list()
-    # No answer, graded against the gold, tells whether that can be used.
-    verdicts = grader.grade_batch(items_of(questions, [""] * len(rows)))
-    kept = []
-    for position, (verdict, pictures) in enumerate(zip(verdicts, _picture_counts(rows), strict=True)):
-        if not pictures:
-            dropped["no picture"] += 1
-        elif verdict.correct is None:
-            dropped["the gold answer cannot be used"] += 1
-        else:
-            kept.append(position)
+    pictured = [position for position, count in enumerate(_picture_counts(rows)) if count]
+    usable = set(usable_questions(rows, grader))
+    kept = [position for position in pictured if position in usable]
+    dropped["no picture"] += len(rows) - len(pictured)
+    dropped["the gold answer cannot be used"] += len(pictured) - len(kept)
     return kept
 
 
@@ -277,7 +311,7 @@ class _Reasoning:
             "decoding": asdict(self.decoding),
             "prompt": self.reason("{question}", "{caption}"),
             "seed": self.seed,
-            "grader": repr(self.grader),
+            "grader": grader_settings(self.grader),
         }
         run(store, self.stage, units, work, settings=settings, n=n, **{"description": "reasoning", **running})
         wait_for_all()
@@ -287,6 +321,11 @@ class _Reasoning:
         return Request([{"role": "user", "content": said}], seed=seed_of(self.seed, self.stage, unit, index))
 
     def _graded(self, rows: Sequence[Row], drawn: Sequence[list[Sample] | Failure]) -> list[dict[str, Any] | Failure]:
+        if self.decoding.logps and any(not isinstance(one, Failure) and one[0].logps is None for one in drawn):
+            raise UnsuitableEngine(
+                "make_off_policy_data: decoding.logps is True, and the reasoner's engine gives no log-probabilities "
+                f"({self.engine.settings}). Take one that does, or sample with logps=False."
+            )
         # What was cut has no final answer, whatever stands in boxes on the way.
         texts = [
             samples[0].text if not isinstance(samples, Failure) and samples[0].finish_reason == "stop" else ""
@@ -306,9 +345,4 @@ class _Reasoning:
 
 
 def _payload(sample: Sample) -> dict[str, Any]:
-    said = sample.logps if sample.token_ids is None else sample.token_ids  # one for each token, both of them
-    return {
-        "text": sample.text,
-        "finish_reason": sample.finish_reason,
-        "tokens": None if said is None else len(said),
-    }
+    return {"text": sample.text, "finish_reason": sample.finish_reason, "tokens": sample.tokens}

@@ -220,6 +220,7 @@ def unrewarded(outcomes: Outcomes, selected: np.ndarray, rule: Rule) -> Counter[
 
 def make_rows(
     rows: Dataset,
+    prompts: Sequence[Any],
     outcomes: Outcomes,
     selected: np.ndarray,
     find: Callable[[int, int, int], Mapping[str, Any]],
@@ -232,6 +233,7 @@ def make_rows(
 
     Args:
         rows: the questions.
+        prompts: theirs, as messages with texts.
         outcomes: of their trajectories.
         selected: (Q, K, N) bool, which are rewarded.
         find: the payload at (question, k, n).
@@ -243,7 +245,7 @@ def make_rows(
     places = np.argwhere(outcomes.whole if unselected else selected)
     if not len(places):
         return beside(Dataset.from_dict({name: [] for name in features}, features=features), rows, [], _COLUMNS)
-    ids, prompts = rows["id"][:], rows.select_columns(["prompt"])
+    ids = rows["id"][:]
 
     def examples() -> Iterator[dict[str, Any]]:
         for question, k, n in places.tolist():
@@ -252,7 +254,7 @@ def make_rows(
             text = payload["text"] if logps else opened(payload["text"])
             yield {
                 "id": f"{unit_id(ids[question], k)}.{n}",
-                "prompt": prompt_for(prompts[question]["prompt"], text, thinking_prompt),
+                "prompt": prompt_for(prompts[question], text, thinking_prompt),
                 "completion": text,
                 "reward": float(selected[question, k, n]),
                 "caption_reward": caption_rewards(torch.from_numpy(outcomes.correct[question]))[k].item(),

@@ -11,10 +11,11 @@ from datasets import Dataset
 
 from ..construction import with_system_message
 from ..grading import Grader
+from ..grading.grader import grader_settings
 from ..sampling.asking import told_answer
 from ..sampling.difficulty import items_of, wait_for_all
 from ..sampling.engine import Decoding, Engine, Failure, Request, seed_of
-from ..sampling.run import run
+from ..sampling.run import remember_questions, run
 from ..sampling.store import Record, Store
 from .response import first_answer, parse_reflection_response, tags_in
 
@@ -59,8 +60,9 @@ class Student:
             "decoding": asdict(self.decoding),
             "cot_prompt": self.cot_prompt,
             "seed": self.seed,
-            "grader": repr(self.grader),
+            "grader": grader_settings(self.grader),
         }
+        remember_questions(store, ANSWERS, rows)
         run(store, ANSWERS, rows, self._answer, settings=settings, n=n, description="solving", **running)
         wait_for_all()
 

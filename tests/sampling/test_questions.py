@@ -1,0 +1,142 @@
+"""What a store is tied to beside the ids of its rows: the words of the questions, and who grades. In every pipeline."""
+
+import hashlib
+
+import pytest
+from datasets import Dataset, Features, Json, List, Value
+from scripted import Scripted
+
+from trl_mmreason.adapo.prefilter import prefilter
+from trl_mmreason.chain_of_step.annotation import annotate_by_monte_carlo
+from trl_mmreason.chain_of_step.paths import sample_paths
+from trl_mmreason.chain_of_step.scaling import search_answers
+from trl_mmreason.chain_of_step.step_data import make_step_data
+from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
+from trl_mmreason.grading import Grader
+from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling.difficulty import difficulty_filter
+from trl_mmreason.sampling.run import remember_questions
+from trl_mmreason.sampling.store import SettingsChanged, Store
+from trl_mmreason.srpo.selection import Student
+
+STAGE = "answers"
+CHAIN = render_chain(Chain([Step("Count", "There are seven.", "Yes.")], "7"))
+
+
+def row(id_="cats", **given):
+    return {"id": id_, "prompt": [{"role": "user", "content": f"How many {id_}?"}], "answer": "7", **given}
+
+
+def remember(path, rows, *asked):
+    with Store(path) as store:
+        remember_questions(store, STAGE, rows if isinstance(rows, Dataset) else Dataset.from_list(rows), *asked)
+
+
+# ------------------------------------------------------------------------------------------------------------ questions
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (row(answer="8"), "  answer of 'cats'\n"),
+        (row(prompt=[{"role": "user", "content": "How many dogs?"}]), "  prompt of 'cats'\n"),
+        (row(choices={"A": "7"}), "  choices of 'cats'\n"),
+        (row(prompt="How many cats?", answer=["7", "seven"]), "  prompt and answer of 'cats'\n"),
+    ],
+)
+def test_another_question_under_an_id_is_refused(tmp_path, now, said):
+    remember(tmp_path / "s.sqlite", [row()])
+    with pytest.raises(SettingsChanged, match="1 rows are not those that stage 'answers' was begun with") as refusal:
+        remember(tmp_path / "s.sqlite", [now, row("new", prompt=now["prompt"], answer=now["answer"])])
+    assert said in str(refusal.value)
+    remember(tmp_path / "s.sqlite", [row("new", answer="9")])  # nothing was kept of what was refused
+
+
+def test_rows_may_be_added_whatever_columns_and_keys_that_gives_the_others(tmp_path):
+    """A row with choices, several answers and further keys of messages: Arrow gives all rows these, with None."""
+    path = tmp_path / "s.sqlite"
+    remember(path, [row(choices={"A": "7"}), row("dogs", choices=None)])
+    more = {"role": "user", "content": "How many?", "name": "Ann"}
+    others = [row(choices={"A": "7"}, answer=["7"]), row("dogs", answer=["7"], choices=None)]
+    grown = Dataset.from_list([row("owls", prompt=[more], choices={"B": "8"}, answer=["8", "eight"]), *others])
+    assert grown[1]["choices"] == {"B": None, "A": "7"}
+    assert grown[1]["prompt"][0]["name"] is None
+    remember(path, grown)
+    remember(path, grown.select([1]))
+    message = {"role": Value("string"), "content": Value("string")}
+    kinds = {"id": Value("string"), "prompt": List(message), "answer": Value("string"), "choices": Json()}
+    remember(path, Dataset.from_list([row(choices={"A": "7"})], features=Features(kinds)))
+
+
+def test_only_what_is_asked_of_a_prompt_counts(tmp_path):
+    system = {"role": "system", "content": "Be brief."}
+    remember(tmp_path / "s.sqlite", [row()], lambda prompt: prompt[-1]["content"])
+    with_system = row(prompt=[system, *row()["prompt"]])
+    remember(tmp_path / "s.sqlite", [with_system], lambda prompt: prompt[-1]["content"])
+    with pytest.raises(SettingsChanged, match="  prompt of 'cats'"):
+        remember(tmp_path / "s.sqlite", [with_system])
+
+
+def test_many_changes_are_listed_in_part(tmp_path):
+    ids = [hashlib.sha256(bytes([number])).hexdigest()[:4] for number in range(7)]
+    remember(tmp_path / "s.sqlite", [row(id_) for id_ in ids])
+    with pytest.raises(SettingsChanged, match="7 rows are not those") as refusal:
+        remember(tmp_path / "s.sqlite", [row(id_, answer="8") for id_ in ids])
+    assert str(refusal.value).splitlines()[1:-1] == [*(f"  answer of {id_!r}" for id_ in ids[:5]), "  …"]
+
+
+# ------------------------------------------------------------------------------------------------------------ pipelines
+
+
+class Scorer:
+    """Of no account here."""
+
+    settings = {"kind": "scorer"}
+
+    def score(self, rows):
+        raise AssertionError("there is nothing to score")
+
+
+def engine():
+    return Scripted(lambda request, times: ["no chain"] * request.n)
+
+
+def solve(rows, store, grader):
+    Student(engine(), Decoding(), grader, None, 0).solve(rows, store, 1, {})
+
+
+def annotate(rows, store, grader):
+    chains = rows.add_column("completion", [CHAIN] * len(rows)).add_column("correct", [True] * len(rows))
+    annotate_by_monte_carlo(chains, engine(), store, n=1, grader=grader)
+
+
+PIPELINES = {
+    "difficulty_filter": lambda rows, store, grader: difficulty_filter(
+        rows, engine(), store, low=0, high=1, n=1, grader=grader
+    ),
+    "prefilter": lambda rows, store, grader: prefilter(rows, engine(), store, n=1, grader=grader),
+    "solve": solve,
+    "sample_paths": lambda rows, store, grader: sample_paths(rows, engine(), store, STAGE, n=1, grader=grader),
+    "search_answers": lambda rows, store, grader: search_answers(rows, engine(), Scorer(), store, n=1, grader=grader),
+    "annotate_by_monte_carlo": annotate,
+    "make_step_data": lambda rows, store, grader: make_step_data(rows, engine(), store, attempts=1, grader=grader),
+}
+
+
+class Own(Grader):
+    """A grader of one's own, whose repr is Python's: it holds its address."""
+
+    __repr__ = object.__repr__
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES.values(), ids=PIPELINES)
+def test_every_pipeline_goes_on_with_the_same_grader_and_refuses_others_and_other_questions(tmp_path, pipeline):
+    rows, graders = Dataset.from_list([row()]), [Own(), Own()]
+    assert repr(graders[0]) != repr(graders[1])
+    with Store(tmp_path / "s.sqlite") as store:
+        pipeline(rows, store, graders[0])
+        pipeline(rows, store, graders[1])
+        with pytest.raises(SettingsChanged, match=f"grader: '<{__name__}.Own object>' → \"Grader"):
+            pipeline(rows, store, Grader())
+        with pytest.raises(SettingsChanged, match="  answer of 'cats'"):
+            pipeline(Dataset.from_list([row(answer="8")]), store, graders[0])
