@@ -23,6 +23,7 @@ _FORKS.set_forkserver_preload(
         "trl_mmreason.chain_of_step.grpo",
         "trl_mmreason.chain_of_step.process_reward_trainer",
         "trl_mmreason.miniature.models",
+        "trl_mmreason.self_evolution.trainer",
         "trl_mmreason.sophia.trainer",
         "trl_mmreason.srpo.sft",
         "trl_mmreason.srpo.trainer",

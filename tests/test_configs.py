@@ -17,13 +17,15 @@ from trl_mmreason import ChainOfStepGRPOConfig, ChainOfStepSFTConfig, IterativeD
 from trl_mmreason.chain_of_step.scaling import inference_scaling
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.scripts import trainer_settings
+from trl_mmreason.self_evolution.config import SelfEvolutionConfig
 from trl_mmreason.sophia.config import OffPolicyRewardConfig
 
 ROOT = Path(__file__).parents[1]
 LAUNCHERS = sorted(ROOT.glob("configs/accelerate/*.yaml"))
 CHAIN_OF_STEP = sorted(ROOT.glob("configs/chain_of_step/*.yaml"))  # with a section a stage
 SOPHIA = sorted(ROOT.glob("configs/sophia/*.yaml"))  # likewise
-SECTIONED = [*CHAIN_OF_STEP, *SOPHIA]
+SELF_EVOLUTION = sorted(ROOT.glob("configs/self_evolution/*.yaml"))  # likewise
+SECTIONED = [*CHAIN_OF_STEP, *SOPHIA, *SELF_EVOLUTION]
 CONFIGS = sorted(path for path in ROOT.glob("configs/*/*.yaml") if path not in [*LAUNCHERS, *SECTIONED])
 PAPER_MODELS = [path for path in CONFIGS if path.stem != "miniature"]
 ADAPO = [path for path in CONFIGS if path.parent.name in ("adapo", "grpo")]
@@ -306,6 +308,30 @@ def test_every_value_of_chain_of_step_cites_its_place_or_says_ours(path):
         if line.startswith("#") or not rest or key in BOOKKEEPING | {"eval_split"}:
             continue
         assert re.search(r"# (Table \d|Section \d|Appendix C|ours)", rest), line
+
+
+# ----------------------------------------------------------------------------------------------------- self-evolution
+
+
+@each([path for path in SELF_EVOLUTION if path.stem != "miniature"])
+def test_the_recipe_of_self_evolution(path, tmp_path):
+    """Section 4.1 and Table 5, on 8 processes; every method's settings are understood."""
+    example = load_example("self_evolution")
+    args, _ = TrlParser((example.EvolutionArguments, ModelConfig)).parse_args_and_config(["--config", str(path)])
+    args.common |= {"use_cpu": True, "bf16": False}
+    args.evolution["use_vllm"] = False
+    evolution, baseline = (
+        SelfEvolutionConfig(str(tmp_path), **{**args.common, **args.evolution, **args.methods[method]})
+        for method in ("self-evolution", "majority-vote")
+    )
+    assert (evolution.vote, evolution.judge, evolution.advantages) == ("self_consistency", True, "log_sum_exp")
+    assert (baseline.vote, baseline.judge, baseline.advantages) == ("majority", False, "grpo")
+    assert (evolution.learning_rate, evolution.weight_decay, evolution.beta) == (1e-6, 0.01, 0.01)
+    assert (evolution.max_grad_norm, evolution.num_train_epochs, evolution.max_completion_length) == (1.0, 20, 2048)
+    assert (evolution.judge_sampling_temperature, evolution.judge_top_p, evolution.num_generations) == (1.0, 0.9, 8)
+    assert 8 * evolution.per_device_train_batch_size * evolution.steps_per_generation == 512 * 8
+    assert 8 * evolution.per_device_train_batch_size * evolution.gradient_accumulation_steps == 128 * 8
+    assert args.answers == 10
 
 
 # ------------------------------------------------------------------------------------------------------------- SOPHIA

@@ -44,7 +44,7 @@ batches = []
 prepare = trainer._generate_and_score_completions
 trainer._generate_and_score_completions = lambda inputs: batches.append(prepare(inputs)) or batches[-1]
 trainer.train()
-timings = ("step_time", "epoch")
+timings = ("step_time", "time/generation", "epoch")
 torch.save(
     {
         "world_size": trainer.accelerator.num_processes,

@@ -29,6 +29,8 @@ _PUBLIC = {
     "ReflectionSFTTrainer": "srpo.sft",
     "SRPOConfig": "srpo.config",
     "SRPOTrainer": "srpo.trainer",
+    "SelfEvolutionConfig": "self_evolution.config",
+    "SelfEvolutionTrainer": "self_evolution.trainer",
 }
 __all__ = [
     "AdaPOConfig",
@@ -49,6 +51,8 @@ __all__ = [
     "ReflectionSFTTrainer",
     "SRPOConfig",
     "SRPOTrainer",
+    "SelfEvolutionConfig",
+    "SelfEvolutionTrainer",
 ]
 
 if TYPE_CHECKING:
@@ -62,6 +66,8 @@ if TYPE_CHECKING:
     from .chain_of_step.process_reward_trainer import ProcessRewardTrainer
     from .chain_of_step.sft import ChainOfStepSFTTrainer
     from .grading import Grader
+    from .self_evolution.config import SelfEvolutionConfig
+    from .self_evolution.trainer import SelfEvolutionTrainer
     from .sophia.config import OffPolicyRewardConfig
     from .sophia.trainer import OffPolicyRewardTrainer
     from .srpo.config import ReflectionSFTConfig, SRPOConfig

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from accelerate.utils import is_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import ModulesToSaveWrapper
-from transformers import AutoProcessor, PreTrainedModel, ProcessorMixin
+from transformers import AutoProcessor, ProcessorMixin
 from trl import GRPOConfig
 from trl.data_utils import prepare_multimodal_messages
 
@@ -244,26 +243,3 @@ def drop_missing_pictures(module: Any, args: tuple, kwargs: dict[str, Any]) -> t
     if pixels is not None and len(pixels) == 0:
         kwargs = {k: v for k, v in kwargs.items() if k not in ("pixel_values", "image_grid_thw", "image_sizes")}
     return args, kwargs
-
-
-@contextmanager
-def reference_is(model: Any, args: GRPOConfig | None, peft_config: Any) -> Iterator[None]:
-    """While TRL builds its KL reference, let it find the policy that was passed.
-
-    TRL loads the reference from the path in the policy's config. A policy that was changed in memory, or never saved,
-    is therefore written to `<output_dir>/_reference` first (`push_to_hub` leaves such names out), and its config
-    points there in the meantime.
-    """
-    in_memory = isinstance(model, PreTrainedModel) and not is_peft_model(model)
-    if not in_memory or peft_config is not None or args is None or args.beta == 0.0:
-        yield
-        return
-    name, folder = model.config._name_or_path, Path(args.output_dir) / "_reference"
-    if args.should_save:
-        model.save_pretrained(folder)
-    args.distributed_state.wait_for_everyone()
-    model.config._name_or_path = str(folder)
-    try:
-        yield
-    finally:
-        model.config._name_or_path = name

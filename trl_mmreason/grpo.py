@@ -6,9 +6,10 @@ The one file that overrides private methods of TRL, as `checkpoint.py` is for th
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from accelerate.utils import send_to_device
@@ -23,7 +24,6 @@ from .construction import (
     load_processor,
     pad_left,
     pictures_of,
-    reference_is,
     refuse_second_rollout,
     with_system_message,
 )
@@ -34,6 +34,7 @@ from .functional import (
     k3_divergence,
     turn_of_token,
 )
+from .reference import reference_is
 from .turns import next_turn_ids
 
 
@@ -45,11 +46,14 @@ class GroupOutcome:
         rewards: (N, K); NaN in a whole row keeps that trajectory out of its group's mean and std.
         keep: (N,) bool; the others take part in nothing: no policy term, no KL term, no share of a normaliser.
         kl_coefs: (N, turns) KL coefficient of each turn, or `None` for `beta` everywhere.
+        advantages: (N,) in the place of TRL's normalised rewards, and neither centred nor scaled behind; `None` for
+            TRL's.
     """
 
     rewards: Tensor
     keep: Tensor
     kl_coefs: Tensor | None = None
+    advantages: Tensor | None = None
 
 
 def without_ungraded(rewards: Tensor) -> GroupOutcome:
@@ -65,8 +69,9 @@ def without_ungraded(rewards: Tensor) -> GroupOutcome:
 class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
     """GRPO whose rewards, filters and KL coefficients may depend on whole groups, with an optional second turn.
 
-    A subclass overrides `score_groups`. With a `followup`, the policy answers, is told the follow-up and answers
-    again; `max_completion_length` bounds each turn by itself, and only the two answers carry loss.
+    A subclass overrides `score_groups`, and `watch` if it has measures of its own. With a `followup`, the policy
+    answers, is told the follow-up and answers again; `max_completion_length` bounds each turn by itself, and only the
+    two answers carry loss.
 
     It takes what `GRPOTrainer` takes, and differs in three more points: a processor that pads right is set to pad
     left, the KL reference is the policy that was passed even if that policy was never saved, and a resumed run
@@ -77,7 +82,12 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
         followup: what the user says after the first answer; `None` for one turn.
         system_prompt: system message put before every question; `None` leaves prompts as they are.
         **kwargs: the other arguments of `GRPOTrainer`, by keyword.
+
+    Attributes:
+        hidden_columns: columns of the data set that no reward function gets to see.
     """
+
+    hidden_columns: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self,
@@ -127,6 +137,9 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
                 function returned `None`.
         """
         return GroupOutcome(rewards, keep=torch.ones(len(rewards), dtype=torch.bool, device=rewards.device))
+
+    def watch(self, rows: list[dict[str, Any]], completion_ids: list[list[int]]) -> None:
+        """Log what this process's rows, hidden columns included, say of what was sampled; rewards stand by then."""
 
     def in_groups(self, values: Tensor) -> Tensor:
         """(N,) → (Q, G), with the group size of training or of evaluation."""
@@ -198,7 +211,9 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
         return ids[: len(ended)], logps and logps[: len(ended)]
 
     def _generate(self, prompts: list) -> tuple:
+        begun = time.perf_counter()
         generated = list(super()._generate(prompts))
+        self._metrics["train" if self.model.training else "eval"]["time/generation"].append(time.perf_counter() - begun)
         _, _, env_mask, _, _, extra, images, _ = generated
         if self.followup is not None:
             generated[3] = extra.pop("_messages")  # TRL decodes both turns and what lies between into one text
@@ -222,8 +237,10 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
     # ------------------------------------------------------------------------------------------------------- groups
 
     def _calculate_rewards(self, inputs: list, prompts: list, completions: list, completion_ids_list: list) -> Tensor:
-        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        shown = [{name: value for name, value in row.items() if name not in self.hidden_columns} for row in inputs]
+        rewards = super()._calculate_rewards(shown, prompts, completions, completion_ids_list)
         self._outcome = self.score_groups(rewards)
+        self.watch(inputs, completion_ids_list)
         return self._outcome.rewards
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -237,6 +254,11 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
         start = self.accelerator.process_index * len(inputs)
         local = slice(start, start + len(inputs))
 
+        if outcome.advantages is not None:
+            batch["advantages"] = outcome.advantages[local]
+            logged = list(self._logs["advantages"])[: -len(outcome.advantages)]
+            self._logs["advantages"].clear()
+            self._logs["advantages"].extend([*logged, *outcome.advantages.tolist()])
         env_mask = batch.get("tool_mask", torch.ones_like(batch["completion_mask"]))
         batch["tool_mask"] = env_mask * outcome.keep[local].unsqueeze(1)
         kept_tokens = (batch["completion_mask"] * batch["tool_mask"]).sum()

@@ -1,4 +1,4 @@
-"""What a chat template writes between two answers of the model.
+"""What a chat template writes between two answers of the model, and what it begins an answer with.
 
 The second prompt of a two-turn rollout is the first prompt, the answer exactly as it was sampled, and the tokens made
 here. Rendering the whole conversation again would re-tokenise the answer, and the ids would drift from the sampled
@@ -72,3 +72,16 @@ def next_turn_ids(
             "which the template ends a turn."
         )
     return ids[end + 1 :]
+
+
+def opening_of(processing_class: Any, **template_kwargs: Any) -> str:
+    """`<think>` where the chat template of a thinking model writes it into the prompt, so that no response holds it."""
+    tokenizer = getattr(processing_class, "tokenizer", processing_class)
+    template = getattr(processing_class, "chat_template", None) or getattr(tokenizer, "chat_template", None)
+    if template is None:
+        return ""
+    content: Any = [{"type": "text", "text": "?"}] if isinstance(processing_class, ProcessorMixin) else "?"
+    prompt = processing_class.apply_chat_template(
+        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True, **template_kwargs
+    )
+    return "<think>" if prompt.rstrip().endswith("<think>") else ""

@@ -351,7 +351,7 @@ def test_a_reference_from_a_path_is_read_as_the_policy(checkpoints, tmp_path, mo
     """With its settings, in evaluation mode; under several processes whole on each."""
     read = []
     monkeypatch.setattr(
-        "trl_mmreason.sophia.trainer.create_model_from_path",
+        "trl_mmreason.reference.create_model_from_path",
         lambda path, **settings: read.append(settings) or create_model_from_path(path, **settings),
     )
     settings = {"model_init_kwargs": {"dtype": "bfloat16"}, "trust_remote_code": True}

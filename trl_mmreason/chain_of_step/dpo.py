@@ -35,10 +35,10 @@ from ..construction import (
     freeze_vision_encoder,
     let_head_have_no_bias,
     load_processor,
-    reference_is,
     with_pictures,
 )
 from ..grading import Grader
+from ..reference import reference_is
 from ..sampling.engine import Decoding, Engine
 from ..sampling.loading import fingerprint
 from ..sampling.store import Store

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from typing import Any
 
 import torch
 from accelerate.utils import is_peft_model
 from torch import Tensor
-from trl.models import prepare_deepspeed, prepare_fsdp
-from trl.trainer.utils import add_fused_lm_head, create_model_from_path
+from trl.trainer.utils import add_fused_lm_head
 
 from ..construction import check_rows, keep_adapters_frozen, let_head_have_no_bias
 from ..functional import k3_divergence
 from ..parts import train_only
+from ..reference import initial_policy, placed
 from ..sft import CompletionSFTTrainer
 from .config import OffPolicyRewardConfig
 from .objective import importance_weights, off_policy_loss
@@ -85,7 +84,9 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
         # A new adapter leaves the initial policy as it is; otherwise a KL term needs a copy of it.
         reference = None
         if isinstance(args, OffPolicyRewardConfig) and args.beta and kwargs.get("peft_config") is None:
-            reference = _initial_policy(model, args, kwargs.get("quantization_config"))
+            reference = initial_policy(model, args, kwargs.get("quantization_config"))
+            add_fused_lm_head(reference.get_base_model() if is_peft_model(reference) else reference)
+            let_head_have_no_bias(reference)
         super().__init__(model, args=args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
         if self.aux_loss_enabled:
             raise ValueError(
@@ -104,7 +105,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
         if self.accelerator.is_main_process:
             said = "; ".join(f"{name}: {part}" for name, part in self.parts.items())
             logger.warning("OffPolicyRewardTrainer trains of %s", said)
-        self.reference = reference and self._prepared(reference)
+        self.reference = reference and placed(reference, self)
         self._since_log: dict[bool, list[Tensor]] = {True: [], False: []}  # in training and in evaluation
 
     def prepare_rows(self, rows: Any, args: OffPolicyRewardConfig, processing_class: Any) -> Any:  # type: ignore[override]
@@ -178,26 +179,3 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
             return self.reference(**inputs, use_cache=False, fused_lm_head=True).log_probs
         with self.accelerator.unwrap_model(model).disable_adapter():
             return model(**inputs, use_cache=False, fused_lm_head=True).log_probs
-
-    def _prepared(self, reference: Any) -> Any:
-        if self.is_deepspeed_enabled:
-            return prepare_deepspeed(reference, self.accelerator)
-        if self.is_fsdp_enabled:
-            return prepare_fsdp(reference, self.accelerator)
-        return self.accelerator.prepare_model(reference, evaluation_mode=True)
-
-
-def _initial_policy(model: Any, args: OffPolicyRewardConfig, quantization_config: Any) -> Any:
-    """A copy of the policy that training begins with."""
-    if isinstance(model, str):  # read anew, as SFTTrainer reads it: under ZeRO-3 a model in memory may be in pieces
-        settings: dict[str, Any] = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
-        if quantization_config is not None:
-            settings["quantization_config"] = quantization_config
-        if args.distributed_state.distributed_type in ("MULTI_GPU", "DEEPSPEED"):
-            settings["device_map"] = None  # each process has the whole of it
-        copied = create_model_from_path(model, **settings)
-    else:
-        copied = copy.deepcopy(model)
-    add_fused_lm_head(copied.get_base_model() if is_peft_model(copied) else copied)
-    let_head_have_no_bias(copied)
-    return copied.eval().requires_grad_(False)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from transformers import ProcessorMixin
 
 from ..grading import Grader
 from ..grading.reward import grading_items, log_verdicts
+from ..turns import opening_of
 from .objective import ACCURACY, FORMAT, REFLECTION, brevity, effectiveness
 from .response import PROBLEMS, ReflectionResponse, parse_reflection_response, tagged, tags_in
 
@@ -248,19 +248,6 @@ def tokens_until(processing_class: Any, ids: Sequence[int], text: str, position:
         else:
             low = middle + 1
     return low
-
-
-def opening_of(processing_class: Any, **template_kwargs: Any) -> str:
-    """`<think>` where the chat template of a thinking model writes it into the prompt, so that no response holds it."""
-    tokenizer = getattr(processing_class, "tokenizer", processing_class)
-    template = getattr(processing_class, "chat_template", None) or getattr(tokenizer, "chat_template", None)
-    if template is None:
-        return ""
-    content: Any = [{"type": "text", "text": "?"}] if isinstance(processing_class, ProcessorMixin) else "?"
-    prompt = processing_class.apply_chat_template(
-        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True, **template_kwargs
-    )
-    return "<think>" if prompt.rstrip().endswith("<think>") else ""
 
 
 def check_tags_survive(processing_class: Any) -> None:

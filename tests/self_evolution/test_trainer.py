@@ -1,0 +1,418 @@
+"""SelfEvolutionTrainer: rewards without labels on real tiny models, the judge's memory, and what the loss receives."""
+
+import inspect
+import json
+import random
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from processes import launch
+from scripted import Scripted
+from support import SMALL_RUN, drawn_rows, load, written_by_hand
+
+from trl_mmreason import SelfEvolutionConfig, SelfEvolutionTrainer
+from trl_mmreason.sampling import Failure
+from trl_mmreason.self_evolution.objective import judge_modulation, log_sum_exp_advantages
+
+RUN = {**SMALL_RUN, "judge_max_tokens": 8, "judge_prompt": "Judge.", "actor_prompt": None, "beta": 0.1}
+LORA = {"peft_config": LoraConfig(r=4, target_modules=r".*(q_proj|v_proj)")}
+
+
+def trainer_for(model, folder, rows=None, *, trainer_kwargs=None, **settings):
+    rows = drawn_rows(4) if rows is None else rows
+    return SelfEvolutionTrainer(
+        model,
+        args=SelfEvolutionConfig(str(folder), **{**RUN, **settings}),
+        train_dataset=Dataset.from_list(rows) if isinstance(rows, list) else rows,
+        **(trainer_kwargs or {}),
+    )
+
+
+def reply(score):
+    """A reply of the judge whose three parts are `score`."""
+    scores = dict.fromkeys(("answer_correctness", "reasoning_quality", "visual_grounding"), score)
+    return f"[BEGIN THOUGHT]\nHm.\n[END THOUGHT]\n\n[BEGIN SCORES]\n{json.dumps(scores)}\n[END SCORES]"
+
+
+def candidate(request):
+    """What the judge was shown of a response."""
+    return request.messages[-1]["content"].partition("Candidate solution:\n")[2]
+
+
+def judge_by(scores):
+    """An engine that gives the score of the first key that the response holds."""
+    return Scripted(lambda request, _: reply(next(s for key, s in scores.items() if key in candidate(request))))
+
+
+# The worked example of the specification: answers 4, 4, 4, 5 with the scores 1, 1, 0.4, 0.
+FOURS = [r"<think>one</think>\boxed{4}", r"<think>two</think>\boxed{4}", r"<think>three</think>\boxed{4}"]
+WORKED = [*FOURS, r"<think>five</think>\boxed{5}"]
+SCORES = {"one": 1.0, "two": 1.0, "three": 0.4, "five": 0.0}
+REWARDS = [0.77372, 0.77372, 0.72988, 0.23401]
+ADVANTAGES = [-1.26413, -1.26413, -1.30798, -1.80385]
+
+
+def received_by_the_loss(trainer):
+    """The advantages that `compute_loss` is given, in the order of the micro-batches."""
+    received, compute = [], trainer.compute_loss
+
+    def spy(model, inputs, *args, **kwargs):
+        received.append(inputs["advantages"].clone())
+        return compute(model, inputs, *args, **kwargs)
+
+    trainer.compute_loss = spy
+    trainer.train()
+    return torch.cat(received)
+
+
+# ------------------------------------------------------------------------------------------------ rewards, advantages
+
+
+def test_the_worked_numbers_reach_the_loss(checkpoints, tmp_path):
+    """As they are: nothing has centred or scaled them (PITFALLS 18)."""
+    trainer = trainer_for(
+        checkpoints("qwen2_5_vl"),
+        tmp_path,
+        trainer_kwargs={"judge": judge_by(SCORES)},
+        max_steps=1,
+        shuffle_dataset=False,
+    )
+    written_by_hand(trainer, WORKED * 2)
+    received = received_by_the_loss(trainer)
+    assert sorted(received.tolist()) == pytest.approx(sorted(ADVANTAGES * 2), abs=1e-5)
+    assert list(trainer._logs["rewards"]["agreement_reward"])[-8:] == pytest.approx(REWARDS * 2, abs=1e-5)
+    assert list(trainer._logs["advantages"])[-8:] == pytest.approx(ADVANTAGES * 2, abs=1e-5)
+
+
+def normalised(rewards):
+    rewards = torch.tensor(rewards).float()
+    return ((rewards - rewards.mean()) / (rewards.std() + 1e-4)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("settings", "rewards"),
+    [
+        ({"vote": "majority", "judge": False}, [1, 1, 1, 0]),
+        ({"judge": False}, [0.75, 0.75, 0.75, 0.25]),
+        ({"vote": "none"}, [1.0, 1.0, 0.4, 0.0]),
+        ({"vote": "majority"}, [1.03163, 1.03163, 0.97317, 0.0]),
+        ({}, REWARDS),
+    ],
+    ids=["MV", "SC", "judge", "MV+JS", "SC+JS"],
+)
+@pytest.mark.parametrize("advantages", ["grpo", "log_sum_exp", "centred"])
+def test_the_ablations(settings, rewards, advantages, checkpoints, tmp_path):
+    """The rows of Tables 2 and 6."""
+    judge = {} if settings.get("judge") is False else {"judge": judge_by(SCORES)}
+    shape = {"advantages": "log_sum_exp", "centre_advantages": True} if advantages == "centred" else {}
+    shape = shape or {"advantages": advantages}
+    trainer = trainer_for(
+        checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs=judge, max_steps=1, alpha=2.0, **settings, **shape
+    )
+    written_by_hand(trainer, WORKED * 2)
+    received = received_by_the_loss(trainer)
+    expected = {
+        "grpo": normalised(rewards),
+        "log_sum_exp": log_sum_exp_advantages(torch.tensor([rewards]).float(), 2.0)[0].tolist(),
+        "centred": [2 * (reward - sum(rewards) / 4) for reward in rewards],
+    }[advantages]
+    assert sorted(received.tolist()) == pytest.approx(sorted(expected * 2), abs=1e-4)
+
+
+def test_a_violated_format_costs_half(checkpoints, tmp_path):
+    """(0.75·g(1), …) − 0.5 where a word stands before the thoughts; no answer gets 0, votes for nothing, and −0.5."""
+    texts = [WORKED[0], WORKED[1], f"So: {WORKED[0]}", "I cannot tell what it is."]
+    judge = judge_by(SCORES)
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"judge": judge}, max_steps=1)
+    written_by_hand(trainer, texts * 2)
+    trainer.train()
+    paid = 0.75 * judge_modulation(torch.tensor(1.0)).item()
+    log = trainer.state.log_history[0]
+    assert log["rewards/agreement_reward/mean"] == pytest.approx(3 * paid / 4, abs=1e-5)
+    assert log["rewards/format_reward/mean"] == pytest.approx(-0.25)
+    assert log["format_violations"] == 0.5
+    assert log["no_answer"] == 0.25
+    assert log["judge/score"] == 0.75  # 1, 1, 1 and 0
+    assert len(judge.asked) == 6  # nobody asks about what has no answer
+
+
+def test_the_judge_sees_question_picture_and_response_and_no_answer(checkpoints, tmp_path):
+    rows = [{**row, "answer": "314159"} for row in drawn_rows(2)]
+    judge = judge_by(SCORES)
+    trainer = trainer_for(
+        checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs={"judge": judge}, max_steps=1, actor_prompt="Think!"
+    )
+    written_by_hand(trainer, WORKED * 2)
+    trainer.train()
+    assert {candidate(request) for request in judge.asked} == set(WORKED)
+    for request in judge.asked:
+        (message,) = request.messages
+        assert message["content"].startswith("Judge.\n\nQuestion:\n")
+        assert any(row["prompt"][0]["content"] in message["content"] for row in rows)
+        assert not any(word in message["content"] for word in ("314159", "Think!"))
+    assert sorted({len(request.images) for request in judge.asked}) == sorted({len(row["images"]) for row in rows})
+
+
+def test_a_reply_that_cannot_be_read_is_asked_for_once_more(checkpoints, tmp_path):
+    """ "one" is read the second time, "two" never, "three" fails: these two are neutral, g = 1."""
+
+    def said(request, times):
+        response = candidate(request)
+        if "three" in response:
+            return Failure("gone")
+        if "two" in response or ("one" in response and times % 2 == 0):
+            return "I like it."
+        return reply(SCORES["one" if "one" in response else "five"])
+
+    judge = Scripted(said)
+    trainer = trainer_for(
+        checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"judge": judge}, max_steps=1, per_device_train_batch_size=4
+    )
+    written_by_hand(trainer, WORKED)
+    trainer.train()
+    times = {name: sum(name in candidate(request) for request in judge.asked) for name in SCORES}
+    assert times == {"one": 2, "two": 2, "three": 2, "five": 1}
+    seeds = [request.seed for request in judge.asked if "two" in candidate(request)]
+    assert seeds[0] != seeds[1]
+    log = trainer.state.log_history[0]
+    assert log["judge/neutral"] == 0.5
+    assert log["judge/score"] == 0.5  # of those read: 1 and 0
+    expected = [0.75 * 1.03163, 0.75, 0.75, 0.25 * 0.93604]
+    assert log["rewards/agreement_reward/mean"] == pytest.approx(sum(expected) / 4, abs=1e-5)
+
+
+@pytest.mark.parametrize("advantages", ["grpo", "log_sum_exp"])
+def test_what_the_judge_alone_cannot_pay_is_left_out(advantages, checkpoints, tmp_path):
+    """Without a vote an unread reply is no reward: the others' advantages are those of a group of three."""
+    judge = Scripted(
+        lambda request, _: "?" if "three" in candidate(request) else reply(0.9 * ("one" in candidate(request)))
+    )
+    trainer = trainer_for(
+        checkpoints("qwen2_5_vl"),
+        tmp_path,
+        trainer_kwargs={"judge": judge},
+        max_steps=1,
+        vote="none",
+        advantages=advantages,
+        loss_type="dapo",
+    )
+    written_by_hand(trainer, WORKED * 2)
+    received = received_by_the_loss(trainer)
+    known = [0.9, 0.0, 0.0]
+    expected = normalised(known) if advantages == "grpo" else log_sum_exp_advantages(torch.tensor([known]))[0].tolist()
+    assert sorted(received.tolist()) == pytest.approx(sorted([*expected, 0.0] * 2), abs=1e-4)
+
+
+def test_a_response_sampled_twice_is_judged_once(checkpoints, tmp_path):
+    judge = judge_by(SCORES)
+    trainer = trainer_for(
+        checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"judge": judge}, max_steps=1, per_device_train_batch_size=4
+    )
+    written_by_hand(trainer, [WORKED[0]] * 3 + [WORKED[3]])
+    trainer.train()
+    assert sorted(candidate(request) for request in judge.asked) == sorted([WORKED[0], WORKED[3]])
+
+
+def test_metrics_of_the_winners(checkpoints, tmp_path):
+    """Three say 4 with scores 0.1, one says 5 with 0.9, and 5 is right: they disagree, and the judge is right."""
+    rows = [{**row, "answer": "5"} for row in drawn_rows(2)]
+    judge = judge_by({"five": 0.9, "": 0.1})
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs={"judge": judge}, max_steps=1)
+    written_by_hand(trainer, WORKED + [WORKED[0]] * 3 + [FOURS[1]])
+    trainer.train()
+    log = trainer.state.log_history[0]
+    assert log["agreement"] == 0.5  # the second question has one answer, which is everybody's best
+    assert log["distinct_answers"] == 1.5
+    assert log["accuracy"] == 1 / 8
+    assert log["sc_winner_accuracy"] == 0.0
+    assert log["judge_winner_accuracy"] == 0.5
+    assert log["time/judge"] > 0
+    assert log["time/generation"] > 0
+
+
+# --------------------------------------------------------------------------------------------------------- no labels
+
+
+def test_no_label_is_read(checkpoints, tmp_path):
+    """Permuted, wrong or removed answers change no parameter, bit for bit; only the accuracy that is logged."""
+    rows, results = drawn_rows(4), []
+    answers = [row["answer"] for row in rows]
+    permuted = random.Random(0).sample(answers, len(answers))
+    given = [
+        rows,
+        [{**row, "answer": answer} for row, answer in zip(rows, permuted, strict=True)],
+        [{name: value for name, value in row.items() if name != "answer"} for row in rows],
+    ]
+    for number, one in enumerate(given):
+        trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path / str(number), one)
+        trainer.train()
+        results.append({name: weight.clone() for name, weight in trainer.model.named_parameters()})
+        assert ("accuracy" in trainer.state.log_history[0]) == (number < 2)
+    for other in results[1:]:
+        assert all(torch.equal(weight, results[0][name]) for name, weight in other.items())
+    start, _ = load(str(checkpoints("qwen2_5_vl")))
+    assert not all(torch.equal(weight, results[0][name]) for name, weight in start.named_parameters())
+
+
+def test_no_reward_function_gets_the_answers(checkpoints, tmp_path):
+    seen = []
+
+    def nosy(completions, **columns):
+        seen.append(columns)
+        return [0.0] * len(completions)
+
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"reward_funcs": nosy}, max_steps=1)
+    trainer.train()
+    assert seen
+    assert all("answer" not in columns and "id" in columns for columns in seen)
+    assert "answer" not in inspect.signature(trainer.rewards._read).parameters
+
+
+# ---------------------------------------------------------------------------------------------------------- the judge
+
+
+def bytes_of_weights(trainer):
+    """Bytes that the weights of all models of a trainer take, shared ones once."""
+    models = [trainer.model, trainer.ref_model, trainer._judging_copy]
+    storages = {
+        weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes()
+        for model in models
+        if model is not None
+        for weight in model.parameters()
+    }
+    return sum(storages.values())
+
+
+def test_the_judge_takes_no_memory(checkpoints, tmp_path):
+    """With LoRA, and beside the reference; without either it has to have a copy."""
+    path, sizes = checkpoints("qwen2_5_vl"), {}
+    for name, kwargs, beta in (("lora", LORA, 0.1), ("lora, no KL", LORA, 0.0), ("KL", {}, 0.1), ("neither", {}, 0.0)):
+        sizes[name] = [
+            bytes_of_weights(trainer_for(path, tmp_path, trainer_kwargs=dict(kwargs), beta=beta, judge=judge))
+            for judge in (True, False)
+        ]
+    assert all(sizes[name][0] == sizes[name][1] for name in ("lora", "lora, no KL", "KL"))
+    assert sizes["neither"][0] == sizes["KL"][0] == 2 * sizes["neither"][1]
+
+
+@pytest.mark.parametrize("kind", ["full", "copy", "lora", "adapter"])
+def test_the_judge_is_the_policy_as_it_came(kind, family, checkpoints, tmp_path):
+    """After training, by its logits on a question; and training goes on as before behind it."""
+    model, processor = load(str(checkpoints(family)))
+    if kind == "adapter":  # one that has learnt something already
+        model = get_peft_model(model, LoraConfig(r=4, target_modules=r".*(q_proj|v_proj)"))
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if "lora_B" in name:
+                    weight.normal_(std=0.05, generator=torch.Generator().manual_seed(0))
+    kwargs = {"processing_class": processor, **(LORA if kind == "lora" else {})}
+    trainer = trainer_for(model, tmp_path, trainer_kwargs=kwargs, beta=0.0 if kind in ("copy", "lora") else 0.1)
+    ids = torch.tensor([processor.tokenizer("What is 3+4?").input_ids])
+
+    def logits():
+        with trainer.judging() as judge, torch.no_grad():
+            return judge.model.eval()(input_ids=ids).logits
+
+    before = logits()
+    trainable = {name for name, weight in trainer.model.named_parameters() if weight.requires_grad}
+    trainer.train()
+    torch.testing.assert_close(logits(), before, rtol=0, atol=1e-6)
+    with torch.no_grad():
+        assert (trainer.model.eval()(input_ids=ids).logits - before).abs().max() > 1e-4
+    assert trainable == {name for name, weight in trainer.model.named_parameters() if weight.requires_grad}
+
+
+def test_all_families_with_their_own_judge(family, checkpoints, tmp_path):
+    trainer = trainer_for(checkpoints(family), tmp_path, drawn_rows(3), learning_rate=1e-2)
+    trainer.train()
+    start, _ = load(str(checkpoints(family)))
+    assert any(not torch.equal(weight, start.get_parameter(name)) for name, weight in trainer.model.named_parameters())
+    assert all("time/judge" in entry for entry in trainer.state.log_history[:-1])
+
+
+def test_resumed_or_not_is_the_same(checkpoints, tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 1, "max_steps": 3}
+    whole = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, drawn_rows(6), **settings)
+    whole.train()
+    resumed = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, drawn_rows(6), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert all(torch.equal(weight, resumed.model.get_parameter(n)) for n, weight in whole.model.named_parameters())
+
+
+def test_two_processes_are_one(checkpoints, tmp_path):
+    """Rewards, advantages, metrics and weights, where a group stands on both."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder, processes in ((one, 1), (two, 2)):
+        folder.mkdir()
+        launch("self_evolution/evolution_run.py", processes, checkpoints("qwen2_vl"), folder, 12 // processes)
+    alone = torch.load(one / "process_0.pt")
+    assert alone["world_size"] == 1
+    assert len(set(alone["advantages"].tolist())) > 4
+    shares = [torch.load(two / f"process_{process}.pt") for process in (0, 1)]
+    torch.testing.assert_close(torch.cat([share["advantages"] for share in shares]), alone["advantages"])
+    for share in shares:
+        assert share["world_size"] == 2
+        assert share["logged"] == pytest.approx(alone["logged"], rel=1e-3)
+        for name, weight in share["weights"].items():
+            torch.testing.assert_close(weight, alone["weights"][name], rtol=1e-3, atol=1e-6)
+
+
+def test_evaluation_has_groups_of_its_own_size(checkpoints, tmp_path):
+    trainer = trainer_for(
+        checkpoints("qwen2_5_vl"),
+        tmp_path,
+        trainer_kwargs={"judge": judge_by(SCORES), "eval_dataset": Dataset.from_list(drawn_rows(4))},
+        num_generations_eval=2,
+        per_device_eval_batch_size=4,
+    )
+    written_by_hand(trainer, WORKED)
+    measured = trainer.evaluate()
+    # 4, 4 and then 4, 5: shares of 1, 1, ½, ½
+    expected = [1.03163, 1.03163, 0.5 * 0.97317, 0.5 * 0.93604]
+    assert measured["eval_rewards/agreement_reward/mean"] == pytest.approx(sum(expected) / 4, abs=1e-5)
+
+
+# ---------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"vote": "borda"}, "vote='borda'"),
+        ({"advantages": "z"}, "advantages='z'"),
+        ({"vote": "none", "judge": False}, "leave no reward"),
+        ({"alpha": 0.0}, "alpha=0.0"),
+        ({"low_temperature": -1.0}, "low_temperature=-1.0"),
+        ({"format_penalty": -0.5}, "format_penalty=-0.5"),
+        ({"low_weight": 1.5}, "low_weight=1.5"),
+        ({"centre_advantages": True, "advantages": "grpo"}, "are 'grpo', which are centred already"),
+        ({"multi_objective_aggregation": "normalize_then_sum"}, "scale agreement and format alike"),
+        ({"remove_unused_columns": True}, "remove_unused_columns=True"),
+        ({"actor_prompt": " "}, "actor_prompt is empty"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        SelfEvolutionConfig("out", use_cpu=True, bf16=False, **settings)
+
+
+def test_the_defaults_are_the_paper_s():
+    config = SelfEvolutionConfig("out", use_cpu=True, bf16=False)
+    assert (config.high_weight, config.low_weight, config.high_threshold, config.low_threshold) == (0.2, 0.2, 0.95, 0.4)
+    assert (config.high_temperature, config.low_temperature, config.alpha, config.format_penalty) == (1, 1, 1, 0.5)
+    assert (config.judge_sampling_temperature, config.judge_top_p) == (1.0, 0.9)
+    assert (config.num_generations, config.beta, config.max_completion_length) == (8, 0.01, 2048)
+
+
+def test_trainers_that_make_no_sense_are_refused(checkpoints, tmp_path):
+    path = checkpoints("qwen2_5_vl")
+    with pytest.raises(ValueError, match="args.judge is False"):
+        trainer_for(path, tmp_path, trainer_kwargs={"judge": judge_by(SCORES)}, judge=False)
+    with pytest.raises(ValueError, match="leave `followup` out"):
+        trainer_for(path, tmp_path, trainer_kwargs={"followup": "Sure?"})
+    model, processor = load(str(path))
+    with_adapter = get_peft_model(model, LoraConfig(r=4, target_modules=r".*(q_proj|v_proj)"))
+    with pytest.raises(ValueError, match="beta=0 keeps no copy of that for the judge"):
+        trainer_for(with_adapter, tmp_path, trainer_kwargs={"processing_class": processor}, beta=0.0)

@@ -1,0 +1,66 @@
+"""The policy that training begins with, kept as it is beside the one that is trained."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import is_peft_model
+from transformers import PreTrainedModel, TrainingArguments
+from trl import GRPOConfig
+from trl.models import prepare_deepspeed, prepare_fsdp
+from trl.trainer.utils import create_model_from_path
+
+
+@contextmanager
+def reference_is(model: Any, args: GRPOConfig | None, peft_config: Any) -> Iterator[None]:
+    """While TRL builds its KL reference, let it find the policy that was passed.
+
+    TRL loads the reference from the path in the policy's config. A policy that was changed in memory, or never saved,
+    is therefore written to `<output_dir>/_reference` first (`push_to_hub` leaves such names out), and its config
+    points there in the meantime.
+    """
+    in_memory = isinstance(model, PreTrainedModel) and not is_peft_model(model)
+    if not in_memory or peft_config is not None or args is None or args.beta == 0.0:
+        yield
+        return
+    name, folder = model.config._name_or_path, Path(args.output_dir) / "_reference"
+    if args.should_save:
+        model.save_pretrained(folder)
+    args.distributed_state.wait_for_everyone()
+    model.config._name_or_path = str(folder)
+    try:
+        yield
+    finally:
+        model.config._name_or_path = name
+
+
+def initial_policy(model: Any, args: TrainingArguments, quantization_config: Any = None) -> Any:
+    """A frozen copy of the policy that a trainer is given, to be made before the trainer changes it.
+
+    Args:
+        model: path or id of a checkpoint, which is read anew (under ZeRO-3 a model in memory may be in pieces) and just
+            as TRL reads the policy, or a model, which is copied.
+        args: TRL's configuration of the trainer.
+        quantization_config: as the trainer was given it.
+    """
+    if not isinstance(model, str):
+        return copy.deepcopy(model).eval().requires_grad_(False)
+    settings: dict[str, Any] = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
+    if quantization_config is not None:
+        settings["quantization_config"] = quantization_config
+    if args.distributed_state.distributed_type in ("MULTI_GPU", "DEEPSPEED"):
+        settings["device_map"] = None  # each process has the whole of it
+    return create_model_from_path(model, **settings).eval().requires_grad_(False)
+
+
+def placed(reference: Any, trainer: Any) -> Any:
+    """The copy where the trainer's policy is, and shared out as that is."""
+    if trainer.is_deepspeed_enabled:
+        return prepare_deepspeed(reference, trainer.accelerator)
+    if trainer.is_fsdp_enabled:
+        return prepare_fsdp(reference, trainer.accelerator)
+    return trainer.accelerator.prepare_model(reference, evaluation_mode=True)

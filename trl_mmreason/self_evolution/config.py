@@ -1,0 +1,103 @@
+"""Settings of self-evolution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trl import GRPOConfig
+
+from ..construction import text_or_none
+from .prompts import ACTOR_PROMPT, JUDGE_PROMPT
+
+VOTES = ("self_consistency", "majority", "none")
+ADVANTAGES = ("log_sum_exp", "grpo")
+
+
+@dataclass
+class SelfEvolutionConfig(GRPOConfig):
+    """`GRPOConfig` without labels ("When Models Judge Themselves"; the values are the paper's where it gives them).
+
+    The rows of Tables 2 and 6: `vote` × `judge` × `advantages`. MM-UPT is `vote="majority", judge=False,
+    advantages="grpo"`.
+
+    Attributes:
+        vote: what agreement pays: "self_consistency" its share of the group (Eq. 3), "majority" 1 for the winner
+            (Eq. 5), "none" nothing: the judge's score is the reward.
+        judge: let a frozen judge score each response, and modulate what agreement pays (Eq. 7).
+        advantages: "log_sum_exp" (Eq. 9–11), or "grpo" for TRL's, which `scale_rewards` normalises.
+        alpha: α of Eq. 9.
+        centre_advantages: take the group's mean off the log-sum-exp advantages. Ours; it cancels the log-sum-exp.
+        format_penalty: λ_fmt of Eq. 8.
+        high_weight, low_weight, high_threshold, low_threshold, high_temperature, low_temperature: λ₊, λ₋, t_h, t_l, τ_h
+            and τ_l of Eq. 7.
+        actor_prompt: system message put before every question, which asks for the format; `None` leaves prompts as
+            they are.
+        judge_prompt: put before the question and the response that the judge scores.
+        judge_sampling_temperature, judge_top_p: how the judge's replies are drawn.
+        judge_max_tokens: bound of a reply; ours.
+        judge_batch_size: replies drawn at a time in each process, by the judge that comes from the policy; by default
+            `per_device_train_batch_size`.
+        beta: KL coefficient; TRL's own default is 0.
+        use_bias_correction_kl: off: the paper's is the plain low-variance estimator; TRL's own default is on.
+    """
+
+    vote: str = field(default="self_consistency", metadata={"help": "self_consistency, majority or none."})
+    judge: bool = field(default=True, metadata={"help": "Let a frozen judge modulate the rewards."})
+    advantages: str = field(default="log_sum_exp", metadata={"help": "log_sum_exp or grpo."})
+    alpha: float = field(default=1.0, metadata={"help": "Inverse temperature of log-sum-exp advantages."})
+    centre_advantages: bool = field(default=False, metadata={"help": "Take their mean off log-sum-exp advantages."})
+    format_penalty: float = field(default=0.5, metadata={"help": "What a violated format costs."})
+    high_weight: float = field(default=0.2, metadata={"help": "Most that the judge raises a reward by."})
+    low_weight: float = field(default=0.2, metadata={"help": "Most that the judge lowers a reward by."})
+    high_threshold: float = field(default=0.95, metadata={"help": "Scores from here on raise a reward."})
+    low_threshold: float = field(default=0.40, metadata={"help": "Scores below this lower a reward."})
+    high_temperature: float = field(default=1.0, metadata={"help": "Smoothness of raising."})
+    low_temperature: float = field(default=1.0, metadata={"help": "Smoothness of lowering."})
+    actor_prompt: str | None = field(default=ACTOR_PROMPT, metadata={"help": "System message; None for none."})
+    judge_prompt: str = field(default=JUDGE_PROMPT, metadata={"help": "What the judge is asked."})
+    judge_sampling_temperature: float = field(default=1.0, metadata={"help": "Temperature of the judge's replies."})
+    judge_top_p: float = field(default=0.9, metadata={"help": "Top-p of the judge's replies."})
+    judge_max_tokens: int = field(default=1024, metadata={"help": "Bound of a reply of the judge in tokens."})
+    judge_batch_size: int | None = field(default=None, metadata={"help": "Replies drawn at a time."})
+    max_completion_length: int | None = field(default=2048, metadata={"help": "Bound of a response in tokens."})
+    beta: float = field(default=0.01, metadata={"help": "KL coefficient."})
+    use_bias_correction_kl: bool = field(
+        default=False, metadata={"help": "Multiply the KL by the importance ratio, as TRL does by default."}
+    )
+
+    @property
+    def modulation(self) -> dict[str, float]:
+        """The arguments of `judge_modulation`."""
+        sides = [f"{side}_{what}" for side in ("high", "low") for what in ("weight", "threshold", "temperature")]
+        return {name: getattr(self, name) for name in sides}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.actor_prompt = text_or_none("SelfEvolutionConfig: actor_prompt", self.actor_prompt)
+        for name, known in (("vote", VOTES), ("advantages", ADVANTAGES)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)!r}, expected one of {known}.")
+        if self.vote == "none" and not self.judge:
+            raise ValueError("SelfEvolutionConfig: vote='none' and judge=False leave no reward; have one of the two.")
+        for name in ("alpha", "high_temperature", "low_temperature"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)}, expected a number above 0.")
+        for name in ("format_penalty", "high_weight"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)}, expected 0 or more.")
+        if not 0 <= self.low_weight <= 1:
+            raise ValueError(
+                f"SelfEvolutionConfig: low_weight={self.low_weight}, expected 0 to 1: beyond, agreement would cost."
+            )
+        if self.centre_advantages and self.advantages != "log_sum_exp":
+            raise ValueError(
+                f"SelfEvolutionConfig: centre_advantages is for advantages='log_sum_exp', and they are "
+                f"{self.advantages!r}, which are centred already."
+            )
+        if self.multi_objective_aggregation != "sum_then_normalize":
+            raise ValueError(
+                f"SelfEvolutionConfig: multi_objective_aggregation={self.multi_objective_aggregation!r} would scale "
+                "agreement and format alike; leave it sum_then_normalize."
+            )
+        if self.remove_unused_columns:
+            raise ValueError("SelfEvolutionConfig: remove_unused_columns=True takes pictures away; leave it False.")

@@ -1,0 +1,44 @@
+"""What a response says, and whether it says so in the format: thoughts in one pair of tags, then one box."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ..grading import extract_answer
+from ..grading.extraction import without_thinking
+
+_FORMAT = re.compile(r"\s*<think>(?:(?!</?think>).)*</think>\s*\\boxed\s*\{(?P<inside>.*)\}\s*", re.DOTALL)
+_BRACE = re.compile(r"\\.|([{}])", re.DOTALL)
+
+
+class Response(NamedTuple):
+    """One response.
+
+    Attributes:
+        answer: what it votes for; `None` if none can be told.
+        is_well_formed: whether it is `<think>…</think>`, then one filled `\\boxed{…}`, and nothing else (δ = 0).
+        is_single: whether it gives one clear final answer, in one box behind its thoughts; the judge's validity rule.
+    """
+
+    answer: str | None
+    is_well_formed: bool
+    is_single: bool
+
+
+def read_response(text: str) -> Response:
+    """Read a response, with what the chat template wrote at its beginning."""
+    answer = extract_answer(text)
+    found = _FORMAT.fullmatch(text)
+    is_single = answer is not None and (without_thinking(text) or "").count(r"\boxed") == 1
+    return Response(answer, is_single and found is not None and _is_balanced(found["inside"]), is_single)
+
+
+def _is_balanced(inside: str) -> bool:
+    """Whether no brace closes that was not opened, so that the last one of all is the box's."""
+    depth = 0
+    for brace in _BRACE.finditer(inside):
+        depth += {"{": 1, "}": -1, None: 0}[brace[1]]
+        if depth < 0:
+            return False
+    return depth == 0

@@ -1,0 +1,200 @@
+"""Self-evolution's reward in two parts, which read no label (Eq. 8): agreement as a judge modulates it, and the format.
+
+A group may be spread over processes: answers and scores are gathered, and each process pays its own responses.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+
+from ..construction import pictures_of
+from ..evaluation.voting import Equality, cluster_answers
+from ..messages import question_text
+from ..sampling.asking import ask_until_read
+from ..sampling.engine import Decoding, Engine, Failure, Request, seed_of
+from ..turns import opening_of
+from .config import SelfEvolutionConfig
+from .objective import judge_modulation, majority_vote, self_consistency
+from .prompts import judge_message, read_score
+from .response import Response, read_response
+
+RewardFunction = Callable[..., list[float | None]]
+ATTEMPTS = 2  # a reply of the judge that cannot be read is asked for once more
+
+
+class Group(NamedTuple):
+    """One question's responses.
+
+    Attributes:
+        first: the number of the first among all that were gathered.
+        answers: G answers, `None` where there is none.
+        scores: G scores of the judge; NaN where it said nothing that could be read, or was not asked.
+    """
+
+    first: int
+    answers: list[str | None]
+    scores: list[float]
+
+    def winners(self, equal: Equality | None = None) -> tuple[int | None, int | None]:
+        """The answers that win by agreement and by the judge's mean score, as numbers of their first members.
+
+        `None` where nobody wins: there is no answer, or no score.
+        """
+        clusters = cluster_answers(self.answers, equal)
+        known = {
+            members[0]: [self.scores[k] for k in members if not math.isnan(self.scores[k])] for members in clusters
+        }
+        means = {first: fmean(scores) for first, scores in known.items() if scores}
+        agreed = max(clusters, key=len, default=[None])[0]
+        return agreed, max(means, key=lambda first: means[first], default=None)
+
+
+class SelfEvolutionRewards:
+    """Both parts of the reward, which share one reading and one judging of each batch.
+
+    Args:
+        processing_class: the policy's.
+        args: what is paid.
+        group_size: tells how many consecutive responses are to one question.
+        judge: gives the judge for a while, as an engine; not asked for without `args.judge`.
+        equal: whether two answers say the same; the grader's `equivalent` by default.
+    """
+
+    def __init__(
+        self,
+        processing_class: Any,
+        args: SelfEvolutionConfig,
+        group_size: Callable[[], int],
+        judge: Callable[[], AbstractContextManager[Engine]],
+        equal: Equality | None = None,
+    ) -> None:
+        self.processing_class, self.args, self.equal = processing_class, args, equal
+        self.opening = opening_of(processing_class, **(args.chat_template_kwargs or {}))
+        self._group_size, self._judge = group_size, judge
+        self._decoding = Decoding(args.judge_max_tokens, args.judge_sampling_temperature, args.judge_top_p)
+        self._seen: Sequence[Sequence[int]] | None = None
+        self._paid: list[float | None] = []
+        self._responses: list[Response] = []
+        self.groups: list[Group] = []
+        """The groups that this process has responses of, as they were paid last."""
+
+    @property
+    def functions(self) -> list[RewardFunction]:
+        """r · g(s) and −λ_fmt δ (Eq. 8); their sum is the reward."""
+        return [self.agreement_reward, self.format_reward]
+
+    def agreement_reward(self, **batch: Any) -> list[float | None]:
+        """r · g(s); without a vote s itself, and `None` where the judge gave none."""
+        self._read(**batch)
+        return self._paid
+
+    def format_reward(self, **batch: Any) -> list[float | None]:
+        """−λ_fmt where the format is violated."""
+        self._read(**batch)
+        return [0.0 if response.is_well_formed else -self.args.format_penalty for response in self._responses]
+
+    def _read(
+        self,
+        completion_ids: Sequence[Sequence[int]],
+        prompts: Sequence[Any],
+        trainer_state: Any = None,
+        images: Sequence[Any] | None = None,
+        log_metric: Callable[[str, float], None] | None = None,
+        log_extra: Callable[[str, list], None] | None = None,
+        **columns: Any,
+    ) -> None:
+        """Read, judge and pay a batch, once however many functions ask, and log what was found."""
+        if self._seen is completion_ids:
+            return
+        written = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
+        texts = [self.opening + text for text in written]
+        self._responses = [read_response(text) for text in texts]
+        first, size = PartialState().process_index * len(texts), self._group_size()
+        step = trainer_state.global_step if trainer_state else 0
+        seeds = [seed_of(self.args.seed, step, (first + k) // size, text) for k, text in enumerate(texts)]
+        begun = time.perf_counter()
+        scores = [math.nan] * len(texts)
+        if self.args.judge:
+            scores = self._scores(texts, prompts, images or [[]] * len(texts), seeds)
+        seconds = time.perf_counter() - begun
+        answers = gather_object([response.answer for response in self._responses])
+        gathered = gather_object(scores)
+        self.groups = [
+            Group(start, answers[start : start + size], gathered[start : start + size])
+            for start in range(first - first % size, first + len(texts), size)
+        ]
+        paid = {group.first + k: reward for group in self.groups for k, reward in enumerate(self._pay(group))}
+        self._paid = [paid[first + k] for k in range(len(texts))]
+        self._seen = completion_ids  # kept, so that no later list can be taken for this
+        if log_metric:
+            self._log(log_metric, scores, seconds, first, len(texts))
+        if log_extra:
+            log_extra("answer", [response.answer or "" for response in self._responses])
+            if self.args.judge:
+                log_extra("judge_score", scores)
+
+    def _pay(self, group: Group) -> list[float | None]:
+        if self.args.vote == "none":
+            return [None if math.isnan(score) else score for score in group.scores]
+        vote = self_consistency if self.args.vote == "self_consistency" else majority_vote
+        rewards = vote(group.answers, self.equal)
+        if self.args.judge:
+            rewards = rewards * judge_modulation(torch.tensor(group.scores), **self.args.modulation)
+        return rewards.tolist()
+
+    def _scores(
+        self, texts: Sequence[str], prompts: Sequence[Any], images: Sequence[Any], seeds: Sequence[int]
+    ) -> list[float]:
+        """s of each response: 0 without one clear final answer, NaN if no reply could be read."""
+        asked: dict[int, Request] = {}  # by seed: the same response to the same question is judged once
+        for text, prompt, pictures, seed, response in zip(texts, prompts, images, seeds, self._responses, strict=True):
+            if response.is_single and seed not in asked:
+                said = judge_message(self.args.judge_prompt, question_text(prompt), text)
+                seen = pictures_of({"images": pictures})
+                asked[seed] = Request([{"role": "user", "content": said}], seen, seed=seed)
+        with self._judge() as engine:
+            replies = ask_until_read(
+                engine,
+                self._decoding,
+                list(asked.values()),
+                [lambda reply: {"score": read_score(reply)}] * len(asked),
+                ATTEMPTS,
+            )
+        scores = {
+            seed: math.nan if isinstance(reply, Failure) else reply["score"]
+            for seed, reply in zip(asked, replies, strict=True)
+        }
+        return [
+            scores[seed] if response.is_single else 0.0 for seed, response in zip(seeds, self._responses, strict=True)
+        ]
+
+    def _log(
+        self, log_metric: Callable[[str, float], None], scores: Sequence[float], seconds: float, first: int, count: int
+    ) -> None:
+        for response in self._responses:
+            log_metric("format_violations", float(not response.is_well_formed))
+            log_metric("no_answer", float(response.answer is None))
+        for group in self.groups:
+            if not first <= group.first < first + count:  # another process has its first response, and logs it
+                continue
+            log_metric("distinct_answers", float(len(cluster_answers(group.answers, self.equal))))
+            agreed, judged = group.winners(self.equal)
+            if agreed is not None and judged is not None:
+                log_metric("agreement", float(agreed == judged))
+        if not self.args.judge:
+            return
+        log_metric("time/judge", seconds)
+        for response, score in zip(self._responses, scores, strict=True):
+            if response.is_single:
+                log_metric("judge/neutral", float(math.isnan(score)))
+            if not math.isnan(score):
+                log_metric("judge/score", score)

@@ -1,0 +1,177 @@
+"""Self-evolution on top of GRPO: the reward, which reads no label, and the advantages are the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object, is_peft_model
+from peft import PeftModel
+from torch import Tensor
+from trl.models import unwrap_model_for_generation
+from trl.trainer.utils import use_adapter
+
+from ..construction import all_rewards, check_rows, load_processor
+from ..grading import Grader
+from ..grading.reward import grading_items
+from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
+from ..reference import initial_policy, placed
+from ..sampling.engine import Engine
+from ..sampling.transformers_engine import TransformersEngine
+from .config import SelfEvolutionConfig
+from .objective import log_sum_exp_advantages
+from .paper import PAPER
+from .rewards import SelfEvolutionRewards
+
+
+class SelfEvolutionTrainer(GroupGRPOTrainer):
+    """Trains a policy without labels, on how far its answers agree and on what a frozen judge thinks of them.
+
+    The judge is the policy as it came. With LoRA that is the base with its adapter off, otherwise the KL reference: it
+    costs no memory. Only without either (`beta=0` and no adapter) a copy is made for it.
+
+    It logs, besides what `GRPOTrainer` does: `distinct_answers` (a question's, mean), `no_answer` and
+    `format_violations` (shares of responses); of the judge `judge/score` (mean), `judge/neutral` (share of the judged
+    whose reply could not be read twice), `agreement` (share of questions where the most frequent answer is also that
+    of the best mean score; Agree@1 of Table 7); `time/generation` and `time/judge` (seconds a batch). With an `answer`
+    in the rows also `accuracy`, `sc_winner_accuracy` and `judge_winner_accuracy`: nothing else ever sees the answers.
+
+    Args:
+        model: path or id of a checkpoint, or a model.
+        args: a `SelfEvolutionConfig`.
+        train_dataset, eval_dataset: rows with `prompt` and `images`, optionally `answer` and `choices`.
+        judge: an engine that judges in the place of the policy as it came, such as a server.
+        grader: of the accuracy that is logged; `Grader()` by default.
+        reward_funcs: further reward functions, which are added, and get no answers either; `args.reward_weights` then
+            weighs the two of this method first.
+        **kwargs: whatever `trl.GRPOTrainer` takes, by keyword.
+
+    Raises:
+        ValueError: the judge would have to be the policy as it came, and nothing keeps that.
+    """
+
+    _tag_names = ["trl", "trl-mmreason", "self-evolution"]
+    _name = "Self-evolution"
+    _paper = PAPER
+
+    hidden_columns = frozenset({"answer"})
+    args: SelfEvolutionConfig
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        args: SelfEvolutionConfig | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        judge: Engine | None = None,
+        grader: Grader | None = None,
+        reward_funcs: Any = None,
+        processing_class: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if args is None:
+            args = SelfEvolutionConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-self-evolution")
+        if not isinstance(args, SelfEvolutionConfig):
+            raise TypeError(f"SelfEvolutionTrainer: args is a {type(args).__name__}, expected a SelfEvolutionConfig.")
+        if kwargs.get("followup") is not None:
+            raise ValueError("SelfEvolutionTrainer: a response is one turn; leave `followup` out.")
+        check_rows("SelfEvolutionTrainer", train_dataset, eval_dataset, {"prompt"})
+        if judge is not None and not args.judge:
+            raise ValueError("SelfEvolutionTrainer: there is a judge, and args.judge is False; leave one of the two.")
+        processing_class = processing_class or load_processor(model, args)
+        self.judge, self.grader = judge, grader or Grader()
+        self._judging_copy = self._copy_for_judge(model, args, kwargs) if args.judge and judge is None else None
+        self.rewards = SelfEvolutionRewards(
+            processing_class,
+            args,
+            lambda: self.num_generations if self.model.training else self.num_generations_eval,
+            self.judging,
+        )
+        super().__init__(
+            model,
+            reward_funcs=all_rewards("SelfEvolutionTrainer", self.rewards.functions, reward_funcs),
+            args=args,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            system_prompt=args.actor_prompt,
+            **kwargs,
+        )
+        if self._judging_copy is not None:
+            self._judging_copy = placed(self._judging_copy, self)
+        if args.judge and judge is None and self.is_fsdp_enabled:
+            raise ValueError(
+                "SelfEvolutionTrainer: under FSDP the policy's own weights cannot judge, as they are in pieces. Pass "
+                "judge=ServerEngine(…) with the initial policy behind it."
+            )
+
+    @staticmethod
+    def _copy_for_judge(model: Any, args: SelfEvolutionConfig, kwargs: dict[str, Any]) -> Any:
+        """A copy of the policy as it came, where nothing else keeps it: no adapter, and no KL reference."""
+        if isinstance(model, PeftModel) and args.beta == 0.0:
+            raise ValueError(
+                "SelfEvolutionTrainer: the model came with an adapter, and beta=0 keeps no copy of that for the judge. "
+                "Set beta above 0, pass a judge, or merge the adapter and give a peft_config for a new one."
+            )
+        if args.beta != 0.0 or kwargs.get("peft_config") is not None:
+            return None
+        return initial_policy(model, args, kwargs.get("quantization_config"))
+
+    @contextmanager
+    def judging(self) -> Iterator[Engine]:
+        """The judge: an engine over weights that are those of the initial policy until this context ends."""
+        if self.judge is not None:
+            yield self.judge
+            return
+        frozen = self._judging_copy or self.ref_model or self.model_wrapped
+        with unwrap_model_for_generation(
+            frozen, self.accelerator, gather_deepspeed3_params=self.args.ds3_gather_for_generation
+        ) as policy:
+            adapter_off: Any = nullcontext()
+            if is_peft_model(policy):
+                adapter_off = use_adapter(policy, adapter_name="ref" if "ref" in policy.peft_config else None)
+                policy = policy.get_base_model()
+            with adapter_off:
+                size = self.args.judge_batch_size or self.args.per_device_train_batch_size
+                kwargs = self.args.chat_template_kwargs
+                yield TransformersEngine(policy, self.processing_class, batch_size=size, chat_template_kwargs=kwargs)
+
+    def score_groups(self, rewards: Tensor) -> GroupOutcome:
+        """The rewards, and their log-sum-exp advantages; what the judge alone would pay, and could not, is left out."""
+        outcome = without_ungraded(rewards)
+        if self.args.advantages == "grpo":
+            return outcome
+        total = (outcome.rewards * self.reward_weights.to(rewards.device)).nansum(dim=1)
+        groups = self.in_groups(total.masked_fill(~outcome.keep, torch.nan))
+        advantages = log_sum_exp_advantages(groups, self.args.alpha, centred=self.args.centre_advantages)
+        return replace(outcome, advantages=advantages.flatten().nan_to_num(nan=0.0))
+
+    def watch(self, rows: list[dict[str, Any]], completion_ids: list[list[int]]) -> None:
+        """Log accuracies, if there are answers to be right or wrong against."""
+        if "answer" not in rows[0]:
+            return
+        texts = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
+        columns = {name: [row[name] for row in rows] for name in ("answer", "choices", "id") if name in rows[0]}
+        prompts = [row["prompt"] for row in rows]
+        items = grading_items([self.rewards.opening + text for text in texts], prompts=prompts, **columns)
+        right = gather_object([verdict.correct for verdict in self.grader.grade_batch(items)])
+        measures: dict[str, list[bool]] = {"accuracy": [one for one in right if one is not None]}
+        begin = self.accelerator.process_index * len(rows)
+        winners = gather_object(
+            [
+                tuple(None if place is None else group.first + place for place in group.winners(self.rewards.equal))
+                for group in self.rewards.groups
+                if begin <= group.first < begin + len(rows)  # another process has the first response, and says so
+            ]
+        )
+        for position, name in enumerate(("sc_winner_accuracy", "judge_winner_accuracy")):
+            places = [winner[position] for winner in winners]
+            measures[name] = [right[place] for place in places if place is not None and right[place] is not None]
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        for name, found in measures.items():
+            if found:
+                metrics[name].append(sum(found) / len(found))
