@@ -333,7 +333,7 @@ def one_share(model, folder, rows_a_process):
         "world_size": trainer.accelerator.num_processes,
         "advantages": batch["advantages"],
         "scored": len(scorer.rows),
-        "logged": {n: value for n, value in logged.items() if n not in ("step_time", "time/generation", "epoch")},
+        "logged": {
             name: value for name, value in logged.items() if name not in ("step_time", "time/generation", "epoch")
         },
         "weights": {name: weight.detach() for name, weight in trainer.model.named_parameters()},

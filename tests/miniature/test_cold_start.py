@@ -1,3 +1,6 @@
+import random
+from functools import partial
+
 import pytest
 
 from trl_mmreason.miniature import cold_start as module
@@ -9,15 +12,19 @@ from trl_mmreason.miniature.cold_start import (
     Lessons,
     cold_start,
     demonstrations,
+    judged_answers,
     teach,
     two_answers,
 )
+from trl_mmreason.miniature.judging import JUDGE, verdict
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.miniature.solutions import plain, solve
+from trl_mmreason.miniature.solutions import ERRORS, boxed_thoughts, plain, solve
 from trl_mmreason.miniature.tasks import make_problems
+from trl_mmreason.self_evolution.prompts import judge_message, read_score
 
 FOLLOWUP = "Check it."
 TWO_ANSWERS = two_answers(FOLLOWUP)
+JUDGED_ANSWERS = judged_answers(partial(judge_message, JUDGE))
 
 
 def test_only_right_answers_are_learnt_and_both_kinds_of_first_answers_are_read():
@@ -78,6 +85,37 @@ def test_every_picture_is_described_and_every_fourth_answered():
     assert {row["completion"][0]["content"] for row in rows if row not in described} <= set(completions)
 
 
+def test_of_every_picture_a_response_is_judged_and_every_fourth_is_answered():
+    problems = make_problems(["adding"], 40)
+    rows = demonstrations(problems, JUDGED_ANSWERS)
+    judged = [row for row in rows if row["prompt"][0]["content"].startswith(JUDGE)]
+    answered = [row for row in rows if row["images"] and row not in judged]
+    assert len(judged) == 40
+    assert {row["completion"][0]["content"] for row in answered} == {
+        boxed_thoughts(solve(problem)) for problem in problems[::4]
+    }
+    assert len(answered) == 10
+    assert len(rows) == 60  # and a sum in words for every fourth
+    known = {problem.image.tobytes(): problem for problem in problems}
+    for row in judged:
+        problem = known[row["images"][0].tobytes()]
+        question, _, response = row["prompt"][0]["content"].partition("\n\nCandidate solution:\n")
+        assert question == f"{JUDGE}\n\nQuestion:\n{problem.question}"
+        assert response in {boxed_thoughts(solve(problem, error=error)) for error in (None, *ERRORS)}
+        assert row["completion"] == [{"role": "assistant", "content": verdict(problem, response)}]
+    right = sum(read_score(row["completion"][0]["content"]) == 1 for row in judged)
+    assert 10 < right < 30  # half of them, drawn one by one
+
+
+def test_what_other_lessons_draw_is_as_it_was():
+    # Of eight problems two have a sum beside them, and nothing else is drawn but the order.
+    drawn = random.Random(0)
+    sums = [f"What is {drawn.randrange(10)}+{drawn.randrange(10)}?" for _ in range(2)]
+    for lessons in (PLAIN_ANSWERS, TAGGED_ANSWERS, CAPTIONS_AND_ANSWERS):
+        rows = demonstrations(make_problems(["adding"], 8), lessons)
+        assert {row["prompt"][0]["content"] for row in rows if not row["images"]} == set(sums)
+
+
 def test_lessons_that_differ_have_names_that_differ():
     lessons = [
         PLAIN_ANSWERS,
@@ -85,11 +123,14 @@ def test_lessons_that_differ_have_names_that_differ():
         CAPTIONS_AND_ANSWERS,
         TWO_ANSWERS,
         two_answers("Check again."),
+        JUDGED_ANSWERS,
+        judged_answers(partial(judge_message, FOLLOWUP)),
+        Lessons(boxed_thoughts, answer_tokens=32),
         Lessons(plain, answer_tokens=16, in_steps=True, describe="What is there?"),
         Lessons(plain, answer_tokens=16, in_steps=True, describe=FOLLOWUP),
         Lessons(plain, answer_tokens=16, in_steps=True, followup=FOLLOWUP),
     ]
-    assert len({each.name for each in lessons}) == 8
+    assert len({each.name for each in lessons}) == 11
     assert PLAIN_ANSWERS.name == "plain-in-steps"  # of checkpoints that exist
     assert TAGGED_ANSWERS.name == "tagged"
 

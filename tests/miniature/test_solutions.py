@@ -7,6 +7,7 @@ import pytest
 from trl_mmreason.miniature.solutions import (
     ERRORS,
     attempt,
+    boxed_thoughts,
     chain_of_steps,
     first_mistake,
     plain,
@@ -116,7 +117,9 @@ def test_plain_and_two_turn_are_the_shortest_texts():
     assert PROBLEM.facts == {"first": 8, "second": 1}
     assert plain(solve(PROBLEM)) == r"8+1=\boxed{9}"
     assert tagged(solve(PROBLEM)) == "<think>8+1=9</think> <answer>9</answer>"
+    assert boxed_thoughts(solve(PROBLEM)) == r"<think>8+1=9</think>\boxed{9}"
     chosen = make_problem("adding", 4, multiple_choice=True)
+    assert boxed_thoughts(solve(chosen)) == rf"<think>8+1=9</think>\boxed{{{chosen.answer}}}"
     assert plain(solve(chosen)) == rf"8+1=9: \boxed{{{chosen.answer}}}"
     wrong = solve(PROBLEM, error="off_by_one")
     assert wrong.answer in ("8", "10")

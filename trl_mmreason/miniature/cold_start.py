@@ -26,7 +26,8 @@ from trl import SFTConfig, SFTTrainer
 
 from ..evaluation.answers import accuracy
 from .captions import DESCRIBE, caption
-from .solutions import ERRORS, Solution, plain, solve, tagged
+from .judging import verdict
+from .solutions import ERRORS, Solution, boxed_thoughts, plain, solve, tagged
 from .tasks import Problem, make_problems, to_dataset
 
 _BATCH = 32
@@ -43,6 +44,7 @@ class Lessons:
         followup: what the user says before a second answer; `None` for one answer alone.
         in_steps: whether the words of solutions in steps are to be known, for what comes after.
         describe: what the user says to have the picture described; `None` for answers alone.
+        judge: what the user says to have a response judged, of its question and itself; `None` for answers alone.
     """
 
     write: Callable[[Solution], str]
@@ -50,6 +52,7 @@ class Lessons:
     followup: str | None = None
     in_steps: bool = False
     describe: str | None = None
+    judge: Callable[[str, str], str] | None = None
 
     @property
     def name(self) -> str:
@@ -57,6 +60,8 @@ class Lessons:
         name = f"{self.write.__name__}-in-steps" if self.in_steps else self.write.__name__
         if self.describe:
             name = f"{name}-described-{_digest(self.describe)}"
+        if self.judge:
+            name = f"{name}-judged-{_digest(self.judge('', ''))}"
         return f"{name}-{_digest(self.followup)}" if self.followup else name
 
 
@@ -67,6 +72,15 @@ def _digest(words: str) -> str:
 def two_answers(followup: str) -> Lessons:
     r"""To answer `3+4=\boxed{7}`, and to answer again after the user said `followup`."""
     return Lessons(plain, answer_tokens=16, followup=followup)
+
+
+def judged_answers(judge: Callable[[str, str], str]) -> Lessons:
+    r"""To answer `<think>3+4=7</think>\boxed{7}`, and to judge such answers, one by one.
+
+    Args:
+        judge: question, response → what the user says to have it judged.
+    """
+    return Lessons(boxed_thoughts, answer_tokens=32, judge=judge)
 
 
 PLAIN_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True)
@@ -80,16 +94,16 @@ TAGGED_ANSWERS = Lessons(tagged, answer_tokens=32)
 
 
 def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int = 0) -> Dataset:
-    """Rows for supervised training: problems answered, answered again, described, and sums without a picture.
+    """Rows for supervised training: problems answered, answered again, described or judged, and sums in words.
 
     Only the last answer of a row is learnt (`completion`), so the wrong first answers are read and never imitated.
     The sums teach the addition table as text: a pair of digits that is held out as a picture can still be added.
 
     Args:
-        problems: each is answered once; if the lessons have captions, each is described and every fourth answered, as
-            captions are then mostly right by the time that half the answers are. If they have a second answer, every
-            fourth is in another row answered again, after a first answer that is right or wrong. Beside every fourth
-            there is a sum.
+        problems: each is answered once; if the lessons have captions or verdicts, each is described or has a response
+            judged, about half of them right ones, and every fourth is answered, as captions and verdicts are then
+            mostly right by the time that half the answers are. If they have a second answer, every fourth is in another
+            row answered again, after a first answer that is right or wrong. Beside every fourth there is a sum.
         lessons: how answers are written, and what the user says between two, or to have a picture described.
 
     Returns:
@@ -97,13 +111,20 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
     """
     rng = random.Random(seed)
     rows: list[dict[str, Any]] = []
+    answers_every = 1 if lessons.describe is None and lessons.judge is None else 4
     for number, problem in enumerate(problems):
         if lessons.describe is not None:
             asked = [{"role": "user", "content": lessons.describe}]
             described = [{"role": "assistant", "content": caption(problem)}]
             rows.append({"prompt": asked, "completion": described, "images": [problem.image]})
         right = [{"role": "assistant", "content": lessons.write(solve(problem))}]
-        if lessons.describe is None or number % 4 == 0:
+        if lessons.judge is not None:
+            error = rng.choice(ERRORS) if rng.random() < 0.5 else None
+            response = lessons.write(solve(problem, error=error))
+            asked = [{"role": "user", "content": lessons.judge(problem.prompt[0]["content"], response)}]
+            judged = [{"role": "assistant", "content": verdict(problem, response)}]
+            rows.append({"prompt": asked, "completion": judged, "images": [problem.image]})
+        if number % answers_every == 0:
             rows.append({"prompt": problem.prompt, "completion": right, "images": [problem.image]})
         if number % 4:
             continue

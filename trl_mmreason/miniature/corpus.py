@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from . import solutions
+from .judging import JUDGE, verdict
 from .tasks import CATEGORIES, make_problem
 
 # What users and templates say to the model in the examples; without it these words would cost a token a letter.
@@ -17,11 +18,16 @@ _SPOKEN = (
 )
 
 
-def corpus(*, in_steps: bool = False) -> Iterator[str]:
+# What self-evolution puts around a question and the response to be judged.
+_JUDGING = (JUDGE, "Question:\n", "Candidate solution:\n")
+
+
+def corpus(*, in_steps: bool = False, judging: bool = False) -> Iterator[str]:
     """Questions and worked solutions of every category and level, and the phrases around them.
 
     Args:
         in_steps: solutions in steps too; they take more than half as many tokens again without.
+        judging: a judge's requests and replies too; a reply takes more than twice as many tokens without.
     """
     for _ in range(30):
         yield from _SPOKEN
@@ -36,3 +42,6 @@ def corpus(*, in_steps: bool = False) -> Iterator[str]:
                 if in_steps:
                     for step in solution.steps:
                         yield from (step.name, step.thought, step.reflection)
+                if judging:
+                    response = solutions.boxed_thoughts(solution)
+                    yield from (*_JUDGING, response, verdict(problem, response))

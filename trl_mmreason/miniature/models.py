@@ -321,7 +321,7 @@ FAMILIES = {
 
 
 def build_model(
-    family: str, size: str = "test", *, seed: int = 0, in_steps: bool = False
+    family: str, size: str = "test", *, seed: int = 0, in_steps: bool = False, judging: bool = False
 ) -> tuple[PreTrainedModel, ProcessorMixin]:
     """Build a randomly initialised model of a family, and its processor.
 
@@ -330,6 +330,7 @@ def build_model(
         size: one of `SIZES`: `test` fits a unit test, `demo` learns on two CPU cores in minutes, `study` is for a GPU.
         seed: of the weights; the global random state of torch is left as it was.
         in_steps: whether its tokenizer knows the words of solutions in steps.
+        judging: whether it knows those of a judge.
 
     Returns:
         The model in float32 and evaluation mode, and its left-padding processor.
@@ -340,7 +341,9 @@ def build_model(
         raise ValueError(f"build_model: unknown size {size!r}; expected one of {sorted(SIZES)}.")
     parts = FAMILIES[family]
     tokenizer = train_tokenizer(
-        corpus(in_steps=in_steps), special_tokens=parts.special_tokens, named_tokens=parts.named_tokens
+        corpus(in_steps=in_steps, judging=judging),
+        special_tokens=parts.special_tokens,
+        named_tokens=parts.named_tokens,
     )
     tokenizer.chat_template = parts.template()
     with torch.random.fork_rng(devices=[]):

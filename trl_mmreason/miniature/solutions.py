@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from .tasks import Problem
@@ -53,6 +53,18 @@ class Attempt:
     lead: str
     worked: str
     stated: str
+
+
+class Working(NamedTuple):
+    """What a written working tells of its writer.
+
+    Attributes:
+        facts: as the writer read them; `None` if no reading explains the working.
+        result: what follows from them, if that is what the writer worked out; `None` if the writer did not.
+    """
+
+    facts: dict[str, int] | None
+    result: str | None
 
 
 @dataclass(frozen=True)
@@ -187,6 +199,11 @@ def tagged(solution: Solution) -> str:
     return f"<think>{solution.lead}{solution.result}</think> <answer>{solution.answer}</answer>"
 
 
+def boxed_thoughts(solution: Solution) -> str:
+    r"""The shortest worked answer with its thoughts in tags: `<think>3+4=7</think>\boxed{7}`."""
+    return f"<think>{solution.lead}{solution.result}</think>\\boxed{{{solution.answer}}}"
+
+
 def two_turn(first: Solution, second: Solution) -> tuple[str, str]:
     """(y1, y2): a first solution, and the one given after being asked to check it."""
     _require_same_problem(first, second)
@@ -220,13 +237,34 @@ def first_mistake(problem: Problem, working: str, answer: str) -> str | None:
         answer: the answer as stated.
     """
     *readings, work, stated = problem.steps
-    as_read = _as_read(problem, working)
+    as_read = read_working(problem, working).facts or problem.facts
     for step, (name, value) in zip(readings, problem.facts.items(), strict=True):
         if as_read[name] != value:
             return step.thought
     if spaced(work.thought) not in spaced(working):
         return work.thought
     return None if answer.strip() == problem.answer else stated.thought
+
+
+def read_working(problem: Problem, working: str) -> Working:
+    """The facts from which a working follows, or at least begins so; the right ones where there is a choice.
+
+    Args:
+        problem: what was to be solved.
+        working: whatever holds the working, in the form of `Solution.lead` and `Solution.result`.
+    """
+    alternatives = [[value, *_misreadings(problem.category, name, value)] for name, value in problem.facts.items()]
+    readings = [dict(zip(problem.facts, values, strict=True)) for values in product(*alternatives)]
+    readings.sort(key=lambda facts: sum(facts[name] != value for name, value in problem.facts.items()))
+    worked = [_work(problem.category, problem.level, facts, problem.asked) for facts in readings]
+    written = spaced(working)
+    for facts, (lead, result) in zip(readings, worked, strict=True):
+        if spaced(lead + result) in written:
+            return Working(facts, result)
+    for facts, (lead, _) in zip(readings, worked, strict=True):
+        if spaced(lead) in written:
+            return Working(facts, None)
+    return Working(None, None)
 
 
 def spaced(text: str) -> str:
@@ -307,20 +345,6 @@ def _moved(category: str, result: str, units: int, names: Sequence[str]) -> str:
 
 def _letter(choices: Mapping[str, str], text: str) -> str:
     return next(letter for letter, choice in choices.items() if choice == text)
-
-
-def _as_read(problem: Problem, working: str) -> dict[str, int]:
-    """The facts from which the working follows, or at least begins so; the right ones where there is a choice."""
-    alternatives = [[value, *_misreadings(problem.category, name, value)] for name, value in problem.facts.items()]
-    readings = [dict(zip(problem.facts, values, strict=True)) for values in product(*alternatives)]
-    readings.sort(key=lambda facts: sum(facts[name] != value for name, value in problem.facts.items()))
-    worked = [_work(problem.category, problem.level, facts, problem.asked) for facts in readings]
-    written = spaced(working)
-    for texts in ([lead + result for lead, result in worked], [lead for lead, _ in worked]):
-        for facts, text in zip(readings, texts, strict=True):
-            if spaced(text) in written:
-                return facts
-    return problem.facts
 
 
 def _require_same_problem(first: Solution, second: Solution) -> None:
