@@ -24,7 +24,7 @@ def scores(problem, response):
 
 def test_a_verdict_works_the_problem_out_and_scores_the_response():
     assert verdict(PROBLEM, r"<think>4+1=5</think>\boxed{5}") == (
-        f"[BEGIN THOUGHT]{THOUGHT}[END THOUGHT][BEGIN SCORES]"
+        f"[BEGIN THOUGHT]{THOUGHT} Wrong.[END THOUGHT][BEGIN SCORES]"
         '{"answer_correctness":0,"reasoning_quality":1,"visual_grounding":0.5,"overall_score":0.4}[END SCORES]'
     )
 
@@ -50,6 +50,10 @@ def test_a_verdict_works_the_problem_out_and_scores_the_response():
 def test_scores_of_a_response(response, answer, reasoning, grounding, overall):
     assert scores(PROBLEM, response) == (answer, reasoning, grounding, overall)
     assert read_score(verdict(PROBLEM, response)) == pytest.approx(overall)
+
+
+def test_it_says_right_of_a_right_answer():
+    assert f"[BEGIN THOUGHT]{THOUGHT} Right.[END THOUGHT]" in verdict(PROBLEM, r"<think>I guess.</think>\boxed{9}")
 
 
 def test_a_choice_is_read_as_what_it_stands_for():
@@ -82,9 +86,8 @@ def test_a_judge_s_words_are_few_tokens():
         ids = judging(text)["input_ids"]
         assert judging.decode(ids) == text
         assert len(ids) < len(usual(text)["input_ids"])
-    # each word, number and run of punctuation is one token, but for two breaks of a line
-    assert len(judging(reply)["input_ids"]) <= 60
-    assert "correctness" in judging.get_vocab()
+    # 22 of the thoughts, as each word, digit, sign, full stop and space before a digit is one; 37 of tags and scores
+    assert len(judging(reply)["input_ids"]) == 59
 
 
 def test_other_tokenizers_do_not_hear_of_judges():

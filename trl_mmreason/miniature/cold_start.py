@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, Features, Image, List, Value
+from PIL import Image as PILImage
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -27,11 +28,11 @@ from trl import SFTConfig, SFTTrainer
 from ..evaluation.answers import accuracy
 from .captions import DESCRIBE, caption
 from .judging import verdict
-from .solutions import ERRORS, Solution, boxed_thoughts, plain, solve, tagged
+from .solutions import ERRORS, Solution, attempt, boxed_thoughts, plain, solve, tagged, worked_steps
 from .tasks import Problem, make_problems, to_dataset
 
 _BATCH = 32
-_MAX_STEPS = 600
+_MAX_STEPS = 900
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,15 @@ def two_answers(followup: str) -> Lessons:
 
 
 def judged_answers(judge: Callable[[str, str], str]) -> Lessons:
-    r"""To answer `<think>3+4=7</think>\boxed{7}`, and to judge such answers, one by one.
+    r"""To answer `<think>3+4=7</think>\boxed{7}`, to judge such answers, one by one, and to describe.
+
+    The judge reads a picture in the words of a description. It learns to see from descriptions, as a response gives
+    most digits away.
 
     Args:
         judge: question, response → what the user says to have it judged.
     """
-    return Lessons(boxed_thoughts, answer_tokens=32, judge=judge)
+    return Lessons(boxed_thoughts, answer_tokens=32, describe=DESCRIBE, judge=judge)
 
 
 PLAIN_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True)
@@ -100,50 +104,82 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
     The sums teach the addition table as text: a pair of digits that is held out as a picture can still be added.
 
     Args:
-        problems: each is answered once; if the lessons have captions or verdicts, each is described or has a response
-            judged, about half of them right ones, and every fourth is answered, as captions and verdicts are then
-            mostly right by the time that half the answers are. If they have a second answer, every fourth is in another
-            row answered again, after a first answer that is right or wrong. Beside every fourth there is a sum.
-        lessons: how answers are written, and what the user says between two, or to have a picture described.
+        problems: each is answered once; if the lessons have captions, each is described and every fourth answered, as
+            captions are then mostly right by the time that half the answers are. If they have a second answer, every
+            fourth is in another row answered again, after a first answer that is right or wrong. Beside every fourth
+            there is a sum. If the lessons have verdicts, a response to every second is judged, and beside each of the
+            others one to a sum; only every eighth is answered, so that the judge gets ahead of the answers.
+        lessons: how answers are written, and what the user says between two, or to have something described or judged.
 
     Returns:
         Shuffled rows with prompt (messages), completion (one message) and images (one, or none for a sum).
     """
     rng = random.Random(seed)
     rows: list[dict[str, Any]] = []
-    answers_every = 1 if lessons.describe is None and lessons.judge is None else 4
+    answers_every = 8 if lessons.judge else 4 if lessons.describe else 1
     for number, problem in enumerate(problems):
+        picture = [problem.image]
         if lessons.describe is not None:
-            asked = [{"role": "user", "content": lessons.describe}]
-            described = [{"role": "assistant", "content": caption(problem)}]
-            rows.append({"prompt": asked, "completion": described, "images": [problem.image]})
-        right = [{"role": "assistant", "content": lessons.write(solve(problem))}]
-        if lessons.judge is not None:
-            error = rng.choice(ERRORS) if rng.random() < 0.5 else None
-            response = lessons.write(solve(problem, error=error))
-            asked = [{"role": "user", "content": lessons.judge(problem.prompt[0]["content"], response)}]
-            judged = [{"role": "assistant", "content": verdict(problem, response)}]
-            rows.append({"prompt": asked, "completion": judged, "images": [problem.image]})
+            rows.append(_row([_said(lessons.describe)], caption(problem), picture))
+        right = lessons.write(solve(problem))
         if number % answers_every == 0:
-            rows.append({"prompt": problem.prompt, "completion": right, "images": [problem.image]})
-        if number % 4:
-            continue
-        if lessons.followup is not None:
+            rows.append(_row(problem.prompt, right, picture))
+        if lessons.followup is not None and number % 4 == 0:
             first = lessons.write(solve(problem, error=rng.choice([None, *ERRORS])))
-            checked = [{"role": "assistant", "content": first}, {"role": "user", "content": lessons.followup}]
-            rows.append({"prompt": [*problem.prompt, *checked], "completion": right, "images": [problem.image]})
-        rows.append(_sum_in_words(rng.randrange(10), rng.randrange(10), lessons))
+            checked = [{"role": "assistant", "content": first}, _said(lessons.followup)]
+            rows.append(_row([*problem.prompt, *checked], right, picture))
+        if lessons.judge is not None:
+            added, other = _sum_in_words(rng, number), _sum_in_words(rng, number)
+            judged, other, shown = (added, other, []) if number % 2 else (problem, rng.choice(problems), picture)
+            response = rng.choice(_responses(judged, other, lessons))
+            asked = lessons.judge(judged.prompt[0]["content"], response)
+            rows.append(_row([_said(asked)], verdict(judged, response), shown))
+        elif number % 4 == 0:
+            added = _sum_in_words(rng, number)
+            rows.append(_row(added.prompt, lessons.write(solve(added)), []))
     rng.shuffle(rows)
     message = {"role": Value("string"), "content": Value("string")}
     features = Features({"prompt": List(message), "completion": List(message), "images": List(Image())})
     return Dataset.from_list(rows, features=features)
 
 
-def _sum_in_words(a: int, b: int, lessons: Lessons) -> dict[str, Any]:
-    text = f"{a}+{b}"
-    solution = Solution(text, steps=(), labels=(True,), lead=f"{text}=", result=str(a + b), answer=str(a + b))
-    answer = [{"role": "assistant", "content": lessons.write(solution)}]
-    return {"prompt": [{"role": "user", "content": f"What is {text}?"}], "completion": answer, "images": []}
+def _said(words: str) -> dict[str, str]:
+    return {"role": "user", "content": words}
+
+
+def _row(prompt: list[dict[str, str]], completion: str, images: list[Any]) -> dict[str, Any]:
+    return {"prompt": prompt, "completion": [{"role": "assistant", "content": completion}], "images": images}
+
+
+def _responses(problem: Problem, other: Problem, lessons: Lessons) -> list[str]:
+    """Responses to be judged, right ones as often as mistaken ones.
+
+    Among these alone the digits of a response are mostly right, and a judge would learn to copy them instead of looking
+    at the picture. So there is the solution of another problem, and an empty response, too.
+    """
+    mistaken = [lessons.write(solve(problem, error=error)) for error in ERRORS]
+    right = lessons.write(solve(problem))
+    return [*[right] * len(mistaken), *mistaken, lessons.write(solve(other)), ""]
+
+
+def _sum_in_words(rng: random.Random, number: int) -> Problem:
+    """A sum whose digits stand in its question; `number` tells it from equal ones, which other slips are made in."""
+    facts = {"first": rng.randrange(10), "second": rng.randrange(10)}
+    added = attempt("adding", 1, facts, "")
+    text = added.lead.removesuffix("=")
+    return Problem(
+        id=f"{text}-{number}",
+        category="adding",
+        level=1,
+        question=f"What is {text}?",
+        image=PILImage.new("RGB", (1, 1)),  # never shown
+        answer=added.stated,
+        choices=None,
+        facts=facts,
+        asked="",
+        steps=worked_steps("adding", "", added, None)[len(facts) :],
+        seed=number,
+    )
 
 
 def cold_start(

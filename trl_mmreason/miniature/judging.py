@@ -18,7 +18,7 @@ _WEIGHTS = {"answer_correctness": 0.5, "reasoning_quality": 0.3, "visual_groundi
 
 
 def verdict(problem: Problem, response: str) -> str:
-    """The reply of a judge who knows the problem: how it is worked out rightly, then four scores of the response.
+    """The reply of a judge who knows the problem: how it is worked out, "Right." or "Wrong.", and four scores.
 
     The answer is right or wrong. The reasoning is good if it keeps to what was read, whether that was read rightly or
     not, and if the answer states its result. The grounding is the share of the facts that were read rightly, as far as
@@ -32,8 +32,10 @@ def verdict(problem: Problem, response: str) -> str:
     scores["overall_score"] = sum(_WEIGHTS[name] * score for name, score in scores.items())
     # "1" for 1.0, and no spaces: each character would be a token to generate
     written = ",".join(f'"{name}":{score:.2g}' for name, score in scores.items())
-    thought = " ".join(step.thought for step in problem.steps[:-1])  # the last one only repeats the result
-    return f"[BEGIN THOUGHT]{thought}[END THOUGHT][BEGIN SCORES]{{{written}}}[END SCORES]"
+    thoughts = [step.thought for step in problem.steps[:-1]]  # the last one only repeats the result
+    # Said right behind the judge's own result, where it is easiest to compare; the scores then only repeat it.
+    thoughts.append("Right." if scores["answer_correctness"] else "Wrong.")
+    return f"[BEGIN THOUGHT]{' '.join(thoughts)}[END THOUGHT][BEGIN SCORES]{{{written}}}[END SCORES]"
 
 
 def _scores(problem: Problem, response: str) -> dict[str, float]:
