@@ -29,7 +29,7 @@ from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import load_data, policy_path, train_once, trainer_settings
 from trl_mmreason.self_evolution.prompts import judge_message
 from trl_mmreason.self_evolution.report import Result, format_results, plot_histories, result_of
-from trl_mmreason.stages import StagedArguments, do_once, parse_arguments
+from trl_mmreason.stages import StagedArguments, do_once, parse_arguments, values_of
 
 BEFORE = "before"
 
@@ -67,6 +67,7 @@ class EvolutionArguments(StagedArguments):
             raise ValueError(
                 f"judge_server={self.judge_server!r} and judge_model={self.judge_model!r}: give both, or neither."
             )
+        self.methods = {name: values_of(differences) for name, differences in self.methods.items()}
         for name in self.methods:
             if name in (BEFORE, "cold_start") or not re.fullmatch(r"[\w-]+", name):
                 raise ValueError(f"methods: {name!r} cannot be a method's name, as its folder is called so.")
@@ -89,17 +90,10 @@ class Run:
 
     def evolve(self, method: str) -> None:
         """Train, unless it is finished; what was begun with other settings is refused."""
-        names = (
-            "common",
-            "evolution",
-            "judge_server",
-            "judge_model",
-            "cold_start_accuracy",
-            "dataset_name",
-            "train_rows",
-        )
+        data = ("dataset_name", "dataset_split", "columns", "image_root", "system_prompt", "train_rows")
+        names = ("common", "evolution", "judge_server", "judge_model", "cold_start_accuracy", *data)
         settings = {**self.args.read_by(names), "method": self.args.methods[method]}
-        settings["policy"] = self.model_args.model_name_or_path
+        settings |= {"policy": self.model_args.model_name_or_path, "dtype": str(self.model_args.dtype)}
         do_once(self.folder, method, settings, self.model_of(method), lambda: self.train_policy(method))
 
     def train_policy(self, method: str) -> None:

@@ -41,7 +41,7 @@ class StagedArguments(DataArguments):
     def __post_init__(self) -> None:
         super().__post_init__()
         for section in ("common", *self.SECTIONS):
-            setattr(self, section, {name: _value_of(value) for name, value in getattr(self, section).items()})
+            setattr(self, section, values_of(getattr(self, section)))
         self.stages = self.stages or ",".join(self.STAGES)
         unknown = set(self.stages.split(",")) - set(self.STAGES)
         if unknown:
@@ -130,6 +130,11 @@ def _with_contents(value: Any) -> Any:
         return value
     with open(value, "rb") as file:
         return f"{value}, SHA-256 {sha_fileobj(file).hex()}"
+
+
+def values_of(section: Mapping[str, Any]) -> dict[str, Any]:
+    """A section's settings, with numbers where YAML sees a text."""
+    return {name: _value_of(value) for name, value in section.items()}
 
 
 def _value_of(value: Any) -> Any:

@@ -538,3 +538,16 @@ class TestCollate:
             qwen.model, qwen.processing_class, prompts, max_new_tokens=3, suppress_tokens=list(range(300))
         )
         assert min(ids) >= 300
+
+
+def test_no_process_waits_for_another_at_each_token(qwen, monkeypatch):
+    """As transformers would under ZeRO-3, where processes that sample unequally would wait for ever."""
+    seen, sample = [], qwen.model.generate
+
+    def spied(**settings):
+        seen.append(settings["synced_gpus"])
+        return sample(**settings)
+
+    monkeypatch.setattr(qwen.model, "generate", spied)
+    qwen.sample([Request(QUESTION)], GREEDY)
+    assert seen == [False]

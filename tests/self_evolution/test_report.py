@@ -21,6 +21,8 @@ def test_results():
     result = result_of(answers)
     assert result == pytest.approx(Result(accuracy=0.5, pass_at_n=1.0, majority=0.5, distinct=1.5, tokens=6.0))
     assert math.isnan(result_of([[answer("4", True, None)]]).tokens)
+    with pytest.raises(ValueError, match="none of the 1 questions can be graded"):
+        result_of([[answer("1", None)]])
     assert result_of([[answer("", False)] * 2]).majority == 0.0
 
 

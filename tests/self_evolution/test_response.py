@@ -20,8 +20,11 @@ GOOD = r"<think>3+4=7</think>\boxed{7}"
         (rf"So: {GOOD}", "7", False, True),
         (rf"{GOOD}.", "7", False, True),
         (r"<think>a</think><think>b</think>\boxed{7}", "7", False, True),
-        (r"<think>a</think>\boxed{6} or \boxed{7}", None, False, False),
-        (r"<think>a</think>\boxed{6}, \boxed{7}", None, False, False),
+        (r"<think>a</think>\boxed{7}}", "7", False, True),
+        (r"<think>a</think>\boxed{6} or \boxed{7}", "6, 7", False, False),
+        (r"<think>a</think>\boxed{6}, \boxed{7}", "6, 7", False, False),
+        (r"<think>a</think>\boxed{7}<answer>9</answer>", "9", False, False),
+        (r"<think>a</think>\boxed7", r"\boxed7", False, False),
         (r"<think>a</think>\boxed{}", None, False, False),
         (r"<think>a</think>\boxed{7", None, False, False),
         (r"<think>3+4=\boxed{7}", None, False, False),
@@ -33,8 +36,7 @@ GOOD = r"<think>3+4=7</think>\boxed{7}"
 def test_responses(text, answer, is_well_formed, is_single):
     response = read_response(text)
     assert (response.is_well_formed, response.is_single) == (is_well_formed, is_single)
-    if is_single or answer is not None:
-        assert response.answer == answer
+    assert response.answer == answer
 
 
 def test_long_responses_are_read_quickly():

@@ -13,8 +13,13 @@ from scripted import Scripted
 from support import SMALL_RUN, drawn_rows, load, written_by_hand
 
 from trl_mmreason import SelfEvolutionConfig, SelfEvolutionTrainer
-from trl_mmreason.sampling import Failure
+from trl_mmreason.grading import Verdict
+from trl_mmreason.sampling import Decoding, Failure
+from trl_mmreason.self_evolution import rewards as rewards_module
 from trl_mmreason.self_evolution.objective import judge_modulation, log_sum_exp_advantages
+from trl_mmreason.self_evolution.prompts import ACTOR_PROMPT
+from trl_mmreason.self_evolution.response import read_response
+from trl_mmreason.self_evolution.rewards import Group
 
 RUN = {**SMALL_RUN, "judge_max_tokens": 8, "judge_prompt": "Judge.", "actor_prompt": None, "beta": 0.1}
 LORA = {"peft_config": LoraConfig(r=4, target_modules=r".*(q_proj|v_proj)")}
@@ -107,10 +112,8 @@ def test_the_ablations(settings, rewards, advantages, checkpoints, tmp_path):
     """The rows of Tables 2 and 6."""
     judge = {} if settings.get("judge") is False else {"judge": judge_by(SCORES)}
     shape = {"advantages": "log_sum_exp", "centre_advantages": True} if advantages == "centred" else {}
-    shape = shape or {"advantages": advantages}
-    trainer = trainer_for(
-        checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs=judge, max_steps=1, alpha=2.0, **settings, **shape
-    )
+    shape = {"alpha": 2.0, **shape} if advantages != "grpo" else {"advantages": advantages}
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs=judge, max_steps=1, **settings, **shape)
     written_by_hand(trainer, WORKED * 2)
     received = received_by_the_loss(trainer)
     expected = {
@@ -134,7 +137,7 @@ def test_a_violated_format_costs_half(checkpoints, tmp_path):
     assert log["rewards/format_reward/mean"] == pytest.approx(-0.25)
     assert log["format_violations"] == 0.5
     assert log["no_answer"] == 0.25
-    assert log["judge/score"] == 0.75  # 1, 1, 1 and 0
+    assert log["judge/score"] == 1.0  # of the three that it was asked about
     assert len(judge.asked) == 6  # nobody asks about what has no answer
 
 
@@ -147,6 +150,7 @@ def test_the_judge_sees_question_picture_and_response_and_no_answer(checkpoints,
     written_by_hand(trainer, WORKED * 2)
     trainer.train()
     assert {candidate(request) for request in judge.asked} == set(WORKED)
+    assert trainer.system_prompt == "Think!"
     for request in judge.asked:
         (message,) = request.messages
         assert message["content"].startswith("Judge.\n\nQuestion:\n")
@@ -215,6 +219,82 @@ def test_a_response_sampled_twice_is_judged_once(checkpoints, tmp_path):
     assert sorted(candidate(request) for request in judge.asked) == sorted([WORKED[0], WORKED[3]])
 
 
+def test_the_winner_of_the_judge():
+    """By the mean of an answer's scores, of what was read; nobody where all are equal or nobody was asked."""
+    answers, nan = ["4", "4", "5", None], float("nan")
+    assert Group(0, answers, [1.0, 0.2, 0.7, 0.0], [True] * 4).winners(str.__eq__) == (0, 2)
+    assert Group(0, answers, [nan, 0.8, 0.7, 0.0], [False, True, True, False]).winners(str.__eq__) == (0, 0)
+    assert Group(0, answers, [0.5, 0.5, 0.5, 0.0], [True] * 4).winners(str.__eq__) == (0, None)
+    assert Group(0, answers, [0.0, 0.0, 0.0, 0.0], [False] * 4).winners(str.__eq__) == (0, None)
+    assert Group(0, [None], [0.0], [False]).winners(str.__eq__) == (None, None)
+
+
+def test_a_letter_and_what_it_stands_for_are_one_answer(checkpoints, tmp_path):
+    rows = [{**row, "choices": {"A": "4", "B": "5"}, "answer": "A"} for row in drawn_rows(2)]
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, judge=False, max_steps=1)
+    written_by_hand(trainer, [rf"<think>x</think>\boxed{{{said}}}" for said in ("A", "4", "(a)", "5")] * 2)
+    trainer.train()
+    log = trainer.state.log_history[0]
+    assert log["distinct_answers"] == 2
+    assert log["rewards/agreement_reward/mean"] == pytest.approx((0.75 * 3 + 0.25) / 4)
+    assert log["accuracy"] == 0.75
+
+
+def test_the_judge_is_asked_as_the_settings_say(checkpoints, tmp_path):
+    """Decoding; seeds that differ from step to step, and with the seed of the run."""
+    seeds = {}
+    for seed in (0, 1):
+        judge, decodings = judge_by(SCORES), []
+        sample = judge.sample
+        judge.sample = lambda requests, decoding, sample=sample, seen=decodings: (
+            seen.append(decoding) or sample(requests, decoding)
+        )
+        settings = {"judge_sampling_temperature": 0.7, "judge_top_p": 0.8, "judge_max_tokens": 33, "seed": seed}
+        trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"judge": judge}, **settings)
+        written_by_hand(trainer, WORKED * 2)
+        trainer.train()
+        assert set(decodings) == {Decoding(33, 0.7, 0.8)}
+        seeds[seed] = [request.seed for request in judge.asked]
+    assert len(set(seeds[0])) == len(seeds[0]) == 16  # two steps, two questions, four responses
+    assert not set(seeds[0]) & set(seeds[1])
+
+
+def test_weights_of_rewards_and_the_grader_count(checkpoints, tmp_path):
+    """2·r·g − 0.5·δ; a grader that finds everything right."""
+
+    class Kind:
+        def grade_batch(self, items):
+            assert all("question" in item and "id" in item for item in items)
+            return [Verdict(True, None, "") for _ in items]
+
+    kwargs = {"judge": judge_by(SCORES), "grader": Kind()}
+    trainer = trainer_for(
+        checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs=kwargs, max_steps=1, reward_weights=[2.0, 1.0]
+    )
+    written_by_hand(trainer, WORKED * 2)
+    received = received_by_the_loss(trainer)
+    expected = log_sum_exp_advantages(2 * torch.tensor([REWARDS]))[0].tolist()
+    assert sorted(received.tolist()) == pytest.approx(sorted(expected * 2), abs=1e-4)
+    assert trainer.state.log_history[0]["accuracy"] == 1.0
+
+
+def test_a_template_that_opens_the_thoughts(checkpoints, tmp_path):
+    """What it wrote belongs to the response; a text prompt, which it never saw, has none of it."""
+    _, processor = load(str(checkpoints("qwen2_5_vl")))
+    processor.chat_template += "{% if add_generation_prompt %}<think>{% endif %}"
+    trainer = trainer_for(
+        checkpoints("qwen2_5_vl"),
+        tmp_path,
+        trainer_kwargs={"judge": judge_by(SCORES), "processing_class": processor},
+        max_steps=1,
+    )
+    written_by_hand(trainer, [text.removeprefix("<think>") for text in WORKED] * 2)
+    trainer.train()
+    assert trainer.state.log_history[0]["format_violations"] == 0
+    ids = [processor.tokenizer(WORKED[0]).input_ids]
+    assert trainer.rewards.texts(ids, ["3+4?"]) == WORKED[:1]
+
+
 def test_metrics_of_the_winners(checkpoints, tmp_path):
     """Three say 4 with scores 0.1, one says 5 with 0.9, and 5 is right: they disagree, and the judge is right."""
     rows = [{**row, "answer": "5"} for row in drawn_rows(2)]
@@ -224,6 +304,7 @@ def test_metrics_of_the_winners(checkpoints, tmp_path):
     trainer.train()
     log = trainer.state.log_history[0]
     assert log["agreement"] == 0.5  # the second question has one answer, which is everybody's best
+    assert log["judge/neutral"] == 0
     assert log["distinct_answers"] == 1.5
     assert log["accuracy"] == 1 / 8
     assert log["sc_winner_accuracy"] == 0.0
@@ -293,6 +374,8 @@ def test_the_judge_takes_no_memory(checkpoints, tmp_path):
             bytes_of_weights(trainer_for(path, tmp_path, trainer_kwargs=dict(kwargs), beta=beta, judge=judge))
             for judge in (True, False)
         ]
+    moving = trainer_for(path, tmp_path, beta=0.1, sync_ref_model=True, ref_model_sync_steps=1)
+    assert moving._judging_copy is not None  # a reference that follows the policy cannot judge as it was
     assert all(sizes[name][0] == sizes[name][1] for name in ("lora", "lora, no KL", "KL"))
     assert sizes["neither"][0] == sizes["KL"][0] == 2 * sizes["neither"][1]
 
@@ -324,15 +407,63 @@ def test_the_judge_is_the_policy_as_it_came(kind, family, checkpoints, tmp_path)
     assert trainable == {name for name, weight in trainer.model.named_parameters() if weight.requires_grad}
 
 
-def test_all_families_with_their_own_judge(family, checkpoints, tmp_path):
-    trainer = trainer_for(checkpoints(family), tmp_path, drawn_rows(3), learning_rate=1e-2)
-    trainer.train()
-    start, _ = load(str(checkpoints(family)))
-    assert any(not torch.equal(weight, start.get_parameter(name)) for name, weight in trainer.model.named_parameters())
-    assert all("time/judge" in entry for entry in trainer.state.log_history[:-1])
+@pytest.fixture
+def asked_about_everything(monkeypatch):
+    """A random model boxes nothing; let the judge be asked about each of its responses all the same."""
+    monkeypatch.setattr(rewards_module, "read_response", lambda text: read_response(text)._replace(is_single=True))
 
 
-def test_resumed_or_not_is_the_same(checkpoints, tmp_path):
+@pytest.mark.parametrize("kind", ["full", "copy", "lora"])
+def test_asking_the_own_judge_changes_nothing_else(kind, family, checkpoints, tmp_path, asked_about_everything):
+    """With factors of 1 the weights are those of a run without a judge: it draws from no stream of the policy's."""
+    trained = []
+    for judge in ({"high_weight": 0.0, "low_weight": 0.0}, {"judge": False}):
+        trainer = trainer_for(
+            checkpoints(family),
+            tmp_path,
+            drawn_rows(3),
+            trainer_kwargs=dict(LORA) if kind == "lora" else {},
+            beta=0.1 if kind == "full" else 0.0,
+            judge_batch_size=3,
+            **judge,
+        )
+        trainer.train()
+        trained.append({name: weight.clone() for name, weight in trainer.model.named_parameters()})
+        if judge != {"judge": False}:
+            # of 6 tokens no reply can be read, but each was asked for
+            assert [entry["judge/neutral"] for entry in trainer.state.log_history[:-1]] == [1.0, 1.0]
+            with trainer.judging() as engine:
+                assert engine.batch_size == 3
+    assert all(torch.equal(weight, trained[1][name]) for name, weight in trained[0].items())
+
+
+def test_judging_leaves_checkpointing_and_frozen_adapters_as_they_were(checkpoints, tmp_path):
+    trainer = trainer_for(
+        checkpoints("qwen2_5_vl"),
+        tmp_path,
+        trainer_kwargs=dict(LORA),
+        gradient_checkpointing=True,
+        gradient_checkpointing_kwargs={"use_reentrant": True},
+    )
+    for name, weight in trainer.model.named_parameters():
+        if "visual" in name:
+            weight.requires_grad_(False)
+
+    def state():
+        layers = [module for module in trainer.model.modules() if getattr(module, "gradient_checkpointing", False)]
+        functions = [layer._gradient_checkpointing_func for layer in layers]
+        trainable = [name for name, weight in trainer.model.named_parameters() if weight.requires_grad]
+        return [function.keywords for function in functions], trainable
+
+    trainer.model.gradient_checkpointing_enable(trainer.args.gradient_checkpointing_kwargs)
+    before = state()
+    assert before[0]
+    with trainer.judging():
+        pass
+    assert state() == before
+
+
+def test_resumed_or_not_is_the_same(checkpoints, tmp_path, asked_about_everything):
     settings = {"save_strategy": "steps", "save_steps": 1, "max_steps": 3}
     whole = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, drawn_rows(6), **settings)
     whole.train()
@@ -372,6 +503,7 @@ def test_evaluation_has_groups_of_its_own_size(checkpoints, tmp_path):
     # 4, 4 and then 4, 5: shares of 1, 1, ½, ½
     expected = [1.03163, 1.03163, 0.5 * 0.97317, 0.5 * 0.93604]
     assert measured["eval_rewards/agreement_reward/mean"] == pytest.approx(sum(expected) / 4, abs=1e-5)
+    assert measured["eval_time/generation"] > 0
 
 
 # ---------------------------------------------------------------------------------------------------------- refusals
@@ -391,6 +523,15 @@ def test_evaluation_has_groups_of_its_own_size(checkpoints, tmp_path):
         ({"multi_objective_aggregation": "normalize_then_sum"}, "scale agreement and format alike"),
         ({"remove_unused_columns": True}, "remove_unused_columns=True"),
         ({"actor_prompt": " "}, "actor_prompt is empty"),
+        ({"judge_prompt": "null"}, "judge_prompt is null"),
+        ({"judge_prompt": ""}, "judge_prompt is empty"),
+        ({"judge_batch_size": 0}, "judge_batch_size=0"),
+        ({"judge_max_tokens": 0}, "judge_max_tokens=0"),
+        ({"alpha": float("nan")}, "alpha=nan"),
+        ({"high_threshold": float("nan")}, "high_threshold=nan"),
+        ({"judge": False, "low_threshold": 0.3}, "nothing is modulated"),
+        ({"vote": "none", "high_weight": 0.1}, "nothing is modulated"),
+        ({"advantages": "grpo", "alpha": 2.0}, "alpha=2.0 is for advantages='log_sum_exp'"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):
@@ -404,14 +545,20 @@ def test_the_defaults_are_the_paper_s():
     assert (config.high_temperature, config.low_temperature, config.alpha, config.format_penalty) == (1, 1, 1, 0.5)
     assert (config.judge_sampling_temperature, config.judge_top_p) == (1.0, 0.9)
     assert (config.num_generations, config.beta, config.max_completion_length) == (8, 0.01, 2048)
+    assert (config.use_bias_correction_kl, config.actor_prompt) == (False, ACTOR_PROMPT)
 
 
 def test_trainers_that_make_no_sense_are_refused(checkpoints, tmp_path):
     path = checkpoints("qwen2_5_vl")
     with pytest.raises(ValueError, match="args.judge is False"):
         trainer_for(path, tmp_path, trainer_kwargs={"judge": judge_by(SCORES)}, judge=False)
-    with pytest.raises(ValueError, match="leave `followup` out"):
-        trainer_for(path, tmp_path, trainer_kwargs={"followup": "Sure?"})
+    for option, value in (("followup", "Sure?"), ("tools", [print]), ("environment_factory", dict)):
+        with pytest.raises(ValueError, match=f"leave `{option}` out"):
+            trainer_for(path, tmp_path, trainer_kwargs={option: value})
+    for changed in ({"bias": "all"}, {"init_lora_weights": "pissa"}):
+        adapter = LoraConfig(r=4, target_modules=["q_proj"], **changed)
+        with pytest.raises(ValueError, match="changes the weights below it"):
+            trainer_for(path, tmp_path, trainer_kwargs={"peft_config": adapter})
     model, processor = load(str(path))
     with_adapter = get_peft_model(model, LoraConfig(r=4, target_modules=r".*(q_proj|v_proj)"))
     with pytest.raises(ValueError, match="beta=0 keeps no copy of that for the judge"):

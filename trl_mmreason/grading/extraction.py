@@ -51,7 +51,7 @@ def extract_answer(text: str) -> str | None:
     spoken = without_thinking(text)
     if spoken is None:
         return None
-    spans, saw_blank = _closed_spans(spoken)
+    spans, saw_blank = closed_spans(spoken)
     if spans:
         return _last_answer(spoken, spans)
     if saw_blank:
@@ -63,7 +63,7 @@ def extract_answer(text: str) -> str | None:
 
 def read_gold(text: str) -> str:
     """The answer inside a gold string: its last box, tag or `####` line, else all of it; empty if it holds nothing."""
-    spans, saw_blank = _closed_spans(text)
+    spans, saw_blank = closed_spans(text)
     if spans:
         return _last_answer(text, spans)
     return "" if saw_blank else without_math_delimiters(text.rpartition("####")[2])
@@ -78,7 +78,7 @@ def without_thinking(text: str) -> str | None:
     return None if thinking else text[spoken_from:]
 
 
-def _closed_spans(text: str) -> tuple[list[_Span], bool]:
+def closed_spans(text: str) -> tuple[list[_Span], bool]:
     """The filled boxes and tags in the order in which they end, and whether there were blank ones.
 
     What is nested therefore stands before what holds it.

@@ -169,6 +169,9 @@ def generate(
         "eos_token_id": eos_ids,
         "pad_token_id": pad_token_id,
         "suppress_tokens": placeholder_ids(model.config),
+        # Under ZeRO-3 transformers would wait for every process at every token, though the weights are whole here and
+        # the processes ask for different things.
+        "synced_gpus": False,
         **settings,
     }
     with _own_settings_only(model):

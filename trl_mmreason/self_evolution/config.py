@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from trl import GRPOConfig
@@ -9,6 +10,7 @@ from trl import GRPOConfig
 from ..construction import text_or_none
 from .prompts import ACTOR_PROMPT, JUDGE_PROMPT
 
+_SIDES = [f"{side}_{what}" for side in ("high", "low") for what in ("weight", "threshold", "temperature")]
 VOTES = ("self_consistency", "majority", "none")
 ADVANTAGES = ("log_sum_exp", "grpo")
 
@@ -68,8 +70,7 @@ class SelfEvolutionConfig(GRPOConfig):
     @property
     def modulation(self) -> dict[str, float]:
         """The arguments of `judge_modulation`."""
-        sides = [f"{side}_{what}" for side in ("high", "low") for what in ("weight", "threshold", "temperature")]
-        return {name: getattr(self, name) for name in sides}
+        return {name: getattr(self, name) for name in _SIDES}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,12 +80,26 @@ class SelfEvolutionConfig(GRPOConfig):
                 raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)!r}, expected one of {known}.")
         if self.vote == "none" and not self.judge:
             raise ValueError("SelfEvolutionConfig: vote='none' and judge=False leave no reward; have one of the two.")
-        for name in ("alpha", "high_temperature", "low_temperature"):
-            if getattr(self, name) <= 0:
+        for name in ("alpha", "high_temperature", "low_temperature", "judge_max_tokens"):
+            if not getattr(self, name) > 0:
                 raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)}, expected a number above 0.")
         for name in ("format_penalty", "high_weight"):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:
                 raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)}, expected 0 or more.")
+        for name in ("high_threshold", "low_threshold"):
+            if not math.isfinite(getattr(self, name)):
+                raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)}, expected a finite number.")
+        if self.judge_batch_size is not None and self.judge_batch_size < 1:
+            raise ValueError(f"SelfEvolutionConfig: judge_batch_size={self.judge_batch_size}, expected 1 or more.")
+        if not text_or_none("SelfEvolutionConfig: judge_prompt", self.judge_prompt):
+            raise ValueError("SelfEvolutionConfig: judge_prompt is null, and the judge has to be asked something.")
+        if (self.vote == "none" or not self.judge) and self.modulation != _DEFAULT_MODULATION:
+            raise ValueError(
+                f"SelfEvolutionConfig: with vote={self.vote!r} and judge={self.judge} nothing is modulated; leave the "
+                f"settings of Eq. 7 as they are: {_DEFAULT_MODULATION}."
+            )
+        if self.advantages == "grpo" and self.alpha != 1.0:
+            raise ValueError(f"SelfEvolutionConfig: alpha={self.alpha} is for advantages='log_sum_exp'; leave it 1.0.")
         if not 0 <= self.low_weight <= 1:
             raise ValueError(
                 f"SelfEvolutionConfig: low_weight={self.low_weight}, expected 0 to 1: beyond, agreement would cost."
@@ -101,3 +116,6 @@ class SelfEvolutionConfig(GRPOConfig):
             )
         if self.remove_unused_columns:
             raise ValueError("SelfEvolutionConfig: remove_unused_columns=True takes pictures away; leave it False.")
+
+
+_DEFAULT_MODULATION = {name: getattr(SelfEvolutionConfig, name) for name in _SIDES}

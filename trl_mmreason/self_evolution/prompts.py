@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Collection
+from typing import Any
 
+from ..grading.extraction import without_thinking
+from ..messages import question_text, text_of
 from ..sampling.asking import MalformedReply
 
 ACTOR_PROMPT = r"""You must first think through the reasoning process as an internal monologue. The entire reasoning \
@@ -76,28 +80,50 @@ Only valid JSON enclosed in the above tags is accepted."""
 WEIGHTS = {"answer_correctness": 0.5, "reasoning_quality": 0.3, "visual_grounding": 0.2}
 """What the parts of a score count."""
 
-_TAG = re.compile(r"\[(?:BEGIN|END) (?:THOUGHT|SCORES)\]", re.IGNORECASE)
-_SCORES = re.compile(r"\[BEGIN SCORES\](.*?)\[END SCORES\]", re.DOTALL)
-_FENCE = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL)
+_TAG = re.compile(r"\[(?=(?:BEGIN|END) (?:THOUGHT|SCORES)\])", re.IGNORECASE)
+_BEGIN, _END = "[BEGIN SCORES]", "[END SCORES]"
 
 
-def judge_message(prompt: str, question: str, response: str) -> str:
-    """What the judge is told of one response, without tags by which it would speak in the judge's own voice."""
-    return f"{prompt}\n\nQuestion:\n{question}\n\nCandidate solution:\n{_TAG.sub('', response)}"
+def judge_message(prompt: str, question: str, response: str, special_tokens: Collection[str] = ()) -> str:
+    """What the judge is told of one response, which cannot speak in the judge's own voice, or end its prompt.
+
+    Args:
+        prompt: what is asked of the judge.
+        question: what the policy was asked.
+        response: what it answered. The judge's tags in it lose their bracket.
+        special_tokens: of the judge's tokenizer; in the response they are broken up.
+    """
+    shown = _TAG.sub("(", response)
+    for token in special_tokens:
+        shown = shown.replace(token, f"{token[0]} {token[1:]}")
+    return f"{prompt}\n\nQuestion:\n{question}\n\nCandidate solution:\n{shown}"
+
+
+def asked_text(prompt: Any) -> str:
+    """What the policy was asked, without its system message; of several turns each with its role."""
+    if isinstance(prompt, str):
+        return prompt
+    turns = [message for message in prompt if message["role"] != "system"]
+    if len(turns) == 1:
+        return question_text(turns)
+    return "\n".join(f"{turn['role'].capitalize()}: {text_of(turn['content'], between=' ')}" for turn in turns)
 
 
 def read_score(reply: str) -> float:
     """s of a reply of the judge: the weighted sum of its three parts, whatever it says of their sum.
 
     Raises:
-        MalformedReply: there is not one block of scores, it is no JSON, or a part is missing or not in [0, 1].
+        MalformedReply: behind the judge's thoughts there is not one block of scores, it is no JSON, or a part is
+            missing or not in [0, 1].
     """
-    blocks = _SCORES.findall(reply)
-    if len(blocks) != 1:
-        raise MalformedReply("no scores" if not blocks else "scores more than once")
-    fenced = _FENCE.fullmatch(blocks[0])
+    spoken = without_thinking(reply) or ""
+    if spoken.count(_BEGIN) > 1:
+        raise MalformedReply("scores more than once")
+    block, end, _ = spoken.partition(_BEGIN)[2].partition(_END)
+    if not end:
+        raise MalformedReply("no scores")
     try:
-        scores = json.loads(fenced[1] if fenced else blocks[0])
+        scores = json.loads(block.strip().removeprefix("```json").strip("`"))
     except (ValueError, RecursionError) as error:
         raise MalformedReply("no JSON") from error
     if not isinstance(scores, dict):
@@ -106,6 +132,6 @@ def read_score(reply: str) -> float:
         score = scores.get(name)
         if isinstance(score, bool) or not isinstance(score, int | float):
             raise MalformedReply(f"no {name}")
-        if not math.isfinite(score) or not 0 <= score <= 1:
+        if not 0 <= score <= 1:
             raise MalformedReply(f"{name} out of range")
     return math.fsum(weight * scores[name] for name, weight in WEIGHTS.items())

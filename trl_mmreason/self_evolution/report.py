@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -55,6 +56,8 @@ def result_of(answers: Sequence[Sequence[Mapping[str, Any]]]) -> Result:
             used, and are neither right nor wrong, are left out.
     """
     graded = [each for each in answers if each and all(answer["correct"] is not None for answer in each)]
+    if not graded:
+        raise ValueError(f"The answers to none of the {len(answers)} questions can be graded; mend the gold ones.")
     clusters = [cluster_answers([extract_answer(answer["text"]) for answer in each]) for each in graded]
     voted = [max(of_question, key=len, default=None) for of_question in clusters]
     lengths = [answer["tokens"] for each in graded for answer in each if answer["tokens"] is not None]
@@ -95,7 +98,7 @@ def plot_histories(histories: Mapping[str, Sequence[History]], path: str | Path)
     figure = Figure(figsize=(12.6, 6.4), layout="constrained")
     for place, (metric, title) in enumerate(_PANELS.items(), start=1):
         axes = figure.add_subplot(2, 3, place)
-        for colour, (name, runs) in zip(_COLOURS, histories.items(), strict=False):
+        for colour, (name, runs) in zip(cycle(_COLOURS), histories.items(), strict=False):
             series = [{one["step"]: one[metric] for one in run if one.get(metric) is not None} for run in runs]
             for points in series:
                 axes.plot(list(points), list(points.values()), color=colour, linewidth=0.8, alpha=0.35)

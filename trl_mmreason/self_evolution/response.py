@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from ..grading import extract_answer
-from ..grading.extraction import without_thinking
+from ..grading.extraction import closed_spans, without_thinking
 
 _FORMAT = re.compile(r"\s*<think>(?:(?!</?think>).)*</think>\s*\\boxed\s*\{(?P<inside>.*)\}\s*", re.DOTALL)
 _BRACE = re.compile(r"\\.|([{}])", re.DOTALL)
@@ -30,7 +30,8 @@ def read_response(text: str) -> Response:
     """Read a response, with what the chat template wrote at its beginning."""
     answer = extract_answer(text)
     found = _FORMAT.fullmatch(text)
-    is_single = answer is not None and (without_thinking(text) or "").count(r"\boxed") == 1
+    spans, saw_blank = closed_spans(without_thinking(text) or "")
+    is_single = len(spans) == 1 and spans[0].is_box and not saw_blank
     return Response(answer, is_single and found is not None and _is_balanced(found["inside"]), is_single)
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -18,13 +19,14 @@ from accelerate.utils import gather_object
 
 from ..construction import pictures_of
 from ..evaluation.voting import Equality, cluster_answers
-from ..messages import question_text
+from ..grading import equivalent
 from ..sampling.asking import ask_until_read
 from ..sampling.engine import Decoding, Engine, Failure, Request, seed_of
+from ..sampling.generation import tokenizer_of
 from ..turns import opening_of
 from .config import SelfEvolutionConfig
 from .objective import judge_modulation, majority_vote, self_consistency
-from .prompts import judge_message, read_score
+from .prompts import asked_text, judge_message, read_score
 from .response import Response, read_response
 
 RewardFunction = Callable[..., list[float | None]]
@@ -37,25 +39,27 @@ class Group(NamedTuple):
     Attributes:
         first: the number of the first among all that were gathered.
         answers: G answers, `None` where there is none.
-        scores: G scores of the judge; NaN where it said nothing that could be read, or was not asked.
+        scores: G scores, 0 without one clear final answer; NaN where the judge said nothing that could be read, or
+            there is none.
+        judged: whether the judge said something of each.
     """
 
     first: int
     answers: list[str | None]
     scores: list[float]
+    judged: list[bool]
 
-    def winners(self, equal: Equality | None = None) -> tuple[int | None, int | None]:
+    def winners(self, equal: Equality) -> tuple[int | None, int | None]:
         """The answers that win by agreement and by the judge's mean score, as numbers of their first members.
 
-        `None` where nobody wins: there is no answer, or no score.
+        `None` where nobody wins: there is no answer; the judge said nothing of any, or finds several the best.
         """
         clusters = cluster_answers(self.answers, equal)
-        known = {
-            members[0]: [self.scores[k] for k in members if not math.isnan(self.scores[k])] for members in clusters
-        }
-        means = {first: fmean(scores) for first, scores in known.items() if scores}
+        known = [[self.scores[k] for k in members if not math.isnan(self.scores[k])] for members in clusters]
+        means = [fmean(scores) if scores else -math.inf for scores in known]
+        best = [members for members, mean in zip(clusters, means, strict=True) if mean == max(means)]
         agreed = max(clusters, key=len, default=[None])[0]
-        return agreed, max(means, key=lambda first: means[first], default=None)
+        return agreed, best[0][0] if len(best) == 1 and any(self.judged) else None
 
 
 class SelfEvolutionRewards:
@@ -67,6 +71,10 @@ class SelfEvolutionRewards:
         group_size: tells how many consecutive responses are to one question.
         judge: gives the judge for a while, as an engine; not asked for without `args.judge`.
         equal: whether two answers say the same; the grader's `equivalent` by default.
+
+    Attributes:
+        groups: those that this process has responses of, as they were paid last.
+        equal: whether two answers say the same, as remembered for these groups.
     """
 
     def __init__(
@@ -77,15 +85,17 @@ class SelfEvolutionRewards:
         judge: Callable[[], AbstractContextManager[Engine]],
         equal: Equality | None = None,
     ) -> None:
-        self.processing_class, self.args, self.equal = processing_class, args, equal
-        self.opening = opening_of(processing_class, **(args.chat_template_kwargs or {}))
+        self.processing_class, self.args = processing_class, args
+        self._opening = opening_of(processing_class, **(args.chat_template_kwargs or {}))
+        self._special_tokens = special_tokens_of(processing_class)
+        self._equivalent = equal or equivalent
         self._group_size, self._judge = group_size, judge
         self._decoding = Decoding(args.judge_max_tokens, args.judge_sampling_temperature, args.judge_top_p)
         self._seen: Sequence[Sequence[int]] | None = None
         self._paid: list[float | None] = []
         self._responses: list[Response] = []
         self.groups: list[Group] = []
-        """The groups that this process has responses of, as they were paid last."""
+        self.equal: Equality = self._equivalent
 
     @property
     def functions(self) -> list[RewardFunction]:
@@ -102,12 +112,19 @@ class SelfEvolutionRewards:
         self._read(**batch)
         return [0.0 if response.is_well_formed else -self.args.format_penalty for response in self._responses]
 
+    def texts(self, completion_ids: Sequence[Sequence[int]], prompts: Sequence[Any]) -> list[str]:
+        """The responses, with what the chat template wrote at their beginning."""
+        written = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
+        openings = ["" if isinstance(prompt, str) else self._opening for prompt in prompts]  # a text has no template
+        return [opening + text for opening, text in zip(openings, written, strict=True)]
+
     def _read(
         self,
         completion_ids: Sequence[Sequence[int]],
         prompts: Sequence[Any],
         trainer_state: Any = None,
         images: Sequence[Any] | None = None,
+        choices: Sequence[Any] | None = None,
         log_metric: Callable[[str, float], None] | None = None,
         log_extra: Callable[[str, list], None] | None = None,
         **columns: Any,
@@ -115,9 +132,9 @@ class SelfEvolutionRewards:
         """Read, judge and pay a batch, once however many functions ask, and log what was found."""
         if self._seen is completion_ids:
             return
-        written = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
-        texts = [self.opening + text for text in written]
+        texts = self.texts(completion_ids, prompts)
         self._responses = [read_response(text) for text in texts]
+        self.equal = cache(self._equivalent)  # each pair is compared once, and forgotten with the batch
         first, size = PartialState().process_index * len(texts), self._group_size()
         step = trainer_state.global_step if trainer_state else 0
         seeds = [seed_of(self.args.seed, step, (first + k) // size, text) for k, text in enumerate(texts)]
@@ -126,10 +143,13 @@ class SelfEvolutionRewards:
         if self.args.judge:
             scores = self._scores(texts, prompts, images or [[]] * len(texts), seeds)
         seconds = time.perf_counter() - begun
-        answers = gather_object([response.answer for response in self._responses])
-        gathered = gather_object(scores)
+        answers = [response.answer for response in self._responses]
+        if choices is not None:  # the letter A and what stands behind it are one answer
+            answers = [chosen(answer, listed) for answer, listed in zip(answers, choices, strict=True)]
+        judged = [one.is_single and not math.isnan(score) for one, score in zip(self._responses, scores, strict=True)]
+        gathered = [gather_object(each) for each in (answers, scores, judged)]
         self.groups = [
-            Group(start, answers[start : start + size], gathered[start : start + size])
+            Group(start, *(each[start : start + size] for each in gathered))
             for start in range(first - first % size, first + len(texts), size)
         ]
         paid = {group.first + k: reward for group in self.groups for k, reward in enumerate(self._pay(group))}
@@ -158,7 +178,7 @@ class SelfEvolutionRewards:
         asked: dict[int, Request] = {}  # by seed: the same response to the same question is judged once
         for text, prompt, pictures, seed, response in zip(texts, prompts, images, seeds, self._responses, strict=True):
             if response.is_single and seed not in asked:
-                said = judge_message(self.args.judge_prompt, question_text(prompt), text)
+                said = judge_message(self.args.judge_prompt, asked_text(prompt), text, self._special_tokens)
                 seen = pictures_of({"images": pictures})
                 asked[seed] = Request([{"role": "user", "content": said}], seen, seed=seed)
         with self._judge() as engine:
@@ -196,5 +216,17 @@ class SelfEvolutionRewards:
         for response, score in zip(self._responses, scores, strict=True):
             if response.is_single:
                 log_metric("judge/neutral", float(math.isnan(score)))
-            if not math.isnan(score):
-                log_metric("judge/score", score)
+                if not math.isnan(score):
+                    log_metric("judge/score", score)
+
+
+def chosen(answer: str | None, choices: Mapping[str, str | None] | None) -> str | None:
+    """What an answer says: the text of the choice, if it is the letter of one."""
+    texts = {letter.upper(): text for letter, text in (choices or {}).items() if text is not None}
+    return None if answer is None else texts.get(answer.strip(" ().").upper(), answer)
+
+
+def special_tokens_of(processing_class: Any) -> list[str]:
+    """Every token that a tokenizer reads as one that structures a conversation, the longest first."""
+    added = tokenizer_of(processing_class).added_tokens_decoder.values()
+    return sorted((token.content for token in added if token.special), key=len, reverse=True)

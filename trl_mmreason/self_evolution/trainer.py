@@ -14,7 +14,7 @@ from torch import Tensor
 from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import use_adapter
 
-from ..construction import all_rewards, check_rows, load_processor
+from ..construction import all_rewards, check_rows, keep_adapters_frozen, load_processor
 from ..grading import Grader
 from ..grading.reward import grading_items
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
@@ -31,7 +31,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
     """Trains a policy without labels, on how far its answers agree and on what a frozen judge thinks of them.
 
     The judge is the policy as it came. With LoRA that is the base with its adapter off, otherwise the KL reference: it
-    costs no memory. Only without either (`beta=0` and no adapter) a copy is made for it.
+    costs no memory. Only without either (no adapter, and `beta=0` or a reference that moves) a copy is made for it.
 
     It logs, besides what `GRPOTrainer` does: `distinct_answers` (a question's, mean), `no_answer` and
     `format_violations` (shares of responses); of the judge `judge/score` (mean), `judge/neutral` (share of the judged
@@ -45,8 +45,8 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
         train_dataset, eval_dataset: rows with `prompt` and `images`, optionally `answer` and `choices`.
         judge: an engine that judges in the place of the policy as it came, such as a server.
         grader: of the accuracy that is logged; `Grader()` by default.
-        reward_funcs: further reward functions, which are added, and get no answers either; `args.reward_weights` then
-            weighs the two of this method first.
+        reward_funcs: further reward functions, which are added, and get no column `answer` either;
+            `args.reward_weights` then weighs the two of this method first.
         **kwargs: whatever `trl.GRPOTrainer` takes, by keyword.
 
     Raises:
@@ -77,8 +77,9 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
             args = SelfEvolutionConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-self-evolution")
         if not isinstance(args, SelfEvolutionConfig):
             raise TypeError(f"SelfEvolutionTrainer: args is a {type(args).__name__}, expected a SelfEvolutionConfig.")
-        if kwargs.get("followup") is not None:
-            raise ValueError("SelfEvolutionTrainer: a response is one turn; leave `followup` out.")
+        for option in ("followup", "tools", "rollout_func", "environment_factory"):
+            if kwargs.get(option):
+                raise ValueError(f"SelfEvolutionTrainer: a response is one turn; leave `{option}` out.")
         check_rows("SelfEvolutionTrainer", train_dataset, eval_dataset, {"prompt"})
         if judge is not None and not args.judge:
             raise ValueError("SelfEvolutionTrainer: there is a judge, and args.judge is False; leave one of the two.")
@@ -111,13 +112,22 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
 
     @staticmethod
     def _copy_for_judge(model: Any, args: SelfEvolutionConfig, kwargs: dict[str, Any]) -> Any:
-        """A copy of the policy as it came, where nothing else keeps it: no adapter, and no KL reference."""
+        """A copy of the policy as it came, where nothing else keeps it: no adapter, and no KL reference that stays."""
         if isinstance(model, PeftModel) and args.beta == 0.0:
             raise ValueError(
                 "SelfEvolutionTrainer: the model came with an adapter, and beta=0 keeps no copy of that for the judge. "
                 "Set beta above 0, pass a judge, or merge the adapter and give a peft_config for a new one."
             )
-        if args.beta != 0.0 or kwargs.get("peft_config") is not None:
+        adapter = kwargs.get("peft_config")
+        if adapter is not None:
+            start = getattr(adapter, "init_lora_weights", True)
+            if getattr(adapter, "bias", "none") != "none" or (isinstance(start, str) and start != "gaussian"):
+                raise ValueError(
+                    f"SelfEvolutionTrainer: an adapter with bias={adapter.bias!r} and init_lora_weights={start!r} "
+                    "changes the weights below it, so that the policy as it came cannot judge by switching it off. Use "
+                    "bias='none' and init_lora_weights=True, or pass a judge."
+                )
+        if adapter is not None or isinstance(model, PeftModel) or (args.beta != 0.0 and not args.sync_ref_model):
             return None
         return initial_policy(model, args, kwargs.get("quantization_config"))
 
@@ -129,10 +139,11 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
             return
         frozen = self._judging_copy or self.ref_model or self.model_wrapped
         with unwrap_model_for_generation(
-            frozen, self.accelerator, gather_deepspeed3_params=self.args.ds3_gather_for_generation
+            frozen, self.accelerator, gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs
         ) as policy:
             adapter_off: Any = nullcontext()
             if is_peft_model(policy):
+                keep_adapters_frozen(policy)
                 adapter_off = use_adapter(policy, adapter_name="ref" if "ref" in policy.peft_config else None)
                 policy = policy.get_base_model()
             with adapter_off:
@@ -154,10 +165,9 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
         """Log accuracies, if there are answers to be right or wrong against."""
         if "answer" not in rows[0]:
             return
-        texts = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
         columns = {name: [row[name] for row in rows] for name in ("answer", "choices", "id") if name in rows[0]}
         prompts = [row["prompt"] for row in rows]
-        items = grading_items([self.rewards.opening + text for text in texts], prompts=prompts, **columns)
+        items = grading_items(self.rewards.texts(completion_ids, prompts), prompts=prompts, **columns)
         right = gather_object([verdict.correct for verdict in self.grader.grade_batch(items)])
         measures: dict[str, list[bool]] = {"accuracy": [one for one in right if one is not None]}
         begin = self.accelerator.process_index * len(rows)
