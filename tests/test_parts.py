@@ -95,6 +95,14 @@ def test_unknown_parts_are_refused(checkpoints):
         train_only(model, ["audio"])
 
 
+def test_a_part_without_weights_is_refused(checkpoints):
+    model, _ = load(checkpoints("llava_next"))
+    model.model.multi_modal_projector = torch.nn.Identity()
+    with pytest.raises(ValueError, match="has no projector; leave it out"):
+        train_only(model, ["projector", "language"])
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
 def test_a_model_without_pictures_is_refused():
     tiny = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
     model = AutoModelForCausalLM.from_config(Qwen2Config(vocab_size=32, intermediate_size=16, **tiny))
