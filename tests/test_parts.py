@@ -96,7 +96,7 @@ def test_unknown_parts_are_refused(checkpoints):
 
 
 def test_a_part_without_weights_is_refused(checkpoints):
-    model, _ = load(checkpoints("llava_next"))
+    model, _ = load(checkpoints("internvl"))
     model.model.multi_modal_projector = torch.nn.Identity()
     with pytest.raises(ValueError, match="has no projector; leave it out"):
         train_only(model, ["projector", "language"])
