@@ -41,6 +41,7 @@ def test_the_batch_has_the_keys_that_are_edited(checkpoints, rows, tmp_path):
     wanted = {"prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "tool_mask", "advantages"}
     assert wanted | {"num_items_in_batch", "ref_per_token_logps"} <= batch.keys()
     assert batch["num_items_in_batch"].ndim == 0
+    assert len(trainer._logs["advantages"]) == len(inputs)  # what takes their place in the table of completions
     # with every step generating anew, TRL leaves the old log-probabilities out
     assert "old_per_token_logps" not in batch
 

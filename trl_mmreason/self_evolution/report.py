@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from ..evaluation.metrics import Metric, aligned, pass_at_k
-from ..evaluation.voting import cluster_answers
+from ..evaluation.metrics import Metric, aligned
+from ..evaluation.voting import cluster_answers, majority_vote
 from ..grading import extract_answer
 
 _SHARE = Metric("share")
@@ -58,14 +58,14 @@ def result_of(answers: Sequence[Sequence[Mapping[str, Any]]]) -> Result:
     graded = [each for each in answers if each and all(answer["correct"] is not None for answer in each)]
     if not graded:
         raise ValueError(f"The answers to none of the {len(answers)} questions can be graded; mend the gold ones.")
-    clusters = [cluster_answers([extract_answer(answer["text"]) for answer in each]) for each in graded]
-    voted = [max(of_question, key=len, default=None) for of_question in clusters]
+    said = [[extract_answer(answer["text"]) for answer in each] for each in graded]
+    voted = [majority_vote(of_question) for of_question in said]
     lengths = [answer["tokens"] for each in graded for answer in each if answer["tokens"] is not None]
     return Result(
         fmean(answer["correct"] for each in graded for answer in each),
-        fmean(pass_at_k(len(each), sum(answer["correct"] for answer in each), len(each)) for each in graded),
-        fmean(won is not None and each[won[0]]["correct"] for each, won in zip(graded, voted, strict=True)),
-        fmean(map(len, clusters)),
+        fmean(any(answer["correct"] for answer in each) for each in graded),
+        fmean(won is not None and each[won]["correct"] for each, won in zip(graded, voted, strict=True)),
+        fmean(len(cluster_answers(of_question)) for of_question in said),
         fmean(lengths) if lengths else math.nan,
     )
 

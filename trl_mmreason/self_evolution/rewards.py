@@ -18,6 +18,7 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 
 from ..construction import pictures_of
+from ..evaluation import voting
 from ..evaluation.voting import Equality, cluster_answers
 from ..grading import equivalent
 from ..sampling.asking import ask_until_read
@@ -58,8 +59,8 @@ class Group(NamedTuple):
         known = [[self.scores[k] for k in members if not math.isnan(self.scores[k])] for members in clusters]
         means = [fmean(scores) if scores else -math.inf for scores in known]
         best = [members for members, mean in zip(clusters, means, strict=True) if mean == max(means)]
-        agreed = max(clusters, key=len, default=[None])[0]
-        return agreed, best[0][0] if len(best) == 1 and any(self.judged) else None
+        judged = best[0][0] if len(best) == 1 and any(self.judged) else None
+        return voting.majority_vote(self.answers, equal), judged
 
 
 class SelfEvolutionRewards:
@@ -70,11 +71,10 @@ class SelfEvolutionRewards:
         args: what is paid.
         group_size: tells how many consecutive responses are to one question.
         judge: gives the judge for a while, as an engine; not asked for without `args.judge`.
-        equal: whether two answers say the same; the grader's `equivalent` by default.
 
     Attributes:
         groups: those that this process has responses of, as they were paid last.
-        equal: whether two answers say the same, as remembered for these groups.
+        equal: whether two answers say the same, by the grader and as remembered for these groups.
     """
 
     def __init__(
@@ -83,19 +83,17 @@ class SelfEvolutionRewards:
         args: SelfEvolutionConfig,
         group_size: Callable[[], int],
         judge: Callable[[], AbstractContextManager[Engine]],
-        equal: Equality | None = None,
     ) -> None:
         self.processing_class, self.args = processing_class, args
         self._opening = opening_of(processing_class, **(args.chat_template_kwargs or {}))
         self._special_tokens = special_tokens_of(processing_class)
-        self._equivalent = equal or equivalent
         self._group_size, self._judge = group_size, judge
         self._decoding = Decoding(args.judge_max_tokens, args.judge_sampling_temperature, args.judge_top_p)
         self._seen: Sequence[Sequence[int]] | None = None
         self._paid: list[float | None] = []
         self._responses: list[Response] = []
         self.groups: list[Group] = []
-        self.equal: Equality = self._equivalent
+        self.equal: Equality = equivalent
 
     @property
     def functions(self) -> list[RewardFunction]:
@@ -134,7 +132,7 @@ class SelfEvolutionRewards:
             return
         texts = self.texts(completion_ids, prompts)
         self._responses = [read_response(text) for text in texts]
-        self.equal = cache(self._equivalent)  # each pair is compared once, and forgotten with the batch
+        self.equal = cache(equivalent)  # each pair is compared once, and forgotten with the batch
         first, size = PartialState().process_index * len(texts), self._group_size()
         step = trainer_state.global_step if trainer_state else 0
         seeds = [seed_of(self.args.seed, step, (first + k) // size, text) for k, text in enumerate(texts)]
