@@ -125,3 +125,10 @@ def written_by_hand(trainer, texts: list[str]) -> None:
     """Let the policy write these texts, one a completion, instead of sampling."""
     ids = [[*ids_of(trainer.processing_class, text), trainer.processing_class.tokenizer.eos_token_id] for text in texts]
     trainer._generate_single_turn = lambda prompt_ids, *_, **__: (ids[: len(prompt_ids)], None)
+
+
+def recorded_batches(trainer) -> list[dict]:
+    """The batches that the trainer makes from here on, with rewards made into advantages, as it makes them."""
+    batches, prepare = [], trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: batches.append(prepare(inputs)) or batches[-1]
+    return batches

@@ -2,7 +2,7 @@
 
 import torch
 from PIL import ImageOps
-from support import adapo_trainer, load
+from support import adapo_trainer, load, recorded_batches
 
 PICTURES = ("pixel_values", "image_grid_thw", "num_images", "num_tiles", "image_sizes", "mm_token_type_ids")
 
@@ -66,9 +66,7 @@ def test_shuffling_and_splitting_keep_pictures_with_their_samples(family, checkp
     trainer = adapo_trainer(checkpoints(family), tmp_path, rows, per_device_train_batch_size=2, steps_per_generation=4)
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()
-    wholes = []
-    generate = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: wholes.append(generate(inputs)) or wholes[-1]
+    wholes = recorded_batches(trainer)
     trainer._prepare_inputs([dict(row) for row in rows[:8]])
     whole = wholes[0]
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import torch
-from support import adapo_trainer, drawn_rows
+from support import adapo_trainer, drawn_rows, recorded_batches
 
 torch.set_num_threads(1)
 model, folder, rows_a_process = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
@@ -51,10 +51,9 @@ def generate(prompt_ids, images, fields, num_generations):
 
 
 trainer._generate_single_turn = generate
-outcomes, batches = [], []
-score_groups, prepare = trainer.score_groups, trainer._generate_and_score_completions
+outcomes, score_groups = [], trainer.score_groups
 trainer.score_groups = lambda rewards: outcomes.append(score_groups(rewards)) or outcomes[-1]
-trainer._generate_and_score_completions = lambda inputs: batches.append(prepare(inputs)) or batches[-1]
+batches = recorded_batches(trainer)
 trainer.train()
 torch.save(
     {

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
-from support import drawn_rows, ids_of, sft_trainer, srpo_trainer
+from support import drawn_rows, ids_of, recorded_batches, sft_trainer, srpo_trainer
 
 torch.set_num_threads(1)
 model, folder, rows_a_process = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
@@ -40,9 +40,7 @@ def completions(prompt_ids, *_, **__):
 
 
 trainer._generate_single_turn = completions
-batches = []
-prepare = trainer._generate_and_score_completions
-trainer._generate_and_score_completions = lambda inputs: batches.append(prepare(inputs)) or batches[-1]
+batches = recorded_batches(trainer)
 trainer.train()
 timings = ("step_time", "time/generation", "epoch")
 torch.save(

@@ -8,7 +8,7 @@ from datasets import Dataset
 from loopback import served
 from peft import LoraConfig
 from processes import launch
-from support import SMALL_RUN, drawn_rows, ids_of, load
+from support import SMALL_RUN, drawn_rows, ids_of, load, recorded_batches
 from telling_scorer import STEP, chain
 from trl import GRPOConfig
 
@@ -66,9 +66,7 @@ def let_write(trainer, texts):
 
 def step(trainer, texts):
     """One training step on these texts: what was logged, and the batch."""
-    batches = []
-    prepare = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: batches.append(prepare(inputs)) or batches[-1]
+    batches = recorded_batches(trainer)
     let_write(trainer, texts)
     trainer.train()
     return trainer.state.log_history[0], batches[0]

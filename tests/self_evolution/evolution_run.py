@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import torch
-from support import drawn_rows, ids_of
+from support import drawn_rows, ids_of, recorded_batches
 from test_trainer import judge_by, trainer_for
 
 torch.set_num_threads(1)
@@ -37,9 +37,7 @@ def completions(prompt_ids, *_, **__):
 
 
 trainer._generate_single_turn = completions
-batches = []
-prepare = trainer._generate_and_score_completions
-trainer._generate_and_score_completions = lambda inputs: batches.append(prepare(inputs)) or batches[-1]
+batches = recorded_batches(trainer)
 trainer.train()
 timings = ("step_time", "epoch", "time/generation", "time/judge")
 torch.save(

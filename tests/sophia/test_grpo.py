@@ -3,7 +3,7 @@
 import pytest
 import torch
 from datasets import Dataset
-from support import SMALL_RUN, written_by_hand
+from support import SMALL_RUN, recorded_batches, written_by_hand
 from trl import GRPOConfig
 
 from trl_mmreason.grading import Verdict
@@ -25,9 +25,7 @@ def trainer_for(model, folder, questions=2, *, trainer_kwargs=None, **settings):
 
 def step(trainer, texts):
     """The batch of one training step on these texts, and what was logged."""
-    batches = []
-    prepare = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: batches.append(prepare(inputs)) or batches[-1]
+    batches = recorded_batches(trainer)
     written_by_hand(trainer, texts)
     trainer.train()
     return batches[0], trainer.state.log_history[0]

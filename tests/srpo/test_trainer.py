@@ -6,7 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from support import ids_of, load, srpo_trainer, written_by_hand
+from support import ids_of, load, recorded_batches, srpo_trainer, written_by_hand
 from trl import GRPOConfig
 
 from trl_mmreason import SRPOTrainer
@@ -49,9 +49,7 @@ def test_sampling_for_real(checkpoints, rows, tmp_path):
 def test_advantages_follow_the_total(checkpoints, tmp_path):
     """Totals without brevity: kept 1.5, corrected 1.25, failed 0.75, spoilt 1.0; their mean is 1.125."""
     trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, [ROW] * 2, brevity_coef=0.0, scale_rewards="none")
-    batches = []
-    prepare = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: batches.append(prepare(inputs)) or batches[-1]
+    batches = recorded_batches(trainer)
     logged = step(trainer, [KEPT, CORRECTED, FAILED, SPOILT] * 2)
     expected = [0.375, 0.125, -0.375, -0.125] * 2
     assert sorted(batches[0]["advantages"].tolist()) == pytest.approx(sorted(expected))
@@ -218,9 +216,7 @@ def test_an_unusable_gold_stays_out_of_the_others_deviation(checkpoints, tmp_pat
             "reward_funcs": lambda answer, **_: [0.0 if gold else 100.0 for gold in answer],
         },
     )
-    batches = []
-    prepare = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: batches.append(prepare(inputs)) or batches[-1]
+    batches = recorded_batches(trainer)
     step(trainer, [KEPT, CORRECTED, FAILED, SPOILT] * 2)
     # 1.5, 1.25, 0.75, 1.0 around 1.125; their deviation is sqrt((2 * 0.375² + 2 * 0.125²) / 3) = 0.3227
     advantages = sorted(value for value in batches[0]["advantages"].tolist() if value)
