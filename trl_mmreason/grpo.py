@@ -48,8 +48,8 @@ class GroupOutcome:
         rewards: (N, K); NaN in a whole row keeps that trajectory out of its group's mean and std.
         keep: (N,) bool; the others take part in nothing: no policy term, no KL term, no share of a normaliser.
         kl_coefs: (N, turns) KL coefficient of each turn, or `None` for `beta` everywhere.
-        advantages: (N,) in the place of TRL's normalised rewards, and neither centred nor scaled behind; `None` for
-            TRL's.
+        advantages: (N,), or (N, turns) with one for each turn's tokens, in the place of TRL's normalised rewards, and
+            neither centred nor scaled behind; `None` for TRL's.
     """
 
     rewards: Tensor
@@ -261,12 +261,15 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
         start = self.accelerator.process_index * len(inputs)
         local = slice(start, start + len(inputs))
 
-        if outcome.advantages is not None:
-            batch["advantages"] = outcome.advantages[local]
-            logged = list(self._logs["advantages"])[: -len(outcome.advantages)]
-            self._logs["advantages"].clear()
-            self._logs["advantages"].extend([*logged, *outcome.advantages.tolist()])
         env_mask = batch.get("tool_mask", torch.ones_like(batch["completion_mask"]))
+        turn = turn_of_token(env_mask)
+        if outcome.advantages is not None:
+            by_turn = outcome.advantages.view(len(outcome.advantages), -1)
+            own = by_turn[local]
+            batch["advantages"] = own.squeeze(1) if own.shape[1] == 1 else own.gather(1, turn - 1)
+            logged = list(self._logs["advantages"])[: -len(by_turn)]
+            self._logs["advantages"].clear()
+            self._logs["advantages"].extend([*logged, *by_turn.mean(dim=1).tolist()])
         batch["tool_mask"] = env_mask * outcome.keep[local].unsqueeze(1)
         kept_tokens = (batch["completion_mask"] * batch["tool_mask"]).sum()
         batch["num_items_in_batch"] = self.accelerator.gather(kept_tokens).sum()
@@ -281,7 +284,7 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
             uniform = torch.full((len(outcome.keep), 1), self.beta, device=env_mask.device)
             coefs = uniform if outcome.kl_coefs is None else outcome.kl_coefs
             batch["kl_coefs"] = (coefs[local] * weight).expand(-1, 2)
-            batch["turn"] = turn_of_token(env_mask)
+            batch["turn"] = turn
         return batch
 
     def _keep_questions(self, rows: list[dict[str, Any]]) -> None:

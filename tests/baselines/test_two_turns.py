@@ -5,6 +5,7 @@ import torch
 from datasets import Dataset
 from support import SMALL_RUN, ParityGrader, load
 
+from trl_mmreason.adapo.trainer import Paid
 from trl_mmreason.baselines.two_turns import FixedRewardsConfig, FixedRewardsTrainer, SCoReConfig, SCoReTrainer
 
 # 0→0, 0→1, 1→0, 1→1
@@ -37,6 +38,40 @@ def test_score_changes_its_stage_half_way(checkpoints, rows, tmp_path):
         found = outcome(trainer)
         assert found.rewards[:, 0].tolist() == rewards
         assert found.kl_coefs[0].tolist() == pytest.approx(betas or (0.01, 0.01))
+    # turn 1 earns 0, 0, 1, 1: mean 1/2, std √(1/3); turn 2 earns 0, 11, -10, 1: mean 1/2, std √(220/3 + 1/3)
+    first, second = found.advantages.T
+    assert first.tolist() == pytest.approx([-0.866, -0.866, 0.866, 0.866], abs=1e-3)
+    assert second.tolist() == pytest.approx([-0.0583, 1.2235, -1.2235, 0.0583], abs=1e-3)
+
+
+def test_a_turn_s_advantage_reaches_its_tokens_alone(checkpoints, rows, tmp_path, monkeypatch):
+    run = trainer_of(SCoReTrainer, SCoReConfig, checkpoints("qwen2_5_vl"), tmp_path, rows, max_steps=1)
+    monkeypatch.setattr(
+        run,
+        "pay",
+        lambda first, second, keep, errors: Paid(
+            torch.arange(first.numel()).view_as(first).float(),
+            torch.zeros(len(first), 2),
+            torch.arange(2.0 * first.numel()).view(*first.shape, 2),
+        ),
+    )
+    seen = []
+    loss = run.compute_loss
+    monkeypatch.setattr(run, "compute_loss", lambda model, inputs, **kwargs: seen.append(inputs) or loss(model, inputs))
+    run.args.filter_truncated = False
+    run.train()
+    told = 0
+    for batch in seen:
+        for advantages, mask, kept in zip(
+            batch["advantages"], batch["completion_mask"], batch["tool_mask"], strict=True
+        ):
+            own = [a for a, m, k in zip(advantages.tolist(), mask.tolist(), kept.tolist(), strict=True) if m and k]
+            first = own[0]
+            assert first % 2 == 0  # 2n for the first turn of trajectory n, 2n + 1 for its second
+            assert set(own) <= {first, first + 1}
+            assert own == sorted(own)
+            told += first + 1 in own
+    assert told  # some trajectory had a second turn
 
 
 @pytest.mark.parametrize(
@@ -64,6 +99,11 @@ def test_score_stage_two_begins_in_the_run(checkpoints, rows, tmp_path):
 def test_settings_of_adaptive_rewards_are_refused(config, tmp_path):
     with pytest.raises(ValueError, match="k_01, threshold belong to AdaPO's adaptive rewards and do nothing here"):
         config(str(tmp_path), **SMALL_RUN, k_01=0.5, threshold=0.5)
+
+
+def test_score_takes_no_other_rewards(checkpoints, tmp_path):
+    with pytest.raises(ValueError, match="no turn would earn what reward_funcs pay"):
+        SCoReTrainer(checkpoints("qwen2_5_vl"), args=SCoReConfig(str(tmp_path), **SMALL_RUN), reward_funcs=[len])
 
 
 def test_score_needs_its_reference(tmp_path):

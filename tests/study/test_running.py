@@ -1,6 +1,7 @@
 """A smoke form of the study's parts: every arm trained for two steps, measured, judged, and done once."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -109,17 +110,22 @@ def test_workers_do_arms_in_processes_of_their_own(tmp_path):
         "pathlib.Path(sys.argv[1], job.replace('/', '-')).write_text('done')\n"
         "sys.exit(job == '1/sft' and len(sys.argv) > 4)\n"
     )
-    args = small("adapo", tmp_path / "out", seeds=[0, 1], arms={"sft": {}})
+    args = small("adapo", tmp_path / "out", seeds=[0, 1], arms={"again": {"of": "sft"}, "sft": {}}, workers=1)
     (tmp_path / "jobs").mkdir()
     do_all(args, [sys.executable, str(script), str(tmp_path / "jobs")])
-    assert {path.name for path in (tmp_path / "jobs").iterdir()} == {"0-before", "1-before", "0-sft", "1-sft"}
+    done = sorted((tmp_path / "jobs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    assert [path.name for path in done] == ["0-before", "1-before", "0-sft", "1-sft", "0-again", "1-again"]
     with pytest.raises(RuntimeError, match="The study's 1/sft failed"):
         do_all(args, [sys.executable, str(script), str(tmp_path / "jobs"), "fail"])
 
 
 def test_what_cannot_be_meant_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"categories=\['sums'\]"):
-        small("adapo", tmp_path, categories=["sums"])
+    for tasks in ({"sums": 1}, {"adding": 4}, {}):
+        with pytest.raises(ValueError, match=rf"got tasks={re.escape(str(tasks))}, .* with a level of \(1, 2, 3\)"):
+            small("adapo", tmp_path, tasks=tasks)
+    for arms in ({"a": {"of": "b"}}, {"a": {"of": "b"}, "b": {"of": "before"}}):
+        with pytest.raises(ValueError, match=r"'a' is of 'b', expected one of"):
+            small("adapo", tmp_path, arms=arms)
     with pytest.raises(ValueError, match="'before' is the policy as it came"):
         small("adapo", tmp_path, arms={"before": {}})
     start = begin(small("adapo", tmp_path, arms={"odd": {"method": "dpo"}, "star": {}}), adapo.PART, 0)

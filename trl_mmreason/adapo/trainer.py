@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,20 @@ logger = logging.get_logger(__name__)
 
 # A trajectory of type i→j is graded 2i + j, and TRUNCATED more when an answer hit the length limit.
 TRUNCATED = 4
+
+
+class Paid(NamedTuple):
+    """What the trajectories of Q groups earn, and how strongly they are held to the reference.
+
+    Attributes:
+        rewards: (Q, G), NaN for those that are not kept.
+        betas: (Q, 2) KL coefficients of both turns.
+        advantages: (Q, G, 2) of each turn's tokens; `None` for GRPO's, of whole trajectories.
+    """
+
+    rewards: Tensor
+    betas: Tensor
+    advantages: Tensor | None = None
 
 
 class AdaPOTrainer(GroupGRPOTrainer):
@@ -136,10 +150,10 @@ class AdaPOTrainer(GroupGRPOTrainer):
         keep = graded & ~truncated if args.filter_truncated else graded
 
         errors = error_rate(first, keep)
-        paid, betas = self.pay(first, second, keep, errors)
+        earned, betas, advantages = self.pay(first, second, keep, errors)
 
         rewards = rewards.clone()
-        rewards[:, 0] = paid.flatten()
+        rewards[:, 0] = earned.flatten()
         rewards[~keep.flatten()] = torch.nan
         total = (rewards * self.reward_weights.to(rewards)).nansum(dim=1).masked_fill(~keep.flatten(), torch.nan)
         informative = informative_groups(self.in_groups(total)) if args.filter_zero_advantage else keep.sum(dim=1) >= 2
@@ -165,18 +179,16 @@ class AdaPOTrainer(GroupGRPOTrainer):
             keep=kept,
             # A question without P has no kept trajectory, so its coefficients multiply nothing.
             kl_coefs=betas.nan_to_num(args.beta).repeat_interleave(types.shape[1], dim=0),
+            advantages=None if advantages is None else advantages.flatten(end_dim=1),
         )
 
-    def pay(self, first: Tensor, second: Tensor, keep: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
+    def pay(self, first: Tensor, second: Tensor, keep: Tensor, errors: Tensor) -> Paid:
         """What each trajectory earns, and how strongly its turns are held to the reference.
 
         Args:
             first, second: (Q, G) bool, whether the answers are right.
             keep: (Q, G) bool; the others take part in nothing.
             errors: (Q,) P; NaN for a question without a kept trajectory.
-
-        Returns:
-            Rewards (Q, G), NaN where `keep` is False, and the KL coefficients of both turns (Q, 2).
         """
         args = self.args
         shared = {"k_01": args.k_01, "k_11": args.k_11, "threshold": args.threshold}
@@ -190,7 +202,8 @@ class AdaPOTrainer(GroupGRPOTrainer):
             k_00=args.k_00,
             **shared,
         )
-        return rewards, torch.stack(kl_coefficients(errors, beta=args.beta, kl_scale=args.kl_scale, **shared), dim=1)
+        betas = kl_coefficients(errors, beta=args.beta, kl_scale=args.kl_scale, **shared)
+        return Paid(rewards, torch.stack(betas, dim=1))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add accuracies and transition rates of all graded trajectories since the last log, the dropped ones too."""

@@ -7,6 +7,7 @@ Notation: Q questions, G trajectories a question. Masks say True = keep.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -29,12 +30,12 @@ def fixed_rewards(
 
 
 def score_rewards(first_correct: Tensor, second_correct: Tensor, *, stage: int, alpha: float = 10.0) -> Tensor:
-    """SCoRe's reward of a trajectory (arXiv:2409.12917, Eq. 3–4 and section 5.2).
+    """SCoRe's reward of each turn (arXiv:2409.12917, Eq. 3–4 and section 5.2).
 
-        stage I    r2                        stage II   r1 + r2 + α (r2 − r1)
+        stage I    0, r2                     stage II   r1, r2 + α (r2 − r1)
 
-    with r = 1 for a right answer, else 0; so that in stage II 1→1 earns 2, 0→1 1 + α, 1→0 1 − α and 0→0 nothing.
-    Differs from SCoRe, which gives every turn its own return: GRPO's advantage is one of a whole trajectory.
+    with r = 1 for a right answer, else 0. The bonus is the second turn's alone: paid to the first too, it would pay for
+    failing first. In stage I the first turn is held to the reference and earns nothing.
 
     Args:
         first_correct, second_correct: (Q, G) bool.
@@ -42,7 +43,27 @@ def score_rewards(first_correct: Tensor, second_correct: Tensor, *, stage: int, 
         alpha: α.
 
     Returns:
-        (Q, G) float.
+        (Q, G, 2) float.
     """
     first, second = first_correct.float(), second_correct.float()
-    return second if stage == 1 else first + second + alpha * (second - first)
+    if stage == 1:
+        return torch.stack([torch.zeros_like(first), second], dim=2)
+    return torch.stack([first, second + alpha * (second - first)], dim=2)
+
+
+def turn_advantages(rewards: Tensor, keep: Tensor) -> Tensor:
+    """GRPO's advantage, (r − mean) / std over a group, of each turn by itself.
+
+    Args:
+        rewards: (Q, G, turns).
+        keep: (Q, G) bool; the others take part in nothing.
+
+    Returns:
+        (Q, G, turns) float, 0 where `keep` is False and where a group earns the same throughout.
+    """
+    kept = keep.unsqueeze(2)
+    count = kept.sum(dim=1, keepdim=True)
+    mean = (rewards * kept).sum(dim=1, keepdim=True) / count.clamp(min=1)
+    apart = (rewards - mean) * kept
+    std = (apart.square().sum(dim=1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
+    return apart / (std + 1e-4)  # as TRL

@@ -7,13 +7,14 @@ filters and metrics.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..adapo.config import AdaPOConfig
-from ..adapo.trainer import AdaPOTrainer
-from .objective import fixed_rewards, score_rewards
+from ..adapo.trainer import AdaPOTrainer, Paid
+from .objective import fixed_rewards, score_rewards, turn_advantages
 
 _ADAPTIVE = ("base_correct", "base_incorrect", "k_01", "k_11", "k_10", "k_00", "threshold", "kl_scale")
 
@@ -45,10 +46,10 @@ class FixedRewardsTrainer(AdaPOTrainer):
 
     args: FixedRewardsConfig
 
-    def pay(self, first: Tensor, second: Tensor, keep: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
+    def pay(self, first: Tensor, second: Tensor, keep: Tensor, errors: Tensor) -> Paid:
         given = {name: getattr(self.args, name) for name in ("r_01", "r_11", "r_10", "r_00")}
         rewards = fixed_rewards(first, second, **given).masked_fill(~keep, torch.nan)
-        return rewards, _coefficients(errors, self.args.beta, self.args.beta)
+        return Paid(rewards, _coefficients(errors, self.args.beta, self.args.beta))
 
 
 @dataclass
@@ -86,9 +87,9 @@ class SCoReConfig(AdaPOConfig):
 class SCoReTrainer(AdaPOTrainer):
     """SCoRe in one run: the reference is the policy that training began with, in both stages.
 
-    Differs from SCoRe, which maximises with REINFORCE: here it is GRPO's group-normalised advantage and clipped ratio,
-    as in all that it is compared with. So what the second answer gains is paid to the first answer's tokens too, which
-    can teach to fail first; watch acc_t1. Takes what `AdaPOTrainer` takes.
+    Differs from SCoRe, which maximises with REINFORCE: here it is GRPO's group-normalised advantage, of each turn by
+    itself, and its clipped ratio, as in all that it is compared with. Takes what `AdaPOTrainer` takes, but no
+    `reward_funcs`.
     """
 
     _tag_names = ["trl", "trl-mmreason", "score"]
@@ -96,15 +97,21 @@ class SCoReTrainer(AdaPOTrainer):
 
     args: SCoReConfig
 
+    def __init__(self, model: Any, *, reward_funcs: Any = None, **kwargs: Any) -> None:
+        if reward_funcs is not None:
+            raise ValueError("SCoReTrainer: no turn would earn what reward_funcs pay; leave them out.")
+        super().__init__(model, **kwargs)
+
     @property
     def stage(self) -> int:
         """1 in the first share of the steps, then 2."""
         return 1 if self.state.global_step < self.args.stage_one_share * self.state.max_steps else 2
 
-    def pay(self, first: Tensor, second: Tensor, keep: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
-        rewards = score_rewards(first, second, stage=self.stage, alpha=self.args.alpha)
+    def pay(self, first: Tensor, second: Tensor, keep: Tensor, errors: Tensor) -> Paid:
+        by_turn = score_rewards(first, second, stage=self.stage, alpha=self.args.alpha)
         betas = (self.args.stage_one_beta, 0.0) if self.stage == 1 else (self.args.beta, self.args.beta)
-        return rewards.masked_fill(~keep, torch.nan), _coefficients(errors, *betas)
+        rewards = by_turn.sum(dim=2).masked_fill(~keep, torch.nan)
+        return Paid(rewards, _coefficients(errors, *betas), turn_advantages(by_turn, keep))
 
 
 def refuse_adaptive(config: AdaPOConfig) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -190,7 +190,7 @@ def cold_start(
     *,
     lessons: Lessons,
     target_accuracy: float,
-    level: int = 1,
+    level: int | Mapping[str, int] = 1,
     problems: int = 3000,
     seed: int = 0,
 ) -> Path:
@@ -204,7 +204,7 @@ def cold_start(
         output_dir: where the checkpoint goes.
         lessons: what is taught.
         target_accuracy: a fraction; greedy decoding, 200 pictures.
-        level: difficulty of the problems.
+        level: difficulty of the problems, or of each category's.
         problems: how many to train on.
         seed: of the problems and their order.
 

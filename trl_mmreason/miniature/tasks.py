@@ -18,6 +18,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 from datasets import Dataset, Features, Image, Json, List, Value
@@ -149,15 +150,19 @@ def make_problems(
     n: int,
     *,
     split: str = "train",
-    level: int = 1,
+    level: int | Mapping[str, int] = 1,
     multiple_choice: bool = False,
     seed: int = 0,
     size: int = 56,
 ) -> list[Problem]:
     """`n` problems that go round the categories in turn; other seeds give other pictures.
 
+    Args:
+        level: of all problems, or of each category.
+
     Raises:
         ValueError: when `categories` is empty or `n` is more than a seed has room for, and as `make_problem`.
+        KeyError: a category without a level.
     """
     if not categories:
         raise ValueError(f"make_problems() got no categories; expected some of {CATEGORIES}.")
@@ -165,16 +170,17 @@ def make_problems(
         raise ValueError(
             f"make_problems() got n={n}; expected at most {_SEEDS_A_DATASET}, or two seeds would share problems."
         )
+    levels = level if isinstance(level, Mapping) else dict.fromkeys(categories, level)
     return [
         make_problem(
-            categories[index % len(categories)],
+            category,
             seed * _SEEDS_A_DATASET + index,
-            level=level,
+            level=levels[category],
             split=split,
             multiple_choice=multiple_choice,
             size=size,
         )
-        for index in range(n)
+        for index, category in zip(range(n), cycle(categories))
     ]
 
 
@@ -183,7 +189,7 @@ def make_dataset(
     n: int,
     *,
     split: str = "train",
-    level: int = 1,
+    level: int | Mapping[str, int] = 1,
     multiple_choice: bool = False,
     seed: int = 0,
     size: int = 56,

@@ -17,7 +17,6 @@ from ..grading import accuracy_reward
 from ..grpo import GroupGRPOTrainer
 from ..miniature.cold_start import two_answers
 from ..miniature.solutions import plain, solve
-from ..miniature.tasks import make_problems
 from ..sampling import Decoding
 from ..sampling.store import Store
 from ..sampling.transformers_engine import TransformersEngine
@@ -35,7 +34,7 @@ _TWO_TURNS = {
 
 def train(start: Start, arm: str, folder: Path) -> None:
     """Train an arm; its setting `method` says how."""
-    settings = dict(start.args.arms[arm])
+    settings = start.settings(arm)
     method = settings.pop("method", arm)
     if method in _TWO_TURNS:
         trainer, config = _TWO_TURNS[method]
@@ -46,8 +45,7 @@ def train(start: Start, arm: str, folder: Path) -> None:
         grpo = GroupGRPOTrainer(start.policy, reward_funcs=accuracy_reward, args=args, train_dataset=start.train)
         train_once(grpo, folder / "model")
     elif method == "sft":
-        problems = make_problems(start.args.categories, start.args.train_rows, level=start.args.level, seed=start.seed)
-        solved = [plain(solve(problem)) for problem in problems]
+        solved = [plain(solve(problem)) for problem in start.problems(start.args.train_rows)]
         _fine_tune(start, start.policy, start.train.add_column("completion", solved), folder, settings)
     elif method == "star":
         _star(start, folder, settings)
@@ -189,7 +187,7 @@ CLAIMS = (
 PART = Part(
     lessons=two_answers(EVALUATION_PROMPT),
     train=train,
-    protocol=lambda arm: TwoTurn(EVALUATION_PROMPT),
+    protocol=lambda start, arm: TwoTurn(EVALUATION_PROMPT),
     claims=CLAIMS,
 )
 

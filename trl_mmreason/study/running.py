@@ -13,7 +13,7 @@ import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,10 @@ from ..evaluation.protocols import EvaluationProtocol
 from ..evaluation.provenance import about
 from ..evaluation.question_table import Table
 from ..evaluation.results import summarise
-from ..evaluation.runner import evaluate
+from ..evaluation.runner import Samples, evaluate
 from ..miniature.cold_start import Lessons, cold_start
 from ..miniature.models import FAMILIES, SIZES, build_model
-from ..miniature.tasks import CATEGORIES, make_dataset
+from ..miniature.tasks import CATEGORIES, LEVELS, Problem, make_problems, to_dataset
 from ..sampling import Decoding
 from ..sampling.store import Store
 from ..sampling.transformers_engine import TransformersEngine
@@ -38,6 +38,25 @@ from .claims import Claim
 
 BEFORE = "before"
 """The arm that is not trained: the policy that all others begin with."""
+
+_OF, _EVALUATION = "of", "evaluation"
+"""What the study itself reads of an arm's settings: the arm that it is made of, and how else it is measured."""
+
+
+_TRAINED_BY = (
+    "family",
+    "size",
+    "tasks",
+    "cold_start_accuracy",
+    "cold_start_rows",
+    "train_rows",
+    "common",
+    "rl",
+    "sft",
+    "dpo",
+    "prepared",
+)
+"""The arguments that a trained arm depends on."""
 
 
 @dataclass
@@ -49,12 +68,15 @@ class StudyArguments:
         output_dir: where everything is written.
         seeds: each is a run of its own: another policy, other problems, other answers.
         family, size: of the miniature policy.
-        categories, level: of the drawn problems.
+        tasks: categories of the drawn problems, and the level of each.
         cold_start_accuracy: share of right first answers at which the supervised start ends.
+        cold_start_rows: problems that it sees.
         train_rows, eval_rows: problems to learn from, and new pictures to measure on.
-        arms: name → settings in which an arm differs from the part's sections.
+        arms: name → settings in which an arm differs from the part's sections. With `of`, it is made of another arm
+            after all those without; with `evaluation`, it is measured in another way.
         common: settings of every trainer.
-        rl, sft: settings of arms that learn by reinforcement, and from examples.
+        rl, sft, dpo: settings of arms that learn by reinforcement, from examples, and from pairs.
+        prepared: settings of what the arms of a seed share, and the part makes before them.
         evaluation: fields of `Decoding`, and `n`.
         workers: arms that are trained at a time, each in a process of its own.
         only: "seed/arm": do this one here.
@@ -65,32 +87,38 @@ class StudyArguments:
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2], metadata={"help": "Each is a run of its own."})
     family: str = field(default="qwen2_5_vl", metadata={"help": "Of the miniature policy."})
     size: str = field(default="demo", metadata={"help": "Of the miniature policy."})
-    categories: list[str] = field(default_factory=lambda: ["adding"], metadata={"help": "Of the drawn problems."})
-    level: int = field(default=1, metadata={"help": "Of the drawn problems, 1 to 3."})
+    tasks: dict[str, int] = field(default_factory=lambda: {"adding": 1}, metadata={"help": "Category to level."})
     cold_start_accuracy: float = field(default=0.5, metadata={"help": "Where the supervised start ends."})
+    cold_start_rows: int = field(default=3000, metadata={"help": "Problems of the supervised start."})
     train_rows: int = field(default=2000, metadata={"help": "Problems to learn from."})
     eval_rows: int = field(default=400, metadata={"help": "Problems to measure on."})
     arms: dict = field(default_factory=dict, metadata={"help": "Name to its differences."})
     common: dict = field(default_factory=dict, metadata={"help": "Settings of every trainer."})
     rl: dict = field(default_factory=dict, metadata={"help": "Settings of reinforcement learning."})
     sft: dict = field(default_factory=dict, metadata={"help": "Settings of supervised training."})
+    dpo: dict = field(default_factory=dict, metadata={"help": "Settings of preference learning."})
+    prepared: dict = field(default_factory=dict, metadata={"help": "Settings of what arms share."})
     evaluation: dict = field(default_factory=dict, metadata={"help": "Decoding, and n."})
     workers: int = field(default=2, metadata={"help": "Arms that are trained at a time."})
     only: str | None = field(default=None, metadata={"help": "seed/arm: do this one here."})
 
     def __post_init__(self) -> None:
-        for section in ("common", "rl", "sft", "evaluation"):
+        for section in ("common", "rl", "sft", "dpo", "prepared", "evaluation"):
             setattr(self, section, values_of(getattr(self, section)))
         self.arms = {name: values_of(settings or {}) for name, settings in self.arms.items()}
-        unknown = sorted(set(self.categories) - set(CATEGORIES))
-        if unknown or self.family not in FAMILIES or self.size not in SIZES or self.workers < 1:
+        known = bool(self.tasks) and set(self.tasks) <= set(CATEGORIES) and set(self.tasks.values()) <= set(LEVELS)
+        if not known or self.family not in FAMILIES or self.size not in SIZES or self.workers < 1:
             raise ValueError(
-                f"StudyArguments: got categories={self.categories}, family={self.family!r}, size={self.size!r} and "
-                f"workers={self.workers}; expected categories of {CATEGORIES}, a family of {sorted(FAMILIES)}, a size "
-                f"of {sorted(SIZES)} and at least one worker."
+                f"StudyArguments: got tasks={self.tasks}, family={self.family!r}, size={self.size!r} and "
+                f"workers={self.workers}; expected tasks of {CATEGORIES} with a level of {LEVELS}, a family of "
+                f"{sorted(FAMILIES)}, a size of {sorted(SIZES)} and at least one worker."
             )
         if BEFORE in self.arms:
             raise ValueError(f"StudyArguments: {BEFORE!r} is the policy as it came; give the arm another name.")
+        trained = [BEFORE, *(name for name, settings in self.arms.items() if _OF not in settings)]
+        for name, settings in self.arms.items():
+            if settings.get(_OF, BEFORE) not in trained:
+                raise ValueError(f"StudyArguments: {name!r} is of {settings[_OF]!r}, expected one of {trained}.")
 
 
 @dataclass(frozen=True)
@@ -102,7 +130,7 @@ class Start:
         seed: of this run.
         folder: of this seed.
         policy: path of the policy after its supervised start.
-        train, evaluation: the problems.
+        train, evaluation: rows of the problems.
     """
 
     args: StudyArguments
@@ -116,6 +144,44 @@ class Start:
         """A trainer's settings: the common ones, behind them the section's, behind them an arm's own."""
         return {**self.args.common, "seed": self.seed, **getattr(self.args, section), **differences}
 
+    def problems(self, n: int, stream: int = 0, split: str = "train") -> list[Problem]:
+        """Drawn problems; other streams are other pictures, `train` is of stream 0 and `evaluation` of stream 1."""
+        return drawn(self.args, n, self.seed + stream, split)
+
+    def settings(self, arm: str) -> dict[str, Any]:
+        """An arm's own settings, for training it."""
+        own = self.args.arms.get(arm, {})
+        return {name: value for name, value in own.items() if name not in (_OF, _EVALUATION)}
+
+    def source(self, arm: str) -> Path | None:
+        """The folder of the arm that this one is made of."""
+        of = self.args.arms.get(arm, {}).get(_OF)
+        return None if of is None else self.folder / of
+
+    def asked(self, arm: str) -> dict[str, Any]:
+        """How an arm is measured: `n`, `decoding` and `seed` of `evaluate`."""
+        decoding = {**self.args.evaluation, **self.args.arms.get(arm, {}).get(_EVALUATION, {})}
+        n = int(decoding.pop("n", 1))
+        return {"n": n, "decoding": Decoding(**{"temperature": 0.0, **decoding}), "seed": self.seed}
+
+
+def measure(start: Start, protocol: EvaluationProtocol, arm: str, model: Path, folder: Path) -> None:
+    """Let a policy answer the new pictures, and keep that as an evaluation."""
+    engine, asked = TransformersEngine(str(model), batch_size=100), start.asked(arm)
+    with Store(folder / "answers.sqlite") as store:
+        samples = evaluate(start.evaluation, engine, store, protocol, batch_size=100, description=arm, **asked)
+    keep(start, samples, arm, folder, about(engine, protocol, command="", benchmark=_titled(start, arm), **asked))
+
+
+def keep(start: Start, samples: Samples, arm: str, folder: Path, made: Mapping[str, Any]) -> None:
+    """Keep samples as the evaluation of an arm."""
+    made = {**made, "benchmark": _titled(start, arm)}
+    save_evaluation(folder / "evaluation", start.evaluation, samples, summarise(samples), made)
+
+
+def _titled(start: Start, arm: str) -> dict[str, str]:
+    return {"title": f"{arm}, seed {start.seed}", "name": "study"}
+
 
 @dataclass(frozen=True)
 class Part:
@@ -124,16 +190,19 @@ class Part:
     Attributes:
         lessons: what the policy is taught before.
         train: start, arm, folder → trains the arm, and leaves a model in `folder`.
-        protocol: arm → how its answers are asked for.
+        protocol: start, arm → how its answers are asked for.
         claims: what the paper says.
-        prepare: makes what the arms of a seed share, before any of them.
+        prepare: makes what the arms of a seed share, unless that was done, and returns the policy that they begin with;
+            by default that of `lessons`.
+        measure: start, protocol, arm, model, folder → leaves an evaluation in `folder`.
     """
 
     lessons: Lessons
     train: Callable[[Start, str, Path], None]
-    protocol: Callable[[str], EvaluationProtocol]
+    protocol: Callable[[Start, str], EvaluationProtocol]
     claims: Sequence[Claim]
-    prepare: Callable[[Start], None] = lambda start: None
+    prepare: Callable[[Start], str] = lambda start: start.policy
+    measure: Callable[[Start, EvaluationProtocol, str, Path, Path], None] = measure
 
 
 def begin(args: StudyArguments, part: Part, seed: int) -> Start:
@@ -146,55 +215,42 @@ def begin(args: StudyArguments, part: Part, seed: int) -> Start:
         cold_start(
             model,
             processor,
-            args.categories,
+            list(args.tasks),
             policy,
             lessons=part.lessons,
             target_accuracy=args.cold_start_accuracy,
-            level=args.level,
+            level=args.tasks,
+            problems=args.cold_start_rows,
             seed=seed,
         )
         del model
         gc.collect()
-    drawn: dict[str, Any] = {"level": args.level}
-    return Start(
-        args,
-        seed,
-        folder,
-        str(policy),
-        make_dataset(args.categories, args.train_rows, seed=seed, **drawn),
-        make_dataset(args.categories, args.eval_rows, split="new_pictures", seed=seed + 1, **drawn),
-    )
+    train = to_dataset(drawn(args, args.train_rows, seed))
+    evaluation = to_dataset(drawn(args, args.eval_rows, seed + 1, "new_pictures"))
+    return Start(args, seed, folder, str(policy), train, evaluation)
+
+
+def drawn(args: StudyArguments, n: int, seed: int, split: str = "train") -> list[Problem]:
+    """Problems of the study's tasks."""
+    return make_problems(list(args.tasks), n, level=args.tasks, seed=seed, split=split)
+
+
+def same_model(target: str | Path, model: Path) -> None:
+    """Let an arm that trains nothing have the model that is there already."""
+    model.parent.mkdir(parents=True, exist_ok=True)
+    model.symlink_to(Path(target).resolve(), target_is_directory=True)
 
 
 def do_arm(args: StudyArguments, part: Part, seed: int, arm: str) -> None:
     """Train and measure one arm, unless that was done; what was begun with other settings is refused."""
     start = begin(args, part, seed)
-    folder = start.folder / arm
-    model = Path(start.policy)
-    if arm == BEFORE:
-        part.prepare(start)
-    else:
+    start = replace(start, policy=part.prepare(start))
+    folder, model = start.folder / arm, Path(start.policy)
+    if arm != BEFORE:
         model = folder / "model"
-        names = ("family", "size", "categories", "level", "cold_start_accuracy", "train_rows", "common", "rl", "sft")
-        settings = {**{name: getattr(args, name) for name in names}, "arm": args.arms[arm]}
+        settings = {**{name: getattr(args, name) for name in _TRAINED_BY}, "arm": args.arms[arm]}
         do_once(folder, "train", settings, model, lambda: part.train(start, arm, folder))
-    measure(start, part, arm, str(model), folder)
-
-
-def measure(start: Start, part: Part, arm: str, model: str, folder: Path) -> None:
-    """Let a policy answer the new pictures, and keep that as an evaluation."""
-    decoding = dict(start.args.evaluation)
-    asked: dict[str, Any] = {
-        "n": int(decoding.pop("n", 1)),
-        "decoding": Decoding(**{"temperature": 0.0, **decoding}),
-        "seed": start.seed,
-    }
-    engine, protocol = TransformersEngine(model, batch_size=100), part.protocol(arm)
-    with Store(folder / "answers.sqlite") as store:
-        samples = evaluate(start.evaluation, engine, store, protocol, batch_size=100, description=arm, **asked)
-    title = f"{arm}, seed {start.seed}"
-    made = about(engine, protocol, command="", benchmark={"title": title, "name": "study"}, **asked)
-    save_evaluation(folder / "evaluation", start.evaluation, samples, summarise(samples), made)
+    part.measure(start, part.protocol(start, arm), arm, model, folder)
 
 
 def do_all(args: StudyArguments, command: Sequence[str]) -> None:
@@ -209,9 +265,11 @@ def do_all(args: StudyArguments, command: Sequence[str]) -> None:
     """
     # a seed's first arm makes the policy that the others wait for
     first = [f"{seed}/{BEFORE}" for seed in args.seeds]
-    others = [f"{seed}/{arm}" for arm in args.arms for seed in args.seeds]
-    with ThreadPoolExecutor(args.workers) as pool, tqdm(total=len(first) + len(others), desc=args.part) as bar:
-        for jobs in (first, others):
+    trained = [f"{seed}/{arm}" for arm, own in args.arms.items() if _OF not in own for seed in args.seeds]
+    made_of_them = [f"{seed}/{arm}" for arm, own in args.arms.items() if _OF in own for seed in args.seeds]
+    everything = (first, trained, made_of_them)
+    with ThreadPoolExecutor(args.workers) as pool, tqdm(total=sum(map(len, everything)), desc=args.part) as bar:
+        for jobs in everything:
             for _ in pool.map(lambda job: _do(job, command, Path(args.output_dir)), jobs):
                 bar.update()
 

@@ -24,7 +24,7 @@ _UNLABELLED = ("actor_prompt", "judge_prompt", "judge_max_tokens", "judge_batch_
 
 def train(start: Start, arm: str, folder: Path) -> None:
     """Train an arm: without labels, or, with `labels`, plain GRPO."""
-    settings = dict(start.args.arms[arm])
+    settings = start.settings(arm)
     if settings.pop("labels", False):
         given = {name: value for name, value in start.of("rl", settings).items() if name not in _UNLABELLED}
         args = GRPOConfig(str(folder), **given)
@@ -106,6 +106,6 @@ PANELS = {
 PART = Part(
     lessons=judged_answers(partial(judge_message, JUDGE)),
     train=train,
-    protocol=lambda arm: Direct(),
+    protocol=lambda start, arm: Direct(),
     claims=CLAIMS,
 )

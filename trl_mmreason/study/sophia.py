@@ -12,7 +12,7 @@ from ..evaluation.protocols import Direct
 from ..miniature.captions import DESCRIBE
 from ..miniature.cold_start import CAPTIONS_AND_ANSWERS
 from ..miniature.reasoner import RuleReasoner, ask_miniature, count_tokens_of
-from ..miniature.tasks import make_problems, to_dataset
+from ..miniature.tasks import to_dataset
 from ..sampling import Decoding
 from ..sampling.difficulty import difficulty_filter
 from ..sampling.store import Store
@@ -35,9 +35,10 @@ _SAMPLED: dict[str, Any] = {
 _DIFFICULTY: dict[str, Any] = {"n": 4, "low": 0.25, "high": 0.75}
 
 
-def prepare(start: Start) -> None:
+def prepare(start: Start) -> str:
     """Sample what all arms of a seed choose from."""
     _rows(start, {})
+    return start.policy
 
 
 def train(start: Start, arm: str, folder: Path) -> None:
@@ -46,7 +47,7 @@ def train(start: Start, arm: str, folder: Path) -> None:
     Its setting `choose` has arguments of `make_off_policy_data`, `share` is that of the rows it learns from, and with
     `grpo` it is reinforced afterwards.
     """
-    settings = dict(start.args.arms[arm])
+    settings = start.settings(arm)
     rows = _rows(start, dict(settings.pop("choose", {})))
     share, goes_on = float(settings.pop("share", 1.0)), settings.pop("grpo", False)
     rows = rows.shuffle(seed=start.seed).select(range(max(1, round(share * len(rows)))))
@@ -58,7 +59,7 @@ def train(start: Start, arm: str, folder: Path) -> None:
 
 
 def _rows(start: Start, choose: dict[str, Any]) -> Dataset:
-    problems = make_problems(start.args.categories, start.args.train_rows, level=start.args.level, seed=start.seed + 2)
+    problems = start.problems(start.args.train_rows, stream=2)
     policy = TransformersEngine(start.policy, batch_size=_BATCH)
     with Store(start.folder / "trajectories.sqlite") as store:
         made = make_off_policy_data(
@@ -164,7 +165,7 @@ PANELS = {"loss": ("Loss of the update", "loss")}
 PART = Part(
     lessons=CAPTIONS_AND_ANSWERS,
     train=train,
-    protocol=lambda arm: Direct(),
+    protocol=lambda start, arm: Direct(),
     claims=CLAIMS,
     prepare=prepare,
 )

@@ -14,7 +14,7 @@ from ..evaluation.protocols import Answered, AnsweredTurn, Unit, sample_units
 from ..grading import accuracy_reward
 from ..grpo import GroupGRPOTrainer
 from ..miniature.cold_start import TAGGED_ANSWERS
-from ..miniature.tasks import Problem, make_problems, to_dataset
+from ..miniature.tasks import Problem, to_dataset
 from ..miniature.teacher import KnownTruthTeacher
 from ..sampling.engine import Decoding, Engine, Failure
 from ..sampling.store import Store
@@ -26,7 +26,7 @@ from ..srpo.response import parse_reflection_response, tagged
 from ..srpo.sft import ReflectionSFTTrainer
 from ..srpo.trainer import SRPOTrainer
 from .claims import Claim, Term, above
-from .running import BEFORE, Part, Start
+from .running import BEFORE, Part, Start, same_model
 
 _RIGHT_SHARE = 0.3  # of the reflections, as in the paper (B.1)
 _REFLECTED_PROBLEMS = 1000
@@ -62,7 +62,7 @@ class FirstAndLast:
 
 def train(start: Start, arm: str, folder: Path) -> None:
     """Train an arm: `reflect` says whether it learns from reflections first, `reinforce` whether by rewards then."""
-    settings = dict(start.args.arms[arm])
+    settings = start.settings(arm)
     reflect, reinforce = bool(settings.pop("reflect", True)), settings.pop("reinforce", "srpo")
     policy = start.policy
     if reflect:
@@ -80,8 +80,7 @@ def train(start: Start, arm: str, folder: Path) -> None:
         )
         train_once(grpo, folder / "model")
     elif reinforce == "none" and reflect:
-        (folder / "model").parent.mkdir(parents=True, exist_ok=True)
-        (folder / "model").symlink_to(Path(policy).resolve(), target_is_directory=True)
+        same_model(policy, folder / "model")
     else:
         raise ValueError(
             f"The arm {arm!r} has reinforce={reinforce!r} and reflect={reflect}, expected srpo, grpo, or none for a "
@@ -99,7 +98,7 @@ def reflecting_policy(start: Start) -> str:
     if model.exists():
         return str(model)
     # other problems than those of reinforcement and of the comparison
-    problems = make_problems(start.args.categories, _REFLECTED_PROBLEMS, level=start.args.level, seed=start.seed + 2)
+    problems = start.problems(_REFLECTED_PROBLEMS, stream=2)
     rows = drawn_reflections(
         TransformersEngine(start.policy, batch_size=250),
         problems,
@@ -209,10 +208,17 @@ PANELS = {
 }
 
 
-def prepare(start: Start) -> None:
+def prepare(start: Start) -> str:
     """Train the policy that most arms of a seed share, if any does."""
     if any(arm.get("reflect", True) for arm in start.args.arms.values()):
         reflecting_policy(start)
+    return start.policy
 
 
-PART = Part(lessons=TAGGED_ANSWERS, train=train, protocol=lambda arm: FirstAndLast(), claims=CLAIMS, prepare=prepare)
+PART = Part(
+    lessons=TAGGED_ANSWERS,
+    train=train,
+    protocol=lambda start, arm: FirstAndLast(),
+    claims=CLAIMS,
+    prepare=prepare,
+)
