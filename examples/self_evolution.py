@@ -3,9 +3,10 @@
     accelerate launch examples/self_evolution.py --config configs/self_evolution/miniature.yaml
 
 Each of `methods` trains the same policy, in OUTPUT/seed-0/METHOD and so on; then accuracy, which nobody trained on, is
-measured before and after: OUTPUT/table.txt, results.json, and training.png with what was logged on the way. What is
-finished is not done again, and what was killed goes on. A configuration file holds the fields of `EvolutionArguments`
-and TRL's `ModelConfig`; `--output_dir runs/other` or `--evolution.alpha 2` overrides.
+measured before and after: OUTPUT/table.txt, results.json, training.png with what was logged on the way, and every
+answer with a report in OUTPUT/seed-0/evaluation/METHOD. What is finished is not done again, and what was killed goes
+on. A configuration file holds the fields of `EvolutionArguments` and TRL's `ModelConfig`; `--output_dir runs/other` or
+`--evolution.alpha 2` overrides.
 """
 
 import json
@@ -20,15 +21,19 @@ from accelerate import PartialState
 from trl import ModelConfig
 
 from trl_mmreason import SelfEvolutionConfig, SelfEvolutionTrainer
+from trl_mmreason.evaluation.evaluation_report import save_evaluation
+from trl_mmreason.evaluation.protocols import Direct
+from trl_mmreason.evaluation.provenance import about
+from trl_mmreason.evaluation.results import summarise
+from trl_mmreason.evaluation.runner import evaluate
 from trl_mmreason.miniature.cold_start import judged_answers
 from trl_mmreason.sampling import Decoding
-from trl_mmreason.sampling.difficulty import answer_questions
 from trl_mmreason.sampling.server_engine import ServerEngine
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import load_data, policy_path, train_once, trainer_settings
 from trl_mmreason.self_evolution.prompts import judge_message
-from trl_mmreason.self_evolution.report import Result, format_results, plot_histories, result_of
+from trl_mmreason.self_evolution.report import format_results, plot_histories
 from trl_mmreason.stages import StagedArguments, do_once, parse_arguments, values_of
 
 BEFORE = "before"
@@ -69,7 +74,7 @@ class EvolutionArguments(StagedArguments):
             )
         self.methods = {name: values_of(differences) for name, differences in self.methods.items()}
         for name in self.methods:
-            if name in (BEFORE, "cold_start") or not re.fullmatch(r"[\w-]+", name):
+            if name in (BEFORE, "cold_start", "evaluation") or not re.fullmatch(r"[\w-]+", name):
                 raise ValueError(f"methods: {name!r} cannot be a method's name, as its folder is called so.")
 
 
@@ -107,43 +112,45 @@ class Run:
     def history(self, method: str) -> list[dict[str, Any]]:
         return json.loads((self.model_of(method) / "trainer_state.json").read_text())["log_history"]
 
-    def results(self) -> dict[str, Result]:
-        """Of the policy before, and of every method's."""
+    def results(self) -> dict[str, dict[str, float]]:
+        """Metrics of the policy before, and of every method's."""
         policies = {BEFORE: self.start} | {name: str(self.model_of(name)) for name in self.args.methods}
         return {name: self.measure(name, path) for name, path in policies.items()}
 
-    def measure(self, name: str, path: str) -> Result:
-        config = self.config(BEFORE)
+    def measure(self, name: str, path: str) -> dict[str, float]:
+        """Let a policy answer, and keep that as an evaluation with its report."""
+        config, folder = self.config(BEFORE), self.folder / "evaluation" / name
         decoding = Decoding(**{"max_new_tokens": config.max_completion_length, **self.args.evaluation})
-        with Store(self.folder / "accuracy.sqlite") as store:
-            answer_questions(
+        engine, protocol = TransformersEngine(path, batch_size=self.args.sampling_batch_size), Direct()
+        asked: dict[str, Any] = {"n": self.args.answers, "decoding": decoding, "seed": self.seed}
+        asked["system_prompt"] = config.actor_prompt
+        folder.mkdir(parents=True, exist_ok=True)
+        with Store(folder / "answers.sqlite") as store:
+            samples = evaluate(
                 self.evaluation,
-                TransformersEngine(path, batch_size=self.args.sampling_batch_size),
+                engine,
                 store,
-                name,
-                n=self.args.answers,
-                decoding=decoding,
-                system_prompt=config.actor_prompt,
-                seed=self.seed,
+                protocol,
                 batch_size=self.args.sampling_batch_size,
                 description=f"accuracy, {name}, seed {self.seed}",
+                **asked,
             )
-            answers: dict[str, list] = {}
-            for record in store.records(name):
-                if record.status == "done":
-                    answers.setdefault(record.id, []).append(record.payload)
-        return result_of(list(answers.values()))
+        results = summarise(samples)
+        if PartialState().is_main_process:
+            title = f"{name}, seed {self.seed}"
+            made = about(engine, protocol, command="", benchmark={"title": title, "name": title}, **asked)
+            save_evaluation(folder, self.evaluation, samples, results, made)
+        return {metric: found.value for metric, found in results.metrics.items()}
 
     def model_of(self, method: str) -> Path:
         return self.folder / method / "model"
 
 
-def write_report(args: EvolutionArguments, found: list[dict[str, Result]]) -> None:
+def write_report(args: EvolutionArguments, found: list[dict[str, dict[str, float]]]) -> None:
     results = {name: [one[name] for one in found] for name in found[0]}
     table = format_results(results, args.seeds, args.answers)
     (args.folder / "table.txt").write_text(f"{table}\n")
-    as_json = {name: [result._asdict() for result in each] for name, each in results.items()}
-    (args.folder / "results.json").write_text(json.dumps(as_json, indent=2))
+    (args.folder / "results.json").write_text(json.dumps(results, indent=2))
     sys.stdout.write(f"\n{table}\n")
 
 

@@ -66,6 +66,12 @@ def test_every_method_is_trained_measured_and_drawn(whole_run):
     assert [line.split("  ")[0] for line in table.splitlines()[1:]] == names
     results = json.loads((folder / "results.json").read_text())
     assert {name: len(each) for name, each in results.items()} == dict.fromkeys(names, 2)
+    for name in names:
+        for seed, found in enumerate(results[name]):
+            evaluation = folder / f"seed-{seed}" / "evaluation" / name
+            saved = json.loads((evaluation / "results.json").read_text())["metrics"]
+            assert found == {metric: numbers["value"] for metric, numbers in saved.items()}
+            assert (evaluation / "report.html").stat().st_size > 10_000
     assert (folder / "training.png").read_bytes().startswith(b"\x89PNG")
     for seed in (0, 1):
         for method, is_judged in (("self-evolution", True), ("majority-vote", False)):

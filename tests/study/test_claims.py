@@ -61,3 +61,12 @@ def test_seeds_are_drawn_too():
 def test_arms_that_answered_other_questions_are_refused():
     with pytest.raises(ValueError, match=r"seed 7 answered different numbers of questions: \{'ours': 1, 'theirs': 2\}"):
         judge(BETTER, {7: {"ours": arm(1), "theirs": arm(1, 0)}})
+
+
+def test_a_seed_that_says_otherwise_leaves_a_claim_undecided():
+    """Nine seeds at +1 and one at -1/20: no draw of ten seeds but the rarest has a mean below zero."""
+    better = {"ours": arm(*[1] * 20), "theirs": arm(*[0] * 20)}
+    worse = {"ours": arm(*[0] * 20), "theirs": arm(1, *[0] * 19)}
+    found = judge(BETTER, {**dict.fromkeys(range(9), better), 9: worse})
+    assert found.measured.interval[0] > 0
+    assert found.verdict == "undecided"

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from ..evaluation.curves import dress
-from ..evaluation.metrics import Metric, aligned
-from ..evaluation.voting import cluster_answers, majority_vote
-from ..grading import extract_answer
+from ..evaluation.metrics import aligned
+from ..evaluation.results import metric_of
 
-_SHARE = Metric("share")
-_NUMBER = Metric("number", is_share=False)
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 _PANELS = {
     "accuracy": "Accuracy, never trained on",
@@ -31,62 +27,27 @@ _PANELS = {
 History = Sequence[Mapping[str, Any]]
 
 
-class Result(NamedTuple):
-    """What a policy came to with one seed, from n sampled answers a question.
-
-    Attributes:
-        accuracy: share of right answers, in [0, 1]; pass@1.
-        pass_at_n: share of questions with a right answer among the n.
-        majority: share of questions whose most frequent answer is right.
-        distinct: different answers a question, mean.
-        tokens: mean length of an answer; NaN if the engine counts none.
-    """
-
-    accuracy: float
-    pass_at_n: float
-    majority: float
-    distinct: float
-    tokens: float
-
-
-def result_of(answers: Sequence[Sequence[Mapping[str, Any]]]) -> Result:
-    """Measure a policy.
-
-    Args:
-        answers: of each question its n answers, with `text`, `correct` and `tokens`; those whose gold answer cannot be
-            used, and are neither right nor wrong, are left out.
-    """
-    graded = [each for each in answers if each and all(answer["correct"] is not None for answer in each)]
-    if not graded:
-        raise ValueError(f"The answers to none of the {len(answers)} questions can be graded; mend the gold ones.")
-    said = [[extract_answer(answer["text"]) for answer in each] for each in graded]
-    voted = [majority_vote(of_question) for of_question in said]
-    lengths = [answer["tokens"] for each in graded for answer in each if answer["tokens"] is not None]
-    return Result(
-        fmean(answer["correct"] for each in graded for answer in each),
-        fmean(any(answer["correct"] for answer in each) for each in graded),
-        fmean(won is not None and each[won]["correct"] for each, won in zip(graded, voted, strict=True)),
-        fmean(len(cluster_answers(of_question)) for of_question in said),
-        fmean(lengths) if lengths else math.nan,
-    )
-
-
-def format_results(results: Mapping[str, Sequence[Result]], seeds: Sequence[int], n: int) -> str:
+def format_results(results: Mapping[str, Sequence[Mapping[str, float]]], seeds: Sequence[int], n: int) -> str:
     """One line a policy: accuracy with each seed, and means over the seeds; shares in percent.
 
     Args:
-        results: name of the policy → one result a seed.
+        results: name of the policy → the metrics of its evaluation, once a seed.
         seeds: in the same order.
         n: answers a question.
     """
-    named = {"pass_at_n": f"pass@{n}", "majority": f"maj@{n}", "distinct": "distinct", "tokens": "tokens"}
-    lines = [["accuracy in percent", *(f"seed {seed}" for seed in seeds), "mean", *named.values()]]
-    for name, found in results.items():
-        accuracies = [result.accuracy for result in found]
-        means = {field: fmean(getattr(result, field) for result in found) for field in named}
-        shown = [(_NUMBER if field in ("distinct", "tokens") else _SHARE).text(mean) for field, mean in means.items()]
-        lines.append([name, *map(_SHARE.text, accuracies), _SHARE.text(fmean(accuracies)), *shown])
+    labels = {f"pass_at_{n}": f"pass@{n}", f"self_consistency_at_{n}": f"maj@{n}"}
+    labels |= {"distinct_answers": "distinct", "tokens": "tokens"}
+    shown = [name for name in labels if all(name in found for each in results.values() for found in each)]
+    lines = [["accuracy in percent", *(f"seed {seed}" for seed in seeds), "mean", *(labels[name] for name in shown)]]
+    for policy, found in results.items():
+        accuracies = [metrics["accuracy"] for metrics in found]
+        cells = [_text("accuracy", [accuracy]) for accuracy in accuracies] + [_text("accuracy", accuracies)]
+        lines.append([policy, *cells, *(_text(name, [metrics[name] for metrics in found]) for name in shown)])
     return aligned(lines, right=True)
+
+
+def _text(metric: str, values: Sequence[float]) -> str:
+    return metric_of(metric).text(fmean(values))
 
 
 def plot_histories(histories: Mapping[str, Sequence[History]], path: str | Path) -> None:

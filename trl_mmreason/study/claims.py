@@ -72,11 +72,14 @@ class Judged:
 
     @property
     def verdict(self) -> Verdict:
-        """ "holds" if the whole interval is above zero, "does not hold" if the whole interval is below."""
+        """ "holds" if the whole interval and every seed are above zero, "does not hold" if both are below.
+
+        A bootstrap over few seeds is too sure of itself; a seed that says otherwise leaves a claim undecided.
+        """
         low, high = self.measured.interval
-        if low > 0:
+        if min(low, *self.by_seed) > 0:
             return "holds"
-        return "does not hold" if high < 0 else "undecided"
+        return "does not hold" if max(high, *self.by_seed) < 0 else "undecided"
 
 
 Outcomes = Mapping[int, Mapping[str, Table]]

@@ -51,15 +51,20 @@ def format_claims(judged: Sequence[Judged]) -> str:
 
 def measured(judged: Judged) -> str:
     """The contrast with its interval, in points or as a number."""
-    form = _POINTS if judged.claim.unit == "share" else _NUMBER
-    return form.with_interval(judged.measured, signed=True)
+    return form_of(judged.claim.unit).with_interval(judged.measured, signed=True)
 
 
-def claims_as_json(part: str, judged: Sequence[Judged], seeds: Sequence[int]) -> dict[str, Any]:
+def form_of(unit: str) -> Metric:
+    """How the sum of a claim is shown."""
+    return _POINTS if unit == "share" else _NUMBER
+
+
+def claims_as_json(part: str, judged: Sequence[Judged], seeds: Sequence[int], table: str) -> dict[str, Any]:
     """All of it as JSON values."""
     return {
         "part": part,
         "seeds": list(seeds),
+        "arms": table,
         "claims": [
             {
                 **_said(each.claim),
@@ -126,6 +131,7 @@ def _said(claim: Claim) -> dict[str, Any]:
         "place": claim.place,
         "paper": claim.paper,
         "contrast": [list(term) for term in claim.contrast],
+        "unit": claim.unit,
     }
 
 
@@ -133,5 +139,5 @@ def write_part(folder: Path, part: str, judged: Sequence[Judged], seeds: Sequenc
     """Write `table.txt`, `claims.txt` and `claims.json`."""
     (folder / "table.txt").write_text(f"{table}\n", encoding="utf-8")
     (folder / "claims.txt").write_text(f"{format_claims(judged)}\n", encoding="utf-8")
-    content = json.dumps(claims_as_json(part, judged, seeds), indent=2, ensure_ascii=False)
+    content = json.dumps(claims_as_json(part, judged, seeds, table), indent=2, ensure_ascii=False)
     (folder / "claims.json").write_text(content, encoding="utf-8")

@@ -1,0 +1,82 @@
+"""The results in the documentation: the table of claims, its notes, and that docs/study.md is not out of date."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trl_mmreason.evaluation.metrics import Estimate
+from trl_mmreason.rows import DataError
+from trl_mmreason.study.claims import Claim, Judged, Term, above
+from trl_mmreason.study.document import BEGIN, END, results_of, write_document
+from trl_mmreason.study.report import write_part
+
+DOCUMENT = Path(__file__).parents[2] / "docs/study.md"
+
+BETTER = Claim("ours is better", "Table 1", "60.2 against 57.5", above("ours", "theirs", "accuracy"))
+LONGER = Claim("ours is longer", "Fig. 3", "longer", above("ours", "theirs", "tokens"), unit="number")
+GAINS = Claim("ours gains", "Table 2", "+3.0", [Term(1, "ours", "delta")])
+JUDGED = [
+    Judged(BETTER, Estimate(0.05, (0.01, 0.09)), [0.04, 0.06], {"ours accuracy": 0.75, "theirs accuracy": 0.7}),
+    Judged(LONGER, Estimate(-1.5, (-2.0, 0.5)), [-1.0, -2.0], {"ours tokens": 20.0, "theirs tokens": 21.5}),
+    Judged(GAINS, Estimate(-0.03, (-0.04, -0.02)), [-0.03, -0.03], {"ours delta": -0.03}),
+]
+NOTES = {"some": {"ours is longer": "Tried twice.", "ours gains": "Looked at the rewards."}}
+
+
+@pytest.fixture
+def document(tmp_path):
+    folder = tmp_path / "study"
+    folder.mkdir()
+    write_part(folder, "some", JUDGED, [0, 1], "arm accuracy\nours 75.0")
+    (folder / "claims.json").rename(folder / "some.json")
+    (folder / "some.png").write_bytes(b"")
+    (folder / "notes.yaml").write_text(yaml.safe_dump(NOTES))
+    path = tmp_path / "study.md"
+    path.write_text(f"# Study\n\n{BEGIN}\noutdated\n{END}\n\nThe end.\n")
+    return path
+
+
+def test_every_claim_has_a_line_and_every_part_its_arms(document):
+    write_document(document)
+    text = document.read_text()
+    assert "outdated" not in text
+    assert text.startswith(f"# Study\n\n{BEGIN}\n| claim ")
+    assert text.endswith(f"![some](study/some.png)\n{END}\n\nThe end.\n")
+    lines = [line for line in text.splitlines() if line.startswith("| ours")]
+    assert lines == [
+        "| ours is better | Table 1 | 60.2 against 57.5 | 75.0 against 70.0: +5.0 [+1.0, +9.0] (+4.0, +6.0) | holds |",
+        "| ours is longer | Fig. 3 | longer | 20.00 against 21.50: -1.50 [-2.00, +0.50] (-1.00, -2.00) | undecided: "
+        "Tried twice. |",
+        "| ours gains | Table 2 | +3.0 | -3.0 [-4.0, -2.0] (-3.0, -3.0) | does not hold: Looked at the rewards. |",
+    ]
+    assert "### some, seeds 0, 1\n\n```text\narm accuracy\nours 75.0\n```" in text
+    once = text
+    write_document(document)
+    assert document.read_text() == once
+
+
+def test_a_claim_that_does_not_hold_needs_a_note_and_others_have_none(document):
+    notes = document.with_suffix("") / "notes.yaml"
+    notes.write_text(yaml.safe_dump({"some": {"ours is longer": "Tried.", "ours is better": "Why?"}}))
+    with pytest.raises(
+        DataError, match=r"Without one: \[\('some', 'ours gains'\)\]; .* \[\('some', 'ours is better'\)\]"
+    ):
+        write_document(document)
+    assert "outdated" in document.read_text()
+
+
+def test_a_file_without_marks_is_left_alone(document):
+    document.write_text("# Study\n")
+    with pytest.raises(DataError, match="expected '<!-- results: begin -->' once, and behind it"):
+        write_document(document)
+    assert document.read_text() == "# Study\n"
+
+
+def test_the_documentation_is_what_the_results_say():
+    shown = DOCUMENT.read_text().split(BEGIN)[1].split(END)[0]
+    assert shown.strip() == results_of(DOCUMENT.with_suffix("")).strip()
+    for part in DOCUMENT.with_suffix("").glob("*.json"):
+        assert len(json.loads(part.read_text())["seeds"]) >= 3
+        assert part.with_suffix(".png").stat().st_size > 10_000
