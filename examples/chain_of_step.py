@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from datasets import Dataset, concatenate_datasets
+from datasets import Dataset
 from trl import ModelConfig
 
 from trl_mmreason import (
@@ -35,25 +35,22 @@ from trl_mmreason import (
     ProcessRewardConfig,
     ProcessRewardTrainer,
 )
-from trl_mmreason.chain_of_step.annotation import annotate_by_judge, annotate_by_monte_carlo, chains_of
 from trl_mmreason.chain_of_step.client import process_reward_from
 from trl_mmreason.chain_of_step.paths import DECODING, sample_paths
 from trl_mmreason.chain_of_step.report import format_policies, format_process_reward, plot_rounds
 from trl_mmreason.chain_of_step.scaling import inference_scaling
 from trl_mmreason.chain_of_step.scaling_report import format_scaling, write_report
-from trl_mmreason.chain_of_step.step_data import make_step_data
 from trl_mmreason.evaluation.curves import plot_curves
 from trl_mmreason.miniature.cold_start import PLAIN_ANSWERS
-from trl_mmreason.miniature.tasks import make_problems, to_dataset
-from trl_mmreason.miniature.teacher import KnownTruthTeacher
+from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import MINIATURE, load_data, policy_path, train_once, trainer_settings
 from trl_mmreason.sources import read_source
 from trl_mmreason.stages import StagedArguments, do_once, made_by, parse_arguments
+from trl_mmreason.study.drawn_steps import LABELS, drawn_chains, label_drawn_chains, labels_file
 
-LABELS = ("train", "seen", "unseen")
 FINISHED = {
     "sft": "sft/model",
     "annotate": "labels_unseen.parquet",
@@ -157,60 +154,26 @@ class Pipeline:
         settings = trainer_settings(self.model_args, config)
         policy = policy_path(self.args, self.model_args, config, PLAIN_ANSWERS)
         if self.args.step_dataset == "miniature":
-            rows = self.drawn_chains()
+            rows = drawn_chains(self.problems(self.args.drawn_chains, 2), self.args.folder / "steps.sqlite")
         else:
             rows = read_source(self.args.step_dataset, "train").dataset
         train_once(ChainOfStepSFTTrainer(policy, args=config, train_dataset=rows, **settings), self.sft_model)
 
-    def drawn_chains(self) -> Dataset:
-        problems = self.problems(self.args.drawn_chains, 2)
-        with Store(self.args.folder / "steps.sqlite") as store:
-            made = make_step_data(to_dataset(problems), KnownTruthTeacher(problems), store, min_steps=3)
-        return made.rows
-
     def annotate(self) -> None:
         if self.args.label_dataset != "miniature":
             return
-        drawn, engine = self.args.drawn_labels, self.engine(self.start)
-        seen, unseen = self.problems(drawn["problems"], 3), self.problems(drawn["problems"], 4)
-        for name, problems, seed in (("train", seen, 0), ("seen", seen, 1), ("unseen", unseen, 2)):
-            rows = to_dataset(problems)
-            with Store(self.args.folder / f"labels_{name}.sqlite") as store:
-                paths = sample_paths(
-                    rows,
-                    engine,
-                    store,
-                    "paths",
-                    n=drawn["paths"],
-                    decoding=self.args.decoding,
-                    seed=self.seed + seed,
-                    batch_size=self.args.sampling_batch_size,
-                )
-                found = chains_of(rows, paths)
-                if not len(found.rows):
-                    raise ValueError(f"There is nothing to label: {found}. Give the sft stage more chains or epochs.")
-                chains = found.rows.shuffle(seed=self.seed)
-                by_rollouts = drawn["monte_carlo"] if name == "train" else 0
-                by_rollouts = min(by_rollouts, len(chains))
-                judged = chains.select(range(by_rollouts, len(chains)))
-                labelled = [annotate_by_judge(judged, KnownTruthTeacher(problems), store).rows]
-                if by_rollouts:
-                    labelled += [self.by_monte_carlo(chains.select(range(by_rollouts)), engine, store)]
-            if PartialState().is_main_process:
-                concatenate_datasets(labelled).to_parquet(str(self.labels(name)))
-
-    def by_monte_carlo(self, chains: Dataset, engine: TransformersEngine, store: Store) -> Dataset:
-        n = self.args.drawn_labels["continuations"]
-        made = annotate_by_monte_carlo(
-            chains,
-            engine,
-            store,
-            n=n,
+        drawn = dict(self.args.drawn_labels)
+        n = drawn.pop("problems")
+        label_drawn_chains(
+            self.problems(n, 3),
+            self.problems(n, 4),
+            self.engine(self.start),
+            self.args.folder,
             decoding=self.args.decoding,
             seed=self.seed,
-            batch_size=max(1, self.args.sampling_batch_size // n),
+            batch_size=self.args.sampling_batch_size,
+            **drawn,
         )
-        return made.rows
 
     def prm(self) -> None:
         config = self.config("prm", ProcessRewardConfig)
@@ -222,7 +185,8 @@ class Pipeline:
             named = replace(self.model_args, model_name_or_path=self.args.process_reward_base)
             base = policy_path(started, named, config, PLAIN_ANSWERS)
         if self.args.label_dataset == "miniature":
-            train, *held_out = (Dataset.from_parquet(made_by("annotate", self.labels(name))) for name in LABELS)
+            files = (made_by("annotate", labels_file(self.args.folder, name)) for name in LABELS)
+            train, *held_out = map(Dataset.from_parquet, files)
             evaluations = dict(zip(LABELS[1:], held_out, strict=True))
         else:
             train = read_source(self.args.label_dataset, "train").dataset
@@ -331,9 +295,6 @@ class Pipeline:
     def start(self) -> str:
         """The policy that every other stage begins with."""
         return made_by("sft", self.sft_model)
-
-    def labels(self, name: str) -> Path:
-        return self.args.folder / f"labels_{name}.parquet"
 
     def engine(self, path: str | Path) -> TransformersEngine:
         return TransformersEngine(str(path), batch_size=self.args.sampling_batch_size)

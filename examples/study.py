@@ -4,7 +4,7 @@
 
 Arms are trained two at a time, each in a process of its own (`--workers`). What is finished is not done again, and
 what was killed goes on. OUTPUT gets table.txt, claims.txt, claims.json and curves.png, and for every arm of every seed
-an evaluation with its report.
+an evaluation with its report; figures.png, too, where a paper compares more than two arms in a curve.
 """
 
 import json
@@ -13,12 +13,19 @@ from pathlib import Path
 
 from trl import TrlParser
 
-from trl_mmreason.study import adapo, self_evolution, sophia, srpo
+from trl_mmreason.study import adapo, chain_of_step, self_evolution, sophia, srpo
 from trl_mmreason.study.claims import judge
+from trl_mmreason.study.figures import draw_figures
 from trl_mmreason.study.report import draw_histories, format_arms, format_claims, write_part
 from trl_mmreason.study.running import StudyArguments, do_all, do_arm, outcomes
 
-PARTS = {"adapo": adapo, "srpo": srpo, "sophia": sophia, "self_evolution": self_evolution}
+PARTS = {
+    "adapo": adapo,
+    "srpo": srpo,
+    "chain_of_step": chain_of_step,
+    "sophia": sophia,
+    "self_evolution": self_evolution,
+}
 
 
 def main(args: StudyArguments) -> None:
@@ -36,12 +43,17 @@ def main(args: StudyArguments) -> None:
     table = format_arms(found, module.METRICS)
     write_part(folder, args.part, judged, args.seeds, table)
     histories = {arm: [history(folder / f"seed-{seed}" / arm) for seed in args.seeds] for arm in args.arms}
-    draw_histories(histories, module.PANELS, folder / "curves.png")
+    trained = {arm: runs for arm, runs in histories.items() if any(runs)}
+    draw_histories(trained, module.PANELS, folder / "curves.png")
+    if hasattr(module, "FIGURES"):
+        draw_figures(found, module.FIGURES, folder / "figures.png")
     print(f"{table}\n\n{format_claims(judged)}\n\n{folder}")
 
 
 def history(arm: Path) -> list[dict]:
-    """What was logged in training."""
+    """What was logged in training; nothing for an arm that has the model of another."""
+    if (arm / "model").is_symlink():
+        return []
     return json.loads((arm / "model" / "trainer_state.json").read_text())["log_history"]
 
 

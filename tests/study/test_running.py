@@ -20,7 +20,7 @@ from trl_mmreason.sampling import Decoding
 from trl_mmreason.study import adapo, self_evolution, sophia, srpo
 from trl_mmreason.study.claims import judge
 from trl_mmreason.study.report import draw_histories, format_arms, format_claims, write_part
-from trl_mmreason.study.running import BEFORE, StudyArguments, begin, do_all, do_arm, outcomes
+from trl_mmreason.study.running import BEFORE, StudyArguments, begin, do_all, do_arm, in_waves, outcomes
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,21 +110,28 @@ def test_workers_do_arms_in_processes_of_their_own(tmp_path):
         "pathlib.Path(sys.argv[1], job.replace('/', '-')).write_text('done')\n"
         "sys.exit(job == '1/sft' and len(sys.argv) > 4)\n"
     )
-    args = small("adapo", tmp_path / "out", seeds=[0, 1], arms={"again": {"of": "sft"}, "sft": {}}, workers=1)
+    arms = {"of-that": {"of": "again"}, "again": {"of": "sft"}, "sft": {}}
+    args = small("adapo", tmp_path / "out", seeds=[0, 1], arms=arms, workers=1)
     (tmp_path / "jobs").mkdir()
     do_all(args, [sys.executable, str(script), str(tmp_path / "jobs")])
     done = sorted((tmp_path / "jobs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
-    assert [path.name for path in done] == ["0-before", "1-before", "0-sft", "1-sft", "0-again", "1-again"]
+    order = ["before", "sft", "again", "of-that"]
+    assert [path.name for path in done] == [f"{seed}-{arm}" for arm in order for seed in (0, 1)]
     with pytest.raises(RuntimeError, match="The study's 1/sft failed"):
         do_all(args, [sys.executable, str(script), str(tmp_path / "jobs"), "fail"])
+
+
+def test_an_arm_waits_for_what_it_is_made_of_alone():
+    arms = {"w": {"of": "search"}, "ours": {}, "search": {"of": "before"}, "round": {"of": "ours"}, "theirs": {}}
+    assert in_waves(arms) == [["before"], ["ours", "search", "theirs"], ["w", "round"]]
 
 
 def test_what_cannot_be_meant_is_refused(tmp_path):
     for tasks in ({"sums": 1}, {"adding": 4}, {}):
         with pytest.raises(ValueError, match=rf"got tasks={re.escape(str(tasks))}, .* with a level of \(1, 2, 3\)"):
             small("adapo", tmp_path, tasks=tasks)
-    for arms in ({"a": {"of": "b"}}, {"a": {"of": "b"}, "b": {"of": "before"}}):
-        with pytest.raises(ValueError, match=r"'a' is of 'b', expected one of"):
+    for arms in ({"a": {"of": "b"}, "c": {}}, {"a": {"of": "b"}, "b": {"of": "a"}, "c": {}}):
+        with pytest.raises(ValueError, match=r"'a' is of 'b', expected one of \['before', 'c'\]"):
             small("adapo", tmp_path, arms=arms)
     with pytest.raises(ValueError, match="'before' is the policy as it came"):
         small("adapo", tmp_path, arms={"before": {}})

@@ -36,6 +36,8 @@ from ..sampling.transformers_engine import TransformersEngine
 from ..stages import do_once, values_of
 from .claims import Claim
 
+_BATCH = 256  # answers at a time
+
 BEFORE = "before"
 """The arm that is not trained: the policy that all others begin with."""
 
@@ -72,8 +74,8 @@ class StudyArguments:
         cold_start_accuracy: share of right first answers at which the supervised start ends.
         cold_start_rows: problems that it sees.
         train_rows, eval_rows: problems to learn from, and new pictures to measure on.
-        arms: name → settings in which an arm differs from the part's sections. With `of`, it is made of another arm
-            after all those without; with `evaluation`, it is measured in another way.
+        arms: name → settings in which an arm differs from the part's sections. With `of`, it is made of another arm,
+            when that one is done; with `evaluation`, it is measured in another way.
         common: settings of every trainer.
         rl, sft, dpo: settings of arms that learn by reinforcement, from examples, and from pairs.
         prepared: settings of what the arms of a seed share, and the part makes before them.
@@ -115,10 +117,32 @@ class StudyArguments:
             )
         if BEFORE in self.arms:
             raise ValueError(f"StudyArguments: {BEFORE!r} is the policy as it came; give the arm another name.")
-        trained = [BEFORE, *(name for name, settings in self.arms.items() if _OF not in settings)]
-        for name, settings in self.arms.items():
-            if settings.get(_OF, BEFORE) not in trained:
-                raise ValueError(f"StudyArguments: {name!r} is of {settings[_OF]!r}, expected one of {trained}.")
+        in_waves(self.arms)
+
+
+def in_waves(arms: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """`BEFORE`, the arms that begin with it, those that are made of these, and so on.
+
+    Args:
+        arms: name → settings.
+
+    Returns:
+        Waves; each needs the ones before it, and has its arms in their order.
+
+    Raises:
+        ValueError: what an arm is made of is no arm, or comes to be made of the arm itself.
+    """
+    waves, left = [[BEFORE]], dict(arms)
+    while left:
+        there = [BEFORE, *(arm for arm in arms if arm not in left)]
+        wave = [arm for arm, settings in left.items() if settings.get(_OF, BEFORE) in there]
+        if not wave:
+            arm, settings = next(iter(left.items()))
+            raise ValueError(f"StudyArguments: {arm!r} is of {settings[_OF]!r}, expected one of {there}.")
+        waves.append(wave)
+        for arm in wave:
+            del left[arm]
+    return waves
 
 
 @dataclass(frozen=True)
@@ -167,9 +191,9 @@ class Start:
 
 def measure(start: Start, protocol: EvaluationProtocol, arm: str, model: Path, folder: Path) -> None:
     """Let a policy answer the new pictures, and keep that as an evaluation."""
-    engine, asked = TransformersEngine(str(model), batch_size=100), start.asked(arm)
+    engine, asked = TransformersEngine(str(model), batch_size=_BATCH), start.asked(arm)
     with Store(folder / "answers.sqlite") as store:
-        samples = evaluate(start.evaluation, engine, store, protocol, batch_size=100, description=arm, **asked)
+        samples = evaluate(start.evaluation, engine, store, protocol, batch_size=_BATCH, description=arm, **asked)
     keep(start, samples, arm, folder, about(engine, protocol, command="", benchmark=_titled(start, arm), **asked))
 
 
@@ -263,13 +287,10 @@ def do_all(args: StudyArguments, command: Sequence[str]) -> None:
     Raises:
         RuntimeError: an arm failed; names it and the file that holds what it said.
     """
-    # a seed's first arm makes the policy that the others wait for
-    first = [f"{seed}/{BEFORE}" for seed in args.seeds]
-    trained = [f"{seed}/{arm}" for arm, own in args.arms.items() if _OF not in own for seed in args.seeds]
-    made_of_them = [f"{seed}/{arm}" for arm, own in args.arms.items() if _OF in own for seed in args.seeds]
-    everything = (first, trained, made_of_them)
-    with ThreadPoolExecutor(args.workers) as pool, tqdm(total=sum(map(len, everything)), desc=args.part) as bar:
-        for jobs in everything:
+    # the first wave makes the policy of each seed
+    waves = [[f"{seed}/{arm}" for arm in wave for seed in args.seeds] for wave in in_waves(args.arms)]
+    with ThreadPoolExecutor(args.workers) as pool, tqdm(total=sum(map(len, waves)), desc=args.part) as bar:
+        for jobs in waves:
             for _ in pool.map(lambda job: _do(job, command, Path(args.output_dir)), jobs):
                 bar.update()
 

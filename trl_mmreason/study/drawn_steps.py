@@ -1,0 +1,101 @@
+"""Chain-of-Step's data for drawn problems: chains by a teacher of known truth, and labels by Monte Carlo and its judge.
+
+The example on the miniature and the study make what they train on here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from accelerate import PartialState
+from datasets import Dataset, concatenate_datasets
+
+from ..chain_of_step.annotation import annotate_by_judge, annotate_by_monte_carlo, chains_of
+from ..chain_of_step.paths import sample_paths
+from ..chain_of_step.step_data import make_step_data
+from ..miniature.tasks import Problem, to_dataset
+from ..miniature.teacher import KnownTruthTeacher
+from ..sampling.engine import Decoding, Engine
+from ..sampling.store import Store
+
+LABELS = ("train", "seen", "unseen")
+"""Labelled chains to train a process reward model on, and to measure it on: other chains to the questions of training,
+and chains to other questions."""
+
+
+def drawn_chains(problems: Sequence[Problem], replies: Path) -> Dataset:
+    """The teacher's chain to each problem, as rows for `ChainOfStepSFTTrainer`.
+
+    Args:
+        problems: are solved.
+        replies: the file that keeps every reply.
+    """
+    with Store(replies) as store:
+        return make_step_data(to_dataset(problems), KnownTruthTeacher(problems), store, min_steps=3).rows
+
+
+def label_drawn_chains(
+    seen: Sequence[Problem],
+    unseen: Sequence[Problem],
+    engine: Engine,
+    folder: Path,
+    *,
+    paths: int,
+    monte_carlo: int,
+    continuations: int,
+    decoding: Decoding,
+    seed: int,
+    batch_size: int,
+) -> None:
+    """Let a policy reason about drawn problems, and label its chains: writes the file of each of `LABELS`.
+
+    Under several processes each samples its share; call it on all of them.
+
+    Args:
+        seen: problems to train on; of as many as are unseen there are other chains to measure on.
+        unseen: other problems to measure on.
+        engine: the policy.
+        folder: for the labels, and the stores of what was sampled.
+        paths: chains a problem.
+        monte_carlo: so many of the training chains are labelled by Monte Carlo, the others by the judge.
+        continuations: of each of their steps.
+        decoding: of chains and continuations.
+        seed: of all sampling.
+        batch_size: answers sampled at a time.
+
+    Raises:
+        ValueError: the policy writes no chains.
+    """
+    for number, (name, problems) in enumerate(zip(LABELS, (seen, seen[: len(unseen)], unseen), strict=True)):
+        rows, judge = to_dataset(problems), KnownTruthTeacher(problems)
+        with Store(folder / f"labels_{name}.sqlite") as store:
+            sampled = sample_paths(
+                rows, engine, store, "paths", n=paths, decoding=decoding, seed=seed + number, batch_size=batch_size
+            )
+            found = chains_of(rows, sampled)
+            if not len(found.rows):
+                raise ValueError(f"There is nothing to label: {found}. Give the policy more chains or epochs.")
+            chains = found.rows.shuffle(seed=seed)
+            by_rollouts = min(monte_carlo, len(chains)) if name == "train" else 0
+            labelled = [annotate_by_judge(chains.select(range(by_rollouts, len(chains))), judge, store).rows]
+            if by_rollouts:
+                made = annotate_by_monte_carlo(
+                    chains.select(range(by_rollouts)),
+                    engine,
+                    store,
+                    n=continuations,
+                    decoding=decoding,
+                    seed=seed,
+                    batch_size=max(1, batch_size // continuations),
+                )
+                labelled.append(made.rows)
+        if PartialState().is_main_process:
+            unfinished = labels_file(folder, name).with_suffix(".unfinished")  # a file that is there is whole
+            concatenate_datasets(labelled).to_parquet(str(unfinished))
+            unfinished.replace(labels_file(folder, name))
+
+
+def labels_file(folder: Path, name: str) -> Path:
+    """The labelled chains with one of the names in `LABELS`."""
+    return folder / f"labels_{name}.parquet"

@@ -1,0 +1,69 @@
+"""Figures of a paper from what the arms of a part reached: means over seeds, between the lowest and the highest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib.figure
+import numpy as np
+from matplotlib.axes import Axes
+
+from ..evaluation.curves import dress
+from ..evaluation.results import metric_of
+from .claims import Outcomes
+
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+
+Point = tuple[float, str, str]
+"""Where on the axis, and the arm and the metric that are shown there."""
+
+
+class Figure(NamedTuple):
+    """Curves over what an experiment varies.
+
+    Attributes:
+        title: with the paper's number.
+        x, y: what the axes show.
+        curves: what the legend says → the points, from left to right; four curves at most.
+    """
+
+    title: str
+    x: str
+    y: str
+    curves: Mapping[str, Sequence[Point]]
+
+
+def draw_figures(outcomes: Outcomes, figures: Sequence[Figure], path: Path) -> None:
+    """Draw figures side by side into a PNG file.
+
+    Args:
+        outcomes: has every arm that they show.
+        figures: shares are drawn in percent.
+        path: the file to write.
+    """
+    page = matplotlib.figure.Figure(figsize=(4.6 * len(figures), 3.8), layout="constrained")
+    for axes, figure in zip(np.atleast_1d(page.subplots(1, len(figures))), figures, strict=True):
+        for colour, (label, points) in zip(_COLOURS, figure.curves.items(), strict=False):
+            _draw(axes, colour, label, [x for x, _, _ in points], over_seeds(outcomes, points))
+        dress(axes, figure.title, figure.x, figure.y)
+        if len(figure.curves) > 1:
+            axes.legend(fontsize=8, frameon=False)
+    page.savefig(path, format="png", dpi=120)
+
+
+def over_seeds(outcomes: Outcomes, points: Sequence[Point]) -> np.ndarray:
+    """(seeds, points) what every seed reached; shares in percent."""
+
+    def value(seed: int, arm: str, metric: str) -> float:
+        table = outcomes[seed][arm]
+        reached = table.values(np.arange(len(table.over)))[metric]
+        return 100 * reached if metric_of(metric).is_share else reached
+
+    return np.array([[value(seed, arm, metric) for _, arm, metric in points] for seed in outcomes])
+
+
+def _draw(axes: Axes, colour: str, label: str, x: Sequence[float], values: np.ndarray) -> None:
+    axes.plot(x, values.mean(axis=0), color=colour, label=label, marker="o", markersize=4)
+    axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
