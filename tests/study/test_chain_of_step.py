@@ -38,7 +38,7 @@ def small(folder, **settings):
     given["common"] |= {"use_cpu": True, "logging_steps": 1}
     given["evaluation"] |= {"max_new_tokens": 110}
     prepared = given["prepared"]
-    prepared |= {"chains": 6, "base_accuracy": 0.0}
+    prepared |= {"chains": 6, "sft_accuracy": None, "base_accuracy": 0.0}
     prepared["sft"] |= {"num_train_epochs": 120, "learning_rate": 3e-3, "per_device_train_batch_size": 6}
     prepared["labels"] |= {"problems": 4, "held_out": 3, "paths": 2, "monte_carlo": 2, "continuations": 2}
     prepared["prm"] |= {"max_steps": 2, "per_device_train_batch_size": 4}
@@ -54,6 +54,15 @@ def done(tmp_path_factory):
     for arm in (BEFORE, *args.arms):
         do_arm(args, chain_of_step.PART, 0, arm)
     return args
+
+
+def test_a_policy_that_does_not_learn_to_write_chains_is_refused(done, tmp_path):
+    prepared = {**done.prepared, "sft_accuracy": 1.0, "sft": {**done.prepared["sft"], "max_steps": 10}}
+    args = small(tmp_path, prepared=prepared)
+    start = Start(args, 0, tmp_path, str(folder_of(done) / "cold_start"), None, None)
+    with pytest.raises(RuntimeError, match=r"accuracy 0\.\d\d after 10 steps, expected 1\.00"):
+        chain_of_step.prepare(start)
+    assert not (tmp_path / "sft/model").exists()
 
 
 def folder_of(args):

@@ -253,7 +253,7 @@ def teach(
     Raises:
         RuntimeError: the target was not reached within the bound on steps.
     """
-    stop = _StopAtAccuracy(measure, target_accuracy, measure_every_steps)
+    stop = StopAtAccuracy(measure, target_accuracy, measure_every_steps)
     config = SFTConfig(
         str(Path(output_dir).parent),
         per_device_train_batch_size=_BATCH,
@@ -288,7 +288,15 @@ def teach(
     return Path(output_dir)
 
 
-class _StopAtAccuracy(TrainerCallback):
+class StopAtAccuracy(TrainerCallback):
+    """Ends training as soon as the model is good enough; `accuracy` is what was measured last.
+
+    Args:
+        measure: the share of what it is asked that the model gets right now.
+        target: a fraction.
+        every_steps: after how many steps it is measured each time.
+    """
+
     def __init__(self, measure: Callable[[PreTrainedModel], float], target: float, every_steps: int) -> None:
         self.measure, self.target, self.every_steps = measure, target, every_steps
         self.accuracy = 0.0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
+from transformers import PreTrainedModel
 
 from ..chain_of_step.client import process_reward_from
 from ..chain_of_step.config import ChainOfStepSFTConfig, IterativeDPOConfig, ProcessRewardConfig
@@ -17,10 +19,12 @@ from ..chain_of_step.paths import DECODING, ProcessReward, path_score
 from ..chain_of_step.process_reward_trainer import ProcessRewardTrainer
 from ..chain_of_step.protocols import Chains, StepBeam
 from ..chain_of_step.sft import ChainOfStepSFTTrainer
+from ..evaluation.answers import accuracy
 from ..evaluation.files import read_evaluation
 from ..evaluation.protocols import EvaluationProtocol
 from ..evaluation.runner import Samples
-from ..miniature.cold_start import PLAIN_ANSWERS, cold_start
+from ..miniature.cold_start import PLAIN_ANSWERS, StopAtAccuracy, cold_start
+from ..miniature.tasks import to_dataset
 from ..sampling.engine import Decoding, Failure
 from ..sampling.loading import load_model, load_processor
 from ..sampling.transformers_engine import TransformersEngine
@@ -33,6 +37,7 @@ from .running import BEFORE, Part, Start, keep, same_model
 from .running import measure as let_answer
 
 _BATCH = 256
+_MEASURED = 100  # problems, while the policy learns to write chains
 _DECIDING = ("family", "size", "tasks", "cold_start_accuracy", "cold_start_rows", "common", "prepared")
 """The arguments that the policy and the process reward model depend on."""
 
@@ -58,7 +63,26 @@ def _learn_steps(start: Start, policy: Path) -> None:
     # other problems than those of learning and of the comparison
     rows = drawn_chains(start.problems(start.args.prepared["chains"], stream=2), start.folder / "steps.sqlite")
     args = ChainOfStepSFTConfig(str(policy.parent), **_settings(start, "sft"))
-    train_once(ChainOfStepSFTTrainer(start.policy, args=args, train_dataset=rows), policy)
+    trainer = ChainOfStepSFTTrainer(start.policy, args=args, train_dataset=rows)
+    validation = to_dataset(start.problems(_MEASURED, stream=5, split="new_pictures"))
+
+    def measure(model: PreTrainedModel) -> float:
+        return accuracy(
+            model, trainer.processing_class, validation, max_new_tokens=_limit(start), batch_size=len(validation)
+        )
+
+    # chains are learnt within a few dozen steps, and which ones they are varies with the seed
+    target = start.args.prepared.get("sft_accuracy")
+    stop = None if target is None else StopAtAccuracy(measure, target, every_steps=10)
+    if stop is not None:
+        trainer.add_callback(stop)
+    train_once(trainer, policy)
+    if stop is not None and stop.accuracy < stop.target:
+        shutil.rmtree(policy)
+        raise RuntimeError(
+            f"Chains of steps: accuracy {stop.accuracy:.2f} after {trainer.state.global_step} steps, expected "
+            f"{stop.target:.2f}. Give more chains or epochs."
+        )
 
 
 def _learn_rewards(start: Start, policy: Path, finished: Path) -> None:
