@@ -254,3 +254,16 @@ def test_problems_need_a_category_and_room_in_the_seed():
         make_problems([], 3)
     with pytest.raises(ValueError, match="n=1000001; expected at most 1000000"):
         make_problems(["adding"], 1_000_001)
+
+
+def test_each_category_can_have_a_level_of_its_own():
+    levels = {"bar_chart": 2, "adding": 1}
+    problems = make_problems(["adding", "bar_chart"], 5, level=levels, seed=3)
+    assert [(problem.category, problem.level) for problem in problems] == [("adding", 1), ("bar_chart", 2)] * 2 + [
+        ("adding", 1)
+    ]
+    alone = make_problem("bar_chart", 3_000_001, level=2)
+    assert problems[1].id == alone.id
+    assert problems[1].image.tobytes() == alone.image.tobytes()
+    with pytest.raises(KeyError, match="clock"):
+        make_problems(["adding", "clock"], 2, level=levels)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from trl_mmreason.evaluation.metrics import Estimate
 from trl_mmreason.evaluation.question_table import Table
-from trl_mmreason.study.claims import Claim, Term, judge
+from trl_mmreason.study.claims import Claim, Judged, Term, judge
 
 
 def arm(*right):
@@ -70,3 +71,10 @@ def test_a_seed_that_says_otherwise_leaves_a_claim_undecided():
     found = judge(BETTER, {**dict.fromkeys(range(9), better), 9: worse})
     assert found.measured.interval[0] > 0
     assert found.verdict == "undecided"
+
+
+def test_a_seed_without_a_number_leaves_a_claim_undecided():
+    """Such as the share of first answers that were mended, where none was wrong."""
+    for sign in (1, -1):
+        found = Judged(BETTER, Estimate(sign * 0.2, (sign * 0.1, sign * 0.3)), [sign * 0.2, float("nan")], {})
+        assert found.verdict == "undecided"

@@ -77,9 +77,9 @@ class Judged:
         A bootstrap over few seeds is too sure of itself; a seed that says otherwise leaves a claim undecided.
         """
         low, high = self.measured.interval
-        if min(low, *self.by_seed) > 0:
+        if all(value > 0 for value in (low, *self.by_seed)):
             return "holds"
-        return "does not hold" if max(high, *self.by_seed) < 0 else "undecided"
+        return "does not hold" if all(value < 0 for value in (high, *self.by_seed)) else "undecided"
 
 
 Outcomes = Mapping[int, Mapping[str, Table]]

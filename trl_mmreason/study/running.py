@@ -194,17 +194,13 @@ def measure(start: Start, protocol: EvaluationProtocol, arm: str, model: Path, f
     engine, asked = TransformersEngine(str(model), batch_size=_BATCH), start.asked(arm)
     with Store(folder / "answers.sqlite") as store:
         samples = evaluate(start.evaluation, engine, store, protocol, batch_size=_BATCH, description=arm, **asked)
-    keep(start, samples, arm, folder, about(engine, protocol, command="", benchmark=_titled(start, arm), **asked))
+    keep(start, samples, arm, folder, about(engine, protocol, command="", benchmark={}, **asked))
 
 
 def keep(start: Start, samples: Samples, arm: str, folder: Path, made: Mapping[str, Any]) -> None:
     """Keep samples as the evaluation of an arm."""
-    made = {**made, "benchmark": _titled(start, arm)}
+    made = {**made, "benchmark": {"title": f"{arm}, seed {start.seed}", "name": "study"}}
     save_evaluation(folder / "evaluation", start.evaluation, samples, summarise(samples), made)
-
-
-def _titled(start: Start, arm: str) -> dict[str, str]:
-    return {"title": f"{arm}, seed {start.seed}", "name": "study"}
 
 
 @dataclass(frozen=True)
