@@ -78,3 +78,10 @@ def test_a_seed_without_a_number_leaves_a_claim_undecided():
     for sign in (1, -1):
         found = Judged(BETTER, Estimate(sign * 0.2, (sign * 0.1, sign * 0.3)), [sign * 0.2, float("nan")], {})
         assert found.verdict == "undecided"
+
+
+def test_an_interval_that_has_zero_in_it_leaves_a_claim_undecided():
+    """Whatever the seeds say."""
+    for sign in (1, -1):
+        ends = sorted((sign * -0.05, sign * 0.3))
+        assert Judged(BETTER, Estimate(sign * 0.1, (ends[0], ends[1])), [sign * 0.1] * 3, {}).verdict == "undecided"
