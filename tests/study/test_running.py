@@ -29,7 +29,10 @@ def small(part, folder, **settings):
     """The shipped configuration, but for all that takes time."""
     given = yaml.safe_load((ROOT / f"configs/study/{part}.yaml").read_text())
     given |= {"size": "test", "cold_start_accuracy": 0.0, "train_rows": 64, "eval_rows": 6, "seeds": [0]}
-    given["rl"] |= {"max_steps": 2, "per_device_train_batch_size": 16, "num_generations": 4}
+    less = {"max_steps": 2, "per_device_train_batch_size": 16, "num_generations": 4}
+    for arm in given["arms"].values():  # where an arm has its own, it keeps its share
+        arm |= {name: arm[name] * value // given["rl"][name] for name, value in less.items() if name in arm}
+    given["rl"] |= less
     given["evaluation"] |= {"max_new_tokens": 8}
     given["sft"] = {**given.get("sft", {}), "max_steps": 2, "per_device_train_batch_size": 4}
     given["common"] |= {"use_cpu": True, "logging_steps": 1}
@@ -41,7 +44,6 @@ def done(tmp_path_factory):
     """All arms of the first part, in this process."""
     args = small("adapo", tmp_path_factory.mktemp("study"))
     del args.arms["star"]  # a policy that was hardly taught corrects nothing
-    args.arms["grpo"] |= {"num_generations": 8, "per_device_train_batch_size": 32}
     for arm in (BEFORE, *args.arms):
         do_arm(args, adapo.PART, 0, arm)
     return args
@@ -77,8 +79,8 @@ def test_curves_are_drawn(done, tmp_path):
 
 
 def test_the_arms_sample_as_much(done):
-    """16 questions at a time: 4 trajectories of two answers, or 8 of one."""
-    configs = {arm: settings for arm, settings in done.arms.items() if arm not in ("sft", "star")}
+    """4 questions at a time: 4 trajectories of two answers, or 8 of one."""
+    configs = {arm: settings for arm, settings in done.arms.items() if arm not in ("sft", "star", "grpo-8")}
     sampled = {}
     for arm, differences in configs.items():
         rl = {**done.rl, **differences}
@@ -146,7 +148,6 @@ def test_srpo_in_small(tmp_path):
     """The arms that a policy which was hardly taught can take: it says nothing to reflect on."""
     args = small("srpo", tmp_path)
     args.arms = {name: args.arms[name] for name in ("grpo", "no-reflection-sft")}
-    args.arms["grpo"] |= {"num_generations": 8, "per_device_train_batch_size": 32}
     for arm in (BEFORE, "grpo", "no-reflection-sft"):
         do_arm(args, srpo.PART, 0, arm)
     table = outcomes(args)[0]["grpo"]
@@ -206,7 +207,7 @@ def remember(folder, problems):
 
 
 def test_sophia_in_small(tmp_path):
-    args = small("sophia", tmp_path, train_rows=6, eval_rows=4)
+    args = small("sophia", tmp_path, train_rows=6, eval_rows=4, tasks={"adding": 1})
     args.rl["num_generations"] = 4
     args.arms = {name: args.arms[name] for name in ("sophia", "quarter-data", "sophia-grpo")}
     remember(tmp_path / "seed-0", make_problems(["adding"], 6, seed=2))
