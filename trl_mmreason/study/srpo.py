@@ -28,10 +28,6 @@ from ..srpo.trainer import SRPOTrainer
 from .claims import Claim, Term, above
 from .running import BEFORE, Part, Start, same_model
 
-_RIGHT_SHARE = 0.3  # of the reflections, as in the paper (B.1)
-_REFLECTED_PROBLEMS = 1000
-
-
 @dataclass(frozen=True)
 class FirstAndLast:
     """The first answer in a response, and the last: of one that does not reflect they are the same."""
@@ -98,13 +94,13 @@ def reflecting_policy(start: Start) -> str:
     if model.exists():
         return str(model)
     # other problems than those of reinforcement and of the comparison
-    problems = start.problems(_REFLECTED_PROBLEMS, stream=2)
+    problems = start.problems(start.args.prepared["problems"], stream=2)
     rows = drawn_reflections(
         TransformersEngine(start.policy, batch_size=250),
         problems,
         folder / "reflections.sqlite",
         max_new_tokens=int(start.args.rl["max_completion_length"]),
-        right_share=_RIGHT_SHARE,
+        right_share=start.args.prepared["right_share"],
         seed=start.seed,
     )
     args = ReflectionSFTConfig(str(folder), **start.of("sft", {}))
