@@ -87,8 +87,8 @@ def _reinforce(start: Start, policy: str, folder: Path) -> None:
     with Store(folder / "difficulty.sqlite") as store:
         kept = difficulty_filter(
             start.train.select(range(min(400, len(start.train)))),
-            # The paper asks the model that SOPHIA began with. Here that leaves the questions of one category alone, and
-            # reinforced by these the policy forgets the other.
+            # The paper asks the model that SOPHIA began with. Here that leaves hardly a question of one of two categories,
+            # and reinforced by the other's the policy forgets it.
             TransformersEngine(policy, batch_size=_BATCH),
             store,
             decoding=Decoding(limit),
