@@ -78,6 +78,17 @@ def test_curves_are_drawn(done, tmp_path):
     assert (tmp_path / "curves.png").stat().st_size > 10_000
 
 
+@pytest.mark.parametrize("arms", [11, 21])
+def test_every_arm_has_a_curve(tmp_path, arms):
+    """There are more arms than colours."""
+    histories = {f"arm {n}": [[{"step": step, "loss": n} for step in (1, 2)]] for n in range(arms)}
+    pictures = []
+    for drawn in (histories, dict(list(histories.items())[:-1])):
+        draw_histories(drawn, {"loss": ("Loss", "nats")}, tmp_path / "curves.png")
+        pictures.append((tmp_path / "curves.png").read_bytes())
+    assert pictures[0] != pictures[1]
+
+
 def test_the_arms_sample_as_much(done):
     """4 questions at a time: 4 trajectories of two answers, or 8 of one."""
     configs = {arm: settings for arm, settings in done.arms.items() if arm not in ("sft", "star", "grpo-8")}

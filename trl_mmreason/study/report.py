@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +91,19 @@ def draw_histories(
     """
     figure = Figure(figsize=(4.8 * len(panels), 3.8), layout="constrained")
     for axes, (name, (title, unit)) in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels.items(), strict=True):
-        for colour, (arm, runs) in zip(_COLOURS, histories.items(), strict=False):
+        styles = cycle(product(("-", "--"), _COLOURS))
+        for (dashes, colour), (arm, runs) in zip(styles, histories.items(), strict=False):
             steps, values = _mean_curve(runs, name)
             if steps:
-                axes.plot(steps, running_mean(values, 3), color=colour, label=arm)
+                axes.plot(steps, running_mean(values, 3), dashes, color=colour, label=arm)
         dress(axes, title, "training step", unit)
     handles = {
         label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, fontsize=8, frameon=False)
+    columns = min(5, 2 * len(panels))
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=8, frameon=False
+    )
     figure.savefig(path, format="png", dpi=120)
 
 

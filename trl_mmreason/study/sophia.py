@@ -87,8 +87,8 @@ def _reinforce(start: Start, policy: str, folder: Path) -> None:
     with Store(folder / "difficulty.sqlite") as store:
         kept = difficulty_filter(
             start.train.select(range(min(400, len(start.train)))),
-            # The paper asks the model that SOPHIA began with. Here that leaves hardly a question of one of two categories,
-            # and reinforced by the other's the policy forgets it.
+            # The paper asks the model that SOPHIA began with. Here that leaves hardly a question of one category, and
+            # reinforced by those of the other the policy forgets it.
             TransformersEngine(policy, batch_size=_BATCH),
             store,
             decoding=Decoding(limit),
@@ -162,7 +162,10 @@ CLAIMS = (
 )
 
 METRICS = ("accuracy", "tokens", "truncated")
-PANELS = {"loss": ("Loss of the update", "loss")}
+PANELS = {
+    "mean_token_accuracy": ("Tokens predicted rightly in the update", "share"),
+    "dropped_all_right": ("Groups all right in GRPO", "share"),
+}
 
 PART = Part(
     lessons=CAPTIONS_AND_ANSWERS,

@@ -28,6 +28,7 @@ from ..srpo.trainer import SRPOTrainer
 from .claims import Claim, Term, above
 from .running import BEFORE, Part, Start, same_model
 
+
 @dataclass(frozen=True)
 class FirstAndLast:
     """The first answer in a response, and the last: of one that does not reflect they are the same."""
