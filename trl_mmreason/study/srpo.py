@@ -201,7 +201,7 @@ METRICS = ("accuracy", "acc_t1", "acc_t2", "delta", "correction_rate", "misjudgm
 PANELS = {
     "reward": ("Reward (Fig. 4 a)", "mean reward"),
     "completions/mean_length": ("Length (Fig. 4 b)", "tokens"),
-    "clip_ratio/high_mean": ("Upper clipping (Fig. 4 c)", "share"),
+    "response/complete": ("Reflection and second answer", "share of responses"),
 }
 
 
