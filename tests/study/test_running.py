@@ -134,7 +134,24 @@ def test_workers_do_arms_in_processes_of_their_own(tmp_path):
         do_all(args, [sys.executable, str(script), str(tmp_path / "jobs"), "fail"])
 
 
-def test_an_arm_waits_for_what_it_is_made_of_alone():
+def test_an_arm_waits_for_no_other_seed(tmp_path):
+    script = tmp_path / "work.py"
+    script.write_text(
+        "import pathlib, sys, time\n"
+        "job, jobs = sys.argv[sys.argv.index('--only') + 1].replace('/', '-'), pathlib.Path(sys.argv[1])\n"
+        "end = time.monotonic() + 20\n"
+        "while job == '0-sft' and not (jobs / '1-again').exists():\n"
+        "    assert time.monotonic() < end, 'the other seed did not go on'\n"
+        "    time.sleep(0.05)\n"
+        "(jobs / job).write_text('done')\n"
+    )
+    (tmp_path / "jobs").mkdir()
+    args = small("adapo", tmp_path / "out", seeds=[0, 1], arms={"sft": {}, "again": {"of": "sft"}}, workers=2)
+    do_all(args, [sys.executable, str(script), str(tmp_path / "jobs")])
+    assert len(list((tmp_path / "jobs").iterdir())) == 6
+
+
+def test_arms_follow_what_they_are_made_of():
     arms = {"w": {"of": "search"}, "ours": {}, "search": {"of": "before"}, "round": {"of": "ours"}, "theirs": {}}
     assert in_waves(arms) == [["before"], ["ours", "search", "theirs"], ["w", "round"]]
 

@@ -12,7 +12,7 @@ import gc
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -274,7 +274,7 @@ def do_arm(args: StudyArguments, part: Part, seed: int, arm: str) -> None:
 
 
 def do_all(args: StudyArguments, command: Sequence[str]) -> None:
-    """Every arm of every seed, `workers` at a time, in processes of their own.
+    """Every arm of every seed, in processes of their own: `workers` at a time, each when what it is made of is there.
 
     Args:
         args: of the study.
@@ -283,11 +283,22 @@ def do_all(args: StudyArguments, command: Sequence[str]) -> None:
     Raises:
         RuntimeError: an arm failed; names it and the file that holds what it said.
     """
-    # the first wave makes the policy of each seed
-    waves = [[f"{seed}/{arm}" for arm in wave for seed in args.seeds] for wave in in_waves(args.arms)]
-    with ThreadPoolExecutor(args.workers) as pool, tqdm(total=sum(map(len, waves)), desc=args.part) as bar:
-        for jobs in waves:
-            for _ in pool.map(lambda job: _do(job, command, Path(args.output_dir)), jobs):
+    waiting = [(seed, arm) for wave in in_waves(args.arms) for arm in wave for seed in args.seeds]
+    running: dict[Future[None], tuple[int, str]] = {}
+    done: set[tuple[int, str]] = set()
+
+    def ready(seed: int, arm: str) -> bool:
+        # the first one makes the policy of the seed
+        return arm == BEFORE or (seed, args.arms[arm].get(_OF, BEFORE)) in done
+
+    with ThreadPoolExecutor(args.workers) as pool, tqdm(total=len(waiting), desc=args.part) as bar:
+        while waiting or running:
+            for seed, arm in [job for job in waiting if ready(*job)][: args.workers - len(running)]:
+                waiting.remove((seed, arm))
+                running[pool.submit(_do, f"{seed}/{arm}", command, Path(args.output_dir))] = (seed, arm)
+            for ended in wait(running, return_when=FIRST_COMPLETED).done:
+                ended.result()
+                done.add(running.pop(ended))
                 bar.update()
 
 
