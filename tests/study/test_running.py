@@ -76,6 +76,18 @@ def test_curves_are_drawn(done, tmp_path):
     }
     draw_histories(histories, adapo.PANELS, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 10_000
+    first_answers = next(iter(adapo.PANELS))
+    for arm in set(histories) - {"sft"}:
+        assert any(set(first_answers) & set(entry) for entry in histories[arm][0]), arm
+
+
+def test_an_arm_may_log_the_same_under_another_name(tmp_path):
+    ours, theirs = [{"step": 1, "ours": 0.5}, {"step": 2, "ours": 0.7}], [{"step": 1, "b": 0.1}, {"step": 2, "b": 0.9}]
+    pictures = []
+    for histories in ({"ours": [ours]}, {"ours": [ours], "theirs": [theirs]}):
+        draw_histories(histories, {("ours", "b"): ("Right", "share")}, tmp_path / "curves.png")
+        pictures.append((tmp_path / "curves.png").read_bytes())
+    assert pictures[0] != pictures[1]
 
 
 @pytest.mark.parametrize("arms", [11, 21])

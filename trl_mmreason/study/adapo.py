@@ -205,8 +205,8 @@ PART = Part(
 
 METRICS = ("acc_t1", "acc_t2", "delta", "correction_rate", "misjudgment_rate")
 PANELS = {
-    "acc_t1": ("First answers (Fig. 2)", "share right"),
+    ("acc_t1", "rewards/accuracy_reward/mean"): ("First answers (Fig. 2)", "share right"),
     "acc_t2": ("Second answers (Fig. 2)", "share right"),
     "entropy": ("Entropy", "nats per token"),
 }
-"""What is drawn of the training: logged name → title and unit."""
+"""What is drawn of the training: logged name, plain GRPO's behind ours → title and unit."""

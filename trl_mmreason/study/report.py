@@ -80,20 +80,24 @@ def claims_as_json(part: str, judged: Sequence[Judged], seeds: Sequence[int], ta
 
 
 def draw_histories(
-    histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], panels: Mapping[str, tuple[str, str]], path: Path
+    histories: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]],
+    panels: Mapping[str | tuple[str, ...], tuple[str, str]],
+    path: Path,
 ) -> None:
     """Draw what was logged in training, the mean over seeds of each arm, into a PNG file.
 
     Args:
         histories: arm → the log history of every seed.
-        panels: logged name → title and unit.
+        panels: logged name, or the names under which arms log the same thing → title and unit.
         path: the file to write.
     """
     figure = Figure(figsize=(4.8 * len(panels), 3.8), layout="constrained")
-    for axes, (name, (title, unit)) in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels.items(), strict=True):
+    for axes, (names, (title, unit)) in zip(
+        np.atleast_1d(figure.subplots(1, len(panels))), panels.items(), strict=True
+    ):
         styles = cycle(product(("-", "--"), _COLOURS))
         for (dashes, colour), (arm, runs) in zip(styles, histories.items(), strict=False):
-            steps, values = _mean_curve(runs, name)
+            steps, values = _mean_curve(runs, (names,) if isinstance(names, str) else names)
             if steps:
                 axes.plot(steps, running_mean(values, 3), dashes, color=colour, label=arm)
         dress(axes, title, "training step", unit)
@@ -107,13 +111,14 @@ def draw_histories(
     figure.savefig(path, format="png", dpi=120)
 
 
-def _mean_curve(runs: Sequence[Sequence[Mapping[str, Any]]], name: str) -> tuple[list[int], list[float]]:
-    """Steps that every seed logged, and the means there."""
+def _mean_curve(runs: Sequence[Sequence[Mapping[str, Any]]], names: Sequence[str]) -> tuple[list[int], list[float]]:
+    """Steps that every seed logged, and the means there; of several names each entry has one."""
     by_step: dict[int, list[float]] = {}
     for run in runs:
         for entry in run:
-            if entry.get(name) is not None:
-                by_step.setdefault(entry["step"], []).append(float(entry[name]))
+            for name in names:
+                if entry.get(name) is not None:
+                    by_step.setdefault(entry["step"], []).append(float(entry[name]))
     steps = sorted(step for step, values in by_step.items() if len(values) == len(runs))
     return steps, [float(np.mean(by_step[step])) for step in steps]
 

@@ -98,7 +98,7 @@ CLAIMS = (
 
 METRICS = ("accuracy", "pass_at_10", "self_consistency_at_10", "distinct_answers", "tokens")
 PANELS = {
-    "accuracy": ("Accuracy (Figs. 3 and 4)", "share right"),
+    ("accuracy", "rewards/accuracy_reward/mean"): ("Accuracy (Figs. 3 and 4)", "share right"),
     "entropy": ("Entropy (Figs. 3 and 4)", "nats per token"),
     "completions/mean_length": ("Length (Figs. 3 and 4)", "tokens"),
 }
