@@ -9,6 +9,7 @@ from typing import NamedTuple
 import matplotlib.figure
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from ..evaluation.curves import dress
 from ..evaluation.results import metric_of
@@ -48,6 +49,8 @@ def draw_figures(outcomes: Outcomes, figures: Sequence[Figure], path: Path) -> N
         for colour, (label, points) in zip(_COLOURS, figure.curves.items(), strict=False):
             _draw(axes, colour, label, [x for x, _, _ in points], over_seeds(outcomes, points))
         dress(axes, figure.title, figure.x, figure.y)
+        if all(float(x).is_integer() for points in figure.curves.values() for x, _, _ in points):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if len(figure.curves) > 1:
             axes.legend(fontsize=8, frameon=False)
     page.savefig(path, format="png", dpi=120)
