@@ -17,6 +17,7 @@ from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import plain, solve
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling.store import Store
 from trl_mmreason.study import adapo, self_evolution, sophia, srpo
 from trl_mmreason.study.claims import judge
 from trl_mmreason.study.report import draw_histories, format_arms, format_claims, write_part
@@ -198,6 +199,21 @@ def test_srpo_in_small(tmp_path):
         srpo.train(start, "odd", tmp_path / "odd")
 
 
+@pytest.mark.parametrize(("right_share", "right", "wrong"), [(0.25, 2, 6), (0.5, 6, 6), (0.75, 6, 2)])
+def test_reflections_are_on_as_many_right_answers_as_asked_for(tmp_path, right_share, right, wrong):
+    """Twelve problems, of which the policy solves every second one."""
+    problems = make_problems(["adding"], 12)
+    solved = {problem.image.tobytes(): problem.answer for problem in problems[::2]}
+    engine = Scripted(
+        lambda request, times: f"<think>It is.</think> <answer>{solved.get(request.images[0].tobytes(), 99)}</answer>"
+    )
+    rows = srpo.drawn_reflections(
+        engine, problems, tmp_path / "r.sqlite", max_new_tokens=32, right_share=right_share, seed=0
+    )
+    first = [re.search("<answer>(.*?)</answer>", row["completion"][0]["content"])[1] for row in rows]
+    assert (len(first) - first.count("99"), first.count("99")) == (right, wrong)
+
+
 def test_the_last_answer_of_a_response_counts():
     texts = {
         "mended": "<think>a</think> <answer>8</answer> <reflection>no</reflection> <think>b</think> <answer>7</answer>",
@@ -254,4 +270,8 @@ def test_sophia_in_small(tmp_path):
     for arm in (BEFORE, *args.arms):
         do_arm(args, sophia.PART, 0, arm)
     assert set(sophia.METRICS) <= set(outcomes(args)[0]["sophia-grpo"].names)
-    assert (tmp_path / "seed-0" / "sophia-grpo" / "update" / "model").is_dir()
+    updated = tmp_path / "seed-0" / "sophia-grpo" / "update" / "model"
+    assert updated.is_dir()
+    with Store(tmp_path / "seed-0" / "sophia-grpo" / "difficulty.sqlite") as store:
+        (asked,) = store.stages().values()
+    assert asked["engine"]["model"] == str(updated)  # whose questions those of GRPO are
