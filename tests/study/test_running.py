@@ -210,7 +210,7 @@ def test_reflections_are_on_as_many_right_answers_as_asked_for(tmp_path, right_s
     rows = srpo.drawn_reflections(
         engine, problems, tmp_path / "r.sqlite", max_new_tokens=32, right_share=right_share, seed=0
     )
-    first = [re.search("<answer>(.*?)</answer>", row["completion"][0]["content"])[1] for row in rows]
+    first = [re.search("<answer>(.*?)</answer>", row["completion"])[1] for row in rows]
     assert (len(first) - first.count("99"), first.count("99")) == (right, wrong)
 
 
@@ -273,5 +273,5 @@ def test_sophia_in_small(tmp_path):
     updated = tmp_path / "seed-0" / "sophia-grpo" / "update" / "model"
     assert updated.is_dir()
     with Store(tmp_path / "seed-0" / "sophia-grpo" / "difficulty.sqlite") as store:
-        (asked,) = store.stages().values()
+        asked = store.stages()["difficulty"]
     assert asked["engine"]["model"] == str(updated)  # whose questions those of GRPO are
