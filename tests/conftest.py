@@ -1,6 +1,7 @@
 """Tiny models and drawn rows that the trainers' tests share."""
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -11,6 +12,9 @@ import torch
 from support import FAMILY_NAMES, drawn_rows, saved_model
 
 torch.set_num_threads(1)
+
+# a shell's background jobs, and what they start, would ignore interrupts, which tests send
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=FAMILY_NAMES)
