@@ -143,15 +143,20 @@ def test_workers_do_arms_in_processes_of_their_own(tmp_path):
     done = sorted((tmp_path / "jobs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     order = ["before", "sft", "again", "of-that"]
     assert [path.name for path in done] == [f"{seed}-{arm}" for arm in order for seed in (0, 1)]
+    (tmp_path / "failed").mkdir()
     with pytest.raises(RuntimeError, match="The study's 1/sft failed"):
-        do_all(args, [sys.executable, str(script), str(tmp_path / "jobs"), "fail"])
+        do_all(args, [sys.executable, str(script), str(tmp_path / "failed"), "fail"])
+    assert {path.name for path in (tmp_path / "failed").iterdir()} == {"0-before", "1-before", "0-sft", "1-sft"}
 
 
-def test_an_arm_waits_for_no_other_seed(tmp_path):
+def test_an_arm_waits_for_its_own_seed_alone(tmp_path):
     script = tmp_path / "work.py"
     script.write_text(
         "import pathlib, sys, time\n"
         "job, jobs = sys.argv[sys.argv.index('--only') + 1].replace('/', '-'), pathlib.Path(sys.argv[1])\n"
+        "seed, arm = job.split('-')\n"
+        "order = ['before', 'sft', 'again']\n"
+        "assert all((jobs / f'{seed}-{earlier}').exists() for earlier in order[: order.index(arm)]), 'too early'\n"
         "end = time.monotonic() + 20\n"
         "while job == '0-sft' and not (jobs / '1-again').exists():\n"
         "    assert time.monotonic() < end, 'the other seed did not go on'\n"

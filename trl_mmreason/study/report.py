@@ -112,13 +112,13 @@ def draw_histories(
 
 
 def _mean_curve(runs: Sequence[Sequence[Mapping[str, Any]]], names: Sequence[str]) -> tuple[list[int], list[float]]:
-    """Steps that every seed logged, and the means there; of several names each entry has one."""
+    """Steps that every seed logged, and the means there; of several names the first that an entry has."""
     by_step: dict[int, list[float]] = {}
     for run in runs:
         for entry in run:
-            for name in names:
-                if entry.get(name) is not None:
-                    by_step.setdefault(entry["step"], []).append(float(entry[name]))
+            value = next((entry[name] for name in names if entry.get(name) is not None), None)
+            if value is not None:
+                by_step.setdefault(entry["step"], []).append(float(value))
     steps = sorted(step for step, values in by_step.items() if len(values) == len(runs))
     return steps, [float(np.mean(by_step[step])) for step in steps]
 
