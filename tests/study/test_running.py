@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,24 @@ def test_what_is_done_is_not_done_again(done):
     before = model.stat().st_mtime_ns
     do_arm(done, adapo.PART, 0, "adapo")
     assert model.stat().st_mtime_ns == before
+
+
+def test_for_what_is_done_no_process_is_begun(done, tmp_path):
+    script = tmp_path / "work.py"
+    script.write_text("import sys\nopen(sys.argv[1], 'a').write(sys.argv[sys.argv.index('--only') + 1] + '\\n')\n")
+
+    def begun(args):
+        (tmp_path / "begun").write_text("")
+        do_all(args, [sys.executable, str(script), str(tmp_path / "begun")])
+        return set((tmp_path / "begun").read_text().split())
+
+    every = {f"0/{arm}" for arm in (BEFORE, *done.arms)}
+    arms = {**done.arms, "sft": {"max_steps": 3}}
+    assert begun(done) == set()
+    assert begun(replace(done, arms=arms)) == {"0/sft"}
+    assert begun(replace(done, evaluation={"max_new_tokens": 9})) == every
+    assert begun(replace(done, eval_rows=7)) == begun(replace(done, cold_start_rows=1)) == every
+    assert begun(replace(done, seeds=[0, 1])) == {job.replace("0/", "1/") for job in every}
 
 
 def test_an_arm_that_was_begun_with_other_settings_is_refused(done):

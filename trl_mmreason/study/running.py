@@ -9,6 +9,7 @@ In OUTPUT/seed-0 there is `cold_start`, the policy that all arms begin with, and
 from __future__ import annotations
 
 import gc
+import json
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -271,10 +272,29 @@ def do_arm(args: StudyArguments, part: Part, seed: int, arm: str) -> None:
         settings = {**{name: getattr(args, name) for name in _TRAINED_BY}, "arm": args.arms[arm]}
         do_once(folder, "train", settings, model, lambda: part.train(start, arm, folder))
     part.measure(start, part.protocol(start, arm), arm, model, folder)
+    _mark(args, seed, arm).write_text(json.dumps(_decided_by(args, arm)))
+
+
+def is_done(args: StudyArguments, seed: int, arm: str) -> bool:
+    """Whether an arm was trained and measured, with the settings of today."""
+    mark = _mark(args, seed, arm)
+    return mark.exists() and json.loads(mark.read_text()) == json.loads(json.dumps(_decided_by(args, arm)))
+
+
+def _mark(args: StudyArguments, seed: int, arm: str) -> Path:
+    return Path(args.output_dir) / f"seed-{seed}" / arm / "evaluation" / "arm.json"
+
+
+def _decided_by(args: StudyArguments, arm: str) -> dict[str, Any]:
+    """All that an arm's evaluation depends on."""
+    shared = {name: getattr(args, name) for name in (*_TRAINED_BY, "eval_rows", "evaluation")}
+    return {**shared, "arm": args.arms.get(arm, {})}
 
 
 def do_all(args: StudyArguments, command: Sequence[str]) -> None:
     """Every arm of every seed, in processes of their own: `workers` at a time, each when what it is made of is there.
+
+    For what is done no process is begun.
 
     Args:
         args: of the study.
@@ -283,15 +303,16 @@ def do_all(args: StudyArguments, command: Sequence[str]) -> None:
     Raises:
         RuntimeError: an arm failed; names it and the file that holds what it said.
     """
-    waiting = [(seed, arm) for wave in in_waves(args.arms) for arm in wave for seed in args.seeds]
+    jobs = [(seed, arm) for wave in in_waves(args.arms) for arm in wave for seed in args.seeds]
+    done = {job for job in jobs if is_done(args, *job)}
+    waiting = [job for job in jobs if job not in done]
     running: dict[Future[None], tuple[int, str]] = {}
-    done: set[tuple[int, str]] = set()
 
     def ready(seed: int, arm: str) -> bool:
         # the first one makes the policy of the seed
         return arm == BEFORE or (seed, args.arms[arm].get(_OF, BEFORE)) in done
 
-    with ThreadPoolExecutor(args.workers) as pool, tqdm(total=len(waiting), desc=args.part) as bar:
+    with ThreadPoolExecutor(args.workers) as pool, tqdm(total=len(jobs), initial=len(done), desc=args.part) as bar:
         while waiting or running:
             for seed, arm in [job for job in waiting if ready(*job)][: args.workers - len(running)]:
                 waiting.remove((seed, arm))
