@@ -8,7 +8,6 @@ In OUTPUT/seed-0 there is `cold_start`, the policy that all arms begin with, and
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import subprocess
@@ -46,19 +45,10 @@ _OF, _EVALUATION = "of", "evaluation"
 """What the study itself reads of an arm's settings: the arm that it is made of, and how else it is measured."""
 
 
-_TRAINED_BY = (
-    "family",
-    "size",
-    "tasks",
-    "cold_start_accuracy",
-    "cold_start_rows",
-    "train_rows",
-    "common",
-    "rl",
-    "sft",
-    "dpo",
-    "prepared",
-)
+_TAUGHT_BY = ("family", "size", "tasks", "cold_start_accuracy", "cold_start_rows")
+"""The arguments that the policy of a seed depends on."""
+
+_TRAINED_BY = (*_TAUGHT_BY, "train_rows", "common", "rl", "sft", "dpo", "prepared")
 """The arguments that a trained arm depends on."""
 
 
@@ -230,7 +220,8 @@ def begin(args: StudyArguments, part: Part, seed: int) -> Start:
     """The policy of a seed, taught unless that was done, and its problems."""
     folder = Path(args.output_dir) / f"seed-{seed}"
     policy = folder / "cold_start"
-    if not policy.exists():
+
+    def teach() -> None:
         lessons = {"in_steps": part.lessons.in_steps, "judging": part.lessons.judge is not None}
         model, processor = build_model(args.family, args.size, seed=seed, **lessons)
         cold_start(
@@ -244,8 +235,8 @@ def begin(args: StudyArguments, part: Part, seed: int) -> Start:
             problems=args.cold_start_rows,
             seed=seed,
         )
-        del model
-        gc.collect()
+
+    do_once(folder, "cold_start", {name: getattr(args, name) for name in _TAUGHT_BY}, policy, teach)
     train = to_dataset(drawn(args, args.train_rows, seed))
     evaluation = to_dataset(drawn(args, args.eval_rows, seed + 1, "new_pictures"))
     return Start(args, seed, folder, str(policy), train, evaluation)
@@ -286,9 +277,12 @@ def _mark(args: StudyArguments, seed: int, arm: str) -> Path:
 
 
 def _decided_by(args: StudyArguments, arm: str) -> dict[str, Any]:
-    """All that an arm's evaluation depends on."""
+    """All that an arm's evaluation depends on: what is shared, its own settings, and those of what it is made of."""
     shared = {name: getattr(args, name) for name in (*_TRAINED_BY, "eval_rows", "evaluation")}
-    return {**shared, "arm": args.arms.get(arm, {})}
+    arms = [args.arms.get(arm, {})]
+    while _OF in arms[-1]:
+        arms.append(args.arms.get(arms[-1][_OF], {}))
+    return {**shared, "arms": arms}
 
 
 def do_all(args: StudyArguments, command: Sequence[str]) -> None:

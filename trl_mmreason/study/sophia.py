@@ -26,7 +26,7 @@ from .claims import Claim, Term, above
 from .running import BEFORE, Part, Start
 
 _BATCH = 256
-_CAPTION_TOKENS, _THOUGHT_TOKENS = 40, 64
+_CAPTION_TOKENS, _THOUGHT_TOKENS = 40, 96  # the longest trajectory, a second look at a count, has 78
 _SAMPLED: dict[str, Any] = {
     "captions": 4,
     "trajectories": 4,
@@ -45,17 +45,17 @@ def train(start: Start, arm: str, folder: Path) -> None:
     """Train an arm.
 
     Its setting `choose` has arguments of `make_off_policy_data`, `share` is that of the rows it learns from, and with
-    `grpo` it is reinforced afterwards.
+    `grpo` the model of the arm that it is made of is reinforced.
     """
-    settings = start.settings(arm)
+    settings, source = start.settings(arm), start.source(arm)
+    if settings.pop("grpo", False):
+        _reinforce(start, str(source / "model" if source else start.policy), folder)
+        return
     rows = _rows(start, dict(settings.pop("choose", {})))
-    share, goes_on = float(settings.pop("share", 1.0)), settings.pop("grpo", False)
+    share = float(settings.pop("share", 1.0))
     rows = rows.shuffle(seed=start.seed).select(range(max(1, round(share * len(rows)))))
-    args = OffPolicyRewardConfig(str(folder / "update" if goes_on else folder), **start.of("sft", settings))
-    model = Path(args.output_dir) / "model"
-    train_once(OffPolicyRewardTrainer(start.policy, args=args, train_dataset=rows), model)
-    if goes_on:
-        _reinforce(start, str(model), folder)
+    args = OffPolicyRewardConfig(str(folder), **start.of("sft", settings))
+    train_once(OffPolicyRewardTrainer(start.policy, args=args, train_dataset=rows), folder / "model")
 
 
 def _rows(start: Start, choose: dict[str, Any]) -> Dataset:
@@ -83,7 +83,7 @@ def _rows(start: Start, choose: dict[str, Any]) -> Dataset:
 
 
 def _reinforce(start: Start, policy: str, folder: Path) -> None:
-    limit = int(start.args.evaluation["max_new_tokens"])
+    args = GRPOConfig(str(folder), **start.of("rl", {}))
     with Store(folder / "difficulty.sqlite") as store:
         kept = difficulty_filter(
             start.train.select(range(min(400, len(start.train)))),
@@ -91,12 +91,11 @@ def _reinforce(start: Start, policy: str, folder: Path) -> None:
             # reinforced by those of the other the policy forgets it.
             TransformersEngine(policy, batch_size=_BATCH),
             store,
-            decoding=Decoding(limit),
+            decoding=Decoding(args.max_completion_length),
             seed=start.seed,
             batch_size=_BATCH,
             **_DIFFICULTY,
         )
-    args = GRPOConfig(str(folder), **start.of("rl", {}), max_completion_length=limit)
     train_once(MixedGroupsGRPOTrainer(policy, args=args, train_dataset=kept.rows), folder / "model")
 
 

@@ -25,6 +25,7 @@ from ..srpo.config import ReflectionSFTConfig, SRPOConfig
 from ..srpo.response import parse_reflection_response, tagged
 from ..srpo.sft import ReflectionSFTTrainer
 from ..srpo.trainer import SRPOTrainer
+from ..stages import do_once
 from .claims import Claim, Term, above
 from .running import BEFORE, Part, Start, same_model
 
@@ -92,20 +93,23 @@ def reflecting_policy(start: Start) -> str:
     """The policy after supervised training on reflections, which the arms of a seed share."""
     folder = start.folder / "reflections"
     model = folder / "model"
-    if model.exists():
-        return str(model)
-    # other problems than those of reinforcement and of the comparison
-    problems = start.problems(start.args.prepared["problems"], stream=2)
-    rows = drawn_reflections(
-        TransformersEngine(start.policy, batch_size=250),
-        problems,
-        folder / "reflections.sqlite",
-        max_new_tokens=int(start.args.rl["max_completion_length"]),
-        right_share=start.args.prepared["right_share"],
-        seed=start.seed,
-    )
-    args = ReflectionSFTConfig(str(folder), **start.of("sft", {}))
-    train_once(ReflectionSFTTrainer(start.policy, args=args, train_dataset=rows), model)
+    sft, prepared, limit = start.of("sft", {}), start.args.prepared, int(start.args.rl["max_completion_length"])
+
+    def teach() -> None:
+        # other problems than those of reinforcement and of the comparison
+        problems = start.problems(prepared["problems"], stream=2)
+        rows = drawn_reflections(
+            TransformersEngine(start.policy, batch_size=250),
+            problems,
+            folder / "reflections.sqlite",
+            max_new_tokens=limit,
+            right_share=prepared["right_share"],
+            seed=start.seed,
+        )
+        args = ReflectionSFTConfig(str(folder), **sft)
+        train_once(ReflectionSFTTrainer(start.policy, args=args, train_dataset=rows), model)
+
+    do_once(folder, "train", {"sft": sft, "prepared": prepared, "max_completion_length": limit}, model, teach)
     return str(model)
 
 
