@@ -21,7 +21,7 @@ def claim(*terms):
 BETTER = claim((1, "ours", "accuracy"), (-1, "theirs", "accuracy"))
 
 
-def test_a_difference_that_every_draw_shows_holds():
+def test_a_difference_is_taken_seed_by_seed():
     # seed 0: 4 of 4 against 1 of 4; seed 1: 4 of 4 against 2 of 4
     outcomes = {
         0: {"ours": arm(1, 1, 1, 1), "theirs": arm(1, 0, 0, 0)},
@@ -31,6 +31,8 @@ def test_a_difference_that_every_draw_shows_holds():
     assert found.by_seed == [0.75, 0.5]
     assert found.measured.value == 0.625
     assert found.values == {"ours accuracy": 1.0, "theirs accuracy": 0.375}
+    assert found.measured.interval[0] >= 0  # a draw with theirs right throughout is the worst
+    assert found.measured.interval[1] <= 1
 
 
 def test_verdicts():

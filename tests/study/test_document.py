@@ -57,14 +57,21 @@ def test_every_claim_has_a_line_and_every_part_its_arms(document):
     assert document.read_text() == once
 
 
-def test_a_claim_that_does_not_hold_needs_a_note_and_others_have_none(document):
+def test_a_claim_that_does_not_hold_needs_a_note_and_every_note_a_claim(document):
     notes = document.with_suffix("") / "notes.yaml"
-    notes.write_text(yaml.safe_dump({"some": {"ours is longer": "Tried.", "ours is better": "Why?"}}))
+    notes.write_text(yaml.safe_dump({"some": {"ours is longer": "Tried.", "ours is shorter": "Why?"}}))
     with pytest.raises(
-        DataError, match=r"Without one: \[\('some', 'ours gains'\)\]; .* \[\('some', 'ours is better'\)\]"
+        DataError, match=r"Without one: \[\('some', 'ours gains'\)\]; .* \[\('some', 'ours is shorter'\)\]"
     ):
         write_document(document)
     assert "outdated" in document.read_text()
+
+
+def test_a_claim_that_holds_may_have_a_note(document):
+    notes = document.with_suffix("") / "notes.yaml"
+    notes.write_text(yaml.safe_dump({"some": {**NOTES["some"], "ours is better": "By construction."}}))
+    write_document(document)
+    assert "| holds: By construction. |" in document.read_text()
 
 
 def test_a_file_without_marks_is_left_alone(document):

@@ -12,10 +12,12 @@ from datasets import Dataset
 from scripted import Scripted
 from support import SMALL_RUN
 
+from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from trl_mmreason.miniature.captions import DESCRIBE, caption
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.miniature.solutions import plain, solve
+from trl_mmreason.miniature.solutions import ERRORS, plain, solve
+from trl_mmreason.miniature.solutions import tagged as in_tags
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.store import Store
@@ -103,14 +105,21 @@ def test_every_arm_has_a_curve(tmp_path, arms):
     assert pictures[0] != pictures[1]
 
 
-def test_the_arms_sample_as_much(done):
-    """4 questions at a time: 4 trajectories of two answers, or 8 of one."""
-    configs = {arm: settings for arm, settings in done.arms.items() if arm not in ("sft", "star", "grpo-8")}
-    sampled = {}
-    for arm, differences in configs.items():
-        rl = {**done.rl, **differences}
-        sampled[arm] = rl["per_device_train_batch_size"] * (1 if arm == "grpo" else 2)
-    assert set(sampled.values()) == {32}
+def test_the_arms_sample_as_much():
+    """As shipped: in part 1 as many answers, of which two-turn arms draw two at a time; in part 2 as many tokens."""
+
+    def drawn(part, arm):
+        given = yaml.safe_load((ROOT / f"configs/study/{part}.yaml").read_text())
+        rl = {**given["rl"], **given["arms"][arm]}
+        assert rl["per_device_train_batch_size"] % rl["num_generations"] == 0
+        return rl["per_device_train_batch_size"] * rl["max_steps"], given["arms"][arm]
+
+    one_turn, two_turns = drawn("adapo", "grpo")[0], ("adapo", "score", "no-arm", "no-split-kl", "no-filters")
+    assert {2 * drawn("adapo", arm)[0] for arm in (*two_turns, "fixed-correction", "fixed-preservation")} == {one_turn}
+    assert drawn("adapo", "grpo-8")[0] * 2 == one_turn
+    # a response with a reflection is at most three times as long
+    assert {drawn("srpo", arm)[0] for arm in ("srpo", "no-reflection-reward", "answer-reward", "grpo-8")} == {15360}
+    assert {drawn("srpo", arm)[0] for arm in ("grpo", "no-reflection-sft")} == {3 * 15360}
 
 
 def test_what_is_done_is_not_done_again(done):
@@ -269,34 +278,86 @@ def test_self_evolution_in_small(tmp_path):
     assert len(table.over) == 4
 
 
-def remember(folder, problems):
-    """A policy that was shown these very pictures, with their captions and their solutions."""
-    model, processor = build_model("qwen2_5_vl", "test", in_steps=True)
+def remember(folder, rows, **made):
+    """A policy that knows a few conversations by heart: messages, picture → what it says."""
+    model, processor = build_model("qwen2_5_vl", "test", **made)
     model.save_pretrained(folder / "base")
     processor.save_pretrained(folder / "base")
-    rows = [
-        {"prompt": prompt, "completion": said, "images": [problem.image]}
-        for problem in problems
-        for prompt, said in (
-            ([{"role": "user", "content": DESCRIBE}], caption(problem)),
-            (problem.prompt, plain(solve(problem))),
-        )
-    ]
+    learnt = [{"prompt": list(messages), "completion": said, "images": [image]} for messages, image, said in rows]
     settings = {name: SMALL_RUN[name] for name in ("use_cpu", "bf16", "gradient_checkpointing", "report_to")}
     args = PlainSFTConfig(
         str(folder / "run"), num_train_epochs=100, learning_rate=2e-3, per_device_train_batch_size=12,
         save_strategy="no", disable_tqdm=True, **settings,
     )  # fmt: skip
-    trainer = PlainSFTTrainer(str(folder / "base"), args=args, train_dataset=Dataset.from_list(rows))
+    trainer = PlainSFTTrainer(str(folder / "base"), args=args, train_dataset=Dataset.from_list(learnt))
     trainer.train()
     trainer.save_model(str(folder / "cold_start"))
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def test_star_goes_on_from_its_first_iteration(tmp_path):
+    """The policy always errs, and mends it when told that there might be an error."""
+    rows = []
+    for problem in make_problems(["adding"], 6):
+        wrong, right = plain(solve(problem, error=ERRORS[0])), plain(solve(problem))
+        said = [*problem.prompt, {"role": "assistant", "content": wrong}, user(EVALUATION_PROMPT)]
+        again = [*said, {"role": "assistant", "content": right}, user(EVALUATION_PROMPT)]
+        rows += [(messages, problem.image, text) for messages, text in ((problem.prompt, wrong), (said, right))]
+        rows.append((again, problem.image, right))
+    remember(tmp_path / "seed-0", rows)
+    args = small("adapo", tmp_path, train_rows=6, arms={"star": {"n": 1, "max_steps": 2, "learning_rate": 1e-6}})
+    do_arm(args, adapo.PART, 0, "star")
+    folder = tmp_path / "seed-0" / "star"
+    with Store(folder / "revisions.sqlite") as store:
+        policies = {name: stage["engine"]["model"] for name, stage in store.stages().items() if "engine" in stage}
+    assert set(policies.values()) == {
+        str(tmp_path / "seed-0" / "cold_start"), str(folder / "iteration-1" / "model")
+    }  # fmt: skip
+    first, second = ((folder / name / "model" / "model.safetensors") for name in ("iteration-1", "."))
+    assert first.read_bytes() != second.read_bytes()
+
+
+def test_srpo_with_reflections_in_small(tmp_path):
+    """The policy solves every second of the problems that it reflects on."""
+    problems = make_problems(["adding"], 6, seed=2)
+    errors = [None, ERRORS[0]] * 3
+    remember(
+        tmp_path / "seed-0",
+        [(each.prompt, each.image, in_tags(solve(each, error=e))) for each, e in zip(problems, errors, strict=True)],
+    )
+    args = small("srpo", tmp_path, train_rows=4, eval_rows=4, tasks={"adding": 1})
+    args.prepared |= {"problems": 6, "right_share": 0.5}
+    args.arms = {name: args.arms[name] for name in ("srpo", "no-reflection-reward", "answer-reward", "sft-only")}
+    for arm in args.arms:
+        do_arm(args, srpo.PART, 0, arm)
+    folder = tmp_path / "seed-0"
+    taught = folder / "reflections" / "model"
+    assert (folder / "sft-only" / "model").resolve() == taught
+    paid = {}
+    for arm in ("srpo", "no-reflection-reward", "answer-reward"):
+        logged = json.loads((folder / arm / "model" / "trainer_state.json").read_text())["log_history"]
+        paid[arm] = {name.split("/")[1] for name in logged[0] if re.fullmatch("rewards/.*/mean", name)}
+        assert (folder / arm / "model" / "model.safetensors").read_bytes() != (
+            taught / "model.safetensors"
+        ).read_bytes()
+    assert paid["answer-reward"] == {"accuracy_reward"}
+    assert paid["no-reflection-reward"] < paid["srpo"]
+    models = [(path / "model.safetensors").read_bytes() for path in (folder / "srpo" / "model", taught)]
+    assert models[0] != models[1]
 
 
 def test_sophia_in_small(tmp_path):
     args = small("sophia", tmp_path, train_rows=6, eval_rows=4, tasks={"adding": 1})
     args.rl |= {"num_generations": 4, "max_completion_length": 8}
     args.arms = {name: args.arms[name] for name in ("sophia", "quarter-data", "sophia-grpo")}
-    remember(tmp_path / "seed-0", make_problems(["adding"], 6, seed=2))
+    rows = []
+    for problem in make_problems(["adding"], 6, seed=2):  # these very pictures, their captions and their solutions
+        rows += [([user(DESCRIBE)], problem.image, caption(problem))]
+        rows += [(problem.prompt, problem.image, plain(solve(problem)))]
+    remember(tmp_path / "seed-0", rows, in_steps=True)
     for arm in (BEFORE, *args.arms):
         do_arm(args, sophia.PART, 0, arm)
     assert set(sophia.METRICS) <= set(outcomes(args)[0]["sophia-grpo"].names)

@@ -244,10 +244,16 @@ CLAIMS = (
         [_BEST, Term(-1, "best-of-16", "self_consistency_at_16")],
     ),
     Claim(
-        "The best of 16 chains beats one chain",
+        "The best of 16 chains beats one that was sampled likewise",
         "Fig. 5",
         '"appealing inference-time property"',
         [_BEST, Term(-1, "best-of-16", "accuracy")],
+    ),
+    Claim(
+        "The best of 16 chains beats the greedy one",
+        "Fig. 5",
+        '"appealing inference-time property"',
+        [_BEST, Term(-1, BEFORE, "accuracy")],
     ),
     Claim(
         "Step-level beam search beats the best of as many chains",

@@ -3,8 +3,8 @@
     python -m trl_mmreason.study.document docs/study.md
 
 rewrites what stands between two marks in that file, from the files in a folder of its name: PART.json (the
-`claims.json` of a part), PART.png (its `curves.png`) and notes.yaml (part → claim → what was tried where a claim does
-not hold or is undecided).
+`claims.json` of a part), PART.png (its `curves.png`) and notes.yaml (part → claim → what was looked at and tried, which
+every claim that does not hold or is undecided needs).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def results_of(folder: Path) -> str:
     """The results as Markdown.
 
     Raises:
-        DataError: a claim that does not hold, or is undecided, has no note; or a note is about no such claim.
+        DataError: a claim that does not hold, or is undecided, has no note; or a note is about no claim.
     """
     parts = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
     notes = yaml.safe_load((folder / "notes.yaml").read_text(encoding="utf-8")) or {}
@@ -63,7 +63,7 @@ def claims_table(parts: Sequence[Mapping[str, Any]], notes: Mapping[str, Mapping
 
     Args:
         parts: what `claims_as_json` gave for each.
-        notes: part → claim → what was tried.
+        notes: part → claim → what was looked at and tried.
     """
     lines = ["| claim | place | paper | ours: difference [95 % interval], by seed | verdict |", "|---|---|---|---|---|"]
     for part in parts:
@@ -87,14 +87,13 @@ def _ours(claim: Mapping[str, Any]) -> str:
 
 
 def _check_notes(parts: Sequence[Mapping[str, Any]], notes: Mapping[str, Mapping[str, str]]) -> None:
-    open_claims = {
-        (part["part"], claim["claim"]) for part in parts for claim in part["claims"] if claim["verdict"] != HOLDS
-    }
+    verdicts = {(part["part"], claim["claim"]): claim["verdict"] for part in parts for claim in part["claims"]}
+    needed = {claim for claim, verdict in verdicts.items() if verdict != HOLDS}
     noted = {(part, claim) for part, of_part in notes.items() for claim in of_part or {}}
-    if open_claims != noted:
+    if needed - noted or noted - set(verdicts):
         raise DataError(
             f"notes.yaml: expected a note on every claim that does not hold or is undecided. Without one: "
-            f"{sorted(open_claims - noted)}; about no such claim: {sorted(noted - open_claims)}."
+            f"{sorted(needed - noted)}; notes on no claim: {sorted(noted - set(verdicts))}."
         )
 
 

@@ -328,9 +328,21 @@ def _do(job: str, command: Sequence[str], folder: Path) -> None:
 
 
 def outcomes(args: StudyArguments) -> dict[int, dict[str, Table]]:
-    """Seed → arm → what every question adds to every metric."""
+    """Seed → arm → what every question adds to every metric.
 
-    def table(seed: int, arm: str) -> Table:
-        return read_evaluation(Path(args.output_dir) / f"seed-{seed}" / arm / "evaluation").results.table
-
-    return {seed: {arm: table(seed, arm) for arm in (BEFORE, *args.arms)} for seed in args.seeds}
+    Raises:
+        ValueError: the arms of a seed did not answer the same questions in one order.
+    """
+    found = {}
+    for seed in args.seeds:
+        folders = {arm: Path(args.output_dir) / f"seed-{seed}" / arm / "evaluation" for arm in (BEFORE, *args.arms)}
+        results = {arm: read_evaluation(folder).results for arm, folder in folders.items()}
+        asked = {arm: [(one.id, one.gold) for one in each.questions] for arm, each in results.items()}
+        for arm in args.arms:
+            if asked[arm] != asked[BEFORE]:
+                raise ValueError(
+                    f"{folders[arm]} has answers to other questions than {folders[BEFORE]}; expected the same in the "
+                    "same order. Remove the folder of the arm, and start again."
+                )
+        found[seed] = {arm: each.table for arm, each in results.items()}
+    return found

@@ -1,0 +1,30 @@
+"""Plain GRPO, which three parts compare with: one answer to a question, paid when it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trl import GRPOConfig
+
+from ..grading import accuracy_reward
+from ..grpo import GroupGRPOTrainer
+from ..scripts import train_once
+from .running import Start
+
+
+def train_plain_grpo(policy: str, start: Start, settings: Mapping[str, Any], folder: Path) -> None:
+    """Train a policy on the problems of a seed.
+
+    Args:
+        policy: path of the model to begin with.
+        start: has the problems, and the section `rl`, of which GRPO reads what it knows.
+        settings: those of the arm, which come before the section's.
+        folder: gets `model`.
+    """
+    known = GRPOConfig.__dataclass_fields__
+    given = {name: value for name, value in start.of("rl", {}).items() if name in known}
+    args = GRPOConfig(str(folder), **{**given, **settings})
+    grpo = GroupGRPOTrainer(policy, reward_funcs=accuracy_reward, args=args, train_dataset=start.train)
+    train_once(grpo, folder / "model")
