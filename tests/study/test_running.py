@@ -340,9 +340,6 @@ def test_srpo_with_reflections_in_small(tmp_path):
     for arm in ("srpo", "no-reflection-reward", "answer-reward"):
         logged = json.loads((folder / arm / "model" / "trainer_state.json").read_text())["log_history"]
         paid[arm] = {name.split("/")[1] for name in logged[0] if re.fullmatch("rewards/.*/mean", name)}
-        assert (folder / arm / "model" / "model.safetensors").read_bytes() != (
-            taught / "model.safetensors"
-        ).read_bytes()
     assert paid["answer-reward"] == {"accuracy_reward"}
     assert paid["no-reflection-reward"] < paid["srpo"]
     models = [(path / "model.safetensors").read_bytes() for path in (folder / "srpo" / "model", taught)]
