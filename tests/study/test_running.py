@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,15 @@ def test_every_arm_is_measured_and_every_claim_judged(done, tmp_path):
     assert len(format_claims(judged).splitlines()) == 1 + len(judged)
 
 
+def test_answers_to_other_questions_are_refused(done, tmp_path):
+    args = replace(done, output_dir=str(tmp_path / "study"), arms={"sft": done.arms["sft"]})
+    shutil.copytree(done.output_dir, args.output_dir)
+    asked = tmp_path / "study" / "seed-0" / "sft" / "evaluation" / "questions.jsonl"
+    asked.write_text(asked.read_text().replace('"gold": "', '"gold": "1', 1))
+    with pytest.raises(ValueError, match=r"seed-0/sft/evaluation has answers to other questions than .*/before/"):
+        outcomes(args)
+
+
 def test_curves_are_drawn(done, tmp_path):
     folder = Path(done.output_dir) / "seed-0"
     histories = {
@@ -112,14 +122,14 @@ def test_the_arms_sample_as_much():
         given = yaml.safe_load((ROOT / f"configs/study/{part}.yaml").read_text())
         rl = {**given["rl"], **given["arms"][arm]}
         assert rl["per_device_train_batch_size"] % rl["num_generations"] == 0
-        return rl["per_device_train_batch_size"] * rl["max_steps"], given["arms"][arm]
+        return rl["per_device_train_batch_size"] * rl["max_steps"]
 
-    one_turn, two_turns = drawn("adapo", "grpo")[0], ("adapo", "score", "no-arm", "no-split-kl", "no-filters")
-    assert {2 * drawn("adapo", arm)[0] for arm in (*two_turns, "fixed-correction", "fixed-preservation")} == {one_turn}
-    assert drawn("adapo", "grpo-8")[0] * 2 == one_turn
+    one_turn, two_turns = drawn("adapo", "grpo"), ("adapo", "score", "no-arm", "no-split-kl", "no-filters")
+    assert {2 * drawn("adapo", arm) for arm in (*two_turns, "fixed-correction", "fixed-preservation")} == {one_turn}
+    assert drawn("adapo", "grpo-8") * 2 == one_turn
     # a response with a reflection is at most three times as long
-    assert {drawn("srpo", arm)[0] for arm in ("srpo", "no-reflection-reward", "answer-reward", "grpo-8")} == {15360}
-    assert {drawn("srpo", arm)[0] for arm in ("grpo", "no-reflection-sft")} == {3 * 15360}
+    assert {drawn("srpo", arm) for arm in ("srpo", "no-reflection-reward", "answer-reward", "grpo-8")} == {15360}
+    assert {drawn("srpo", arm) for arm in ("grpo", "no-reflection-sft")} == {3 * 15360}
 
 
 def test_what_is_done_is_not_done_again(done):
