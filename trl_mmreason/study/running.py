@@ -263,26 +263,29 @@ def do_arm(args: StudyArguments, part: Part, seed: int, arm: str) -> None:
         settings = {**{name: getattr(args, name) for name in _TRAINED_BY}, "arm": args.arms[arm]}
         do_once(folder, "train", settings, model, lambda: part.train(start, arm, folder))
     part.measure(start, part.protocol(start, arm), arm, model, folder)
-    _mark(args, seed, arm).write_text(json.dumps(_decided_by(args, arm)))
+    _mark(args, seed, arm).write_text(_decided_by(args, arm))
 
 
 def is_done(args: StudyArguments, seed: int, arm: str) -> bool:
     """Whether an arm was trained and measured, with the settings of today."""
     mark = _mark(args, seed, arm)
-    return mark.exists() and json.loads(mark.read_text()) == json.loads(json.dumps(_decided_by(args, arm)))
+    return mark.exists() and mark.read_text() == _decided_by(args, arm)
 
 
 def _mark(args: StudyArguments, seed: int, arm: str) -> Path:
     return Path(args.output_dir) / f"seed-{seed}" / arm / "evaluation" / "arm.json"
 
 
-def _decided_by(args: StudyArguments, arm: str) -> dict[str, Any]:
-    """All that an arm's evaluation depends on: what is shared, its own settings, and those of what it is made of."""
+def _decided_by(args: StudyArguments, arm: str) -> str:
+    """All that an arm's evaluation depends on: what is shared, its own settings, and those of what it is made of.
+
+    A text, so that one which was cut when its process was killed is merely another one.
+    """
     shared = {name: getattr(args, name) for name in (*_TRAINED_BY, "eval_rows", "evaluation")}
     arms = [args.arms.get(arm, {})]
     while _OF in arms[-1]:
         arms.append(args.arms.get(arms[-1][_OF], {}))
-    return {**shared, "arms": arms}
+    return json.dumps({**shared, "arms": arms}, sort_keys=True)
 
 
 def do_all(args: StudyArguments, command: Sequence[str]) -> None:

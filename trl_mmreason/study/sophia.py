@@ -49,7 +49,7 @@ def train(start: Start, arm: str, folder: Path) -> None:
     """
     settings, source = start.settings(arm), start.source(arm)
     if settings.pop("grpo", False):
-        _reinforce(start, str(source / "model" if source else start.policy), folder)
+        _reinforce(start, str(source / "model" if source else start.policy), folder, settings)
         return
     rows = _rows(start, dict(settings.pop("choose", {})))
     share = float(settings.pop("share", 1.0))
@@ -82,8 +82,8 @@ def _rows(start: Start, choose: dict[str, Any]) -> Dataset:
     return made.rows
 
 
-def _reinforce(start: Start, policy: str, folder: Path) -> None:
-    args = GRPOConfig(str(folder), **start.of("rl", {}))
+def _reinforce(start: Start, policy: str, folder: Path, settings: dict[str, Any]) -> None:
+    args = GRPOConfig(str(folder), **start.of("rl", settings))
     with Store(folder / "difficulty.sqlite") as store:
         kept = difficulty_filter(
             start.train.select(range(min(400, len(start.train)))),
