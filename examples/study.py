@@ -4,7 +4,8 @@
 
 Arms are trained two at a time, each in a process of its own (`--workers`). What is finished is not done again, and
 what was killed goes on. OUTPUT gets table.txt, claims.txt, claims.json and curves.png, and for every arm of every seed
-an evaluation with its report; figures.png, too, where a paper compares more than two arms in a curve.
+an evaluation with its report; figures.png, too, where a paper compares more than two arms in a curve. Claims and
+figures about arms that the config does not name are left out.
 """
 
 import json
@@ -14,10 +15,10 @@ from pathlib import Path
 from trl import TrlParser
 
 from trl_mmreason.study import adapo, chain_of_step, self_evolution, sophia, srpo
-from trl_mmreason.study.claims import judge
+from trl_mmreason.study.claims import claims_about, judge
 from trl_mmreason.study.figures import draw_figures
 from trl_mmreason.study.report import draw_histories, format_arms, format_claims, write_part
-from trl_mmreason.study.running import StudyArguments, do_all, do_arm, outcomes
+from trl_mmreason.study.running import BEFORE, StudyArguments, do_all, do_arm, outcomes
 
 PARTS = {
     "adapo": adapo,
@@ -39,14 +40,16 @@ def main(args: StudyArguments) -> None:
     do_all(args, [sys.executable, *sys.argv])
     folder = Path(args.output_dir)
     found = outcomes(args)
-    judged = [judge(claim, found) for claim in module.PART.claims]
+    there = {BEFORE, *args.arms}  # some of a part's arms will do
+    judged = [judge(claim, found) for claim in claims_about(module.PART.claims, there)]
     table = format_arms(found, module.METRICS)
     write_part(folder, args.part, judged, args.seeds, table)
     histories = {arm: [history(folder / f"seed-{seed}" / arm) for seed in args.seeds] for arm in args.arms}
     trained = {arm: runs for arm, runs in histories.items() if any(runs)}
     draw_histories(trained, module.PANELS, folder / "curves.png")
-    if hasattr(module, "FIGURES"):
-        draw_figures(found, module.FIGURES, folder / "figures.png")
+    figures = [figure for figure in getattr(module, "FIGURES", ()) if figure.arms <= there]
+    if figures:
+        draw_figures(found, figures, folder / "figures.png")
     print(f"{table}\n\n{format_claims(judged)}\n\n{folder}")
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from trl_mmreason.evaluation.metrics import Estimate
 from trl_mmreason.evaluation.question_table import Table
-from trl_mmreason.study.claims import Claim, Judged, Term, judge
+from trl_mmreason.study.claims import Claim, Judged, Term, claims_about, judge
 
 
 def arm(*right):
@@ -41,6 +41,12 @@ def test_verdicts():
     assert judge(claim((-1, "ours", "accuracy"), (1, "theirs", "accuracy")), clear).verdict == "does not hold"
     equal = {seed: {"ours": arm(1, 0, 1, 0), "theirs": arm(0, 1, 0, 1)} for seed in range(3)}
     assert judge(BETTER, equal).verdict == "undecided"
+
+
+def test_claims_about_arms_that_were_not_trained_are_left_out():
+    gain = claim((1, "ours", "accuracy"))
+    assert claims_about([BETTER, gain], ["ours"]) == [gain]
+    assert claims_about([BETTER, gain], ["theirs", "ours", "other"]) == [BETTER, gain]
 
 
 def test_the_same_questions_are_drawn_for_all_arms():

@@ -23,7 +23,7 @@ from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.study import adapo, self_evolution, sophia, srpo
-from trl_mmreason.study.claims import judge
+from trl_mmreason.study.claims import claims_about, judge
 from trl_mmreason.study.report import draw_histories, format_arms, format_claims, write_part
 from trl_mmreason.study.running import BEFORE, StudyArguments, begin, do_all, do_arm, in_waves, outcomes
 
@@ -54,21 +54,17 @@ def done(tmp_path_factory):
     return args
 
 
-def claims_of(args):
-    """Those about arms that were trained."""
-    return [claim for claim in adapo.CLAIMS if {term.arm for term in claim.contrast} <= {BEFORE, *args.arms}]
-
-
 def test_every_arm_is_measured_and_every_claim_judged(done, tmp_path):
     found = outcomes(done)
     assert set(found[0]) == {BEFORE, *done.arms}
     assert {len(table.over) for table in found[0].values()} == {6}
-    judged = [judge(claim, found) for claim in claims_of(done)]
+    claims = claims_about(adapo.CLAIMS, (BEFORE, *done.arms))
+    judged = [judge(claim, found) for claim in claims]
     table = format_arms(found, adapo.METRICS)
     assert [line.split()[0] for line in table.splitlines()[1:]] == [BEFORE, *done.arms]
     write_part(tmp_path, "adapo", judged, [0], table)
     saved = json.loads((tmp_path / "claims.json").read_text())["claims"]
-    assert [claim["claim"] for claim in saved] == [claim.text for claim in claims_of(done)]
+    assert [claim["claim"] for claim in saved] == [claim.text for claim in claims]
     assert {claim["verdict"] for claim in saved} <= {"holds", "does not hold", "undecided"}
     assert len(format_claims(judged).splitlines()) == 1 + len(judged)
 

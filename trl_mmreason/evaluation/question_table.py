@@ -20,6 +20,7 @@ from .runner import Samples
 from .samples import best_of_n, group_sizes, pass_at_n, self_consistency
 from .voting import cluster_answers, votes_of
 
+_ALL = slice(None)
 _BELOW_ALL = -1.0  # the score of a sample without one: any other is chosen before it
 
 
@@ -36,8 +37,8 @@ class Table:
     over: np.ndarray
     under: np.ndarray
 
-    def values(self, drawn: np.ndarray) -> dict[str, float]:
-        """The metrics of the drawn questions; NaN where nothing is counted."""
+    def values(self, drawn: np.ndarray | slice = _ALL) -> dict[str, float]:
+        """The metrics of the drawn questions, or of all; NaN where nothing is counted."""
         over, under = self.over[drawn].sum(axis=0), self.under[drawn].sum(axis=0)
         shares = np.divide(over, under, out=np.full(len(over), np.nan), where=under > 0)
         return dict(zip(self.names, shares.tolist(), strict=True))
@@ -48,7 +49,7 @@ class Table:
         if not len(everything):
             return {name: Estimate(math.nan, (math.nan, math.nan)) for name in self.names}
         intervals = bootstrap_interval([everything], self.values)
-        return {name: Estimate(value, intervals[name]) for name, value in self.values(everything).items()}
+        return {name: Estimate(value, intervals[name]) for name, value in self.values().items()}
 
     def of(self, chosen: Sequence[int] | np.ndarray) -> Table:
         """These questions alone."""

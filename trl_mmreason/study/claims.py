@@ -8,7 +8,7 @@ question and seed by seed, and the bootstrap draws seeds, and within each of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -52,6 +52,11 @@ class Claim:
     paper: str
     contrast: Sequence[Term]
     unit: Literal["share", "number"] = "share"
+
+
+def claims_about(claims: Sequence[Claim], arms: Collection[str]) -> list[Claim]:
+    """The claims about these arms alone, as a study may train some of a part's."""
+    return [claim for claim in claims if {term.arm for term in claim.contrast} <= set(arms)]
 
 
 @dataclass(frozen=True)
@@ -100,11 +105,10 @@ def judge(claim: Claim, outcomes: Outcomes, *, seed: int = 0) -> Judged:
     seeds = list(outcomes)
     sizes = [_questions(outcomes[each], claim, each) for each in seeds]
 
-    def value(each: int, drawn: np.ndarray) -> float:
-        return sum(term.weight * outcomes[each][term.arm].values(drawn)[term.metric] for term in claim.contrast)
+    def value(each: int, *drawn: np.ndarray) -> float:
+        return sum(term.weight * outcomes[each][term.arm].values(*drawn)[term.metric] for term in claim.contrast)
 
-    whole = [np.arange(size) for size in sizes]
-    by_seed = [value(each, drawn) for each, drawn in zip(seeds, whole, strict=True)]
+    by_seed = [value(each) for each in seeds]
     random = np.random.default_rng(seed)
     draws = []
     for _ in range(_RESAMPLES):
@@ -112,11 +116,7 @@ def judge(claim: Claim, outcomes: Outcomes, *, seed: int = 0) -> Judged:
         draws.append(np.mean([value(seeds[k], random.integers(sizes[k], size=sizes[k])) for k in places]))
     low, high = np.nanquantile(draws, [0.025, 0.975])
     values = {
-        f"{term.arm} {term.metric}": float(
-            np.mean(
-                [outcomes[each][term.arm].values(drawn)[term.metric] for each, drawn in zip(seeds, whole, strict=True)]
-            )
-        )
+        f"{term.arm} {term.metric}": float(np.mean([outcomes[each][term.arm].values()[term.metric] for each in seeds]))
         for term in claim.contrast
     }
     return Judged(claim, Estimate(float(np.mean(by_seed)), (float(low), float(high))), by_seed, values)

@@ -2,16 +2,16 @@
 
     python -m trl_mmreason.study.document docs/study.md
 
-rewrites what stands between two marks in that file, from the files in a folder of its name: PART.json (the
-`claims.json` of a part), PART.png (its `curves.png`) and notes.yaml (part → claim → what was looked at and tried, which
-every claim that does not hold or is undecided needs).
+rewrites what stands between two marks in that file, from the files in a folder of its name: NAME.json (the
+`claims.json` of a study), NAME.png and NAME-figures.png (its `curves.png` and `figures.png`), and notes.yaml (name →
+claim → what was looked at and tried, which every claim that does not hold or is undecided needs).
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,30 +46,30 @@ def results_of(folder: Path) -> str:
     Raises:
         DataError: a claim that does not hold, or is undecided, has no note; or a note is about no claim.
     """
-    parts = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
+    found = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))}
     notes = yaml.safe_load((folder / "notes.yaml").read_text(encoding="utf-8")) or {}
-    _check_notes(parts, notes)
-    sections = [claims_table(parts, notes)]
-    for part in parts:
-        name = part["part"]
-        pictures = [f"![{name}]({folder.name}/{file.name})" for file in sorted(folder.glob(f"{name}*.png"))]
-        seeds = ", ".join(map(str, part["seeds"]))
-        sections += [f"### {name}, seeds {seeds}", f"```text\n{part['arms']}\n```", *pictures]
+    _check_notes(found, notes)
+    sections = [claims_table(found, notes)]
+    for name, study in found.items():
+        files = [file for file in (folder / f"{name}-figures.png", folder / f"{name}.png") if file.exists()]
+        pictures = [f"![{name}]({folder.name}/{file.name})" for file in files]
+        seeds = ", ".join(map(str, study["seeds"]))
+        sections += [f"### {name}, seeds {seeds}", f"```text\n{study['arms']}\n```", *pictures]
     return "\n\n".join(sections)
 
 
-def claims_table(parts: Sequence[Mapping[str, Any]], notes: Mapping[str, Mapping[str, str]]) -> str:
+def claims_table(found: Mapping[str, Mapping[str, Any]], notes: Mapping[str, Mapping[str, str]]) -> str:
     """A line a claim: where it stands, the paper's numbers, ours, and the verdict.
 
     Args:
-        parts: what `claims_as_json` gave for each.
-        notes: part → claim → what was looked at and tried.
+        found: name → what `claims_as_json` gave.
+        notes: name → claim → what was looked at and tried.
     """
     lines = ["| claim | place | paper | ours: difference [95 % interval], by seed | verdict |", "|---|---|---|---|---|"]
-    for part in parts:
-        lines.append(f"| **{part['part']}** | | | | |")
-        for claim in part["claims"]:
-            note = notes.get(part["part"], {}).get(claim["claim"])
+    for name, study in found.items():
+        lines.append(f"| **{name}** | | | | |")
+        for claim in study["claims"]:
+            note = notes.get(name, {}).get(claim["claim"])
             verdict = claim["verdict"] if note is None else f"{claim['verdict']}: {note}"
             lines.append(f"| {claim['claim']} | {claim['place']} | {claim['paper']} | {_ours(claim)} | {verdict} |")
     return "\n".join(lines)
@@ -86,10 +86,10 @@ def _ours(claim: Mapping[str, Any]) -> str:
     return said
 
 
-def _check_notes(parts: Sequence[Mapping[str, Any]], notes: Mapping[str, Mapping[str, str]]) -> None:
-    verdicts = {(part["part"], claim["claim"]): claim["verdict"] for part in parts for claim in part["claims"]}
+def _check_notes(found: Mapping[str, Mapping[str, Any]], notes: Mapping[str, Mapping[str, str]]) -> None:
+    verdicts = {(name, claim["claim"]): claim["verdict"] for name, study in found.items() for claim in study["claims"]}
     needed = {claim for claim, verdict in verdicts.items() if verdict != HOLDS}
-    noted = {(part, claim) for part, of_part in notes.items() for claim in of_part or {}}
+    noted = {(name, claim) for name, of_study in notes.items() for claim in of_study or {}}
     if needed - noted or noted - set(verdicts):
         raise DataError(
             f"notes.yaml: expected a note on every claim that does not hold or is undecided. Without one: "

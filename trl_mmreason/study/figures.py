@@ -35,6 +35,11 @@ class Figure(NamedTuple):
     y: str
     curves: Mapping[str, Sequence[Point]]
 
+    @property
+    def arms(self) -> set[str]:
+        """Those that it shows."""
+        return {arm for points in self.curves.values() for _, arm, _ in points}
+
 
 def draw_figures(outcomes: Outcomes, figures: Sequence[Figure], path: Path) -> None:
     """Draw figures side by side into a PNG file.
@@ -60,8 +65,7 @@ def over_seeds(outcomes: Outcomes, points: Sequence[Point]) -> np.ndarray:
     """(seeds, points) what every seed reached; shares in percent."""
 
     def value(seed: int, arm: str, metric: str) -> float:
-        table = outcomes[seed][arm]
-        reached = table.values(np.arange(len(table.over)))[metric]
+        reached = outcomes[seed][arm].values()[metric]
         return 100 * reached if metric_of(metric).is_share else reached
 
     return np.array([[value(seed, arm, metric) for _, arm, metric in points] for seed in outcomes])

@@ -124,7 +124,7 @@ def _mean_curve(runs: Sequence[Sequence[Mapping[str, Any]]], names: Sequence[str
 
 
 def _value(table: Table, metric: str) -> float:
-    return table.values(np.arange(len(table.over))).get(metric, float("nan"))
+    return table.values().get(metric, float("nan"))
 
 
 def _over_seeds(values: Sequence[float], name: str) -> str:
