@@ -381,3 +381,19 @@ def test_a_batch_that_teaches_nothing_is_said_aloud(checkpoints, rows, tmp_path,
         score(trainer, [7.0] * 4, [NAN] * 4)
     assert "not one of 8 trajectories" in caplog.text
     assert "4 hit the length limit" in caplog.text
+
+
+def test_a_batch_that_is_mostly_cut_is_said_aloud(checkpoints, rows, tmp_path, caplog):
+    trainer = trainer_with(checkpoints, tmp_path, rows)
+    with caplog.at_level("WARNING", logger="trl_mmreason"):
+        score(trainer, [3.0] * 4, [7.0] * 4)
+        assert "hit the length limit" not in caplog.text
+        score(trainer, [3.0] * 3 + [7.0], [7.0] * 4)
+    assert "5 of 8 trajectories hit the length limit and train nothing" in caplog.text
+
+
+def test_where_cut_answers_train_it_is_silent(checkpoints, rows, tmp_path, caplog):
+    trainer = trainer_with(checkpoints, tmp_path, rows, filter_truncated=False)
+    with caplog.at_level("WARNING", logger="trl_mmreason"):
+        score(trainer, [7.0] * 4, [7.0] * 4)
+    assert "hit the length limit" not in caplog.text

@@ -162,6 +162,11 @@ class AdaPOTrainer(GroupGRPOTrainer):
                 f"AdaPO: not one of {keep.numel()} trajectories can be trained on: {(~graded).sum()} have an unusable "
                 f"gold answer, {truncated.sum()} hit the length limit. Raise max_completion_length or mend the answers."
             )
+        elif args.filter_truncated and truncated.float().mean() > 0.5:
+            logger.warning_once(
+                f"AdaPO: {truncated.sum()} of {truncated.numel()} trajectories hit the length limit and train nothing, "
+                "so that nothing keeps answers short. Raise max_completion_length, or set filter_truncated=False."
+            )
         for flags, seen in zip(self._correct[self._mode], (first, second), strict=True):
             flags.extend(seen[graded].tolist())
         self._log_groups(
