@@ -164,7 +164,8 @@ def test_an_arm_that_was_begun_with_other_settings_is_refused(done):
     changed.rl["learning_rate"] = 1.0
     with pytest.raises(SettingsChanged, match=r"rl\.learning_rate: 0\.0003 → 1\.0"):
         do_arm(changed, adapo.PART, 0, "adapo")
-    with pytest.raises(SettingsChanged, match="cold_start_rows: 3000 → 10"):  # a policy that was taught otherwise
+    # a policy that was taught otherwise
+    with pytest.raises(SettingsChanged, match=f"cold_start_rows: {done.cold_start_rows} → 10"):
         do_arm(replace(done, cold_start_rows=10), adapo.PART, 0, BEFORE)
 
 

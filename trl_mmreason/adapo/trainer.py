@@ -164,8 +164,8 @@ class AdaPOTrainer(GroupGRPOTrainer):
             )
         elif args.filter_truncated and truncated.float().mean() > 0.5:
             logger.warning_once(
-                f"AdaPO: {truncated.sum()} of {truncated.numel()} trajectories hit the length limit and train nothing, "
-                "so that nothing keeps answers short. Raise max_completion_length, or set filter_truncated=False."
+                "AdaPO: more than half of the trajectories of a batch hit the length limit and train nothing, so that "
+                "nothing keeps answers short. Raise max_completion_length, or set filter_truncated=False."
             )
         for flags, seen in zip(self._correct[self._mode], (first, second), strict=True):
             flags.extend(seen[graded].tolist())
