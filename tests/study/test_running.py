@@ -123,6 +123,7 @@ def test_the_arms_sample_as_much():
     one_turn, two_turns = drawn("adapo", "grpo"), ("adapo", "score", "no-arm", "no-split-kl", "no-filters")
     assert {2 * drawn("adapo", arm) for arm in (*two_turns, "fixed-correction", "fixed-preservation")} == {one_turn}
     assert drawn("adapo", "grpo-8") * 2 == one_turn
+    assert {2 * drawn("adapo_long", arm) for arm in ("adapo", "no-arm", "grpo-8")} == {drawn("adapo_long", "grpo")}
     # a response with a reflection is at most three times as long
     assert {drawn("srpo", arm) for arm in ("srpo", "no-reflection-reward", "answer-reward", "grpo-8")} == {15360}
     assert {drawn("srpo", arm) for arm in ("grpo", "no-reflection-sft")} == {3 * 15360}

@@ -20,7 +20,6 @@ from .runner import Samples
 from .samples import best_of_n, group_sizes, pass_at_n, self_consistency
 from .voting import cluster_answers, votes_of
 
-_ALL = slice(None)
 _BELOW_ALL = -1.0  # the score of a sample without one: any other is chosen before it
 
 
@@ -37,7 +36,7 @@ class Table:
     over: np.ndarray
     under: np.ndarray
 
-    def values(self, drawn: np.ndarray | slice = _ALL) -> dict[str, float]:
+    def values(self, drawn: np.ndarray | slice = slice(None)) -> dict[str, float]:
         """The metrics of the drawn questions, or of all; NaN where nothing is counted."""
         over, under = self.over[drawn].sum(axis=0), self.under[drawn].sum(axis=0)
         shares = np.divide(over, under, out=np.full(len(over), np.nan), where=under > 0)

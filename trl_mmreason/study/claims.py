@@ -105,8 +105,8 @@ def judge(claim: Claim, outcomes: Outcomes, *, seed: int = 0) -> Judged:
     seeds = list(outcomes)
     sizes = [_questions(outcomes[each], claim, each) for each in seeds]
 
-    def value(each: int, *drawn: np.ndarray) -> float:
-        return sum(term.weight * outcomes[each][term.arm].values(*drawn)[term.metric] for term in claim.contrast)
+    def value(each: int, drawn: np.ndarray | slice = slice(None)) -> float:
+        return sum(term.weight * outcomes[each][term.arm].values(drawn)[term.metric] for term in claim.contrast)
 
     by_seed = [value(each) for each in seeds]
     random = np.random.default_rng(seed)
