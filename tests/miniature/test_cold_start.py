@@ -1,4 +1,5 @@
 import random
+from collections import Counter
 from functools import partial
 
 import pytest
@@ -118,6 +119,20 @@ def test_sums_in_words_are_judged_without_a_picture():
             word = "Right." if is_right else "Wrong."
             assert reply.startswith(f"[BEGIN THOUGHT]{a}+{b}={int(a) + int(b)} {word}[END THOUGHT]")
             assert (read_score(reply) >= 0.5) == is_right
+
+
+@pytest.mark.parametrize("lessons", [TWO_ANSWERS, TAGGED_ANSWERS, CAPTIONS_AND_ANSWERS, JUDGED_ANSWERS])
+def test_categories_that_alternate_are_taught_alike(lessons):
+    problems = make_problems(["adding", "counting"], 64)
+    categories = {problem.image.tobytes(): problem.category for problem in problems}
+    questions = {problem.prompt[0]["content"] for problem in problems}
+    taught = {"adding": Counter(), "counting": Counter()}
+    for row in demonstrations(problems, lessons):
+        if row["images"]:
+            first_line, *_ = (said := row["prompt"][-1]["content"]).splitlines()
+            taught[categories[row["images"][0].tobytes()]]["answer" if said in questions else first_line] += 1
+    assert taught["adding"] == taught["counting"]
+    assert taught["adding"]["answer"] in (4, 8, 32)  # of 32
 
 
 def test_what_other_lessons_draw_is_as_it_was():

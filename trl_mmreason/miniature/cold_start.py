@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +109,8 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
             captions are then mostly right by the time that half the answers are. If they have a second answer, every
             fourth is in another row answered again, after a first answer that is right or wrong. Beside every fourth
             there is a sum. If the lessons have verdicts, a response to every second is judged, and beside each of the
-            others one to a sum; only every eighth is answered, so that the judge gets ahead of the answers.
+            others one to a sum; only every eighth is answered, so that the judge gets ahead of the answers. "Every
+            fourth" is of each category: problems go round the categories, so that every fourth of all may be of one.
         lessons: how answers are written, and what the user says between two, or to have something described or judged.
 
     Returns:
@@ -117,7 +119,10 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
     rng = random.Random(seed)
     rows: list[dict[str, Any]] = []
     answers_every = 8 if lessons.judge else 4 if lessons.describe else 1
-    for number, problem in enumerate(problems):
+    seen: Counter[str] = Counter()
+    for serial, problem in enumerate(problems):
+        number = seen[problem.category]
+        seen[problem.category] += 1
         picture = [problem.image]
         if lessons.describe is not None:
             rows.append(_row([_said(lessons.describe)], caption(problem), picture))
@@ -129,13 +134,13 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
             checked = [{"role": "assistant", "content": first}, _said(lessons.followup)]
             rows.append(_row([*problem.prompt, *checked], right, picture))
         if lessons.judge is not None:
-            added, other = _sum_in_words(rng, number), _sum_in_words(rng, number)
+            added, other = _sum_in_words(rng, serial), _sum_in_words(rng, serial)
             judged, other, shown = (added, other, []) if number % 2 else (problem, rng.choice(problems), picture)
             response = rng.choice(_responses(judged, other, lessons))
             asked = lessons.judge(judged.prompt[0]["content"], response)
             rows.append(_row([_said(asked)], verdict(judged, response), shown))
         elif number % 4 == 0:
-            added = _sum_in_words(rng, number)
+            added = _sum_in_words(rng, serial)
             rows.append(_row(added.prompt, lessons.write(solve(added)), []))
     rng.shuffle(rows)
     message = {"role": Value("string"), "content": Value("string")}
@@ -162,13 +167,13 @@ def _responses(problem: Problem, other: Problem, lessons: Lessons) -> list[str]:
     return [*[right] * len(mistaken), *mistaken, lessons.write(solve(other)), ""]
 
 
-def _sum_in_words(rng: random.Random, number: int) -> Problem:
-    """A sum whose digits stand in its question; `number` tells it from equal ones, which other slips are made in."""
+def _sum_in_words(rng: random.Random, serial: int) -> Problem:
+    """A sum whose digits stand in its question; `serial` tells it from equal ones, which other slips are made in."""
     facts = {"first": rng.randrange(10), "second": rng.randrange(10)}
     added = attempt("adding", 1, facts, "")
     text = added.lead.removesuffix("=")
     return Problem(
-        id=f"{text}-{number}",
+        id=f"{text}-{serial}",
         category="adding",
         level=1,
         question=f"What is {text}?",
@@ -178,7 +183,7 @@ def _sum_in_words(rng: random.Random, number: int) -> Problem:
         facts=facts,
         asked="",
         steps=worked_steps("adding", "", added, None)[len(facts) :],
-        seed=number,
+        seed=serial,
     )
 
 
