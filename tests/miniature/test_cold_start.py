@@ -153,12 +153,13 @@ def test_lessons_that_differ_have_names_that_differ():
         two_answers("Check again."),
         JUDGED_ANSWERS,
         judged_answers(partial(judge_message, FOLLOWUP)),
+        judged_answers(partial(judge_message, JUDGE), answers_every=2),
         Lessons(boxed_thoughts, answer_tokens=32),
         Lessons(plain, answer_tokens=16, in_steps=True, describe="What is there?"),
         Lessons(plain, answer_tokens=16, in_steps=True, describe=FOLLOWUP),
         Lessons(plain, answer_tokens=16, in_steps=True, followup=FOLLOWUP),
     ]
-    assert len({each.name for each in lessons}) == 11
+    assert len({each.name for each in lessons}) == 12
     assert PLAIN_ANSWERS.name == "plain-in-steps"  # of checkpoints that exist
     assert TAGGED_ANSWERS.name == "tagged"
 

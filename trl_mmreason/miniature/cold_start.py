@@ -47,6 +47,7 @@ class Lessons:
         in_steps: whether the words of solutions in steps are to be known, for what comes after.
         describe: what the user says to have the picture described; `None` for answers alone.
         judge: what the user says to have a response judged, of its question and itself; `None` for answers alone.
+        answers_every: one problem of so many is answered, so that what else is taught gets ahead of the answers.
     """
 
     write: Callable[[Solution], str]
@@ -55,6 +56,7 @@ class Lessons:
     in_steps: bool = False
     describe: str | None = None
     judge: Callable[[str, str], str] | None = None
+    answers_every: int = 1
 
     @property
     def name(self) -> str:
@@ -64,6 +66,8 @@ class Lessons:
             name = f"{name}-described-{_digest(self.describe)}"
         if self.judge:
             name = f"{name}-judged-{_digest(self.judge('', ''))}"
+        if self.answers_every > 1:
+            name = f"{name}-every-{self.answers_every}"
         return f"{name}-{_digest(self.followup)}" if self.followup else name
 
 
@@ -76,7 +80,7 @@ def two_answers(followup: str) -> Lessons:
     return Lessons(plain, answer_tokens=16, followup=followup)
 
 
-def judged_answers(judge: Callable[[str, str], str]) -> Lessons:
+def judged_answers(judge: Callable[[str, str], str], *, answers_every: int = 8) -> Lessons:
     r"""To answer `<think>3+4=7</think>\boxed{7}`, to judge such answers, one by one, and to describe.
 
     The judge reads a picture in the words of a description. It learns to see from descriptions, as a response gives
@@ -84,15 +88,18 @@ def judged_answers(judge: Callable[[str, str], str]) -> Lessons:
 
     Args:
         judge: question, response → what the user says to have it judged.
+        answers_every: see `Lessons`; with a second category every eighth answer is too few.
     """
-    return Lessons(boxed_thoughts, answer_tokens=32, describe=DESCRIBE, judge=judge)
+    return Lessons(boxed_thoughts, answer_tokens=32, describe=DESCRIBE, judge=judge, answers_every=answers_every)
 
 
 PLAIN_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True)
 r"""To answer `3+4=\boxed{7}`, as a start for learning to reason in steps."""
 
-CAPTIONS_AND_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True, describe=DESCRIBE)
-r"""To describe a picture ("The first digit is 3. The second digit is 4.") and to answer `3+4=\boxed{7}`."""
+CAPTIONS_AND_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True, describe=DESCRIBE, answers_every=4)
+r"""To describe a picture ("The first digit is 3. The second digit is 4.") and to answer `3+4=\boxed{7}`.
+
+Captions are mostly right by the time that half the answers are."""
 
 TAGGED_ANSWERS = Lessons(tagged, answer_tokens=32)
 """To answer `<think>3+4=7</think> <answer>7</answer>`."""
@@ -105,12 +112,11 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
     The sums teach the addition table as text: a pair of digits that is held out as a picture can still be added.
 
     Args:
-        problems: each is answered once; if the lessons have captions, each is described and every fourth answered, as
-            captions are then mostly right by the time that half the answers are. If they have a second answer, every
-            fourth is in another row answered again, after a first answer that is right or wrong. Beside every fourth
-            there is a sum. If the lessons have verdicts, a response to every second is judged, and beside each of the
-            others one to a sum; only every eighth is answered, so that the judge gets ahead of the answers. "Every
-            fourth" is of each category: problems go round the categories, so that every fourth of all may be of one.
+        problems: each is described, if the lessons have captions, and every one, or every so many, answered. If they
+            have a second answer, every fourth is in another row answered again, after a first answer that is right or
+            wrong. If they have verdicts, a response to every second is judged, and beside each of the others one to a
+            sum; otherwise there is a sum beside every fourth. "Every fourth" is of each category: problems go round
+            the categories, so that every fourth of all may be of one.
         lessons: how answers are written, and what the user says between two, or to have something described or judged.
 
     Returns:
@@ -118,7 +124,6 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
     """
     rng = random.Random(seed)
     rows: list[dict[str, Any]] = []
-    answers_every = 8 if lessons.judge else 4 if lessons.describe else 1
     seen: Counter[str] = Counter()
     for serial, problem in enumerate(problems):
         number = seen[problem.category]
@@ -127,7 +132,7 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
         if lessons.describe is not None:
             rows.append(_row([_said(lessons.describe)], caption(problem), picture))
         right = lessons.write(solve(problem))
-        if number % answers_every == 0:
+        if number % lessons.answers_every == 0:
             rows.append(_row(problem.prompt, right, picture))
         if lessons.followup is not None and number % 4 == 0:
             first = lessons.write(solve(problem, error=rng.choice([None, *ERRORS])))
