@@ -366,7 +366,6 @@ def test_sophia_in_small(tmp_path):
     for arm in (BEFORE, *args.arms):
         do_arm(args, sophia.PART, 0, arm)
     assert set(sophia.METRICS) <= set(outcomes(args)[0]["sophia-grpo"].names)
-    updated = tmp_path / "seed-0" / "sophia" / "model"
     with Store(tmp_path / "seed-0" / "sophia-grpo" / "difficulty.sqlite") as store:
         asked = store.stages()["difficulty"]
-    assert asked["engine"]["model"] == str(updated)  # whose questions those of GRPO are
+    assert asked["engine"]["model"] == str(tmp_path / "seed-0" / "cold_start")  # whose questions those of GRPO are

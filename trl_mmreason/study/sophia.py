@@ -87,9 +87,7 @@ def _reinforce(start: Start, policy: str, folder: Path, settings: dict[str, Any]
     with Store(folder / "difficulty.sqlite") as store:
         kept = difficulty_filter(
             start.train.select(range(min(400, len(start.train)))),
-            # The paper asks the model that SOPHIA began with. Here that leaves hardly a question of one category, and
-            # reinforced by those of the other the policy forgets it.
-            TransformersEngine(policy, batch_size=_BATCH),
+            TransformersEngine(start.policy, batch_size=_BATCH),  # the model that SOPHIA began with (B.2)
             store,
             decoding=Decoding(args.max_completion_length),
             seed=start.seed,
