@@ -153,7 +153,7 @@ def test_lessons_that_differ_have_names_that_differ():
         two_answers("Check again."),
         JUDGED_ANSWERS,
         judged_answers(partial(judge_message, FOLLOWUP)),
-        judged_answers(partial(judge_message, JUDGE), answers_every=2),
+        Lessons(plain, answer_tokens=16, in_steps=True, answers_every=2),
         Lessons(boxed_thoughts, answer_tokens=32),
         Lessons(plain, answer_tokens=16, in_steps=True, describe="What is there?"),
         Lessons(plain, answer_tokens=16, in_steps=True, describe=FOLLOWUP),

@@ -80,17 +80,16 @@ def two_answers(followup: str) -> Lessons:
     return Lessons(plain, answer_tokens=16, followup=followup)
 
 
-def judged_answers(judge: Callable[[str, str], str], *, answers_every: int = 8) -> Lessons:
+def judged_answers(judge: Callable[[str, str], str]) -> Lessons:
     r"""To answer `<think>3+4=7</think>\boxed{7}`, to judge such answers, one by one, and to describe.
 
     The judge reads a picture in the words of a description. It learns to see from descriptions, as a response gives
-    most digits away.
+    most digits away. One category is learnt so; with two an answer to every eighth problem is too few (docs/study.md).
 
     Args:
         judge: question, response → what the user says to have it judged.
-        answers_every: see `Lessons`; with a second category every eighth answer is too few.
     """
-    return Lessons(boxed_thoughts, answer_tokens=32, describe=DESCRIBE, judge=judge, answers_every=answers_every)
+    return Lessons(boxed_thoughts, answer_tokens=32, describe=DESCRIBE, judge=judge, answers_every=8)
 
 
 PLAIN_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True)
