@@ -153,13 +153,14 @@ def test_lessons_that_differ_have_names_that_differ():
         two_answers("Check again."),
         JUDGED_ANSWERS,
         judged_answers(partial(judge_message, FOLLOWUP)),
+        judged_answers(partial(judge_message, JUDGE), answers_every=4),
         Lessons(plain, answer_tokens=16, in_steps=True, answers_every=2),
         Lessons(boxed_thoughts, answer_tokens=32),
         Lessons(plain, answer_tokens=16, in_steps=True, describe="What is there?"),
         Lessons(plain, answer_tokens=16, in_steps=True, describe=FOLLOWUP),
         Lessons(plain, answer_tokens=16, in_steps=True, followup=FOLLOWUP),
     ]
-    assert len({each.name for each in lessons}) == 12
+    assert len({each.name for each in lessons}) == 13
     assert PLAIN_ANSWERS.name == "plain-in-steps"  # of checkpoints that exist
     assert TAGGED_ANSWERS.name == "tagged"
 
@@ -181,7 +182,7 @@ def test_it_is_measured_every_so_many_steps_until_the_target_is_reached(tmp_path
 
 def test_it_saves_what_reached_the_target_and_refuses_what_did_not(tmp_path, monkeypatch):
     model, processor = build_model("qwen2_5_vl", "test")
-    monkeypatch.setattr(module, "_MAX_STEPS", 20)  # the real bound is 900
+    monkeypatch.setattr(module, "_MAX_STEPS", 20)  # the real bound is 1500
     settings = {"lessons": TWO_ANSWERS, "problems": 40}
     cold_start(model, processor, ["adding"], tmp_path / "reached", target_accuracy=0.0, **settings)
     assert (tmp_path / "reached" / "model.safetensors").exists()

@@ -33,7 +33,7 @@ from .solutions import ERRORS, Solution, attempt, boxed_thoughts, plain, solve, 
 from .tasks import Problem, make_problems, to_dataset
 
 _BATCH = 32
-_MAX_STEPS = 900
+_MAX_STEPS = 1500
 
 
 @dataclass(frozen=True)
@@ -80,16 +80,18 @@ def two_answers(followup: str) -> Lessons:
     return Lessons(plain, answer_tokens=16, followup=followup)
 
 
-def judged_answers(judge: Callable[[str, str], str]) -> Lessons:
+def judged_answers(judge: Callable[[str, str], str], *, answers_every: int = 8) -> Lessons:
     r"""To answer `<think>3+4=7</think>\boxed{7}`, to judge such answers, one by one, and to describe.
 
     The judge reads a picture in the words of a description. It learns to see from descriptions, as a response gives
-    most digits away. One category is learnt so; with two an answer to every eighth problem is too few (docs/study.md).
+    most digits away.
 
     Args:
         judge: question, response → what the user says to have it judged.
+        answers_every: one problem of so many is answered. Every eighth is enough for one category, but not for two
+            (docs/study.md).
     """
-    return Lessons(boxed_thoughts, answer_tokens=32, describe=DESCRIBE, judge=judge, answers_every=8)
+    return Lessons(boxed_thoughts, answer_tokens=32, describe=DESCRIBE, judge=judge, answers_every=answers_every)
 
 
 PLAIN_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True)

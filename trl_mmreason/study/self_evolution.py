@@ -96,7 +96,7 @@ PANELS = {
 }
 
 PART = Part(
-    lessons=judged_answers(partial(judge_message, JUDGE)),
+    lessons=judged_answers(partial(judge_message, JUDGE), answers_every=4),
     train=train,
     protocol=lambda start, arm: Direct(),
     claims=CLAIMS,
