@@ -74,6 +74,21 @@ def test_a_claim_that_holds_may_have_a_note(document):
     assert "| holds: By construction. |" in document.read_text()
 
 
+def test_a_seed_without_a_number_is_shown_as_such(document):
+    """Such as the share of right answers that were spoilt, where none was right; JSON knows no NaN."""
+    nan = float("nan")
+    mended = Claim("ours spoils less", "Table 1", "none", above("theirs", "ours", "misjudgment_rate"))
+    spoilt = {"ours misjudgment_rate": nan, "theirs misjudgment_rate": 0.2}
+    folder = document.with_suffix("")
+    write_part(folder, "some", [Judged(mended, Estimate(nan, (nan, nan)), [0.1, nan], spoilt)], [0, 1], "")
+    written = (folder / "claims.json").replace(folder / "some.json").read_text()
+    (claim,) = json.loads(written, parse_constant=pytest.fail)["claims"]
+    assert (claim["value"], claim["by_seed"], claim["verdict"]) == (None, [0.1, None], "undecided")
+    (folder / "notes.yaml").write_text(yaml.safe_dump({"some": {"ours spoils less": "Nothing to spoil."}}))
+    write_document(document)
+    assert "| 20.0 against n/a: n/a [n/a, n/a] (+10.0, n/a) | undecided: Nothing" in document.read_text()
+
+
 def test_a_file_without_marks_is_left_alone(document):
     document.write_text("# Study\n")
     with pytest.raises(DataError, match="expected '<!-- results: begin -->' once, and behind it"):

@@ -6,7 +6,6 @@ Equal evaluations give equal files: there is no time in them, and no order but t
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -182,9 +181,9 @@ def _results(whole: Mapping[str, Any], lines: list[dict[str, Any]]) -> Results:
     names = tuple(adds[0])
     sides = np.array([[each[name] for name in names] for each in adds])
     return Results(
-        metrics={name: _estimate(found) for name, found in whole["metrics"].items()},
+        metrics={name: Estimate.from_json(found) for name, found in whole["metrics"].items()},
         categories={
-            category: (found.pop("questions"), {name: _estimate(each) for name, each in found.items()})
+            category: (found.pop("questions"), {name: Estimate.from_json(each) for name, each in found.items()})
             for category, found in whole["categories"].items()
         },
         counts=whole["counts"],
@@ -193,11 +192,6 @@ def _results(whole: Mapping[str, Any], lines: list[dict[str, Any]]) -> Results:
         questions=[Question(**line) for line in lines],
         table=Table(names, sides[..., 0], sides[..., 1]),
     )
-
-
-def _estimate(found: Mapping[str, float | None]) -> Estimate:
-    value, low, high = (math.nan if (number := found[name]) is None else number for name in ("value", "low", "high"))
-    return Estimate(value, (low, high))
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -65,8 +65,24 @@ class Estimate:
 
     def as_json(self) -> dict[str, float | None]:
         """The numbers as JSON values; what is not known is null."""
-        numbers = dict(zip(("value", "low", "high"), (self.value, *self.interval), strict=True))
-        return {name: None if math.isnan(number) else number for name, number in numbers.items()}
+        numbers = zip(("value", "low", "high"), (self.value, *self.interval), strict=True)
+        return {name: number_as_json(number) for name, number in numbers}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Estimate:
+        """What `as_json` gave, among other things perhaps."""
+        value, low, high = (number_from_json(found[name]) for name in ("value", "low", "high"))
+        return cls(value, (low, high))
+
+
+def number_as_json(number: float) -> float | None:
+    """A number as a JSON value; what is not known is null."""
+    return None if math.isnan(number) else number
+
+
+def number_from_json(value: float | None) -> float:
+    """What `number_as_json` gave."""
+    return math.nan if value is None else value
 
 
 @dataclass(frozen=True)

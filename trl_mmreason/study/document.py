@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from ..evaluation.metrics import Estimate
+from ..evaluation.metrics import Estimate, number_from_json
 from ..rows import DataError
 from .report import form_of
 
@@ -77,11 +77,12 @@ def claims_table(found: Mapping[str, Mapping[str, Any]], notes: Mapping[str, Map
 
 def _ours(claim: Mapping[str, Any]) -> str:
     form = form_of(claim["unit"])
-    difference = form.with_interval(Estimate(claim["value"], (claim["low"], claim["high"])), signed=True)
-    seeds = ", ".join(form.text(value, signed=True) for value in claim["by_seed"])
+    difference = form.with_interval(Estimate.from_json(claim), signed=True)
+    seeds = ", ".join(form.text(number_from_json(value), signed=True) for value in claim["by_seed"])
     said = f"{difference} ({seeds})"
     if sorted(weight for weight, _, _ in claim["contrast"]) == [-1, 1]:
-        reached = [form.text(claim["values"][f"{arm} {metric}"]) for _, arm, metric in sorted(claim["contrast"])[::-1]]
+        terms = sorted(claim["contrast"])[::-1]
+        reached = [form.text(number_from_json(claim["values"][f"{arm} {metric}"])) for _, arm, metric in terms]
         said = f"{reached[0]} against {reached[1]}: {said}"
     return said
 

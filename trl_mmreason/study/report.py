@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..evaluation.curves import dress, running_mean
-from ..evaluation.metrics import Metric, aligned
+from ..evaluation.metrics import Metric, aligned, number_as_json
 from ..evaluation.question_table import Table
 from ..evaluation.results import metric_of
 from .claims import Claim, Judged
@@ -61,7 +61,7 @@ def form_of(unit: str) -> Metric:
 
 
 def claims_as_json(part: str, judged: Sequence[Judged], seeds: Sequence[int], table: str) -> dict[str, Any]:
-    """All of it as JSON values."""
+    """All of it as JSON values; a number that is not known is null."""
     return {
         "part": part,
         "seeds": list(seeds),
@@ -70,8 +70,8 @@ def claims_as_json(part: str, judged: Sequence[Judged], seeds: Sequence[int], ta
             {
                 **_said(each.claim),
                 **each.measured.as_json(),
-                "by_seed": each.by_seed,
-                "values": each.values,
+                "by_seed": [number_as_json(value) for value in each.by_seed],
+                "values": {name: number_as_json(value) for name, value in each.values.items()},
                 "verdict": each.verdict,
             }
             for each in judged
@@ -149,5 +149,5 @@ def write_part(folder: Path, part: str, judged: Sequence[Judged], seeds: Sequenc
     """Write `table.txt`, `claims.txt` and `claims.json`."""
     (folder / "table.txt").write_text(f"{table}\n", encoding="utf-8")
     (folder / "claims.txt").write_text(f"{format_claims(judged)}\n", encoding="utf-8")
-    content = json.dumps(claims_as_json(part, judged, seeds, table), indent=2, ensure_ascii=False)
+    content = json.dumps(claims_as_json(part, judged, seeds, table), indent=2, ensure_ascii=False, allow_nan=False)
     (folder / "claims.json").write_text(content, encoding="utf-8")
