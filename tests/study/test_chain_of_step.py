@@ -15,6 +15,7 @@ from trl_mmreason.evaluation.runner import Samples
 from trl_mmreason.sampling.engine import Failure
 from trl_mmreason.sampling.store import SettingsChanged
 from trl_mmreason.study import chain_of_step
+from trl_mmreason.study.claims import claims_about
 from trl_mmreason.study.figures import Figure, draw_figures, over_seeds
 from trl_mmreason.study.running import BEFORE, Start, StudyArguments, do_arm, outcomes
 
@@ -90,6 +91,21 @@ def test_every_arm_is_measured_as_it_should_be(done):
         "beam-2": "step-beam",
         "w-0": "best-of-n",
     }
+
+
+def test_the_command_shows_what_is_about_the_arms_that_are_there(done, monkeypatch):
+    """Every arm is done, so that no process is begun; of the shipped figures each needs an arm that is not there."""
+    compared = Figure("Length", "round", "tokens", {"ours": [(0, BEFORE, "tokens"), (1, "dpo-1", "tokens")]})
+    monkeypatch.setattr(chain_of_step, "FIGURES", (*chain_of_step.FIGURES, compared))
+    load_example("study").main(done)
+    folder = Path(done.output_dir)
+    said = {claim["claim"] for claim in json.loads((folder / "claims.json").read_text())["claims"]}
+    assert said == {claim.text for claim in claims_about(chain_of_step.CLAIMS, {BEFORE, *ARMS})}
+    assert 0 < len(said) < len(chain_of_step.CLAIMS)
+    assert (folder / "table.txt").read_text().count("\n") == 1 + len({BEFORE, *ARMS})
+    assert (folder / "curves.png").stat().st_size > 10_000
+    with Image.open(folder / "figures.png") as image:
+        assert image.size == (round(4.6 * 120), round(3.8 * 120))  # one of four
 
 
 def test_what_arms_share_is_made_once(done):
