@@ -24,7 +24,7 @@ from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.study import adapo, self_evolution, sophia, srpo
 from trl_mmreason.study.claims import claims_about, judge
-from trl_mmreason.study.report import draw_histories, format_arms, format_claims, write_part
+from trl_mmreason.study.report import draw_histories, format_arms, format_claims, mean_curve, write_part
 from trl_mmreason.study.running import BEFORE, StudyArguments, begin, do_all, do_arm, in_waves, outcomes
 
 ROOT = Path(__file__).parents[2]
@@ -98,6 +98,16 @@ def test_an_arm_may_log_the_same_under_another_name(tmp_path):
         draw_histories(histories, {("ours", "b"): ("Right", "share")}, tmp_path / "curves.png")
         pictures.append((tmp_path / "curves.png").read_bytes())
     assert pictures[0] != pictures[1]
+
+
+def test_seeds_that_log_at_different_steps_have_one_curve():
+    """At 2 the second is halfway from 0.2 to 0.6, at 3 the first a third from 0.5 to 0.8; at 6 there is one alone."""
+    first = [{"step": 1, "b": 0.3}, {"step": 2, "b": 0.5}, {"step": 5, "b": 0.8}, {"step": 5, "train_loss": 1.0}]
+    second = [{"step": 1, "b": 0.2}, {"step": 3, "a": 0.6, "b": 9.0}, {"step": 6, "a": 0.9}]
+    steps, means = mean_curve([first, second], ("a", "b"))
+    assert steps == [1, 2, 3, 5]
+    assert means == pytest.approx([0.25, (0.5 + 0.4) / 2, (0.6 + 0.6) / 2, (0.8 + 0.8) / 2])
+    assert mean_curve([first, [{"step": 1, "c": 0.3}]], ("a", "b")) == ([], [])
 
 
 @pytest.mark.parametrize("arms", [11, 21])

@@ -97,7 +97,7 @@ def draw_histories(
     ):
         styles = cycle(product(("-", "--"), _COLOURS))
         for (dashes, colour), (arm, runs) in zip(styles, histories.items(), strict=False):
-            steps, values = _mean_curve(runs, (names,) if isinstance(names, str) else names)
+            steps, values = mean_curve(runs, (names,) if isinstance(names, str) else names)
             if steps:
                 axes.plot(steps, running_mean(values, 3), dashes, color=colour, label=arm)
         dress(axes, title, "training step", unit)
@@ -111,16 +111,25 @@ def draw_histories(
     figure.savefig(path, format="png", dpi=120)
 
 
-def _mean_curve(runs: Sequence[Sequence[Mapping[str, Any]]], names: Sequence[str]) -> tuple[list[int], list[float]]:
-    """Steps that every seed logged, and the means there; of several names the first that an entry has."""
-    by_step: dict[int, list[float]] = {}
-    for run in runs:
-        for entry in run:
-            value = next((entry[name] for name in names if entry.get(name) is not None), None)
-            if value is not None:
-                by_step.setdefault(entry["step"], []).append(float(value))
-    steps = sorted(step for step, values in by_step.items() if len(values) == len(runs))
-    return steps, [float(np.mean(by_step[step])) for step in steps]
+def mean_curve(runs: Sequence[Sequence[Mapping[str, Any]]], names: Sequence[str]) -> tuple[list[int], list[float]]:
+    """The mean over seeds as far as all of them come; of several names the first that an entry has.
+
+    Seeds may log at different steps, as rounds of DPO have as many updates as there are pairs for: a step that another
+    seed did not log has that one's value between its neighbours.
+    """
+    curves = [_curve(run, names) for run in runs]
+    if not all(curves):
+        return [], []
+    first, last = max(map(min, curves)), min(map(max, curves))
+    steps = sorted({step for curve in curves for step in curve if first <= step <= last})
+    means = np.mean([np.interp(steps, list(curve), list(curve.values())) for curve in curves], axis=0)
+    return steps, means.tolist()
+
+
+def _curve(run: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[int, float]:
+    """Step → what was logged there."""
+    found = ((entry["step"], entry[name]) for entry in run for name in reversed(names) if entry.get(name) is not None)
+    return {step: float(value) for step, value in found}
 
 
 def _value(table: Table, metric: str) -> float:
