@@ -7,18 +7,18 @@ from processes import launch
 LOGGED = ["acc_t1", "acc_t2", "error_rate", "beta_1", "beta_2", "length_t1", "length_t2", "kl_t1", "dropped_truncated"]
 
 
-def run(model, folder, processes, loss_type):
+def run(model, folder, processes, loss_type, method):
     rows = 12 // processes  # three groups of four: with two processes the second group lies half on each
     folder.mkdir()
-    launch("two_process_run.py", processes, model, folder, rows, loss_type)
+    launch("two_process_run.py", processes, model, folder, rows, loss_type, method)
     return [torch.load(folder / f"process_{rank}.pt") for rank in range(processes)]
 
 
-@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
-def test_two_processes_equal_one(checkpoints, tmp_path, loss_type):
+@pytest.mark.parametrize(("method", "loss_type"), [("adapo", "dapo"), ("adapo", "grpo"), ("score", "dapo")])
+def test_two_processes_equal_one(checkpoints, tmp_path, method, loss_type):
     model = checkpoints("qwen2_5_vl")
-    (alone,) = run(model, tmp_path / "one", 1, loss_type)
-    pair = run(model, tmp_path / "two", 2, loss_type)
+    (alone,) = run(model, tmp_path / "one", 1, loss_type, method)
+    pair = run(model, tmp_path / "two", 2, loss_type, method)
     assert alone["world_size"] == 1
     assert [part["world_size"] for part in pair] == [2, 2]
     assert 0 < alone["keep"].sum() < 12  # some are dropped
@@ -30,8 +30,10 @@ def test_two_processes_equal_one(checkpoints, tmp_path, loss_type):
         assert part["kept_tokens"] == alone["kept_tokens"]
         for name, weight in alone["weights"].items():
             torch.testing.assert_close(part["weights"][name], weight, atol=1e-5, rtol=0)
-    together = torch.cat([part["advantages"] for part in pair])
-    torch.testing.assert_close(together, alone["advantages"])
+    together = [row for part in pair for row in part["advantages"]]
+    assert any(len(set(row)) == 2 for row in together) == (method == "score")  # of each turn its own
+    for row, expected in zip(together, alone["advantages"], strict=True):
+        assert row == pytest.approx(expected, abs=1e-5)
     for name in LOGGED:
         assert pair[0]["logged"][name] == pytest.approx(alone["logged"][name], abs=1e-6), name
 

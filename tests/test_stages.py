@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 
 import pytest
+import yaml
 
 from trl_mmreason.sampling.store import SettingsChanged
-from trl_mmreason.stages import StagedArguments, do_once, made_by
+from trl_mmreason.stages import StagedArguments, do_once, made_by, values_of
 
 
 @dataclass
@@ -38,3 +39,8 @@ def test_a_stage_names_the_one_that_it_needs(tmp_path):
     with pytest.raises(FileNotFoundError, match="model, which the stage update writes: do that one first"):
         made_by("update", tmp_path / "model")
     assert made_by("update", tmp_path) == str(tmp_path)
+
+
+def test_numbers_that_yaml_takes_for_texts_are_numbers_in_inner_sections_too():
+    given = yaml.safe_load("{beta: 1e-1, scheduler: linear, sft: {learning_rate: 1e-3, steps: 3}}")
+    assert values_of(given) == {"beta": 0.1, "scheduler": "linear", "sft": {"learning_rate": 0.001, "steps": 3}}

@@ -1,4 +1,4 @@
-"""One AdaPO step on given completions: `python two_process_run.py MODEL FOLDER ROWS_A_PROCESS`.
+"""One step of two turns on given completions: `python two_process_run.py MODEL FOLDER ROWS_A_PROCESS LOSS METHOD`.
 
 Run by test_distributed.py, in one process or two. What is sampled does not depend on the number of processes:
 the first answer of a row follows from its place among all rows, the second from the prompt that leads to it.
@@ -9,10 +9,18 @@ import sys
 from pathlib import Path
 
 import torch
-from support import adapo_trainer, drawn_rows, recorded_batches
+from datasets import Dataset
+from support import SMALL_RUN, ParityGrader, drawn_rows, recorded_batches
+
+from trl_mmreason import AdaPOConfig, AdaPOTrainer
+from trl_mmreason.baselines.two_turns import SCoReConfig, SCoReTrainer
 
 torch.set_num_threads(1)
-model, folder, rows_a_process = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+model, folder, rows_a_process, loss_type = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+Trainer, Config, own = {
+    "adapo": (AdaPOTrainer, AdaPOConfig, {}),
+    "score": (SCoReTrainer, SCoReConfig, {"stage_one_share": 0.0}),  # each turn has an advantage of its own
+}[sys.argv[5]]
 
 
 def answer(key: str, vocabulary: list[int], ends: list[int]) -> list[int]:
@@ -22,19 +30,19 @@ def answer(key: str, vocabulary: list[int], ends: list[int]) -> list[int]:
     return tokens if digest[1] % 4 == 0 else [*tokens, ends[0]]
 
 
-trainer = adapo_trainer(
-    model,
-    folder,
-    drawn_rows(24),
-    per_device_train_batch_size=rows_a_process,
-    num_generations=4,
-    max_steps=1,
-    beta=0.05,
-    optim="sgd",
-    learning_rate=1.0,
-    loss_type=sys.argv[4],
-    filter_zero_advantage=False,
-)
+settings = {
+    **SMALL_RUN,
+    "per_device_train_batch_size": rows_a_process,
+    "max_steps": 1,
+    "beta": 0.05,
+    "optim": "sgd",
+    "learning_rate": 1.0,
+    "loss_type": loss_type,
+    "filter_zero_advantage": False,
+    **own,
+}
+rows = Dataset.from_list(drawn_rows(24))
+trainer = Trainer(model, args=Config(str(folder), **settings), train_dataset=rows, grader=ParityGrader())
 with torch.no_grad():  # away from the policy, or the KL term of the first step would be 0
     for weight in trainer.ref_model.parameters():
         weight.add_(0.05)
@@ -55,13 +63,15 @@ outcomes, score_groups = [], trainer.score_groups
 trainer.score_groups = lambda rewards: outcomes.append(score_groups(rewards)) or outcomes[-1]
 batches = recorded_batches(trainer)
 trainer.train()
+masks = batches[0]["completion_mask"] > 0
+by_row = zip(batches[0]["advantages"], masks, strict=True)  # one a row, or, where turns have their own, one a token
 torch.save(
     {
         "world_size": trainer.accelerator.num_processes,
         "rewards": outcomes[0].rewards,
         "kl_coefs": outcomes[0].kl_coefs,
         "keep": outcomes[0].keep,
-        "advantages": batches[0]["advantages"],
+        "advantages": [(row[own] if row.ndim else row.unsqueeze(0)).tolist() for row, own in by_row],
         "kept_tokens": batches[0]["num_items_in_batch"],
         "logged": {k: v for k, v in trainer.state.log_history[0].items() if isinstance(v, float)},
         "weights": {name: weight.detach() for name, weight in trainer.model.named_parameters()},

@@ -3,10 +3,11 @@
 import pytest
 import torch
 from datasets import Dataset
-from support import SMALL_RUN, ParityGrader, load
+from support import SMALL_RUN, ParityGrader, is_even, load, recorded_batches
 
 from trl_mmreason.adapo.trainer import Paid
 from trl_mmreason.baselines.two_turns import FixedRewardsConfig, FixedRewardsTrainer, SCoReConfig, SCoReTrainer
+from trl_mmreason.functional import turn_of_token
 
 # 0→0, 0→1, 1→0, 1→1
 TYPES = torch.tensor([0.0, 1.0, 2.0, 3.0]).unsqueeze(1)
@@ -44,34 +45,46 @@ def test_score_changes_its_stage_half_way(checkpoints, rows, tmp_path):
     assert second.tolist() == pytest.approx([-0.0583, 1.2235, -1.2235, 0.0583], abs=1e-3)
 
 
+@pytest.mark.parametrize(("alpha", "types"), [(1.0, [1, 3, 1, 3]), (0.0, [1, 2, 1, 2])])
+def test_a_group_whose_turns_differ_is_kept_though_their_sums_do_not(checkpoints, rows, tmp_path, alpha, types):
+    """At α = 1 0→1 earns (0, 2) and 1→1 (1, 1); at α = 0 0→1 earns (0, 1) and 1→0 (1, 0)."""
+    given = {"alpha": alpha, "stage_one_share": 0.0}
+    run = trainer_of(SCoReTrainer, SCoReConfig, checkpoints("qwen2_5_vl"), tmp_path, rows, **given)
+    run.model.train()
+    found = run.score_groups(torch.tensor(types).float().unsqueeze(1))
+    assert found.keep.all()
+    first, second = found.advantages.T  # mean 1/2 or 3/2, std √(1/3)
+    assert first.tolist() == pytest.approx([-0.866, 0.866] * 2, abs=1e-3)
+    assert second.tolist() == pytest.approx([0.866, -0.866] * 2, abs=1e-3)
+    assert not run.score_groups(torch.full((4, 1), 3.0)).keep.any()
+
+
 def test_a_turn_s_advantage_reaches_its_tokens_alone(checkpoints, rows, tmp_path, monkeypatch):
+    """Each trajectory is paid by its own second type, and its rows are found by their tokens, not their places."""
     run = trainer_of(SCoReTrainer, SCoReConfig, checkpoints("qwen2_5_vl"), tmp_path, rows, max_steps=1)
-    monkeypatch.setattr(
-        run,
-        "pay",
-        lambda first, second, keep, errors: Paid(
-            torch.arange(first.numel()).view_as(first).float(),
-            torch.zeros(len(first), 2),
-            torch.arange(2.0 * first.numel()).view(*first.shape, 2),
-        ),
-    )
-    seen = []
-    loss = run.compute_loss
-    monkeypatch.setattr(run, "compute_loss", lambda model, inputs, **kwargs: seen.append(inputs) or loss(model, inputs))
-    run.args.filter_truncated = False
+    run.args.filter_truncated = run.args.filter_zero_advantage = False
+
+    def pay(first, second, keep, errors):
+        # ±1 for the first answer and ±10 for the second, + when it is right
+        by_turn = torch.stack([2.0 * first - 1, 20.0 * second - 10], dim=2)
+        return Paid(by_turn.sum(dim=2), torch.zeros(len(first), 2), by_turn)
+
+    monkeypatch.setattr(run, "pay", pay)
+    batches = recorded_batches(run)
     run.train()
-    told = 0
-    for batch in seen:
-        for advantages, mask, kept in zip(
-            batch["advantages"], batch["completion_mask"], batch["tool_mask"], strict=True
-        ):
-            own = [a for a, m, k in zip(advantages.tolist(), mask.tolist(), kept.tolist(), strict=True) if m and k]
-            first = own[0]
-            assert first % 2 == 0  # 2n for the first turn of trajectory n, 2n + 1 for its second
-            assert set(own) <= {first, first + 1}
-            assert own == sorted(own)
-            told += first + 1 in own
-    assert told  # some trajectory had a second turn
+    seen = set()
+    for batch in batches:
+        turns = turn_of_token(batch["tool_mask"].clone())
+        for row, advantages in enumerate(batch["advantages"]):
+            own = batch["completion_mask"][row] * batch["tool_mask"][row] > 0
+            for turn, paid in ((1, 1.0), (2, 10.0)):
+                here = own & (turns[row] == turn)
+                if here.any():
+                    text = run.processing_class.decode(batch["completion_ids"][row][here], skip_special_tokens=True)
+                    right = is_even(text)
+                    assert set(advantages[here].tolist()) == {paid if right else -paid}
+                    seen.add((turn, right))
+    assert seen == {(1, True), (1, False), (2, True), (2, False)}
 
 
 @pytest.mark.parametrize(
@@ -104,6 +117,19 @@ def test_settings_of_adaptive_rewards_are_refused(config, tmp_path):
 def test_score_takes_no_other_rewards(checkpoints, tmp_path):
     with pytest.raises(ValueError, match="no turn would earn what reward_funcs pay"):
         SCoReTrainer(checkpoints("qwen2_5_vl"), args=SCoReConfig(str(tmp_path), **SMALL_RUN), reward_funcs=[len])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"scale_rewards": "none"}, "scale_rewards belong to advantages of whole trajectories and do nothing here"),
+        ({"reward_weights": [2.0]}, "reward_weights belong to advantages of whole trajectories"),
+        ({"evaluation_prompt": None}, "got evaluation_prompt=None; expected a text"),
+    ],
+)
+def test_score_refuses_what_does_nothing(tmp_path, given, told):
+    with pytest.raises(ValueError, match=told):
+        SCoReConfig(str(tmp_path), **SMALL_RUN, **given)
 
 
 def test_score_needs_its_reference(tmp_path):

@@ -31,11 +31,13 @@ class Paid(NamedTuple):
         rewards: (Q, G), NaN for those that are not kept.
         betas: (Q, 2) KL coefficients of both turns.
         advantages: (Q, G, 2) of each turn's tokens; `None` for GRPO's, of whole trajectories.
+        informative: (Q,) bool, which groups can teach something; `None` for those whose rewards differ.
     """
 
     rewards: Tensor
     betas: Tensor
     advantages: Tensor | None = None
+    informative: Tensor | None = None
 
 
 class AdaPOTrainer(GroupGRPOTrainer):
@@ -150,13 +152,16 @@ class AdaPOTrainer(GroupGRPOTrainer):
         keep = graded & ~truncated if args.filter_truncated else graded
 
         errors = error_rate(first, keep)
-        earned, betas, advantages = self.pay(first, second, keep, errors)
+        earned, betas, advantages, informative = self.pay(first, second, keep, errors)
 
         rewards = rewards.clone()
         rewards[:, 0] = earned.flatten()
         rewards[~keep.flatten()] = torch.nan
         total = (rewards * self.reward_weights.to(rewards)).nansum(dim=1).masked_fill(~keep.flatten(), torch.nan)
-        informative = informative_groups(self.in_groups(total)) if args.filter_zero_advantage else keep.sum(dim=1) >= 2
+        if not args.filter_zero_advantage:
+            informative = keep.sum(dim=1) >= 2
+        elif informative is None:
+            informative = informative_groups(self.in_groups(total))
         if not keep.any():
             logger.warning_once(
                 f"AdaPO: not one of {keep.numel()} trajectories can be trained on: {(~graded).sum()} have an unusable "

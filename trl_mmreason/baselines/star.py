@@ -59,7 +59,7 @@ def make_revisions(
 
     Returns:
         Rows with id, prompt (messages), images and completion (one message), at most one of each trajectory: its first
-        right revision. And how many trajectories had none, by why.
+        right revision, unless the length limit cut it. And how many trajectories had none, by why.
 
     Raises:
         SettingsChanged: the store holds answers drawn in another way.
@@ -111,6 +111,9 @@ def _learnt(rows: Dataset, store: Store, stage: str, followup: str) -> Filtered:
         revised = first_revision(correct)
         if revised is None:
             dropped[_why_not(correct)] += 1
+            continue
+        if record.payload["finish_reasons"][revised] != "stop":  # it would be learnt with an end that it never had
+            dropped["cut by the length limit"] += 1
             continue
         chosen.append(positions[record.id])
         made.append({"id": f"{record.id}#{record.index}", "said": texts[:revised], "completion": texts[revised]})

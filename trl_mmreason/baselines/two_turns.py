@@ -6,6 +6,7 @@ filters and metrics.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -13,10 +14,12 @@ import torch
 from torch import Tensor
 
 from ..adapo.config import AdaPOConfig
+from ..adapo.objective import informative_groups
 from ..adapo.trainer import AdaPOTrainer, Paid
 from .objective import fixed_rewards, score_rewards, turn_advantages
 
 _ADAPTIVE = ("base_correct", "base_incorrect", "k_01", "k_11", "k_10", "k_00", "threshold", "kl_scale")
+_WHOLE_TRAJECTORIES = ("scale_rewards", "multi_objective_aggregation", "reward_weights")
 
 
 @dataclass
@@ -35,7 +38,7 @@ class FixedRewardsConfig(AdaPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_adaptive(self)
+        refuse_changed(self, _ADAPTIVE, "AdaPO's adaptive rewards")
 
 
 class FixedRewardsTrainer(AdaPOTrainer):
@@ -71,7 +74,12 @@ class SCoReConfig(AdaPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_adaptive(self)
+        refuse_changed(self, _ADAPTIVE, "AdaPO's adaptive rewards")
+        refuse_changed(self, _WHOLE_TRAJECTORIES, "advantages of whole trajectories")
+        if self.evaluation_prompt is None:
+            raise ValueError(
+                "SCoReConfig: got evaluation_prompt=None; expected a text, since both stages pay two turns."
+            )
         if not 0 <= self.stage_one_share <= 1 or self.stage_one_beta < 0 or self.alpha < 0:
             raise ValueError(
                 f"SCoReConfig: got stage_one_share={self.stage_one_share}, stage_one_beta={self.stage_one_beta} and "
@@ -110,18 +118,20 @@ class SCoReTrainer(AdaPOTrainer):
     def pay(self, first: Tensor, second: Tensor, keep: Tensor, errors: Tensor) -> Paid:
         by_turn = score_rewards(first, second, stage=self.stage, alpha=self.args.alpha)
         betas = (self.args.stage_one_beta, 0.0) if self.stage == 1 else (self.args.beta, self.args.beta)
-        rewards = by_turn.sum(dim=2).masked_fill(~keep, torch.nan)
-        return Paid(rewards, _coefficients(errors, *betas), turn_advantages(by_turn, keep))
+        by_turn = by_turn.masked_fill(~keep.unsqueeze(2), torch.nan)
+        # of each turn: at α = 1 the sums of 0→1 and 1→1 are the same, and their turns are not
+        informative = informative_groups(by_turn[..., 0]) | informative_groups(by_turn[..., 1])
+        advantages = turn_advantages(by_turn.nan_to_num(), keep)
+        return Paid(by_turn.sum(dim=2), _coefficients(errors, *betas), advantages, informative)
 
 
-def refuse_adaptive(config: AdaPOConfig) -> None:
-    """Refuse settings of AdaPO that nothing would read here."""
+def refuse_changed(config: AdaPOConfig, names: Sequence[str], what: str) -> None:
+    """Refuse settings that nothing would read here."""
     defaults = {entry.name: entry.default for entry in fields(config)}
-    changed = [name for name in _ADAPTIVE if getattr(config, name) != defaults[name]]
+    changed = [name for name in names if getattr(config, name) != defaults[name]]
     if changed:
         raise ValueError(
-            f"{type(config).__name__}: {', '.join(changed)} belong to AdaPO's adaptive rewards and do nothing here; "
-            "leave them out."
+            f"{type(config).__name__}: {', '.join(changed)} belong to {what} and do nothing here; leave them out."
         )
 
 
