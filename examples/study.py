@@ -43,7 +43,7 @@ def main(args: StudyArguments) -> None:
     there = {BEFORE, *args.arms}  # some of a part's arms will do
     judged = [judge(claim, found) for claim in claims_about(module.PART.claims, there)]
     table = format_arms(found, module.METRICS)
-    write_part(folder, args.part, judged, args.seeds, table)
+    write_part(folder, args.settings, judged, table)
     histories = {arm: [history(folder / f"seed-{seed}" / arm) for seed in args.seeds] for arm in args.arms}
     trained = {arm: runs for arm, runs in histories.items() if any(runs)}
     draw_histories(trained, module.PANELS, folder / "curves.png")

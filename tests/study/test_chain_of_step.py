@@ -191,6 +191,10 @@ def test_arms_that_cannot_be_meant_are_refused(tmp_path):
         "dpo": {},
         "search": {"of": "dpo", "beam": 2},
         "no-rounds": {"of": "search", "round": 1},
+        "round-0": {"of": "dpo", "round": 0},
+        "round-3": {"of": "dpo", "round": 3},
+        "scored": {"of": "before", "scored": True},
+        "again": {"of": "scored", "step_weight": 0.4, "evaluation": {"n": 2}},
     }
     start = start_in(tmp_path, arms)
     for arm, said in {
@@ -201,6 +205,9 @@ def test_arms_that_cannot_be_meant_are_refused(tmp_path):
         "other": "'learning_rate': 1.0}, expected one setting",
         "unscored": "has {'step_weight': 0.4}, expected .* step_weight of an arm that is scored",
         "no-rounds": "made of 'search' and has {'round': 1}, expected one setting: round of an arm by DPO",
+        "round-0": "is round 0 of 'dpo', expected 1 to 2",
+        "round-3": "is round 3 of 'dpo', expected 1 to 2",
+        "again": "has {'step_weight': 0.4}, expected .* with that one's evaluation",
     }.items():
         with pytest.raises(ValueError, match=said):
             chain_of_step.train(start, arm, tmp_path / arm)

@@ -11,8 +11,10 @@ from trl_mmreason.rows import DataError
 from trl_mmreason.study.claims import Claim, Judged, Term, above
 from trl_mmreason.study.document import BEGIN, END, results_of, write_document
 from trl_mmreason.study.report import write_part
+from trl_mmreason.study.running import StudyArguments
 
 DOCUMENT = Path(__file__).parents[2] / "docs/study.md"
+CONFIGS = Path(__file__).parents[2] / "configs/study"
 
 BETTER = Claim("ours is better", "Table 1", "60.2 against 57.5", above("ours", "theirs", "accuracy"))
 LONGER = Claim("ours is longer", "Fig. 3", "longer", above("ours", "theirs", "tokens"), unit="number")
@@ -22,6 +24,7 @@ JUDGED = [
     Judged(LONGER, Estimate(-1.5, (-2.0, 0.5)), [-1.0, -2.0], {"ours tokens": 20.0, "theirs tokens": 21.5}),
     Judged(GAINS, Estimate(-0.03, (-0.04, -0.02)), [-0.03, -0.03], {"ours delta": -0.03}),
 ]
+SETTINGS = {"part": "any", "seeds": [0, 10]}
 NOTES = {"some": {"ours is longer": "Tried twice.", "ours gains": "Looked at the rewards."}}
 
 
@@ -29,7 +32,7 @@ NOTES = {"some": {"ours is longer": "Tried twice.", "ours gains": "Looked at the
 def document(tmp_path):
     folder = tmp_path / "study"
     folder.mkdir()
-    write_part(folder, "some", JUDGED, [0, 1], "arm accuracy\nours 75.0")
+    write_part(folder, SETTINGS, JUDGED, "arm accuracy\nours 75.0")
     (folder / "claims.json").rename(folder / "some.json")
     (folder / "some.png").write_bytes(b"")
     (folder / "notes.yaml").write_text(yaml.safe_dump(NOTES))
@@ -51,7 +54,7 @@ def test_every_claim_has_a_line_and_every_part_its_arms(document):
         "Tried twice. |",
         "| ours gains | Table 2 | +3.0 | -3.0 [-4.0, -2.0] (-3.0, -3.0) | does not hold: Looked at the rewards. |",
     ]
-    assert "### some, seeds 0, 1\n\n```text\narm accuracy\nours 75.0\n```" in text
+    assert "### some, seeds 0, 10\n\n```text\narm accuracy\nours 75.0\n```" in text
     once = text
     write_document(document)
     assert document.read_text() == once
@@ -74,13 +77,22 @@ def test_a_claim_that_holds_may_have_a_note(document):
     assert "| holds: By construction. |" in document.read_text()
 
 
+def test_where_all_claims_hold_there_need_be_no_notes(document):
+    folder = document.with_suffix("")
+    write_part(folder, SETTINGS, JUDGED[:1], "")
+    (folder / "claims.json").replace(folder / "some.json")
+    (folder / "notes.yaml").write_text("some:\n")
+    write_document(document)
+    assert "| holds |" in document.read_text()
+
+
 def test_a_seed_without_a_number_is_shown_as_such(document):
     """Such as the share of right answers that were spoilt, where none was right; JSON knows no NaN."""
     nan = float("nan")
     mended = Claim("ours spoils less", "Table 1", "none", above("theirs", "ours", "misjudgment_rate"))
     spoilt = {"ours misjudgment_rate": nan, "theirs misjudgment_rate": 0.2}
     folder = document.with_suffix("")
-    write_part(folder, "some", [Judged(mended, Estimate(nan, (nan, nan)), [0.1, nan], spoilt)], [0, 1], "")
+    write_part(folder, SETTINGS, [Judged(mended, Estimate(nan, (nan, nan)), [0.1, nan], spoilt)], "")
     written = (folder / "claims.json").replace(folder / "some.json").read_text()
     (claim,) = json.loads(written, parse_constant=pytest.fail)["claims"]
     assert (claim["value"], claim["by_seed"], claim["verdict"]) == (None, [0.1, None], "undecided")
@@ -100,5 +112,11 @@ def test_the_documentation_is_what_the_results_say():
     shown = DOCUMENT.read_text().split(BEGIN)[1].split(END)[0]
     assert shown.strip() == results_of(DOCUMENT.with_suffix("")).strip()
     for part in DOCUMENT.with_suffix("").glob("*.json"):
-        assert len(json.loads(part.read_text())["seeds"]) >= 3
         assert part.with_suffix(".png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("config", sorted(CONFIGS.glob("*.yaml")), ids=lambda file: file.stem)
+def test_results_are_of_the_settings_that_are_shipped(config):
+    led_to = json.loads((DOCUMENT.with_suffix("") / f"{config.stem}.json").read_text())["settings"]
+    assert led_to == StudyArguments(**yaml.safe_load(config.read_text())).settings
+    assert len(led_to["seeds"]) == 5

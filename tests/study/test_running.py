@@ -4,6 +4,8 @@ import json
 import re
 import shutil
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,11 +23,21 @@ from trl_mmreason.miniature.solutions import ERRORS, plain, solve
 from trl_mmreason.miniature.solutions import tagged as in_tags
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling import Decoding
-from trl_mmreason.sampling.store import Store
+from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.study import adapo, self_evolution, sophia, srpo
 from trl_mmreason.study.claims import claims_about, judge
 from trl_mmreason.study.report import draw_histories, format_arms, format_claims, mean_curve, write_part
-from trl_mmreason.study.running import BEFORE, StudyArguments, begin, do_all, do_arm, in_waves, outcomes
+from trl_mmreason.study.running import (
+    BEFORE,
+    Start,
+    StudyArguments,
+    begin,
+    do_all,
+    do_arm,
+    in_waves,
+    outcomes,
+    same_model,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,8 +47,10 @@ def small(part, folder, **settings):
     given = yaml.safe_load((ROOT / f"configs/study/{part}.yaml").read_text())
     given |= {"size": "test", "cold_start_accuracy": 0.0, "train_rows": 64, "eval_rows": 6, "seeds": [0]}
     less = {"max_steps": 2, "per_device_train_batch_size": 16, "num_generations": 4}
-    for arm in given["arms"].values():  # where an arm has its own, it keeps its share
+    for arm in given["arms"].values():  # where an arm has its own, it keeps its share, in as many groups
         arm |= {name: arm[name] * value // given["rl"][name] for name, value in less.items() if name in arm}
+        if "num_generations" in arm:
+            arm["per_device_train_batch_size"] = 4 * arm["num_generations"]
     given["rl"] |= less
     given["evaluation"] |= {"max_new_tokens": 8}
     given["sft"] = {**given.get("sft", {}), "max_steps": 2, "per_device_train_batch_size": 4}
@@ -62,7 +76,7 @@ def test_every_arm_is_measured_and_every_claim_judged(done, tmp_path):
     judged = [judge(claim, found) for claim in claims]
     table = format_arms(found, adapo.METRICS)
     assert [line.split()[0] for line in table.splitlines()[1:]] == [BEFORE, *done.arms]
-    write_part(tmp_path, "adapo", judged, [0], table)
+    write_part(tmp_path, done.settings, judged, table)
     saved = json.loads((tmp_path / "claims.json").read_text())["claims"]
     assert [claim["claim"] for claim in saved] == [claim.text for claim in claims]
     assert {claim["verdict"] for claim in saved} <= {"holds", "does not hold", "undecided"}
@@ -124,8 +138,11 @@ def test_every_arm_has_a_curve(tmp_path, arms):
 def test_the_arms_sample_as_much():
     """As shipped: in part 1 as many answers, of which two-turn arms draw two at a time; in part 2 as many tokens."""
 
+    def shipped(part):
+        return yaml.safe_load((ROOT / f"configs/study/{part}.yaml").read_text())
+
     def drawn(part, arm):
-        given = yaml.safe_load((ROOT / f"configs/study/{part}.yaml").read_text())
+        given = shipped(part)
         rl = {**given["rl"], **given["arms"][arm]}
         assert rl["per_device_train_batch_size"] % rl["num_generations"] == 0
         return rl["per_device_train_batch_size"] * rl["max_steps"]
@@ -134,10 +151,13 @@ def test_the_arms_sample_as_much():
     assert {2 * drawn("adapo", arm) for arm in (*two_turns, "fixed-correction", "fixed-preservation")} == {one_turn}
     assert drawn("adapo", "grpo-8") * 2 == one_turn
     assert {2 * drawn("adapo_long", arm) for arm in ("adapo", "no-arm", "grpo-8")} == {drawn("adapo_long", "grpo")}
-    # a response with a reflection is at most three times as long
+    # a response with a reflection is some 27 / 8 times as long (69.9 tokens against 20.5)
     reflected = drawn("srpo", "srpo")
     assert {drawn("srpo", arm) for arm in ("no-reflection-reward", "answer-reward", "grpo-8")} == {reflected}
-    assert {drawn("srpo", arm) for arm in ("grpo", "no-reflection-sft")} == {3 * reflected}
+    assert {drawn("srpo", arm) for arm in ("grpo", "no-reflection-sft")} == {reflected // 8 * 27}
+    # rounds of DPO find as many pairs as they find, and pairs are what an epoch is made of
+    assert shipped("chain_of_step")["dpo"]["max_steps"] > 0
+    assert not any("max_steps" in arm for arm in shipped("chain_of_step")["arms"].values())
 
 
 def test_what_is_done_is_not_done_again(done):
@@ -162,16 +182,53 @@ def test_for_what_is_done_no_process_is_begun(done, tmp_path):
     assert begun(replace(done, arms=arms)) == {"0/sft"}
     assert begun(replace(done, evaluation={"max_new_tokens": 9})) == every
     assert begun(replace(done, eval_rows=7)) == begun(replace(done, cold_start_rows=1)) == every
-    again = replace(done, arms={"sft": done.arms["sft"], "again": {**done.arms["sft"], "method": "sft", "of": "sft"}})
-    do_arm(again, adapo.PART, 0, "again")
+    again = replace(done, arms={"sft": done.arms["sft"], "again": {"of": "sft"}})
+    linking = replace(adapo.PART, train=lambda start, arm, to: same_model(start.source(arm) / "model", to / "model"))
+    do_arm(again, linking, 0, "again")
     assert begun(again) == set()
-    assert begun(replace(again, arms={**again.arms, "sft": {"max_steps": 3}})) == {"0/sft", "0/again"}
-    assert begun(replace(done, seeds=[0, 1])) == {job.replace("0/", "1/") for job in every}
+    changed = replace(again, arms={**again.arms, "sft": {"max_steps": 3}})
+    assert begun(changed) == {"0/sft", "0/again"}
+    with pytest.raises(SettingsChanged, match="of"):  # what it is made of is another
+        do_arm(changed, linking, 0, "again")
+    assert begun(replace(done, seeds=[0, 10])) == {job.replace("0/", "10/", 1) for job in every}
+
+
+def test_processes_that_do_the_same_wait_for_each_other(done, tmp_path):
+    """As workers that outlive a killed study, and arms that are begun at once when a seed has to be prepared."""
+
+    def alone(name):
+        (tmp_path / name).mkdir()  # fails while another is here
+        time.sleep(0.3)
+        (tmp_path / name).rmdir()
+
+    def train(start, arm, folder):
+        alone("train")
+        (folder / "model").mkdir()
+        with (tmp_path / "trained").open("a") as told:
+            told.write(arm)
+
+    part = replace(
+        adapo.PART,
+        prepare=lambda start: alone("prepare") or start.policy,
+        train=train,
+        measure=lambda start, protocol, arm, model, folder: (folder / "evaluation").mkdir(exist_ok=True),
+    )
+    args = replace(done, arms={"slow": {}})
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: do_arm(args, part, 0, "slow"), range(2)))
+    assert (tmp_path / "trained").read_text() == "slow"
+
+
+def test_an_arm_that_is_none_is_refused(done, tmp_path):
+    with pytest.raises(ValueError, match=r"'grp': expected one of \['before', 'adapo', "):
+        do_arm(done, adapo.PART, 0, "grp")
+    args = small("srpo", tmp_path, arms={"reflections": {}})
+    with pytest.raises(ValueError, match=r"'reflections': .* none of them named as \('cold_start', 'reflections'\)"):
+        do_arm(args, srpo.PART, 0, "reflections")
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_arm_that_was_begun_with_other_settings_is_refused(done):
-    from trl_mmreason.sampling.store import SettingsChanged
-
     changed = small("adapo", done.output_dir)
     changed.rl["learning_rate"] = 1.0
     with pytest.raises(SettingsChanged, match=r"rl\.learning_rate: 0\.0003 → 1\.0"):
@@ -187,19 +244,19 @@ def test_workers_do_arms_in_processes_of_their_own(tmp_path):
         "import sys, pathlib\n"
         "job = sys.argv[sys.argv.index('--only') + 1]\n"
         "pathlib.Path(sys.argv[1], job.replace('/', '-')).write_text('done')\n"
-        "sys.exit(job == '1/sft' and len(sys.argv) > 4)\n"
+        "sys.exit(job == '10/sft' and len(sys.argv) > 4)\n"
     )
     arms = {"of-that": {"of": "again"}, "again": {"of": "sft"}, "sft": {}}
-    args = small("adapo", tmp_path / "out", seeds=[0, 1], arms=arms, workers=1)
+    args = small("adapo", tmp_path / "out", seeds=[0, 10], arms=arms, workers=1)
     (tmp_path / "jobs").mkdir()
     do_all(args, [sys.executable, str(script), str(tmp_path / "jobs")])
     done = sorted((tmp_path / "jobs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     order = ["before", "sft", "again", "of-that"]
-    assert [path.name for path in done] == [f"{seed}-{arm}" for arm in order for seed in (0, 1)]
+    assert [path.name for path in done] == [f"{seed}-{arm}" for arm in order for seed in (0, 10)]
     (tmp_path / "failed").mkdir()
-    with pytest.raises(RuntimeError, match="The study's 1/sft failed"):
+    with pytest.raises(RuntimeError, match="The study's 10/sft failed"):
         do_all(args, [sys.executable, str(script), str(tmp_path / "failed"), "fail"])
-    assert {path.name for path in (tmp_path / "failed").iterdir()} == {"0-before", "1-before", "0-sft", "1-sft"}
+    assert {path.name for path in (tmp_path / "failed").iterdir()} == {"0-before", "10-before", "0-sft", "10-sft"}
 
 
 def test_an_arm_waits_for_its_own_seed_alone(tmp_path):
@@ -211,13 +268,13 @@ def test_an_arm_waits_for_its_own_seed_alone(tmp_path):
         "order = ['before', 'sft', 'again']\n"
         "assert all((jobs / f'{seed}-{earlier}').exists() for earlier in order[: order.index(arm)]), 'too early'\n"
         "end = time.monotonic() + 20\n"
-        "while job == '0-sft' and not (jobs / '1-again').exists():\n"
+        "while job == '0-sft' and not (jobs / '10-again').exists():\n"
         "    assert time.monotonic() < end, 'the other seed did not go on'\n"
         "    time.sleep(0.05)\n"
         "(jobs / job).write_text('done')\n"
     )
     (tmp_path / "jobs").mkdir()
-    args = small("adapo", tmp_path / "out", seeds=[0, 1], arms={"sft": {}, "again": {"of": "sft"}}, workers=2)
+    args = small("adapo", tmp_path / "out", seeds=[0, 10], arms={"sft": {}, "again": {"of": "sft"}}, workers=2)
     do_all(args, [sys.executable, str(script), str(tmp_path / "jobs")])
     assert len(list((tmp_path / "jobs").iterdir())) == 6
 
@@ -234,6 +291,9 @@ def test_what_cannot_be_meant_is_refused(tmp_path):
     for arms in ({"a": {"of": "b"}, "c": {}}, {"a": {"of": "b"}, "b": {"of": "a"}, "c": {}}):
         with pytest.raises(ValueError, match=r"'a' is of 'b', expected one of \['before', 'c'\]"):
             small("adapo", tmp_path, arms=arms)
+    for seeds in ([], [0, 0], [10, 0, 5]):
+        with pytest.raises(ValueError, match=rf"got seeds={re.escape(str(seeds))}; expected one or more, 6 or more"):
+            small("adapo", tmp_path, seeds=seeds)
     with pytest.raises(ValueError, match="'before' is the policy as it came"):
         small("adapo", tmp_path, arms={"before": {}})
     start = begin(small("adapo", tmp_path, arms={"odd": {"method": "dpo"}, "star": {}}), adapo.PART, 0)
@@ -253,8 +313,19 @@ def test_srpo_in_small(tmp_path):
     assert {"accuracy", "acc_t1", "acc_t2", "tokens"} <= set(table.names)
     args.arms["odd"] = {"reinforce": "dpo", "reflect": False}
     start = begin(args, srpo.PART, 0)
-    with pytest.raises(ValueError, match="reinforce='dpo' and reflect=False, expected srpo, grpo, or none"):
+    with pytest.raises(ValueError, match="reinforce='dpo', reflect=False and {}, expected srpo, grpo, or none"):
         srpo.train(start, "odd", tmp_path / "odd")
+    args.arms["odd"] = {"reinforce": "none", "reflect": False}
+    with pytest.raises(ValueError, match="reinforce='none', reflect=False and {}, expected"):
+        srpo.train(start, "odd", tmp_path / "odd")
+
+
+@pytest.mark.parametrize("part", [adapo, srpo, sophia, self_evolution])
+def test_an_arm_that_cannot_be_made_of_another_is_refused(tmp_path, part):
+    args = StudyArguments(arms={"sft": {}, "odd": {"of": "sft"}})
+    start = Start(args, 0, tmp_path, "policy", None, None)
+    with pytest.raises(ValueError, match="'odd' is of 'sft', but would be trained from the policy that all begin with"):
+        part.train(start, "odd", tmp_path / "odd")
 
 
 @pytest.mark.parametrize(("right_share", "right", "wrong"), [(0.25, 2, 6), (0.5, 6, 6), (0.75, 6, 2)])

@@ -184,16 +184,20 @@ def _policy_of(start: Start, arm: str, source: Path) -> str | Path:
         "beam": True,
         "step_weight": "scored" in others,
     }
-    if len(settings) != 1 or not all(fits.get(name, False) for name in settings):
+    asked_again = "step_weight" in settings and "evaluation" in start.args.arms[arm]
+    if len(settings) != 1 or asked_again or not all(fits.get(name, False) for name in settings):
         raise ValueError(
             f"The arm {arm!r} is made of {source.name!r} and has {settings}, expected one setting: round of an arm by "
-            "DPO, scored, beam, or step_weight of an arm that is scored."
+            "DPO, scored, beam, or step_weight of an arm that is scored, with that one's evaluation."
         )
     if source.name == BEFORE:
         return start.policy
     if "round" in settings:
+        asked, rounds = int(settings["round"]), start.of("dpo", others).get("rounds", IterativeDPOConfig.rounds)
+        if not 1 <= asked <= rounds:
+            raise ValueError(f"The arm {arm!r} is round {asked} of {source.name!r}, expected 1 to {rounds}.")
         made = len(list(source.glob("round-*/policy")))  # fewer than asked for, if there were no more pairs
-        return source / f"round-{min(int(settings['round']), made)}" / "policy"
+        return source / f"round-{min(asked, made)}" / "policy"
     return source / "model"
 
 
@@ -378,4 +382,12 @@ FIGURES: tuple[Figure, ...] = (
     ),
 )
 
-PART = Part(lessons=PLAIN_ANSWERS, train=train, protocol=protocol, claims=CLAIMS, prepare=prepare, measure=measure)
+PART = Part(
+    lessons=PLAIN_ANSWERS,
+    train=train,
+    protocol=protocol,
+    claims=CLAIMS,
+    prepare=prepare,
+    prepares=("sft", "prm"),
+    measure=measure,
+)

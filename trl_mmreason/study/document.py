@@ -53,7 +53,7 @@ def results_of(folder: Path) -> str:
     for name, study in found.items():
         files = [file for file in (folder / f"{name}-figures.png", folder / f"{name}.png") if file.exists()]
         pictures = [f"![{name}]({folder.name}/{file.name})" for file in files]
-        seeds = ", ".join(map(str, study["seeds"]))
+        seeds = ", ".join(map(str, study["settings"]["seeds"]))
         sections += [f"### {name}, seeds {seeds}", f"```text\n{study['arms']}\n```", *pictures]
     return "\n\n".join(sections)
 
@@ -69,7 +69,7 @@ def claims_table(found: Mapping[str, Mapping[str, Any]], notes: Mapping[str, Map
     for name, study in found.items():
         lines.append(f"| **{name}** | | | | |")
         for claim in study["claims"]:
-            note = notes.get(name, {}).get(claim["claim"])
+            note = (notes.get(name) or {}).get(claim["claim"])
             verdict = claim["verdict"] if note is None else f"{claim['verdict']}: {note}"
             lines.append(f"| {claim['claim']} | {claim['place']} | {claim['paper']} | {_ours(claim)} | {verdict} |")
     return "\n".join(lines)

@@ -60,11 +60,10 @@ def form_of(unit: str) -> Metric:
     return _POINTS if unit == "share" else _NUMBER
 
 
-def claims_as_json(part: str, judged: Sequence[Judged], seeds: Sequence[int], table: str) -> dict[str, Any]:
-    """All of it as JSON values; a number that is not known is null."""
+def claims_as_json(settings: Mapping[str, Any], judged: Sequence[Judged], table: str) -> dict[str, Any]:
+    """All of it as JSON values, with the settings that led to it; a number that is not known is null."""
     return {
-        "part": part,
-        "seeds": list(seeds),
+        "settings": dict(settings),
         "arms": table,
         "claims": [
             {
@@ -114,8 +113,8 @@ def draw_histories(
 def mean_curve(runs: Sequence[Sequence[Mapping[str, Any]]], names: Sequence[str]) -> tuple[list[int], list[float]]:
     """The mean over seeds as far as all of them come; of several names the first that an entry has.
 
-    Seeds may log at different steps, as rounds of DPO have as many updates as there are pairs for: a step that another
-    seed did not log has that one's value between its neighbours.
+    Seeds may log at different steps, as a round of DPO ends before the next logged step, or there are no more pairs: a
+    step that another seed did not log has that one's value between its neighbours.
     """
     curves = [_curve(run, names) for run in runs]
     if not all(curves):
@@ -154,9 +153,9 @@ def _said(claim: Claim) -> dict[str, Any]:
     }
 
 
-def write_part(folder: Path, part: str, judged: Sequence[Judged], seeds: Sequence[int], table: str) -> None:
+def write_part(folder: Path, settings: Mapping[str, Any], judged: Sequence[Judged], table: str) -> None:
     """Write `table.txt`, `claims.txt` and `claims.json`."""
     (folder / "table.txt").write_text(f"{table}\n", encoding="utf-8")
     (folder / "claims.txt").write_text(f"{format_claims(judged)}\n", encoding="utf-8")
-    content = json.dumps(claims_as_json(part, judged, seeds, table), indent=2, ensure_ascii=False, allow_nan=False)
+    content = json.dumps(claims_as_json(settings, judged, table), indent=2, ensure_ascii=False, allow_nan=False)
     (folder / "claims.json").write_text(content, encoding="utf-8")

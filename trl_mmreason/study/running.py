@@ -1,8 +1,9 @@
 """A part of the study: every arm of every seed trained and measured once, some at a time, killed or not.
 
-In OUTPUT/seed-0 there is `cold_start`, the policy that all arms begin with, and a folder for each arm:
+In OUTPUT/seed-0 there is `cold_start`, the policy after its supervised start, what else the arms of a seed share, and
+a folder for each arm:
 
-    model/        what training left, with `trainer_state.json`
+    model/        what training left, with `trainer_state.json`; `before` has none
     evaluation/   an evaluation as `mmreason evaluate` writes it, with its report
 """
 
@@ -13,11 +14,12 @@ import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
+from filelock import FileLock
 from tqdm.auto import tqdm
 
 from ..evaluation.evaluation_report import save_evaluation
@@ -44,6 +46,8 @@ BEFORE = "before"
 _OF, _EVALUATION = "of", "evaluation"
 """What the study itself reads of an arm's settings: the arm that it is made of, and how else it is measured."""
 
+_STREAMS = 6
+"""A seed's problems are drawn with the seed and the numbers behind it, so many in all."""
 
 _TAUGHT_BY = ("family", "size", "tasks", "cold_start_accuracy", "cold_start_rows")
 """The arguments that the policy of a seed depends on."""
@@ -59,7 +63,7 @@ class StudyArguments:
     Attributes:
         part: of `PARTS`.
         output_dir: where everything is written.
-        seeds: each is a run of its own: another policy, other problems, other answers.
+        seeds: each is a run of its own: another policy, other problems, other answers. Six or more apart.
         family, size: of the miniature policy.
         tasks: categories of the drawn problems, and the level of each.
         cold_start_accuracy: share of right first answers at which the supervised start ends.
@@ -77,7 +81,7 @@ class StudyArguments:
 
     part: str = field(default="", metadata={"help": "Which part of the study."})
     output_dir: str = field(default="runs/study", metadata={"help": "Where everything is written."})
-    seeds: list[int] = field(default_factory=lambda: [0, 1, 2], metadata={"help": "Each is a run of its own."})
+    seeds: list[int] = field(default_factory=lambda: [0, 10, 20], metadata={"help": "Each is a run of its own."})
     family: str = field(default="qwen2_5_vl", metadata={"help": "Of the miniature policy."})
     size: str = field(default="demo", metadata={"help": "Of the miniature policy."})
     tasks: dict[str, int] = field(default_factory=lambda: {"adding": 1}, metadata={"help": "Category to level."})
@@ -106,9 +110,21 @@ class StudyArguments:
                 f"workers={self.workers}; expected tasks of {CATEGORIES} with a level of {LEVELS}, a family of "
                 f"{sorted(FAMILIES)}, a size of {sorted(SIZES)} and at least one worker."
             )
+        ordered = sorted(self.seeds)
+        near = any(later - seed < _STREAMS for seed, later in zip(ordered, ordered[1:], strict=False))
+        if near or not self.seeds:
+            raise ValueError(
+                f"StudyArguments: got seeds={self.seeds}; expected one or more, {_STREAMS} or more apart: nearer ones "
+                "share pictures, and the intervals take seeds for independent."
+            )
         if BEFORE in self.arms:
             raise ValueError(f"StudyArguments: {BEFORE!r} is the policy as it came; give the arm another name.")
         in_waves(self.arms)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the results depend on: all but where they are written, and how."""
+        return {name: value for name, value in asdict(self).items() if name not in ("output_dir", "workers", "only")}
 
 
 def in_waves(arms: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
@@ -173,6 +189,14 @@ class Start:
         of = self.args.arms.get(arm, {}).get(_OF)
         return None if of is None else self.folder / of
 
+    def refuse_source(self, arm: str) -> None:
+        """Refuse what an arm is made of, where it is not looked at."""
+        if self.source(arm) is not None:
+            raise ValueError(
+                f"The arm {arm!r} is of {self.args.arms[arm][_OF]!r}, but would be trained from the policy that all "
+                f"begin with. Leave {_OF!r} out."
+            )
+
     def asked(self, arm: str) -> dict[str, Any]:
         """How an arm is measured: `n`, `decoding` and `seed` of `evaluate`."""
         decoding = {**self.args.evaluation, **self.args.arms.get(arm, {}).get(_EVALUATION, {})}
@@ -205,6 +229,7 @@ class Part:
         claims: what the paper says.
         prepare: makes what the arms of a seed share, unless that was done, and returns the policy that they begin with;
             by default that of `lessons`.
+        prepares: folders of a seed that `prepare` writes.
         measure: start, protocol, arm, model, folder → leaves an evaluation in `folder`.
     """
 
@@ -213,6 +238,7 @@ class Part:
     protocol: Callable[[Start, str], EvaluationProtocol]
     claims: Sequence[Claim]
     prepare: Callable[[Start], str] = lambda start: start.policy
+    prepares: Sequence[str] = ()
     measure: Callable[[Start, EvaluationProtocol, str, Path, Path], None] = measure
 
 
@@ -254,16 +280,32 @@ def same_model(target: str | Path, model: Path) -> None:
 
 
 def do_arm(args: StudyArguments, part: Part, seed: int, arm: str) -> None:
-    """Train and measure one arm, unless that was done; what was begun with other settings is refused."""
-    start = begin(args, part, seed)
-    start = replace(start, policy=part.prepare(start))
-    folder, model = start.folder / arm, Path(start.policy)
-    if arm != BEFORE:
-        model = folder / "model"
-        settings = {**{name: getattr(args, name) for name in _TRAINED_BY}, "arm": args.arms[arm]}
-        do_once(folder, "train", settings, model, lambda: part.train(start, arm, folder))
-    part.measure(start, part.protocol(start, arm), arm, model, folder)
-    _mark(args, seed, arm).write_text(_decided_by(args, arm))
+    """Train and measure one arm, unless that was done.
+
+    Processes that do the same arm, or prepare the same seed, wait for each other: workers may outlive the study that
+    began them.
+
+    Raises:
+        ValueError: there is no such arm, or it is named like a folder that the arms of a seed share.
+        SettingsChanged: it was begun with other settings, its own or those of what it is made of.
+    """
+    shared = ("cold_start", *part.prepares)
+    if arm not in (BEFORE, *args.arms) or arm in shared:
+        raise ValueError(f"The arm {arm!r}: expected one of {[BEFORE, *args.arms]}, none of them named as {shared}.")
+    folder = Path(args.output_dir) / f"seed-{seed}" / arm
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.parent / "prepared.lock"):
+        start = begin(args, part, seed)
+        start = replace(start, policy=part.prepare(start))
+    with FileLock(folder / "arm.lock"):
+        model = Path(start.policy)
+        if arm != BEFORE:
+            model = folder / "model"
+            own, *sources = _made_of(args, arm)
+            settings = {**{name: getattr(args, name) for name in _TRAINED_BY}, "arm": own, "of": sources}
+            do_once(folder, "train", settings, model, lambda: part.train(start, arm, folder))
+        part.measure(start, part.protocol(start, arm), arm, model, folder)
+        _mark(args, seed, arm).write_text(_decided_by(args, arm))
 
 
 def is_done(args: StudyArguments, seed: int, arm: str) -> bool:
@@ -282,10 +324,15 @@ def _decided_by(args: StudyArguments, arm: str) -> str:
     A text, so that one which was cut when its process was killed is merely another one.
     """
     shared = {name: getattr(args, name) for name in (*_TRAINED_BY, "eval_rows", "evaluation")}
+    return json.dumps({**shared, "arms": _made_of(args, arm)}, sort_keys=True)
+
+
+def _made_of(args: StudyArguments, arm: str) -> list[dict[str, Any]]:
+    """The settings of an arm, of the one that it is made of, and so on."""
     arms = [args.arms.get(arm, {})]
     while _OF in arms[-1]:
         arms.append(args.arms.get(arms[-1][_OF], {}))
-    return json.dumps({**shared, "arms": arms}, sort_keys=True)
+    return arms
 
 
 def do_all(args: StudyArguments, command: Sequence[str]) -> None:

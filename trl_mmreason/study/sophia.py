@@ -51,6 +51,7 @@ def train(start: Start, arm: str, folder: Path) -> None:
     if settings.pop("grpo", False):
         _reinforce(start, str(source / "model" if source else start.policy), folder, settings)
         return
+    start.refuse_source(arm)
     rows = _rows(start, dict(settings.pop("choose", {})))
     share = float(settings.pop("share", 1.0))
     rows = rows.shuffle(seed=start.seed).select(range(max(1, round(share * len(rows)))))

@@ -58,6 +58,7 @@ class FirstAndLast:
 
 def train(start: Start, arm: str, folder: Path) -> None:
     """Train an arm: `reflect` says whether it learns from reflections first, `reinforce` whether by rewards then."""
+    start.refuse_source(arm)
     settings = start.settings(arm)
     reflect, reinforce = bool(settings.pop("reflect", True)), settings.pop("reinforce", "srpo")
     policy = start.policy
@@ -68,12 +69,12 @@ def train(start: Start, arm: str, folder: Path) -> None:
         train_once(SRPOTrainer(policy, args=args, train_dataset=start.train), folder / "model")
     elif reinforce == "grpo":
         train_plain_grpo(policy, start, settings, folder)
-    elif reinforce == "none" and reflect:
+    elif reinforce == "none" and reflect and not settings:
         same_model(policy, folder / "model")
     else:
         raise ValueError(
-            f"The arm {arm!r} has reinforce={reinforce!r} and reflect={reflect}, expected srpo, grpo, or none for a "
-            "policy that learns from reflections alone."
+            f"The arm {arm!r} has reinforce={reinforce!r}, reflect={reflect} and {settings}, expected srpo, grpo, or "
+            "none for a policy that learns from reflections alone, without other settings."
         )
 
 
@@ -228,4 +229,5 @@ PART = Part(
     protocol=lambda start, arm: FirstAndLast(),
     claims=CLAIMS,
     prepare=prepare,
+    prepares=("reflections",),
 )
