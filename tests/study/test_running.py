@@ -196,20 +196,20 @@ def test_for_what_is_done_no_process_is_begun(done, tmp_path):
 def test_processes_that_do_the_same_wait_for_each_other(done, tmp_path):
     """As workers that outlive a killed study, and arms that are begun at once when a seed has to be prepared."""
 
-    def alone(name):
+    def alone(name, seconds):
         (tmp_path / name).mkdir()  # fails while another is here
-        time.sleep(0.3)
+        time.sleep(seconds)
         (tmp_path / name).rmdir()
 
     def train(start, arm, folder):
-        alone("train")
+        alone("train", 2)  # longer than the other one still prepares
         (folder / "model").mkdir()
         with (tmp_path / "trained").open("a") as told:
             told.write(arm)
 
     part = replace(
         adapo.PART,
-        prepare=lambda start: alone("prepare") or start.policy,
+        prepare=lambda start: alone("prepare", 0.2) or start.policy,
         train=train,
         measure=lambda start, protocol, arm, model, folder: (folder / "evaluation").mkdir(exist_ok=True),
     )
