@@ -1,4 +1,4 @@
-"""A smoke form of the study's parts: every arm trained for two steps, measured, judged, and done once."""
+"""Part 1 in small, every arm trained for two steps, measured and judged; and how parts are run, once and in order."""
 
 import json
 import re
@@ -11,19 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from datasets import Dataset
-from scripted import Scripted
-from support import SMALL_RUN
+from small_study import ROOT, small
 
-from trl_mmreason.adapo.config import EVALUATION_PROMPT
-from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
-from trl_mmreason.miniature.captions import DESCRIBE, caption
-from trl_mmreason.miniature.models import build_model
-from trl_mmreason.miniature.solutions import ERRORS, plain, solve
-from trl_mmreason.miniature.solutions import tagged as in_tags
-from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.sampling import Decoding
-from trl_mmreason.sampling.store import SettingsChanged, Store
+from trl_mmreason.sampling.store import SettingsChanged
 from trl_mmreason.study import adapo, self_evolution, sophia, srpo
 from trl_mmreason.study.claims import claims_about, judge
 from trl_mmreason.study.report import draw_histories, format_arms, format_claims, mean_curve, write_part
@@ -38,24 +28,6 @@ from trl_mmreason.study.running import (
     outcomes,
     same_model,
 )
-
-ROOT = Path(__file__).parents[2]
-
-
-def small(part, folder, **settings):
-    """The shipped configuration, but for all that takes time."""
-    given = yaml.safe_load((ROOT / f"configs/study/{part}.yaml").read_text())
-    given |= {"size": "test", "cold_start_accuracy": 0.0, "train_rows": 64, "eval_rows": 6, "seeds": [0]}
-    less = {"max_steps": 2, "per_device_train_batch_size": 16, "num_generations": 4}
-    for arm in given["arms"].values():  # where an arm has its own, it keeps its share, in as many groups
-        arm |= {name: arm[name] * value // given["rl"][name] for name, value in less.items() if name in arm}
-        if "num_generations" in arm:
-            arm["per_device_train_batch_size"] = 4 * arm["num_generations"]
-    given["rl"] |= less
-    given["evaluation"] |= {"max_new_tokens": 8}
-    given["sft"] = {**given.get("sft", {}), "max_steps": 2, "per_device_train_batch_size": 4}
-    given["common"] |= {"use_cpu": True, "logging_steps": 1}
-    return StudyArguments(**{**given, "output_dir": str(folder), **settings})
 
 
 @pytest.fixture(scope="module")
@@ -303,151 +275,9 @@ def test_what_cannot_be_meant_is_refused(tmp_path):
         adapo.train(start, "star", tmp_path / "star")
 
 
-def test_srpo_in_small(tmp_path):
-    """The arms that a policy which was hardly taught can take: it says nothing to reflect on."""
-    args = small("srpo", tmp_path)
-    args.arms = {name: args.arms[name] for name in ("grpo", "no-reflection-sft")}
-    for arm in (BEFORE, "grpo", "no-reflection-sft"):
-        do_arm(args, srpo.PART, 0, arm)
-    table = outcomes(args)[0]["grpo"]
-    assert {"accuracy", "acc_t1", "acc_t2", "tokens"} <= set(table.names)
-    args.arms["odd"] = {"reinforce": "dpo", "reflect": False}
-    start = begin(args, srpo.PART, 0)
-    with pytest.raises(ValueError, match="reinforce='dpo', reflect=False and {}, expected srpo, grpo, or none"):
-        srpo.train(start, "odd", tmp_path / "odd")
-    args.arms["odd"] = {"reinforce": "none", "reflect": False}
-    with pytest.raises(ValueError, match="reinforce='none', reflect=False and {}, expected"):
-        srpo.train(start, "odd", tmp_path / "odd")
-
-
 @pytest.mark.parametrize("part", [adapo, srpo, sophia, self_evolution])
 def test_an_arm_that_cannot_be_made_of_another_is_refused(tmp_path, part):
     args = StudyArguments(arms={"sft": {}, "odd": {"of": "sft"}})
     start = Start(args, 0, tmp_path, "policy", None, None)
     with pytest.raises(ValueError, match="'odd' is of 'sft', but would be trained from the policy that all begin with"):
         part.train(start, "odd", tmp_path / "odd")
-
-
-@pytest.mark.parametrize(("right_share", "right", "wrong"), [(0.25, 2, 6), (0.5, 6, 6), (0.75, 6, 2)])
-def test_reflections_are_on_as_many_right_answers_as_asked_for(tmp_path, right_share, right, wrong):
-    """Twelve problems, of which the policy solves every second one."""
-    problems = make_problems(["adding"], 12)
-    solved = {problem.image.tobytes(): problem.answer for problem in problems[::2]}
-    engine = Scripted(
-        lambda request, times: f"<think>It is.</think> <answer>{solved.get(request.images[0].tobytes(), 99)}</answer>"
-    )
-    rows = srpo.drawn_reflections(
-        engine, problems, tmp_path / "r.sqlite", max_new_tokens=32, right_share=right_share, seed=0
-    )
-    first = [re.search("<answer>(.*?)</answer>", row["completion"])[1] for row in rows]
-    assert (len(first) - first.count("99"), first.count("99")) == (right, wrong)
-
-
-def test_the_last_answer_of_a_response_counts():
-    texts = {
-        "mended": "<think>a</think> <answer>8</answer> <reflection>no</reflection> <think>b</think> <answer>7</answer>",
-        "plain": "<think>a</think> <answer>7</answer>",
-        "prose": "It is 7.",
-    }
-    units = [({"id": id_, "prompt": [{"role": "user", "content": id_}]}, 0) for id_ in texts]
-    engine = Scripted(lambda request, times: texts[request.messages[0]["content"]])
-    found = srpo.FirstAndLast().answer(units, engine, Decoding(64, 0.0), 0)
-    assert [turn.graded for turn in found[0].turns] == ["<answer>8</answer>", texts["mended"]]
-    assert [turn.graded for turn in found[1].turns] == ["<answer>7</answer>", texts["plain"]]
-    assert [turn.graded for turn in found[2].turns] == ["", texts["prose"]]
-
-
-def test_self_evolution_in_small(tmp_path):
-    args = small("self_evolution", tmp_path, eval_rows=4)
-    args.rl |= {"judge_max_tokens": 8, "max_completion_length": 8}
-    args.arms = {name: args.arms[name] for name in ("ours", "majority", "labels")}
-    for arm in (BEFORE, *args.arms):
-        do_arm(args, self_evolution.PART, 0, arm)
-    table = outcomes(args)[0]["ours"]
-    assert set(self_evolution.METRICS) <= set(table.names)
-    assert len(table.over) == 4
-
-
-def remember(folder, rows, **made):
-    """A policy that knows a few conversations by heart: messages, picture → what it says."""
-    model, processor = build_model("qwen2_5_vl", "test", **made)
-    model.save_pretrained(folder / "base")
-    processor.save_pretrained(folder / "base")
-    learnt = [{"prompt": list(messages), "completion": said, "images": [image]} for messages, image, said in rows]
-    settings = {name: SMALL_RUN[name] for name in ("use_cpu", "bf16", "gradient_checkpointing", "report_to")}
-    args = PlainSFTConfig(
-        str(folder / "run"), num_train_epochs=100, learning_rate=2e-3, per_device_train_batch_size=12,
-        save_strategy="no", disable_tqdm=True, **settings,
-    )  # fmt: skip
-    trainer = PlainSFTTrainer(str(folder / "base"), args=args, train_dataset=Dataset.from_list(learnt))
-    trainer.train()
-    trainer.save_model(str(folder / "cold_start"))
-
-
-def user(text):
-    return {"role": "user", "content": text}
-
-
-def test_star_goes_on_from_its_first_iteration(tmp_path):
-    """The policy always errs, and mends it when told that there might be an error."""
-    rows = []
-    for problem in make_problems(["adding"], 6):
-        wrong, right = plain(solve(problem, error=ERRORS[0])), plain(solve(problem))
-        said = [*problem.prompt, {"role": "assistant", "content": wrong}, user(EVALUATION_PROMPT)]
-        again = [*said, {"role": "assistant", "content": right}, user(EVALUATION_PROMPT)]
-        rows += [(messages, problem.image, text) for messages, text in ((problem.prompt, wrong), (said, right))]
-        rows.append((again, problem.image, right))
-    remember(tmp_path / "seed-0", rows)
-    args = small("adapo", tmp_path, train_rows=6, arms={"star": {"n": 1, "max_steps": 2, "learning_rate": 1e-6}})
-    do_arm(args, adapo.PART, 0, "star")
-    folder = tmp_path / "seed-0" / "star"
-    with Store(folder / "revisions.sqlite") as store:
-        policies = {name: stage["engine"]["model"] for name, stage in store.stages().items() if "engine" in stage}
-    assert set(policies.values()) == {
-        str(tmp_path / "seed-0" / "cold_start"), str(folder / "iteration-1" / "model")
-    }  # fmt: skip
-    first, second = ((folder / name / "model" / "model.safetensors") for name in ("iteration-1", "."))
-    assert first.read_bytes() != second.read_bytes()
-
-
-def test_srpo_with_reflections_in_small(tmp_path):
-    """The policy solves every second of the problems that it reflects on."""
-    problems = make_problems(["adding"], 6, seed=2)
-    errors = [None, ERRORS[0]] * 3
-    remember(
-        tmp_path / "seed-0",
-        [(each.prompt, each.image, in_tags(solve(each, error=e))) for each, e in zip(problems, errors, strict=True)],
-    )
-    args = small("srpo", tmp_path, train_rows=4, eval_rows=4, tasks={"adding": 1})
-    args.prepared |= {"problems": 6, "right_share": 0.5}
-    args.arms = {name: args.arms[name] for name in ("srpo", "no-reflection-reward", "answer-reward", "sft-only")}
-    for arm in args.arms:
-        do_arm(args, srpo.PART, 0, arm)
-    folder = tmp_path / "seed-0"
-    taught = folder / "reflections" / "model"
-    assert (folder / "sft-only" / "model").resolve() == taught
-    paid = {}
-    for arm in ("srpo", "no-reflection-reward", "answer-reward"):
-        logged = json.loads((folder / arm / "model" / "trainer_state.json").read_text())["log_history"]
-        paid[arm] = {name.split("/")[1] for name in logged[0] if re.fullmatch("rewards/.*/mean", name)}
-    assert paid["answer-reward"] == {"accuracy_reward"}
-    assert paid["no-reflection-reward"] < paid["srpo"]
-    models = [(path / "model.safetensors").read_bytes() for path in (folder / "srpo" / "model", taught)]
-    assert models[0] != models[1]
-
-
-def test_sophia_in_small(tmp_path):
-    args = small("sophia", tmp_path, train_rows=6, eval_rows=4, tasks={"adding": 1})
-    args.rl |= {"num_generations": 4, "max_completion_length": 8}
-    args.arms = {name: args.arms[name] for name in ("sophia", "quarter-data", "sophia-grpo")}
-    rows = []
-    for problem in make_problems(["adding"], 6, seed=2):  # these very pictures, their captions and their solutions
-        rows += [([user(DESCRIBE)], problem.image, caption(problem))]
-        rows += [(problem.prompt, problem.image, plain(solve(problem)))]
-    remember(tmp_path / "seed-0", rows, in_steps=True)
-    for arm in (BEFORE, *args.arms):
-        do_arm(args, sophia.PART, 0, arm)
-    assert set(sophia.METRICS) <= set(outcomes(args)[0]["sophia-grpo"].names)
-    with Store(tmp_path / "seed-0" / "sophia-grpo" / "difficulty.sqlite") as store:
-        asked = store.stages()["difficulty"]
-    assert asked["engine"]["model"] == str(tmp_path / "seed-0" / "cold_start")  # whose questions those of GRPO are

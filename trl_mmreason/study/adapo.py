@@ -52,9 +52,7 @@ def train(start: Start, arm: str, folder: Path) -> None:
 
 
 def _star(start: Start, folder: Path, settings: dict[str, Any]) -> None:
-    policy = start.policy
-    sampling = {name: settings.pop(name) for name in ("n", "max_new_tokens") if name in settings}
-    decoding = Decoding(int(sampling.get("max_new_tokens", start.args.rl["max_completion_length"])))
+    policy, n = start.policy, int(settings.pop("n", 4))
     for iteration in range(1, _ITERATIONS + 1):
         last = iteration == _ITERATIONS
         inner = folder if last else folder / f"iteration-{iteration}"
@@ -64,8 +62,8 @@ def _star(start: Start, folder: Path, settings: dict[str, Any]) -> None:
                 TransformersEngine(policy, batch_size=250),
                 store,
                 followup=EVALUATION_PROMPT,
-                n=int(sampling.get("n", 4)),
-                decoding=decoding,
+                n=n,
+                decoding=Decoding(start.args.rl["max_completion_length"]),  # as the other arms draw theirs
                 stage=f"iteration-{iteration}",
                 seed=start.seed,
                 batch_size=250,

@@ -61,21 +61,19 @@ def train(start: Start, arm: str, folder: Path) -> None:
     start.refuse_source(arm)
     settings = start.settings(arm)
     reflect, reinforce = bool(settings.pop("reflect", True)), settings.pop("reinforce", "srpo")
-    policy = start.policy
-    if reflect:
-        policy = reflecting_policy(start)
+    if reinforce not in ("srpo", "grpo", "none") or (reinforce == "none" and (settings or not reflect)):
+        raise ValueError(
+            f"The arm {arm!r} has reinforce={reinforce!r}, reflect={reflect} and {settings}, expected srpo, grpo, or "
+            "none for a policy that learns from reflections alone, without other settings."
+        )
+    policy = reflecting_policy(start) if reflect else start.policy
     if reinforce == "srpo":
         args = SRPOConfig(str(folder), reflection_prompt=None, **start.of("rl", settings))
         train_once(SRPOTrainer(policy, args=args, train_dataset=start.train), folder / "model")
     elif reinforce == "grpo":
         train_plain_grpo(policy, start, settings, folder)
-    elif reinforce == "none" and reflect and not settings:
-        same_model(policy, folder / "model")
     else:
-        raise ValueError(
-            f"The arm {arm!r} has reinforce={reinforce!r}, reflect={reflect} and {settings}, expected srpo, grpo, or "
-            "none for a policy that learns from reflections alone, without other settings."
-        )
+        same_model(policy, folder / "model")
 
 
 def reflecting_policy(start: Start) -> str:
