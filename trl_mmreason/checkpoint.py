@@ -7,13 +7,17 @@ printed, and training goes on from the base weights. `from_pretrained` knows the
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
+from accelerate.utils import broadcast_object_list, is_peft_model
 from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
+from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel, Trainer
+
+from .engines.sharding import is_sharded, load_whole_state, loading_whole, whole_state
 
 
 class CheckpointError(RuntimeError):
@@ -21,21 +25,51 @@ class CheckpointError(RuntimeError):
 
 
 def restore_weights(model: PreTrainedModel, checkpoint: str | Path) -> None:
-    """Load all weights of `checkpoint` into `model`, in place.
+    """Load all weights of `checkpoint` into `model`, in place; of a sharded one the first process reads them.
 
     Raises:
         CheckpointError: the checkpoint lacks a weight of the model, or holds one that the model does not have.
     """
-    # Read as float32 whatever the model is: parts of it may be in float32 (a head, a trained half), and
-    # `load_state_dict` casts each weight to the type that it has in the model.
-    saved, report = type(model).from_pretrained(checkpoint, dtype=torch.float32, output_loading_info=True)
-    problems = {name: sorted(map(str, keys)) for name, keys in report.items() if keys}
-    if problems:
+    state: dict[str, torch.Tensor] = {}
+    problems = [{}]
+    reads = not is_sharded(model) or torch.distributed.get_rank() == 0
+    if reads:
+        # FSDP2 puts a class of its own before the model's. Read as float32 whatever the model is: parts of it may be in
+        # float32 (a head, a trained half), and each weight is cast to the type that it has in the model.
+        model_class = next(kind for kind in type(model).__mro__ if not issubclass(kind, FSDPModule))
+        with loading_whole():
+            saved, report = model_class.from_pretrained(checkpoint, dtype=torch.float32, output_loading_info=True)
+        state, problems = saved.state_dict(), [{name: sorted(map(str, keys)) for name, keys in report.items() if keys}]
+    if is_sharded(model):
+        broadcast_object_list(problems)
+    if problems[0]:
         raise CheckpointError(
-            f"The checkpoint {checkpoint} does not fit {type(model).__name__}: {problems}. Training would have gone on "
-            "from other weights. Resume with the model and the library versions that wrote the checkpoint."
+            f"The checkpoint {checkpoint} does not fit {type(model).__name__}: {problems[0]}. Training would have gone "
+            "on from other weights. Resume with the model and the library versions that wrote the checkpoint."
         )
-    model.load_state_dict(saved.state_dict())
+    load_whole_state(model.state_dict(keep_vars=True), state)
+
+
+def adapter_tensors(model: PeftModel, tensors: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+    """The weights of the active adapter, themselves, under the names that they are saved by.
+
+    Args:
+        model: sharded or not.
+        tensors: its `state_dict(keep_vars=True)`, if that is at hand.
+    """
+    tensors = tensors or model.state_dict(keep_vars=True)
+    return get_peft_model_state_dict(model, state_dict=tensors, adapter_name=model.active_adapters[0])
+
+
+def restore_adapter(model: PeftModel, checkpoint: str | Path) -> None:
+    """Load the adapter in `checkpoint` into the active one of `model`, in place, sharded or not.
+
+    Raises:
+        CheckpointError: the two do not have the same weights.
+    """
+    live, saved = adapter_tensors(model), load_peft_weights(str(checkpoint), device="cpu")
+    _check_names(live.keys(), saved.keys(), checkpoint)
+    load_whole_state(live, saved)
 
 
 def check_adapter_restored(model: PeftModel, checkpoint: str | Path) -> None:
@@ -44,18 +78,19 @@ def check_adapter_restored(model: PeftModel, checkpoint: str | Path) -> None:
     Raises:
         CheckpointError: a tensor of the checkpoint's adapter is not in the model, or differs.
     """
-    live = get_peft_model_state_dict(model, adapter_name=model.active_adapters[0])
-    saved = load_peft_weights(str(checkpoint), device="cpu")
-    wrong = [
-        name
-        for name in saved.keys() | live.keys()
-        if name not in live or name not in saved or not torch.equal(live[name].cpu(), saved[name].to(live[name].dtype))
-    ]
-    if wrong:
+    live, saved = adapter_tensors(model), load_peft_weights(str(checkpoint), device="cpu")
+    live = whole_state(live, keep=True)
+    same = {name for name in saved if name in live and torch.equal(live[name], saved[name].to(live[name].dtype))}
+    _check_names(live.keys(), same, checkpoint)
+    _check_names(saved.keys(), same, checkpoint)
+
+
+def _check_names(live: Collection[str], saved: Collection[str], checkpoint: str | Path) -> None:
+    if wrong := sorted(set(live) ^ set(saved)):
         raise CheckpointError(
-            f"{len(wrong)} of {len(saved)} adapter tensors of {checkpoint} did not reach the model, the first of them "
-            f"{sorted(wrong)[0]!r}. Training would have gone on from other weights. Resume with the `peft_config` and "
-            "the library versions that wrote the checkpoint."
+            f"{len(wrong)} of {max(len(live), len(saved))} adapter tensors of {checkpoint} did not reach the model, the "
+            f"first of them {wrong[0]!r}. Training would have gone on from other weights. Resume with the `peft_config` "
+            "and the library versions that wrote the checkpoint."
         )
 
 
@@ -73,6 +108,20 @@ class FaithfulCheckpoints(Trainer):
                     weight.data = weight.data.to(types[name])
         else:
             restore_weights(target, resume_from_checkpoint)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """As `Trainer.save_model`; an adapter in pieces is saved whole, its frozen weights too, which ZeRO-3 leaves out."""
+        if not (is_peft_model(self.model) and is_sharded(self.model)):
+            super().save_model(output_dir, _internal_call)
+            return
+        tensors = self.model.state_dict(keep_vars=True)
+        adapter = {id(weight) for weight in adapter_tensors(self.model, tensors).values()}
+        tensors = {name: weight for name, weight in tensors.items() if id(weight) in adapter}
+        adapter_state = whole_state(tensors, keep=self.args.should_save)
+        if self.args.should_save:
+            self._save(output_dir, state_dict=adapter_state)
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
     def _load_best_model(self) -> None:
         if isinstance(self.model, PreTrainedModel) and not (self.is_fsdp_enabled or self.is_deepspeed_enabled):

@@ -14,6 +14,8 @@ from trl import GRPOConfig
 from trl.data_utils import prepare_multimodal_messages
 
 from . import torchvision_free  # noqa: F401  processors load without torchvision from here on
+from .engines.pictures import let_every_pass_see_a_picture
+from .engines.sharding import is_sharded, use_whole_head
 from .messages import text_of
 
 
@@ -227,6 +229,21 @@ def keep_adapters_frozen(model: Any) -> None:
         layer.frozen_peft_weight_names = dict.fromkeys(layer.active_adapters, layer.adapter_layer_names)
 
 
+def prepare_policy(policy: Any, processing_class: Any, args: Any = None) -> None:
+    """Register on a model, or a reference, what it needs to be trained alike under every engine.
+
+    Args:
+        policy: not wrapped yet, with or without adapters.
+        processing_class: its processor or tokenizer.
+        args: of the trainer of this model; `None` for a reference.
+    """
+    let_head_have_no_bias(policy)
+    use_whole_head(policy.get_base_model() if is_peft_model(policy) else policy)
+    hooks = let_every_pass_see_a_picture(policy, processing_class)
+    if args is not None and args.ddp_find_unused_parameters is None and not is_sharded(policy):
+        args.ddp_find_unused_parameters = hooks is not None and not hooks.all_are_reached()
+
+
 def let_head_have_no_bias(model: Any) -> None:
     """TRL's fused head asks the output embeddings for their bias, an attribute that PEFT's wrapper of rows lacks.
 
@@ -235,11 +252,3 @@ def let_head_have_no_bias(model: Any) -> None:
     head = model.get_output_embeddings()
     if not hasattr(head, "bias"):
         head.bias = None
-
-
-def drop_missing_pictures(module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """A micro-batch of text-only rows from a batch with pictures comes with none left; a vision tower chokes on it."""
-    pixels = kwargs.get("pixel_values")
-    if pixels is not None and len(pixels) == 0:
-        kwargs = {k: v for k, v in kwargs.items() if k not in ("pixel_values", "image_grid_thw", "image_sizes")}
-    return args, kwargs

@@ -20,11 +20,10 @@ from trl.data_utils import is_conversational
 
 from .checkpoint import CheckpointError, FaithfulCheckpoints
 from .construction import (
-    drop_missing_pictures,
-    let_head_have_no_bias,
     load_processor,
     pad_left,
     pictures_of,
+    prepare_policy,
     refuse_second_rollout,
     with_system_message,
 )
@@ -110,11 +109,9 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
         with reference_is(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)
 
-        let_head_have_no_bias(self.accelerator.unwrap_model(self.model))
-        for policy in (self.model, self.ref_model):
-            if policy is not None:
-                unwrapped = self.accelerator.unwrap_model(policy)
-                unwrapped.register_forward_pre_hook(drop_missing_pictures, with_kwargs=True)
+        prepare_policy(self.model, self.processing_class, self.args)
+        if self.ref_model is not None:
+            prepare_policy(self.accelerator.unwrap_model(self.ref_model), self.processing_class)
         self.followup = followup
         self._outcome: GroupOutcome | None = None
         self._policy_logps: Tensor | None = None

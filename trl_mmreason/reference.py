@@ -11,44 +11,60 @@ from typing import Any
 from accelerate.utils import is_peft_model
 from transformers import PreTrainedModel, TrainingArguments
 from trl import GRPOConfig
-from trl.models import prepare_deepspeed, prepare_fsdp
+from trl.models import prepare_deepspeed
 from trl.trainer.utils import create_model_from_path
+
+from .engines.sharding import is_sharded, references_agree, share_out, whole_state
 
 
 @contextmanager
 def reference_is(model: Any, args: GRPOConfig | None, peft_config: Any) -> Iterator[None]:
-    """While TRL builds its KL reference, let it find the policy that was passed.
+    """While TRL builds its KL reference, let it find the policy that was passed, on every process.
 
     TRL loads the reference from the path in the policy's config. A policy that was changed in memory, or never saved,
     is therefore written to `<output_dir>/_reference` first (`push_to_hub` leaves such names out), and its config
     points there in the meantime.
     """
     in_memory = isinstance(model, PreTrainedModel) and not is_peft_model(model)
-    if not in_memory or peft_config is not None or args is None or args.beta == 0.0:
-        yield
-        return
-    name, folder = model.config._name_or_path, Path(args.output_dir) / "_reference"
+    with references_agree():
+        if not in_memory or peft_config is not None or args is None or args.beta == 0.0:
+            yield
+            return
+        name, model.config._name_or_path = model.config._name_or_path, write_policy(model, args)
+        try:
+            yield
+        finally:
+            model.config._name_or_path = name
+
+
+def write_policy(model: PreTrainedModel, args: TrainingArguments) -> str:
+    """Save a policy in memory, sharded or not, to `<output_dir>/_reference`; returns that folder."""
+    folder = Path(args.output_dir) / "_reference"
+    state = whole_state(model.state_dict(keep_vars=True), keep=args.should_save)
     if args.should_save:
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, state_dict=state)
     args.distributed_state.wait_for_everyone()
-    model.config._name_or_path = str(folder)
-    try:
-        yield
-    finally:
-        model.config._name_or_path = name
+    return str(folder)
 
 
 def initial_policy(model: Any, args: TrainingArguments, quantization_config: Any = None) -> Any:
     """A frozen copy of the policy that a trainer is given, to be made before the trainer changes it.
 
     Args:
-        model: path or id of a checkpoint, which is read anew (under ZeRO-3 a model in memory may be in pieces) and just
-            as TRL reads the policy, or a model, which is copied.
+        model: path or id of a checkpoint, which is read anew and just as TRL reads the policy, or a model, which is
+            copied; under ZeRO-3, where it may be in pieces, by way of `<output_dir>/_reference`.
         args: TRL's configuration of the trainer.
         quantization_config: as the trainer was given it.
     """
     if not isinstance(model, str):
-        return copy.deepcopy(model).eval().requires_grad_(False)
+        if not is_sharded(model):
+            return copy.deepcopy(model).eval().requires_grad_(False)
+        if is_peft_model(model):
+            raise ValueError(
+                "A copy of a model that has an adapter and was loaded under ZeRO-3 cannot be made. Pass the path of the "
+                "base model and a peft_config, or set beta=0."
+            )
+        model = write_policy(model, args)
     settings: dict[str, Any] = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
     if quantization_config is not None:
         settings["quantization_config"] = quantization_config
@@ -62,5 +78,5 @@ def placed(reference: Any, trainer: Any) -> Any:
     if trainer.is_deepspeed_enabled:
         return prepare_deepspeed(reference, trainer.accelerator)
     if trainer.is_fsdp_enabled:
-        return prepare_fsdp(reference, trainer.accelerator)
+        return share_out(reference, trainer.accelerator)
     return trainer.accelerator.prepare_model(reference, evaluation_mode=True)

@@ -15,8 +15,8 @@ from .construction import (
     check_template,
     completion_text,
     freeze_vision_encoder,
-    let_head_have_no_bias,
     load_processor,
+    prepare_policy,
     with_pictures,
 )
 
@@ -107,9 +107,9 @@ class CompletionSFTTrainer(FaithfulCheckpoints, SFTTrainer):
         self.model_accepts_loss_kwargs = True
         self.data_collator = with_pictures(self.data_collator)
         policy = self.accelerator.unwrap_model(self.model)
-        let_head_have_no_bias(policy)
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy)
+        prepare_policy(policy, self.processing_class, self.args)
 
     @staticmethod
     def problem_of(completion: str) -> str | None:

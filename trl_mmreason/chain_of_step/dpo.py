@@ -22,19 +22,20 @@ from math import isnan
 from pathlib import Path as FilePath
 from typing import Any
 
+from accelerate.utils import is_peft_model
 from datasets import Dataset
 from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 from trl import DPOTrainer
 from trl.models import unwrap_model_for_generation
 
-from ..checkpoint import FaithfulCheckpoints
+from ..checkpoint import FaithfulCheckpoints, restore_adapter, restore_weights
 from ..construction import (
     check_rows,
     check_template,
     freeze_vision_encoder,
-    let_head_have_no_bias,
     load_processor,
+    prepare_policy,
     with_pictures,
 )
 from ..grading import Grader
@@ -156,9 +157,11 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
             "policy": fingerprint(policy.named_parameters()),
             "questions": hashlib.sha256("".join(_digests(self.questions)).encode()).hexdigest()[:16],
         }
-        let_head_have_no_bias(policy)
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy)
+        prepare_policy(policy, self.processing_class, self.args)
+        if self.ref_model is not None:
+            prepare_policy(self.accelerator.unwrap_model(self.ref_model), self.processing_class)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
         """All rounds that are not finished; returns what `Trainer.train` says of the last one.
@@ -284,13 +287,14 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
         finally:
             self.args.output_dir = output_dir
         self._current = number
+        self._save_policy(self._policy(number))
         # The next round has an optimizer and a schedule of its own; until then nobody needs these in memory.
+        if self.is_deepspeed_enabled:
+            self.deepspeed.destroy()
+            self.model_wrapped, self.deepspeed = self.model, None
         self.optimizer = self.lr_scheduler = None
         self.callback_handler.optimizer = self.callback_handler.lr_scheduler = None
-        if self.is_deepspeed_enabled:
-            self.model_wrapped = self.model
         self.accelerator.free_memory()
-        self._save_policy(self._policy(number))
         return output
 
     def _save_policy(self, folder: FilePath) -> None:
@@ -307,7 +311,8 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
         The reference stays as it is.
         """
         if finished != self._current:
-            self._load_from_checkpoint(str(self._policy(finished)))
+            restore = restore_adapter if is_peft_model(self.model) else restore_weights
+            restore(self.model, self._policy(finished))
             self._current = finished
 
     def _join_histories(self, finished: int) -> None:

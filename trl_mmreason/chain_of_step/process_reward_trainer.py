@@ -14,7 +14,7 @@ from transformers import EvalPrediction
 from trl import SFTTrainer
 
 from ..checkpoint import FaithfulCheckpoints
-from ..construction import check_rows, completion_text, freeze_vision_encoder, load_processor
+from ..construction import check_rows, completion_text, freeze_vision_encoder, load_processor, prepare_policy
 from .config import ProcessRewardConfig
 from .objective import accuracy, auroc, prm_loss
 from .paper import PAPER
@@ -101,6 +101,7 @@ class ProcessRewardTrainer(FaithfulCheckpoints, SFTTrainer):
         self.data_collator = LabelledChains(ChainEncoder(policy.config, self.processing_class))
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy)
+        prepare_policy(policy, self.processing_class, args)
         self._since_log: list[Tensor] = []
 
     def compute_loss(

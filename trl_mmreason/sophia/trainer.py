@@ -10,7 +10,7 @@ from accelerate.utils import is_peft_model
 from torch import Tensor
 from trl.trainer.utils import add_fused_lm_head
 
-from ..construction import check_rows, keep_adapters_frozen, let_head_have_no_bias
+from ..construction import check_rows, keep_adapters_frozen, prepare_policy
 from ..functional import k3_divergence
 from ..parts import train_only
 from ..reference import initial_policy, placed
@@ -86,7 +86,6 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
         if isinstance(args, OffPolicyRewardConfig) and args.beta and kwargs.get("peft_config") is None:
             reference = initial_policy(model, args, kwargs.get("quantization_config"))
             add_fused_lm_head(reference.get_base_model() if is_peft_model(reference) else reference)
-            let_head_have_no_bias(reference)
         super().__init__(model, args=args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
         if self.aux_loss_enabled:
             raise ValueError(
@@ -105,6 +104,8 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
         if self.accelerator.is_main_process:
             said = "; ".join(f"{name}: {part}" for name, part in self.parts.items())
             logger.warning("OffPolicyRewardTrainer trains of %s", said)
+        if reference is not None:
+            prepare_policy(reference, self.processing_class)
         self.reference = reference and placed(reference, self)
         self._since_log: dict[bool, list[Tensor]] = {True: [], False: []}  # in training and in evaluation
 

@@ -1,0 +1,102 @@
+"""Let every forward pass run the vision encoder, also one whose rows have no picture.
+
+Otherwise its weights have a gradient on some processes and none on others. ZeRO and FSDP2 then wait for each other for
+ever or mix up what they gather (ms-swift #3213, DeepSpeed #7170), and DDP has to search for unused weights in every
+step. A small picture is encoded instead, and its features are added to the embeddings times zero: losses stay as they
+are, and the gradient of the vision encoder is zero where it would be missing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from accelerate.utils import is_peft_model
+from PIL import Image
+from torch import Tensor, nn
+from transformers import ProcessorMixin
+
+from .sharding import is_sharded
+
+_SIDE = 32  # pixels; a processor scales it to what its model needs at least
+_PIXELS = ("pixel_values", "image_grid_thw", "image_sizes")
+
+
+def let_every_pass_see_a_picture(model: Any, processing_class: Any) -> PictureHooks | None:
+    """Register the hooks on a vision-language model, with or without adapters; others stay as they are.
+
+    Args:
+        model: not wrapped yet.
+        processing_class: its processor.
+    """
+    base = model.get_base_model() if is_peft_model(model) else model
+    if isinstance(processing_class, ProcessorMixin) and hasattr(base, "get_image_features"):
+        return PictureHooks(base, processing_class)
+    return None
+
+
+class PictureHooks:
+    """Hooks on a model and on its input embeddings; a picture's features join between the two.
+
+    Families embed the text first and encode pictures then. To gather the same weights in the same order as a process
+    that has pictures, the small picture is encoded at the same place.
+    """
+
+    def __init__(self, model: Any, processor: ProcessorMixin) -> None:
+        taken = inspect.signature(model.forward).parameters
+        inputs = processor.image_processor(images=[Image.new("RGB", (_SIDE, _SIDE))], return_tensors="pt")
+        self._picture = {name: inputs[name] for name in _PIXELS if name in inputs and name in taken}
+        self._model = model
+        self._missing = False
+        model.register_forward_pre_hook(self._before_model, with_kwargs=True)
+        model.get_input_embeddings().register_forward_hook(self._after_embeddings)
+
+    def all_are_reached(self) -> bool:
+        """Whether a picture gives a gradient to every weight of the vision side that is trained.
+
+        LLaVA-NeXT leaves out the last layer of its encoder, for example. The model must not be sharded.
+        """
+        weights = [weight for weight in self._vision_weights() if weight.requires_grad]
+        training = self._model.training
+        self._model.eval()
+        gradients = torch.autograd.grad(self._zero(), weights, allow_unused=True) if weights else ()
+        self._model.train(training)
+        return all(gradient is not None for gradient in gradients)
+
+    def _before_model(self, model: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        pixels = kwargs.get("pixel_values")
+        if pixels is not None and len(pixels) == 0:  # of a text-only micro-batch, out of a batch with pictures
+            kwargs, pixels = {name: value for name, value in kwargs.items() if name not in _PIXELS}, None
+        cache = kwargs.get("past_key_values")
+        begun = cache is not None and cache.get_seq_length() > 0  # pictures come with a prompt, before any answer
+        self._missing = pixels is None and not begun and (is_sharded(model) or self._is_trained())
+        return args, kwargs
+
+    def _is_trained(self) -> bool:
+        return torch.is_grad_enabled() and any(weight.requires_grad for weight in self._vision_weights())
+
+    def _vision_weights(self) -> list[Tensor]:
+        language = [self._model.get_decoder(), self._model.get_output_embeddings()]
+        others = {id(weight) for part in language for weight in part.parameters()}
+        return [weight for weight in self._model.parameters() if id(weight) not in others]
+
+    def _after_embeddings(self, module: nn.Module, args: Any, embeddings: Tensor) -> Tensor:
+        if not self._missing:
+            return embeddings
+        self._missing = False
+        return embeddings + self._zero().to(embeddings)
+
+    def _zero(self) -> Tensor:
+        """0, which depends on every weight that a picture uses."""
+        model = self._model
+        picture = {name: value.to(model.device) for name, value in self._picture.items()}
+        features = model.get_image_features(**picture, return_dict=True)
+        used = [features.pooler_output, *(getattr(features, "deepstack_features", None) or [])]
+        # what joins the pieces of a picture belongs to no layer: LLaVA-NeXT's image_newline
+        loose = [weight for part in (model, model.base_model) for weight in part.parameters(recurse=False)]
+        return sum((0 * part.sum() for part in _tensors([used, loose])), torch.zeros((), device=model.device))
+
+
+def _tensors(nested: Any) -> list[Tensor]:
+    return [nested] if isinstance(nested, Tensor) else [part for one in nested for part in _tensors(one)]

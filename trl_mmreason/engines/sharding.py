@@ -1,0 +1,142 @@
+"""Weights of which every process holds a part: ZeRO-3's and FSDP2's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from accelerate.utils import broadcast
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers.integrations import deepspeed as deepspeed_integration
+from trl.models import prepare_fsdp
+from trl.trainer import dpo_trainer, grpo_trainer
+
+_FSDP_LOADING = "FSDP_CPU_RAM_EFFICIENT_LOADING"
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether processes have to run this model's layers together, as each gathers what it needs from the others."""
+    return any(isinstance(weight, DTensor) or hasattr(weight, "ds_id") for weight in model.parameters())
+
+
+@contextmanager
+def whole(weight: Tensor, *, changed: bool = False) -> Iterator[Tensor]:
+    """The whole of a weight; a collective operation if it is sharded.
+
+    Args:
+        weight: a parameter or buffer, sharded or not.
+        changed: keep what the first process writes into it; without shards, what this process writes.
+    """
+    if hasattr(weight, "ds_id"):
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters([weight], modifier_rank=0 if changed else None):
+            yield weight.data
+    elif isinstance(weight, DTensor):
+        full = weight.detach().full_tensor()
+        yield full
+        if changed:
+            with torch.no_grad():
+                weight.copy_(distribute_tensor(full, weight.device_mesh, weight.placements))
+    else:
+        yield weight.data
+
+
+def whole_state(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+    """Gather weights on the CPU, one at a time; a collective operation.
+
+    Args:
+        tensors: name → weight, sharded or not.
+        keep: whether this process keeps them; otherwise the result is empty.
+    """
+    state = {}
+    for name, weight in tensors.items():
+        with whole(weight) as full:
+            if keep:
+                state[name] = full.detach().to("cpu", copy=True)
+    return state
+
+
+def load_whole_state(tensors: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Put whole values into weights, each cast to its type; a collective operation if they are sharded.
+
+    Args:
+        tensors: name → weight.
+        state: name → value; of sharded weights the first process alone needs them.
+    """
+    for name, weight in tensors.items():
+        with torch.no_grad(), whole(weight, changed=True) as full:
+            if name in state:
+                full.copy_(state[name])
+
+
+@contextmanager
+def loading_whole() -> Iterator[None]:
+    """Let `from_pretrained` load all of a model in every process that calls it, whatever the engine.
+
+    Under ZeRO-3 it would keep a share of it, and under FSDP2 with `cpu_ram_efficient_loading` only the first process
+    would read the weights.
+    """
+    config = deepspeed_integration._hf_deepspeed_config_weak_ref
+    efficient = os.environ.get(_FSDP_LOADING)
+    deepspeed_integration.unset_hf_deepspeed_config()
+    os.environ[_FSDP_LOADING] = "false"
+    try:
+        yield
+    finally:
+        deepspeed_integration._hf_deepspeed_config_weak_ref = config
+        os.environ.pop(_FSDP_LOADING)
+        if efficient is not None:
+            os.environ[_FSDP_LOADING] = efficient
+
+
+def share_out(reference: nn.Module, accelerator: Any) -> Any:
+    """Share a frozen model out under FSDP, as TRL does, with the first process's weights.
+
+    With `cpu_ram_efficient_loading` the other processes have read nothing. accelerate sends them the weights of the
+    policy, but TRL's `prepare_fsdp` shares out what each process holds, so that all but the first piece of a reference
+    would be zeros (the KL of the first step is then not 0).
+    """
+    for weight in [*reference.parameters(), *reference.buffers()]:
+        there = weight.data.to(accelerator.device)
+        broadcast(there, from_process=0)
+        weight.data.copy_(there)
+    return prepare_fsdp(reference, accelerator)
+
+
+@contextmanager
+def references_agree() -> Iterator[None]:
+    """Let TRL's constructors share their references out by `share_out`."""
+    modules = (grpo_trainer, dpo_trainer)
+    for module in modules:
+        module.prepare_fsdp = share_out
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.prepare_fsdp = prepare_fsdp
+
+
+def use_whole_head(model: Any) -> None:
+    """Gather FSDP2's LM head before a forward pass and let its gradient be shared out after the backward pass.
+
+    accelerate makes the head of a vision-language model a unit of its own, and TRL's fused head reads its weight without
+    calling it. `full_tensor()`, which TRL takes instead, has a gradient of this process's rows alone. A gathered head is
+    a plain tensor whose gradient FSDP2 reduces with all others.
+    """
+
+    def gather(module: Any, args: Any) -> None:
+        if isinstance(head := module.get_output_embeddings(), FSDPModule):
+            head.unshard()
+
+    def release(module: Any, args: Any, output: Any) -> None:
+        if not torch.is_grad_enabled() and isinstance(head := module.get_output_embeddings(), FSDPModule):
+            head.reshard()  # no backward pass will
+
+    model.register_forward_pre_hook(gather)
+    model.register_forward_hook(release)
