@@ -110,16 +110,20 @@ class FaithfulCheckpoints(Trainer):
             restore_weights(target, resume_from_checkpoint)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As `Trainer.save_model`; an adapter in pieces is saved whole, its frozen weights too, which ZeRO-3 leaves out."""
-        if not (is_peft_model(self.model) and is_sharded(self.model)):
+        """As `Trainer.save_model`; a model in pieces is saved whole, and of an adapter its frozen weights, too.
+
+        `Trainer` asks DeepSpeed's engine, which leaves frozen weights of an adapter out and does not outlive a round.
+        """
+        if not (self.is_deepspeed_enabled or is_sharded(self.model)):
             super().save_model(output_dir, _internal_call)
             return
         tensors = self.model.state_dict(keep_vars=True)
-        adapter = {id(weight) for weight in adapter_tensors(self.model, tensors).values()}
-        tensors = {name: weight for name, weight in tensors.items() if id(weight) in adapter}
-        adapter_state = whole_state(tensors, keep=self.args.should_save)
+        if is_peft_model(self.model):
+            adapter = {id(weight) for weight in adapter_tensors(self.model, tensors).values()}
+            tensors = {name: weight for name, weight in tensors.items() if id(weight) in adapter}
+        state = whole_state(tensors, keep=self.args.should_save)
         if self.args.should_save:
-            self._save(output_dir, state_dict=adapter_state)
+            self._save(output_dir, state_dict=state)
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 

@@ -9,7 +9,9 @@ from typing import Any
 from accelerate.utils import is_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import ModulesToSaveWrapper
+from peft.utils.other import TrainableTokensWrapper
 from transformers import AutoProcessor, ProcessorMixin
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from trl import GRPOConfig
 from trl.data_utils import prepare_multimodal_messages
 
@@ -237,6 +239,11 @@ def prepare_policy(policy: Any, processing_class: Any, args: Any = None) -> None
         processing_class: its processor or tokenizer.
         args: of the trainer of this model; `None` for a reference.
     """
+    if is_deepspeed_zero3_enabled() and isinstance(policy.get_output_embeddings(), TrainableTokensWrapper):
+        raise ValueError(
+            "An adapter with trainable_token_indices cannot be trained under ZeRO-3: TRL reads the weight of the LM head, "
+            "which PEFT then puts together from pieces. Use ZeRO-2 or FSDP2, or train the whole model."
+        )
     let_head_have_no_bias(policy)
     use_whole_head(policy.get_base_model() if is_peft_model(policy) else policy)
     hooks = let_every_pass_see_a_picture(policy, processing_class)

@@ -1,58 +1,78 @@
-"""Train under an engine, save, and resume: `python cell_run.py SETTINGS.json`, in two processes.
+"""Train one trainer under an engine in several ways: `python cell_run.py JOB.json`, in two processes.
 
-Settings: trainer, model, folder, adapter (bool), in_memory (bool), resume (bool), settings (of the trainer).
+A way is a name of `WAYS`. Each trains four steps; where it can, it is begun again from the checkpoint of the second (or,
+for iterative DPO, from the first round) and has to end at the same weights. What came out is saved for the test.
 """
 
-import faulthandler
 import json
 import os
+import shutil
 import sys
+import traceback
 from pathlib import Path
 
 sys.path.insert(0, os.environ["ENGINE_TESTS"])
 from switch import let_cpus_take_the_engine
 
-faulthandler.dump_traceback_later(30)
 let_cpus_take_the_engine()
 
 import torch
 from trainers import SAVED, changed_policy, lora, make
 
+from trl_mmreason.engines.sharding import loading_whole, whole_state
+
 torch.set_num_threads(1)
-cell = json.loads(Path(sys.argv[1]).read_text())
-folder = Path(cell["folder"])
+job = json.loads(Path(sys.argv[1]).read_text())
+root = Path(job["folder"])
 
 
-def trainer_for(place):
-    adapter = lora(cell["model"]) if cell["adapter"] else None
-    trainer = make(cell["trainer"], cell["model"], place, adapter=adapter, **cell["settings"])
+def trainer_for(way, folder):
+    path = job["tied"] if way == "tied" else job["model"]
+    adapter = lora(path, tokens=way == "lora, tokens") if way.startswith("lora") else None
+    model = path
+    if way == "memory":  # in pieces, where the engine loads it so
+        model = changed_policy(path)
+    elif way == "memory, whole":
+        with loading_whole():
+            model = changed_policy(path)
+    trainer = make(job["trainer"], model, folder, adapter=adapter, **job["settings"])
     assert trainer.accelerator.num_processes == 2
     return trainer
 
 
-def weights_of(trainer):
-    """The whole of every trained weight, by no code that saves."""
-    found = {}
-    for name, weight in trainer.accelerator.unwrap_model(trainer.model).named_parameters():
-        if not weight.requires_grad:
-            continue
-        if hasattr(weight, "ds_id"):
-            import deepspeed
-
-            with deepspeed.zero.GatheredParameters([weight]):
-                found[name] = weight.detach().clone()
-        else:
-            found[name] = (weight.full_tensor() if hasattr(weight, "full_tensor") else weight).detach().clone()
-    return found
+def outcome_of(trainer):
+    """Losses, and the whole of every trained weight, by no code that saves."""
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    trained = {name: weight for name, weight in policy.named_parameters() if weight.requires_grad}
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return {"losses": losses, "weights": whole_state(trained, keep=True)}
 
 
-def losses_of(trainer):
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+def begun_again(way, folder):
+    again = folder.with_name(folder.name + "-again")
+    shared = job["trainer"] == "IterativeDPOTrainer"
+    if shared:
+        if int(os.environ["RANK"]) == 0:
+            shutil.copytree(folder, again)
+            shutil.rmtree(again / "round-2")
+        torch.distributed.barrier()
+    trainer = trainer_for(way, again)
+    trainer.train(**({} if shared else {"resume_from_checkpoint": str(folder / f"checkpoint-{SAVED}")}))
+    return trainer
 
 
-trainer = trainer_for(folder)
-trainer.train()
-outcome = {"losses": losses_of(trainer), "log": trainer.state.log_history, "weights": weights_of(trainer), "engine": str(trainer.accelerator.distributed_type)}
-trainer.save_model(str(folder / "final"))
-process = trainer.accelerator.process_index
-torch.save(outcome, folder / f"process_{process}.pt")
+outcomes = {}
+for way in job["ways"]:
+    folder = root / way.replace(", ", "-")
+    try:
+        trainer = trainer_for(way, folder)
+    except ValueError as error:
+        outcomes[way] = {"refused": str(error)}
+        traceback.print_exc()
+        continue
+    trainer.train()
+    outcomes[way] = outcome_of(trainer)
+    trainer.save_model(str(folder / "final"))
+    if not way.startswith("memory"):
+        outcomes[way]["again"] = outcome_of(begun_again(way, folder))
+torch.save({"engine": str(trainer.accelerator.distributed_type), **outcomes}, root / f"process_{os.environ['RANK']}.pt")

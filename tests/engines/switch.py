@@ -32,7 +32,11 @@ def let_cpus_take_the_engine() -> None:
     """In a process of the job, before any trainer: accelerate offers ZeRO and FSDP2 to accelerators alone."""
     if HAS_GPUS:
         return
-    from accelerate.state import AcceleratorState
+    # Trainer (before transformers 5.2x) loads an optimizer's state to "cpu:0", a name that torch.load does not know.
+    torch.serialization.register_package(
+        9, lambda storage: None, lambda storage, place: storage if place.startswith("cpu:") else None
+    )
+    from accelerate.state import AcceleratorState, PartialState
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
@@ -49,6 +53,7 @@ def let_cpus_take_the_engine() -> None:
             if self.distributed_type == DistributedType.MULTI_CPU:
                 plugin = kwargs.get("fsdp_plugin") or FullyShardedDataParallelPlugin()
                 self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, plugin
+                PartialState._shared_state["distributed_type"] = DistributedType.FSDP
 
         AcceleratorState.__init__ = init
 

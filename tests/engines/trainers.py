@@ -11,6 +11,7 @@ from transformers import AutoModelForImageTextToText
 import trl_mmreason
 from trl_mmreason.chain_of_step.process_reward import Scores
 from trl_mmreason.chain_of_step.tokens import trainable_token_indices
+from trl_mmreason.engines.sharding import loading_whole
 from trl_mmreason.miniature.solutions import chain_of_steps, solve
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.engine import Sample
@@ -182,14 +183,14 @@ TRAINERS = {
 }
 
 
-def lora(model_path):
-    """An adapter of everything, vision included; with the rows of the template's tokens."""
-    model = AutoModelForImageTextToText.from_pretrained(model_path)
+def lora(model_path, *, tokens=False):
+    """An adapter of everything, vision included; with the rows of the template's tokens, if that is asked for."""
+    indices = None
+    if tokens:
+        with loading_whole():
+            indices = trainable_token_indices(AutoModelForImageTextToText.from_pretrained(model_path))
     return LoraConfig(
-        r=4,
-        target_modules="all-linear",
-        exclude_modules=["lm_head"],
-        trainable_token_indices=trainable_token_indices(model),
+        r=4, target_modules="all-linear", exclude_modules=["lm_head"], trainable_token_indices=indices
     )
 
 
@@ -204,8 +205,5 @@ def changed_policy(path):
     model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32)
     with torch.no_grad():
         for weight in model.parameters():
-            if hasattr(weight, "ds_tensor"):
-                weight.ds_tensor.mul_(1.05)
-            else:
-                weight.mul_(1.05)
+            (weight.ds_tensor if hasattr(weight, "ds_tensor") else weight).mul_(1.05)
     return model

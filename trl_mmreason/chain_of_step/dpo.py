@@ -22,7 +22,7 @@ from math import isnan
 from pathlib import Path as FilePath
 from typing import Any
 
-from accelerate.utils import is_peft_model
+from accelerate.utils import broadcast_object_list, is_peft_model
 from datasets import Dataset
 from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import TrainOutput, get_last_checkpoint
@@ -38,6 +38,7 @@ from ..construction import (
     prepare_policy,
     with_pictures,
 )
+from ..engines.sharding import loading_whole, whole_parameters
 from ..grading import Grader
 from ..reference import reference_is
 from ..sampling.engine import Decoding, Engine
@@ -152,9 +153,11 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
             super().__init__(model, args=args, train_dataset=_NO_PAIRS_YET, processing_class=processing_class, **kwargs)
         self.data_collator = with_pictures(self.data_collator)
         policy = self.accelerator.unwrap_model(self.model)
+        # Under FSDP2 the first process alone may have read the weights.
+        weights = broadcast_object_list([fingerprint(whole_parameters(policy))])[0]
         self._deciding = {
             **{name: str(getattr(args, name)) for name in _DECIDING},
-            "policy": fingerprint(policy.named_parameters()),
+            "policy": weights,
             "questions": hashlib.sha256("".join(_digests(self.questions)).encode()).hexdigest()[:16],
         }
         if args.freeze_vision_encoder:
@@ -268,7 +271,11 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
     @contextmanager
     def _engine(self, finished: int) -> Iterator[Engine]:
         if self.sampler is not None:
-            yield self.sampler(self._first_policy() if finished == 0 else str(self._policy(finished)))
+            yield self.sampler(self._folder(finished))
+            return
+        if self.is_fsdp_enabled:  # whose processes run a model together, while each samples for itself
+            with loading_whole():
+                yield TransformersEngine(self._folder(finished), batch_size=self.args.sampling_batch_size)
             return
         with unwrap_model_for_generation(self.model_wrapped, self.accelerator) as policy:
             yield TransformersEngine(policy, self.processing_class, batch_size=self.args.sampling_batch_size)
@@ -346,8 +353,10 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
     def _policy(self, number: int) -> FilePath:
         return self._root / f"round-{number}" / "policy"
 
-    def _first_policy(self) -> str:
-        """Where the policy is that training began with."""
+    def _folder(self, finished: int) -> str:
+        """Where the policy is that has finished so many rounds."""
+        if finished:
+            return str(self._policy(finished))
         if self._start is not None:
             return self._start
         folder = self._policy(0)

@@ -47,6 +47,13 @@ def whole(weight: Tensor, *, changed: bool = False) -> Iterator[Tensor]:
         yield weight.data
 
 
+def whole_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Name and whole value of each parameter, one at a time; a collective operation if they are sharded."""
+    for name, weight in model.named_parameters():
+        with whole(weight) as full:
+            yield name, full
+
+
 def whole_state(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
     """Gather weights on the CPU, one at a time; a collective operation.
 
