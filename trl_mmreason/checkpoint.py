@@ -88,9 +88,9 @@ def check_adapter_restored(model: PeftModel, checkpoint: str | Path) -> None:
 def _check_names(live: Collection[str], saved: Collection[str], checkpoint: str | Path) -> None:
     if wrong := sorted(set(live) ^ set(saved)):
         raise CheckpointError(
-            f"{len(wrong)} of {max(len(live), len(saved))} adapter tensors of {checkpoint} did not reach the model, the "
-            f"first of them {wrong[0]!r}. Training would have gone on from other weights. Resume with the `peft_config` "
-            "and the library versions that wrote the checkpoint."
+            f"{len(wrong)} of {max(len(live), len(saved))} adapter tensors of {checkpoint} did not reach the model, "
+            f"the first of them {wrong[0]!r}. Training would have gone on from other weights. Resume with the "
+            "`peft_config` and the library versions that wrote the checkpoint."
         )
 
 

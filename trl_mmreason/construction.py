@@ -241,8 +241,8 @@ def prepare_policy(policy: Any, processing_class: Any, args: Any = None) -> None
     """
     if is_deepspeed_zero3_enabled() and isinstance(policy.get_output_embeddings(), TrainableTokensWrapper):
         raise ValueError(
-            "An adapter with trainable_token_indices cannot be trained under ZeRO-3: TRL reads the weight of the LM head, "
-            "which PEFT then puts together from pieces. Use ZeRO-2 or FSDP2, or train the whole model."
+            "An adapter with trainable_token_indices cannot be trained under ZeRO-3: the weight of its LM head, which "
+            "TRL reads, would be made of pieces. Use ZeRO-2 or FSDP2, or train the whole model."
         )
     let_head_have_no_bias(policy)
     use_whole_head(policy.get_base_model() if is_peft_model(policy) else policy)

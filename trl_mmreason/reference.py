@@ -61,8 +61,8 @@ def initial_policy(model: Any, args: TrainingArguments, quantization_config: Any
             return copy.deepcopy(model).eval().requires_grad_(False)
         if is_peft_model(model):
             raise ValueError(
-                "A copy of a model that has an adapter and was loaded under ZeRO-3 cannot be made. Pass the path of the "
-                "base model and a peft_config, or set beta=0."
+                "A model that has an adapter and was loaded under ZeRO-3 cannot be copied. Pass the path of its base "
+                "model and a peft_config, or set beta=0."
             )
         model = write_policy(model, args)
     settings: dict[str, Any] = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}

@@ -1,29 +1,25 @@
 """Train one trainer under an engine in several ways: `python cell_run.py JOB.json`, in two processes.
 
-A way is a name of `WAYS`. Each trains four steps; where it can, it is begun again from the checkpoint of the second (or,
-for iterative DPO, from the first round) and has to end at the same weights. What came out is saved for the test.
+The ways are those of `trainers.ways_of`. Each trains four steps; where it can, it is begun again from the checkpoint of
+the second (or, for iterative DPO, from the first round). What came out is saved for the test.
 """
 
 import json
 import os
 import shutil
 import sys
-import traceback
 from pathlib import Path
 
-sys.path.insert(0, os.environ["ENGINE_TESTS"])
-from switch import let_cpus_take_the_engine
-
-let_cpus_take_the_engine()
-
 import torch
+from switch import let_cpus_take_the_engine
 from trainers import SAVED, changed_policy, lora, make
 
 from trl_mmreason.engines.sharding import loading_whole, whole_state
 
+let_cpus_take_the_engine()
 torch.set_num_threads(1)
 job = json.loads(Path(sys.argv[1]).read_text())
-root = Path(job["folder"])
+root, engine = Path(job["folder"]), None
 
 
 def trainer_for(way, folder):
@@ -35,7 +31,8 @@ def trainer_for(way, folder):
     elif way == "memory, whole":
         with loading_whole():
             model = changed_policy(path)
-    trainer = make(job["trainer"], model, folder, adapter=adapter, **job["settings"])
+    settings = {"judge": False} if way == "no judge" else {}
+    trainer = make(job["trainer"], model, folder, adapter=adapter, **settings)
     assert trainer.accelerator.num_processes == 2
     return trainer
 
@@ -68,11 +65,11 @@ for way in job["ways"]:
         trainer = trainer_for(way, folder)
     except ValueError as error:
         outcomes[way] = {"refused": str(error)}
-        traceback.print_exc()
         continue
+    engine = str(trainer.accelerator.distributed_type)
     trainer.train()
     outcomes[way] = outcome_of(trainer)
     trainer.save_model(str(folder / "final"))
     if not way.startswith("memory"):
         outcomes[way]["again"] = outcome_of(begun_again(way, folder))
-torch.save({"engine": str(trainer.accelerator.distributed_type), **outcomes}, root / f"process_{os.environ['RANK']}.pt")
+torch.save({"engine": engine, "ways": outcomes}, root / f"process_{os.environ['RANK']}.pt")

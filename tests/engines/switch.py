@@ -1,4 +1,4 @@
-"""Put the processes of a job under DDP, ZeRO-2, ZeRO-3 or FSDP2, as `accelerate launch` does with the shipped configs."""
+"""Put the processes of a job under DDP, ZeRO-2, ZeRO-3 or FSDP2, as `accelerate launch` does with our configs."""
 
 import os
 from pathlib import Path

@@ -35,8 +35,8 @@ SHARED = {
     "lr_scheduler_type": "constant",
 }
 SUPERVISED = {k: v for k, v in SHARED.items() if k not in ("num_generations", "max_completion_length")}
-# two updates of each rollout, and a reference to be held to
-ONLINE = {**SHARED, "num_iterations": 2, "beta": 0.1}
+# Three updates of each rollout, so that the checkpoint of the second lies amid one, and a reference to be held to.
+ONLINE = {**SHARED, "num_iterations": 3, "beta": 0.1}
 
 
 class TextReward:
@@ -121,9 +121,7 @@ def chain_of_step_sft(model, folder, kwargs, settings):
 
 def process_reward(model, folder, kwargs, settings):
     args = trl_mmreason.ProcessRewardConfig(str(folder), **{**SUPERVISED, **settings})
-    rows = completions_of(
-        lambda k: {"completion": CHAINS[k], "step_labels": _labels(k), "answer_label": float(k % 2)}
-    )
+    rows = completions_of(lambda k: {"completion": CHAINS[k], "step_labels": _labels(k), "answer_label": float(k % 2)})
     return trl_mmreason.ProcessRewardTrainer(model, args=args, train_dataset=rows, **kwargs)
 
 
@@ -183,21 +181,36 @@ TRAINERS = {
 }
 
 
+# whose loss has a reference, and which write the template's tokens, so that an adapter may train their rows
+REFERENCE = {name for name in TRAINERS if "SFT" not in name and name != "ProcessRewardTrainer"}
+TOKENS = {"ChainOfStepSFTTrainer", "ProcessRewardTrainer"}
+
+
 def lora(model_path, *, tokens=False):
     """An adapter of everything, vision included; with the rows of the template's tokens, if that is asked for."""
     indices = None
     if tokens:
         with loading_whole():
             indices = trainable_token_indices(AutoModelForImageTextToText.from_pretrained(model_path))
-    return LoraConfig(
-        r=4, target_modules="all-linear", exclude_modules=["lm_head"], trainable_token_indices=indices
-    )
+    return LoraConfig(r=4, target_modules="all-linear", exclude_modules=["lm_head"], trainable_token_indices=indices)
 
 
 def make(name, model, folder, *, adapter=None, **settings):
     """A trainer of that name; `model` is a path or a model."""
     kwargs = {} if adapter is None else {"peft_config": adapter}
     return TRAINERS[name](model, folder, kwargs, settings)
+
+
+def ways_of(name):
+    """How the table trains each: see `cell_run.py`."""
+    ways = ["full", "tied", "lora"]
+    if name in REFERENCE:
+        ways += ["memory", "memory, whole"]
+    if name in TOKENS:
+        ways.append("lora, tokens")
+    if name == "SelfEvolutionTrainer":
+        ways.append("no judge")
+    return ways
 
 
 def changed_policy(path):

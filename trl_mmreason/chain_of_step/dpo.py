@@ -42,7 +42,7 @@ from ..engines.sharding import loading_whole, whole_parameters
 from ..grading import Grader
 from ..reference import reference_is
 from ..sampling.engine import Decoding, Engine
-from ..sampling.loading import fingerprint
+from ..sampling.loading import fingerprint, load_model
 from ..sampling.store import Store
 from ..sampling.transformers_engine import TransformersEngine
 from .client import process_reward_from
@@ -275,7 +275,9 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
             return
         if self.is_fsdp_enabled:  # whose processes run a model together, while each samples for itself
             with loading_whole():
-                yield TransformersEngine(self._folder(finished), batch_size=self.args.sampling_batch_size)
+                whole, _ = load_model(self._folder(finished))
+            whole.config._name_or_path = self.model.config._name_or_path  # the output folder may be moved
+            yield TransformersEngine(whole, self.processing_class, batch_size=self.args.sampling_batch_size)
             return
         with unwrap_model_for_generation(self.model_wrapped, self.accelerator) as policy:
             yield TransformersEngine(policy, self.processing_class, batch_size=self.args.sampling_batch_size)

@@ -132,9 +132,10 @@ def references_agree() -> Iterator[None]:
 def use_whole_head(model: Any) -> None:
     """Gather FSDP2's LM head before a forward pass and let its gradient be shared out after the backward pass.
 
-    accelerate makes the head of a vision-language model a unit of its own, and TRL's fused head reads its weight without
-    calling it. `full_tensor()`, which TRL takes instead, has a gradient of this process's rows alone. A gathered head is
-    a plain tensor whose gradient FSDP2 reduces with all others.
+    accelerate makes the head of a vision-language model a unit of its own, and TRL's fused head reads its weight
+    without calling it. `full_tensor()`, which TRL takes instead, has a gradient of this process's rows alone, and with
+    gradient accumulation the backward pass fails (verl #7427). A gathered head is a plain tensor whose gradient FSDP2
+    reduces with all others.
     """
 
     def gather(module: Any, args: Any) -> None:
