@@ -231,13 +231,24 @@ def keep_adapters_frozen(model: Any) -> None:
         layer.frozen_peft_weight_names = dict.fromkeys(layer.active_adapters, layer.adapter_layer_names)
 
 
-def prepare_policy(policy: Any, processing_class: Any, args: Any = None) -> None:
+def search_no_weights(args: Any) -> None:
+    """Before TRL's constructor: DDP need not search for unused weights, unless the user says so.
+
+    TRL lets it do that in every step of a vision-language model, as a batch without pictures leaves the vision encoder
+    out (huggingface/transformers#49443). Here every pass runs the encoder; see `prepare_policy`.
+    """
+    if args is not None and args.ddp_find_unused_parameters is None:
+        args.ddp_find_unused_parameters = False
+
+
+def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None) -> None:
     """Register on a model, or a reference, what it needs to be trained alike under every engine.
 
     Args:
         policy: not wrapped yet, with or without adapters.
         processing_class: its processor or tokenizer.
-        args: of the trainer of this model; `None` for a reference.
+        trainer: of this model; `None` for a reference. It lets DDP search for unused weights after all if there are
+            some that no picture reaches.
     """
     if is_deepspeed_zero3_enabled() and isinstance(policy.get_output_embeddings(), TrainableTokensWrapper):
         raise ValueError(
@@ -247,8 +258,10 @@ def prepare_policy(policy: Any, processing_class: Any, args: Any = None) -> None
     let_head_have_no_bias(policy)
     use_whole_head(policy.get_base_model() if is_peft_model(policy) else policy)
     hooks = let_every_pass_see_a_picture(policy, processing_class)
-    if args is not None and args.ddp_find_unused_parameters is None and not is_sharded(policy):
-        args.ddp_find_unused_parameters = hooks is not None and not hooks.all_are_reached()
+    if trainer is None or hooks is None or is_sharded(policy) or hooks.all_are_reached():
+        return
+    trainer.args.ddp_find_unused_parameters = True
+    trainer.accelerator.ddp_handler.find_unused_parameters = True  # the arguments have been read
 
 
 def let_head_have_no_bias(model: Any) -> None:

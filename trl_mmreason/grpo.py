@@ -25,6 +25,7 @@ from .construction import (
     pictures_of,
     prepare_policy,
     refuse_second_rollout,
+    search_no_weights,
     with_system_message,
 )
 from .evaluation.logged_questions import about_question, prompts_alike, write_questions
@@ -106,10 +107,11 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
         if kwargs.get("processing_class") is None:
             kwargs["processing_class"] = load_processor(model, args)
         pad_left(kwargs["processing_class"])
+        search_no_weights(args)
         with reference_is(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)
 
-        prepare_policy(self.model, self.processing_class, self.args)
+        prepare_policy(self.model, self.processing_class, self)
         if self.ref_model is not None:
             prepare_policy(self.accelerator.unwrap_model(self.ref_model), self.processing_class)
         self.followup = followup

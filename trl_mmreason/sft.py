@@ -17,6 +17,7 @@ from .construction import (
     freeze_vision_encoder,
     load_processor,
     prepare_policy,
+    search_no_weights,
     with_pictures,
 )
 
@@ -94,6 +95,7 @@ class CompletionSFTTrainer(FaithfulCheckpoints, SFTTrainer):
         self.check_tokenizer(processing_class)
         check_template(name, processing_class, self._format)
         prepare = partial(self.prepare_rows, args=args, processing_class=processing_class)
+        search_no_weights(args)
         super().__init__(
             model,
             args=args,
@@ -109,7 +111,7 @@ class CompletionSFTTrainer(FaithfulCheckpoints, SFTTrainer):
         policy = self.accelerator.unwrap_model(self.model)
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy)
-        prepare_policy(policy, self.processing_class, self.args)
+        prepare_policy(policy, self.processing_class, self)
 
     @staticmethod
     def problem_of(completion: str) -> str | None:

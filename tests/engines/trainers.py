@@ -76,10 +76,10 @@ def completions_of(text_of):
     )
 
 
-def adapo(model, folder, kwargs, settings):
+def adapo(model, folder, kwargs, settings, rows=None):
     settings = {"filter_zero_advantage": False, "filter_truncated": False, **ONLINE, **settings}
     args = trl_mmreason.AdaPOConfig(str(folder), **settings)
-    rows = Dataset.from_list(drawn_rows(16))
+    rows = rows or Dataset.from_list(drawn_rows(16))
     return trl_mmreason.AdaPOTrainer(model, args=args, train_dataset=rows, grader=ParityGrader(), **kwargs)
 
 
@@ -107,9 +107,9 @@ def self_evolution(model, folder, kwargs, settings):
     return written_texts(trainer, [rf"<think>a</think>\boxed{{{3 + place % 4 // 2}}}" for place in range(7)])
 
 
-def reflection_sft(model, folder, kwargs, settings):
+def reflection_sft(model, folder, kwargs, settings, rows=None):
     args = trl_mmreason.ReflectionSFTConfig(str(folder), **{**SUPERVISED, **settings})
-    rows = completions_of(lambda k: {"completion": REFLECTION.format("so " * (1 + k))})
+    rows = rows or completions_of(lambda k: {"completion": REFLECTION.format("so " * (1 + k))})
     return trl_mmreason.ReflectionSFTTrainer(model, args=args, train_dataset=rows, **kwargs)
 
 
@@ -195,28 +195,8 @@ def lora(model_path, *, tokens=False):
     return LoraConfig(r=4, target_modules="all-linear", exclude_modules=["lm_head"], trainable_token_indices=indices)
 
 
-def make(name, model, folder, *, adapter=None, **settings):
-    """A trainer of that name; `model` is a path or a model."""
+def make(name, model, folder, *, adapter=None, rows=None, **settings):
+    """A trainer of that name; `model` is a path or a model, `rows` a data set in the place of its own."""
     kwargs = {} if adapter is None else {"peft_config": adapter}
-    return TRAINERS[name](model, folder, kwargs, settings)
-
-
-def ways_of(name):
-    """How the table trains each: see `cell_run.py`."""
-    ways = ["full", "tied", "lora"]
-    if name in REFERENCE:
-        ways += ["memory", "memory, whole"]
-    if name in TOKENS:
-        ways.append("lora, tokens")
-    if name == "SelfEvolutionTrainer":
-        ways.append("no judge")
-    return ways
-
-
-def changed_policy(path):
-    """A policy in memory that differs from its checkpoint, in pieces where the engine loads it so."""
-    model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32)
-    with torch.no_grad():
-        for weight in model.parameters():
-            (weight.ds_tensor if hasattr(weight, "ds_tensor") else weight).mul_(1.05)
-    return model
+    own = {} if rows is None else {"rows": rows}
+    return TRAINERS[name](model, folder, kwargs, settings, **own)

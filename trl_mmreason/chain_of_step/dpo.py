@@ -36,6 +36,7 @@ from ..construction import (
     freeze_vision_encoder,
     load_processor,
     prepare_policy,
+    search_no_weights,
     with_pictures,
 )
 from ..engines.sharding import loading_whole, whole_parameters
@@ -149,6 +150,7 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
         self.rounds: list[dict[str, Any]] = []
         self._current = 0  # rounds that the model in memory has finished
         self._start = model if isinstance(model, str) else None
+        search_no_weights(args)
         with reference_is(model, args, kwargs.get("peft_config")):
             super().__init__(model, args=args, train_dataset=_NO_PAIRS_YET, processing_class=processing_class, **kwargs)
         self.data_collator = with_pictures(self.data_collator)
@@ -162,7 +164,7 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
         }
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy)
-        prepare_policy(policy, self.processing_class, self.args)
+        prepare_policy(policy, self.processing_class, self)
         if self.ref_model is not None:
             prepare_policy(self.accelerator.unwrap_model(self.ref_model), self.processing_class)
 

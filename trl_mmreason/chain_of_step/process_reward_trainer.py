@@ -14,7 +14,14 @@ from transformers import EvalPrediction
 from trl import SFTTrainer
 
 from ..checkpoint import FaithfulCheckpoints
-from ..construction import check_rows, completion_text, freeze_vision_encoder, load_processor, prepare_policy
+from ..construction import (
+    check_rows,
+    completion_text,
+    freeze_vision_encoder,
+    load_processor,
+    prepare_policy,
+    search_no_weights,
+)
 from .config import ProcessRewardConfig
 from .objective import accuracy, auroc, prm_loss
 from .paper import PAPER
@@ -81,6 +88,7 @@ class ProcessRewardTrainer(FaithfulCheckpoints, SFTTrainer):
             raise TypeError(f"ProcessRewardTrainer: it has its own {replaced[0]}; leave `{replaced[0]}` out.")
         columns = {"prompt", "completion", "step_labels", "answer_label"}
         check_rows("ProcessRewardTrainer", train_dataset, eval_dataset, columns)
+        search_no_weights(args)
         super().__init__(
             model,
             args=args,
@@ -101,7 +109,7 @@ class ProcessRewardTrainer(FaithfulCheckpoints, SFTTrainer):
         self.data_collator = LabelledChains(ChainEncoder(policy.config, self.processing_class))
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy)
-        prepare_policy(policy, self.processing_class, args)
+        prepare_policy(policy, self.processing_class, self)
         self._since_log: list[Tensor] = []
 
     def compute_loss(

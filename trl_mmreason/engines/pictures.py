@@ -37,10 +37,10 @@ def let_every_pass_see_a_picture(model: Any, processing_class: Any) -> PictureHo
 
 
 class PictureHooks:
-    """Hooks on a model and on its input embeddings; a picture's features join between the two.
+    """Hooks on a model and on its decoder, between which the text is embedded and pictures are encoded, in this order.
 
-    Families embed the text first and encode pictures then. To gather the same weights in the same order as a process
-    that has pictures, the small picture is encoded at the same place.
+    The small picture is encoded at the same place, behind all that an engine does about the embeddings: engines gather
+    weights in the order of the forward pass, and gather them again ahead of the backward pass in the reverse one.
     """
 
     def __init__(self, model: Any, processor: ProcessorMixin) -> None:
@@ -50,7 +50,7 @@ class PictureHooks:
         self._model = model
         self._missing = False
         model.register_forward_pre_hook(self._before_model, with_kwargs=True)
-        model.get_input_embeddings().register_forward_hook(self._after_embeddings)
+        model.get_decoder().register_forward_pre_hook(self._before_decoder, with_kwargs=True)
 
     def all_are_reached(self) -> bool:
         """Whether a picture gives a gradient to every weight of the vision side that is trained.
@@ -81,11 +81,12 @@ class PictureHooks:
         others = {id(weight) for part in language for weight in part.parameters()}
         return [weight for weight in self._model.parameters() if id(weight) not in others]
 
-    def _after_embeddings(self, module: nn.Module, args: Any, embeddings: Tensor) -> Tensor:
-        if not self._missing:
-            return embeddings
-        self._missing = False
-        return embeddings + self._zero().to(embeddings)
+    def _before_decoder(self, decoder: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        if self._missing:
+            self._missing = False
+            embeddings = kwargs["inputs_embeds"]
+            kwargs = {**kwargs, "inputs_embeds": embeddings + self._zero().to(embeddings)}
+        return args, kwargs
 
     def _zero(self) -> Tensor:
         """0, which depends on every weight that a picture uses."""

@@ -1,0 +1,49 @@
+"""Train on rows whose pictures lie on one process only: `python pictures_run.py JOB.json`, in two processes.
+
+Rows keep their order, so that the job decides which process has a picture in which step.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from support import drawn_rows
+from switch import let_cpus_take_the_engine
+from trainers import REFLECTION, make
+
+from trl_mmreason.engines.sharding import whole_state
+
+let_cpus_take_the_engine()
+torch.set_num_threads(1)
+job = json.loads(Path(sys.argv[1]).read_text())
+one, two, none = drawn_rows(3)
+ROWS = {"1": one, "2": two, "-": none}
+
+
+def rows_of(order, columns):
+    rows = ({**ROWS[kind], "completion": REFLECTION} for kind in order)
+    return Dataset.from_list([{name: row[name] for name in ("prompt", "images", *columns)} for row in rows])
+
+
+def train(trainer, order, policy):
+    settings = {"max_steps": len(order) // 2, "save_strategy": "no"}
+    if trainer == "ReflectionSFTTrainer":  # one row a process and step
+        settings |= {"per_device_train_batch_size": 1, "train_sampling_strategy": "sequential"}
+        rows = rows_of(order, ["completion"])
+    else:  # a question of each process a step
+        settings |= {"shuffle_dataset": False, "num_iterations": 1}
+        rows = rows_of(order, ["answer"])
+    made = make(trainer, job["policies"][policy], Path(job["folder"]) / "run", rows=rows, **settings)
+    assert made.accelerator.num_processes == 2
+    assert made.args.ddp_find_unused_parameters is (policy == "llava_next")
+    made.train()
+    trained = made.accelerator.unwrap_model(made.model).named_parameters()
+    losses = [entry["loss"] for entry in made.state.log_history if "loss" in entry]
+    return {"losses": losses, "weights": whole_state(dict(trained), keep=True)}
+
+
+outcomes = [train(**run) for run in job["runs"]]
+torch.save(outcomes, Path(job["folder"]) / f"process_{os.environ['RANK']}.pt")

@@ -1,0 +1,45 @@
+"""Pictures on one process and none on the other: every engine trains as DDP does, and DDP needs no search."""
+
+import json
+
+import pytest
+import torch
+from processes import launch
+from support import FAMILY_NAMES
+from switch import ENGINES, environment
+
+# Two characters a step, one a process: pictures of its row. "----" is an epoch of text alone.
+ORDERS = ["1--1", "-121", "----", "2-12"]
+RUNS = [
+    *({"trainer": "ReflectionSFTTrainer", "order": order, "policy": "qwen2_5_vl"} for order in ORDERS),
+    *({"trainer": "AdaPOTrainer", "order": "1--2", "policy": family} for family in FAMILY_NAMES),
+]
+
+
+@pytest.fixture(scope="module")
+def outcomes(checkpoints, tmp_path_factory):
+    """engine → what each run ended with, in both processes."""
+    found = {}
+
+    def run(engine):
+        if engine not in found:
+            folder = tmp_path_factory.mktemp(engine)
+            policies = {family: checkpoints(family) for family in FAMILY_NAMES}
+            (folder / "job.json").write_text(json.dumps({"folder": str(folder), "runs": RUNS, "policies": policies}))
+            launch("engines/pictures_run.py", 2, folder / "job.json", environment=environment(engine), seconds=300)
+            found[engine] = [torch.load(folder / f"process_{rank}.pt") for rank in range(2)]
+        return found[engine]
+
+    return run
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_order_of_pictures_trains_as_under_ddp(engine, outcomes):
+    reference, (first, second) = outcomes("ddp")[0], outcomes(engine)
+    for run, expected, found, other in zip(RUNS, reference, first, second, strict=True):
+        assert len(found["losses"]) == 2, run
+        assert found["losses"] == pytest.approx(expected["losses"], abs=1e-5), run
+        assert found["losses"] == other["losses"], run
+        for name, weight in expected["weights"].items():
+            torch.testing.assert_close(found["weights"][name], weight, atol=1e-6, rtol=0)
+            torch.testing.assert_close(other["weights"][name], found["weights"][name], atol=0, rtol=0)
