@@ -28,6 +28,7 @@ from .construction import (
     refuse_second_rollout,
     with_system_message,
 )
+from .engines.vllm import corrected_vllm, remember_prompts
 from .evaluation.logged_questions import about_question, prompts_alike, write_questions
 from .functional import (
     SEQUENCE_NORMALISED_LOSSES,
@@ -107,7 +108,7 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
         if kwargs.get("processing_class") is None:
             kwargs["processing_class"] = load_processor(model, args)
         pad_left(kwargs["processing_class"])
-        with reference_is(model, args, kwargs.get("peft_config")):
+        with corrected_vllm(args), reference_is(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)
 
         let_head_have_no_bias(self.accelerator.unwrap_model(self.model))
@@ -214,6 +215,12 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
         }
         ids, logps = self._generate_single_turn(longer, images, fields, num_generations=1)
         return ids[: len(ended)], logps and logps[: len(ended)]
+
+    def _tokenize_prompts(self, prompts: list) -> tuple:
+        tokenized = super()._tokenize_prompts(prompts)
+        if self.use_vllm:
+            remember_prompts(self, prompts, tokenized)
+        return tokenized
 
     def _generate(self, prompts: list) -> tuple:
         begun = time.perf_counter()
