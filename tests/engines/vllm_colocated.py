@@ -14,9 +14,11 @@ from vllm_policies import random_policy, rule_out_placeholders, save, train, tra
 
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
 if not torch.cuda.is_available():
+    import torch._dynamo
     import vllm._custom_ops
 
     vllm._custom_ops._supports_onednn = False  # it repacks weights, and new ones could not be loaded
+    torch._dynamo.config.disable = True  # compiling takes half a minute
 
 family, method, folder, options = sys.argv[1], sys.argv[2], Path(sys.argv[3]), set(sys.argv[4:])
 torch.set_num_threads(1)
@@ -38,6 +40,11 @@ else:
 trainer = trainer_for(method, policy, folder / "run", lora="lora" in options)
 engine = trainer.vllm_generation.llm.llm_engine
 results = {"rollouts": train(trainer), "dtype": str(engine.model_config.dtype), "image": model.config.image_token_id}
+if family == "llava_next":
+    from vllm.model_executor.models.llava_next import LlavaNextForConditionalGeneration as Upstream
+
+    name = next(name for name, _ in model.named_parameters() if "vision_tower" in name)
+    results["upstream_name"] = Upstream.hf_to_vllm_mapper.map_name(name)
 if "checks" in options:
     from vllm_checks import checks
 

@@ -28,7 +28,7 @@ RUN = {
     "per_device_train_batch_size": 12,
     "max_completion_length": 8,
     "max_steps": 4,  # rollouts before any update and after each of three
-    "learning_rate": 2e-3,
+    "learning_rate": 5e-4,
     "use_vllm": True,
     "vllm_max_model_length": 1024,
 }
@@ -57,14 +57,18 @@ def random_policy(family, *, chains=False, side_by_side=False):
 def rule_out_placeholders(model):
     """Make the policy's own probability of a placeholder negligible, as in a trained model.
 
-    Every token's embedding gets a large first channel, which the layers carry to the head, and there it speaks against
-    the placeholders: about 9 · (−5) after the last norm. Sampling without them is then sampling from the policy.
+    Every token's embedding gets a first channel of 30, which no layer writes to, and which speaks against placeholders
+    at the head. Sampling without them is then sampling from the policy, and the two log-probabilities are of one
+    distribution.
     """
     model.get_input_embeddings().weight[:, 0] = 30.0
+    for layer in model.model.language_model.layers:
+        layer.self_attn.o_proj.weight[0] = 0.0
+        layer.mlp.down_proj.weight[0] = 0.0
     head = model.get_output_embeddings().weight
     for token in placeholder_ids(model.config):
         head[token] = 0.0
-        head[token, 0] = -5.0
+        head[token, 0] = -20.0
 
 
 def save(model, processor, folder):

@@ -54,13 +54,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
                 "(`name_or_path` is empty) from which vLLM could build its own. Fix: save the policy and its processor "
                 "to a folder, and pass the folder."
             )
-        # TRL suppresses placeholders in transformers' generation only. A sampled one would stand for a picture that is
-        # not there, and the training pass would stop. The log-probabilities that vLLM returns are those of the biased
-        # distribution: larger by -log(1 - p), p the policy's probability of a placeholder. Trained policies have
-        # p below 1e-6; a random one with two placeholders among 300 tokens shows 0.003.
-        given = settings.get("generation_kwargs") or {}
-        bias = {**(given.get("logit_bias") or {}), **dict.fromkeys(placeholder_ids(model.config), _NEVER)}
-        settings["generation_kwargs"] = {**given, "logit_bias": bias} if bias else given
+        settings["generation_kwargs"] = without_placeholders(settings.get("generation_kwargs"), model.config)
         super().__init__(**settings)
 
     def _init_vllm(self) -> None:
@@ -139,6 +133,22 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         lengths = [span.count(placeholder) for span in features.pop("picture_spans")]
         placeholders = find_pictures(prompt_ids, placeholder, lengths)
         return {**features, "mm_placeholders": {**features["mm_placeholders"], "image": placeholders}}
+
+
+def without_placeholders(generation_kwargs: Mapping[str, Any] | None, config: Any) -> dict[str, Any]:
+    """Add to vLLM's sampling settings that no placeholder of a picture or video is sampled.
+
+    TRL rules them out in transformers' generation only. A sampled one would stand for a picture that is not there, and
+    the training pass would stop. vLLM then returns the log-probabilities of what is left, which are larger than the
+    policy's by -log(1 - p), where p is its probability of a placeholder: 0.003 in the mean for a random miniature model.
+
+    Args:
+        generation_kwargs: the user's, whose `logit_bias` of other tokens stays.
+        config: the model's.
+    """
+    given = dict(generation_kwargs or {})
+    bias = dict.fromkeys(placeholder_ids(config), _NEVER)
+    return {**given, "logit_bias": {**(given.get("logit_bias") or {}), **bias}} if bias else given
 
 
 def compare_prompts(expected: Sequence[Sequence[int]], read: Sequence[Sequence[int]]) -> None:
