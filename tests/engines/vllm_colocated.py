@@ -14,11 +14,10 @@ from vllm_policies import random_policy, rule_out_placeholders, save, train, tra
 
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
 if not torch.cuda.is_available():
-    import torch._dynamo
     import vllm._custom_ops
 
     vllm._custom_ops._supports_onednn = False  # it repacks weights, and new ones could not be loaded
-    torch._dynamo.config.disable = True  # compiling takes half a minute
+    os.environ["TORCH_COMPILE_DISABLE"] = "1"  # vLLM reads it; compiling takes half a minute
 
 family, method, folder, options = sys.argv[1], sys.argv[2], Path(sys.argv[3]), set(sys.argv[4:])
 torch.set_num_threads(1)
