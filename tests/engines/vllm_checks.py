@@ -103,3 +103,26 @@ def placeholders_of_random_policy(trainer, family):
         counts[name] = {"tokens": len(tokens), "placeholders": sum(token in (image, video) for token in tokens)}
     generation.generation_kwargs = own
     return counts
+
+
+def served_checks(trainer, family):
+    """What test_vllm_server.py asserts beside the rollouts of the training run."""
+    rows = next(iter(trainer.get_train_dataloader()))
+    shown = {"after_upstream_sync": after_sync(trainer, rows, VLLMGeneration.sync_weights, seed=1)}
+    shown |= {"after_own_sync": after_sync(trainer, rows, type(trainer.vllm_generation).sync_weights, seed=2)}
+    processor = trainer.processing_class.image_processor
+    size, processor.size = processor.size, {"shortest_edge": 28 * 28, "longest_edge": 2 * 28 * 28}
+    try:
+        trainer._generate_and_score_completions(rows)
+    except PromptMismatch as error:
+        shown |= {"other_limits": str(error)}
+    finally:
+        processor.size = size
+    shown |= {"placeholders": placeholders_of_random_policy(trainer, family)}
+    client = trainer.vllm_generation.vllm_client
+    client.base_url += "/elsewhere"  # a server that is no vLLM in development mode
+    try:
+        client.reset_encoder_cache()
+    except RuntimeError as error:
+        shown |= {"no_reset": str(error)}
+    return shown
