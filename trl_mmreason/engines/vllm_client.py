@@ -56,7 +56,7 @@ class PictureClient(VLLMClient):
             raise RuntimeError(
                 f"The vLLM server at {self.base_url} answered /reset_encoder_cache with status {response.status_code}. "
                 "It would encode pictures that it has seen before with earlier weights. Fix: start it with "
-                "VLLM_SERVER_DEV_MODE=1 in its environment, with vLLM 0.22 or later."
+                "VLLM_SERVER_DEV_MODE=1 in its environment."
             )
 
 
