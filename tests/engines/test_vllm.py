@@ -112,6 +112,16 @@ def test_a_picture_seen_before_an_update_is_encoded_anew(runs):
     assert differences(rollout).mean() < TOLERANCE
 
 
+def test_mmreason_evaluate_hands_its_dtype_to_vllm(tmp_path):
+    """In float32 the answers to questions with none, one and two pictures are those of transformers."""
+    launch("engines/vllm_evaluate.py", 1, tmp_path, seconds=200)
+    run = torch.load(tmp_path / "results.pt")
+    assert run["settings"]["dtype"] == "float32"
+    assert run["vllm"]["ids"] == run["transformers"]["ids"]
+    pairs = zip(run["vllm"]["logps"], run["transformers"]["logps"], strict=True)
+    assert max(abs(own - other) for row in pairs for own, other in zip(*row, strict=True)) < TOLERANCE
+
+
 # ------------------------------------------------------------------------------ what a newer TRL or vLLM makes needless
 
 
@@ -119,8 +129,8 @@ def test_trl_still_hands_over_expanded_placeholders(runs):
     prompts = runs("adapo qwen2_5_vl")["upstream_prompts"]
     corrupted = [read != trained for read, trained in zip(prompts["read"], prompts["trained"], strict=True)]
     assert corrupted == [pictures > 0 for pictures in prompts["pictures"]], (
-        "TRL itself now gives a colocated vLLM one placeholder a picture (huggingface/trl#6294). Delete `remember`, "
-        "`_shortened`, `unexpanded_prompts` and `remember_prompts` in engines/vllm.py and `_tokenize_prompts` in grpo.py"
+        "TRL itself now gives a colocated vLLM one placeholder a picture (huggingface/trl#6294). In engines/vllm.py "
+        "delete `remember`, `_shortened`, `unexpanded_prompts` and `remember_prompts`, in grpo.py `_tokenize_prompts`"
     )
 
 

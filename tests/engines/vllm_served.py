@@ -1,8 +1,8 @@
 """A training run with a vLLM server: `python vllm_served.py FAMILY FOLDER [OPTION …]`.
 
-Run by test_vllm_server.py. Options: `lora`, `side_by_side` and `checks` as for vllm_colocated.py. TRL sends weights over
-NCCL, which needs a GPU for the server and one for the trainer. Here the tensors that it would send, under the names
-that it would send, travel in a file.
+Run by test_vllm_server.py. Options: `lora`, `side_by_side` and `checks` as for vllm_colocated.py. TRL sends weights
+over NCCL, which needs a GPU for the server and one for the trainer. Here the tensors that it would send, under the
+names that it would send, travel in a file.
 """
 
 import os
@@ -56,7 +56,9 @@ def server(folder, log):
     here = str(Path(__file__).parent)  # where the worker's extension is
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}
     with open(log, "wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
         try:
             yield f"http://127.0.0.1:{port}"
         finally:

@@ -140,7 +140,7 @@ def without_placeholders(generation_kwargs: Mapping[str, Any] | None, config: An
 
     TRL rules them out in transformers' generation only. A sampled one would stand for a picture that is not there, and
     the training pass would stop. vLLM then returns the log-probabilities of what is left, which are larger than the
-    policy's by -log(1 - p), where p is its probability of a placeholder: 0.003 in the mean for a random miniature model.
+    policy's by -log(1 - p), where p is its probability of a placeholder: 0.003 in the mean for a random miniature.
 
     Args:
         generation_kwargs: the user's, whose `logit_bias` of other tokens stays.

@@ -128,11 +128,11 @@ def _qwen_model(
 
 
 def _qwen2_vl(size: Size, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    widths = {"embed_dim": size.vision_hidden, "mlp_ratio": 2, "hidden_size": size.hidden}
+    widths: dict[str, Any] = {"embed_dim": size.vision_hidden, "mlp_ratio": 2, "hidden_size": size.hidden}
     return _qwen_model(Qwen2VLForConditionalGeneration, Qwen2VLConfig, size, tokenizer, **widths)
 
 
-def _later_widths(size: Size) -> dict[str, int]:
+def _later_widths(size: Size) -> dict[str, Any]:
     """From Qwen2.5-VL on, the vision tower names its own width and the language model's apart."""
     return {
         "hidden_size": size.vision_hidden,

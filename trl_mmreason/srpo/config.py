@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+
 from ..construction import text_or_none
 from ..engines.config import RolloutConfig
 from ..sft import CompletionSFTConfig
