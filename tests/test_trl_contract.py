@@ -128,4 +128,4 @@ def test_trl_still_needs_its_vllm_corrected():
     single = inspect.getsource(GRPOTrainer._generate_single_turn)
     unread = "_, completion_ids, logprobs, _ = self.vllm_generation.generate("
     assert unread in single, "TRL looks at the prompts that vLLM read: `compare_prompts`"
-    assert "prompts=prompt_ids," in single, "TRL may hand over unexpanded prompts (huggingface/trl#6294): `remember`"
+    assert "prompts=prompt_ids," in single, "TRL may not expand prompts for vLLM (huggingface/trl#6294): `PromptMemory`"

@@ -9,8 +9,15 @@ from trl import GRPOConfig
 from trl.data_utils import prepare_multimodal_messages
 
 from trl_mmreason import AdaPOConfig, ChainOfStepGRPOConfig, SelfEvolutionConfig, SRPOConfig
-from trl_mmreason.engines.vllm import compare_prompts, engine_dtype, unexpanded_prompts, without_placeholders
-from trl_mmreason.engines.vllm_client import PromptMismatch, find_pictures
+from trl_mmreason.engines.prompts import (
+    PromptMemory,
+    PromptMismatch,
+    compare_prompts,
+    find_pictures,
+    unexpanded_prompts,
+)
+from trl_mmreason.engines.vllm import engine_dtype, without_placeholders
+from trl_mmreason.miniature.models import build_model
 
 P = 7  # the placeholder
 
@@ -30,6 +37,27 @@ def test_prompts_without_expansion_have_one_placeholder_a_picture(family, checkp
         left = [token for token in own if token != placeholder and token not in around]
         assert left == [token for token in ids if token != placeholder]
         assert (own == ids) == (count == 0)
+
+
+def test_a_prompt_is_looked_up_with_what_continues_it():
+    memory = PromptMemory()
+    one, two = [1, P, P, P, P, 2], [1, P, P, P, P, 2]  # a picture of four tokens, and two of two side by side
+    memory.keep([one, one, two, [1, 2]], [["a"], ["a"], ["b", "c"], None], [[1, P, 2], [1, P, 2], [1, P, P, 2], [1, 2]])
+    assert memory.unexpanded(one, 1) == [1, P, 2]
+    assert memory.unexpanded(two, 2) == [1, P, P, 2]
+    assert memory.unexpanded([*two, 8, 9], 2) == [1, P, P, 2, 8, 9]  # a second turn
+    assert memory.unexpanded([5, 6], 0) == [5, 6]  # text is as it is
+    with pytest.raises(PromptMismatch, match=r"a prompt of 6 tokens with 3 picture\(s\), but"):
+        memory.unexpanded(two, 3)
+    memory.keep([[4, P, P]], [["d"]], [[4, P]])
+    with pytest.raises(PromptMismatch):  # of an earlier batch
+        memory.unexpanded(one, 1)
+
+
+def test_a_policy_in_memory_needs_a_folder_that_vllm_can_start_from(tmp_path, rows):
+    model, processor = build_model("qwen2_5_vl")
+    with pytest.raises(ValueError, match="vllm_mode='colocate': the policy was passed in memory and has no folder"):
+        adapo_trainer(model, tmp_path, rows, use_vllm=True, trainer_kwargs={"processing_class": processor})
 
 
 def test_pictures_are_found_between_text_and_side_by_side():

@@ -129,8 +129,8 @@ def test_trl_still_hands_over_expanded_placeholders(runs):
     prompts = runs("adapo qwen2_5_vl")["upstream_prompts"]
     corrupted = [read != trained for read, trained in zip(prompts["read"], prompts["trained"], strict=True)]
     assert corrupted == [pictures > 0 for pictures in prompts["pictures"]], (
-        "TRL itself now gives a colocated vLLM one placeholder a picture (huggingface/trl#6294). In engines/vllm.py "
-        "delete `remember`, `_shortened`, `unexpanded_prompts` and `remember_prompts`, in grpo.py `_tokenize_prompts`"
+        "TRL itself now gives a colocated vLLM one placeholder a picture (huggingface/trl#6294). Delete "
+        "`PromptMemory`, `unexpanded_prompts` and `remember_prompts` in engines/, and `_tokenize_prompts` in grpo.py"
     )
 
 

@@ -5,7 +5,7 @@ from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 from vllm_policies import random_policy, rollout_of
 
-from trl_mmreason.engines.vllm import PromptMismatch
+from trl_mmreason.engines.prompts import PromptMismatch
 
 
 def checks(trainer, family):

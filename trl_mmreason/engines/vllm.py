@@ -13,12 +13,13 @@ from functools import partial
 from typing import Any
 
 from transformers import ProcessorMixin
-from trl.data_utils import is_conversational, prepare_multimodal_messages
+from trl.data_utils import is_conversational
 from trl.generation import vllm_generation
 from trl.trainer import grpo_trainer
 
-from ..sampling.generation import placeholder_ids, tokenizer_of
-from .vllm_client import PictureClient, PromptMismatch, find_pictures
+from ..sampling.generation import placeholder_ids
+from .prompts import PromptMemory, compare_prompts, find_pictures, unexpanded_prompts
+from .vllm_client import PictureClient
 
 _NEVER = -100.0  # the lowest bias that vLLM takes
 
@@ -46,8 +47,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
     def __init__(self, *, args: Any, **settings: Any) -> None:
         model, mode = settings["model"], settings["mode"]
         self._dtype = engine_dtype(args, model)
-        # What the processor made of each prompt with pictures, as expanded ids and number of pictures → unexpanded ids.
-        self._unexpanded: dict[tuple[tuple[int, ...], int], list[int]] = {}
+        self.prompts = PromptMemory()
         if mode == "colocate" and not model.name_or_path:
             raise ValueError(
                 "use_vllm with vllm_mode='colocate': the policy was passed in memory and has no folder or Hub id "
@@ -73,15 +73,6 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         elif self.accelerator.is_main_process:
             self.vllm_client.reset_encoder_cache()
 
-    def remember(self, prompt_ids: Sequence[Sequence[int]], images: Any, unexpanded: Sequence[Sequence[int]]) -> None:
-        """Keep how the prompts that were tokenised last look before the processor expands their pictures."""
-        pictures = images or [None] * len(prompt_ids)
-        self._unexpanded = {
-            (tuple(ids), len(row)): list(short)
-            for ids, row, short in zip(prompt_ids, pictures, unexpanded, strict=True)
-            if row
-        }
-
     def generate(
         self,
         prompts: list[list[int]],
@@ -99,27 +90,10 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         if self.mode == "colocate" and pictures is not None:
             # huggingface/trl#6294, #6401: vLLM expands placeholders itself, so it has to get one a picture. Given the
             # expanded ones of TRL 1.16 it expands one of them again, and the policy answers a corrupted prompt.
-            given = [self._shortened(ids, row or []) for ids, row in zip(prompts, pictures, strict=True)]
+            given = [self.prompts.unexpanded(ids, len(row or [])) for ids, row in zip(prompts, pictures, strict=True)]
         generated = super().generate(given, pictures, num_generations, profiler)
         compare_prompts(prompts, generated[0])
         return generated
-
-    def _shortened(self, ids: list[int], pictures: list) -> list[int]:
-        """The prompt with one placeholder a picture; what comes behind the remembered part holds no picture."""
-        if not pictures:
-            return ids
-        known = [
-            (expanded, short)
-            for (expanded, count), short in self._unexpanded.items()
-            if count == len(pictures) and tuple(ids[: len(expanded)]) == expanded
-        ]
-        if not known:
-            raise PromptMismatch(
-                f"vLLM is to answer a prompt of {len(ids)} tokens with {len(pictures)} picture(s), but the trainer has "
-                "tokenised none that it begins with. Pictures have to come with the prompt, not with a tool's result."
-            )
-        expanded, short = max(known, key=lambda pair: len(pair[0]))
-        return [*short, *ids[len(expanded) :]]
 
     def _place_features(self, features: dict | None, prompt_ids: list[int]) -> dict | None:
         """Point the server's picture features at their placeholders in the trainer's prompt.
@@ -151,50 +125,6 @@ def without_placeholders(generation_kwargs: Mapping[str, Any] | None, config: An
     return {**given, "logit_bias": {**(given.get("logit_bias") or {}), **bias}} if bias else given
 
 
-def compare_prompts(expected: Sequence[Sequence[int]], read: Sequence[Sequence[int]]) -> None:
-    """Compare the trainer's prompts with those that vLLM read.
-
-    Args:
-        expected: token ids of each prompt, its pictures' placeholders expanded, as the training pass sees them.
-        read: what vLLM returned.
-
-    Raises:
-        PromptMismatch: they differ.
-    """
-    for row, (own, other) in enumerate(zip(expected, read, strict=True)):
-        own, other = list(own), list(other)
-        if own == other:
-            continue
-        where = next((i for i, pair in enumerate(zip(own, other, strict=False)) if pair[0] != pair[1]), len(own))
-        raise PromptMismatch(
-            f"vLLM answered another prompt than is trained on: row {row} has {len(own)} tokens in the trainer and "
-            f"{len(other)} in vLLM; they differ from token {where} on. vLLM expands pictures with the processor saved "
-            "beside the model. Fix: train with that one, pixel limits included, or save yours there."
-        )
-
-
-def unexpanded_prompts(trainer: Any, prompts: Sequence[Any]) -> list[list[int]]:
-    """Tokenise prompts as the trainer's processor does, but leave one placeholder for each picture.
-
-    Args:
-        trainer: the GRPO trainer whose `_tokenize_prompts` tokenised them.
-        prompts: conversations, pictures among their parts.
-    """
-    processor = trainer.processing_class
-    texts = processor.apply_chat_template(
-        conversation=[prepare_multimodal_messages(prompt) for prompt in prompts],
-        tools=trainer.tools or None,
-        chat_template=trainer.chat_template,
-        add_generation_prompt=True,
-        tokenize=False,
-        **trainer.chat_template_kwargs,
-    )
-    tokenizer = tokenizer_of(processor)
-    # as `ProcessorMixin.apply_chat_template`: a template that writes the first token itself gets no second one
-    written = tokenizer.bos_token is not None and texts[0].startswith(tokenizer.bos_token)
-    return tokenizer(texts, **({"add_special_tokens": False} if written else {}))["input_ids"]
-
-
 def remember_prompts(trainer: Any, prompts: Sequence[Any], tokenized: tuple) -> None:
     """Tell a colocated vLLM how the prompts that the trainer has just tokenised look before expansion.
 
@@ -207,7 +137,7 @@ def remember_prompts(trainer: Any, prompts: Sequence[Any], tokenized: tuple) -> 
     if not images or trainer.vllm_mode != "colocate" or not is_conversational({"prompt": prompts[0]}):
         return
     if isinstance(trainer.processing_class, ProcessorMixin):
-        trainer.vllm_generation.remember(prompt_ids, images, unexpanded_prompts(trainer, prompts))
+        trainer.vllm_generation.prompts.keep(prompt_ids, images, unexpanded_prompts(trainer, prompts))
 
 
 def engine_dtype(args: Any, model: Any) -> str:

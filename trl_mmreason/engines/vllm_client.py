@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from trl.generation.vllm_client import VLLMClient, to_openai_messages
-
-
-class PromptMismatch(RuntimeError):
-    """vLLM would answer, or has answered, another prompt than the one that is trained on."""
 
 
 class PictureClient(VLLMClient):
@@ -57,35 +52,3 @@ class PictureClient(VLLMClient):
                 "It would encode pictures that it has seen before with earlier weights. Fix: start it with "
                 "VLLM_SERVER_DEV_MODE=1 in its environment."
             )
-
-
-def find_pictures(prompt_ids: Sequence[int], image_token_id: int, lengths: Sequence[int]) -> list[dict[str, int]]:
-    """Find each picture's placeholders in a prompt.
-
-    Args:
-        prompt_ids: token ids of a prompt with expanded placeholders.
-        image_token_id: the placeholder.
-        lengths: placeholders that each picture has, in order. Pictures may stand side by side.
-
-    Returns:
-        Offset and length of each picture.
-
-    Raises:
-        PromptMismatch: the prompt has other placeholders than these.
-    """
-    found: list[dict[str, int]] = []
-    position = 0
-    for length in lengths:
-        while position < len(prompt_ids) and prompt_ids[position] != image_token_id:
-            position += 1
-        found.append({"offset": position, "length": length})
-        position += length
-    own = sum(token == image_token_id for token in prompt_ids)
-    covered = [token for place in found for token in prompt_ids[place["offset"] : place["offset"] + place["length"]]]
-    if own != sum(lengths) or covered != [image_token_id] * own:
-        raise PromptMismatch(
-            f"The vLLM server makes other placeholders of a prompt's pictures than the trainer: {list(lengths)}, "
-            f"{sum(lengths)} in all, where the trainer's prompt has {own}. The server expands pictures with the "
-            "processor saved beside its model. Fix: train with that one, pixel limits included, or save yours there."
-        )
-    return found
