@@ -103,7 +103,7 @@ def test_pixel_limits_that_differ_from_the_checkpoints_are_refused(runs):
     message = runs("adapo qwen2_5_vl")["other_limits"]
     assert message is not None, "vLLM answered another prompt than is trained on, and nothing was said"
     trained, read = map(int, re.search(r"(\d+) tokens in the trainer and (\d+) in vLLM", message).groups())
-    assert read == trained + 3
+    assert read - trained in (3, 6)  # of a row with one picture, or with two
     assert "pixel limits included" in message
 
 

@@ -2,6 +2,7 @@
 
 import torch
 from trl import GRPOTrainer
+from trl.data_utils import prepare_multimodal_messages
 from trl.generation.vllm_generation import VLLMGeneration
 from vllm_policies import random_policy, rollout_of
 
@@ -41,8 +42,6 @@ def prompts_read(trainer, rows, way):
 
 def trainer_prompts(trainer, rows):
     """The prompts as TRL hands them to generation, with their pictures in the messages."""
-    from trl.data_utils import prepare_multimodal_messages
-
     return [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
 
 
@@ -57,6 +56,7 @@ def upstream_prompts(trainer, rows):
 
 
 def own_prompts(trainer, rows):
+    """What ours makes it read."""
     return prompts_read(trainer, rows, type(trainer))
 
 
