@@ -5,6 +5,7 @@ over NCCL, which needs a GPU for the server and one for the trainer. Here the te
 names that it would send, travel in a file.
 """
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -47,6 +48,12 @@ class FileClient(corrections.PictureClient):
         assert response.status_code == 200, response.text
 
 
+def end_with_parent():
+    """Let the server end when this script is killed, as `launch` does with one that takes too long."""
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
 @contextmanager
 def server(folder, log):
     """Serve a folder, and give the address; `vllm serve` is stopped in the end, with the processes that it started."""
@@ -57,7 +64,12 @@ def server(folder, log):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}
     with open(log, "wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
         )
         try:
             yield f"http://127.0.0.1:{port}"
