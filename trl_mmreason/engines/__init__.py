@@ -1,1 +1,1 @@
-"""Corrections of the engines that training runs on; each has a test that says when it can be removed."""
+"""What vLLM, ZeRO and FSDP2 need put right, each with a test that says when it can go."""
