@@ -210,6 +210,7 @@ def test_two_processes_are_one(checkpoints, own, tmp_path):
         (["--max-steps", "3"], "--max-steps does nothing here, as it belongs to --protocol step-beam"),
         (["--judge-server", "http://127.0.0.1:1"], "--judge-server came without --judge"),
         (["--vllm", "--adapter", "a"], "leave --server and --adapter out"),
+        (["--dtype", "float32"], "--dtype does nothing here, as it belongs to --vllm"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_loaded(arguments, message, tmp_path):

@@ -1,4 +1,7 @@
-"""What grpo.py relies on in TRL and transformers. A failure here says what has to be looked at after an upgrade."""
+"""What grpo.py and engines/ rely on in TRL and transformers.
+
+A failure here says what has to be looked at after an upgrade.
+"""
 
 import inspect
 
@@ -7,6 +10,8 @@ import torch
 from support import adapo_trainer
 from transformers import Trainer
 from trl import GRPOTrainer
+from trl.generation.vllm_client import VLLMClient
+from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
 
 SIGNATURES = {
@@ -77,3 +82,50 @@ def test_dr_grpo_still_divides_by_the_attribute_that_two_turns_double():
 def test_the_loss_reads_the_log_probabilities_that_are_kept_for_the_kl_term():
     source = inspect.getsource(GRPOTrainer._compute_loss)
     assert source.count("self._get_per_token_logps_and_entropies(") == 1
+
+
+# ----------------------------------------------------------------------------------------------- vLLM (engines/vllm.py)
+
+VLLM_SIGNATURES = {
+    "_init_vllm": ["self"],
+    "sync_weights": ["self"],
+    "generate": ["self", "prompts", "images", "num_generations", "profiler"],
+    "_place_features": ["self", "features", "prompt_ids"],
+}
+
+
+@pytest.mark.parametrize(("method", "parameters"), VLLM_SIGNATURES.items())
+def test_signatures_of_vllm_generation(method, parameters):
+    found = list(inspect.signature(getattr(VLLMGeneration, method)).parameters)
+    assert found == parameters, f"VLLMGeneration.{method} now takes {found}: adapt its override in engines/vllm.py"
+
+
+def test_vllm_generation_is_built_from_the_names_that_are_replaced():
+    assert {"model", "mode", "generation_kwargs"} <= inspect.signature(VLLMGeneration.__init__).parameters.keys()
+    assert inspect.getsource(GRPOTrainer.__init__).count(" VLLMGeneration(\n") == 1
+    start = inspect.getsource(VLLMGeneration._init_vllm)
+    assert start.count(" LLM(\n") == start.count(" VLLMClient(\n") == 1
+
+
+def test_picture_features_pass_through_the_methods_that_are_overridden():
+    source = inspect.getsource(VLLMGeneration.generate)
+    assert source.count("self._place_features(") == source.count("self.vllm_client.image_features(") == 1
+    parameters = inspect.signature(VLLMClient.image_features).parameters
+    assert list(parameters) == ["self", "images", "max_concurrent_requests"]
+    render = inspect.getsource(VLLMClient.image_features)
+    assert "/v1/chat/completions/render" in render
+    assert '["features"]' in render
+
+
+def test_trl_still_needs_its_vllm_corrected():
+    """Each of these says what engines/vllm.py no longer has to do once it fails."""
+    assert "dtype" not in inspect.getsource(VLLMGeneration._init_vllm), "TRL sets the engine's dtype: `_init_vllm`"
+    whole = inspect.getsource(VLLMGeneration)
+    assert "logit_bias" not in whole, "TRL rules placeholders out: `without_placeholders`"
+    assert "reset_encoder_cache" not in whole, "TRL resets the encoder cache (huggingface/trl#7198): `sync_weights`"
+    placed = inspect.getsource(VLLMGeneration._place_features)
+    assert "runs of image tokens" in placed, "TRL may know pictures side by side: `_place_features`, `find_pictures`"
+    single = inspect.getsource(GRPOTrainer._generate_single_turn)
+    unread = "_, completion_ids, logprobs, _ = self.vllm_generation.generate("
+    assert unread in single, "TRL looks at the prompts that vLLM read: `compare_prompts`"
+    assert "prompts=prompt_ids," in single, "TRL may not expand prompts for vLLM (huggingface/trl#6294): `PromptMemory`"

@@ -17,7 +17,7 @@ from trl.data_utils import prepare_multimodal_messages
 
 from . import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from .engines.pictures import let_every_pass_see_a_picture
-from .engines.sharding import is_sharded, use_whole_head
+from .engines.sharding import is_sharded, name_own_layers, use_whole_head
 from .messages import text_of
 
 
@@ -255,8 +255,10 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None) -> N
             "An adapter with trainable_token_indices cannot be trained under ZeRO-3: the weight of its LM head, which "
             "TRL reads, would be made of pieces. Use ZeRO-2 or FSDP2, or train the whole model."
         )
+    base = policy.get_base_model() if is_peft_model(policy) else policy
     let_head_have_no_bias(policy)
-    use_whole_head(policy.get_base_model() if is_peft_model(policy) else policy)
+    name_own_layers(base)
+    use_whole_head(base)
     hooks = let_every_pass_see_a_picture(policy, processing_class)
     if trainer is None or hooks is None or is_sharded(policy) or hooks.all_are_reached():
         return

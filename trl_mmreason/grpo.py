@@ -28,6 +28,7 @@ from .construction import (
     search_no_weights,
     with_system_message,
 )
+from .engines.vllm import corrected_vllm, remember_prompts
 from .evaluation.logged_questions import about_question, prompts_alike, write_questions
 from .functional import (
     SEQUENCE_NORMALISED_LOSSES,
@@ -108,7 +109,7 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
             kwargs["processing_class"] = load_processor(model, args)
         pad_left(kwargs["processing_class"])
         search_no_weights(args)
-        with reference_is(model, args, kwargs.get("peft_config")):
+        with corrected_vllm(args), reference_is(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)
 
         prepare_policy(self.model, self.processing_class, self)
@@ -213,6 +214,12 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
         }
         ids, logps = self._generate_single_turn(longer, images, fields, num_generations=1)
         return ids[: len(ended)], logps and logps[: len(ended)]
+
+    def _tokenize_prompts(self, prompts: list) -> tuple:
+        tokenized = super()._tokenize_prompts(prompts)
+        if self.use_vllm:
+            remember_prompts(self, prompts, tokenized)
+        return tokenized
 
     def _generate(self, prompts: list) -> tuple:
         begun = time.perf_counter()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trl import GRPOConfig
-
 from ..construction import text_or_none
+from ..engines.config import RolloutConfig
 
 EVALUATION_PROMPT = (
     "There might be an error in the solution, please evaluate the previous solution and provide a final answer."
@@ -14,7 +13,7 @@ EVALUATION_PROMPT = (
 
 
 @dataclass
-class AdaPOConfig(GRPOConfig):
+class AdaPOConfig(RolloutConfig):
     """`GRPOConfig` with the adaptive reward model, the KL coefficient of each turn and the filters of AdaPO.
 
     Defaults are the paper's (Table 4), but for the signs of `k_01` and `k_11`, which its table prints the other way

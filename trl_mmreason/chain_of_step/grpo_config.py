@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trl import GRPOConfig
-
+from ..engines.config import RolloutConfig
 from .objective import trajectory_score
 
 
 @dataclass
-class ChainOfStepGRPOConfig(GRPOConfig):
+class ChainOfStepGRPOConfig(RolloutConfig):
     """`GRPOConfig` with the settings of arXiv:2509.19003, section 4.5.
 
     The paper's batch is 128. In verl, whose names it uses, that counts questions: the product of processes,

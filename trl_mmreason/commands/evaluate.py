@@ -13,6 +13,7 @@ from . import pipeline
 PROTOCOLS = ("direct", "two-turn", "reflection", "chain-of-step", "best-of-n", "step-beam")
 _SCORED = ("best-of-n", "step-beam")
 _OWN_SPLIT = "test"
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 def add(commands: Any) -> None:
@@ -35,6 +36,11 @@ def add(commands: Any) -> None:
     command.add_argument("--output", default="runs/evaluation", help="folder that gets one folder a benchmark")
     pipeline.add_policy(command)
     command.add_argument("--vllm", action="store_true", help="sample with vLLM in this process")
+    command.add_argument(
+        "--dtype",
+        choices=("auto", *DTYPES),
+        help="with --vllm: dtype of the engine; auto, the default, reads float32 checkpoints as bfloat16",
+    )
     _add_protocol(command)
     command.add_argument("--split", help="of the data set; by default the benchmark's, and test for rows of your own")
     pipeline.add_reading(command)
@@ -156,6 +162,8 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         raise SystemExit(
             "mmreason evaluate: --vllm samples merged models in this process; leave --server and --adapter out"
         )
+    if not arguments.vllm:
+        _refuse_unused(arguments, ("dtype",), "it belongs to --vllm")
     settings = pipeline.sampling_settings("evaluate", arguments)
     if arguments.protocol == "step-beam":
         settings["n"] = 1
@@ -257,7 +265,7 @@ def _engine(arguments: argparse.Namespace) -> Any:
         from ..sampling.vllm_engine import VLLMEngine
 
         with pipeline.in_a_line("evaluate", ValueError, OSError, ImportError):
-            return VLLMEngine(arguments.model)
+            return VLLMEngine(arguments.model, **({"dtype": arguments.dtype} if arguments.dtype else {}))
     return pipeline.load_engine(
         "evaluate", arguments.model, arguments.server, adapter=arguments.adapter, batch_size=arguments.batch_size
     )

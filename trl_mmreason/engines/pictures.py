@@ -37,10 +37,11 @@ def let_every_pass_see_a_picture(model: Any, processing_class: Any) -> PictureHo
 
 
 class PictureHooks:
-    """Hooks on a model and on its decoder, between which the text is embedded and pictures are encoded, in this order.
+    """A hook on a model and, for each pass without pictures, one on its input embeddings.
 
-    The small picture is encoded at the same place, behind all that an engine does about the embeddings: engines gather
-    weights in the order of the forward pass, and gather them again ahead of the backward pass in the reverse one.
+    Families embed the text first and encode pictures then, before the decoder begins. The small picture is encoded at
+    the same place, as engines gather weights in the order of the forward pass: behind the embeddings' other hooks, to
+    which engines add theirs when training begins, and before the decoder's.
     """
 
     def __init__(self, model: Any, processor: ProcessorMixin) -> None:
@@ -48,9 +49,7 @@ class PictureHooks:
         inputs = processor.image_processor(images=[Image.new("RGB", (_SIDE, _SIDE))], return_tensors="pt")
         self._picture = {name: inputs[name] for name in _PIXELS if name in inputs and name in taken}
         self._model = model
-        self._missing = False
         model.register_forward_pre_hook(self._before_model, with_kwargs=True)
-        model.get_decoder().register_forward_pre_hook(self._before_decoder, with_kwargs=True)
 
     def all_are_reached(self) -> bool:
         """Whether a picture gives a gradient to every weight of the vision side that is trained.
@@ -70,7 +69,13 @@ class PictureHooks:
             kwargs, pixels = {name: value for name, value in kwargs.items() if name not in _PIXELS}, None
         cache = kwargs.get("past_key_values")
         begun = cache is not None and cache.get_seq_length() > 0  # pictures come with a prompt, before any answer
-        self._missing = pixels is None and not begun and (is_sharded(model) or self._is_trained())
+        if pixels is None and not begun and (is_sharded(model) or self._is_trained()):
+
+            def join(embeddings: nn.Module, inputs: Any, embedded: Tensor) -> Tensor:
+                hook.remove()
+                return embedded + self._zero().to(embedded)
+
+            hook = model.get_input_embeddings().register_forward_hook(join)
         return args, kwargs
 
     def _is_trained(self) -> bool:
@@ -80,13 +85,6 @@ class PictureHooks:
         language = [self._model.get_decoder(), self._model.get_output_embeddings()]
         others = {id(weight) for part in language for weight in part.parameters()}
         return [weight for weight in self._model.parameters() if id(weight) not in others]
-
-    def _before_decoder(self, decoder: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        if self._missing:
-            self._missing = False
-            embeddings = kwargs["inputs_embeds"]
-            kwargs = {**kwargs, "inputs_embeds": embeddings + self._zero().to(embeddings)}
-        return args, kwargs
 
     def _zero(self) -> Tensor:
         """0, which depends on every weight that a picture uses."""

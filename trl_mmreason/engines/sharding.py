@@ -129,6 +129,16 @@ def references_agree() -> Iterator[None]:
             module.prepare_fsdp = prepare_fsdp
 
 
+def name_own_layers(model: Any) -> None:
+    """Let FSDP look only for layers that the model has.
+
+    accelerate refuses a model of which it cannot find a class in `_no_split_modules`. For LLaVA-NeXT transformers lists
+    classes of CLIP's text encoder there.
+    """
+    own = {type(module).__name__ for module in model.modules()}
+    model._no_split_modules = [name for name in model._no_split_modules or [] if name in own]
+
+
 def use_whole_head(model: Any) -> None:
     """Gather FSDP2's LM head before a forward pass and let its gradient be shared out after the backward pass.
 

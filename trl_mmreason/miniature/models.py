@@ -68,7 +68,9 @@ SIZES = {
 _INITIALIZER_RANGE = 0.1
 
 
-def _text_config(size: Size, tokenizer: PreTrainedTokenizerFast, *, mrope: bool) -> dict[str, Any]:
+def _text_config(
+    size: Size, tokenizer: PreTrainedTokenizerFast, *, mrope: bool, interleaved: bool = False
+) -> dict[str, Any]:
     head_dim = size.hidden // size.heads
     config = {
         "vocab_size": len(tokenizer),
@@ -89,6 +91,8 @@ def _text_config(size: Size, tokenizer: PreTrainedTokenizerFast, *, mrope: bool)
         third = head_dim // 6
         sections = [head_dim // 2 - 2 * third, third, third]
         config["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
+        if interleaved:  # what transformers does for the family anyway, and vLLM only if the config says so
+            config["rope_parameters"]["mrope_interleaved"] = True
     return config
 
 
@@ -99,7 +103,13 @@ def _qwen_vision_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 
 
 def _qwen_model(
-    model_class: type, config_class: type, size: Size, tokenizer: PreTrainedTokenizerFast, **vision: Any
+    model_class: type,
+    config_class: type,
+    size: Size,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    interleaved: bool = False,
+    **vision: Any,
 ) -> PreTrainedModel:
     """A Qwen-VL model; `vision` holds what the family's vision tower has of its own."""
     shared = {
@@ -110,7 +120,7 @@ def _qwen_model(
     }
     return model_class(
         config_class(
-            text_config=_text_config(size, tokenizer, mrope=True),
+            text_config=_text_config(size, tokenizer, mrope=True, interleaved=interleaved),
             vision_config={**shared, **vision},
             **_qwen_vision_ids(tokenizer),
         )
@@ -118,11 +128,11 @@ def _qwen_model(
 
 
 def _qwen2_vl(size: Size, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    widths = {"embed_dim": size.vision_hidden, "mlp_ratio": 2, "hidden_size": size.hidden}
+    widths: dict[str, Any] = {"embed_dim": size.vision_hidden, "mlp_ratio": 2, "hidden_size": size.hidden}
     return _qwen_model(Qwen2VLForConditionalGeneration, Qwen2VLConfig, size, tokenizer, **widths)
 
 
-def _later_widths(size: Size) -> dict[str, int]:
+def _later_widths(size: Size) -> dict[str, Any]:
     """From Qwen2.5-VL on, the vision tower names its own width and the language model's apart."""
     return {
         "hidden_size": size.vision_hidden,
@@ -149,6 +159,7 @@ def _qwen3_vl(size: Size, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel
         Qwen3VLConfig,
         size,
         tokenizer,
+        interleaved=True,
         num_position_embeddings=64,
         deepstack_visual_indexes=[0],
         **_later_widths(size),

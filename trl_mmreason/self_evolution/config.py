@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from trl import GRPOConfig
-
 from ..construction import text_or_none
+from ..engines.config import RolloutConfig
 from .prompts import ACTOR_PROMPT, JUDGE_PROMPT
 
 _SIDES = [f"{side}_{what}" for side in ("high", "low") for what in ("weight", "threshold", "temperature")]
@@ -16,7 +15,7 @@ ADVANTAGES = ("log_sum_exp", "grpo")
 
 
 @dataclass
-class SelfEvolutionConfig(GRPOConfig):
+class SelfEvolutionConfig(RolloutConfig):
     """`GRPOConfig` without labels ("When Models Judge Themselves"; the values are the paper's where it gives them).
 
     The rows of Tables 2 and 6: `vote` × `judge` × `advantages`. MM-UPT is `vote="majority", judge=False,

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from trl import GRPOConfig
 
 from ..construction import text_or_none
+from ..engines.config import RolloutConfig
 from ..sft import CompletionSFTConfig
 from .objective import brevity
 from .prompts import REFLECTION_PROMPT
 
 
 @dataclass
-class SRPOConfig(GRPOConfig):
+class SRPOConfig(RolloutConfig):
     """`GRPOConfig` with SRPO's reflection reward (arXiv:2506.01713).
 
     Attributes:

@@ -1,0 +1,152 @@
+"""Rollouts with vLLM in the trainer's process: what is sampled is what is trained.
+
+One engine start a case, in a process of its own; `vllm_colocated.py` trains, and this file asserts what it kept.
+"""
+
+import re
+
+import pytest
+import torch
+from processes import launch
+
+pytest.importorskip("vllm")
+
+FAMILIES = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl", "llava_next"]
+CASES = {
+    # every family with two turns; the policy as a folder or in memory
+    "adapo qwen2_vl": ["memory"],
+    "adapo qwen2_5_vl": ["checks"],
+    "adapo qwen3_vl": [],
+    "adapo internvl": ["memory"],
+    "adapo llava_next": ["side_by_side"],
+    # the other trainers; two of them with an adapter
+    "srpo qwen2_5_vl": ["lora"],
+    "chain_of_step llava_next": ["lora"],
+    "self_evolution internvl": [],
+}
+TOLERANCE = 1e-4  # nats, in float32
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """case → what its run kept, made when first asked for."""
+    made = {}
+
+    def run(case):
+        if case not in made:
+            method, family = case.split()
+            folder = tmp_path_factory.mktemp(f"{method}_{family}")
+            launch("engines/vllm_colocated.py", 1, family, method, folder, *CASES[case], seconds=300)
+            made[case] = torch.load(folder / "results.pt")
+        return made[case]
+
+    return run
+
+
+def differences(rollout, among=True):
+    """|sampled − trained log-probability| of the sampled tokens, in nats."""
+    return (rollout["sampled"] - rollout["trained"]).abs()[rollout["mask"] & among]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sampled_and_trained_log_probabilities_agree(runs, case):
+    """Before any update and after each of three, whatever pictures a row has, though each picture was seen before."""
+    rollouts = runs(case)["rollouts"]
+    assert len(rollouts) == 4
+    for number, rollout in enumerate(rollouts):
+        for pictures in (0, 1, 2):  # mixed in every batch
+            of_rows = (rollout["pictures"] == pictures).unsqueeze(1)
+            found = differences(rollout, of_rows)
+            assert len(found), f"rollout {number} has no token of a row with {pictures} pictures"
+            assert found.mean() < TOLERANCE, f"rollout {number}, rows with {pictures} pictures: {found.mean()} nats"
+    # each update moved the policy by far more than the tolerance
+    for before, after in zip(rollouts, rollouts[1:], strict=False):
+        moved = [(rollout["trained"] - rollout["initial"]).abs()[rollout["mask"]].mean() for rollout in (before, after)]
+        assert moved[1] > 100 * TOLERANCE, f"the policy moved by {moved} nats"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_second_turn_agrees(runs, family):
+    """Its prompt holds the first prompt, the sampled ids and the template's, behind the pictures."""
+    for rollout in runs(f"adapo {family}")["rollouts"]:
+        second = differences(rollout, rollout["turn"] == 2)
+        assert len(second) >= 4
+        assert second.mean() < TOLERANCE
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_engine_computes_in_the_dtype_of_the_policy(runs, case):
+    assert runs(case)["dtype"] == "torch.float32"  # a float32 checkpoint, which vLLM by itself reads as bfloat16
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_placeholder_is_sampled(runs, case):
+    run = runs(case)
+    for rollout in run["rollouts"]:
+        assert not (rollout["completion_ids"] == run["image"])[rollout["mask"]].any()
+
+
+def test_no_placeholder_is_sampled_from_a_random_policy(runs):
+    counts = runs("adapo qwen2_5_vl")["placeholders"]
+    assert counts["without"]["placeholders"] > 0  # the policy would
+    assert counts["ours"] == {"tokens": counts["without"]["tokens"], "placeholders": 0}
+
+
+def test_the_engine_reads_the_prompts_that_are_trained_on(runs):
+    prompts = runs("adapo qwen2_5_vl")["own_prompts"]
+    assert prompts["read"] == prompts["trained"]
+    assert set(prompts["pictures"]) == {0, 1, 2}
+
+
+def test_pixel_limits_that_differ_from_the_checkpoints_are_refused(runs):
+    """A picture of 56 by 56 pixels is four tokens for the checkpoint's processor, one for the trainer's."""
+    message = runs("adapo qwen2_5_vl")["other_limits"]
+    assert message is not None, "vLLM answered another prompt than is trained on, and nothing was said"
+    trained, read = map(int, re.search(r"(\d+) tokens in the trainer and (\d+) in vLLM", message).groups())
+    assert read - trained in (3, 6)  # of a row with one picture, or with two
+    assert "pixel limits included" in message
+
+
+def test_a_picture_seen_before_an_update_is_encoded_anew(runs):
+    rollout = runs("adapo qwen2_5_vl")["after_own_sync"]
+    assert differences(rollout).mean() < TOLERANCE
+
+
+def test_mmreason_evaluate_hands_its_dtype_to_vllm(tmp_path):
+    """In float32 the answers to questions with none, one and two pictures are those of transformers."""
+    launch("engines/vllm_evaluate.py", 1, tmp_path, seconds=200)
+    run = torch.load(tmp_path / "results.pt")
+    assert run["settings"]["dtype"] == "float32"
+    assert run["vllm"]["ids"] == run["transformers"]["ids"]
+    pairs = zip(run["vllm"]["logps"], run["transformers"]["logps"], strict=True)
+    assert max(abs(own - other) for row in pairs for own, other in zip(*row, strict=True)) < TOLERANCE
+
+
+# ------------------------------------------------------------------------------ what a newer TRL or vLLM makes needless
+
+
+def test_trl_still_hands_over_expanded_placeholders(runs):
+    prompts = runs("adapo qwen2_5_vl")["upstream_prompts"]
+    corrupted = [read != trained for read, trained in zip(prompts["read"], prompts["trained"], strict=True)]
+    assert corrupted == [pictures > 0 for pictures in prompts["pictures"]], (
+        "TRL itself now gives a colocated vLLM one placeholder a picture (huggingface/trl#6294). Delete "
+        "`PromptMemory`, `unexpanded_prompts` and `remember_prompts` in engines/, and `_tokenize_prompts` in grpo.py"
+    )
+
+
+def test_trl_still_leaves_the_encoder_cache(runs):
+    rollout = runs("adapo qwen2_5_vl")["after_upstream_sync"]
+    pictured = (rollout["pictures"] > 0).unsqueeze(1)
+    assert differences(rollout, pictured).mean() > 100 * TOLERANCE, (
+        "TRL itself now resets the encoder cache (huggingface/trl#7198). Delete `sync_weights` in engines/vllm.py and "
+        "`reset_encoder_cache` in engines/vllm_client.py"
+    )
+    assert differences(rollout, ~pictured).mean() < TOLERANCE
+
+
+def test_vllm_still_refuses_the_names_of_llava_next(runs):
+    name = runs("adapo llava_next")["upstream_name"]
+    assert "vision_model" not in name, (
+        f"vLLM itself now reads transformers 5's names of LLaVA-NeXT, as {name}. Delete engines/vllm_llava_next.py, "
+        "engines/vllm_plugin.py and the entry point in pyproject.toml"
+    )

@@ -1,0 +1,89 @@
+"""Rollouts with a vLLM server: what is sampled is what is trained.
+
+One server start a case; `vllm_served.py` trains, and this file asserts what it kept. Weights travel in a file, as TRL's
+way of sending them needs two GPUs; everything else is the real path.
+"""
+
+import pytest
+import torch
+from processes import launch
+
+pytest.importorskip("vllm")
+
+CASES = {"qwen2_5_vl": ["checks"], "llava_next": ["lora", "side_by_side"]}
+TOLERANCE = 1e-4  # nats, in float32
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """family → what its run kept, made when first asked for."""
+    made = {}
+
+    def run(family):
+        if family not in made:
+            folder = tmp_path_factory.mktemp(f"served_{family}")
+            launch("engines/vllm_served.py", 1, family, folder, *CASES[family], seconds=400)
+            made[family] = torch.load(folder / "results.pt")
+        return made[family]
+
+    return run
+
+
+def differences(rollout, among=True):
+    """|sampled − trained log-probability| of the sampled tokens, in nats."""
+    return (rollout["sampled"] - rollout["trained"]).abs()[rollout["mask"] & among]
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_sampled_and_trained_log_probabilities_agree(runs, family):
+    """Before any update and after each of three, in both turns, whatever pictures a row has, side by side or not."""
+    rollouts = runs(family)["rollouts"]
+    assert len(rollouts) == 4
+    for number, rollout in enumerate(rollouts):
+        for pictures in (0, 1, 2):  # mixed in every batch
+            found = differences(rollout, (rollout["pictures"] == pictures).unsqueeze(1))
+            assert len(found), f"rollout {number} has no token of a row with {pictures} pictures"
+            assert found.mean() < TOLERANCE, f"rollout {number}, rows with {pictures} pictures: {found.mean()} nats"
+        assert len(differences(rollout, rollout["turn"] == 2)) >= 4
+        moved = (rollout["trained"] - rollout["initial"]).abs()[rollout["mask"]].mean()
+        assert (moved > 100 * TOLERANCE) == (number > 0), f"the policy has moved by {moved} nats"
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_no_placeholder_is_sampled(runs, family):
+    run = runs(family)
+    for rollout in run["rollouts"]:
+        assert not (rollout["completion_ids"] == run["image"])[rollout["mask"]].any()
+
+
+def test_no_placeholder_is_sampled_from_a_random_policy(runs):
+    counts = runs("qwen2_5_vl")["placeholders"]
+    assert counts["without"]["placeholders"] > 0  # the policy would
+    assert counts["ours"] == {"tokens": counts["without"]["tokens"], "placeholders": 0}
+
+
+def test_pixel_limits_that_differ_from_the_servers_are_refused(runs):
+    """A picture of 56 by 56 pixels is four tokens for the server's processor, one for the trainer's."""
+    message = runs("qwen2_5_vl").get("other_limits")
+    assert message is not None, "the server took features for more tokens than the prompt has, and nothing was said"
+    assert "[4], 4 in all, where the trainer's prompt has 1" in message
+
+
+def test_a_picture_seen_before_an_update_is_encoded_anew(runs):
+    assert differences(runs("qwen2_5_vl")["after_own_sync"]).mean() < TOLERANCE
+
+
+def test_trl_still_leaves_the_encoder_cache(runs):
+    rollout = runs("qwen2_5_vl")["after_upstream_sync"]
+    pictured = (rollout["pictures"] > 0).unsqueeze(1)
+    assert differences(rollout, pictured).mean() > 100 * TOLERANCE, (
+        "TRL itself now resets the server's encoder cache (huggingface/trl#7198). Delete `sync_weights` in "
+        "engines/vllm.py and `reset_encoder_cache` in engines/vllm_client.py"
+    )
+    assert differences(rollout, ~pictured).mean() < TOLERANCE
+
+
+def test_a_server_that_keeps_old_pictures_is_refused(runs):
+    message = runs("qwen2_5_vl")["no_reset"]
+    assert "status 404" in message
+    assert "VLLM_SERVER_DEV_MODE=1" in message

@@ -1,0 +1,128 @@
+"""What a colocated run shows after its training, with the engine that it has."""
+
+import torch
+from trl import GRPOTrainer
+from trl.data_utils import prepare_multimodal_messages
+from trl.generation.vllm_generation import VLLMGeneration
+from vllm_policies import random_policy, rollout_of
+
+from trl_mmreason.engines.prompts import PromptMismatch
+
+
+def checks(trainer, family):
+    """Everything that test_vllm.py asserts beside the rollouts of the training run."""
+    rows = next(iter(trainer.get_train_dataloader()))
+    shown = {"upstream_prompts": upstream_prompts(trainer, rows), "own_prompts": own_prompts(trainer, rows)}
+    shown |= {"after_upstream_sync": after_sync(trainer, rows, VLLMGeneration.sync_weights, seed=1)}
+    shown |= {"after_own_sync": after_sync(trainer, rows, type(trainer.vllm_generation).sync_weights, seed=2)}
+    shown |= {"other_limits": with_other_pixel_limits(trainer, rows)}
+    shown |= {"placeholders": placeholders_of_random_policy(trainer, family)}
+    return shown
+
+
+def prompts_read(trainer, rows, way):
+    """The prompts that the engine reads when `way`, a trainer class, tokenises and generates; and the trainer's own."""
+    read, engine = [], trainer.vllm_generation.llm
+    answer = engine.generate
+
+    def record(*args, **kwargs):
+        outputs = answer(*args, **kwargs)
+        read.extend(list(output.prompt_token_ids) for output in outputs)
+        return outputs
+
+    engine.generate = record
+    prompts = trainer_prompts(trainer, rows)
+    try:
+        ids, images, fields = way._tokenize_prompts(trainer, prompts)
+        way._generate_single_turn(trainer, ids, images, fields, 4)
+    finally:
+        engine.generate = answer
+    return {"read": read, "trained": [list(row) for row in ids], "pictures": [len(row or []) for row in images]}
+
+
+def trainer_prompts(trainer, rows):
+    """The prompts as TRL hands them to generation, with their pictures in the messages."""
+    return [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
+
+
+def upstream_prompts(trainer, rows):
+    """What TRL's own path makes the engine read."""
+    corrected = type(trainer.vllm_generation)
+    trainer.vllm_generation.__class__ = VLLMGeneration
+    try:
+        return prompts_read(trainer, rows, GRPOTrainer)
+    finally:
+        trainer.vllm_generation.__class__ = corrected
+
+
+def own_prompts(trainer, rows):
+    """What ours makes it read."""
+    return prompts_read(trainer, rows, type(trainer))
+
+
+@torch.no_grad()
+def after_sync(trainer, rows, sync, *, seed):
+    """A rollout on pictures seen before, after the vision tower has changed and `sync` has sent it."""
+    trainer._generate_and_score_completions(rows)  # the engine has encoded these pictures now
+    torch.manual_seed(seed)
+    for weight in trainer.model.base_model.visual.parameters():
+        weight += 0.05 * torch.randn_like(weight)
+    sync(trainer.vllm_generation)
+    return rollout_of(trainer._generate_and_score_completions(rows))
+
+
+def with_other_pixel_limits(trainer, rows):
+    """The message of a rollout with a processor that makes fewer tokens of a picture than the checkpoint's."""
+    processor = trainer.processing_class.image_processor
+    size, processor.size = processor.size, {"shortest_edge": 28 * 28, "longest_edge": 2 * 28 * 28}
+    try:
+        own_prompts(trainer, rows)
+    except PromptMismatch as error:
+        return str(error)
+    finally:
+        processor.size = size
+    return None
+
+
+@torch.no_grad()
+def placeholders_of_random_policy(trainer, family):
+    """Count the placeholders among samples of an unmodified random policy, with our sampling settings and TRL's."""
+    model, processor = random_policy(family)
+    trainer.model.load_state_dict(model.state_dict())
+    generation = trainer.vllm_generation
+    generation.sync_weights()
+    prompts = [processor.tokenizer("How many?")["input_ids"]] * 48
+    longer = {"ignore_eos": True, "max_tokens": 96}
+    own = generation.generation_kwargs
+    counts = {}
+    for name, settings in (("ours", {**own, **longer}), ("without", longer)):
+        generation.generation_kwargs = settings
+        _, sampled, _, _ = generation.generate(prompts, None, 1)
+        tokens = [token for ids in sampled for token in ids]
+        image, video = model.config.image_token_id, getattr(model.config, "video_token_id", None)
+        counts[name] = {"tokens": len(tokens), "placeholders": sum(token in (image, video) for token in tokens)}
+    generation.generation_kwargs = own
+    return counts
+
+
+def served_checks(trainer, family):
+    """What test_vllm_server.py asserts beside the rollouts of the training run."""
+    rows = next(iter(trainer.get_train_dataloader()))
+    shown = {"after_upstream_sync": after_sync(trainer, rows, VLLMGeneration.sync_weights, seed=1)}
+    shown |= {"after_own_sync": after_sync(trainer, rows, type(trainer.vllm_generation).sync_weights, seed=2)}
+    processor = trainer.processing_class.image_processor
+    size, processor.size = processor.size, {"shortest_edge": 28 * 28, "longest_edge": 2 * 28 * 28}
+    try:
+        trainer._generate_and_score_completions(rows)
+    except PromptMismatch as error:
+        shown |= {"other_limits": str(error)}
+    finally:
+        processor.size = size
+    shown |= {"placeholders": placeholders_of_random_policy(trainer, family)}
+    client = trainer.vllm_generation.vllm_client
+    client.base_url += "/elsewhere"  # a server that is no vLLM in development mode
+    try:
+        client.reset_encoder_cache()
+    except RuntimeError as error:
+        shown |= {"no_reset": str(error)}
+    return shown

@@ -1,0 +1,51 @@
+"""A training run with vLLM in its process: `python vllm_colocated.py FAMILY METHOD FOLDER [OPTION …]`.
+
+Run by test_vllm.py. Options: `memory` passes the policy as a model whose weights differ from those in its folder,
+`lora` trains an adapter, `side_by_side` puts pictures directly beside each other, `checks` does what needs no second
+engine afterwards.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+from vllm_policies import random_policy, rule_out_placeholders, save, train, trainer_for, write
+
+os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
+if not torch.cuda.is_available():
+    import vllm._custom_ops
+
+    vllm._custom_ops._supports_onednn = False  # it repacks weights, and new ones could not be loaded
+    os.environ["TORCH_COMPILE_DISABLE"] = "1"  # vLLM reads it; compiling takes half a minute
+
+family, method, folder, options = sys.argv[1], sys.argv[2], Path(sys.argv[3]), set(sys.argv[4:])
+torch.set_num_threads(1)
+torch.manual_seed(0)
+
+model, processor = random_policy(family, chains=method == "chain_of_step", side_by_side="side_by_side" in options)
+if "memory" in options:  # vLLM starts from other weights than the policy's
+    policy_folder = save(model, processor, folder / "policy")
+    model = type(model).from_pretrained(policy_folder, dtype=torch.float32)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.02 * torch.randn_like(weight)
+    rule_out_placeholders(model)
+    policy = model
+else:
+    rule_out_placeholders(model)
+    policy = save(model, processor, folder / "policy")
+
+trainer = trainer_for(method, policy, folder / "run", lora="lora" in options)
+engine = trainer.vllm_generation.llm.llm_engine
+results = {"rollouts": train(trainer), "dtype": str(engine.model_config.dtype), "image": model.config.image_token_id}
+if family == "llava_next":
+    from vllm.model_executor.models.llava_next import LlavaNextForConditionalGeneration as Upstream
+
+    name = next(name for name, _ in model.named_parameters() if "vision_tower" in name)
+    results["upstream_name"] = Upstream.hf_to_vllm_mapper.map_name(name)
+if "checks" in options:
+    from vllm_checks import checks
+
+    results |= checks(trainer, family)
+write(folder / "results.pt", **results)

@@ -1,0 +1,37 @@
+"""The engine of `mmreason evaluate --vllm --dtype float32`: `python vllm_evaluate.py FOLDER`. Run by test_vllm.py."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import torch
+from support import drawn_rows
+from vllm_policies import random_policy, rule_out_placeholders, save, write
+
+from trl_mmreason.commands import evaluate
+from trl_mmreason.sampling import Decoding, Request
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
+
+if __name__ == "__main__":  # vLLM's own process imports this file again
+    os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1"}
+    if not torch.cuda.is_available():
+        os.environ["TORCH_COMPILE_DISABLE"] = "1"  # vLLM reads it; compiling takes half a minute
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[1])
+    model, processor = random_policy("qwen2_5_vl")
+    rule_out_placeholders(model)
+    policy = save(model, processor, folder / "policy")
+
+    parser = argparse.ArgumentParser()
+    evaluate.add(parser.add_subparsers())
+    engine = evaluate._engine(
+        parser.parse_args(["evaluate", "own=rows", "--model", policy, "--vllm", "--dtype", "float32"])
+    )
+    requests = [Request(row["prompt"], images=row["images"]) for row in drawn_rows(3)]
+    greedy = Decoding(8, 0.0, logps=True)
+    answers = {}
+    for name, asked in (("vllm", engine), ("transformers", TransformersEngine(policy, dtype=torch.float32))):
+        samples = [row[0] for row in asked.sample(requests, greedy)]
+        answers[name] = {"ids": [s.token_ids for s in samples], "logps": [s.logps for s in samples]}
+    write(folder / "results.pt", settings=engine.settings, **answers)

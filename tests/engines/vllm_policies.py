@@ -1,0 +1,146 @@
+"""What the scripts of the vLLM tests build: policies, rows, trainers, and what they keep of each rollout."""
+
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from support import SMALL_RUN, ParityGrader, drawn_rows, is_even, recorded_batches
+
+from trl_mmreason import (
+    AdaPOConfig,
+    AdaPOTrainer,
+    ChainOfStepGRPOConfig,
+    ChainOfStepGRPOTrainer,
+    SelfEvolutionConfig,
+    SelfEvolutionTrainer,
+    SRPOConfig,
+    SRPOTrainer,
+)
+from trl_mmreason.chain_of_step.tokens import add_chain_tokens
+from trl_mmreason.miniature.models import build_model
+from trl_mmreason.sampling.generation import placeholder_ids
+
+LORA = {"r": 4, "lora_alpha": 32, "target_modules": "all-linear"}
+RUN = {
+    **SMALL_RUN,
+    "use_cpu": not torch.cuda.is_available(),
+    "per_device_train_batch_size": 12,
+    "max_completion_length": 8,
+    "max_steps": 4,  # rollouts before any update and after each of three
+    "learning_rate": 2e-4,
+    "use_vllm": True,
+    "vllm_max_model_length": 1024,
+}
+
+
+def random_policy(family, *, chains=False, side_by_side=False):
+    """A random model of a head dimension that vLLM takes, which ends about every fourth token with an end of turn.
+
+    Args:
+        chains: whether it knows the tokens of Chain-of-Step's template.
+        side_by_side: whether its template puts pictures directly beside each other.
+    """
+    model, processor = build_model(family, "study")
+    if chains:
+        add_chain_tokens(model, processor)
+    size = len(processor.tokenizer)
+    model.generation_config.eos_token_id = [processor.tokenizer.eos_token_id, *range(size - size // 4, size)]
+    if side_by_side:
+        template = processor.chat_template
+        assert "{{ '<image>\n' }}" in template
+        processor.chat_template = template.replace("{{ '<image>\n' }}", "{{ '<image>' }}")
+    return model, processor
+
+
+@torch.no_grad()
+def rule_out_placeholders(model):
+    """Make the policy's own probability of a placeholder negligible, as in a trained model.
+
+    Every token's embedding gets a first channel of 30, which no layer writes to, and which speaks against placeholders
+    at the head. Sampling without them is then sampling from the policy, and the two log-probabilities are of one
+    distribution.
+    """
+    model.get_input_embeddings().weight[:, 0] = 30.0
+    for layer in model.model.language_model.layers:
+        layer.self_attn.o_proj.weight[0] = 0.0
+        layer.mlp.down_proj.weight[0] = 0.0
+    head = model.get_output_embeddings().weight
+    for token in placeholder_ids(model.config):
+        head[token] = 0.0
+        head[token, 0] = -20.0
+
+
+def save(model, processor, folder):
+    """Save a policy as users do; gives the folder."""
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return str(folder)
+
+
+def questions():
+    """One question with a picture, one with two and one without: every step asks all three, so pictures return."""
+    return Dataset.from_list(drawn_rows(3))
+
+
+def evenness(completions, **_):
+    """Pays about half of all answers, whatever the method's own rewards say of a random model."""
+    return [float(is_even(completion[-1]["content"])) for completion in completions]
+
+
+def trainer_for(method, policy, folder, *, lora=False, **settings):
+    """A trainer of one of our methods that samples with vLLM.
+
+    Args:
+        policy: folder of a saved policy, or a model.
+    """
+    run = {**RUN, **settings}
+    shared = {"train_dataset": questions(), **({"peft_config": LoraConfig(**LORA)} if lora else {})}
+    if method == "adapo":
+        # nothing is filtered out, so that every sampled token is compared
+        args = AdaPOConfig(str(folder), **run, filter_zero_advantage=False, filter_truncated=False)
+        return AdaPOTrainer(policy, args=args, grader=ParityGrader(), **shared)
+    shared["reward_funcs"] = evenness
+    if method == "srpo":
+        return SRPOTrainer(policy, args=SRPOConfig(str(folder), **run, reflection_prompt=None), **shared)
+    if method == "chain_of_step":
+        args = ChainOfStepGRPOConfig(str(folder), **run, beta=0.001)
+        return ChainOfStepGRPOTrainer(policy, None, args=args, **shared)
+    args = SelfEvolutionConfig(str(folder), **run, judge=False, actor_prompt=None)
+    return SelfEvolutionTrainer(policy, args=args, **shared)
+
+
+def train(trainer):
+    """Train, and give the tensors of every rollout: what vLLM says of its samples, and what the training pass says."""
+    batches = recorded_batches(trainer)
+    trainer.train()
+    return [rollout_of(batch) for batch in batches]
+
+
+def rollout_of(batch):
+    """One batch's log-probabilities of sampled tokens, and where they stand.
+
+    Returns:
+        `sampled`, `trained` and `initial`: (B, T) log-probabilities by vLLM, the training pass and the first policy;
+        `mask`: (B, T) True where a token was sampled; `turn`: (B, T) 1 or 2; `pictures`: (B,) how many each row has.
+    """
+    tool_mask = batch["tool_mask"]
+    mask = batch["completion_mask"].bool() & tool_mask.bool()
+    turn = 1 + (torch.cumsum(1 - tool_mask, dim=1) > 0).long()
+    return {
+        "sampled": batch["sampling_per_token_logps"],
+        "trained": batch["old_per_token_logps"],
+        "initial": batch["ref_per_token_logps"],
+        "mask": mask,
+        "turn": turn,
+        "pictures": torch.tensor(batch["num_images"]),
+        "completion_ids": batch["completion_ids"],
+        "prompt_ids": batch["prompt_ids"],
+        "prompt_mask": batch["prompt_mask"],
+    }
+
+
+def write(file, **values):
+    """Keep what the test asserts."""
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    torch.save(values, file)

@@ -1,0 +1,101 @@
+"""A training run with a vLLM server: `python vllm_served.py FAMILY FOLDER [OPTION …]`.
+
+Run by test_vllm_server.py. Options: `lora`, `side_by_side` and `checks` as for vllm_colocated.py. TRL sends weights
+over NCCL, which needs a GPU for the server and one for the trainer. Here the tensors that it would send, under the
+names that it would send, travel in a file.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from processes import _free_port
+from safetensors.torch import save_file
+from vllm_policies import random_policy, rule_out_placeholders, save, train, trainer_for, write
+
+from trl_mmreason.engines import vllm as corrections
+
+os.environ |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+if not torch.cuda.is_available():
+    os.environ["TORCH_COMPILE_DISABLE"] = "1"  # vLLM reads it; compiling takes half a minute
+SETTINGS = ["--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "12", "--enable-scale-out"]
+SETTINGS += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
+SETTINGS += ["--worker-extension-cls", "vllm_worker.FileWeights"]
+
+
+class FileClient(corrections.PictureClient):
+    """The client whose weights travel in a file."""
+
+    file: Path
+
+    def init_communicator(self, device=0):
+        """There is nobody to meet."""
+
+    def update_named_params(self, metadata, named_params):
+        """Let the server load the announced tensors."""
+        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in named_params}
+        assert [(name, list(tensor.shape)) for name, tensor in tensors.items()] == [
+            (name, shape) for name, _, shape in metadata
+        ]
+        save_file(tensors, self.file)
+        call = {"method": "load_file", "args": [str(self.file)]}
+        response = self.session.post(f"{self.base_url}/collective_rpc", json=call)
+        assert response.status_code == 200, response.text
+
+
+def end_with_parent():
+    """Let the server end when this script is killed, as `launch` does with one that takes too long."""
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
+@contextmanager
+def server(folder, log):
+    """Serve a folder, and give the address; `vllm serve` is stopped in the end, with the processes that it started."""
+    port = _free_port()
+    serve = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", folder]
+    command = [*serve, "--host", "127.0.0.1", "--port", str(port), *SETTINGS]
+    here = str(Path(__file__).parent)  # where the worker's extension is
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])}
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+family, folder, options = sys.argv[1], Path(sys.argv[2]), set(sys.argv[3:])
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model, processor = random_policy(family, side_by_side="side_by_side" in options)
+rule_out_placeholders(model)
+policy = save(model, processor, folder / "policy")
+FileClient.file = folder / "weights.safetensors"
+corrections.PictureClient = FileClient
+with server(policy, folder / "server.log") as address:
+    served = {"vllm_mode": "server", "vllm_server_base_url": address, "vllm_server_timeout": 240.0}
+    trainer = trainer_for("adapo", policy, folder / "run", lora="lora" in options, **served)
+    results = {"rollouts": train(trainer), "image": model.config.image_token_id}
+    if "checks" in options:
+        from vllm_checks import served_checks
+
+        results |= served_checks(trainer, family)
+write(folder / "results.pt", **results)

@@ -1,0 +1,36 @@
+"""The settings of rollouts that TRL's GRPOConfig lacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trl import GRPOConfig
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass
+class RolloutConfig(GRPOConfig):
+    """`GRPOConfig` with the dtype of a colocated vLLM.
+
+    Attributes:
+        vllm_dtype: "float32", "bfloat16" or "float16"; by default that in which the policy is trained (`engine_dtype`).
+            A server has a dtype of its own: start it with `--dtype`.
+    """
+
+    vllm_dtype: str | None = field(
+        default=None, metadata={"help": "Dtype of a colocated vLLM; that of training by default."}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.vllm_dtype is None:
+            return
+        name = type(self).__name__
+        if self.vllm_dtype not in DTYPES:
+            raise ValueError(f"{name}: vllm_dtype={self.vllm_dtype!r}, expected one of {', '.join(DTYPES)}.")
+        if not self.use_vllm or self.vllm_mode != "colocate":
+            raise ValueError(
+                f"{name}: vllm_dtype={self.vllm_dtype!r} is for use_vllm=True with vllm_mode='colocate'. Fix: leave it "
+                "out; a vLLM server is given its dtype with --dtype."
+            )

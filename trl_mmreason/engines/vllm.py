@@ -1,0 +1,170 @@
+"""TRL's vLLM generation, corrected for vision-language models: colocated and served.
+
+TRL 1.16 has faults here that its users do not see, because a policy also answers a corrupted prompt. Each correction
+names the thread that reports it, and `tests/engines/test_vllm.py` says when TRL no longer needs it. This module imports
+without vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from transformers import ProcessorMixin
+from trl.data_utils import is_conversational
+from trl.generation import vllm_generation
+from trl.trainer import grpo_trainer
+
+from ..sampling.generation import placeholder_ids
+from .prompts import PromptMemory, compare_prompts, find_pictures, unexpanded_prompts
+from .vllm_client import PictureClient
+
+_NEVER = -100.0  # the lowest bias that vLLM takes
+
+
+@contextmanager
+def corrected_vllm(args: Any) -> Iterator[None]:
+    """While TRL builds a trainer, let it build `VerifiedGeneration` for its `VLLMGeneration`.
+
+    Args:
+        args: the trainer's configuration; `vllm_dtype` is read if it has one.
+    """
+    build = partial(VerifiedGeneration, args=args)
+    with _replaced(grpo_trainer, VLLMGeneration=build):
+        yield
+
+
+class VerifiedGeneration(vllm_generation.VLLMGeneration):
+    """`VLLMGeneration` that gives vLLM the trainer's prompts, and stops when vLLM read others.
+
+    Args:
+        args: the trainer's configuration.
+        **settings: as TRL passes them.
+    """
+
+    def __init__(self, *, args: Any, **settings: Any) -> None:
+        model, mode = settings["model"], settings["mode"]
+        self._dtype = engine_dtype(args, model)
+        self.prompts = PromptMemory()
+        if mode == "colocate" and not model.name_or_path:
+            raise ValueError(
+                "use_vllm with vllm_mode='colocate': the policy was passed in memory and has no folder or Hub id "
+                "(`name_or_path` is empty) from which vLLM could build its own. Fix: save the policy and its processor "
+                "to a folder, and pass the folder."
+            )
+        settings["generation_kwargs"] = without_placeholders(settings.get("generation_kwargs"), model.config)
+        super().__init__(**settings)
+
+    def _init_vllm(self) -> None:
+        # TRL has no setting for the engine's dtype, and vLLM reads a float32 checkpoint as bfloat16.
+        engine = getattr(vllm_generation, "LLM", None)  # not there without vLLM, which `super()` refuses
+        with _replaced(vllm_generation, LLM=engine and partial(engine, dtype=self._dtype), VLLMClient=PictureClient):
+            super()._init_vllm()
+
+    def sync_weights(self) -> None:
+        """Send the policy's weights to vLLM, and drop what it computed with the old ones."""
+        super().sync_weights()
+        # huggingface/trl#7198: TRL resets the prefix cache alone, and a picture that was seen before the update would
+        # be encoded by the old weights.
+        if self.mode == "colocate":
+            self.llm.llm_engine.reset_encoder_cache()
+        elif self.accelerator.is_main_process:
+            self.vllm_client.reset_encoder_cache()
+
+    def generate(
+        self,
+        prompts: list[list[int]],
+        images: list[list | None] | None,
+        num_generations: int,
+        profiler: Any = None,
+    ) -> tuple:
+        """Generate as TRL does, from prompts that are the trainer's own.
+
+        Raises:
+            PromptMismatch: vLLM answered other prompts than those that are trained on.
+        """
+        pictures = None if images is None else [row or None for row in images]
+        given = prompts
+        if self.mode == "colocate" and pictures is not None:
+            # huggingface/trl#6294, #6401: vLLM expands placeholders itself, so it has to get one a picture. Given the
+            # expanded ones of TRL 1.16 it expands one of them again, and the policy answers a corrupted prompt.
+            given = [self.prompts.unexpanded(ids, len(row or [])) for ids, row in zip(prompts, pictures, strict=True)]
+        generated = super().generate(given, pictures, num_generations, profiler)
+        compare_prompts(prompts, generated[0])
+        return generated
+
+    def _place_features(self, features: dict | None, prompt_ids: list[int]) -> dict | None:
+        """Point the server's picture features at their placeholders in the trainer's prompt.
+
+        TRL takes each run of placeholders for one picture, which is wrong where pictures stand side by side, and does
+        not compare lengths.
+        """
+        if features is None:
+            return None
+        features, placeholder = dict(features), self.processing_class.image_token_id
+        lengths = [span.count(placeholder) for span in features.pop("picture_spans")]
+        placeholders = find_pictures(prompt_ids, placeholder, lengths)
+        return {**features, "mm_placeholders": {**features["mm_placeholders"], "image": placeholders}}
+
+
+def without_placeholders(generation_kwargs: Mapping[str, Any] | None, config: Any) -> dict[str, Any]:
+    """Add to vLLM's sampling settings that no placeholder of a picture or video is sampled.
+
+    TRL rules them out in transformers' generation only. A sampled one would stand for a picture that is not there, and
+    the training pass would stop. vLLM then returns the log-probabilities of what is left, which are larger than the
+    policy's by -log(1 - p), where p is its probability of a placeholder: 0.003 in the mean for a random miniature.
+
+    Args:
+        generation_kwargs: the user's, whose `logit_bias` of other tokens stays.
+        config: the model's.
+    """
+    given = dict(generation_kwargs or {})
+    bias = dict.fromkeys(placeholder_ids(config), _NEVER)
+    return {**given, "logit_bias": {**(given.get("logit_bias") or {}), **bias}} if bias else given
+
+
+def remember_prompts(trainer: Any, prompts: Sequence[Any], tokenized: tuple) -> None:
+    """Tell a colocated vLLM how the prompts that the trainer has just tokenised look before expansion.
+
+    Args:
+        trainer: the GRPO trainer.
+        prompts: what its `_tokenize_prompts` was given.
+        tokenized: and what that returned: prompt ids, pictures, fields.
+    """
+    prompt_ids, images, _ = tokenized
+    if not images or trainer.vllm_mode != "colocate" or not is_conversational({"prompt": prompts[0]}):
+        return
+    if isinstance(trainer.processing_class, ProcessorMixin):
+        trainer.vllm_generation.prompts.keep(prompt_ids, images, unexpanded_prompts(trainer, prompts))
+
+
+def engine_dtype(args: Any, model: Any) -> str:
+    """The dtype of a colocated vLLM: the one that was set, otherwise the one in which the policy is trained.
+
+    Args:
+        args: the trainer's configuration.
+        model: the policy.
+    """
+    chosen = getattr(args, "vllm_dtype", None)
+    if chosen is not None:
+        return chosen
+    if args.bf16:
+        return "bfloat16"
+    if args.fp16:
+        return "float16"
+    return str(model.dtype).removeprefix("torch.")
+
+
+@contextmanager
+def _replaced(module: Any, **values: Any) -> Iterator[None]:
+    """Set names of a module for a while; those that it does not have stay unset."""
+    kept: Mapping[str, Any] = {name: getattr(module, name) for name in values if hasattr(module, name)}
+    for name in kept:
+        setattr(module, name, values[name])
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(module, name, value)

@@ -1,0 +1,54 @@
+"""The client of a vLLM server, with what TRL's lacks for pictures."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from trl.generation.vllm_client import VLLMClient, to_openai_messages
+
+
+class PictureClient(VLLMClient):
+    """`VLLMClient` that knows which tokens the server makes of each picture, and resets its encoder cache."""
+
+    def image_features(self, images: list[list | None], max_concurrent_requests: int = 64) -> list[dict | None]:
+        """Process pictures on the server, as TRL does; `picture_spans` holds the tokens that it makes of each.
+
+        The lengths among `mm_placeholders` will not do: for some families they count the tokens around a picture too.
+        """
+
+        def send(pictures: list | None) -> dict | None:
+            if not pictures:
+                return None
+            content = [{"type": "image", "image": picture} for picture in pictures]
+            rendered = self._post(
+                f"{self.base_url}/v1/chat/completions/render",
+                json={
+                    "model": self.model,
+                    "messages": to_openai_messages([{"role": "user", "content": content}]),
+                    "max_tokens": 1,
+                },
+            )
+            features, ids = rendered["features"], rendered["token_ids"]
+            spans = [
+                ids[place["offset"] : place["offset"] + place["length"]]
+                for place in features["mm_placeholders"]["image"]
+            ]
+            return {**features, "picture_spans": spans}
+
+        with ThreadPoolExecutor(max_workers=min(max_concurrent_requests, len(images))) as executor:
+            return list(executor.map(send, images))
+
+    def reset_encoder_cache(self) -> None:
+        """Drop the picture features that the server computed with earlier weights.
+
+        Raises:
+            RuntimeError: the server cannot.
+        """
+        # not `_post`: the answer has no body
+        response = self.session.post(f"{self.base_url}/reset_encoder_cache")
+        if response.status_code != 200:
+            raise RuntimeError(
+                f"The vLLM server at {self.base_url} answered /reset_encoder_cache with status {response.status_code}. "
+                "It would encode pictures that it has seen before with earlier weights. Fix: start it with "
+                "VLLM_SERVER_DEV_MODE=1 in its environment."
+            )

@@ -1,0 +1,12 @@
+"""vLLM's plugin of this package: `vllm.general_plugins` in pyproject.toml, which every process of vLLM loads."""
+
+from __future__ import annotations
+
+_ARCHITECTURE = "LlavaNextForConditionalGeneration"
+
+
+def register() -> None:
+    """Let vLLM read LLaVA-NeXT as transformers 5 has it. Nothing is imported until such a model is loaded."""
+    from vllm import ModelRegistry
+
+    ModelRegistry.register_model(_ARCHITECTURE, f"{__package__}.vllm_llava_next:FlatTowerLlavaNext")
