@@ -1,5 +1,6 @@
 """Every trainer on one tiny checkpoint, with rewards or labels that it can learn from: for what holds for all of them."""
 
+import pytest
 from datasets import Dataset
 from support import SMALL_RUN, ParityGrader, drawn_rows, is_even
 
@@ -141,3 +142,40 @@ def _grpo_trainer(name, model, folder, run, kwargs):
         return ChainOfStepGRPOTrainer(model, None, args=ChainOfStepGRPOConfig(str(folder), **run), **rows, **kwargs)
     own = {"judge_max_tokens": 8, "judge_prompt": "Judge.", "actor_prompt": None}
     return SelfEvolutionTrainer(model, args=SelfEvolutionConfig(str(folder), **{**own, **run}), **rows, **kwargs)
+
+
+STEPS = 2
+"""Of a run that is resumed behind its first one."""
+
+
+class Interrupted(Exception):
+    pass
+
+
+def whole(name, model, folder, **settings):
+    """A trainer of two steps that writes a checkpoint behind each."""
+    settings = {"max_steps": STEPS, "save_strategy": "steps", "save_steps": 1, "num_train_epochs": 2, **settings}
+    return trainer_of(name, model, folder, **settings)
+
+
+def resumed(name, model, folder, *, trainer_kwargs=dict, **settings):
+    """The trainer after a run that was interrupted behind its first step, and resumed by another trainer.
+
+    Args:
+        trainer_kwargs: a function, as each trainer needs arguments of its own.
+    """
+    folder = folder / "interrupted"
+    killed = whole(name, model, folder, trainer_kwargs=trainer_kwargs(), **settings)
+    step, count = killed.training_step, iter(range(STEPS))
+
+    def train_once(*args, **kwargs):
+        if next(count):
+            raise Interrupted
+        return step(*args, **kwargs)
+
+    killed.training_step = train_once
+    with pytest.raises(Interrupted):
+        killed.train()
+    trainer = whole(name, model, folder, trainer_kwargs=trainer_kwargs(), **settings)
+    trainer.train(**({} if name == "dpo" else {"resume_from_checkpoint": True}))
+    return trainer

@@ -36,6 +36,7 @@ from .functional import (
     k3_divergence,
     turn_of_token,
 )
+from .precision import check_precision
 from .reference import reference_is
 from .turns import next_turn_ids
 
@@ -115,6 +116,7 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
             if policy is not None:
                 unwrapped = self.accelerator.unwrap_model(policy)
                 unwrapped.register_forward_pre_hook(drop_missing_pictures, with_kwargs=True)
+        check_precision(self)
         self.followup = followup
         self._outcome: GroupOutcome | None = None
         self._policy_logps: Tensor | None = None

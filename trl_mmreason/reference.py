@@ -14,6 +14,8 @@ from trl import GRPOConfig
 from trl.models import prepare_deepspeed, prepare_fsdp
 from trl.trainer.utils import create_model_from_path
 
+from .precision import keep_training_layout
+
 
 @contextmanager
 def reference_is(model: Any, args: GRPOConfig | None, peft_config: Any) -> Iterator[None]:
@@ -59,6 +61,7 @@ def initial_policy(model: Any, args: TrainingArguments, quantization_config: Any
 
 def placed(reference: Any, trainer: Any) -> Any:
     """The copy where the trainer's policy is, and shared out as that is."""
+    keep_training_layout(reference)
     if trainer.is_deepspeed_enabled:
         return prepare_deepspeed(reference, trainer.accelerator)
     if trainer.is_fsdp_enabled:

@@ -19,6 +19,7 @@ from .construction import (
     load_processor,
     with_pictures,
 )
+from .precision import check_precision
 
 
 @dataclass
@@ -110,6 +111,7 @@ class CompletionSFTTrainer(FaithfulCheckpoints, SFTTrainer):
         let_head_have_no_bias(policy)
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy)
+        check_precision(self)
 
     @staticmethod
     def problem_of(completion: str) -> str | None:

@@ -38,6 +38,7 @@ from ..construction import (
     with_pictures,
 )
 from ..grading import Grader
+from ..precision import check_precision
 from ..reference import reference_is
 from ..sampling.engine import Decoding, Engine
 from ..sampling.loading import fingerprint
@@ -159,6 +160,7 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
         let_head_have_no_bias(policy)
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy)
+        check_precision(self)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
         """All rounds that are not finished; returns what `Trainer.train` says of the last one.

@@ -15,6 +15,7 @@ from trl import SFTTrainer
 
 from ..checkpoint import FaithfulCheckpoints
 from ..construction import check_rows, completion_text, freeze_vision_encoder, load_processor
+from ..precision import check_precision
 from .config import ProcessRewardConfig
 from .objective import accuracy, auroc, prm_loss
 from .paper import PAPER
@@ -101,6 +102,7 @@ class ProcessRewardTrainer(FaithfulCheckpoints, SFTTrainer):
         self.data_collator = LabelledChains(ChainEncoder(policy.config, self.processing_class))
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy)
+        check_precision(self)
         self._since_log: list[Tensor] = []
 
     def compute_loss(
