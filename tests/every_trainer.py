@@ -1,4 +1,4 @@
-"""Every trainer on one tiny checkpoint, with rewards or labels that it can learn from: for what holds for all of them."""
+"""Every trainer on one tiny checkpoint, with rewards or labels that it learns from: for what holds for all of them."""
 
 import pytest
 from datasets import Dataset
@@ -70,29 +70,22 @@ class Pairs:
         return [[Sample(texts[number % 3], "stop", token_ids=[1])] for number in range(len(requests))]
 
 
-def supervised_rows(n=8):
-    """Rows of every supervised trainer: their pictures, completions, labels and rewards."""
+def rows_of(name):
+    """Eight rows of a supervised trainer, with one picture, two or none."""
     rows = []
-    for number, (row, problem) in enumerate(zip(drawn_rows(n), make_problems(["adding", "counting"], n), strict=True)):
+    for number, (row, problem) in enumerate(zip(drawn_rows(8), make_problems(["adding", "counting"], 8), strict=True)):
         solution = solve(problem, error=[None, "slip"][number % 2])
+        row = {"prompt": row["prompt"], "images": row["images"], "completion": chain_of_steps(solution)}
+        labels = {"step_labels": [float(label) for label in solution.labels], "answer_label": float(solution.correct)}
         rows.append(
             {
-                "prompt": row["prompt"],
-                "images": row["images"],
-                "reflection": REFLECTION,
-                "chain": chain_of_steps(solution),
-                "step_labels": [float(label) for label in solution.labels],
-                "answer_label": float(solution.correct),
-                "reward": [1.0, -0.5, 2.0, 0.25][number % 4],
-            }
+                "reflection_sft": {**row, "completion": REFLECTION},
+                "chain_of_step_sft": row,
+                "process_reward": {**row, **labels},
+                "off_policy": {**row, "reward": [1.0, -0.5, 2.0, 0.25][number % 4]},
+            }[name]
         )
     return Dataset.from_list(rows)
-
-
-def rows_with(completion, *columns):
-    """The columns of `supervised_rows` that a trainer needs, one of them as the completion."""
-    rows = supervised_rows().select_columns(["prompt", "images", completion, *columns])
-    return rows.rename_column(completion, "completion")
 
 
 def questions():
@@ -116,17 +109,17 @@ def trainer_of(name, model, folder, *, trainer_kwargs=None, **settings):
     if name == "dpo":
         run |= {"rounds": 1, "num_paths": 3, "per_device_train_batch_size": 2, "max_completion_length": 6}
         args = IterativeDPOConfig(str(folder), **{**run, **settings})
-        rows = make_problems(["adding"], 1)[0].answer
-        train = Dataset.from_list([{**row, "answer": rows} for row in drawn_rows(4)])
+        answer = make_problems(["adding"], 1)[0].answer  # of what `Pairs` writes
+        train = Dataset.from_list([{**row, "answer": answer} for row in drawn_rows(4)])
         return IterativeDPOTrainer(model, None, args=args, train_dataset=train, **{"sampler": Pairs(), **kwargs})
     run = {**run, "per_device_train_batch_size": 4, **settings}
-    trainer, config, rows, own = {
-        "reflection_sft": (ReflectionSFTTrainer, ReflectionSFTConfig, ("reflection",), {}),
-        "chain_of_step_sft": (ChainOfStepSFTTrainer, ChainOfStepSFTConfig, ("chain",), {}),
-        "process_reward": (ProcessRewardTrainer, ProcessRewardConfig, ("chain", "step_labels", "answer_label"), {}),
-        "off_policy": (OffPolicyRewardTrainer, OffPolicyRewardConfig, ("chain", "reward"), {"beta": 0.05}),
+    trainer, config, own = {
+        "reflection_sft": (ReflectionSFTTrainer, ReflectionSFTConfig, {}),
+        "chain_of_step_sft": (ChainOfStepSFTTrainer, ChainOfStepSFTConfig, {}),
+        "process_reward": (ProcessRewardTrainer, ProcessRewardConfig, {}),
+        "off_policy": (OffPolicyRewardTrainer, OffPolicyRewardConfig, {"beta": 0.05}),
     }[name]
-    return trainer(model, args=config(str(folder), **{**own, **run}), train_dataset=rows_with(*rows), **kwargs)
+    return trainer(model, args=config(str(folder), **{**own, **run}), train_dataset=rows_of(name), **kwargs)
 
 
 def _grpo_trainer(name, model, folder, run, kwargs):

@@ -1,4 +1,4 @@
-"""Every trainer in bfloat16: as in float32 up to rounding, resumed bit for bit, and a warning where updates are lost."""
+"""Every trainer in bfloat16: as in float32 up to rounding, resumed bit for bit, and warnings of updates that are lost."""
 
 import logging
 import math
@@ -94,7 +94,7 @@ def test_a_model_in_memory_trains_as_its_checkpoint_does(base, tmp_path, name, c
 def test_log_probabilities_are_float32_and_the_first_ratio_is_1(base, tmp_path, way):
     """Two steps on the same trajectories, in micro-batches other than those in which they were scored.
 
-    exp(d) − d − 1 of the KL term with d = 0.01 is 5e-5: in bfloat16, whose numbers above 1 are 2⁻⁷ apart, it would be 0.
+    exp(d) − d − 1 of the KL term at d = 0.01 is 5e-5: 0 in bfloat16, whose numbers above 1 are 2⁻⁷ apart.
     """
     settings = {**WAYS[way][0], "num_iterations": 2, "steps_per_generation": 2, "per_device_train_batch_size": 4}
     trainer = trainer_of("adapo", base, tmp_path, **settings, max_steps=4)
