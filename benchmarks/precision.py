@@ -6,7 +6,8 @@ The three runs of a seed start from one cold start, made in float32, so that onl
     autocast  `--bf16 true`: weights in float32, matrix products in bfloat16
     bfloat16  `--bf16 true --dtype bfloat16`: the weights themselves in bfloat16 too
 
-A run that was finished is read, not repeated.
+A run that was finished is read, not repeated. The exit code is 1 if the accuracies of a run lie below those of float32 by
+more than the intervals.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+
+METRICS = ("acc_t1", "acc_t2")
 
 PRECISIONS = {
     "float32": ["--bf16", "false", "--dtype", "float32"],
@@ -59,41 +62,41 @@ def cold_start_of(seed: int, root: Path) -> Path:
     return folder
 
 
-def overlaps(one: list[float], other: list[float]) -> bool:
-    """Whether two intervals (low, high) have a point in common."""
-    return max(one[0], other[0]) <= min(one[1], other[1])
+def reaches(results: dict[str, Any], float32: dict[str, Any]) -> bool:
+    """Whether no accuracy after training lies below float32's by more than the two intervals."""
+    return all(results[m]["after"]["interval"][1] >= float32[m]["after"]["interval"][0] for m in METRICS)
 
 
 def row_of(seed: int, precision: str, results: dict[str, Any], float32: dict[str, Any]) -> str:
     """One line of the table, in Markdown."""
     cells = [str(seed), precision]
-    for metric in ("acc_t1", "acc_t2"):
+    for metric in METRICS:
         for moment in ("before", "after"):
             estimate = results[metric][moment]
             low, high = estimate["interval"]
             cells.append(f"{estimate['value']:.3f} [{low:.3f}, {high:.3f}]")
-    both = overlaps(results["acc_t2"]["after"]["interval"], float32["acc_t2"]["after"]["interval"])
-    cells.append("yes" if both else "no")
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(cells)} | {'yes' if reaches(results, float32) else 'no'} |"
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--output_dir", type=Path, default=ROOT / "runs" / "precision")
     arguments = parser.parse_args()
     root = arguments.output_dir.resolve()
-    rows = []
-    for precision in arguments.precisions:
-        for seed in arguments.seeds:
+    rows, all_reach = [], True
+    for seed in arguments.seeds:
+        float32 = run_quickstart("float32", seed, root)
+        for precision in arguments.precisions:
             results = run_quickstart(precision, seed, root)
-            rows.append(row_of(seed, precision, results, run_quickstart("float32", seed, root)))
-    metrics = "acc@t1 before | acc@t1 after | acc@t2 before | acc@t2 after"
-    print(f"| seed | precision | {metrics} | acc@t2 after overlaps float32's |")
+            rows.append(row_of(seed, precision, results, float32))
+            all_reach &= reaches(results, float32)
+    print("| seed | precision | acc@t1 before | acc@t1 after | acc@t2 before | acc@t2 after | reaches float32's |")
     print("|---|---|---|---|---|---|---|")
-    print("\n".join(sorted(rows)))
+    print("\n".join(rows))
+    return 0 if all_reach else 1
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -1,4 +1,4 @@
-"""Every trainer in bfloat16: as in float32 up to rounding, resumed bit for bit, and warnings of updates that are lost."""
+"""Every trainer in bfloat16: as in float32 up to rounding, resumed bit for bit, and warned of updates that are lost."""
 
 import logging
 import math
@@ -10,7 +10,7 @@ from peft import LoraConfig
 from support import load
 from transformers import AutoModelForImageTextToText
 
-from trl_mmreason.precision import lost_updates
+from trl_mmreason.precision import check_precision, lost_updates
 
 BFLOAT16 = {"bf16": True, "model_init_kwargs": {"dtype": "bfloat16"}}
 WAYS = {"autocast": ({"bf16": True}, torch.float32), "weights": (BFLOAT16, torch.bfloat16)}
@@ -175,6 +175,14 @@ def test_no_warning_where_updates_are_not_lost(base, tmp_path, caplog):
     assert not made(optim="adamw_torch_8bit", optim_args="bf16_stochastic_round=True")
     # PEFT keeps an adapter in float32 whatever the base is
     assert not made(trainer_kwargs={"peft_config": LoraConfig(r=4, target_modules=r".*q_proj")})
+    # ZeRO and FSDP2 update weights in float32
+    trainer = trainer_of("adapo", base, tmp_path, learning_rate=1e-6, **BFLOAT16)
+    for engine in ("is_deepspeed_enabled", "is_fsdp_enabled"):
+        setattr(trainer, engine, True)
+        caplog.clear()
+        check_precision(trainer)
+        assert "cannot change" not in caplog.text
+        setattr(trainer, engine, False)
 
 
 @pytest.mark.parametrize("name", [*GRPO, "dpo"])
