@@ -6,8 +6,8 @@ The three runs of a seed start from one cold start, made in float32, so that onl
     autocast  `--bf16 true`: weights in float32, matrix products in bfloat16
     bfloat16  `--bf16 true --dtype bfloat16`: the weights themselves in bfloat16 too
 
-A run that was finished is read, not repeated. The exit code is 1 if the accuracies of a run lie below those of float32 by
-more than the intervals.
+A run that was finished is read, not repeated. The exit code is 1 if the accuracies of a run lie below those of float32
+by more than the intervals.
 """
 
 from __future__ import annotations
