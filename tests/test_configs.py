@@ -228,6 +228,14 @@ def test_the_others_train_all_weights(path):
     assert trainer_settings(model_args, training_args) == {"quantization_config": None, "peft_config": None}
 
 
+@each([path for path in [*CONFIGS, *SECTIONED] if "dtype: bfloat16" in path.read_text() and path != ADAPO_QLORA])
+def test_whole_models_in_bfloat16_are_launched_with_float32_weights_for_the_updates(path):
+    """At the papers' learning rates, bfloat16 by itself would round updates away (`trl_mmreason/precision.py`)."""
+    launchers = re.findall(r"--config_file configs/accelerate/(\w+)\.yaml", path.read_text())
+    assert launchers
+    assert set(launchers) <= {"zero2", "zero3", "zero3_offload", "fsdp2"}
+
+
 # name → distributed_type, mixed_precision, num_processes, use_cpu
 EXPECTED_LAUNCHERS = {
     "cpu": ("NO", "no", 1, True),

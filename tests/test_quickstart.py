@@ -1,4 +1,4 @@
-"""The miniatures' verdicts on three seeds: `pytest -m slow tests/test_quickstart.py`, about half an hour."""
+"""The miniatures' verdicts on three seeds: `pytest -m slow tests/test_quickstart.py`, about an hour."""
 
 import json
 import os
@@ -28,6 +28,12 @@ def test_adapo_improves_second_answers_by_more_than_the_intervals(seed, tmp_path
     assert results["acc_t2"]["after"]["interval"][0] > results["acc_t2"]["before"]["interval"][1]
     # and it checks itself better: the second turn gains on the first
     assert results["delta"]["change"]["interval"][0] > 0
+
+
+def test_adapo_in_bfloat16_reaches_what_it_reaches_in_float32(seed, tmp_path):
+    """By the exit code of the benchmark: no accuracy lies below float32's by more than the intervals."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "precision.py"), "--seeds", str(seed)]
+    subprocess.run([*command, "--output_dir", str(tmp_path)], cwd=ROOT, check=True)
 
 
 def test_srpo_improves_second_answers_by_more_than_the_intervals(seed, tmp_path):

@@ -94,6 +94,12 @@ def _check_names(live: Collection[str], saved: Collection[str], checkpoint: str 
         )
 
 
+def _cast_back(model: PeftModel, types: dict[str, torch.dtype]) -> None:
+    """Give each weight the type it had: PEFT loads the bfloat16 adapter of a QLoRA as float32."""
+    for name, weight in model.named_parameters():
+        weight.data = weight.data.to(types[name])
+
+
 class FaithfulCheckpoints(Trainer):
     """A trainer that goes on from the weights of its checkpoint, for every model family, and saves before it pushes."""
 
@@ -104,8 +110,7 @@ class FaithfulCheckpoints(Trainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             if is_peft_model(target) and not self.is_fsdp_enabled:
                 check_adapter_restored(target, resume_from_checkpoint)
-                for name, weight in target.named_parameters():  # PEFT loads a QLoRA's bfloat16 adapter as float32
-                    weight.data = weight.data.to(types[name])
+                _cast_back(target, types)
         else:
             restore_weights(target, resume_from_checkpoint)
 
@@ -131,7 +136,11 @@ class FaithfulCheckpoints(Trainer):
         if isinstance(self.model, PreTrainedModel) and not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             restore_weights(self.model, self.state.best_model_checkpoint)
         else:
+            types = {name: weight.dtype for name, weight in self.model.named_parameters()}
             super()._load_best_model()
+            if is_peft_model(self.model) and not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+                check_adapter_restored(self.model, self.state.best_model_checkpoint)
+                _cast_back(self.model, types)
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """Push the model, which is on disk before the first request: a refused token must not cost the training."""

@@ -37,6 +37,7 @@ from .functional import (
     k3_divergence,
     turn_of_token,
 )
+from .precision import check_precision
 from .reference import reference_is
 from .turns import next_turn_ids
 
@@ -112,6 +113,7 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
         with corrected_vllm(args), reference_is(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)
 
+        check_precision(self)
         prepare_policy(self.model, self.processing_class, self)
         if self.ref_model is not None:
             prepare_policy(self.accelerator.unwrap_model(self.ref_model), self.processing_class)

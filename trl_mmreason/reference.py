@@ -15,6 +15,7 @@ from trl.models import prepare_deepspeed
 from trl.trainer.utils import create_model_from_path
 
 from .engines.sharding import is_sharded, references_agree, share_out, whole_state
+from .precision import keep_training_layout
 
 
 @contextmanager
@@ -75,6 +76,7 @@ def initial_policy(model: Any, args: TrainingArguments, quantization_config: Any
 
 def placed(reference: Any, trainer: Any) -> Any:
     """The copy where the trainer's policy is, and shared out as that is."""
+    keep_training_layout(reference)
     if trainer.is_deepspeed_enabled:
         return prepare_deepspeed(reference, trainer.accelerator)
     if trainer.is_fsdp_enabled:

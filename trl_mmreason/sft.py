@@ -20,6 +20,7 @@ from .construction import (
     search_no_weights,
     with_pictures,
 )
+from .precision import check_precision
 
 
 @dataclass
@@ -111,6 +112,7 @@ class CompletionSFTTrainer(FaithfulCheckpoints, SFTTrainer):
         policy = self.accelerator.unwrap_model(self.model)
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy)
+        check_precision(self)
         prepare_policy(policy, self.processing_class, self)
 
     @staticmethod

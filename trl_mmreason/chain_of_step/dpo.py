@@ -41,6 +41,7 @@ from ..construction import (
 )
 from ..engines.sharding import loading_whole, whole_parameters
 from ..grading import Grader
+from ..precision import check_precision
 from ..reference import reference_is
 from ..sampling.engine import Decoding, Engine
 from ..sampling.loading import fingerprint, load_model
@@ -164,6 +165,7 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
         }
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy)
+        check_precision(self)
         prepare_policy(policy, self.processing_class, self)
         if self.ref_model is not None:
             prepare_policy(self.accelerator.unwrap_model(self.ref_model), self.processing_class)

@@ -22,6 +22,7 @@ from ..construction import (
     prepare_policy,
     search_no_weights,
 )
+from ..precision import check_precision
 from .config import ProcessRewardConfig
 from .objective import accuracy, auroc, prm_loss
 from .paper import PAPER
@@ -109,6 +110,7 @@ class ProcessRewardTrainer(FaithfulCheckpoints, SFTTrainer):
         self.data_collator = LabelledChains(ChainEncoder(policy.config, self.processing_class))
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy)
+        check_precision(self)
         prepare_policy(policy, self.processing_class, self)
         self._since_log: list[Tensor] = []
 

@@ -27,6 +27,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from .. import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from ..checkpoint import check_adapter_restored
+from ..precision import keep_training_layout
 from ..rows import DECODING_ERRORS
 from .generation import ProcessingClass
 
@@ -92,6 +93,7 @@ def load_model(
     if adapter is not None:
         loaded = PeftModel.from_pretrained(loaded, adapter := _local(adapter, None))
         check_adapter_restored(loaded, adapter)
+    keep_training_layout(loaded)
     weights = fingerprint(loaded.named_parameters())  # merging would round them otherwise on another device
     if adapter is not None and getattr(loaded.get_base_model(), "quantization_method", None) is None:
         loaded = loaded.merge_and_unload(safe_merge=True)

@@ -1,0 +1,90 @@
+"""What low precision asks of a trainer: warnings about updates that are rounded away, and 4-bit weights on CPUs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Trainer
+
+logger = logging.getLogger(__name__)
+
+_SAMPLES = 1000  # of each weight, to tell how large its entries are
+_LOW = (torch.bfloat16, torch.float16)
+
+
+def check_precision(trainer: Trainer) -> None:
+    """Warn of what a trainer's precision would spoil, and keep 4-bit weights trainable on CPUs.
+
+    Every trainer calls it once its model is complete.
+    """
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    keep_training_layout(model)
+    name = type(trainer).__name__
+    if any(_is_rounded_rotary(key, buffer) for key, buffer in model.named_buffers()):
+        logger.warning(
+            "%s: the model in memory was cast with .bfloat16(), .half() or .to(dtype), which rounds the frequencies of "
+            "its rotary embeddings too. Its checkpoint computes with exact ones, and so does a KL reference, which is "
+            "read from one. Fix: from_pretrained(..., dtype=...) rounds the weights alone.",
+            name,
+        )
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        return  # both update weights in float32, whatever the model computes in
+    if "stochastic_round=True" in str(trainer.args.optim_args).replace(" ", ""):
+        return
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    share = lost_updates(trained, trainer.args.learning_rate)
+    if share > 0.5:
+        logger.warning(
+            "%s: about %d %% of the trained weights cannot change at learning_rate=%g: they are in %s, which rounds an "
+            "update away that is small beside the weight. Fix: load the model in float32 (with bf16=True it computes "
+            "in bfloat16 all the same), train an adapter, or use DeepSpeed ZeRO or FSDP2, which update weights in "
+            "float32.",
+            name,
+            100 * share,
+            trainer.args.learning_rate,
+            " and ".join(sorted({str(weight.dtype).removeprefix("torch.") for weight in trained} - {"float32"})),
+        )
+
+
+def lost_updates(weights: Iterable[Tensor], step: float) -> float:
+    """Share of entries that stay as they are when `step` is added, or nothing larger; of about 1,000 entries a weight.
+
+    An entry w with 2^(k−1) ≤ |w| < 2^k lies 2^(k−1)·ε from its neighbours, ε = 2⁻⁷ in bfloat16, and an update of less
+    than half of that is rounded away. Adam's update of an entry is about the learning rate.
+
+    Args:
+        weights: of any type; entries of float32 and wider ones count as never lost.
+        step: the largest update of an entry.
+    """
+    lost = total = 0.0
+    for weight in weights:
+        if not weight.numel():
+            continue
+        total += weight.numel()
+        if weight.dtype in _LOW:
+            entries = weight.detach().flatten()[:: max(1, weight.numel() // _SAMPLES)].float()
+            _, exponent = torch.frexp(entries)
+            half_gap = torch.finfo(weight.dtype).eps / 4 * torch.exp2(exponent.float())
+            lost += weight.numel() * ((half_gap > step) & (entries != 0)).float().mean().item()
+    return lost / total if total else 0.0
+
+
+def keep_training_layout(model: Any) -> None:
+    """Keep the 4-bit layers of a model in the layout that gradients can pass.
+
+    On CPUs with AVX512-BF16, bitsandbytes 0.50 repacks a 4-bit weight in the first forward pass of evaluation and
+    leaves it so: training then stops ("a view of a leaf Variable that requires grad is being used in an in-place
+    operation"), or goes on without gradients where the layer has no bias (`bitsandbytes.autograd._functions
+    .matmul_4bit`). It also rounds the weight's scales, and refuses widths that 64 does not divide.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+
+
+def _is_rounded_rotary(name: str, buffer: Tensor) -> bool:
+    return name.endswith("inv_freq") and buffer.dtype in _LOW
