@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
         help="monte-carlo: soft, the share of right continuations; hard, 1 if any is right",
     )
     command.add_argument("--judge", help="path or Hub id of the judge; with --judge-server its name there")
-    command.add_argument("--judge-server", help="URL of the judge's OpenAI-compatible server")
+    pipeline.add_server(command, "--judge-server", "the judge's")
     command.add_argument("--openai-only", action="store_true", help="send the judge nothing but OpenAI's own fields")
     command.add_argument("--attempts", type=pipeline.count, default=3, help="at a reply of the judge")
     command.add_argument("--judge-max-new-tokens", type=pipeline.count, default=4096, help="bound of such a reply")

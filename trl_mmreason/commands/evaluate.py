@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
     command.add_argument("--instruction", help="what stands below the question, or null; the benchmark's by default")
     pipeline.add_sampling(command)
     command.add_argument("--judge", help="model to ask about answers that the rules call wrong; text-only will do")
-    command.add_argument("--judge-server", help="URL of the judge's OpenAI-compatible server")
+    pipeline.add_server(command, "--judge-server", "the judge's")
     command.add_argument("--shown", type=pipeline.count, default=100, help="questions in the report")
     # one greedy sample, or several at temperature 1
     command.set_defaults(run=_evaluate, temperature=None, max_new_tokens=2048)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,7 +31,18 @@ def add_policy(command: argparse.ArgumentParser) -> None:
     """Declare the policy."""
     command.add_argument("--model", required=True, help="path or Hub id of the policy; with --server its name there")
     command.add_argument("--adapter", help="path or Hub id of a LoRA adapter to put on it")
-    command.add_argument("--server", help="URL of an OpenAI-compatible server, as in http://127.0.0.1:8000/v1")
+    add_server(command, "--server", "the policy's")
+
+
+def add_server(command: argparse.ArgumentParser, option: str, whose: str) -> None:
+    """Declare where a model is served."""
+    command.add_argument(
+        option,
+        action="append",
+        metavar="URL",
+        help=f"address of {whose} OpenAI-compatible server, as in http://127.0.0.1:8000/v1; repeat the option to share "
+        "the work among several servers of this model, of which all but one may die",
+    )
 
 
 def add_reading(command: argparse.ArgumentParser) -> None:
@@ -123,24 +134,33 @@ def refuse_nothing(name: str, made: Any) -> Any:
 def load_engine(
     name: str,
     model: str,
-    server: str | None,
+    servers: Sequence[str] | None,
     *,
     batch_size: int,
     adapter: str | None = None,
-    openai_only: bool = False,
+    **server_options: Any,
 ) -> Any:
-    """A model behind a server, or one in this process."""
+    """A model behind servers, or one in this process.
+
+    Args:
+        name: of the command, for error messages.
+        model: path or Hub id, or the name at the servers.
+        servers: addresses.
+        batch_size: answers in one batch of a model in this process.
+        adapter: of a model in this process.
+        **server_options: for `ServerEngine`.
+    """
     from ..sampling.server_engine import ServerEngine
     from ..sampling.transformers_engine import TransformersEngine
 
-    if server and adapter:
+    if servers and adapter:
         raise SystemExit(f"mmreason {name}: --adapter came with --server, which loads its own; leave one of them out")
-    for given in () if server else (model, adapter):
+    for given in () if servers else (model, adapter):
         if given and given.startswith(("/", "./", "../", "~")) and not os.path.isdir(given):
             raise SystemExit(f"mmreason {name}: there is no folder {given}; give one with a model, or a Hub id")
     with in_a_line(name, ValueError, OSError, ImportError):
-        if server:
-            return ServerEngine(model, server, openai_only=openai_only)
+        if servers:
+            return ServerEngine(model, servers, **server_options)
         return TransformersEngine(model, adapter=adapter, batch_size=batch_size)
 
 

@@ -20,9 +20,9 @@ def add(commands: Any) -> None:
     )
     pipeline.add_arguments(command, output=pipeline.ROWS)
     command.add_argument("--teacher", required=True, help="path or Hub id; with --teacher-server its name there")
-    command.add_argument("--teacher-server", help="URL of the teacher's OpenAI-compatible server")
+    pipeline.add_server(command, "--teacher-server", "the teacher's")
     command.add_argument("--scorer", help="model that rates the reasoning, so that the best rated is used")
-    command.add_argument("--scorer-server", help="URL of the scorer's OpenAI-compatible server")
+    pipeline.add_server(command, "--scorer-server", "the scorer's")
     command.add_argument("--scorer-text-only", action="store_true", help="do not show the scorer the pictures")
     command.add_argument(
         "--openai-only", action="store_true", help="send teacher and scorer nothing but OpenAI's own fields"
@@ -52,8 +52,8 @@ def _reflect(arguments: argparse.Namespace) -> None:
     def reflect(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ..srpo.cold_start import make_reflections
 
-        def engine(model: str, server: str | None, **options: Any) -> Any:
-            return pipeline.load_engine("reflect", model, server, batch_size=arguments.batch_size, **options)
+        def engine(model: str, servers: list[str] | None, **options: Any) -> Any:
+            return pipeline.load_engine("reflect", model, servers, batch_size=arguments.batch_size, **options)
 
         only = {"openai_only": arguments.openai_only}
         made = make_reflections(

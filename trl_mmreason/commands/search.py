@@ -72,14 +72,13 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _policy(arguments: argparse.Namespace) -> Any:
-    if arguments.server and not arguments.adapter:
-        from ..sampling.server_engine import ServerEngine
-
-        with pipeline.in_a_line("search", ValueError, ImportError):
-            # tokens are counted, which servers tell only when asked
-            return ServerEngine(arguments.model, arguments.server, extra_body={"return_token_ids": True})
     return pipeline.load_engine(
-        "search", arguments.model, arguments.server, adapter=arguments.adapter, batch_size=arguments.batch_size
+        "search",
+        arguments.model,
+        arguments.server,
+        adapter=arguments.adapter,
+        batch_size=arguments.batch_size,
+        extra_body={"return_token_ids": True},  # tokens are counted, which servers tell only when asked
     )
 
 

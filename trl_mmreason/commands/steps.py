@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
     )
     pipeline.add_arguments(command, output=pipeline.ROWS, policy=False)
     command.add_argument("--teacher", required=True, help="path or Hub id; with --teacher-server its name there")
-    command.add_argument("--teacher-server", help="URL of the teacher's OpenAI-compatible server")
+    pipeline.add_server(command, "--teacher-server", "the teacher's")
     command.add_argument("--openai-only", action="store_true", help="send it nothing but OpenAI's own fields")
     command.add_argument("--min-steps", type=pipeline.count, default=5, help="of a chain; also what is asked for")
     command.add_argument("--max-steps", type=pipeline.count, default=10, help="likewise")
