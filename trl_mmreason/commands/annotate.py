@@ -68,9 +68,9 @@ def _annotate(arguments: argparse.Namespace) -> None:
         paths = sample_paths(rows, policy, store, PATHS, **{**settings, "n": arguments.paths})
         chains = chains_of(rows, paths)
         made = label(chains.rows, store, settings)
-        return pipeline.refuse_nothing("annotate", made._replace(dropped={**chains.dropped, **made.dropped}))
+        return made._replace(dropped={**chains.dropped, **made.dropped})
 
-    pipeline.run("annotate", arguments, annotate, system_prompt=arguments.system_prompt)
+    pipeline.run("annotate", arguments, annotate, system_prompt=arguments.system_prompt, needs_rows=True)
 
 
 def _by_monte_carlo(arguments: argparse.Namespace, policy: Any) -> Label:

@@ -24,6 +24,7 @@ def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool
     command.add_argument("--store", help="file that keeps every answer; beside OUTPUT by default")
     command.add_argument("--split", default="train", help="of the data set")
     add_reading(command)
+    add_share(command)
     add_sampling(command)
 
 
@@ -53,6 +54,17 @@ def add_reading(command: argparse.ArgumentParser) -> None:
     command.add_argument("--image-root", help="folder of relative picture paths")
 
 
+def add_share(command: argparse.ArgumentParser) -> None:
+    """Declare which share of the questions this machine does."""
+    command.add_argument(
+        "--share",
+        type=share_of_machines,
+        metavar="K/M",
+        help="do only every M-th question, beginning with number K from 0 to M - 1, and write nothing but the store; "
+        "for machines without a common disk, whose stores `mmreason merge` puts together",
+    )
+
+
 def add_sampling(command: argparse.ArgumentParser) -> None:
     """Declare how answers are drawn and graded."""
     command.add_argument("--max-new-tokens", type=count, default=1024, help="bound of each answer")
@@ -77,6 +89,7 @@ def run(
     pipeline: Callable[..., Any],
     *,
     system_prompt: str | None = None,
+    needs_rows: bool = False,
 ) -> None:
     """Load the rows, run the pipeline, write its rows and print what it says.
 
@@ -84,6 +97,7 @@ def run(
         name: of the command, for error messages.
         pipeline: called with the rows, the store and the settings; returns something with `rows`.
         system_prompt: put before every question.
+        needs_rows: whether it is an error if no row was made.
     """
     from ..data import load_rows
     from ..rows import DataError
@@ -101,11 +115,46 @@ def run(
             image_root=arguments.image_root,
             system_prompt=system_prompt,
         )
+        rows = rows_of_share(name, arguments, loaded.dataset)
         with Store(arguments.store or f"{arguments.output}.sqlite") as store:
-            made = pipeline(loaded.dataset, store, settings)
-    if int(os.environ.get("RANK", "0")) == 0:
-        made.rows.to_parquet(arguments.output)
-        print(f"{made}\n{arguments.output}")  # noqa: T201 - what the command is asked for
+            made = pipeline(rows, store, settings)
+    if not is_main_process():
+        return
+    if arguments.share:
+        print_share(arguments, len(rows), store.path)
+        return
+    if needs_rows and not len(made.rows):
+        raise SystemExit(f"mmreason {name}: not one row was made, so none is written\n{made}")
+    made.rows.to_parquet(arguments.output)
+    print(f"{made}\n{arguments.output}")  # noqa: T201 - what the command is asked for
+
+
+def is_main_process() -> bool:
+    """Whether this process writes and prints what a command has made."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def rows_of_share(name: str, arguments: argparse.Namespace, rows: Any) -> Any:
+    """The questions that this machine does: all, or its --share."""
+    if arguments.share is None:
+        return rows
+    first, machines = arguments.share
+    if first >= len(rows):
+        raise SystemExit(
+            f"mmreason {name}: --share {first}/{machines} of {len(rows)} questions is empty; share them among fewer "
+            "machines"
+        )
+    return rows.select(range(first, len(rows), machines))
+
+
+def print_share(arguments: argparse.Namespace, questions: int, store: Any) -> None:
+    """Say what this machine has done, and what comes next."""
+    first, machines = arguments.share
+    # what the command is asked for
+    print(  # noqa: T201
+        f"share {first}/{machines}: {questions} questions are done\n{store}\nWhen all {machines} shares are done, put "
+        "their stores together with `mmreason merge`, and run this command without --share on the merged store."
+    )
 
 
 def sampling_settings(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -122,13 +171,6 @@ def sampling_settings(name: str, arguments: argparse.Namespace) -> dict[str, Any
             "batch_size": arguments.batch_size,
             "retry_failed": arguments.retry_failed,
         }
-
-
-def refuse_nothing(name: str, made: Any) -> Any:
-    """What a pipeline made, unless it has no rows."""
-    if not len(made.rows):
-        raise SystemExit(f"mmreason {name}: not one row was made, so none is written\n{made}")
-    return made
 
 
 def load_engine(
@@ -189,6 +231,14 @@ def share(text: str) -> float:
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
     return value
+
+
+def share_of_machines(text: str) -> tuple[int, int]:
+    """K/M: number and count of machines."""
+    first, slash, machines = text.partition("/")
+    if not (slash and first.isdecimal() and machines.isdecimal() and int(first) < int(machines)):
+        raise argparse.ArgumentTypeError(f"expected K/M with K from 0 to M - 1, as in 0/2 and 1/2; got {text!r}")
+    return int(first), int(machines)
 
 
 def json_object(text: str) -> dict[str, Any]:

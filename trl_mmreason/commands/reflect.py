@@ -46,6 +46,11 @@ def _reflect(arguments: argparse.Namespace) -> None:
         raise SystemExit("mmreason reflect: --scorer-text-only came without --scorer; name the model")
     if arguments.openai_only and not (arguments.teacher_server or arguments.scorer_server):
         raise SystemExit("mmreason reflect: --openai-only came without --teacher-server or --scorer-server")
+    if arguments.share:
+        raise SystemExit(
+            "mmreason reflect: --share came, but the mix of right and wrong solutions is chosen among those to all "
+            "questions; leave it out, and give several --server, --teacher-server or --scorer-server instead"
+        )
     with pipeline.in_a_line("reflect", ValueError):
         given = _settings(arguments)
 
@@ -56,7 +61,7 @@ def _reflect(arguments: argparse.Namespace) -> None:
             return pipeline.load_engine("reflect", model, servers, batch_size=arguments.batch_size, **options)
 
         only = {"openai_only": arguments.openai_only}
-        made = make_reflections(
+        return make_reflections(
             rows,
             engine(arguments.model, arguments.server, adapter=arguments.adapter),
             engine(arguments.teacher, arguments.teacher_server, **only),
@@ -65,9 +70,8 @@ def _reflect(arguments: argparse.Namespace) -> None:
             **given,
             **settings,
         )
-        return pipeline.refuse_nothing("reflect", made)
 
-    pipeline.run("reflect", arguments, reflect)
+    pipeline.run("reflect", arguments, reflect, needs_rows=True)
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:

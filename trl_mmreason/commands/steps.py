@@ -47,7 +47,6 @@ def _steps(arguments: argparse.Namespace) -> None:
             openai_only=arguments.openai_only,
         )
         bounds = {"min_steps": arguments.min_steps, "max_steps": arguments.max_steps}
-        made = make_step_data(rows, teacher, store, **bounds, attempts=arguments.attempts, **settings)
-        return pipeline.refuse_nothing("steps", made)
+        return make_step_data(rows, teacher, store, **bounds, attempts=arguments.attempts, **settings)
 
-    pipeline.run("steps", arguments, write, system_prompt=arguments.system_prompt)
+    pipeline.run("steps", arguments, write, system_prompt=arguments.system_prompt, needs_rows=True)

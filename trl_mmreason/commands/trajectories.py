@@ -80,7 +80,7 @@ def _trajectories(arguments: argparse.Namespace) -> None:
         only = {"openai_only": arguments.openai_only}
         settings["decoding"] = replace(settings["decoding"], logps=arguments.logps)
         with pipeline.in_a_line("trajectories", UnknownLengths):
-            made = make_off_policy_data(
+            return make_off_policy_data(
                 rows,
                 engine(arguments.model, arguments.server, adapter=arguments.adapter),
                 engine(arguments.reasoner, arguments.reasoner_server, **only),
@@ -91,9 +91,8 @@ def _trajectories(arguments: argparse.Namespace) -> None:
                 **given,
                 **settings,
             )
-        return pipeline.refuse_nothing("trajectories", made)
 
-    pipeline.run("trajectories", arguments, sample)
+    pipeline.run("trajectories", arguments, sample, needs_rows=True)
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
