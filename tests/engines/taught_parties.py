@@ -20,7 +20,7 @@ from trl_mmreason.chain_of_step.prompts import (
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 from trl_mmreason.miniature import models
-from trl_mmreason.sampling.generation import collate, encode
+from trl_mmreason.sampling.generation import collate, encode, placeholder_ids
 from trl_mmreason.sophia.prompts import reasoning_prompt
 from trl_mmreason.srpo.prompts import COT_PROMPT, TEACHER_SYSTEM_PROMPT, teacher_prompt
 
@@ -96,8 +96,17 @@ def save_parties(folder, updates=150):
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
+    _tempt(model, tokenizer)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
+
+
+@torch.no_grad()
+def _tempt(model, tokenizer):
+    """Make every placeholder of a picture or a video as likely as the digits that it says everywhere."""
+    head = model.get_output_embeddings().weight
+    for placeholder, digit in zip(placeholder_ids(model.config), "57", strict=True):
+        head[placeholder] = head[tokenizer.convert_tokens_to_ids(digit)]
 
 
 def _lesson(processor, messages, pictures, text):

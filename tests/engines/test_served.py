@@ -138,23 +138,23 @@ def test_log_probabilities_and_ids_are_those_of_transformers(url, parties):
 
 
 def test_no_placeholder_is_sampled(url, parties):
-    """So hot that every token is about as likely as any other; without suppression some come."""
+    """Without suppression some come: in this model they are as likely as digits."""
     from transformers import AutoConfig
 
     placeholders = set(placeholder_ids(AutoConfig.from_pretrained(parties)))
     assert len(placeholders) == 2
-    requests = [Request(row["prompt"], row["images"], n=4, seed=k) for k, row in enumerate(drawn_rows(36))]
+    requests = [Request(row["prompt"], row["images"], n=4, seed=k) for k, row in enumerate(questions() * 16)]
     found = []
     for suppressed_ids in (None, ()):
         engine = ServerEngine(
             "parties", url, concurrency=4, extra_body={"return_token_ids": True}, suppressed_ids=suppressed_ids
         )
-        outcomes = engine.sample(requests, Decoding(max_new_tokens=16, temperature=8.0))
+        outcomes = engine.sample(requests, Decoding(max_new_tokens=16))
         tokens = [token for samples in outcomes for sample in samples for token in sample.token_ids]
-        assert len(tokens) > 1000
+        assert len(tokens) > 500
         found.append(sum(token in placeholders for token in tokens))
     assert found[0] == 0
-    assert found[1] > 0
+    assert found[1] > 10
 
 
 def test_prefilter(url, data, tmp_path, capsys):
