@@ -12,6 +12,7 @@ import torch
 from accelerate import DistributedType
 from accelerate.state import AcceleratorState
 from support import adapo_trainer, drawn_rows
+from transformers import TrainerCallback
 
 torch.set_num_threads(1)
 model, folder = sys.argv[1], Path(sys.argv[2])
@@ -43,9 +44,17 @@ def whole(parameter):
     return parameter.detach().clone()
 
 
+class SameSamples(TrainerCallback):
+    """Loading weights draws random numbers, and who loads them differs: one process a machine, with FSDP2."""
+
+    def on_train_begin(self, args, state, control, **_):
+        torch.manual_seed(args.process_index)
+
+
 rows = [row for row in drawn_rows(24) if row["images"]]  # on every process there are pictures
 trainer = adapo_trainer(model, folder, rows, per_device_train_batch_size=4, beta=0.05)
 before = {name: whole(weight) for name, weight in trainer.model.named_parameters()}
+trainer.add_callback(SameSamples())
 trainer.train()
 accelerator = trainer.accelerator
 after = {name.replace("_fsdp_wrapped_module.", ""): whole(weight) for name, weight in trainer.model.named_parameters()}
