@@ -35,8 +35,8 @@ class ChatStub(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128  # clients connect all at once
 
-    def __init__(self, handler):
-        super().__init__(("127.0.0.1", 0), handler)
+    def __init__(self, handler, port):
+        super().__init__(("127.0.0.1", port), handler)
         self.url = f"http://127.0.0.1:{self.server_port}/v1"
         self.bodies, self.attempts = [], Counter()
         self.pictures, self.picture_info = [], []
@@ -150,9 +150,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def chat_stub(handler: type[Handler] | None = None) -> Iterator[ChatStub]:
-    """Serve in a thread while the block runs; another handler answers otherwise."""
-    server = ChatStub(handler or Handler)
+def chat_stub(handler: type[Handler] | None = None, port: int = 0) -> Iterator[ChatStub]:
+    """Serve in a thread while the block runs; another handler answers otherwise. Port 0 is a free one."""
+    server = ChatStub(handler or Handler, port)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:

@@ -44,7 +44,7 @@ def launch(script, processes, *arguments, ends=0, seconds=600, environment=None)
     script = str(HERE / script)
     group = {} if processes == 1 else {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
     if group:
-        group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     with tempfile.TemporaryDirectory() as folder:
         started = []
         for rank in range(processes):
@@ -84,7 +84,8 @@ def _run(script, arguments, environment, log):
     runpy.run_path(script, run_name="__main__")
 
 
-def _free_port():
+def free_port():
+    """A port of loopback that nobody uses at this moment."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]

@@ -245,6 +245,8 @@ EXPECTED_LAUNCHERS = {
     "zero3": ("DEEPSPEED", "bf16", 8, False),
     "zero3_offload": ("DEEPSPEED", "bf16", 8, False),
     "fsdp2": ("FSDP", "bf16", 8, False),
+    "two_nodes_zero3": ("DEEPSPEED", "bf16", 16, False),
+    "two_nodes_fsdp2": ("FSDP", "bf16", 16, False),
 }
 
 
@@ -260,6 +262,18 @@ def test_accelerate_loads_every_launcher():
         assert settings["zero3_save_16bit_model"] is True  # or the saved model would be empty
         assert settings["offload_param_device"] == settings["offload_optimizer_device"] == device
     assert loaded["fsdp2"].fsdp_config["fsdp_version"] == 2
+
+
+@pytest.mark.parametrize("engine", ["zero3", "fsdp2"])
+def test_two_machines_differ_from_one_in_the_machines_only(engine):
+    """Each of them is told its rank and the address of the first on the command line."""
+    one, two = (
+        yaml.safe_load((ROOT / f"configs/accelerate/{name}.yaml").read_text())
+        for name in (engine, f"two_nodes_{engine}")
+    )
+    machines = {"num_machines": 2, "num_processes": 16, "main_process_ip": "127.0.0.1", "main_process_port": 29500}
+    assert two == {**one, **machines}
+    assert two["rdzv_backend"] == "static"  # the address of the first machine is all they need to know
 
 
 # ------------------------------------------------------------------------------------------------------ Chain-of-Step

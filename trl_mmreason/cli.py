@@ -7,14 +7,38 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from .commands import annotate, evaluate, prefilter, reflect, report, search, serve, serve_prm, steps, trajectories
+from .commands import (
+    annotate,
+    evaluate,
+    merge,
+    prefilter,
+    reflect,
+    report,
+    search,
+    serve,
+    serve_prm,
+    steps,
+    trajectories,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a sub-command."""
     parser = argparse.ArgumentParser(prog="mmreason", description="Teach vision-language models to reason.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (serve, serve_prm, prefilter, reflect, search, steps, annotate, trajectories, evaluate, report):
+    for command in (
+        serve,
+        serve_prm,
+        prefilter,
+        reflect,
+        search,
+        steps,
+        annotate,
+        trajectories,
+        evaluate,
+        merge,
+        report,
+    ):
         command.add(commands)
     arguments = parser.parse_args(argv)
     arguments.command_line = shlex.join(["mmreason", *(sys.argv[1:] if argv is None else argv)])  # for reports

@@ -377,7 +377,7 @@ def test_a_request_that_the_model_cannot_take_is_its_failure(chain):
 
 def test_prompt_tokens_are_counted_with_pictures_and_prefix(chain):
     engine, through = chain
-    with openai.OpenAI(base_url=through._base_url, api_key="EMPTY") as client:
+    with openai.OpenAI(base_url=through._addresses[0].base_url, api_key="EMPTY") as client:
         counts = []
         for content in (text("How many?"),), (text("How many?"), picture()):
             messages = [*user(*content, text("")), {"role": "assistant", "content": "So 1"}]
@@ -391,4 +391,4 @@ def test_prompt_tokens_are_counted_with_pictures_and_prefix(chain):
 def test_a_wrong_name_of_the_model_is_told_with_what_there_is(chain):
     _, through = chain
     with pytest.raises(ServerError, match="There is no model 'large'; this server has 'tiny'"):
-        ServerEngine("large", through._base_url).sample(requests_of(1), GREEDY)
+        ServerEngine("large", through._addresses[0].base_url).sample(requests_of(1), GREEDY)

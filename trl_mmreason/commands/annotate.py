@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
         help="monte-carlo: soft, the share of right continuations; hard, 1 if any is right",
     )
     command.add_argument("--judge", help="path or Hub id of the judge; with --judge-server its name there")
-    command.add_argument("--judge-server", help="URL of the judge's OpenAI-compatible server")
+    pipeline.add_server(command, "--judge-server", "the judge's")
     command.add_argument("--openai-only", action="store_true", help="send the judge nothing but OpenAI's own fields")
     command.add_argument("--attempts", type=pipeline.count, default=3, help="at a reply of the judge")
     command.add_argument("--judge-max-new-tokens", type=pipeline.count, default=4096, help="bound of such a reply")
@@ -68,9 +68,9 @@ def _annotate(arguments: argparse.Namespace) -> None:
         paths = sample_paths(rows, policy, store, PATHS, **{**settings, "n": arguments.paths})
         chains = chains_of(rows, paths)
         made = label(chains.rows, store, settings)
-        return pipeline.refuse_nothing("annotate", made._replace(dropped={**chains.dropped, **made.dropped}))
+        return made._replace(dropped={**chains.dropped, **made.dropped})
 
-    pipeline.run("annotate", arguments, annotate, system_prompt=arguments.system_prompt)
+    pipeline.run("annotate", arguments, annotate, system_prompt=arguments.system_prompt, needs_rows=True)
 
 
 def _by_monte_carlo(arguments: argparse.Namespace, policy: Any) -> Label:

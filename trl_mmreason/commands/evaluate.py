@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,12 +43,13 @@ def add(commands: Any) -> None:
     _add_protocol(command)
     command.add_argument("--split", help="of the data set; by default the benchmark's, and test for rows of your own")
     pipeline.add_reading(command)
+    pipeline.add_share(command)
     command.add_argument("--limit", type=pipeline.count, help="take only the first so many questions")
     command.add_argument("--prompt-template", help="how question, choices, hint and instruction are put together")
     command.add_argument("--instruction", help="what stands below the question, or null; the benchmark's by default")
     pipeline.add_sampling(command)
     command.add_argument("--judge", help="model to ask about answers that the rules call wrong; text-only will do")
-    command.add_argument("--judge-server", help="URL of the judge's OpenAI-compatible server")
+    pipeline.add_server(command, "--judge-server", "the judge's")
     command.add_argument("--shown", type=pipeline.count, default=100, help="questions in the report")
     # one greedy sample, or several at temperature 1
     command.set_defaults(run=_evaluate, temperature=None, max_new_tokens=2048)
@@ -93,15 +93,15 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     with pipeline.in_a_line("evaluate", ValueError):  # of rows, their ids and splits
         asked = [_load(arguments, given) for given in arguments.benchmarks]  # all, before anything takes time
     _refuse_repeated([questions.name for questions in asked])
-    is_main = int(os.environ.get("RANK", "0")) == 0
     done = {}
     with pipeline.in_a_line("evaluate", SettingsChanged, StoreError, ServerError, ProcessRewardServerError):
         engine, protocol, system_prompt = _engine(arguments), *_protocol(arguments)
         for questions in asked:
             folder = Path(arguments.output) / questions.name
+            rows = pipeline.rows_of_share("evaluate", arguments, questions.rows)
             with Store(folder / "answers.sqlite") as store:
                 samples = evaluate(
-                    questions.rows,
+                    rows,
                     engine,
                     store,
                     protocol,
@@ -109,7 +109,11 @@ def _evaluate(arguments: argparse.Namespace) -> None:
                     description=questions.name,
                     **settings,
                 )
-            if is_main:
+            if not pipeline.is_main_process():
+                continue
+            if arguments.share:
+                pipeline.print_share(arguments, len(rows), store.path)
+            else:
                 results = done[questions.name] = summarise(samples, questions.benchmark, grader=settings["grader"])
                 drawn = {name: settings[name] for name in ("n", "decoding", "grader", "seed")}
                 made = {"engine": engine, "protocol": protocol, "system_prompt": system_prompt, **drawn}

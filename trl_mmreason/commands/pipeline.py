@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,7 @@ def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool
     command.add_argument("--store", help="file that keeps every answer; beside OUTPUT by default")
     command.add_argument("--split", default="train", help="of the data set")
     add_reading(command)
+    add_share(command)
     add_sampling(command)
 
 
@@ -31,7 +32,18 @@ def add_policy(command: argparse.ArgumentParser) -> None:
     """Declare the policy."""
     command.add_argument("--model", required=True, help="path or Hub id of the policy; with --server its name there")
     command.add_argument("--adapter", help="path or Hub id of a LoRA adapter to put on it")
-    command.add_argument("--server", help="URL of an OpenAI-compatible server, as in http://127.0.0.1:8000/v1")
+    add_server(command, "--server", "the policy's")
+
+
+def add_server(command: argparse.ArgumentParser, option: str, whose: str) -> None:
+    """Declare where a model is served."""
+    command.add_argument(
+        option,
+        action="append",
+        metavar="URL",
+        help=f"address of {whose} OpenAI-compatible server, as in http://127.0.0.1:8000/v1; repeat the option to share "
+        "the work among several servers of this model, of which all but one may die",
+    )
 
 
 def add_reading(command: argparse.ArgumentParser) -> None:
@@ -40,6 +52,17 @@ def add_reading(command: argparse.ArgumentParser) -> None:
         "--columns", type=json_object, help='our column names to the source\'s, as JSON: {"answer": "solution"}'
     )
     command.add_argument("--image-root", help="folder of relative picture paths")
+
+
+def add_share(command: argparse.ArgumentParser) -> None:
+    """Declare which share of the questions this machine does."""
+    command.add_argument(
+        "--share",
+        type=share_of_machines,
+        metavar="K/M",
+        help="do only every M-th question, beginning with number K from 0 to M - 1, and write nothing but the store; "
+        "for machines without a common disk, whose stores `mmreason merge` puts together",
+    )
 
 
 def add_sampling(command: argparse.ArgumentParser) -> None:
@@ -66,6 +89,7 @@ def run(
     pipeline: Callable[..., Any],
     *,
     system_prompt: str | None = None,
+    needs_rows: bool = False,
 ) -> None:
     """Load the rows, run the pipeline, write its rows and print what it says.
 
@@ -73,6 +97,7 @@ def run(
         name: of the command, for error messages.
         pipeline: called with the rows, the store and the settings; returns something with `rows`.
         system_prompt: put before every question.
+        needs_rows: whether it is an error if no row was made.
     """
     from ..data import load_rows
     from ..rows import DataError
@@ -90,11 +115,46 @@ def run(
             image_root=arguments.image_root,
             system_prompt=system_prompt,
         )
+        rows = rows_of_share(name, arguments, loaded.dataset)
         with Store(arguments.store or f"{arguments.output}.sqlite") as store:
-            made = pipeline(loaded.dataset, store, settings)
-    if int(os.environ.get("RANK", "0")) == 0:
-        made.rows.to_parquet(arguments.output)
-        print(f"{made}\n{arguments.output}")  # noqa: T201 - what the command is asked for
+            made = pipeline(rows, store, settings)
+    if not is_main_process():
+        return
+    if arguments.share:
+        print_share(arguments, len(rows), store.path)
+        return
+    if needs_rows and not len(made.rows):
+        raise SystemExit(f"mmreason {name}: not one row was made, so none is written\n{made}")
+    made.rows.to_parquet(arguments.output)
+    print(f"{made}\n{arguments.output}")  # noqa: T201 - what the command is asked for
+
+
+def is_main_process() -> bool:
+    """Whether this process writes and prints what a command has made."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def rows_of_share(name: str, arguments: argparse.Namespace, rows: Any) -> Any:
+    """The questions that this machine does: all, or its --share."""
+    if arguments.share is None:
+        return rows
+    first, machines = arguments.share
+    if first >= len(rows):
+        raise SystemExit(
+            f"mmreason {name}: --share {first}/{machines} of {len(rows)} questions is empty; share them among fewer "
+            "machines"
+        )
+    return rows.select(range(first, len(rows), machines))
+
+
+def print_share(arguments: argparse.Namespace, questions: int, store: Any) -> None:
+    """Say what this machine has done, and what comes next."""
+    first, machines = arguments.share
+    # what the command is asked for
+    print(  # noqa: T201
+        f"share {first}/{machines}: {questions} questions are done\n{store}\nWhen all {machines} shares are done, put "
+        "their stores together with `mmreason merge`, and run this command without --share on the merged store."
+    )
 
 
 def sampling_settings(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -113,34 +173,36 @@ def sampling_settings(name: str, arguments: argparse.Namespace) -> dict[str, Any
         }
 
 
-def refuse_nothing(name: str, made: Any) -> Any:
-    """What a pipeline made, unless it has no rows."""
-    if not len(made.rows):
-        raise SystemExit(f"mmreason {name}: not one row was made, so none is written\n{made}")
-    return made
-
-
 def load_engine(
     name: str,
     model: str,
-    server: str | None,
+    servers: Sequence[str] | None,
     *,
     batch_size: int,
     adapter: str | None = None,
-    openai_only: bool = False,
+    **server_options: Any,
 ) -> Any:
-    """A model behind a server, or one in this process."""
+    """A model behind servers, or one in this process.
+
+    Args:
+        name: of the command, for error messages.
+        model: path or Hub id, or the name at the servers.
+        servers: addresses.
+        batch_size: answers in one batch of a model in this process.
+        adapter: of a model in this process.
+        **server_options: for `ServerEngine`.
+    """
     from ..sampling.server_engine import ServerEngine
     from ..sampling.transformers_engine import TransformersEngine
 
-    if server and adapter:
+    if servers and adapter:
         raise SystemExit(f"mmreason {name}: --adapter came with --server, which loads its own; leave one of them out")
-    for given in () if server else (model, adapter):
+    for given in () if servers else (model, adapter):
         if given and given.startswith(("/", "./", "../", "~")) and not os.path.isdir(given):
             raise SystemExit(f"mmreason {name}: there is no folder {given}; give one with a model, or a Hub id")
     with in_a_line(name, ValueError, OSError, ImportError):
-        if server:
-            return ServerEngine(model, server, openai_only=openai_only)
+        if servers:
+            return ServerEngine(model, servers, **server_options)
         return TransformersEngine(model, adapter=adapter, batch_size=batch_size)
 
 
@@ -169,6 +231,14 @@ def share(text: str) -> float:
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
     return value
+
+
+def share_of_machines(text: str) -> tuple[int, int]:
+    """K/M: number and count of machines."""
+    first, slash, machines = text.partition("/")
+    if not (slash and first.isdecimal() and machines.isdecimal() and int(first) < int(machines)):
+        raise argparse.ArgumentTypeError(f"expected K/M with K from 0 to M - 1, as in 0/2 and 1/2; got {text!r}")
+    return int(first), int(machines)
 
 
 def json_object(text: str) -> dict[str, Any]:

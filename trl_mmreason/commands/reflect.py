@@ -20,9 +20,9 @@ def add(commands: Any) -> None:
     )
     pipeline.add_arguments(command, output=pipeline.ROWS)
     command.add_argument("--teacher", required=True, help="path or Hub id; with --teacher-server its name there")
-    command.add_argument("--teacher-server", help="URL of the teacher's OpenAI-compatible server")
+    pipeline.add_server(command, "--teacher-server", "the teacher's")
     command.add_argument("--scorer", help="model that rates the reasoning, so that the best rated is used")
-    command.add_argument("--scorer-server", help="URL of the scorer's OpenAI-compatible server")
+    pipeline.add_server(command, "--scorer-server", "the scorer's")
     command.add_argument("--scorer-text-only", action="store_true", help="do not show the scorer the pictures")
     command.add_argument(
         "--openai-only", action="store_true", help="send teacher and scorer nothing but OpenAI's own fields"
@@ -46,17 +46,22 @@ def _reflect(arguments: argparse.Namespace) -> None:
         raise SystemExit("mmreason reflect: --scorer-text-only came without --scorer; name the model")
     if arguments.openai_only and not (arguments.teacher_server or arguments.scorer_server):
         raise SystemExit("mmreason reflect: --openai-only came without --teacher-server or --scorer-server")
+    if arguments.share:
+        raise SystemExit(
+            "mmreason reflect: --share came, but the mix of right and wrong solutions is chosen among those to all "
+            "questions; leave it out, and give several --server, --teacher-server or --scorer-server instead"
+        )
     with pipeline.in_a_line("reflect", ValueError):
         given = _settings(arguments)
 
     def reflect(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ..srpo.cold_start import make_reflections
 
-        def engine(model: str, server: str | None, **options: Any) -> Any:
-            return pipeline.load_engine("reflect", model, server, batch_size=arguments.batch_size, **options)
+        def engine(model: str, servers: list[str] | None, **options: Any) -> Any:
+            return pipeline.load_engine("reflect", model, servers, batch_size=arguments.batch_size, **options)
 
         only = {"openai_only": arguments.openai_only}
-        made = make_reflections(
+        return make_reflections(
             rows,
             engine(arguments.model, arguments.server, adapter=arguments.adapter),
             engine(arguments.teacher, arguments.teacher_server, **only),
@@ -65,9 +70,8 @@ def _reflect(arguments: argparse.Namespace) -> None:
             **given,
             **settings,
         )
-        return pipeline.refuse_nothing("reflect", made)
 
-    pipeline.run("reflect", arguments, reflect)
+    pipeline.run("reflect", arguments, reflect, needs_rows=True)
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:

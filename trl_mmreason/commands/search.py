@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +55,15 @@ def _search(arguments: argparse.Namespace) -> None:
         policy, process_reward = _policy(arguments), _process_reward(arguments)
         with Store(arguments.store or folder / "search.sqlite") as store:
             store.open_stage(pipeline.QUESTIONS, {"system_prompt": arguments.system_prompt})
-            scaling = inference_scaling(loaded.dataset, policy, process_reward, store, **settings)
-    if int(os.environ.get("RANK", "0")) == 0:
-        write_report(scaling, folder)
-        print(f"{format_scaling(scaling)}\n\n{folder}")  # noqa: T201 - what the command is asked for
+            rows = pipeline.rows_of_share("search", arguments, loaded.dataset)
+            scaling = inference_scaling(rows, policy, process_reward, store, **settings)
+    if not pipeline.is_main_process():
+        return
+    if arguments.share:
+        pipeline.print_share(arguments, len(rows), store.path)
+        return
+    write_report(scaling, folder)
+    print(f"{format_scaling(scaling)}\n\n{folder}")  # noqa: T201 - what the command is asked for
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -72,14 +76,13 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _policy(arguments: argparse.Namespace) -> Any:
-    if arguments.server and not arguments.adapter:
-        from ..sampling.server_engine import ServerEngine
-
-        with pipeline.in_a_line("search", ValueError, ImportError):
-            # tokens are counted, which servers tell only when asked
-            return ServerEngine(arguments.model, arguments.server, extra_body={"return_token_ids": True})
     return pipeline.load_engine(
-        "search", arguments.model, arguments.server, adapter=arguments.adapter, batch_size=arguments.batch_size
+        "search",
+        arguments.model,
+        arguments.server,
+        adapter=arguments.adapter,
+        batch_size=arguments.batch_size,
+        extra_body={"return_token_ids": True},  # tokens are counted, which servers tell only when asked
     )
 
 

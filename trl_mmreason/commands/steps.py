@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
     )
     pipeline.add_arguments(command, output=pipeline.ROWS, policy=False)
     command.add_argument("--teacher", required=True, help="path or Hub id; with --teacher-server its name there")
-    command.add_argument("--teacher-server", help="URL of the teacher's OpenAI-compatible server")
+    pipeline.add_server(command, "--teacher-server", "the teacher's")
     command.add_argument("--openai-only", action="store_true", help="send it nothing but OpenAI's own fields")
     command.add_argument("--min-steps", type=pipeline.count, default=5, help="of a chain; also what is asked for")
     command.add_argument("--max-steps", type=pipeline.count, default=10, help="likewise")
@@ -47,7 +47,6 @@ def _steps(arguments: argparse.Namespace) -> None:
             openai_only=arguments.openai_only,
         )
         bounds = {"min_steps": arguments.min_steps, "max_steps": arguments.max_steps}
-        made = make_step_data(rows, teacher, store, **bounds, attempts=arguments.attempts, **settings)
-        return pipeline.refuse_nothing("steps", made)
+        return make_step_data(rows, teacher, store, **bounds, attempts=arguments.attempts, **settings)
 
-    pipeline.run("steps", arguments, write, system_prompt=arguments.system_prompt)
+    pipeline.run("steps", arguments, write, system_prompt=arguments.system_prompt, needs_rows=True)

@@ -26,9 +26,9 @@ def add(commands: Any) -> None:
     )
     pipeline.add_arguments(command, output=pipeline.ROWS)
     command.add_argument("--reasoner", required=True, help="path or Hub id; with --reasoner-server its name there")
-    command.add_argument("--reasoner-server", help="URL of the reasoner's OpenAI-compatible server")
+    pipeline.add_server(command, "--reasoner-server", "the reasoner's")
     command.add_argument("--hard-reasoner", help="model that answers the questions of --hard-category instead")
-    command.add_argument("--hard-reasoner-server", help="URL of the hard reasoner's OpenAI-compatible server")
+    pipeline.add_server(command, "--hard-reasoner-server", "the hard reasoner's")
     command.add_argument("--hard-category", action="append", help="`category` of hard questions; may be repeated")
     command.add_argument("--openai-only", action="store_true", help="send reasoners nothing but OpenAI's own fields")
     command.add_argument("--captions", type=pipeline.count, default=8, help="a question")
@@ -74,13 +74,13 @@ def _trajectories(arguments: argparse.Namespace) -> None:
         from ..sophia.sampling import make_off_policy_data
         from ..sophia.selection import UnknownLengths
 
-        def engine(model: str, server: str | None, **options: Any) -> Any:
-            return pipeline.load_engine("trajectories", model, server, batch_size=arguments.batch_size, **options)
+        def engine(model: str, servers: list[str] | None, **options: Any) -> Any:
+            return pipeline.load_engine("trajectories", model, servers, batch_size=arguments.batch_size, **options)
 
         only = {"openai_only": arguments.openai_only}
         settings["decoding"] = replace(settings["decoding"], logps=arguments.logps)
         with pipeline.in_a_line("trajectories", UnknownLengths):
-            made = make_off_policy_data(
+            return make_off_policy_data(
                 rows,
                 engine(arguments.model, arguments.server, adapter=arguments.adapter),
                 engine(arguments.reasoner, arguments.reasoner_server, **only),
@@ -91,9 +91,8 @@ def _trajectories(arguments: argparse.Namespace) -> None:
                 **given,
                 **settings,
             )
-        return pipeline.refuse_nothing("trajectories", made)
 
-    pipeline.run("trajectories", arguments, sample)
+    pipeline.run("trajectories", arguments, sample, needs_rows=True)
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """`mmreason serve`: one engine behind OpenAI's chat API, for trying things out and for clients on other machines.
 
-Requests that arrive together are answered in one batch. A batch ends with its longest answer, and nothing is streamed:
-vLLM is the server for heavy use.
+It runs wherever PyTorch does, with every model that transformers loads, and an answer follows from its request and seed
+alone. Requests that arrive together are answered in one batch, which ends with its longest answer: vLLM is the server
+for many answers (docs/serving.md).
 """
 
 from __future__ import annotations

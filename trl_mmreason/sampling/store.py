@@ -105,7 +105,7 @@ class Store:
         with self._database.transaction(f"opening stage {stage!r}") as connection:
             connection.execute("INSERT INTO stages (name, settings) VALUES (?, ?) ON CONFLICT DO NOTHING", (stage, now))
             (then,) = connection.execute("SELECT settings FROM stages WHERE name = ?", (stage,)).fetchone()
-        changed = list(_differences(json.loads(then), json.loads(now)))
+        changed = list(differences(json.loads(then), json.loads(now)))
         if changed:
             raise SettingsChanged(
                 f"{self.path}: stage {stage!r} was begun with other settings, and results must not mix:\n"
@@ -199,11 +199,11 @@ def _storable(text: str) -> str:
 _ABSENT = object()
 
 
-def _differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
+def differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
     """One line a difference: dotted path, then → now."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in {**then, **now}:
-            yield from _differences(then.get(key, _ABSENT), now.get(key, _ABSENT), f"{path}.{key}" if path else key)
+            yield from differences(then.get(key, _ABSENT), now.get(key, _ABSENT), f"{path}.{key}" if path else key)
     elif then != now:
         yield f"{path}: {_short(then, now)} → {_short(now, then)}"
 

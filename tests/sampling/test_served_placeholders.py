@@ -1,0 +1,109 @@
+"""Which tokens a server is told not to write: those of its own checkpoint, and none where that is not known."""
+
+import json
+
+import pytest
+from chat_stub import Handler, chat_stub
+from test_text_only import saved_reasoner
+from transformers import AutoTokenizer
+
+from trl_mmreason.sampling import Decoding, Request
+from trl_mmreason.sampling.server_engine import ServerEngine
+
+REQUESTS = [Request([{"role": "user", "content": "a"}])]
+WARNING = "Nothing keeps the model 'm' at {url} from writing placeholders of pictures: "
+
+
+class LikeVLLM(Handler):
+    """Lists its checkpoint and decodes tokens as vLLM does; `listed` and `tokenizer` belong to the server."""
+
+    def do_GET(self):
+        self.reply(200, {"data": self.server.listed})
+
+    def do_POST(self):
+        if self.path != "/detokenize":
+            return super().do_POST()
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        return self.reply(200, {"prompt": self.server.tokenizer.decode(body["tokens"])})
+
+
+@pytest.fixture
+def stub():
+    with chat_stub(LikeVLLM) as server:
+        yield server
+
+
+def serve(stub, checkpoint, *, decodes_like=None, **entry):
+    """Let the stub serve a checkpoint as `m`."""
+    stub.listed = [{"id": "m", "owned_by": "vllm", "root": str(checkpoint), **entry}]
+    stub.tokenizer = AutoTokenizer.from_pretrained(decodes_like or checkpoint)
+
+
+def bias_of(stub, **options):
+    ServerEngine("m", stub.url, **options).sample(REQUESTS, Decoding())
+    return stub.bodies[-1].get("logit_bias")
+
+
+def placeholders_of(checkpoint):
+    """Of the miniature, which names them as Qwen2.5-VL does."""
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    return {str(tokenizer.convert_tokens_to_ids(f"<|{kind}_pad|>")): -100 for kind in ("image", "video")}
+
+
+def test_the_placeholders_of_the_served_checkpoint_are_suppressed(stub, checkpoints, caplog):
+    path = checkpoints("qwen2_5_vl")
+    serve(stub, path)
+    assert bias_of(stub) == placeholders_of(path)
+    assert len(placeholders_of(path)) == 2
+    assert caplog.text == ""
+
+
+def test_of_an_adapter_those_of_its_base(stub, checkpoints):
+    path = checkpoints("qwen2_5_vl")
+    serve(stub, path)
+    stub.listed[0]["id"] = "base"
+    stub.listed.append({"id": "m", "owned_by": "vllm", "root": "runs/adapter", "parent": "base"})
+    assert bias_of(stub) == placeholders_of(path)
+
+
+def test_ids_that_mean_something_else_at_the_server_are_never_sent(stub, checkpoints, tmp_path, caplog):
+    """The same path may hold another checkpoint on the server's machine."""
+    serve(stub, checkpoints("qwen2_5_vl"), decodes_like=saved_reasoner("qwen2", tmp_path))
+    assert bias_of(stub) is None
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert warning.startswith(WARNING.format(url=stub.url) + "its token ")
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ({"root": "/nowhere"}, "its checkpoint /nowhere cannot be read here"),
+        ({"root": None}, "it does not say which checkpoint it serves"),
+        ({"id": "another"}, "it does not list the model"),
+    ],
+)
+def test_one_line_says_why_nothing_is_suppressed(stub, checkpoints, entry, why, caplog):
+    serve(stub, checkpoints("qwen2_5_vl"), **entry)
+    engine = ServerEngine("m", stub.url)
+    for _ in range(2):
+        engine.sample(REQUESTS * 3, Decoding())
+    assert not any("logit_bias" in body for body in stub.bodies)
+    [record] = caplog.records
+    assert record.getMessage().startswith(WARNING.format(url=stub.url) + why)
+    assert "\n" not in record.getMessage()
+
+
+def test_nothing_is_said_or_sent_where_there_is_nothing_to_suppress(stub, checkpoints, tmp_path, caplog):
+    serve(stub, saved_reasoner("qwen2", tmp_path))
+    assert bias_of(stub) is None  # a text-only model
+    serve(stub, checkpoints("qwen2_5_vl"), owned_by="trl-mmreason")
+    assert bias_of(stub) is None  # `mmreason serve` does so by itself
+    assert bias_of(stub, openai_only=True) is None
+    assert caplog.text == ""
+
+
+def test_what_is_given_comes_before_what_is_found(stub, checkpoints):
+    serve(stub, checkpoints("qwen2_5_vl"))
+    assert bias_of(stub, suppressed_ids=[7]) == {"7": -100}
+    assert bias_of(stub, suppressed_ids=[]) is None
+    assert bias_of(stub, extra_body={"logit_bias": {"8": 1}}) == {"8": 1}

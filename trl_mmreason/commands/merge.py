@@ -1,0 +1,33 @@
+"""`mmreason merge`: one store of what several machines have sampled, each its share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from . import pipeline
+
+
+def add(commands: Any) -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "merge",
+        help="merge the stores of several machines, each of which did its --share",
+        description="Write one store that holds every unit of several stores once. The command that filled them, run "
+        "without --share on the merged store, asks for nothing again and writes the result. Stores of other settings, "
+        "or with different results for the same unit, are refused. A merge that is killed leaves the stores as they "
+        "were and no half output.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    command.add_argument("store", nargs="+", help="file that a command filled with its --share")
+    command.add_argument("--output", required=True, help="file for the merged store; it may not exist yet")
+    command.set_defaults(run=_merge)
+
+
+def _merge(arguments: argparse.Namespace) -> None:
+    from ..sampling.merge import MergeConflict, merge_stores
+    from ..sampling.store import StoreError
+
+    with pipeline.in_a_line("merge", MergeConflict, StoreError, ValueError, OSError):
+        merged = merge_stores(arguments.store, arguments.output)
+    print(f"{merged}\n{arguments.output}")  # noqa: T201 - what the command is asked for

@@ -1,0 +1,92 @@
+"""What a chat endpoint is told and what it answers: a request as messages, a chat completion as samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import PIL.Image
+
+from ..rows import DECODING_ERRORS
+from .engine import Decoding, Request, Sample
+from .pictures import data_url
+
+
+class RequestFailed(Exception):
+    """One request has no result; the text is the reason."""
+
+    def __init__(self, reason: str, status: int | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def chat_messages(request: Request) -> list[dict[str, Any]]:
+    """The messages of a request as a chat endpoint takes them, pictures before the first text of the user.
+
+    Pictures travel as PNG, in RGB as local processors see them, without what else their files held.
+
+    Raises:
+        RequestFailed: a picture cannot be read, or there is no user message to put pictures into.
+    """
+    messages: list[dict[str, Any]] = [dict(message) for message in request.messages]
+    if request.images:
+        first = next((message for message in messages if message["role"] == "user"), None)
+        if first is None:
+            raise RequestFailed(f"{len(request.images)} pictures came without a user message to put them into")
+        try:
+            urls = [data_url(_plain(image)) for image in request.images]
+        except DECODING_ERRORS as error:
+            raise RequestFailed(f"a picture cannot be read: {error}") from error
+        pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        first["content"] = [*pictures, {"type": "text", "text": first["content"]}]
+    if request.prefix:
+        messages.append({"role": "assistant", "content": request.prefix})
+    return messages
+
+
+def _plain(image: PIL.Image.Image) -> PIL.Image.Image:
+    plain = image.convert("RGB")
+    plain.info = {}
+    return plain
+
+
+def read_reply(reply: Any, decoding: Decoding) -> list[Sample]:
+    """The answers in a chat completion, in the order of their indices.
+
+    Raises:
+        AttributeError, KeyError, TypeError: it is no chat completion.
+        ValueError: an answer is missing, unfinished or without the log-probabilities that were asked for.
+    """
+    choices = sorted(reply["choices"], key=lambda choice: choice.get("index", 0))
+    if not choices:
+        raise ValueError("it holds no answer; expected at least one in choices")
+    counted = _counted_tokens(reply) if len(choices) == 1 else None
+    return [_sample(choice, decoding, counted) for choice in choices]
+
+
+def _counted_tokens(reply: Mapping[str, Any]) -> int | None:
+    """The tokens of the only answer; `None` if the server does not count them, or counts thoughts that it hides."""
+    usage = reply.get("usage") or {}
+    hidden = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
+    return None if hidden else usage.get("completion_tokens") or None  # some say 0 for "not known"
+
+
+def _sample(choice: Mapping[str, Any], decoding: Decoding, counted_tokens: int | None) -> Sample:
+    reason, message = choice["finish_reason"], choice["message"]
+    text = message.get("content")
+    if reason not in ("stop", "length") or message.get("refusal"):
+        raise ValueError(f"the answer ended with {message.get('refusal') or reason!r}; expected stop or length")
+    if text is None and (message.get("reasoning_content") or message.get("reasoning")):
+        raise ValueError("the answer is all reasoning that the server took out; start it without a reasoning parser")
+    text = text or ""
+    stopped_by = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's and SGLang's names
+    if stopped_by in decoding.stop and not text.endswith(stopped_by):
+        text += stopped_by
+    return Sample(text, reason, choice.get("token_ids"), _logps(choice) if decoding.logps else None, counted_tokens)
+
+
+def _logps(choice: Mapping[str, Any]) -> list[float]:
+    content = (choice.get("logprobs") or {}).get("content")
+    if content is None:
+        raise ValueError("log-probabilities were asked for and did not come; sample with logps=False here")
+    return [token["logprob"] for token in content]

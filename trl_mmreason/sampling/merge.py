@@ -1,0 +1,161 @@
+"""Merge stores that several machines filled, each its share, into one that holds every unit once.
+
+merge_stores(["a/answers.sqlite", "b/answers.sqlite"], "answers.sqlite")
+
+The output appears under its name only when it is whole: a merge that is killed leaves no half output, and the inputs as
+they were. The same call then starts afresh.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import groupby, islice, repeat
+from pathlib import Path
+from typing import NamedTuple
+
+from .store import Record, Store, differences
+
+__all__ = ["MergeConflict", "Merged", "merge_stores"]
+
+RECORDS_A_TRANSACTION = 1000
+CONFLICTS_LISTED = 5
+
+
+class MergeConflict(ValueError):
+    """The stores cannot be one: a stage has other settings, or a unit another result; the message names which."""
+
+
+class StageCount(NamedTuple):
+    """Units of a stage in the merged store, and how many of them failed."""
+
+    units: int
+    failed: int
+
+
+class Merged(NamedTuple):
+    """What was merged: the counts of each stage, in the order in which the stages were begun."""
+
+    stages: dict[str, StageCount]
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{stage}: {units} units" + (f", {failed} failed" if failed else "")
+            for stage, (units, failed) in self.stages.items()
+        )
+
+
+def merge_stores(inputs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Merged:
+    """Write a store that holds every unit of several stores once.
+
+    A unit that several stores hold must have the same result in all of them. One that is done in one store and failed
+    in another is done.
+
+    Args:
+        inputs: paths of two stores or more, of the same work with the same settings.
+        output: path of the merged store, where no file may be.
+
+    Raises:
+        ValueError: paths that cannot be meant.
+        MergeConflict: the stores differ in the settings of a stage or in the result of a unit.
+        StoreError: a file is no store, or the output cannot be written.
+    """
+    paths, target = [Path(path) for path in inputs], Path(output)
+    _check_paths(paths, target)
+    partial = target.with_name(f".{target.name}.partial")
+    _remove(partial)  # of a merge that was killed
+    try:
+        with ExitStack() as opened:
+            stores = [opened.enter_context(Store(path)) for path in paths]
+            with Store(partial) as merged:
+                result = _merge(stores, merged)
+        os.replace(partial, target)
+    finally:
+        _remove(partial)
+    _sync(target.parent)
+    return result
+
+
+def _check_paths(paths: Sequence[Path], target: Path) -> None:
+    missing = [str(path) for path in paths if not path.is_file()]
+    if missing:
+        raise ValueError(f"there is no store {', '.join(missing)}; expected files that a command filled")
+    if len({path.resolve() for path in paths}) < max(len(paths), 2):
+        raise ValueError(f"got the stores {', '.join(map(str, paths)) or 'none'}; expected two or more different files")
+    if target.exists():
+        raise ValueError(f"the output {target} exists already. Fix: give another path, or delete it first")
+
+
+def _merge(stores: Sequence[Store], merged: Store) -> Merged:
+    conflicts: list[str] = []
+    counts: dict[str, StageCount] = {}
+    for stage, settings in _stages(stores).items():
+        merged.open_stage(stage, settings)
+        holders = [store for store in stores if stage in store.stages()]
+        records = _united(stage, holders, conflicts)
+        units = failed = 0
+        while batch := list(islice(records, RECORDS_A_TRANSACTION)):
+            merged.save(stage, batch)
+            units += len(batch)
+            failed += sum(record.status == "failed" for record in batch)
+        counts[stage] = StageCount(units, failed)
+    if conflicts:
+        listed = [*conflicts[:CONFLICTS_LISTED], *(["…"] if len(conflicts) > CONFLICTS_LISTED else [])]
+        raise MergeConflict(
+            f"{len(conflicts)} units have different results in different stores, and only one can be kept:\n"
+            + "\n".join(f"  {line}" for line in listed)
+            + "\nFix: leave one of these stores out, and do its share again with the settings and models of the others."
+        )
+    return Merged(counts)
+
+
+def _stages(stores: Sequence[Store]) -> dict[str, dict]:
+    """Stage → settings, if all stores agree."""
+    first: dict[str, tuple[Store, dict]] = {}
+    for store in stores:
+        for stage, settings in store.stages().items():
+            origin, then = first.setdefault(stage, (store, settings))
+            changed = "".join(f"  {line}\n" for line in differences(then, settings))
+            if changed:
+                raise MergeConflict(
+                    f"stage {stage!r} has other settings in {store.path} than in {origin.path}, and results must not "
+                    f"mix:\n{changed}Fix: leave one of them out, and do its share again with the settings of the other."
+                )
+    return {stage: settings for stage, (_, settings) in first.items()}
+
+
+def _united(stage: str, stores: Sequence[Store], conflicts: list[str]) -> Iterator[Record]:
+    """Each unit of the stage once, in the order of (id, index); what contradicts is appended to `conflicts`."""
+    streams = [zip(store.records(stage), repeat(store)) for store in stores]  # noqa: B905 - one of them is endless
+    together = heapq.merge(*streams, key=lambda found: found[0][:2])
+    for (id_, index), found in groupby(together, key=lambda one: one[0][:2]):
+        held = list(found)
+        done = [(record, store) for record, store in held if record.status == "done"]
+        chosen, owner = (done or held)[0]
+        for record, store in done[1:]:
+            if record.payload != chosen.payload:
+                difference = next(differences(chosen.payload, record.payload))
+                conflicts.append(
+                    f"stage {stage!r}, id {json.dumps(id_, ensure_ascii=False)}, sample {index}: {owner.path.name} in "
+                    f"{owner.path.parent} and {store.path.name} in {store.path.parent} differ in {difference}"
+                )
+        yield chosen
+
+
+def _remove(path: Path) -> None:
+    """Delete a store's file and those that SQLite keeps beside it."""
+    for ending in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    """Make the new name survive the death of the machine; not every system can open folders."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
