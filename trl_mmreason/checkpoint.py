@@ -31,12 +31,12 @@ def restore_weights(model: PreTrainedModel, checkpoint: str | Path) -> None:
         CheckpointError: the checkpoint lacks a weight of the model, or holds one that the model does not have.
     """
     state: dict[str, torch.Tensor] = {}
-    problems = [{}]
+    problems: list[dict[str, list[str]]] = [{}]
     reads = not is_sharded(model) or torch.distributed.get_rank() == 0
     if reads:
         # FSDP2 puts a class of its own before the model's. Read as float32 whatever the model is: parts of it may be in
         # float32 (a head, a trained half), and each weight is cast to the type that it has in the model.
-        model_class = next(kind for kind in type(model).__mro__ if not issubclass(kind, FSDPModule))
+        model_class: Any = next(kind for kind in type(model).__mro__ if not issubclass(kind, FSDPModule))
         with loading_whole():
             saved, report = model_class.from_pretrained(checkpoint, dtype=torch.float32, output_loading_info=True)
         state, problems = saved.state_dict(), [{name: sorted(map(str, keys)) for name, keys in report.items() if keys}]

@@ -38,7 +38,8 @@ def train(trainer, order, policy):
         rows = rows_of(order, ["answer"])
     made = make(trainer, job["policies"][policy], Path(job["folder"]) / "run", rows=rows, **settings)
     assert made.accelerator.num_processes == 2
-    assert made.args.ddp_find_unused_parameters is (policy == "llava_next")
+    if str(made.accelerator.distributed_type).startswith("DistributedType.MULTI_"):
+        assert made.accelerator.ddp_handler.find_unused_parameters is (policy == "llava_next")
     made.train()
     trained = made.accelerator.unwrap_model(made.model).named_parameters()
     losses = [entry["loss"] for entry in made.state.log_history if "loss" in entry]

@@ -105,6 +105,7 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
 
     args: IterativeDPOConfig
     data_collator: Any
+    deepspeed: Any
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 @contextmanager
-def whole(weight: Tensor, *, changed: bool = False) -> Iterator[Tensor]:
+def whole(weight: Any, *, changed: bool = False) -> Iterator[Tensor]:
     """The whole of a weight; a collective operation if it is sharded.
 
     Args:
@@ -38,7 +38,7 @@ def whole(weight: Tensor, *, changed: bool = False) -> Iterator[Tensor]:
         with deepspeed.zero.GatheredParameters([weight], modifier_rank=0 if changed else None):
             yield weight.data
     elif isinstance(weight, DTensor):
-        full = weight.detach().full_tensor()
+        full = weight.detach().full_tensor()  # type: ignore[attr-defined]
         yield full
         if changed:
             with torch.no_grad():
