@@ -200,3 +200,24 @@ def make(name, model, folder, *, adapter=None, rows=None, **settings):
     kwargs = {} if adapter is None else {"peft_config": adapter}
     own = {} if rows is None else {"rows": rows}
     return TRAINERS[name](model, folder, kwargs, settings, **own)
+
+
+def ways_of(name):
+    """How the table trains each: see `cell_run.py`."""
+    ways = ["full", "tied", "lora"]
+    if name in REFERENCE:
+        ways += ["memory", "memory, whole"]
+    if name in TOKENS:
+        ways.append("lora, tokens")
+    if name == "SelfEvolutionTrainer":
+        ways.append("no judge")
+    return ways
+
+
+def changed_policy(path):
+    """A policy in memory that differs from its checkpoint, in pieces where the engine loads it so."""
+    model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32)
+    with torch.no_grad():
+        for weight in model.parameters():
+            (weight.ds_tensor if hasattr(weight, "ds_tensor") else weight).mul_(1.05)
+    return model

@@ -1,0 +1,87 @@
+"""What DDP's search for unused weights costs, which TRL asks for in every step of a vision-language model.
+
+    OMP_NUM_THREADS=1 torchrun --nproc_per_node 2 benchmarks/ddp_search.py
+
+TRL: `find_unused_parameters=True`, and a batch without pictures leaves the vision encoder out. Ours: no search, and
+such a batch encodes a small picture, so that every weight has a gradient. Rounds of both alternate on equal models, in
+float32 on CPUs or in bfloat16 on GPUs; a ratio is of the medians of seconds for forward and backward pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from trl_mmreason.engines.pictures import let_every_pass_see_a_picture
+from trl_mmreason.miniature.models import build_model
+from trl_mmreason.miniature.tasks import make_problems
+
+WARM_UP_ROUNDS = 3
+
+
+def batch(processor: Any, rows: int, *, pictures: bool, device: torch.device) -> dict[str, torch.Tensor]:
+    problems = make_problems(["adding", "counting"], rows, seed=dist.get_rank())
+    conversations = []
+    for problem in problems:
+        content: list[dict[str, Any]] = [{"type": "image", "image": problem.image}] if pictures else []
+        words = "How many are there, counted one by one? " * 8
+        conversations.append([{"role": "user", "content": [*content, {"type": "text", "text": words}]}])
+    inputs = processor.apply_chat_template(
+        conversations, tokenize=True, return_dict=True, return_tensors="pt", processor_kwargs={"padding": True}
+    )
+    inputs["labels"] = inputs["input_ids"].clone()
+    return {name: value.to(device) for name, value in inputs.items()}
+
+
+def seconds(model: Any, inputs: dict[str, torch.Tensor]) -> float:
+    dist.barrier()
+    begun = time.perf_counter()
+    model(**inputs).loss.backward()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - begun
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", default="study", help="of the miniature: test, demo or study")
+    parser.add_argument("--rows", type=int, default=4, help="of a batch of each process")
+    parser.add_argument("--rounds", type=int, default=30)
+    args = parser.parse_args()
+    has_gpu = torch.cuda.is_available()
+    dist.init_process_group("nccl" if has_gpu else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if has_gpu else torch.device("cpu")
+
+    models = {}
+    for search in (True, False):
+        model, processor = build_model("qwen2_5_vl", args.size)
+        model.train().to(device, torch.bfloat16 if has_gpu else torch.float32)
+        if not search:
+            let_every_pass_see_a_picture(model, processor)
+        models[search] = DistributedDataParallel(model, find_unused_parameters=search)
+    for pictures in (True, False):
+        inputs = batch(processor, args.rows, pictures=pictures, device=device)
+        times: dict[bool, list[float]] = {True: [], False: []}
+        for round_number in range(WARM_UP_ROUNDS + args.rounds):
+            for search in (True, False) if round_number % 2 else (False, True):
+                took = seconds(models[search], inputs)
+                if round_number >= WARM_UP_ROUNDS:
+                    times[search].append(took)
+        ours, theirs = statistics.median(times[False]), statistics.median(times[True])
+        ratios = sorted(a / b for a, b in zip(times[False], times[True], strict=True))
+        middle = f"{ratios[len(ratios) // 4]:.2f} to {ratios[3 * len(ratios) // 4]:.2f}"
+        if dist.get_rank() == 0:
+            name = "with pictures" if pictures else "text alone   "
+            print(f"{name}  search {theirs:.4f} s, none {ours:.4f} s, ratio {ours / theirs:.3f} (middle half {middle})")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
