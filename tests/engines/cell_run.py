@@ -70,6 +70,6 @@ for way in job["ways"]:
     trainer.train()
     outcomes[way] = outcome_of(trainer)
     trainer.save_model(str(folder / "final"))
-    if not way.startswith("memory"):
+    if way in ("full", "lora"):
         outcomes[way]["again"] = outcome_of(begun_again(way, folder))
 torch.save({"engine": engine, "ways": outcomes}, root / f"process_{os.environ['RANK']}.pt")

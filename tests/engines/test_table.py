@@ -50,7 +50,7 @@ def outcome(policies, tmp_path_factory):
     def run(trainer, engine):
         if (trainer, engine) not in found:
             folder = tmp_path_factory.mktemp(f"{trainer}-{engine}")
-            job = {"trainer": trainer, "folder": str(folder), "ways": ways_of(trainer), **policies}
+            job = {"trainer": trainer, "folder": str(folder), "ways": ways_of(trainer, engine), **policies}
             (folder / "job.json").write_text(json.dumps(job))
             launch("engines/cell_run.py", 2, folder / "job.json", environment=environment(engine), seconds=300)
             saved = [torch.load(folder / f"process_{rank}.pt") for rank in range(2)]
@@ -62,7 +62,8 @@ def outcome(policies, tmp_path_factory):
 
 
 def assert_same(found, expected):
-    assert found["losses"] == pytest.approx(expected["losses"][-len(found["losses"]) :], abs=1e-5)
+    losses = expected["losses"][-len(found["losses"]) :]
+    assert found["losses"] == pytest.approx(losses, abs=1e-5, rel=1e-6)  # a sum over tokens is large
     assert found["weights"].keys() == expected["weights"].keys()
     for name, weight in expected["weights"].items():
         torch.testing.assert_close(found["weights"][name], weight, atol=1e-6, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
@@ -73,7 +74,7 @@ def assert_same(found, expected):
 def test_an_engine_trains_as_ddp_does(trainer, engine, outcome, policies):
     reference = outcome(trainer, "ddp")[1][0]
     folder, (first, second) = outcome(trainer, engine)
-    assert first.keys() == second.keys() == set(ways_of(trainer))
+    assert first.keys() == second.keys() == set(ways_of(trainer, engine))
     for way, found in first.items():
         if "refused" in found:
             assert second[way] == found
@@ -81,7 +82,7 @@ def test_an_engine_trains_as_ddp_does(trainer, engine, outcome, policies):
             continue
         assert len(found["losses"]) == STEPS
         assert len(set(found["losses"])) > 1  # the updates are visible
-        assert_same(found, reference[way])
+        assert_same(found, reference[way.removesuffix(", whole")])
         assert_same(second[way], found)  # the other process has the same weights
         if "again" in found:  # resumed amid a rollout, or between rounds
             assert_same(found["again"], found)

@@ -202,11 +202,11 @@ def make(name, model, folder, *, adapter=None, rows=None, **settings):
     return TRAINERS[name](model, folder, kwargs, settings, **own)
 
 
-def ways_of(name):
-    """How the table trains each: see `cell_run.py`."""
+def ways_of(name, engine):
+    """How the table trains each under an engine: see `cell_run.py`."""
     ways = ["full", "tied", "lora"]
     if name in REFERENCE:
-        ways += ["memory", "memory, whole"]
+        ways += ["memory", "memory, whole"] if engine == "zero3" else ["memory"]
     if name in TOKENS:
         ways.append("lora, tokens")
     if name == "SelfEvolutionTrainer":

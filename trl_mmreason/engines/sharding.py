@@ -150,11 +150,6 @@ def use_whole_head(model: Any) -> None:
 
     def gather(module: Any, args: Any) -> None:
         if isinstance(head := module.get_output_embeddings(), FSDPModule):
-            head.unshard()
-
-    def release(module: Any, args: Any, output: Any) -> None:
-        if not torch.is_grad_enabled() and isinstance(head := module.get_output_embeddings(), FSDPModule):
-            head.reshard()  # no backward pass will
+            head.unshard()  # until the next backward pass: an earlier pass may wait for its own with this weight
 
     model.register_forward_pre_hook(gather)
-    model.register_forward_hook(release)
