@@ -4,15 +4,21 @@ A failure here says what has to be looked at after an upgrade.
 """
 
 import inspect
+import os
 
 import pytest
 import torch
 from support import adapo_trainer
 from transformers import Trainer
+from transformers.integrations import deepspeed
 from trl import GRPOTrainer
 from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
-from trl.trainer import grpo_trainer
+from trl.models import utils as models_utils
+from trl.trainer import dpo_trainer, grpo_trainer, utils
+
+from trl_mmreason.engines.sharding import loading_whole
+from trl_mmreason.miniature.models import build_model
 
 SIGNATURES = {
     "_generate": "(self, prompts: list)",
@@ -129,3 +135,41 @@ def test_trl_still_needs_its_vllm_corrected():
     unread = "_, completion_ids, logprobs, _ = self.vllm_generation.generate("
     assert unread in single, "TRL looks at the prompts that vLLM read: `compare_prompts`"
     assert "prompts=prompt_ids," in single, "TRL may not expand prompts for vLLM (huggingface/trl#6294): `PromptMemory`"
+
+
+# ------------------------------------------------------------------------- ZeRO and FSDP2 (engines/, checkpoint.py)
+
+
+def test_trl_and_transformers_still_need_their_sharding_corrected():
+    """Each of these says what no longer has to be done once it fails."""
+    head = inspect.getsource(utils.add_fused_lm_head)
+    assert "weight.full_tensor()" in head, "FSDP2's head may have a whole gradient: `use_whole_head`"
+    shared = inspect.getsource(models_utils.prepare_fsdp)
+    assert "broadcast" not in shared, "TRL sends references to all processes: `share_out`"
+    for module in (grpo_trainer, dpo_trainer):
+        assert module.prepare_fsdp is models_utils.prepare_fsdp  # the name that `references_agree` replaces
+        search = "args.ddp_find_unused_parameters = True"
+        assert search in inspect.getsource(module), "TRL lets DDP search no longer: `search_no_weights`"
+    saved = inspect.getsource(Trainer.save_model)
+    assert "exclude_frozen_parameters=True" in saved, "adapters may be saved whole under ZeRO-3: `save_model`"
+
+
+def test_llava_next_still_names_layers_that_it_does_not_have():
+    model, _ = build_model("llava_next")
+    own = {type(module).__name__ for module in model.modules()}
+    assert set(model._no_split_modules) - own, "FSDP finds all layers: `name_own_layers`"
+
+
+def test_a_checkpoint_can_be_read_whole_under_every_engine(monkeypatch):
+    """`loading_whole` sets what transformers asks, and puts it back."""
+    monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "true")
+    config = type("Zero3", (), {"is_zero3": lambda self: True})()
+    deepspeed.set_hf_deepspeed_config(config)
+    try:
+        with loading_whole():
+            assert not deepspeed.is_deepspeed_zero3_enabled()
+            assert os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] == "false"
+        assert deepspeed.is_deepspeed_zero3_enabled()
+        assert os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] == "true"
+    finally:
+        deepspeed.unset_hf_deepspeed_config()

@@ -1,6 +1,7 @@
 """GroupGRPOTrainer: TRL's GRPOTrainer with group-level rewards, filters, KL coefficients and a second turn.
 
-The one file that overrides private methods of TRL, as `checkpoint.py` is for those of transformers. Each override calls
+The one file that overrides private methods of TRL's trainers, as `checkpoint.py` is for those of transformers and
+`engines/` for TRL's vLLM. Each override calls
 `super()` and edits the result; `tests/test_trl_contract.py` says what changed when they do.
 """
 

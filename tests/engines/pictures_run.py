@@ -12,7 +12,7 @@ import torch
 from datasets import Dataset
 from support import drawn_rows
 from switch import let_cpus_take_the_engine
-from trainers import REFLECTION, make
+from trainers import CHAINS, REFLECTION, labels_of, make
 
 from trl_mmreason.engines.sharding import whole_state
 
@@ -23,19 +23,24 @@ one, two, none = drawn_rows(3)
 ROWS = {"1": one, "2": two, "-": none}
 
 
-def rows_of(order, columns):
-    rows = ({**ROWS[kind], "completion": REFLECTION} for kind in order)
-    return Dataset.from_list([{name: row[name] for name in ("prompt", "images", *columns)} for row in rows])
+COMPLETIONS = {
+    "ReflectionSFTTrainer": {"completion": REFLECTION},
+    "ProcessRewardTrainer": {"completion": CHAINS[0], "step_labels": labels_of(0), "answer_label": 1.0},
+    "OffPolicyRewardTrainer": {"completion": "It is 7.", "reward": 0.5},
+}
 
 
-def train(trainer, order, policy):
-    settings = {"max_steps": len(order) // 2, "save_strategy": "no"}
-    if trainer == "ReflectionSFTTrainer":  # one row a process and step
+def train(trainer, order, policy, accumulation=1):
+    settings = {"max_steps": len(order) // 2 // accumulation, "save_strategy": "no"}
+    if trainer in COMPLETIONS:  # one row a process and micro-batch
         settings |= {"per_device_train_batch_size": 1, "train_sampling_strategy": "sequential"}
-        rows = rows_of(order, ["completion"])
+        rows = [{**ROWS[kind], **COMPLETIONS[trainer]} for kind in order]
+        settings["gradient_accumulation_steps"] = accumulation
     else:  # a question of each process a step
         settings |= {"shuffle_dataset": False, "num_iterations": 1}
-        rows = rows_of(order, ["answer"])
+        rows = [ROWS[kind] for kind in order]
+    columns = ["prompt", "images", *COMPLETIONS.get(trainer, ["answer"])]
+    rows = Dataset.from_list([{name: row[name] for name in columns} for row in rows])
     made = make(trainer, job["policies"][policy], Path(job["folder"]) / "run", rows=rows, **settings)
     assert made.accelerator.num_processes == 2
     if str(made.accelerator.distributed_type).startswith("DistributedType.MULTI_"):

@@ -12,20 +12,23 @@ from switch import ENGINES, environment
 ORDERS = ["1--1", "-121", "----", "2-12"]
 RUNS = [
     *({"trainer": "ReflectionSFTTrainer", "order": order, "policy": "qwen2_5_vl"} for order in ORDERS),
+    {"trainer": "ReflectionSFTTrainer", "order": "1--1-2--", "policy": "qwen2_5_vl", "accumulation": 2},
+    {"trainer": "ProcessRewardTrainer", "order": "1--1", "policy": "steps"},
+    {"trainer": "OffPolicyRewardTrainer", "order": "-12-", "policy": "qwen2_5_vl"},
     *({"trainer": "AdaPOTrainer", "order": "1--2", "policy": family} for family in FAMILY_NAMES),
 ]
 
 
 @pytest.fixture(scope="module")
-def outcomes(checkpoints, tmp_path_factory):
+def outcomes(checkpoints, policies, tmp_path_factory):
     """engine → what each run ended with, in both processes."""
     found = {}
 
     def run(engine):
         if engine not in found:
             folder = tmp_path_factory.mktemp(engine)
-            policies = {family: checkpoints(family) for family in FAMILY_NAMES}
-            (folder / "job.json").write_text(json.dumps({"folder": str(folder), "runs": RUNS, "policies": policies}))
+            paths = {family: checkpoints(family) for family in FAMILY_NAMES} | {"steps": policies["model"]}
+            (folder / "job.json").write_text(json.dumps({"folder": str(folder), "runs": RUNS, "policies": paths}))
             launch("engines/pictures_run.py", 2, folder / "job.json", environment=environment(engine), seconds=300)
             found[engine] = [torch.load(folder / f"process_{rank}.pt") for rank in range(2)]
         return found[engine]

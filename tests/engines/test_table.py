@@ -10,36 +10,15 @@ import pytest
 import torch
 from peft import PeftModel
 from processes import launch
-from support import load, saved_model
+from support import load
 from switch import ENGINES, environment
 from trainers import STEPS, TRAINERS, ways_of
-
-from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 
 HERE = Path(__file__).parent
 SHARDED = [engine for engine in ENGINES if engine != "ddp"]
 KINDS = {"ddp": "MULTI_", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED", "fsdp2": "FSDP"}
 SEEN: dict[tuple[str, str], dict[str, str]] = {}
 """(trainer, engine) → way → "agrees", or the sentence that refuses it."""
-
-
-@pytest.fixture(scope="module")
-def policies(tmp_path_factory):
-    """Two checkpoints with the template's tokens: embeddings and head of their own, or tied."""
-    found = {}
-    for name in ("model", "tied"):
-        folder = saved_model("qwen2_5_vl", tmp_path_factory.mktemp(name))
-        model, processor = load(folder)
-        if name == "tied":
-            model.config.tie_word_embeddings = model.config.text_config.tie_word_embeddings = True
-            model.lm_head.weight = model.get_input_embeddings().weight
-        add_chain_tokens(model, processor)
-        model.save_pretrained(folder)
-        processor.save_pretrained(folder)
-        again, _ = load(folder)
-        assert (again.lm_head.weight is again.get_input_embeddings().weight) == (name == "tied")
-        found[name] = str(folder)
-    return found
 
 
 @pytest.fixture(scope="module")

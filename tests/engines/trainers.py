@@ -119,21 +119,25 @@ def chain_of_step_sft(model, folder, kwargs, settings):
     return trl_mmreason.ChainOfStepSFTTrainer(model, args=args, train_dataset=rows, **kwargs)
 
 
-def process_reward(model, folder, kwargs, settings):
+def process_reward(model, folder, kwargs, settings, rows=None):
     args = trl_mmreason.ProcessRewardConfig(str(folder), **{**SUPERVISED, **settings})
-    rows = completions_of(lambda k: {"completion": CHAINS[k], "step_labels": _labels(k), "answer_label": float(k % 2)})
+    rows = rows or completions_of(
+        lambda k: {"completion": CHAINS[k], "step_labels": labels_of(k), "answer_label": float(k % 2)}
+    )
     return trl_mmreason.ProcessRewardTrainer(model, args=args, train_dataset=rows, **kwargs)
 
 
-def _labels(number):
+def labels_of(number):
     steps = len(solve(PROBLEMS[number]).labels)
     return [float((number + step) % 3 == 0) for step in range(steps)]
 
 
-def off_policy(model, folder, kwargs, settings):
+def off_policy(model, folder, kwargs, settings, rows=None):
     own = {"beta": 0.1, "trainable_parts": ["vision", "projector", "language"]}
     args = trl_mmreason.OffPolicyRewardConfig(str(folder), **{**SUPERVISED, **own, **settings})
-    rows = completions_of(lambda k: {"completion": f"It is {k}." + " so" * k, "reward": [1.0, -0.5, 2.0, 0.25][k % 4]})
+    rows = rows or completions_of(
+        lambda k: {"completion": f"It is {k}." + " so" * k, "reward": [1.0, -0.5, 2.0, 0.25][k % 4]}
+    )
     return trl_mmreason.OffPolicyRewardTrainer(model, args=args, train_dataset=rows, **kwargs)
 
 

@@ -484,7 +484,8 @@ def test_a_mixture_of_experts_with_its_auxiliary_loss_is_refused(checkpoints, tm
     _, processor = load(checkpoints("qwen3_vl"))
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
     text = {**sizes, "vocab_size": len(processor.tokenizer), "num_experts": 2, "moe_intermediate_size": 8}
-    vision = {"depth": 1, "hidden_size": 16, "num_heads": 2, "out_hidden_size": 16, "deepstack_visual_indexes": []}
+    vision = {"depth": 1, "hidden_size": 16, "num_heads": 2, "out_hidden_size": 16, "patch_size": 14}
+    vision["deepstack_visual_indexes"] = []
     config = Qwen3VLMoeConfig(text_config={**text, "head_dim": 8, "num_experts_per_tok": 1}, vision_config=vision)
     with pytest.raises(ValueError, match="router_aux_loss_coef=0.0"):
         trainer_for(

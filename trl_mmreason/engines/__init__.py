@@ -1,1 +1,1 @@
-"""What vLLM, ZeRO and FSDP2 need put right, each with a test that says when it can go."""
+"""What vLLM, ZeRO and FSDP2 need corrected, each with a test that says when the correction can go."""

@@ -16,6 +16,8 @@ from transformers.integrations import deepspeed as deepspeed_integration
 from trl.models import prepare_fsdp
 from trl.trainer import dpo_trainer, grpo_trainer
 
+from .replaced import replaced
+
 _FSDP_LOADING = "FSDP_CPU_RAM_EFFICIENT_LOADING"
 
 
@@ -119,14 +121,8 @@ def share_out(reference: nn.Module, accelerator: Any) -> Any:
 @contextmanager
 def references_agree() -> Iterator[None]:
     """Let TRL's constructors share their references out by `share_out`."""
-    modules = (grpo_trainer, dpo_trainer)
-    for module in modules:
-        module.prepare_fsdp = share_out
-    try:
+    with replaced(grpo_trainer, prepare_fsdp=share_out), replaced(dpo_trainer, prepare_fsdp=share_out):
         yield
-    finally:
-        for module in modules:
-            module.prepare_fsdp = prepare_fsdp
 
 
 def name_own_layers(model: Any) -> None:

@@ -19,6 +19,7 @@ from trl.trainer import grpo_trainer
 
 from ..sampling.generation import placeholder_ids
 from .prompts import PromptMemory, compare_prompts, find_pictures, unexpanded_prompts
+from .replaced import replaced
 from .vllm_client import PictureClient
 
 _NEVER = -100.0  # the lowest bias that vLLM takes
@@ -32,7 +33,7 @@ def corrected_vllm(args: Any) -> Iterator[None]:
         args: the trainer's configuration; `vllm_dtype` is read if it has one.
     """
     build = partial(VerifiedGeneration, args=args)
-    with _replaced(grpo_trainer, VLLMGeneration=build):
+    with replaced(grpo_trainer, VLLMGeneration=build):
         yield
 
 
@@ -60,7 +61,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
     def _init_vllm(self) -> None:
         # TRL has no setting for the engine's dtype, and vLLM reads a float32 checkpoint as bfloat16.
         engine = getattr(vllm_generation, "LLM", None)  # not there without vLLM, which `super()` refuses
-        with _replaced(vllm_generation, LLM=engine and partial(engine, dtype=self._dtype), VLLMClient=PictureClient):
+        with replaced(vllm_generation, LLM=engine and partial(engine, dtype=self._dtype), VLLMClient=PictureClient):
             super()._init_vllm()
 
     def sync_weights(self) -> None:
@@ -155,16 +156,3 @@ def engine_dtype(args: Any, model: Any) -> str:
     if args.fp16:
         return "float16"
     return str(model.dtype).removeprefix("torch.")
-
-
-@contextmanager
-def _replaced(module: Any, **values: Any) -> Iterator[None]:
-    """Set names of a module for a while; those that it does not have stay unset."""
-    kept: Mapping[str, Any] = {name: getattr(module, name) for name in values if hasattr(module, name)}
-    for name in kept:
-        setattr(module, name, values[name])
-    try:
-        yield
-    finally:
-        for name, value in kept.items():
-            setattr(module, name, value)
