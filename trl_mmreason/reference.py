@@ -41,7 +41,7 @@ def reference_is(model: Any, args: GRPOConfig | None, peft_config: Any) -> Itera
 def write_policy(model: PreTrainedModel, args: TrainingArguments) -> str:
     """Save a policy in memory, sharded or not, to `<output_dir>/_reference`; returns that folder."""
     folder = Path(args.output_dir) / "_reference"
-    state = whole_state(model.state_dict(keep_vars=True), keep=args.should_save)
+    state = whole_state(model.state_dict(keep_vars=True), keep=args.should_save) if is_sharded(model) else None
     if args.should_save:
         model.save_pretrained(folder, state_dict=state)
     args.distributed_state.wait_for_everyone()

@@ -75,6 +75,8 @@ def assert_saved(weights, folder, base):
         model = PeftModel.from_pretrained(load(base)[0], folder)
     else:
         model, _ = load(folder)
+        is_tied = model.lm_head.weight is model.get_input_embeddings().weight
+        assert is_tied == model.config.tie_word_embeddings
     for name, weight in weights.items():
         torch.testing.assert_close(model.get_parameter(name), weight, atol=0, rtol=0)
 

@@ -61,10 +61,16 @@ def whole_state(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tenso
 
     Args:
         tensors: name → weight, sharded or not.
-        keep: whether this process keeps them; otherwise the result is empty.
+        keep: whether this process keeps them; otherwise the result is empty. Tied weights stay one tensor, by which
+            `save_pretrained` knows them.
     """
-    state = {}
+    state: dict[str, Tensor] = {}
+    names: dict[int, str] = {}
     for name, weight in tensors.items():
+        first = names.setdefault(id(weight), name)
+        if first != name:
+            state |= {name: state[first]} if keep else {}
+            continue
         with whole(weight) as full:
             if keep:
                 state[name] = full.detach().to("cpu", copy=True)
