@@ -1,8 +1,8 @@
-"""Training runs with a vLLM server: `python vllm_served.py FAMILY FOLDER [OPTION …]`.
+"""A training run with a vLLM server: `python vllm_served.py FAMILY FOLDER [OPTION …]`.
 
-Run by test_vllm_server.py. Options: `lora`, `side_by_side` and `checks` as for vllm_colocated.py, and `others`, which
-lets the other trainers train with the same server behind AdaPO. TRL sends weights over NCCL, which needs a GPU for the
-server and one for the trainer. Here the tensors that it would send, under their names, travel in a file.
+Run by test_vllm_server.py. Options: `lora`, `side_by_side` and `checks` as for vllm_colocated.py. TRL sends weights
+over NCCL, which needs a GPU for the server and one for the trainer. Here the tensors that it would send, under the
+names that it would send, travel in a file.
 """
 
 import ctypes
@@ -85,7 +85,7 @@ def server(folder, log):
 family, folder, options = sys.argv[1], Path(sys.argv[2]), set(sys.argv[3:])
 torch.set_num_threads(1)
 torch.manual_seed(0)
-model, processor = random_policy(family, chains="others" in options, side_by_side="side_by_side" in options)
+model, processor = random_policy(family, side_by_side="side_by_side" in options)
 rule_out_placeholders(model)
 policy = save(model, processor, folder / "policy")
 FileClient.file = folder / "weights.safetensors"
@@ -93,12 +93,9 @@ corrections.PictureClient = FileClient
 with server(policy, folder / "server.log") as address:
     served = {"vllm_mode": "server", "vllm_server_base_url": address, "vllm_server_timeout": 240.0}
     trainer = trainer_for("adapo", policy, folder / "run", lora="lora" in options, **served)
-    results = {"adapo": train(trainer), "image": model.config.image_token_id}
+    results = {"rollouts": train(trainer), "image": model.config.image_token_id}
     if "checks" in options:
         from vllm_checks import served_checks
 
         results |= served_checks(trainer, family)
-    if "others" in options:
-        for method in ("srpo", "chain_of_step", "self_evolution"):
-            results[method] = train(trainer_for(method, policy, folder / method, **served))
 write(folder / "results.pt", **results)
