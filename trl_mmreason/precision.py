@@ -78,7 +78,7 @@ def keep_training_layout(model: Any) -> None:
 
     On CPUs with AVX512-BF16, bitsandbytes 0.50 repacks a 4-bit weight in the first forward pass of evaluation and
     leaves it so: training then stops ("a view of a leaf Variable that requires grad is being used in an in-place
-    operation"), or goes on without gradients where the layer has no bias (`bitsandbytes.autograd._functions
+    operation"), or continues without gradients where the layer has no bias (`bitsandbytes.autograd._functions
     .matmul_4bit`). It also rounds the weight's scales, and refuses widths that 64 does not divide.
     """
     for module in model.modules():

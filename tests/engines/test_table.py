@@ -15,7 +15,6 @@ from switch import ENGINES, environment
 from trainers import STEPS, TRAINERS, ways_of
 
 HERE = Path(__file__).parent
-SHARDED = [engine for engine in ENGINES if engine != "ddp"]
 KINDS = {"ddp": "MULTI_", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED", "fsdp2": "FSDP"}
 SEEN: dict[tuple[str, str], dict[str, str]] = {}
 """(trainer, engine) → way → "agrees", or the sentence that refuses it."""
