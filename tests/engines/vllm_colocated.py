@@ -23,7 +23,7 @@ family, method, folder, options = sys.argv[1], sys.argv[2], Path(sys.argv[3]), s
 torch.set_num_threads(1)
 torch.manual_seed(0)
 
-model, processor = random_policy(family, chains=method == "chain_of_step", side_by_side="side_by_side" in options)
+model, processor = random_policy(family, side_by_side="side_by_side" in options)
 if "memory" in options:  # vLLM starts from other weights than the policy's
     policy_folder = save(model, processor, folder / "policy")
     model = type(model).from_pretrained(policy_folder, dtype=torch.float32)

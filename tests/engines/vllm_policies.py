@@ -34,16 +34,16 @@ RUN = {
 }
 
 
-def random_policy(family, *, chains=False, side_by_side=False):
+def random_policy(family, *, side_by_side=False):
     """A random model of a head dimension that vLLM takes, which ends about every fourth token with an end of turn.
 
+    It knows the tokens of Chain-of-Step's template.
+
     Args:
-        chains: whether it knows the tokens of Chain-of-Step's template.
         side_by_side: whether its template puts pictures directly beside each other.
     """
     model, processor = build_model(family, "study")
-    if chains:
-        add_chain_tokens(model, processor)
+    add_chain_tokens(model, processor)
     size = len(processor.tokenizer)
     model.generation_config.eos_token_id = [processor.tokenizer.eos_token_id, *range(size - size // 4, size)]
     if side_by_side:

@@ -1,6 +1,7 @@
 """A training run with a vLLM server: `python vllm_served.py FAMILY FOLDER [OPTION …]`.
 
-Run by test_vllm_server.py. Options: `lora`, `side_by_side` and `checks` as for vllm_colocated.py. TRL sends weights
+Run by test_vllm_server.py. Options: `lora`, `side_by_side` and `checks` as for vllm_colocated.py; `others`
+trains the other trainers that sample behind AdaPO, each from the first policy. TRL sends weights
 over NCCL, which needs a GPU for the server and one for the trainer. Here the tensors that it would send, under the
 names that it would send, travel in a file.
 """
@@ -26,6 +27,9 @@ if not torch.cuda.is_available():
 SETTINGS = ["--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "12", "--enable-scale-out"]
 SETTINGS += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
 SETTINGS += ["--worker-extension-cls", "vllm_worker.FileWeights"]
+
+
+OTHERS = ["srpo", "chain_of_step", "self_evolution"]
 
 
 class FileClient(corrections.PictureClient):
@@ -93,9 +97,11 @@ corrections.PictureClient = FileClient
 with server(policy, folder / "server.log") as address:
     served = {"vllm_mode": "server", "vllm_server_base_url": address, "vllm_server_timeout": 240.0}
     trainer = trainer_for("adapo", policy, folder / "run", lora="lora" in options, **served)
-    results = {"rollouts": train(trainer), "image": model.config.image_token_id}
+    results = {"adapo": train(trainer), "image": model.config.image_token_id}
     if "checks" in options:
         from vllm_checks import served_checks
 
         results |= served_checks(trainer, family)
+    for method in OTHERS if "others" in options else []:
+        results[method] = train(trainer_for(method, policy, folder / method, **served))
 write(folder / "results.pt", **results)
