@@ -22,23 +22,26 @@ job = json.loads(Path(sys.argv[1]).read_text())
 one, two, none = drawn_rows(3)
 ROWS = {"1": one, "2": two, "-": none}
 
-
 COMPLETIONS = {
     "ReflectionSFTTrainer": {"completion": REFLECTION},
+    "ChainOfStepSFTTrainer": {"completion": CHAINS[0]},
     "ProcessRewardTrainer": {"completion": CHAINS[0], "step_labels": labels_of(0), "answer_label": 1.0},
     "OffPolicyRewardTrainer": {"completion": "It is 7.", "reward": 0.5},
+}
+OWN = {
+    "IterativeDPOTrainer": {"rounds": 1},
+    "SelfEvolutionTrainer": {"judge": False},
 }
 
 
 def train(trainer, order, policy, accumulation=1):
-    settings = {"max_steps": len(order) // 2 // accumulation, "save_strategy": "no"}
-    if trainer in COMPLETIONS:  # one row a process and micro-batch
+    settings = {"max_steps": len(order) // 2 // accumulation, "save_strategy": "no", **OWN.get(trainer, {})}
+    rows = [{**ROWS[kind], **COMPLETIONS.get(trainer, {})} for kind in order]
+    if trainer in COMPLETIONS or trainer == "IterativeDPOTrainer":  # one row, or pair, a process and micro-batch
         settings |= {"per_device_train_batch_size": 1, "train_sampling_strategy": "sequential"}
-        rows = [{**ROWS[kind], **COMPLETIONS[trainer]} for kind in order]
         settings["gradient_accumulation_steps"] = accumulation
     else:  # a question of each process a step
         settings |= {"shuffle_dataset": False, "num_iterations": 1}
-        rows = [ROWS[kind] for kind in order]
     columns = ["prompt", "images", *COMPLETIONS.get(trainer, ["answer"])]
     rows = Dataset.from_list([{name: row[name] for name in columns} for row in rows])
     made = make(trainer, job["policies"][policy], Path(job["folder"]) / "run", rows=rows, **settings)

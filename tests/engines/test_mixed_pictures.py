@@ -10,12 +10,16 @@ from switch import ENGINES, environment
 
 # Two characters a step, one a process: pictures of its row. "----" is an epoch of text alone.
 ORDERS = ["1--1", "-121", "----", "2-12"]
+OF_STEPS = ["ChainOfStepSFTTrainer", "IterativeDPOTrainer", "ChainOfStepGRPOTrainer"]
 RUNS = [
     *({"trainer": "ReflectionSFTTrainer", "order": order, "policy": "qwen2_5_vl"} for order in ORDERS),
     {"trainer": "ReflectionSFTTrainer", "order": "1--1-2--", "policy": "qwen2_5_vl", "accumulation": 2},
     {"trainer": "ProcessRewardTrainer", "order": "1--1", "policy": "steps"},
     {"trainer": "OffPolicyRewardTrainer", "order": "-12-", "policy": "qwen2_5_vl"},
     *({"trainer": "AdaPOTrainer", "order": "1--2", "policy": family} for family in FAMILY_NAMES),
+    {"trainer": "SRPOTrainer", "order": "-1--", "policy": "qwen2_5_vl"},
+    *({"trainer": name, "order": "-12-", "policy": "steps"} for name in OF_STEPS),
+    {"trainer": "SelfEvolutionTrainer", "order": "2--1", "policy": "qwen2_5_vl"},
 ]
 
 

@@ -10,14 +10,15 @@ from processes import launch
 
 pytest.importorskip("vllm")
 
-CASES = {"qwen2_5_vl": ["checks", "others"], "llava_next": ["lora", "side_by_side"]}
-TRAINED = [
-    ("qwen2_5_vl", "adapo"),
-    ("qwen2_5_vl", "srpo"),
-    ("qwen2_5_vl", "chain_of_step"),
-    ("qwen2_5_vl", "self_evolution"),
-    ("llava_next", "adapo"),
-]
+CASES = {
+    "qwen2_vl": ["lora"],
+    "qwen2_5_vl": ["checks", "others"],
+    "qwen3_vl": [],
+    "internvl": ["lora"],
+    "llava_next": ["lora", "side_by_side"],
+}
+OTHERS = ["srpo", "chain_of_step", "self_evolution"]
+TRAINED = [*((family, "adapo") for family in CASES), *(("qwen2_5_vl", method) for method in OTHERS)]
 TOLERANCE = 1e-4  # nats, in float32
 
 

@@ -69,6 +69,10 @@ def written_texts(trainer, texts):
     return trainer
 
 
+def questions():
+    return Dataset.from_list(drawn_rows(16))
+
+
 def completions_of(text_of):
     rows = drawn_rows(16)
     return Dataset.from_list(
@@ -79,28 +83,28 @@ def completions_of(text_of):
 def adapo(model, folder, kwargs, settings, rows=None):
     settings = {"filter_zero_advantage": False, "filter_truncated": False, **ONLINE, **settings}
     args = trl_mmreason.AdaPOConfig(str(folder), **settings)
-    rows = rows or Dataset.from_list(drawn_rows(16))
+    rows = rows or questions()
     return trl_mmreason.AdaPOTrainer(model, args=args, train_dataset=rows, grader=ParityGrader(), **kwargs)
 
 
-def srpo(model, folder, kwargs, settings):
+def srpo(model, folder, kwargs, settings, rows=None):
     args = trl_mmreason.SRPOConfig(str(folder), **{**ONLINE, "reflection_prompt": None, **settings})
-    trainer = trl_mmreason.SRPOTrainer(model, args=args, train_dataset=Dataset.from_list(drawn_rows(16)), **kwargs)
+    trainer = trl_mmreason.SRPOTrainer(model, args=args, train_dataset=rows or questions(), **kwargs)
     texts = [REFLECTION.format("so " * (1 + number)) for number in range(7)]
     return written_texts(trainer, [text.replace("7", str(number)) for number, text in enumerate(texts)])
 
 
-def chain_of_step_grpo(model, folder, kwargs, settings):
+def chain_of_step_grpo(model, folder, kwargs, settings, rows=None):
     args = trl_mmreason.ChainOfStepGRPOConfig(str(folder), **{**ONLINE, **settings})
-    rows = Dataset.from_list(drawn_rows(16))
+    rows = rows or questions()
     trainer = trl_mmreason.ChainOfStepGRPOTrainer(model, TextReward(), args=args, train_dataset=rows, **kwargs)
     return written_texts(trainer, CHAINS)
 
 
-def self_evolution(model, folder, kwargs, settings):
+def self_evolution(model, folder, kwargs, settings, rows=None):
     own = {"judge_max_tokens": 8, "judge_prompt": "Judge.", "actor_prompt": None}
     args = trl_mmreason.SelfEvolutionConfig(str(folder), **{**ONLINE, **own, **settings})
-    rows = Dataset.from_list(drawn_rows(16))
+    rows = rows or questions()
     trainer = trl_mmreason.SelfEvolutionTrainer(
         model, args=args, train_dataset=rows, reward_funcs=[last_digit_reward], **kwargs
     )
@@ -113,9 +117,9 @@ def reflection_sft(model, folder, kwargs, settings, rows=None):
     return trl_mmreason.ReflectionSFTTrainer(model, args=args, train_dataset=rows, **kwargs)
 
 
-def chain_of_step_sft(model, folder, kwargs, settings):
+def chain_of_step_sft(model, folder, kwargs, settings, rows=None):
     args = trl_mmreason.ChainOfStepSFTConfig(str(folder), **{**SUPERVISED, **settings})
-    rows = completions_of(lambda k: {"completion": CHAINS[k]})
+    rows = rows or completions_of(lambda k: {"completion": CHAINS[k]})
     return trl_mmreason.ChainOfStepSFTTrainer(model, args=args, train_dataset=rows, **kwargs)
 
 
@@ -155,11 +159,11 @@ class _Rewriting:
         ]
 
 
-def iterative_dpo(model, folder, kwargs, settings):
+def iterative_dpo(model, folder, kwargs, settings, rows=None):
     own = {"rounds": 2, "num_paths": 2, "pair_threshold": 0.0, "max_completion_length": 4, "max_steps": STEPS // 2}
     settings = {**SUPERVISED, "save_strategy": "no", "per_device_train_batch_size": 2, **own, **settings}
     args = trl_mmreason.IterativeDPOConfig(str(folder), **settings)
-    rows = Dataset.from_list(drawn_rows(16))
+    rows = rows or questions()
     trainer = trl_mmreason.IterativeDPOTrainer(model, TextReward(), args=args, train_dataset=rows, **kwargs)
     engine_of = trainer._engine
 
@@ -202,8 +206,7 @@ def lora(model_path, *, tokens=False):
 def make(name, model, folder, *, adapter=None, rows=None, **settings):
     """A trainer of that name; `model` is a path or a model, `rows` a data set in the place of its own."""
     kwargs = {} if adapter is None else {"peft_config": adapter}
-    own = {} if rows is None else {"rows": rows}
-    return TRAINERS[name](model, folder, kwargs, settings, **own)
+    return TRAINERS[name](model, folder, kwargs, settings, rows)
 
 
 def ways_of(name, engine):
