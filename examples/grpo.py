@@ -3,15 +3,16 @@
     accelerate launch examples/grpo.py --config configs/grpo/miniature.yaml
 
 Before and after training the policy answers in two turns, so that the table can be laid beside AdaPO's. A
-configuration file holds the fields of `DataArguments`, TRL's `GRPOConfig` and `ModelConfig`; each can be overridden
-on the command line.
+configuration file holds the fields of `DataArguments`, `RolloutConfig` (TRL's `GRPOConfig`, with the papers'
+`loss_type`) and `ModelConfig`; each can be overridden on the command line.
 """
 
 from functools import partial
 
-from trl import GRPOConfig, ModelConfig, TrlParser
+from trl import ModelConfig, TrlParser
 
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
+from trl_mmreason.engines.config import RolloutConfig
 from trl_mmreason.evaluation.two_turn import compare_two_turns, evaluate_two_turns
 from trl_mmreason.grading import accuracy_reward
 from trl_mmreason.grpo import GroupGRPOTrainer
@@ -19,7 +20,7 @@ from trl_mmreason.miniature.cold_start import two_answers
 from trl_mmreason.scripts import DataArguments, load_data, policy_path, train_and_compare, trainer_settings
 
 
-def main(data_args: DataArguments, training_args: GRPOConfig, model_args: ModelConfig) -> None:
+def main(data_args: DataArguments, training_args: RolloutConfig, model_args: ModelConfig) -> None:
     train_rows, evaluation_rows = load_data(data_args, training_args.seed)
     policy = policy_path(data_args, model_args, training_args, two_answers(EVALUATION_PROMPT))
     trainer = GroupGRPOTrainer(  # without overrides: TRL's GRPO, which resumes from the checkpoint's weights
@@ -34,5 +35,5 @@ def main(data_args: DataArguments, training_args: GRPOConfig, model_args: ModelC
 
 
 if __name__ == "__main__":
-    parser = TrlParser((DataArguments, GRPOConfig, ModelConfig))
+    parser = TrlParser((DataArguments, RolloutConfig, ModelConfig))
     main(*parser.parse_args_and_config())

@@ -28,10 +28,11 @@ from typing import Any
 
 from accelerate import PartialState
 from datasets import Dataset
-from trl import GRPOConfig, ModelConfig
+from trl import ModelConfig
 
 from trl_mmreason import OffPolicyRewardConfig, OffPolicyRewardTrainer
 from trl_mmreason.construction import text_or_none
+from trl_mmreason.engines.config import RolloutConfig
 from trl_mmreason.evaluation.curves import plot_curves
 from trl_mmreason.miniature.captions import DESCRIBE
 from trl_mmreason.miniature.cold_start import CAPTIONS_AND_ANSWERS
@@ -73,7 +74,7 @@ class SophiaArguments(StagedArguments):
             Rows that were not sampled here allow one.
         mixed_in: name → `dataset` and `share` of the rows of general data that are mixed in, for any variant.
         warm_up, update: fields of `OffPolicyRewardConfig`; the warm-up has rewards of 1.
-        grpo: fields of `GRPOConfig`.
+        grpo: fields of `RolloutConfig`.
         difficulty: n, low and high of the questions that GRPO keeps.
         evaluation: fields of `Decoding`, when accuracy is measured.
     """
@@ -95,7 +96,7 @@ class SophiaArguments(StagedArguments):
     mixed_in: dict = field(default_factory=dict, metadata={"help": "Name to dataset and share."})
     warm_up: dict = field(default_factory=dict, metadata={"help": "OffPolicyRewardConfig."})
     update: dict = field(default_factory=dict, metadata={"help": "OffPolicyRewardConfig."})
-    grpo: dict = field(default_factory=dict, metadata={"help": "GRPOConfig."})
+    grpo: dict = field(default_factory=dict, metadata={"help": "RolloutConfig."})
     difficulty: dict = field(default_factory=dict, metadata={"help": "n, low and high."})
     evaluation: dict = field(default_factory=dict, metadata={"help": "Decoding."})
 
@@ -225,7 +226,7 @@ class Run:
                 **self.args.difficulty,
             )
         self.say(f"GRPO, seed {self.seed}: {kept}\n")
-        config = self.config("grpo", GRPOConfig, max_completion_length=self.args.max_completion_length)
+        config = self.config("grpo", RolloutConfig, max_completion_length=self.args.max_completion_length)
         self.train_model(
             MixedGroupsGRPOTrainer, first, config, "grpo", kept.rows, system_prompt=self.args.thinking_prompt
         )

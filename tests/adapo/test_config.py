@@ -7,13 +7,6 @@ def config(tmp_path, **settings):
     return AdaPOConfig(str(tmp_path), use_cpu=True, bf16=False, **settings)
 
 
-def test_the_defaults_are_the_papers(tmp_path):
-    made = config(tmp_path)
-    assert (made.k_01, made.k_11, made.k_10, made.k_00) == (1.0, -1.0, 0.5, -0.5)
-    assert (made.base_correct, made.base_incorrect, made.threshold) == (1.0, -1.0, 0.6)
-    assert (made.beta, made.kl_scale) == (0.001, 0.01)
-
-
 @pytest.mark.parametrize(("name", "value"), [("k_01", -1.0), ("k_11", 1.0), ("k_10", -0.5), ("k_00", 0.5)])
 def test_the_signs_of_table_4_are_refused(tmp_path, name, value):
     with pytest.raises(ValueError, match=rf"{name}={value} is out of range, expected {name} [<>]= 0"):

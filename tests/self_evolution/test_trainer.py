@@ -17,7 +17,6 @@ from trl_mmreason.grading import Verdict
 from trl_mmreason.sampling import Decoding, Failure
 from trl_mmreason.self_evolution import rewards as rewards_module
 from trl_mmreason.self_evolution.objective import judge_modulation, log_sum_exp_advantages
-from trl_mmreason.self_evolution.prompts import ACTOR_PROMPT
 from trl_mmreason.self_evolution.response import read_response
 from trl_mmreason.self_evolution.rewards import Group
 
@@ -538,15 +537,6 @@ def test_evaluation_has_groups_of_its_own_size(checkpoints, tmp_path):
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         SelfEvolutionConfig("out", use_cpu=True, bf16=False, **settings)
-
-
-def test_the_defaults_are_the_paper_s():
-    config = SelfEvolutionConfig("out", use_cpu=True, bf16=False)
-    assert (config.high_weight, config.low_weight, config.high_threshold, config.low_threshold) == (0.2, 0.2, 0.95, 0.4)
-    assert (config.high_temperature, config.low_temperature, config.alpha, config.format_penalty) == (1, 1, 1, 0.5)
-    assert (config.judge_sampling_temperature, config.judge_top_p) == (1.0, 0.9)
-    assert (config.num_generations, config.beta, config.max_completion_length) == (8, 0.01, 2048)
-    assert (config.use_bias_correction_kl, config.actor_prompt) == (False, ACTOR_PROMPT)
 
 
 def test_trainers_that_make_no_sense_are_refused(checkpoints, tmp_path):

@@ -14,13 +14,9 @@ def sft_config(tmp_path, **settings):
 
 def test_the_defaults_are_the_papers(tmp_path):
     made = config(tmp_path)
-    assert (made.brevity_coef, made.target_ratio, made.max_ratio) == (0.1, 2.0, 2.5)
-    assert (made.num_generations, made.temperature, made.num_train_epochs) == (8, 1.0, 3)
-    assert made.learning_rate == 1e-6
     assert made.reflection_prompt == REFLECTION_PROMPT
     assert made.reflection_reward
-    assert not made.use_bias_correction_kl  # k3
-    assert made.beta == 0.01
+    assert made.beta == 0.01  # OpenRLHF's; see tests/test_paper_values.py for the numbers of the paper
 
 
 def test_null_on_the_command_line_means_no_prompt(tmp_path):

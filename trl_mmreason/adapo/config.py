@@ -17,7 +17,8 @@ class AdaPOConfig(RolloutConfig):
     """`GRPOConfig` with the adaptive reward model, the KL coefficient of each turn and the filters of AdaPO.
 
     Defaults are the paper's (Table 4), but for the signs of `k_01` and `k_11`, which its table prints the other way
-    round than Eq. 4 and the text.
+    round than Eq. 4 and the text. `num_generations` (8), `temperature` (1.0) and `loss_type` ("grpo", A.3) are the
+    paper's too.
 
     Attributes:
         evaluation_prompt: what the user says after the first answer; `None` trains one turn, whose answer then counts
@@ -32,6 +33,11 @@ class AdaPOConfig(RolloutConfig):
         kl_scale: λ of Eq. 7–8; 0 gives both turns the coefficient `beta`.
         beta: β_base of Eq. 7–8; TRL's own default is 0.
         use_bias_correction_kl: off, as the paper's "low variance KL" is plain k3; TRL's own default is on.
+        epsilon: clip ratio, 0.25; TRL's own default is 0.2.
+        top_p: 0.99; TRL's own default is 1.
+        max_completion_length: bound of each of the two answers in tokens, 5000; TRL's own default is 512.
+        learning_rate: 5e-7; TRL's own default is 1e-6.
+        num_train_epochs: 2; TRL's own default is 3.
         filter_zero_advantage: groups whose kept trajectories all have the same reward take part in nothing (A.2).
         filter_truncated: trajectories with an answer that hit the length limit take part in nothing (A.2).
     """
@@ -51,6 +57,11 @@ class AdaPOConfig(RolloutConfig):
     use_bias_correction_kl: bool = field(
         default=False, metadata={"help": "Multiply the KL by the importance ratio, as TRL does by default."}
     )
+    epsilon: float = field(default=0.25, metadata={"help": "Clip ratio."})
+    top_p: float = field(default=0.99, metadata={"help": "Of sampling."})
+    max_completion_length: int | None = field(default=5000, metadata={"help": "Bound of each answer in tokens."})
+    learning_rate: float = field(default=5e-7, metadata={"help": "Initial learning rate."})
+    num_train_epochs: float = field(default=2.0, metadata={"help": "Epochs."})
     filter_zero_advantage: bool = field(
         default=True, metadata={"help": "Drop groups whose kept trajectories all have the same reward."}
     )

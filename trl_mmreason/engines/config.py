@@ -1,4 +1,4 @@
-"""The settings of rollouts that TRL's GRPOConfig lacks."""
+"""The settings of rollouts that TRL's GRPOConfig lacks, or that no paper has as TRL has them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 @dataclass
 class RolloutConfig(GRPOConfig):
-    """`GRPOConfig` with the dtype of a colocated vLLM.
+    """`GRPOConfig` as the papers' equations have it, with the dtype of a colocated vLLM.
 
     Attributes:
+        loss_type: "grpo", the mean over trajectories of the mean over their tokens; TRL's own default is "dapo", the
+            mean over all tokens, in which a long trajectory weighs more.
         vllm_dtype: "float32", "bfloat16" or "float16"; by default that in which the policy is trained (`engine_dtype`).
             A server has a dtype of its own: start it with `--dtype`.
     """
 
+    loss_type: str = field(default="grpo", metadata={"help": "How the loss of tokens is averaged; see GRPOConfig."})
     vllm_dtype: str | None = field(
         default=None, metadata={"help": "Dtype of a colocated vLLM; that of training by default."}
     )

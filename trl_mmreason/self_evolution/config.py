@@ -18,6 +18,8 @@ ADVANTAGES = ("log_sum_exp", "grpo")
 class SelfEvolutionConfig(RolloutConfig):
     """`GRPOConfig` without labels ("When Models Judge Themselves"; the values are the paper's where it gives them).
 
+    `num_generations` (8), `learning_rate` (1e-6) and `max_grad_norm` (1.0) are the paper's too, as they are TRL's.
+
     The rows of Tables 2 and 6: `vote` × `judge` × `advantages`. MM-UPT is `vote="majority", judge=False,
     advantages="grpo"`.
 
@@ -39,6 +41,9 @@ class SelfEvolutionConfig(RolloutConfig):
         judge_batch_size: replies drawn at a time in each process, by the judge that comes from the policy; by default
             `per_device_train_batch_size`.
         beta: KL coefficient; TRL's own default is 0.
+        weight_decay: 0.01; TRL's own default is 0.
+        num_train_epochs: 20; TRL's own default is 3.
+        max_completion_length: bound of a response in tokens, 2048 (Table 5); TRL's own default is 512.
         use_bias_correction_kl: off: the paper's is the plain low-variance estimator; TRL's own default is on.
     """
 
@@ -62,6 +67,8 @@ class SelfEvolutionConfig(RolloutConfig):
     judge_batch_size: int | None = field(default=None, metadata={"help": "Replies drawn at a time."})
     max_completion_length: int | None = field(default=2048, metadata={"help": "Bound of a response in tokens."})
     beta: float = field(default=0.01, metadata={"help": "KL coefficient."})
+    weight_decay: float = field(default=0.01, metadata={"help": "Weight decay."})
+    num_train_epochs: float = field(default=20.0, metadata={"help": "Epochs."})
     use_bias_correction_kl: bool = field(
         default=False, metadata={"help": "Multiply the KL by the importance ratio, as TRL does by default."}
     )

@@ -37,6 +37,10 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
             depends a little on their size.
         beta: coefficient of a KL term (k3) against the policy that training began with; 0, as in appendix B.1, needs no
             reference.
+        learning_rate: 2e-5, as TRL's own default (appendix B.1).
+        weight_decay: 0.05 (appendix B.1); TRL's own default is 0.
+        lr_scheduler_type: a cosine down to `min_lr_rate`, by default 1/4, of the learning rate (appendix B.1); TRL's
+            own default is linear.
         trainable_parts: which of vision, projector and language to train; the language model alone, as in appendix B.1.
     """
 
@@ -45,6 +49,8 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
     importance_clip_high: float = field(default=2.0, metadata={"help": "No importance weight is above this."})
     sequence_reduction: str = field(default="sum", metadata={"help": "Of tokens: sum, or mean over the batch's."})
     beta: float = field(default=0.0, metadata={"help": "Coefficient of the KL term against the initial policy."})
+    weight_decay: float = field(default=0.05, metadata={"help": "Weight decay."})
+    lr_scheduler_type: str = field(default="cosine_with_min_lr", metadata={"help": "Schedule of the learning rate."})
     trainable_parts: list[str] = field(
         default_factory=lambda: ["language"], metadata={"help": "What to train of: vision projector language."}
     )
@@ -57,6 +63,8 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
         return self.importance_clip_low, self.importance_clip_high
 
     def __post_init__(self) -> None:
+        if self.lr_scheduler_type == "cosine_with_min_lr" and not self.lr_scheduler_kwargs:
+            self.lr_scheduler_kwargs = {"min_lr_rate": 0.25}
         super().__post_init__()
         for name, known in (("importance_sampling", IMPORTANCE_SAMPLING), ("sequence_reduction", SEQUENCE_REDUCTIONS)):
             if getattr(self, name) not in known:

@@ -27,7 +27,7 @@ class MixedGroupsGRPOTrainer(GroupGRPOTrainer):
 
     Args:
         model: path or id of a checkpoint, or a model.
-        args: TRL's `GRPOConfig`.
+        args: a `RolloutConfig`, or TRL's `GRPOConfig`, whose `loss_type` has another default.
         train_dataset, eval_dataset: rows with `prompt`, `images`, `answer` and optionally `choices`.
         grader: decides whether an answer is right; `Grader()` by default, `JudgeGrader` for a generative verifier.
         reward_funcs: further reward functions, which are added; `args.reward_weights` then weighs accuracy first.

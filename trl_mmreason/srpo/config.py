@@ -17,6 +17,10 @@ from .prompts import REFLECTION_PROMPT
 class SRPOConfig(RolloutConfig):
     """`GRPOConfig` with SRPO's reflection reward (arXiv:2506.01713).
 
+    `num_generations` (8), `temperature` (1.0), `learning_rate` (1e-6) and `num_train_epochs` (3) are the paper's
+    (section 4.1), as they are TRL's. `loss_type` is "grpo": Eq. 2 sums over the tokens of a response, and the GRPO that
+    it cites averages over them.
+
     Attributes:
         reflection_prompt: system message put before every question, which asks for the format; `None` leaves prompts
             as they are.
@@ -26,7 +30,7 @@ class SRPOConfig(RolloutConfig):
         target_ratio: T_target of Eq. 7, as a multiple of the first solution's length.
         max_ratio: T_max of Eq. 7, likewise.
         target_response_tokens, max_response_tokens: T_target and T_max in tokens instead, both or neither.
-        freeze_vision_encoder: leave the vision encoder's weights as they are (appendix B.2).
+        freeze_vision_encoder: leave the vision encoder's weights as they are; on, as in appendix B.2.
         max_completion_length: bound of a response in tokens: two solutions and a reflection; TRL's own default is 512.
         beta: KL coefficient. The paper gives the estimator (k3) and no number; 0.01 is the default of OpenRLHF, with
             which it trained. TRL's own default is 0.
@@ -46,7 +50,7 @@ class SRPOConfig(RolloutConfig):
     max_response_tokens: int | None = field(
         default=None, metadata={"help": "Maximum length in tokens, instead of the ratio."}
     )
-    freeze_vision_encoder: bool = field(default=False, metadata={"help": "Do not train the vision encoder."})
+    freeze_vision_encoder: bool = field(default=True, metadata={"help": "Do not train the vision encoder."})
     max_completion_length: int | None = field(default=2048, metadata={"help": "Bound of a response in tokens."})
     beta: float = field(default=0.01, metadata={"help": "KL coefficient."})
     use_bias_correction_kl: bool = field(

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trl import GRPOConfig
-
+from ..engines.config import RolloutConfig
 from ..grading import accuracy_reward
 from ..grpo import GroupGRPOTrainer
 from ..scripts import train_once
@@ -23,8 +22,8 @@ def train_plain_grpo(policy: str, start: Start, settings: Mapping[str, Any], fol
         settings: those of the arm, which come before the section's.
         folder: gets `model`.
     """
-    known = GRPOConfig.__dataclass_fields__
+    known = RolloutConfig.__dataclass_fields__
     given = {name: value for name, value in start.of("rl", {}).items() if name in known}
-    args = GRPOConfig(str(folder), **{**given, **settings})
+    args = RolloutConfig(str(folder), **{**given, **settings})
     grpo = GroupGRPOTrainer(policy, reward_funcs=accuracy_reward, args=args, train_dataset=start.train)
     train_once(grpo, folder / "model")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from trl import GRPOConfig
 
+from ..engines.config import RolloutConfig
 from ..evaluation.protocols import Direct
 from ..miniature.captions import DESCRIBE
 from ..miniature.cold_start import CAPTIONS_AND_ANSWERS
@@ -84,7 +84,7 @@ def _rows(start: Start, choose: dict[str, Any]) -> Dataset:
 
 
 def _reinforce(start: Start, policy: str, folder: Path, settings: dict[str, Any]) -> None:
-    args = GRPOConfig(str(folder), **start.of("rl", settings))
+    args = RolloutConfig(str(folder), **start.of("rl", settings))
     with Store(folder / "difficulty.sqlite") as store:
         kept = difficulty_filter(
             start.train.select(range(min(400, len(start.train)))),
