@@ -19,7 +19,7 @@ test: $(VENV)/.installed
 
 # vLLM, ZeRO and FSDP2, with the GPUs of this machine if it has any
 test-engines: $(ENGINES_VENV)/.installed
-	$(ENGINES_VENV)/bin/python -m pytest tests/engines
+	$(ENGINES_VENV)/bin/python -m pytest tests/engines -n auto --dist loadfile
 
 # torch is named on pip's command line so that the pinned build is taken before anything can ask for a newer one
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -5,7 +5,8 @@
 Arms are trained two at a time, each in a process of its own (`--workers`). What is finished is not done again, and
 what was killed goes on. OUTPUT gets table.txt, claims.txt, claims.json and curves.png, and for every arm of every seed
 an evaluation with its report; figures.png, too, where a paper compares more than two arms in a curve. Claims and
-figures about arms that the config does not name are left out.
+figures about arms that the config does not name are left out. Where it names claims to `decide`, seeds are added until
+they are.
 """
 
 import json
@@ -37,11 +38,19 @@ def main(args: StudyArguments) -> None:
         seed, _, arm = args.only.partition("/")
         do_arm(args, module.PART, int(seed), arm)
         return
-    do_all(args, [sys.executable, *sys.argv])
-    folder = Path(args.output_dir)
-    found = outcomes(args)
     there = {BEFORE, *args.arms}  # some of a part's arms will do
-    judged = [judge(claim, found) for claim in claims_about(module.PART.claims, there)]
+    claims = claims_about(module.PART.claims, there)
+    unknown = set(args.decide.get("claims", [])) - {claim.text for claim in claims}
+    if unknown:
+        raise ValueError(f"decide: {sorted(unknown)} are no claims about these arms: {[each.text for each in claims]}.")
+    folder = Path(args.output_dir)
+    while True:
+        do_all(args, [sys.executable, *sys.argv])
+        found = outcomes(args)
+        judged = [judge(claim, found) for claim in claims]
+        if not args.undecided(judged):
+            break
+        args = args.with_another_seed()
     table = format_arms(found, module.METRICS)
     write_part(folder, args.settings, judged, table)
     histories = {arm: [history(folder / f"seed-{seed}" / arm) for seed in args.seeds] for arm in args.arms}

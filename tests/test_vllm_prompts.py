@@ -110,6 +110,20 @@ def test_the_engine_computes_in_the_dtype_of_training(checkpoints, tmp_path):
     assert engine_dtype(trl_own, model.to(torch.float32)) == "float32"
 
 
+def test_ratios_to_vllm_are_taken_token_by_token_where_sampling_is_cut(tmp_path):
+    """At top-p 0.99 a token's ratio is 0.99 or more, the product over 1,000 tokens as little as 0.99^1000 = 4e-5."""
+    run = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False}
+    modes = {}
+    for cut in ({"top_p": 1.0}, {"top_p": 0.99}, {"top_k": 50}, {"min_p": 0.1}):
+        (name,) = cut
+        modes[name, cut[name]] = SRPOConfig(**run, **cut).vllm_importance_sampling_mode
+    assert modes == {("top_p", 1.0): "sequence_mask"} | dict.fromkeys(
+        [("top_p", 0.99), ("top_k", 50), ("min_p", 0.1)], "token_truncate"
+    )
+    assert AdaPOConfig(**run).vllm_importance_sampling_mode == "token_truncate"
+    assert AdaPOConfig(**run, vllm_importance_sampling_mode="token_mask").vllm_importance_sampling_mode == "token_mask"
+
+
 @pytest.mark.parametrize("config", [AdaPOConfig, SRPOConfig, ChainOfStepGRPOConfig, SelfEvolutionConfig])
 def test_a_dtype_that_nothing_would_read_is_refused(config, tmp_path):
     run = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False}

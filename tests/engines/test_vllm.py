@@ -3,6 +3,7 @@
 One engine start a case, in a process of its own; `vllm_colocated.py` trains, and this file asserts what it kept.
 """
 
+import math
 import re
 
 import pytest
@@ -142,6 +143,18 @@ def test_trl_still_leaves_the_encoder_cache(runs):
         "`reset_encoder_cache` in engines/vllm_client.py"
     )
     assert differences(rollout, ~pictured).mean() < TOLERANCE
+
+
+def test_trl_still_compares_log_probabilities_over_different_tokens(runs):
+    """Of a token that top-p 0.9 left, vLLM's probability is larger by a factor of 1 to 1/0.9."""
+    rollout = runs("adapo qwen2_5_vl")["cut_sampling"]
+    larger = (rollout["sampled"] - rollout["trained"])[rollout["mask"]]
+    assert larger.min() > -TOLERANCE
+    assert larger.max() < -math.log(0.9) + TOLERANCE
+    assert larger.mean() > 100 * TOLERANCE, (
+        "TRL itself now compares them over the same tokens (huggingface/trl#6789). Delete "
+        "`vllm_importance_sampling_mode` in engines/config.py"
+    )
 
 
 def test_vllm_still_refuses_the_names_of_llava_next(runs):

@@ -35,8 +35,9 @@ SHARED = {
     "lr_scheduler_type": "constant",
 }
 SUPERVISED = {k: v for k, v in SHARED.items() if k not in ("num_generations", "max_completion_length")}
-# Three updates of each rollout, so that the checkpoint of the second lies amid one, and a reference to be held to.
-ONLINE = {**SHARED, "num_iterations": 3, "beta": 0.1}
+# Three updates of each rollout, so that the checkpoint of the second lies amid one, and a reference to be held to. The
+# loss is a mean over all processes' tokens: a mean over trajectories would be 0 before the first update.
+ONLINE = {**SHARED, "num_iterations": 3, "beta": 0.1, "loss_type": "dapo"}
 
 
 class TextReward:

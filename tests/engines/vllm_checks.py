@@ -16,6 +16,7 @@ def checks(trainer, family):
     shown |= {"after_upstream_sync": after_sync(trainer, rows, VLLMGeneration.sync_weights, seed=1)}
     shown |= {"after_own_sync": after_sync(trainer, rows, type(trainer.vllm_generation).sync_weights, seed=2)}
     shown |= {"other_limits": with_other_pixel_limits(trainer, rows)}
+    shown |= {"cut_sampling": with_top_p(trainer, rows, 0.9)}
     shown |= {"placeholders": placeholders_of_random_policy(trainer, family)}
     return shown
 
@@ -82,6 +83,16 @@ def with_other_pixel_limits(trainer, rows):
     finally:
         processor.size = size
     return None
+
+
+def with_top_p(trainer, rows, top_p):
+    """A rollout that samples among the likely tokens alone."""
+    generation = trainer.vllm_generation
+    before, generation.top_p = generation.top_p, top_p
+    try:
+        return rollout_of(trainer._generate_and_score_completions(rows))
+    finally:
+        generation.top_p = before
 
 
 @torch.no_grad()

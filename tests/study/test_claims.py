@@ -5,7 +5,7 @@ import pytest
 
 from trl_mmreason.evaluation.metrics import Estimate
 from trl_mmreason.evaluation.question_table import Table
-from trl_mmreason.study.claims import Claim, Judged, Term, claims_about, judge
+from trl_mmreason.study.claims import Claim, Judged, Term, claims_about, ending, judge
 
 
 def arm(*right):
@@ -41,6 +41,22 @@ def test_verdicts():
     assert judge(claim((-1, "ours", "accuracy"), (1, "theirs", "accuracy")), clear).verdict == "does not hold"
     equal = {seed: {"ours": arm(1, 0, 1, 0), "theirs": arm(0, 1, 0, 1)} for seed in range(3)}
     assert judge(BETTER, equal).verdict == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("interval", "expected"),
+    [
+        ((0.001, 0.09), "above zero"),
+        ((-0.09, -0.001), "below zero"),
+        ((-0.02, 0.02), "no difference"),
+        ((-0.021, 0.01), None),
+        ((-0.01, 0.021), None),
+        ((0.0, 0.05), None),
+        ((float("nan"), float("nan")), None),
+    ],
+)
+def test_a_claim_is_decided_by_its_interval(interval, expected):
+    assert ending(Estimate(0.0, interval), 0.02) == expected
 
 
 def test_claims_about_arms_that_were_not_trained_are_left_out():

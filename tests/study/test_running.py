@@ -13,9 +13,10 @@ import pytest
 import yaml
 from small_study import ROOT, small
 
+from trl_mmreason.evaluation.metrics import Estimate
 from trl_mmreason.sampling.store import SettingsChanged
 from trl_mmreason.study import adapo, self_evolution, sophia, srpo
-from trl_mmreason.study.claims import claims_about, judge
+from trl_mmreason.study.claims import Claim, Judged, claims_about, judge
 from trl_mmreason.study.report import draw_histories, format_arms, format_claims, mean_curve, write_part
 from trl_mmreason.study.running import (
     BEFORE,
@@ -254,6 +255,25 @@ def test_an_arm_waits_for_its_own_seed_alone(tmp_path):
 def test_arms_follow_what_they_are_made_of():
     arms = {"w": {"of": "search"}, "ours": {}, "search": {"of": "before"}, "round": {"of": "ours"}, "theirs": {}}
     assert in_waves(arms) == [["before"], ["ours", "search", "theirs"], ["w", "round"]]
+
+
+def test_seeds_are_added_until_the_claims_are_decided(tmp_path):
+    """Of two claims to decide and one other; the interval of the first is too wide for a margin of 2 points."""
+    wide, narrow = Estimate(0.01, (-0.05, 0.05)), Estimate(0.0, (-0.01, 0.01))
+    judged = [
+        Judged(Claim(text, "Table 1", "", []), measured, [], {})
+        for text, measured in (("first", wide), ("second", narrow), ("other", wide))
+    ]
+    decide = {"claims": ["first", "second"], "margin": 0.02, "most": 3}
+    args = small("adapo", tmp_path, seeds=[100, 110], decide=decide)
+    assert args.undecided(judged) == ["first"]
+    more = args.with_another_seed()
+    assert more.seeds == [100, 110, 120]
+    assert more.undecided(judged) == []  # that was the last
+    assert small("adapo", tmp_path, seeds=[100, 110], decide={**decide, "margin": 0.05}).undecided(judged) == []
+    assert small("adapo", tmp_path).undecided(judged) == []  # nothing is to be decided
+    with pytest.raises(ValueError, match=r"got decide=\{'claims': \['first'\]\}; expected claims, margin and most"):
+        small("adapo", tmp_path, decide={"claims": ["first"]})
 
 
 def test_what_cannot_be_meant_is_refused(tmp_path):

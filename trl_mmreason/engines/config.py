@@ -16,17 +16,28 @@ class RolloutConfig(GRPOConfig):
     Attributes:
         loss_type: "grpo", the mean over trajectories of the mean over their tokens; TRL's own default is "dapo", the
             mean over all tokens, in which a long trajectory weighs more.
+        vllm_importance_sampling_mode: by default "token_truncate" where `top_p`, `top_k` or `min_p` cut off unlikely
+            tokens, and otherwise TRL's "sequence_mask". With a cut vLLM's log-probability of a token is that among the
+            tokens that are left, the trainer's that among all, and their ratio is below 1 for every token
+            (huggingface/trl#6789): 0.99 at the least with `top_p=0.99`, but the product over a sequence of 1,000 tokens
+            comes down to e^-10, and such a sequence would train nothing.
         vllm_dtype: "float32", "bfloat16" or "float16"; by default that in which the policy is trained (`engine_dtype`).
             A server has a dtype of its own: start it with `--dtype`.
     """
 
     loss_type: str = field(default="grpo", metadata={"help": "How the loss of tokens is averaged; see GRPOConfig."})
+    vllm_importance_sampling_mode: str | None = field(
+        default=None, metadata={"help": "See GRPOConfig; by default as sampling needs it."}
+    )
     vllm_dtype: str | None = field(
         default=None, metadata={"help": "Dtype of a colocated vLLM; that of training by default."}
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.vllm_importance_sampling_mode is None:
+            cut = self.top_p < 1 or self.top_k > 0 or bool(self.min_p)
+            self.vllm_importance_sampling_mode = "token_truncate" if cut else "sequence_mask"
         if self.vllm_dtype is None:
             return
         name = type(self).__name__

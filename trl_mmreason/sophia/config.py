@@ -63,7 +63,7 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
         return self.importance_clip_low, self.importance_clip_high
 
     def __post_init__(self) -> None:
-        if self.lr_scheduler_type == "cosine_with_min_lr" and not self.lr_scheduler_kwargs:
+        if self.lr_scheduler_type == "cosine_with_min_lr" and not self.lr_scheduler_kwargs:  # type: ignore[has-type]  # of TrainingArguments
             self.lr_scheduler_kwargs = {"min_lr_rate": 0.25}
         super().__post_init__()
         for name, known in (("importance_sampling", IMPORTANCE_SAMPLING), ("sequence_reduction", SEQUENCE_REDUCTIONS)):

@@ -20,6 +20,7 @@ from ..evaluation.question_table import Table
 _RESAMPLES = 2000
 
 Verdict = Literal["holds", "does not hold", "undecided"]
+Ending = Literal["above zero", "below zero", "no difference"]
 
 
 class Term(NamedTuple):
@@ -85,6 +86,19 @@ class Judged:
         if all(value > 0 for value in (low, *self.by_seed)):
             return "holds"
         return "does not hold" if all(value < 0 for value in (high, *self.by_seed)) else "undecided"
+
+
+def ending(measured: Estimate, margin: float) -> Ending | None:
+    """What more seeds would hardly change: the interval lies above 0, below 0, or within ± `margin`.
+
+    `None` while it does none of these.
+    """
+    low, high = measured.interval
+    if low > 0:
+        return "above zero"
+    if high < 0:
+        return "below zero"
+    return "no difference" if -margin <= low and high <= margin else None
 
 
 Outcomes = Mapping[int, Mapping[str, Table]]

@@ -36,7 +36,7 @@ from ..sampling import Decoding
 from ..sampling.store import Store
 from ..sampling.transformers_engine import TransformersEngine
 from ..stages import do_once, values_of
-from .claims import Claim
+from .claims import Claim, Judged, ending
 
 _BATCH = 256  # answers at a time
 
@@ -75,6 +75,8 @@ class StudyArguments:
         rl, sft, dpo: settings of arms that learn by reinforcement, from examples, and from pairs.
         prepared: settings of what the arms of a seed share, and the part makes before them.
         evaluation: fields of `Decoding`, and `n`.
+        decide: seeds are added until these `claims` are decided: the interval of each lies above 0, below 0, or within
+            ± `margin` (a share), or there are `most` seeds. Without it the seeds are those of `seeds`.
         workers: arms that are trained at a time, each in a process of its own.
         only: "seed/arm": do this one here.
     """
@@ -96,6 +98,7 @@ class StudyArguments:
     dpo: dict = field(default_factory=dict, metadata={"help": "Settings of preference learning."})
     prepared: dict = field(default_factory=dict, metadata={"help": "Settings of what arms share."})
     evaluation: dict = field(default_factory=dict, metadata={"help": "Decoding, and n."})
+    decide: dict = field(default_factory=dict, metadata={"help": "Which claims to add seeds for, until when."})
     workers: int = field(default=2, metadata={"help": "Arms that are trained at a time."})
     only: str | None = field(default=None, metadata={"help": "seed/arm: do this one here."})
 
@@ -120,6 +123,20 @@ class StudyArguments:
         if BEFORE in self.arms:
             raise ValueError(f"StudyArguments: {BEFORE!r} is the policy as it came; give the arm another name.")
         in_waves(self.arms)
+        self.decide = values_of(self.decide)
+        if self.decide and self.decide.keys() != {"claims", "margin", "most"}:
+            raise ValueError(f"StudyArguments: got decide={self.decide}; expected claims, margin and most.")
+
+    def undecided(self, judged: Sequence[Judged]) -> list[str]:
+        """The claims to `decide` that another seed is to be added for; none once there are `most` seeds."""
+        if not self.decide or len(self.seeds) >= self.decide["most"]:
+            return []
+        wanted = [each for each in judged if each.claim.text in self.decide["claims"]]
+        return [each.claim.text for each in wanted if ending(each.measured, self.decide["margin"]) is None]
+
+    def with_another_seed(self) -> StudyArguments:
+        """The same study with one seed more, ten behind the last."""
+        return replace(self, seeds=[*self.seeds, self.seeds[-1] + 10])
 
     @property
     def settings(self) -> dict[str, Any]:
