@@ -34,6 +34,8 @@ from .evaluation.two_turn import TwoTurnTrajectory
 from .miniature.cold_start import Lessons, cold_start
 from .miniature.models import FAMILIES, SIZES, build_model
 from .miniature.tasks import make_dataset
+from .sft import CompletionSFTConfig, CompletionSFTTrainer
+from .sources import read_source
 
 MINIATURE = "miniature/"
 _SHOWN = 100  # questions in the report, which holds their pictures
@@ -205,6 +207,38 @@ def train_and_save(trainer: GRPOTrainer | SFTTrainer, dataset_name: str, checkpo
     trainer.create_model_card(model_name=Path(args.output_dir).name, dataset_name=dataset_name)
     if args.push_to_hub:
         trainer.push_to_hub(dataset_name=dataset_name)
+
+
+@dataclass
+class CompletionArguments:
+    """Where the rows of supervised training come from.
+
+    Attributes:
+        dataset_name: parquet file, folder or Hub id of rows with `prompt`, `images` and `completion`.
+        dataset_split: the split to train on.
+    """
+
+    dataset_name: str = field(metadata={"help": "Parquet file, folder or Hub id."})
+    dataset_split: str = field(default="train", metadata={"help": "Split to train on."})
+
+
+def train_on_completions(
+    trainer: type[CompletionSFTTrainer],
+    data_args: CompletionArguments,
+    training_args: CompletionSFTConfig,
+    model_args: ModelConfig,
+) -> None:
+    """Train a policy on the rows, from the checkpoint that the arguments name, and save it.
+
+    Args:
+        trainer: for completions in one format.
+        data_args, training_args, model_args: what the script was given.
+    """
+    checkpoint = last_checkpoint(training_args)
+    settings = trainer_settings(model_args, training_args)
+    rows = read_source(data_args.dataset_name, data_args.dataset_split).dataset
+    policy = trainer(model_args.model_name_or_path, args=training_args, train_dataset=rows, **settings)
+    train_and_save(policy, data_args.dataset_name, checkpoint)
 
 
 def train_once(trainer: Trainer, folder: Path) -> None:

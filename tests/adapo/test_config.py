@@ -44,6 +44,14 @@ def test_a_kl_scale_without_a_reference_is_refused(tmp_path):
     assert config(tmp_path, beta=0.0, kl_scale=0.0).beta == 0.0
 
 
+def test_a_criterion_of_zero_advantages_is_known_and_used(tmp_path):
+    assert config(tmp_path).zero_advantage_criterion == "reward"
+    with pytest.raises(ValueError, match="zero_advantage_criterion='C', expected one of .'reward', 'correctness'."):
+        config(tmp_path, zero_advantage_criterion="C")
+    with pytest.raises(ValueError, match="says which groups filter_zero_advantage drops, but that is False"):
+        config(tmp_path, zero_advantage_criterion="correctness", filter_zero_advantage=False)
+
+
 def test_trls_own_truncation_mask_is_refused(tmp_path):
     with pytest.raises(ValueError, match="filter_truncated"):
         config(tmp_path, mask_truncated_completions=True)

@@ -80,6 +80,22 @@ def test_groups_of_one_reward_are_dropped(checkpoints, rows, tmp_path):
     assert logged["dropped_zero_advantage"] == 0.5
 
 
+def test_the_letter_of_a_2_drops_groups_whose_advantages_are_not_zero(checkpoints, rows, tmp_path):
+    """R(τ) = C(y2, y) is one in a group of 0→1 and 1→1, and the adaptive rewards are two."""
+    groups = [1.0, 3.0, 3.0, 3.0], [3.0, 3.0, 3.0, 2.0], [0.0, 0.0, 4.0, 4.0], [1.0, 0.0, 4.0, 4.0]
+    by_reward = trainer_with(checkpoints, tmp_path, rows)
+    outcome, logged = score(by_reward, *groups)
+    # P = 1/4: R01 = 1 + (0.25 - 0.6), R11 = 1 - (0.25 - 0.6), so the advantages are -1.5 and three times 0.5
+    assert outcome.rewards[:4, 0].tolist() == pytest.approx([0.65, 1.35, 1.35, 1.35])
+    assert outcome.keep.view(4, 4).tolist() == [[True] * 4, [True] * 4, [False] * 4, [True, True, False, False]]
+    assert logged["dropped_zero_advantage"] == 2 / 16
+    by_letter = trainer_with(checkpoints, tmp_path, rows, zero_advantage_criterion="correctness")
+    outcome, logged = score(by_letter, *groups)
+    assert outcome.keep.view(4, 4).tolist() == [[False] * 4, [True] * 4, [False] * 4, [True, True, False, False]]
+    assert logged["dropped_zero_advantage"] == 6 / 16
+    assert logged["error_rate"] == pytest.approx((1 / 4 + 0 + 1 + 1) / 4)  # dropped groups count for P
+
+
 def test_a_question_whose_gold_is_unusable_trains_nothing(checkpoints, rows, tmp_path):
     trainer = trainer_with(checkpoints, tmp_path, rows)
     outcome, logged = score(trainer, [NAN] * 4, [0.0, 3.0, 3.0, 3.0])

@@ -10,6 +10,7 @@ from ..engines.config import RolloutConfig
 EVALUATION_PROMPT = (
     "There might be an error in the solution, please evaluate the previous solution and provide a final answer."
 )
+ZERO_ADVANTAGE_CRITERIA = ("reward", "correctness")
 
 
 @dataclass
@@ -26,7 +27,7 @@ class AdaPOConfig(RolloutConfig):
         base_correct: R_base+, reward of a right second answer before adaptation.
         base_incorrect: R_base−, reward of a wrong second answer before adaptation.
         k_01: K01 ≥ 0 (Eq. 4); correcting pays more where the group often errs.
-        k_11: K11 ≤ 0 (Eq. 3); keeping a right answer pays more where the group seldom errs.
+        k_11: K11 ≤ 0 (Eq. 4); keeping a right answer pays more where the group seldom errs.
         k_10: K10 ≥ 0 (Eq. 5).
         k_00: K00 ≤ 0 (Eq. 5).
         threshold: θ, the error rate above which a question is in the correction state.
@@ -39,6 +40,9 @@ class AdaPOConfig(RolloutConfig):
         learning_rate: 5e-7; TRL's own default is 1e-6.
         num_train_epochs: 2; TRL's own default is 3.
         filter_zero_advantage: groups whose kept trajectories all have the same reward take part in nothing (A.2).
+        zero_advantage_criterion: which reward that is: "reward", the one that makes the advantage, or "correctness",
+            R(τ) = C(y2, y), as A.2 defines it there. Differs from the paper: under its ARM (Eq. 3) a group of 0→1 and
+            1→1 has one R(τ) and two rewards, so the letter of A.2 drops advantages that are not zero.
         filter_truncated: trajectories with an answer that hit the length limit take part in nothing (A.2).
     """
 
@@ -65,6 +69,9 @@ class AdaPOConfig(RolloutConfig):
     filter_zero_advantage: bool = field(
         default=True, metadata={"help": "Drop groups whose kept trajectories all have the same reward."}
     )
+    zero_advantage_criterion: str = field(
+        default="reward", metadata={"help": "What is the same in a group that is dropped: reward or correctness."}
+    )
     filter_truncated: bool = field(
         default=True, metadata={"help": "Drop trajectories with an answer that hit the length limit."}
     )
@@ -79,6 +86,7 @@ class AdaPOConfig(RolloutConfig):
             )
         if self.beta < 0:
             raise ValueError(f"AdaPOConfig: beta={self.beta} is out of range, expected beta >= 0.")
+        self._check_zero_advantage()
         self._check_signs()
         self._check_ranges()
         if self.kl_scale > 0 and self.beta == 0:
@@ -92,13 +100,25 @@ class AdaPOConfig(RolloutConfig):
                 "filter_truncated=True, which looks at both."
             )
 
+    def _check_zero_advantage(self) -> None:
+        if self.zero_advantage_criterion not in ZERO_ADVANTAGE_CRITERIA:
+            raise ValueError(
+                f"AdaPOConfig: zero_advantage_criterion={self.zero_advantage_criterion!r}, expected one of "
+                f"{ZERO_ADVANTAGE_CRITERIA}."
+            )
+        if not self.filter_zero_advantage and self.zero_advantage_criterion != "reward":
+            raise ValueError(
+                f"AdaPOConfig: zero_advantage_criterion={self.zero_advantage_criterion!r} says which groups "
+                "filter_zero_advantage drops, but that is False. Set it to True, or leave the criterion out."
+            )
+
     def _check_signs(self) -> None:
         for name, sign in (("k_01", 1), ("k_11", -1), ("k_10", 1), ("k_00", -1)):
             value = getattr(self, name)
             if value * sign < 0:
                 bound = ">= 0" if sign > 0 else "<= 0"
                 raise ValueError(
-                    f"AdaPOConfig: {name}={value} is out of range, expected {name} {bound} (Eq. 3-5 of the paper; its "
+                    f"AdaPOConfig: {name}={value} is out of range, expected {name} {bound} (Eq. 4-5 of the paper; its "
                     "Table 4 prints the signs of k_01 and k_11 the wrong way round)."
                 )
 

@@ -160,6 +160,8 @@ class AdaPOTrainer(GroupGRPOTrainer):
         total = (rewards * self.reward_weights.to(rewards)).nansum(dim=1).masked_fill(~keep.flatten(), torch.nan)
         if not args.filter_zero_advantage:
             informative = keep.sum(dim=1) >= 2
+        elif args.zero_advantage_criterion == "correctness":
+            informative = informative_groups(second.float().masked_fill(~keep, torch.nan))
         elif informative is None:
             informative = informative_groups(self.in_groups(total))
         if not keep.any():

@@ -1,0 +1,35 @@
+"""Train a vision-language model with SCoRe, a baseline of AdaPO: two stages of rewards for two answers, in one run.
+
+    accelerate launch examples/score.py --config configs/score/qwen2_5_vl_7b.yaml
+
+A configuration file holds the fields of `DataArguments`, `SCoReConfig` and TRL's `ModelConfig`; each can be overridden
+on the command line.
+"""
+
+from functools import partial
+
+from trl import ModelConfig, TrlParser
+
+from trl_mmreason.baselines.two_turns import SCoReConfig, SCoReTrainer
+from trl_mmreason.evaluation.two_turn import compare_two_turns, evaluate_two_turns
+from trl_mmreason.miniature.cold_start import two_answers
+from trl_mmreason.scripts import DataArguments, load_data, policy_path, train_and_compare, trainer_settings
+
+
+def main(data_args: DataArguments, training_args: SCoReConfig, model_args: ModelConfig) -> None:
+    followup = str(training_args.evaluation_prompt)  # SCoReConfig refuses None
+    train_rows, evaluation_rows = load_data(data_args, training_args.seed)
+    policy = policy_path(data_args, model_args, training_args, two_answers(followup))
+    trainer = SCoReTrainer(
+        policy,
+        args=training_args,
+        train_dataset=train_rows,
+        **trainer_settings(model_args, training_args),
+    )
+    evaluate = partial(evaluate_two_turns, followup=followup)
+    train_and_compare(trainer, data_args, evaluation_rows, evaluate, compare_two_turns)
+
+
+if __name__ == "__main__":
+    parser = TrlParser((DataArguments, SCoReConfig, ModelConfig))
+    main(*parser.parse_args_and_config())

@@ -1,0 +1,44 @@
+"""`mmreason revise`: the data of one iteration of STaR."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from . import pipeline
+
+
+def add(commands: Any) -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "revise",
+        help="make STaR's data: a policy's own right revisions of its wrong answers",
+        description="Let a policy answer each question and revise its answer, and keep the first right revision of a "
+        "wrong answer as a row of supervised training (AdaPO, appendix B). A killed run resumes where it stopped. "
+        "Several GPUs: accelerate launch -m trl_mmreason.cli revise …",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    pipeline.add_arguments(command, output=pipeline.ROWS)
+    command.add_argument("--revisions", type=pipeline.count, default=2, help="how often an answer is revised")
+    command.add_argument("--n", type=pipeline.count, default=1, help="trajectories a question")
+    command.add_argument("--followup", help="what the user says to every answer but the last; AdaPO's by default")
+    command.add_argument("--system-prompt", help="put before every question")
+    command.set_defaults(run=_revise)
+
+
+def _revise(arguments: argparse.Namespace) -> None:
+    def revise(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
+        from ..adapo.config import EVALUATION_PROMPT
+        from ..baselines.star import make_revisions
+
+        policy = pipeline.load_engine(
+            "revise",
+            arguments.model,
+            arguments.server,
+            adapter=arguments.adapter,
+            batch_size=arguments.batch_size,
+        )
+        followup = arguments.followup or EVALUATION_PROMPT
+        return make_revisions(rows, policy, store, followup=followup, revisions=arguments.revisions, **settings)
+
+    pipeline.run("revise", arguments, revise, system_prompt=arguments.system_prompt, needs_rows=True)
