@@ -33,10 +33,10 @@ REFLECTIONS = ["acc_t1", "acc_t2", "kept_share", "correction_share", "failed_sha
 REFLECTIONS += ["effectiveness", "response_tokens", "reflection_tokens"]
 
 
-def run(launcher, method, model, folder, *options):
+def run(launcher, method, model, folder, *options, config=None):
     """Run an example for two steps in `folder`; a random model needs no cold start."""
     settings = {
-        "config": ROOT / f"configs/{method}/miniature.yaml",
+        "config": ROOT / f"configs/{config or method}/miniature.yaml",
         "model_name_or_path": model,
         "use_cpu": "true",
         "max_steps": 2,
@@ -138,6 +138,16 @@ def test_grpo(checkpoints, tmp_path):
     assert weights(folder).keys() == weights(checkpoints("qwen2_5_vl")).keys()
 
 
+def test_score(checkpoints, tmp_path):
+    """SCoRe takes what AdaPO takes; one step is of stage I and one of stage II."""
+    folder = tmp_path / "out"
+    done = run(PYTHON, "score", checkpoints("qwen2_5_vl"), folder, "--beta", "0.02", config="adapo")
+    steps = assert_everything_is_there(done, folder, "SCoRe")
+    assert [(entry["beta_1"], entry["beta_2"]) for entry in steps] == [
+        (pytest.approx(0.1), 0.0), (pytest.approx(0.02), pytest.approx(0.02))
+    ]  # fmt: skip
+
+
 def test_srpo_without_a_cold_start_and_without_the_reflections_reward(checkpoints, tmp_path):
     folder = tmp_path / "out"
     ablations = ["--reflection_dataset", "null", "--reflection_reward", "false"]
@@ -194,15 +204,13 @@ def test_srpo_refuses_a_cold_start_of_an_adapter(checkpoints, tmp_path):
         load_example("srpo").main(data, args, policy)
 
 
-def test_the_cold_start_by_itself_with_the_settings_of_the_paper(checkpoints, tmp_path):
-    completion = "<think>1+1=2</think> <answer>2</answer> <reflection>Not so.</reflection> <answer>3</answer>"
-    picture = Image.new("RGB", (28, 28))
-    rows = [{"prompt": [{"role": "user", "content": "1+1?"}], "images": [picture], "completion": completion}] * 8
-    Dataset.from_list(rows).to_parquet(tmp_path / "reflections.parquet")
+def fine_tune(recipe, model, tmp_path, row):
+    """Supervised training by a paper's recipe, on eight equal rows in batches of four."""
+    Dataset.from_list([{**row, "images": [Image.new("RGB", (28, 28))]}] * 8).to_parquet(tmp_path / "rows.parquet")
     settings = {
-        "config": ROOT / "configs/reflection_sft/qwen2_5_vl_7b.yaml",
-        "model_name_or_path": checkpoints("qwen2_5_vl"),
-        "dataset_name": tmp_path / "reflections.parquet",
+        "config": ROOT / f"configs/{recipe}.yaml",
+        "model_name_or_path": model,
+        "dataset_name": tmp_path / "rows.parquet",
         "output_dir": tmp_path / "out",
         "per_device_train_batch_size": 2,
         "gradient_accumulation_steps": 2,
@@ -213,14 +221,33 @@ def test_the_cold_start_by_itself_with_the_settings_of_the_paper(checkpoints, tm
         "attn_implementation": "sdpa",
     }
     arguments = [str(part) for key, value in settings.items() for part in (f"--{key}", value)]
-    command = [*ACCELERATE, str(ROOT / "examples/reflection_sft.py"), *arguments]
+    command = [*ACCELERATE, str(ROOT / f"examples/{recipe.partition('/')[0]}.py"), *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "2506.01713" in (tmp_path / "out/README.md").read_text()
-    start, final = weights(checkpoints("qwen2_5_vl")), weights(tmp_path / "out")
+    start, final = weights(model), weights(tmp_path / "out")
     changed = {name for name, weight in final.items() if not torch.equal(weight, start[name])}
     assert changed
+    return changed
+
+
+def test_star_s_training_with_the_settings_of_the_paper(checkpoints, tmp_path):
+    """On a revision behind a wrong answer, as `mmreason revise` writes it; two epochs of two steps."""
+    said = [("user", "1+1?"), ("assistant", "3"), ("user", "Check it.")]
+    completion = [{"role": "assistant", "content": "2"}]
+    row = {"prompt": [{"role": role, "content": text} for role, text in said], "completion": completion}
+    fine_tune("sft/qwen2_5_vl_7b_star", checkpoints("qwen2_5_vl"), tmp_path, row)
+    state = json.loads((tmp_path / "out/trainer_state.json").read_text())
+    rates = [entry["learning_rate"] for entry in state["log_history"] if "learning_rate" in entry]
+    # a tenth of four steps is one step of warm-up, from 0 to 2e-5; then in three steps back to 0
+    assert rates == pytest.approx([0.0, 2e-5, 2e-5 * 2 / 3, 2e-5 / 3])
+
+
+def test_the_cold_start_by_itself_with_the_settings_of_the_paper(checkpoints, tmp_path):
+    completion = "<think>1+1=2</think> <answer>2</answer> <reflection>Not so.</reflection> <answer>3</answer>"
+    row = {"prompt": [{"role": "user", "content": "1+1?"}], "completion": completion}
+    changed = fine_tune("reflection_sft/qwen2_5_vl_7b", checkpoints("qwen2_5_vl"), tmp_path, row)
+    assert "2506.01713" in (tmp_path / "out/README.md").read_text()
     assert not [name for name in changed if name.startswith("visual.")]  # the configuration freezes the encoder
 
 

@@ -19,7 +19,11 @@ torch.set_num_threads(1)
 model, folder, rows_a_process, loss_type = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 Trainer, Config, own = {
     "adapo": (AdaPOTrainer, AdaPOConfig, {}),
-    "correctness": (AdaPOTrainer, AdaPOConfig, {"filter_zero_advantage": True, "zero_advantage_criterion": "correctness"}),
+    "correctness": (
+        AdaPOTrainer,
+        AdaPOConfig,
+        {"filter_zero_advantage": True, "zero_advantage_criterion": "correctness"},
+    ),
     "score": (SCoReTrainer, SCoReConfig, {"stage_one_share": 0.0}),  # each turn has an advantage of its own
 }[sys.argv[5]]
 

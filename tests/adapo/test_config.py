@@ -7,6 +7,12 @@ def config(tmp_path, **settings):
     return AdaPOConfig(str(tmp_path), use_cpu=True, bf16=False, **settings)
 
 
+def test_the_prompt_is_the_papers(tmp_path):
+    assert config(tmp_path).evaluation_prompt == (
+        "There might be an error in the solution, please evaluate the previous solution and provide a final answer."
+    )
+
+
 @pytest.mark.parametrize(("name", "value"), [("k_01", -1.0), ("k_11", 1.0), ("k_10", -0.5), ("k_00", 0.5)])
 def test_the_signs_of_table_4_are_refused(tmp_path, name, value):
     with pytest.raises(ValueError, match=rf"{name}={value} is out of range, expected {name} [<>]= 0"):

@@ -1,5 +1,7 @@
 """STaR's rows from trajectories that are written out, interrupted or not, and training on them."""
 
+import json
+
 import pytest
 import torch
 from datasets import Dataset
@@ -8,8 +10,10 @@ from support import SMALL_RUN, drawn_rows, load
 
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from trl_mmreason.baselines.star import first_revision, make_revisions
+from trl_mmreason.data import load_rows
 from trl_mmreason.sampling import Decoding, Failure, Sample
 from trl_mmreason.sampling.store import Store
+from trl_mmreason.sources import read_source
 
 CHECK = "Check it."
 # question → answers in turn; the gold answer is 7
@@ -103,6 +107,29 @@ def test_training_on_revisions_puts_loss_on_the_revision_alone(checkpoints, tmp_
     trainer.train()
     before = dict(load(model)[0].named_parameters())
     assert any(not torch.equal(before[name], value) for name, value in trainer.model.named_parameters())
+
+
+def test_solutions_become_rows_to_train_on(checkpoints, tmp_path):
+    """As docs/adapo.md makes them: questions with pictures and worked solutions, which need no gold answer."""
+    drawn_rows(3)[0]["images"][0].save(tmp_path / "0.png")
+    lines = [{"question": f"Question {k}?", "image": "0.png", "solution": f"So it is {k}."} for k in range(4)]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    rows = load_rows(tmp_path / "train.jsonl", columns={"answer": None}, keep_columns=["solution"]).dataset
+    columns = rows.select_columns(["prompt", "images", "solution"]).rename_column("solution", "completion")
+    columns.to_parquet(tmp_path / "solutions.parquet")
+    settings = {
+        name: value for name, value in SMALL_RUN.items() if name not in ("num_generations", "max_completion_length")
+    }
+    trainer = PlainSFTTrainer(
+        checkpoints("qwen2_5_vl"),
+        args=PlainSFTConfig(str(tmp_path / "out"), **{**settings, "per_device_train_batch_size": 4}),
+        train_dataset=read_source(str(tmp_path / "solutions.parquet"), "train").dataset,
+    )
+    batch = next(iter(trainer.get_train_dataloader()))
+    learnt = [labels[labels != -100] for labels in batch["labels"]]
+    said = {trainer.processing_class.decode(labels, skip_special_tokens=True).strip() for labels in learnt}
+    assert said == {f"So it is {k}." for k in range(4)}
+    assert len(batch["image_grid_thw"]) == 4
 
 
 def test_an_empty_completion_is_refused(checkpoints, tmp_path):

@@ -124,6 +124,7 @@ def test_the_arms_sample_as_much():
     assert {2 * drawn("adapo", arm) for arm in (*two_turns, "fixed-correction", "fixed-preservation")} == {one_turn}
     assert drawn("adapo", "grpo-8") * 2 == one_turn
     assert {2 * drawn("adapo_long", arm) for arm in ("adapo", "no-arm", "grpo-8")} == {drawn("adapo_long", "grpo")}
+    assert len({drawn("adapo_filters", arm) for arm in shipped("adapo_filters")["arms"]}) == 1
     # a response with a reflection is some 27 / 8 times as long (69.9 tokens against 20.5)
     reflected = drawn("srpo", "srpo")
     assert {drawn("srpo", arm) for arm in ("no-reflection-reward", "answer-reward", "grpo-8")} == {reflected}

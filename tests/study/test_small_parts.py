@@ -23,6 +23,7 @@ from trl_mmreason.study.running import (
     BEFORE,
     Start,
     StudyArguments,
+    begin,
     do_arm,
     outcomes,
 )
@@ -129,6 +130,46 @@ def test_star_goes_on_from_its_first_iteration(tmp_path):
     }  # fmt: skip
     first, second = ((folder / name / "model" / "model.safetensors") for name in ("iteration-1", "."))
     assert first.read_bytes() != second.read_bytes()
+
+
+def test_the_arm_without_filters_learns_from_all_questions(tmp_path):
+    """Of six questions two are always right, two always wrong, and two right at the second look: those are kept."""
+    problems = make_problems(["adding"], 6)
+    rows, ids = [], [problem.id for problem in problems]
+    for index, problem in enumerate(problems):
+        texts = [plain(solve(problem, error=error)) for error in (None, ERRORS[0])]
+        first, second = texts[index >= 2], texts[index >= 4]  # 1→1, 0→1, 0→0, two of each
+        again = [*problem.prompt, {"role": "assistant", "content": first}, user(EVALUATION_PROMPT)]
+        rows += [(problem.prompt, problem.image, first), (again, problem.image, second)]
+    remember(tmp_path / "seed-0", rows)
+    args = small("adapo_filters", tmp_path, train_rows=6, tasks={"adding": 1})
+    assert args.prepared == {"prefilter": 8}
+    args.prepared["prefilter"] = 2
+    for arm, questions in (("adapo", 2), ("no-offline-filter", 6), ("no-filters", 6)):
+        args.arms[arm] |= {"per_device_train_batch_size": 4 * questions, "max_steps": 1, "learning_rate": 1e-6}
+        do_arm(args, adapo.PART, 0, arm)
+    logged = {
+        arm: json.loads((tmp_path / "seed-0" / arm / "model" / "trainer_state.json").read_text())["log_history"][0]
+        for arm in args.arms
+    }
+    with Store(tmp_path / "seed-0" / "prefilter.sqlite") as store:
+        assert len(list(store.records("adapo-prefilter"))) == 6 * 2  # once for all arms
+    start = begin(args, adapo.PART, 0)
+    assert adapo.prefiltered(start)["id"] == ids[2:4]
+    assert {arm: round(entry["acc_t1"], 2) for arm, entry in logged.items()} == {
+        "adapo": 0.0, "no-offline-filter": 0.33, "no-filters": 0.33
+    }  # fmt: skip
+    assert logged["adapo"]["acc_t2"] == 1.0
+    # every group earns the same throughout, and what A.2 drops the arm without filters keeps
+    assert logged["no-offline-filter"]["dropped_zero_advantage"] == 1.0
+    assert logged["no-filters"]["dropped_zero_advantage"] == 0.0
+
+
+def test_an_offline_filter_that_is_not_prepared_is_refused(tmp_path):
+    args = StudyArguments(arms={"adapo": {"prefiltered": True}}, prepared={"filter": 8})
+    start = Start(args, 0, tmp_path, "policy", None, None)
+    with pytest.raises(ValueError, match=r"prepared has {'filter': 8}, expected prefilter: the trajectories"):
+        adapo.train(start, "adapo", tmp_path / "adapo")
 
 
 def test_srpo_with_reflections_in_small(tmp_path):

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..sft import CompletionSFTConfig, CompletionSFTTrainer
 
 
 @dataclass
 class PlainSFTConfig(CompletionSFTConfig):
-    """`SFTConfig` for completions without a format; 2 epochs, as the baselines of AdaPO (appendix B)."""
+    """`SFTConfig` for completions without a format, with the values of AdaPO's baselines (appendix B).
 
-    num_train_epochs: float = 2.0
+    Attributes:
+        num_train_epochs: 2; TRL's own default is 3.
+        warmup_steps: 0.1, a share of all steps; TRL's own default is 0.
+    """
+
+    num_train_epochs: float = field(default=2.0, metadata={"help": "Epochs."})
+    warmup_steps: float = field(default=0.1, metadata={"help": "Steps of the warm-up, or below 1 their share."})
 
 
 class PlainSFTTrainer(CompletionSFTTrainer):

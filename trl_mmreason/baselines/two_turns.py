@@ -64,6 +64,7 @@ class SCoReConfig(AdaPOConfig):
         stage_one_share: share of the training steps that are stage I; neither paper says.
         stage_one_beta: β2 of SCoRe, KL coefficient of the first answer in stage I; the second has none there.
         beta: β1 of SCoRe, KL coefficient of both answers in stage II.
+        learning_rate: 2e-5, as appendix B has it for SCoRe.
     """
 
     alpha: float = field(default=10.0, metadata={"help": "Weight of the second answer's gain in stage II."})
@@ -71,6 +72,7 @@ class SCoReConfig(AdaPOConfig):
     stage_one_beta: float = field(default=0.1, metadata={"help": "KL coefficient of the first answer in stage I."})
     beta: float = field(default=0.01, metadata={"help": "KL coefficient of both answers in stage II."})
     kl_scale: float = field(default=0.0, metadata={"help": "Has to be 0: the KL coefficients do not adapt."})
+    learning_rate: float = field(default=2e-5, metadata={"help": "Initial learning rate."})
 
     def __post_init__(self) -> None:
         super().__post_init__()

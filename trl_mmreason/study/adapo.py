@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
+
 from ..adapo.config import EVALUATION_PROMPT, AdaPOConfig
+from ..adapo.prefilter import prefilter
 from ..adapo.trainer import AdaPOTrainer
 from ..baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from ..baselines.star import make_revisions
@@ -21,6 +24,7 @@ from .claims import Claim, Term, above
 from .plain_grpo import train_plain_grpo
 from .running import BEFORE, Part, Start
 
+_BATCH = 250
 _ITERATIONS = 2  # of STaR: sampling, training, and both again
 _TWO_TURNS = {
     "adapo": (AdaPOTrainer, AdaPOConfig),
@@ -29,15 +33,53 @@ _TWO_TURNS = {
 }
 
 
+def prepare(start: Start) -> str:
+    """Sample what the offline filter of the seed's questions decides by, if the section `prepared` asks for it."""
+    if start.args.prepared:
+        prefiltered(start)
+    return start.policy
+
+
+def prefiltered(start: Start) -> Dataset:
+    """The questions that the offline filter keeps (A.2), the same for all arms of a seed.
+
+    Raises:
+        ValueError: `prepared` has no `prefilter`, the trajectories a question; or it keeps nothing.
+    """
+    if set(start.args.prepared) != {"prefilter"}:
+        raise ValueError(
+            f"The section prepared has {dict(start.args.prepared)}, expected prefilter: the trajectories that the "
+            "offline filter samples to each question."
+        )
+    rl = start.args.rl
+    with Store(start.folder / "prefilter.sqlite") as store:
+        kept = prefilter(
+            start.train,
+            TransformersEngine(start.policy, batch_size=_BATCH),
+            store,
+            n=int(start.args.prepared["prefilter"]),
+            decoding=Decoding(rl["max_completion_length"], rl["temperature"], rl["top_p"]),  # as in training
+            seed=start.seed,
+            batch_size=_BATCH,
+        )
+    if not len(kept.rows):
+        raise ValueError(f"The offline filter leaves nothing to learn from: {kept}.")
+    return kept.rows
+
+
 def train(start: Start, arm: str, folder: Path) -> None:
-    """Train an arm; its setting `method` says how."""
+    """Train an arm; its setting `method` says how.
+
+    An arm of two turns learns from the questions that the offline filter keeps if it has `prefiltered: true`.
+    """
     start.refuse_source(arm)
     settings = start.settings(arm)
     method = settings.pop("method", arm)
     if method in _TWO_TURNS:
         trainer, config = _TWO_TURNS[method]
+        rows = prefiltered(start) if settings.pop("prefiltered", False) else start.train
         args = config(str(folder), **start.of("rl", settings))
-        train_once(trainer(start.policy, args=args, train_dataset=start.train), folder / "model")
+        train_once(trainer(start.policy, args=args, train_dataset=rows), folder / "model")
     elif method == "grpo":
         train_plain_grpo(start.policy, start, settings, folder)
     elif method == "sft":
@@ -59,14 +101,14 @@ def _star(start: Start, folder: Path, settings: dict[str, Any]) -> None:
         with Store(folder / "revisions.sqlite") as store:
             made = make_revisions(
                 start.train,
-                TransformersEngine(policy, batch_size=250),
+                TransformersEngine(policy, batch_size=_BATCH),
                 store,
                 followup=EVALUATION_PROMPT,
                 n=n,
                 decoding=Decoding(start.args.rl["max_completion_length"]),  # as the other arms draw theirs
                 stage=f"iteration-{iteration}",
                 seed=start.seed,
-                batch_size=250,
+                batch_size=_BATCH,
             )
         if not len(made.rows):
             raise ValueError(f"STaR: there is not one right revision to learn from: {made}.")
@@ -195,6 +237,7 @@ PART = Part(
     train=train,
     protocol=lambda start, arm: TwoTurn(EVALUATION_PROMPT),
     claims=CLAIMS,
+    prepare=prepare,
 )
 
 METRICS = ("acc_t1", "acc_t2", "delta", "correction_rate", "misjudgment_rate")

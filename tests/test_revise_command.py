@@ -1,0 +1,68 @@
+"""`mmreason revise` against a server on loopback: what STaR learns from, again, and what it refuses."""
+
+import pytest
+from chat_stub import Handler, chat_stub
+from commands import rows_of, write_questions
+
+from trl_mmreason.adapo.config import EVALUATION_PROMPT
+from trl_mmreason.cli import main
+
+# Each question says what is answered in turn; the right answer is always 7.
+QUESTIONS = {"mended": "8 7 7", "mended late": "8 9 7", "right": "7 7 7", "never": "8 9 8"}
+
+
+class Turns(Handler):
+    """Answers with the word of the question that stands at the place of this turn."""
+
+    def answer(self, body):
+        said = sum(message["role"] == "assistant" for message in body["messages"])
+        text, _, _ = self.noted(body)
+        self.say(rf"\boxed{{{text.split()[said]}}}")
+
+
+@pytest.fixture
+def questions(tmp_path):
+    return write_questions(tmp_path, QUESTIONS)
+
+
+def arguments(questions, output, url, *more):
+    return ["revise", questions, str(output), "--model", "policy", "--server", url, *more]
+
+
+def test_revise(questions, tmp_path, capsys):
+    output = tmp_path / "rows.parquet"
+    with chat_stub(Turns) as server:
+        main(arguments(questions, output, server.url, "--system-prompt", "Box it."))
+        said = capsys.readouterr().out
+        assert len(server.bodies) == 3 * len(QUESTIONS)  # an answer and two revisions of each
+        main(arguments(questions, output, server.url, "--system-prompt", "Box it."))
+        assert len(server.bodies) == 3 * len(QUESTIONS)  # all is there already
+    assert capsys.readouterr().out == said
+    assert said == (f"kept 2 of 4 questions\ndropped 1: never wrong before right\ndropped 1: never right\n{output}\n")
+    rows = {row["id"]: row for row in rows_of(output)}
+    assert {id_: row["completion"] for id_, row in rows.items()} == {
+        id_: [{"role": "assistant", "content": r"\boxed{7}"}] for id_ in ("mended#0", "mended late#0")
+    }
+    late = rows["mended late#0"]
+    assert [(message["role"], message["content"]) for message in late["prompt"]] == [
+        ("system", "Box it."), ("user", "8 9 7"), ("assistant", r"\boxed{8}"), ("user", EVALUATION_PROMPT),
+        ("assistant", r"\boxed{9}"), ("user", EVALUATION_PROMPT),
+    ]  # fmt: skip
+    assert late["images"][0].getpixel((0, 0)) == (0, 1, 0)
+
+
+def test_one_revision_after_other_words(questions, tmp_path):
+    output = tmp_path / "rows.parquet"
+    with chat_stub(Turns) as server:
+        main(arguments(questions, output, server.url, "--revisions", "1", "--followup", "Check it.", "--n", "2"))
+        assert len(server.bodies) == 2 * 2 * len(QUESTIONS)
+    rows = rows_of(output)
+    assert rows["id"][:] == ["mended#0", "mended#1"]
+    assert rows[0]["prompt"][-1] == {"role": "user", "content": "Check it."}
+
+
+def test_without_a_right_revision_nothing_is_written(tmp_path):
+    questions, output = write_questions(tmp_path, {"right": "7 7 7"}), tmp_path / "rows.parquet"
+    with chat_stub(Turns) as server, pytest.raises(SystemExit, match="mmreason revise: not one row was made"):
+        main(arguments(questions, output, server.url))
+    assert not output.exists()
