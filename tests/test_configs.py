@@ -1,9 +1,7 @@
 """Every shipped configuration is understood by the script it is for, and says what the paper says where it cites it."""
 
-import argparse
 import importlib.util
 import re
-import shlex
 from inspect import signature
 from pathlib import Path
 from typing import get_type_hints
@@ -16,9 +14,7 @@ from peft import get_peft_model
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason import ChainOfStepGRPOConfig, ChainOfStepSFTConfig, IterativeDPOConfig, ProcessRewardConfig
-from trl_mmreason.adapo.objective import adaptive_rewards, kl_coefficients
 from trl_mmreason.chain_of_step.scaling import inference_scaling
-from trl_mmreason.commands import prefilter, revise
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.scripts import trainer_settings
 from trl_mmreason.self_evolution.config import SelfEvolutionConfig
@@ -155,78 +151,6 @@ def processes_of(path):
     """As the command at the head of the file says, or else its launcher."""
     said = re.search(r"--num_processes (\d+)", path.read_text())
     return int(said[1]) if said else launcher(path).num_processes
-
-
-def sampling_command(path, command):
-    """The `mmreason` command at the head of the file, as its parser reads it."""
-    head = path.read_text().replace("\\\n#", "")  # a backslash goes on in the next line
-    (words,) = re.findall(rf"#   mmreason ({command.__name__.rpartition('.')[2]} .*)", head)
-    parser = argparse.ArgumentParser()
-    command.add(parser.add_subparsers())
-    return parser.parse_args(shlex.split(words))
-
-
-@each([path for path in ADAPO if path in PAPER_MODELS])
-def test_a_recipe_of_adapo_is_prefiltered_as_it_trains(path):
-    """By its own policy, which answers in both turns as in training, under a prompt that asks for a box (A.2)."""
-    data, args, model = parse(path)
-    asked = sampling_command(path, prefilter)
-    assert (asked.output, asked.model, asked.rule) == (data.dataset_name, model.model_name_or_path, "adapo")
-    assert (asked.n, asked.max_new_tokens) == (args.num_generations, args.max_completion_length)
-    assert (asked.temperature, asked.top_p) == (args.temperature, args.top_p)
-    assert r"\boxed{}" in asked.system_prompt
-    assert data.system_prompt is None  # the rows have it
-    assert args.filter_zero_advantage
-    assert args.filter_truncated
-    assert args.zero_advantage_criterion == "reward"
-
-
-@each([path for path in ADAPO if path in PAPER_MODELS])
-def test_the_ablations_of_table_3_are_flags(path):
-    """As the head of the file has them: base rewards alone; one KL coefficient; no filter, not even the offline one."""
-    head = path.read_text().replace("\n# ", " ")
-    no_arm, no_split = "--k_01 0 --k_11 0 --k_10 0 --k_00 0", "--kl_scale 0"
-    no_filters = "--filter_zero_advantage false --filter_truncated false --dataset_name FanqingM/MMK12"
-    assert f"{no_arm} (no ARM); {no_split} (no reward-aware KL)" in head
-    assert f"{no_filters} --system_prompt PROMPT (no filters" in head
-
-    def settings(args):
-        names = ("k_01", "k_11", "threshold")
-        return {name: getattr(args, name) for name in names}, {"k_10": args.k_10, "k_00": args.k_00}
-
-    _, args, _ = parse(path, *no_arm.split())
-    shared, wrong = settings(args)
-    first, second = torch.tensor([[True, True, False, False]]), torch.tensor([[True, False, True, False]])
-    assert adaptive_rewards(first, second, **shared, **wrong).tolist() == [[1.0, -1.0, 1.0, -1.0]]
-    _, args, _ = parse(path, *no_split.split())
-    for error in (0.0, 1.0):
-        found = kl_coefficients(torch.tensor([error]), beta=args.beta, kl_scale=args.kl_scale, **settings(args)[0])
-        assert [beta.item() for beta in found] == pytest.approx([0.001, 0.001])
-    data, args, _ = parse(path, *no_filters.split(), "--system_prompt", "Box it.")
-    assert (args.filter_zero_advantage, args.filter_truncated) == (False, False)
-    assert (data.dataset_name, data.system_prompt) == ("FanqingM/MMK12", "Box it.")
-
-
-@each(sorted(ROOT.glob("configs/sft/*.yaml")))
-def test_the_supervised_baselines_of_adapo(path):
-    """Appendix B: 2 epochs, AdamW, 2e-5, linear with a warm-up of 10 %; batches of 32 are in `BATCHES`."""
-    data, args, model = parse(path)
-    assert (args.num_train_epochs, args.optim, args.learning_rate) == (2, "adamw_torch", 2e-5)
-    assert (args.lr_scheduler_type, args.get_warmup_steps(500)) == ("linear", 50)
-    if path.stem.endswith("star"):
-        asked = sampling_command(path, revise)
-        assert (asked.output, asked.model) == (data.dataset_name, model.model_name_or_path)
-        assert (asked.n, asked.revisions, asked.followup) == (1, 2, None)  # AdaPO's prompt
-
-
-def test_the_reinforced_baselines_of_adapo():
-    """Appendix B: K = 8, 2 epochs and 2e-6 of GRPO; α = 10, β1 = 0.01, β2 = 0.1, temperature 1 and 2e-5 of SCoRe."""
-    _, grpo, _ = parse(ROOT / "configs/grpo/qwen2_5_vl_7b.yaml")
-    assert (grpo.num_generations, grpo.num_train_epochs, grpo.learning_rate) == (8, 2, 2e-6)
-    assert grpo.optim == "adamw_torch"
-    _, score, _ = parse(ROOT / "configs/score/qwen2_5_vl_7b.yaml")
-    assert (score.alpha, score.beta, score.stage_one_beta) == (10.0, 0.01, 0.1)
-    assert (score.temperature, score.learning_rate, score.optim) == (1.0, 2e-5, "adamw_torch")
 
 
 @each([path for path in PAPER_MODELS if path.parent.name == "srpo"])

@@ -6,6 +6,7 @@ import pytest
 from datasets import Dataset
 
 from trl_mmreason.adapo.prefilter import STAGE, prefilter
+from trl_mmreason.data import load_rows
 from trl_mmreason.sampling import Decoding, Failure, Sample, seed_of
 from trl_mmreason.sampling.difficulty import difficulty_filter
 from trl_mmreason.sampling.store import SettingsChanged, Store
@@ -88,6 +89,16 @@ def test_adapo_drops_what_is_all_right_or_all_wrong(tmp_path):
     assert by_unit["no gold", 0].payload["second_correct"] is None
     assert by_unit["broken", 0].status == "failed"
     assert "too large" in by_unit["broken", 0].reason
+
+
+def test_filtered_sets_are_read_together_from_a_folder(tmp_path):
+    """As docs/adapo.md has it: one parquet file a data set, their stores elsewhere."""
+    (tmp_path / "data").mkdir()
+    for name in ("one", "two"):
+        kept, _ = filtered(tmp_path / f"{name}.sqlite", ScriptedEngine())
+        kept.rows.to_parquet(tmp_path / "data" / f"{name}.parquet")
+    rows = load_rows(tmp_path / "data").dataset
+    assert rows["id"][:] == ["learns", "spoils", "mixed"] * 2
 
 
 def test_it_goes_on_where_it_stopped(tmp_path):
