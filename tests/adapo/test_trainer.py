@@ -281,7 +281,8 @@ def test_a_uniform_coefficient_equals_trls_own(checkpoints, rows, tmp_path, loss
 
 
 def test_each_coefficient_acts_on_its_turn(checkpoints, rows, tmp_path):
-    trainer = trainer_with(checkpoints, tmp_path, rows, beta=0.1, filter_truncated=False, filter_zero_advantage=False)
+    settings = {"loss_type": "dapo", "filter_truncated": False, "filter_zero_advantage": False}  # a mean over all tokens
+    trainer = trainer_with(checkpoints, tmp_path, rows, beta=0.1, **settings)
     batch = prepared(trainer)
     batch["advantages"] = torch.zeros(8)
     mask = (batch["completion_mask"] * batch["tool_mask"]).bool()

@@ -133,36 +133,33 @@ def test_star_goes_on_from_its_first_iteration(tmp_path):
 
 
 def test_the_arm_without_filters_learns_from_all_questions(tmp_path):
-    """Of six questions two are always right, two always wrong, and two right at the second look: those are kept."""
-    problems = make_problems(["adding"], 6)
-    rows, ids = [], [problem.id for problem in problems]
-    for index, problem in enumerate(problems):
-        texts = [plain(solve(problem, error=error)) for error in (None, ERRORS[0])]
-        first, second = texts[index >= 2], texts[index >= 4]  # 1→1, 0→1, 0→0, two of each
+    """Of three questions one is always right, one always wrong, and one right at the second look: that one is kept."""
+    problems, rows = make_problems(["adding"], 3), []
+    for problem, errors in zip(problems, ([None, None], [ERRORS[0], None], [ERRORS[0]] * 2), strict=True):
+        first, second = (plain(solve(problem, error=error)) for error in errors)  # 1→1, 0→1, 0→0
         again = [*problem.prompt, {"role": "assistant", "content": first}, user(EVALUATION_PROMPT)]
         rows += [(problem.prompt, problem.image, first), (again, problem.image, second)]
     remember(tmp_path / "seed-0", rows)
-    args = small("adapo_filters", tmp_path, train_rows=6, tasks={"adding": 1})
+    args = small("adapo_filters", tmp_path, train_rows=3, eval_rows=2, tasks={"adding": 1})
     assert args.prepared == {"prefilter": 8}
     args.prepared["prefilter"] = 2
-    for arm, questions in (("adapo", 2), ("no-offline-filter", 6), ("no-filters", 6)):
-        args.arms[arm] |= {"per_device_train_batch_size": 4 * questions, "max_steps": 1, "learning_rate": 1e-6}
+    args.rl |= {"temperature": 0.1, "max_steps": 1, "learning_rate": 1e-6}  # it says what it knows by heart
+    logged = {}
+    for arm, questions in (("adapo", 1), ("no-offline-filter", 3), ("no-filters", 3)):
+        args.arms[arm]["per_device_train_batch_size"] = 4 * questions
         do_arm(args, adapo.PART, 0, arm)
-    logged = {
-        arm: json.loads((tmp_path / "seed-0" / arm / "model" / "trainer_state.json").read_text())["log_history"][0]
-        for arm in args.arms
-    }
+        state = json.loads((tmp_path / "seed-0" / arm / "model" / "trainer_state.json").read_text())
+        logged[arm] = state["log_history"][0]
     with Store(tmp_path / "seed-0" / "prefilter.sqlite") as store:
-        assert len(list(store.records("adapo-prefilter"))) == 6 * 2  # once for all arms
-    start = begin(args, adapo.PART, 0)
-    assert adapo.prefiltered(start)["id"] == ids[2:4]
-    assert {arm: round(entry["acc_t1"], 2) for arm, entry in logged.items()} == {
-        "adapo": 0.0, "no-offline-filter": 0.33, "no-filters": 0.33
+        assert len(list(store.records("adapo-prefilter"))) == 3 * 2  # once for all arms
+    assert adapo.prefiltered(begin(args, adapo.PART, 0))["id"] == [problems[1].id]
+    accuracies = {arm: [entry["acc_t1"], entry["acc_t2"]] for arm, entry in logged.items()}
+    of_all = [pytest.approx(1 / 3), pytest.approx(2 / 3)]
+    assert accuracies == {"adapo": [0.0, 1.0], "no-offline-filter": of_all, "no-filters": of_all}
+    # every group earns the same throughout: A.2 drops it online, and the arm without filters does not
+    assert {arm: entry["dropped_zero_advantage"] for arm, entry in logged.items()} == {
+        "adapo": 1.0, "no-offline-filter": 1.0, "no-filters": 0.0
     }  # fmt: skip
-    assert logged["adapo"]["acc_t2"] == 1.0
-    # every group earns the same throughout, and what A.2 drops the arm without filters keeps
-    assert logged["no-offline-filter"]["dropped_zero_advantage"] == 1.0
-    assert logged["no-filters"]["dropped_zero_advantage"] == 0.0
 
 
 def test_an_offline_filter_that_is_not_prepared_is_refused(tmp_path):
