@@ -14,7 +14,9 @@ def run(model, folder, processes, loss_type, method):
     return [torch.load(folder / f"process_{rank}.pt") for rank in range(processes)]
 
 
-@pytest.mark.parametrize(("method", "loss_type"), [("adapo", "dapo"), ("adapo", "grpo"), ("score", "dapo")])
+@pytest.mark.parametrize(
+    ("method", "loss_type"), [("adapo", "dapo"), ("adapo", "grpo"), ("score", "dapo"), ("correctness", "grpo")]
+)
 def test_two_processes_equal_one(checkpoints, tmp_path, method, loss_type):
     model = checkpoints("qwen2_5_vl")
     (alone,) = run(model, tmp_path / "one", 1, loss_type, method)
@@ -22,6 +24,11 @@ def test_two_processes_equal_one(checkpoints, tmp_path, method, loss_type):
     assert alone["world_size"] == 1
     assert [part["world_size"] for part in pair] == [2, 2]
     assert 0 < alone["keep"].sum() < 12  # some are dropped
+    if (
+        method == "correctness"
+    ):  # 1→1, 0→1, 1→1, 0→1 lie half on each process: P = 1/2, and the letter of A.2 drops them
+        assert alone["rewards"][4:8, 0].tolist() == pytest.approx([1.1, 0.9, 1.1, 0.9])
+        assert not alone["keep"][4:8].any()
 
     for part in pair:  # what concerns groups is the same on every process
         torch.testing.assert_close(part["rewards"], alone["rewards"], equal_nan=True)

@@ -17,20 +17,17 @@ from trl_mmreason.baselines.two_turns import SCoReConfig, SCoReTrainer
 
 torch.set_num_threads(1)
 model, folder, rows_a_process, loss_type = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-Trainer, Config, own = {
-    "adapo": (AdaPOTrainer, AdaPOConfig, {}),
-    "correctness": (
-        AdaPOTrainer,
-        AdaPOConfig,
-        {"filter_zero_advantage": True, "zero_advantage_criterion": "correctness"},
-    ),
-    "score": (SCoReTrainer, SCoReConfig, {"stage_one_share": 0.0}),  # each turn has an advantage of its own
+by_letter = {"filter_zero_advantage": True, "zero_advantage_criterion": "correctness"}
+Trainer, Config, own, salt = {  # other salts, other answers
+    "adapo": (AdaPOTrainer, AdaPOConfig, {}, ""),
+    "correctness": (AdaPOTrainer, AdaPOConfig, by_letter, " 16"),  # in one group all second answers are right
+    "score": (SCoReTrainer, SCoReConfig, {"stage_one_share": 0.0}, ""),  # each turn has an advantage of its own
 }[sys.argv[5]]
 
 
 def answer(key: str, vocabulary: list[int], ends: list[int]) -> list[int]:
     """A made-up answer of one to five tokens; one in four does not end."""
-    digest = hashlib.sha256(key.encode()).digest()
+    digest = hashlib.sha256(f"{key}{salt}".encode()).digest()
     tokens = [vocabulary[byte % len(vocabulary)] for byte in digest[: 1 + digest[0] % 5]]
     return tokens if digest[1] % 4 == 0 else [*tokens, ends[0]]
 
