@@ -281,7 +281,7 @@ def test_a_uniform_coefficient_equals_trls_own(checkpoints, rows, tmp_path, loss
 
 
 def test_each_coefficient_acts_on_its_turn(checkpoints, rows, tmp_path):
-    settings = {"loss_type": "dapo", "filter_truncated": False, "filter_zero_advantage": False}  # a mean over all tokens
+    settings = {"loss_type": "dapo", "filter_truncated": False, "filter_zero_advantage": False}  # mean over tokens
     trainer = trainer_with(checkpoints, tmp_path, rows, beta=0.1, **settings)
     batch = prepared(trainer)
     batch["advantages"] = torch.zeros(8)
