@@ -66,10 +66,10 @@ def test_the_ablations_of_table_3_are_flags(path):
 
 @each(sorted(ROOT.glob("configs/sft/*.yaml")))
 def test_the_supervised_baselines_of_adapo(path):
-    """Appendix B: 2 epochs, AdamW, 2e-5, linear with a warm-up of 10 %; its batches of 32 are checked in `BATCHES`."""
+    """Appendix B, besides what tests/test_paper_values.py and `BATCHES` have: AdamW, and a warm-up of 10 %."""
     data, args, model = parse(path)
-    assert (args.num_train_epochs, args.optim, args.learning_rate) == (2, "adamw_torch", 2e-5)
-    assert (args.lr_scheduler_type, args.get_warmup_steps(500)) == ("linear", 50)
+    assert args.optim == "adamw_torch"
+    assert args.get_warmup_steps(500) == 50
     if path.stem.endswith("star"):
         asked = sampling_command(path, revise)
         assert (asked.output, asked.model) == (data.dataset_name, model.model_name_or_path)
@@ -77,10 +77,9 @@ def test_the_supervised_baselines_of_adapo(path):
 
 
 def test_the_reinforced_baselines_of_adapo():
-    """Appendix B: K = 8, 2 epochs and 2e-6 of GRPO; α = 10, β1 = 0.01, β2 = 0.1, temperature 1 and 2e-5 of SCoRe."""
+    """Appendix B: K = 8, 2 epochs, AdamW, 2e-6 of GRPO; Adam of SCoRe (its numbers: tests/test_paper_values.py)."""
     _, grpo, _ = parse(ROOT / "configs/grpo/qwen2_5_vl_7b.yaml")
     assert (grpo.num_generations, grpo.num_train_epochs, grpo.learning_rate) == (8, 2, 2e-6)
     assert grpo.optim == "adamw_torch"
     _, score, _ = parse(ROOT / "configs/score/qwen2_5_vl_7b.yaml")
-    assert (score.alpha, score.beta, score.stage_one_beta) == (10.0, 0.01, 0.1)
-    assert (score.temperature, score.learning_rate, score.optim) == (1.0, 2e-5, "adamw_torch")
+    assert score.optim == "adamw_torch"

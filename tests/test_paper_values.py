@@ -7,6 +7,8 @@ import pytest
 import yaml
 
 import trl_mmreason
+from trl_mmreason.baselines.sft import PlainSFTConfig
+from trl_mmreason.baselines.two_turns import SCoReConfig
 from trl_mmreason.engines.config import RolloutConfig
 
 ROOT = Path(__file__).parents[1]
@@ -47,13 +49,35 @@ STAGES = {
             "threshold": (0.6, "Table 4"),
             "max_completion_length": (5000, "Table 4"),
             "k_01": (1.0, "Table 4, with the sign of Eq. 4"),
-            "k_11": (-1.0, "Table 4, with the sign of Eq. 3"),
+            "k_11": (-1.0, "Table 4, with the sign of Eq. 4 too"),
             "k_10": (0.5, "Table 4"),
             "k_00": (-0.5, "Table 4"),
             "use_bias_correction_kl": (False, "Table 4: low variance KL"),
         },
         "adapo",
         {("qwen2_5_vl_7b_qlora", "learning_rate"): 1e-5},
+    ),
+    "SFT and STaR, baselines of AdaPO": Stage(
+        PlainSFTConfig,
+        {
+            "num_train_epochs": (2, "appendix B"),
+            "learning_rate": (2e-5, "appendix B"),
+            "lr_scheduler_type": ("linear", "appendix B"),
+            "warmup_steps": (0.1, "appendix B"),
+        },
+        "sft",
+    ),
+    "GRPO, a baseline of AdaPO": Stage(RolloutConfig, GROUP, "grpo"),
+    "SCoRe, a baseline of AdaPO": Stage(
+        SCoReConfig,
+        {
+            "alpha": (10.0, "appendix B"),
+            "beta": (0.01, "appendix B: β1"),
+            "stage_one_beta": (0.1, "appendix B: β2"),
+            "temperature": (1.0, "appendix B"),
+            "learning_rate": (2e-5, "appendix B"),
+        },
+        "score",
     ),
     "SRPO": Stage(
         trl_mmreason.SRPOConfig,
