@@ -159,6 +159,7 @@ def test_srpo_from_nothing(tmp_path):
     """
     folder = tmp_path / "out"
     early = {"cold_start_accuracy": 0.05, "reflection_problems": 100, "reflection_right_share": 0, "sft_max_steps": 4}
+    early |= {"filter_min_accuracy": 0}  # of few right answers whole groups are wrong
     options = [str(part) for key, value in early.items() for part in (f"--{key}", value)]
     done = run(ACCELERATE, "srpo", "miniature/qwen2_5_vl/demo", folder, *options)
     assert table_rows(done.stdout, REFLECTIONS) == labels(REFLECTIONS)

@@ -299,7 +299,7 @@ def updated(model, folder, texts, **settings):
     return trainer.model.state_dict()
 
 
-@pytest.mark.parametrize(("loss_type", "scale"), [("grpo", "group"), ("dapo", "batch"), ("dr_grpo", "group")])
+@pytest.mark.parametrize(("loss_type", "scale"), [("grpo", "group"), ("dapo", "batch")])
 def test_a_dropped_group_leaves_no_trace(checkpoints, tmp_path, loss_type, scale):
     """A step on three groups of which one is too easy is the step on the two others, in any micro-batches."""
     model, run = checkpoints("qwen2_5_vl"), {"loss_type": loss_type, "scale_rewards": scale}
