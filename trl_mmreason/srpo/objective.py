@@ -114,6 +114,5 @@ def accuracy_filter(first_correct: Tensor, graded: Tensor, low: float, high: flo
     Returns:
         Two (Q,) bool: accuracy below `low`, accuracy above `high`; both False for a group without a graded response.
     """
-    # in double precision, where nine of ten are the 0.9 that a bound is written as
-    accuracy = (first_correct & graded).sum(dim=1).double() / graded.sum(dim=1)
+    accuracy = (first_correct & graded).sum(dim=1) / graded.sum(dim=1)
     return accuracy < low, accuracy > high
