@@ -41,7 +41,7 @@ def test_the_paper_s_prompts_are_whole():
         (
             prompts.SFT_PROMPT,
             [
-                "You are a reasoning expert. Given an image and a question, please generate two rounds of step-by-step ",
+                "You are a reasoning expert. Given an image and a question, please generate two rounds of ",
                 "First, provide your initial chain of thought and answer. Then reflect on it, and finally, based on ",
                 "your reflection, give your final reasoning and answer.",
             ],
