@@ -3,7 +3,7 @@
     accelerate launch examples/evaluate.py --config configs/evaluate/miniature.yaml
 
 `mmreason evaluate` has every protocol and more options; this script shows the parts, for evaluations of your own.
-`dataset_name` is a benchmark (docs/benchmarks.md), `dataset_split` its split.
+`dataset_name` is a benchmark (docs/benchmarks.md), `dataset_split` its split; `eval_rows` takes its first so many rows.
 """
 
 import shlex

@@ -4,19 +4,21 @@
 
 A configuration file holds the fields of `ReflectionArguments`, `SRPOConfig` and TRL's `ModelConfig`; each can be
 overridden on the command line. What was made before, in `output_dir`, is not made again. Ablations, a flag each:
-`--reflection_dataset null` (no cold start on reflections), `--reflection_reward false`, `--train_rows 1000`.
+`--reflection_dataset null` (no cold start on reflections), `--reflection_reward false`, `--train_rows 1000` (sampled).
 """
 
 import hashlib
+import logging
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from datasets import Dataset
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason import ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
 from trl_mmreason.construction import text_or_none
-from trl_mmreason.miniature.cold_start import TAGGED_ANSWERS
+from trl_mmreason.miniature.cold_start import TAGGED_ANSWERS, StopAtAccuracy
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import (
@@ -29,8 +31,12 @@ from trl_mmreason.scripts import (
     trainer_settings,
 )
 from trl_mmreason.sources import read_source
-from trl_mmreason.srpo.evaluation import compare_reflections, evaluate_reflections
+from trl_mmreason.srpo.evaluation import SAMPLING, compare_reflections, complete_share, evaluate_reflections
 from trl_mmreason.study.srpo import drawn_reflections
+
+logger = logging.getLogger(__name__)
+_ASKED = 100  # questions of RL that the cold start is measured on
+_EVERY_STEPS = 10
 
 
 @dataclass
@@ -43,19 +49,29 @@ class ReflectionArguments(DataArguments):
             cold start out, for a policy that had it or for the ablation.
         reflection_problems: for "miniature", how many problems the policy solves.
         reflection_right_share: for "miniature", share of right first answers among the rows.
-        sft_epochs, sft_learning_rate, sft_batch_size: of the cold start; the batch size is that of each process.
+        sft_complete_share: the cold start ends when this share of responses, sampled as in RL, is in full format.
+        sft_max_steps: and after so many steps in any case.
+        sft_learning_rate, sft_batch_size: of the cold start; the batch size is that of each process.
     """
 
     reflection_dataset: str | None = field(default=None, metadata={"help": "Rows of the cold start, or miniature."})
     reflection_problems: int = field(default=1000, metadata={"help": "Miniature: problems to reflect on."})
     reflection_right_share: float = field(default=0.3, metadata={"help": "Miniature: share of right first answers."})
-    sft_epochs: float = field(default=1.0, metadata={"help": "Epochs of the cold start."})
+    sft_complete_share: float = field(
+        default=0.95, metadata={"help": "Share of sampled responses in full format at which the cold start ends."}
+    )
+    sft_max_steps: int = field(default=500, metadata={"help": "Steps after which the cold start ends in any case."})
     sft_learning_rate: float = field(default=1e-5, metadata={"help": "Learning rate of the cold start."})
     sft_batch_size: int = field(default=8, metadata={"help": "Rows of a step of the cold start, for each process."})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.reflection_dataset = text_or_none("reflection_dataset", self.reflection_dataset)
+        if not 0 <= self.sft_complete_share <= 1 or self.sft_max_steps < 1:
+            raise ValueError(
+                f"ReflectionArguments: sft_complete_share={self.sft_complete_share} and sft_max_steps="
+                f"{self.sft_max_steps}, expected a share between 0 and 1 and at least one step."
+            )
 
 
 def main(data_args: ReflectionArguments, training_args: SRPOConfig, model_args: ModelConfig) -> None:
@@ -69,39 +85,34 @@ def main(data_args: ReflectionArguments, training_args: SRPOConfig, model_args: 
                 "which trains the whole model here. Give model_name_or_path a checkpoint that had one, and "
                 "--reflection_dataset null."
             )
-        policy = cold_start(policy, data_args, training_args)
+        policy = cold_start(policy, train_rows, data_args, training_args)
     trainer = SRPOTrainer(policy, args=training_args, train_dataset=train_rows, **settings)
-    evaluate = partial(evaluate_reflections, system_prompt=training_args.reflection_prompt)
+    evaluate = partial(
+        evaluate_reflections,
+        system_prompt=training_args.reflection_prompt,
+        missing_second_is_wrong=training_args.missing_second_is_wrong,
+    )
     train_and_compare(trainer, data_args, evaluation_rows, evaluate, compare_reflections)
 
 
-def cold_start(policy: str, data_args: ReflectionArguments, training_args: SRPOConfig) -> str:
-    """The checkpoint of `policy` after supervised training on reflections, which is trained unless it is there."""
-    names = ("reflection_problems", "reflection_right_share", "sft_epochs", "sft_learning_rate", "sft_batch_size")
-    made_of = [policy, data_args.reflection_dataset, training_args.seed, *(getattr(data_args, name) for name in names)]
+def cold_start(policy: str, train_rows: Dataset, data_args: ReflectionArguments, training_args: SRPOConfig) -> str:
+    """The checkpoint of `policy` after supervised training on reflections, which is trained unless it is there.
+
+    Training ends when the format is learnt, so that reinforcement does not begin with responses that lack an answer.
+    """
+    asked = train_rows.shuffle(seed=training_args.seed).select(range(min(_ASKED, len(train_rows))))
+    settings = {name: value for name, value in vars(data_args).items() if name.startswith(("reflection_", "sft_"))}
+    names = ("seed", "reflection_prompt", "max_completion_length", *SAMPLING)
+    made_of = [policy, settings, {name: getattr(training_args, name) for name in names}, asked["prompt"][:]]
     key = hashlib.sha256(repr(made_of).encode()).hexdigest()[:12]
     folder = Path(training_args.output_dir) / "reflection_sft" / key
     if folder.exists():
         return str(folder)
-    if data_args.reflection_dataset == "miniature":
-        category = data_args.dataset_name.removeprefix(MINIATURE)
-        # other problems than those of RL and of the comparison
-        problems = make_problems([category], data_args.reflection_problems, seed=training_args.seed + 2)
-        assert training_args.max_completion_length is not None  # SRPOConfig sees to it
-        rows = drawn_reflections(
-            TransformersEngine(policy, device=training_args.device, batch_size=250),
-            problems,
-            folder.with_suffix(".sqlite"),
-            max_new_tokens=training_args.max_completion_length,
-            right_share=data_args.reflection_right_share,
-            seed=training_args.seed,
-        )
-    else:
-        rows = read_source(data_args.reflection_dataset, "train").dataset
     config = ReflectionSFTConfig(
         str(folder.parent),
-        num_train_epochs=data_args.sft_epochs,
+        max_steps=data_args.sft_max_steps,
         learning_rate=data_args.sft_learning_rate,
+        lr_scheduler_type="constant",  # a schedule would follow the bound on steps, which is not where training ends
         per_device_train_batch_size=data_args.sft_batch_size,
         save_strategy="no",
         logging_steps=training_args.logging_steps,
@@ -111,8 +122,37 @@ def cold_start(policy: str, data_args: ReflectionArguments, training_args: SRPOC
             for name in ("bf16", "use_cpu", "gradient_checkpointing", "report_to", "seed", "freeze_vision_encoder")
         },
     )
-    train_once(ReflectionSFTTrainer(policy, args=config, train_dataset=rows), folder)
+    rows = reflections(policy, folder.with_suffix(".sqlite"), data_args, training_args)
+    trainer = ReflectionSFTTrainer(policy, args=config, train_dataset=rows)
+    measure = partial(complete_share, processing_class=trainer.processing_class, dataset=asked, args=training_args)
+    stop = StopAtAccuracy(measure, data_args.sft_complete_share, _EVERY_STEPS)
+    trainer.add_callback(stop)
+    train_once(trainer, folder)
+    if stop.accuracy < data_args.sft_complete_share and trainer.is_world_process_zero():
+        logger.warning(
+            f"SRPO's cold start: {stop.accuracy:.0%} of {len(asked)} sampled responses are complete after "
+            f"{data_args.sft_max_steps} steps, expected {data_args.sft_complete_share:.0%}. Reinforcement may unlearn "
+            "the second answer. Raise sft_max_steps or sft_learning_rate, or give the cold start more rows."
+        )
     return str(folder)
+
+
+def reflections(policy: str, replies: Path, data_args: ReflectionArguments, training_args: SRPOConfig) -> Dataset:
+    """The rows of the cold start; for "miniature" they are made, and `replies` is the file that keeps every reply."""
+    if data_args.reflection_dataset != "miniature":
+        return read_source(str(data_args.reflection_dataset), "train").dataset
+    category = data_args.dataset_name.removeprefix(MINIATURE)
+    # other problems than those of RL and of the comparison
+    problems = make_problems([category], data_args.reflection_problems, seed=training_args.seed + 2)
+    assert training_args.max_completion_length is not None  # SRPOConfig sees to it
+    return drawn_reflections(
+        TransformersEngine(policy, device=training_args.device, batch_size=250),
+        problems,
+        replies,
+        max_new_tokens=training_args.max_completion_length,
+        right_share=data_args.reflection_right_share,
+        seed=training_args.seed,
+    )
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def _grpo_trainer(name, model, folder, run, kwargs):
         return AdaPOTrainer(model, args=args, grader=ParityGrader(), **rows, **kwargs)
     rows["reward_funcs"] = parity_reward
     if name == "srpo":
-        args = SRPOConfig(str(folder), **{"reflection_prompt": None, **run})
+        args = SRPOConfig(str(folder), **{"reflection_prompt": None, "filter_min_accuracy": 0.0, **run})
         return SRPOTrainer(model, args=args, **rows, **kwargs)
     if name == "chain_of_step_grpo":
         return ChainOfStepGRPOTrainer(model, None, args=ChainOfStepGRPOConfig(str(folder), **run), **rows, **kwargs)

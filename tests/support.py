@@ -92,12 +92,13 @@ def adapo_trainer(model, folder, rows, *, trainer_kwargs=None, **settings) -> Ad
 
 
 def srpo_trainer(model, folder, rows, *, trainer_kwargs=None, **settings) -> SRPOTrainer:
-    """As `adapo_trainer`, one step, with a short prompt and Grader."""
+    """As `adapo_trainer`, one step, without a prompt and without the accuracy filter, with Grader."""
     from datasets import Dataset
 
+    own = {"max_steps": 1, "reflection_prompt": None, "filter_min_accuracy": 0.0, "filter_max_accuracy": 1.0}
     return SRPOTrainer(
         model,
-        args=SRPOConfig(str(folder), **{**SMALL_RUN, "max_steps": 1, "reflection_prompt": None, **settings}),
+        args=SRPOConfig(str(folder), **{**SMALL_RUN, **own, **settings}),
         train_dataset=Dataset.from_list(rows),
         **(trainer_kwargs or {}),
     )

@@ -238,6 +238,27 @@ def test_max_rows_takes_the_first_rows_before_the_checks(tmp_path):
     assert [problem.row for problem in rows.problems] == [0]
 
 
+def test_rows_are_sampled_with_a_seed(tmp_path):
+    """In the order of the source and under its numbers; of one seed, fewer rows are among more."""
+    rows = [{"prompt": "p", "answer": "" if index % 10 == 3 else str(index)} for index in range(100)]
+    files = [write_lines(tmp_path / "r.jsonl", rows), tmp_path / "r.parquet"]
+    Dataset.from_list(rows).to_parquet(files[1])
+    for file in files:
+        some, more = (load_rows(file, max_rows=count, seed=5) for count in (20, 60))
+        ids = some.dataset["id"][:]
+        assert ids == [f"r-{answer}" for answer in some.dataset["answer"]]
+        assert [int(answer) for answer in some.dataset["answer"]] == sorted(map(int, some.dataset["answer"]))
+        assert ids != [f"r-{index}" for index in range(20) if index % 10 != 3]  # not the first
+        assert set(ids) < set(more.dataset["id"])
+        bad = [problem.row for problem in more.problems]
+        assert bad
+        assert all(row % 10 == 3 for row in bad)
+        assert len(more.dataset) + len(bad) == 60
+        assert load_rows(file, max_rows=20, seed=5).dataset["id"][:] == ids
+        assert load_rows(file, max_rows=20, seed=6).dataset["id"][:] != ids
+        assert len(load_rows(file, max_rows=200, seed=5).dataset) == 90
+
+
 # ---- values that are good ----
 
 

@@ -59,6 +59,10 @@ def test_srpo_in_two_processes_equals_one_in_both_stages(checkpoints, tmp_path):
     together = torch.cat([part["advantages"] for part in pair])
     torch.testing.assert_close(together, alone["advantages"])
     assert len(set(alone["advantages"].tolist())) > 4
+    # first answers are right in 1, 4 and 1 of 4; the second group is dropped on both processes
+    assert alone["keep"].tolist() == [True] * 4 + [False] * 4 + [True] * 4
+    assert torch.equal(torch.cat([part["keep"] for part in pair]), alone["keep"])
+    assert alone["logged"]["dropped_too_easy"] == pytest.approx(1 / 3)
     for part in pair:
         for stage in ("sft", "rl"):
             for name, weight in alone[stage].items():

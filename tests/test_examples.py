@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,13 @@ import torch
 from datasets import Dataset
 from PIL import Image
 from safetensors.torch import load_file
+from support import load
 from trl import ModelConfig
 
 from trl_mmreason import SRPOConfig
 from trl_mmreason.evaluation.metrics import METRICS, two_turn_metrics
+from trl_mmreason.miniature.models import build_model
+from trl_mmreason.srpo.evaluation import complete_share
 
 ROOT = Path(__file__).parents[1]
 # As `make quickstart` starts them.
@@ -159,12 +163,18 @@ def test_srpo_without_a_cold_start_and_without_the_reflections_reward(checkpoint
 
 
 def test_srpo_from_nothing(tmp_path):
-    """The whole chain on a policy that has just learnt the format: answers, reflections, cold start, two steps."""
+    """The whole chain on a policy that has just learnt the format: answers, reflections, cold start, two steps.
+
+    Four steps are too few to learn to reflect, which is said.
+    """
     folder = tmp_path / "out"
-    early = {"cold_start_accuracy": 0.05, "reflection_problems": 100, "reflection_right_share": 0, "sft_epochs": 1}
+    early = {"cold_start_accuracy": 0.05, "reflection_problems": 100, "reflection_right_share": 0, "sft_max_steps": 4}
+    early |= {"filter_min_accuracy": 0}  # of few right answers whole groups are wrong
     options = [str(part) for key, value in early.items() for part in (f"--{key}", value)]
     done = run(ACCELERATE, "srpo", "miniature/qwen2_5_vl/demo", folder, *options)
     assert table_rows(done.stdout, REFLECTIONS) == labels(REFLECTIONS)
+    told = r"SRPO's cold start: \d+% of 64 sampled responses are complete after 4 steps, expected 95%"
+    assert re.search(told, done.stderr)
     (base,) = (folder / "cold_start").glob("*/model.safetensors")
     (reflected,) = (folder / "reflection_sft").glob("*/model.safetensors")
     start, after_sft, final = (weights(path.parent) for path in (base, reflected, folder / "model.safetensors"))
@@ -178,22 +188,52 @@ def test_srpo_from_nothing(tmp_path):
 def test_srpo_does_not_repeat_a_cold_start(checkpoints, tmp_path):
     example = load_example("srpo")
     completion = "<think>1+1=2</think> <answer>2</answer> <reflection>Not so.</reflection> <answer>3</answer>"
-    rows = [{"prompt": [{"role": "user", "content": "1+1?"}], "completion": completion}] * 8
-    Dataset.from_list(rows).to_parquet(tmp_path / "reflections.parquet")
-    model = checkpoints("qwen2_5_vl")
+    prompt = [{"role": "user", "content": "1+1?"}]
+    Dataset.from_list([{"prompt": prompt, "completion": completion}] * 8).to_parquet(tmp_path / "reflections.parquet")
+    model, questions = checkpoints("qwen2_5_vl"), Dataset.from_list([{"prompt": prompt, "answer": "2"}] * 4)
 
     def cold_start(**settings):
-        data = example.ReflectionArguments(
-            dataset_name="miniature/adding", reflection_dataset=str(tmp_path / "reflections.parquet"), **settings
-        )
-        args = SRPOConfig(str(tmp_path / "out"), use_cpu=True, bf16=False, report_to=[], disable_tqdm=True)
-        return Path(example.cold_start(model, data, args))
+        source = {"dataset_name": "miniature/adding", "reflection_dataset": str(tmp_path / "reflections.parquet")}
+        data = example.ReflectionArguments(**{**source, "sft_max_steps": 2, **settings})
+        run = {"use_cpu": True, "bf16": False, "report_to": [], "disable_tqdm": True, "max_completion_length": 8}
+        return Path(example.cold_start(model, questions, data, SRPOConfig(str(tmp_path / "out"), **run)))
 
     first = cold_start()
     made = (first / "model.safetensors").stat().st_mtime_ns
     assert cold_start() == first
     assert (first / "model.safetensors").stat().st_mtime_ns == made
-    assert cold_start(sft_epochs=2) != first
+    assert cold_start(sft_max_steps=1) != first
+
+
+def test_srpo_s_cold_start_ends_when_sampled_responses_are_complete(tmp_path, caplog):
+    """Real samples of a real policy, which learns one response by heart; the bound is far away."""
+    example = load_example("srpo")
+    model, processor = build_model("qwen2_5_vl", "test")
+    model.save_pretrained(tmp_path / "policy")
+    processor.save_pretrained(tmp_path / "policy")
+    completion = "<think>1+1=2</think> <answer>2</answer> <reflection>Not so.</reflection> <think>2</think> "
+    completion += "<answer>3</answer>"
+    prompt = [{"role": "user", "content": "1+1?"}]
+    Dataset.from_list([{"prompt": prompt, "completion": completion}] * 64).to_parquet(tmp_path / "rows.parquet")
+    questions = Dataset.from_list([{"prompt": prompt, "images": [], "answer": "2"}] * 20)
+    data = example.ReflectionArguments(
+        dataset_name="rows", reflection_dataset=str(tmp_path / "rows.parquet"), sft_learning_rate=0.01
+    )
+    run = {"use_cpu": True, "bf16": False, "report_to": [], "disable_tqdm": True, "gradient_checkpointing": False}
+    args = SRPOConfig(str(tmp_path / "out"), **run, reflection_prompt=None, max_completion_length=64, top_p=0.95)
+    folder = Path(example.cold_start(str(tmp_path / "policy"), questions, data, args))
+    steps = json.loads((folder / "trainer_state.json").read_text())["global_step"]
+    assert 0 < steps < data.sft_max_steps
+    assert steps % 10 == 0  # it is looked at every ten steps
+    assert "cold start" not in caplog.text
+    assert complete_share(*load(folder), questions, args) >= 0.8  # other samples of the same policy
+    assert complete_share(*load(tmp_path / "policy"), questions, args) == 0
+
+
+@pytest.mark.parametrize("settings", [{"sft_complete_share": 95}, {"sft_max_steps": 0}])
+def test_a_cold_start_that_cannot_end_is_refused(settings):
+    with pytest.raises(ValueError, match="expected a share between 0 and 1 and at least one step"):
+        load_example("srpo").ReflectionArguments(dataset_name="miniature/adding", **settings)
 
 
 def test_srpo_refuses_a_cold_start_of_an_adapter(checkpoints, tmp_path):

@@ -89,6 +89,8 @@ STAGES = {
             "brevity_coef": (0.1, "section 4.1"),
             "target_ratio": (2.0, "section 4.1"),
             "max_ratio": (2.5, "section 4.1"),
+            "filter_min_accuracy": (0.1, "B.2"),
+            "filter_max_accuracy": (0.9, "B.2"),
             "freeze_vision_encoder": (True, "B.2"),
             "gradient_checkpointing": (True, "B.2"),
             "use_bias_correction_kl": (False, "B.2: k3"),

@@ -6,7 +6,7 @@ from support import adapo_config, drawn_rows
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason.miniature.cold_start import TAGGED_ANSWERS, two_answers
-from trl_mmreason.scripts import DataArguments, _without_nan, last_checkpoint, load_split, policy_path
+from trl_mmreason.scripts import DataArguments, _without_nan, last_checkpoint, load_data, load_split, policy_path
 
 
 def test_columns_can_be_given_on_the_command_line():
@@ -19,6 +19,24 @@ def test_columns_can_be_given_on_the_command_line():
 def test_results_are_strict_json():
     text = json.dumps(_without_nan({"a": {"value": float("nan"), "interval": (0.5, float("nan"))}}), allow_nan=False)
     assert json.loads(text) == {"a": {"value": None, "interval": [0.5, None]}}
+
+
+def test_fewer_rows_are_a_sample_of_all_and_not_the_first(tmp_path):
+    """The ablation of the amount of data: 10 of 50 rows that are ordered by their answer, and 10 to compare on."""
+    rows = [{"prompt": "p", "answer": str(index)} for index in range(50)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    named = {"dataset_name": str(tmp_path / "rows.jsonl"), "eval_dataset_name": str(tmp_path / "rows.jsonl")}
+
+    def trained_on(count, seed):
+        train, asked = load_data(DataArguments(**named, eval_split="train", train_rows=count, eval_rows=10), seed)
+        assert len(asked) == 10
+        return {int(answer) for answer in train["answer"]}
+
+    few, more = trained_on(10, seed=1), trained_on(30, seed=1)
+    assert len(few) == 10
+    assert max(few) > 20
+    assert few < more
+    assert few != trained_on(10, seed=2)
 
 
 @pytest.mark.parametrize("split", ["new_pictures", "heldout"])

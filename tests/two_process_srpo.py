@@ -22,15 +22,20 @@ sgd = {"optim": "sgd", "learning_rate": 1.0, "max_steps": 1}
 sft = sft_trainer(model, folder, demonstrations, per_device_train_batch_size=rows_a_process, **sgd)
 sft.train()
 
-trainer = srpo_trainer(model, folder, rows, per_device_train_batch_size=rows_a_process, **sgd)
+rows = [{**row, "answer": "1"} for row in rows]
+bounds = {"filter_min_accuracy": 0.1, "filter_max_accuracy": 0.9}
+trainer = srpo_trainer(model, folder, rows, per_device_train_batch_size=rows_a_process, **bounds, **sgd)
 process = trainer.accelerator.process_index
 
 
 def completions(prompt_ids, *_, **__):
-    """Right or wrong, complete or not, long or short, by the completion's place among those of all processes."""
+    """Right or wrong, complete or not, long or short, by the completion's place among those of all processes.
+
+    All first answers of the second group, which two processes share, are right: the accuracy filter drops it.
+    """
     written = []
     for place in range(process * len(prompt_ids), (process + 1) * len(prompt_ids)):
-        first, second = place % 3, place % 5
+        first, second = 1 if 4 <= place < 8 else place % 3, place % 5
         text = f"<think>{'so ' * place}</think> <answer>{first}</answer>"
         if place % 4:
             text += f" <reflection>{'hm ' * (place % 7 + 1)}</reflection> <answer>{second}</answer>"
@@ -47,6 +52,7 @@ torch.save(
     {
         "world_size": trainer.accelerator.num_processes,
         "advantages": batches[0]["advantages"],
+        "keep": batches[0]["tool_mask"].any(dim=1),
         "logged": {k: v for k, v in trainer.state.log_history[0].items() if k not in timings},
         "sft": {name: weight.detach() for name, weight in sft.model.named_parameters()},
         "rl": {name: weight.detach() for name, weight in trainer.model.named_parameters()},

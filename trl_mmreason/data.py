@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Image, Json, LargeList, List, Value
 
@@ -68,6 +69,7 @@ def load_rows(
     on_error: Literal["drop", "raise"] = "drop",
     num_proc: int | None = None,
     max_rows: int | None = None,
+    seed: int | None = None,
 ) -> LoadedRows:
     """Load, check and normalise the rows of a data source.
 
@@ -96,7 +98,9 @@ def load_rows(
         system_prompt: put before every prompt as a system message.
         on_error: "drop" leaves bad rows out and logs one warning; "raise" raises if there is any.
         num_proc: processes that check rows, as in `datasets.Dataset.map`.
-        max_rows: take only the first so many rows, before they are checked.
+        max_rows: take no more rows than this, before they are checked.
+        seed: take them at random, in the order of the source: of one seed, fewer rows are among more. `None` takes the
+            first.
 
     Raises:
         DataError: the source cannot be read, a required column is missing or ambiguous, no row can be used, or, with
@@ -105,7 +109,8 @@ def load_rows(
     if on_error not in ("drop", "raise"):
         raise DataError(f"load_rows: on_error is {on_error!r}; expected 'drop' or 'raise'")
     table = read_source(source, split)
-    raw = table.dataset if max_rows is None else table.dataset.take(min(max_rows, len(table.dataset)))
+    positions = _positions(len(table.dataset), max_rows, seed)
+    raw = table.dataset.select(positions)
     if len(raw) == 0:
         raise DataError(f"{table.name} has no rows")
     present = json_columns(raw, table.name) if table.is_json else raw.column_names
@@ -117,8 +122,15 @@ def load_rows(
 
     root = table.image_root if image_root is None else Path(image_root)
     reader = RowReader(found, root, table.name, system_prompt)
-    checked = _check_rows(raw, reader, table.is_json, list(keep_columns), num_proc)
-    return _sort_out(checked, [*NAMES, *keep_columns], table.name, on_error)
+    checked = _check_rows(raw, positions, reader, table.is_json, list(keep_columns), num_proc)
+    return _sort_out(checked, positions, [*NAMES, *keep_columns], table.name, on_error)
+
+
+def _positions(rows: int, max_rows: int | None, seed: int | None) -> Sequence[int]:
+    """Which rows of the source are taken, in ascending order."""
+    if max_rows is None or max_rows >= rows or seed is None:
+        return range(rows if max_rows is None else min(max_rows, rows))
+    return sorted(np.random.default_rng(seed).permutation(rows)[:max_rows].tolist())
 
 
 def find_columns(present: Sequence[str], columns: Mapping[str, str | None], source_name: str) -> dict[str, str]:
@@ -160,7 +172,9 @@ def _check_kept(keep_columns: Sequence[str], present: Sequence[str], source_name
             raise DataError(f"keep_columns cannot hold {column!r}: the result has its own column of that name")
 
 
-def _check_rows(raw: Dataset, reader: RowReader, is_json: bool, keep: list[str], num_proc: int | None) -> Dataset:
+def _check_rows(
+    raw: Dataset, positions: Sequence[int], reader: RowReader, is_json: bool, keep: list[str], num_proc: int | None
+) -> Dataset:
     """Return one checked row for every row of `raw`: the six columns, the kept ones, and `problems`."""
     if is_json:
         kept_features = json_features(raw, keep)
@@ -171,7 +185,7 @@ def _check_rows(raw: Dataset, reader: RowReader, is_json: bool, keep: list[str],
     return raw.map(
         _check_json_line if is_json else _check_row,
         with_indices=True,
-        fn_kwargs={"reader": reader, "keep": keep},
+        fn_kwargs={"positions": positions, "reader": reader, "keep": keep},
         features=Features({**_CHECKED_FEATURES, **kept_features}),
         remove_columns=[column for column in raw.column_names if column not in keep],
         num_proc=num_proc,
@@ -181,25 +195,32 @@ def _check_rows(raw: Dataset, reader: RowReader, is_json: bool, keep: list[str],
     )
 
 
-def _check_row(row: Mapping[str, Any], index: int, reader: RowReader, keep: list[str]) -> dict[str, Any]:
-    return reader.check(row, index)  # `map` carries the columns of `keep` over by itself
+def _check_row(
+    row: Mapping[str, Any], index: int, positions: Sequence[int], reader: RowReader, keep: list[str]
+) -> dict[str, Any]:
+    return reader.check(row, positions[index])  # `map` carries the columns of `keep` over by itself
 
 
-def _check_json_line(line: Mapping[str, str], index: int, reader: RowReader, keep: list[str]) -> dict[str, Any]:
+def _check_json_line(
+    line: Mapping[str, str], index: int, positions: Sequence[int], reader: RowReader, keep: list[str]
+) -> dict[str, Any]:
+    position = positions[index]
     try:
         row = parse_line(line[LINE])
     except RefusedValue as refused:
         problem = {"column": "line", "reason": refused.reason, "message": refused.message}
-        return {**reader.check({}, index), **dict.fromkeys(keep), "problems": [problem]}
-    return {**reader.check(row, index), **{column: row.get(column) for column in keep}}
+        return {**reader.check({}, position), **dict.fromkeys(keep), "problems": [problem]}
+    return {**reader.check(row, position), **{column: row.get(column) for column in keep}}
 
 
-def _sort_out(checked: Dataset, names: list[str], source_name: str, on_error: str) -> LoadedRows:
+def _sort_out(
+    checked: Dataset, positions: Sequence[int], names: list[str], source_name: str, on_error: str
+) -> LoadedRows:
     """Separate good rows from bad ones, and report the bad ones as `on_error` says."""
     found = checked["problems"][:]
     problems = [
         RowProblem(row, id_, **problem)
-        for row, (id_, row_problems) in enumerate(zip(checked["id"], found, strict=True))
+        for row, id_, row_problems in zip(positions, checked["id"], found, strict=True)
         for problem in row_problems
     ]
     good = [row for row, row_problems in enumerate(found) if not row_problems]

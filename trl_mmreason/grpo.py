@@ -149,6 +149,12 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
     def watch(self, rows: list[dict[str, Any]], completion_ids: list[list[int]]) -> None:
         """Log what this process's rows, hidden columns included, say of what was sampled; rewards stand by then."""
 
+    def without_dropped(self, rewards: Tensor, keep: Tensor) -> Tensor:
+        """(N, K) rewards, with NaN where (N,) `keep` is False if TRL takes a std over all groups, dropped ones too."""
+        if self.args.scale_rewards == "batch" or self.args.multi_objective_aggregation == "normalize_then_sum":
+            return rewards.masked_fill(~keep.unsqueeze(1), torch.nan)
+        return rewards
+
     def in_groups(self, values: Tensor) -> Tensor:
         """(N,) → (Q, G), with the group size of training or of evaluation."""
         return values.view(-1, self.num_generations if self.model.training else self.num_generations_eval)

@@ -56,7 +56,7 @@ class DataArguments:
         image_root: folder that relative picture paths start from.
         system_prompt: put before every question.
         on_error: "drop" leaves bad rows out and names them; "raise" stops.
-        train_rows, eval_rows: use no more than these.
+        train_rows, eval_rows: use no more than these, sampled with the run's seed.
         cold_start_accuracy: for a miniature policy, the accuracy at which its supervised start ends.
     """
 
@@ -68,8 +68,8 @@ class DataArguments:
     image_root: str | None = field(default=None, metadata={"help": "Folder of relative picture paths."})
     system_prompt: str | None = field(default=None, metadata={"help": "Put before every question."})
     on_error: str = field(default="drop", metadata={"help": "Bad rows: drop or raise."})
-    train_rows: int | None = field(default=None, metadata={"help": "Train on no more rows than this."})
-    eval_rows: int | None = field(default=None, metadata={"help": "Compare on no more rows than this."})
+    train_rows: int | None = field(default=None, metadata={"help": "Train on so many rows, sampled with the seed."})
+    eval_rows: int | None = field(default=None, metadata={"help": "Compare on so many rows, sampled with the seed."})
     cold_start_accuracy: float = field(default=0.5, metadata={"help": "Miniature: where the supervised start ends."})
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ def load_data(arguments: DataArguments, seed: int) -> tuple[Dataset, Dataset | N
 
 
 def load_split(arguments: DataArguments, name: str, split: str, rows: int | None, *, seed: int) -> Dataset:
-    """The rows of one split; `miniature/…` names are drawn, 3,000 of them unless `rows` says otherwise."""
+    """The rows of one split, no more than `rows`, sampled; `miniature/…` names are drawn, 3,000 of them by default."""
     if name.startswith(MINIATURE):
         return make_dataset([name.removeprefix(MINIATURE)], rows or 3000, split=split, seed=seed)
     loaded = load_rows(
@@ -108,6 +108,7 @@ def load_split(arguments: DataArguments, name: str, split: str, rows: int | None
         system_prompt=arguments.system_prompt,
         on_error=arguments.on_error,  # type: ignore[arg-type]  # checked in __post_init__
         max_rows=rows,
+        seed=seed,
     )
     return loaded.dataset
 

@@ -89,7 +89,8 @@ def adapo(model, folder, kwargs, settings, rows=None):
 
 
 def srpo(model, folder, kwargs, settings, rows=None):
-    args = trl_mmreason.SRPOConfig(str(folder), **{**ONLINE, "reflection_prompt": None, **settings})
+    own = {"reflection_prompt": None, "filter_min_accuracy": 0.0}  # wrong answers train, too
+    args = trl_mmreason.SRPOConfig(str(folder), **{**ONLINE, **own, **settings})
     trainer = trl_mmreason.SRPOTrainer(model, args=args, train_dataset=rows or questions(), **kwargs)
     texts = [REFLECTION.format("so " * (1 + number)) for number in range(7)]
     return written_texts(trainer, [text.replace("7", str(number)) for number, text in enumerate(texts)])

@@ -103,7 +103,8 @@ def trainer_for(method, policy, folder, *, lora=False, **settings):
         return AdaPOTrainer(policy, args=args, grader=ParityGrader(), **shared)
     shared["reward_funcs"] = evenness
     if method == "srpo":
-        return SRPOTrainer(policy, args=SRPOConfig(str(folder), **run, reflection_prompt=None), **shared)
+        args = SRPOConfig(str(folder), **run, reflection_prompt=None, filter_min_accuracy=0.0)
+        return SRPOTrainer(policy, args=args, **shared)
     if method == "chain_of_step":
         args = ChainOfStepGRPOConfig(str(folder), **run, beta=0.001)
         return ChainOfStepGRPOTrainer(policy, None, args=args, **shared)

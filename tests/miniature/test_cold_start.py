@@ -180,6 +180,17 @@ def test_it_is_measured_every_so_many_steps_until_the_target_is_reached(tmp_path
     assert (path / "model.safetensors").exists()
 
 
+def test_it_is_measured_after_the_last_step_too(tmp_path, monkeypatch):
+    """Five steps, looked at every four: after the fourth and after the last."""
+    model, processor = build_model("qwen2_5_vl", "test")
+    monkeypatch.setattr(module, "_MAX_STEPS", 5)
+    rows = demonstrations(make_problems(["adding"], 8), PLAIN_ANSWERS)
+    measured = [0.2, 0.9]
+    every = {"measure_every_steps": 4, "target_accuracy": 0.8}
+    teach(model, processor, rows, tmp_path / "taught", measure=lambda _: measured.pop(0), **every)
+    assert not measured
+
+
 def test_it_saves_what_reached_the_target_and_refuses_what_did_not(tmp_path, monkeypatch):
     model, processor = build_model("qwen2_5_vl", "test")
     monkeypatch.setattr(module, "_MAX_STEPS", 20)  # the real bound is 1500

@@ -16,6 +16,7 @@ def test_the_defaults_are_the_papers(tmp_path):
     made = config(tmp_path)
     assert made.reflection_prompt == REFLECTION_PROMPT
     assert made.reflection_reward
+    assert made.missing_second_is_wrong
     assert made.beta == 0.01  # OpenRLHF's; see tests/test_paper_values.py for the numbers of the paper
 
 
@@ -37,6 +38,9 @@ def test_null_on_the_command_line_means_no_prompt(tmp_path):
         ({"max_completion_length": None}, "max_completion_length=None, expected the tokens"),
         ({"brevity_coef": float("nan")}, "brevity_coef=nan is out of range"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "after which failing first may pay"),
+        ({"filter_min_accuracy": 0.9, "filter_max_accuracy": 0.1}, "0 and 1 switch the filter off"),
+        ({"filter_max_accuracy": 1.5}, "filter_min_accuracy=0.1 and filter_max_accuracy=1.5, expected 0 <= "),
+        ({"filter_min_accuracy": float("nan")}, "filter_min_accuracy=nan"),
         ({"remove_unused_columns": True}, "takes away the answers"),
         (
             {"target_response_tokens": 100, "max_response_tokens": 200, "max_ratio": 3.0},

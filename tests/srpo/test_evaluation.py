@@ -6,15 +6,21 @@ import pytest
 from datasets import Dataset
 from support import drawn_rows, ids_of, load
 
+from trl_mmreason import SRPOConfig
 from trl_mmreason.evaluation.metrics import METRICS
 from trl_mmreason.srpo import evaluation as module
-from trl_mmreason.srpo.evaluation import compare_reflections, evaluate_reflections, reflection_metrics
+from trl_mmreason.srpo.evaluation import (
+    compare_reflections,
+    complete_share,
+    evaluate_reflections,
+    reflection_metrics,
+)
 
 FIRST, SECOND = "<think>1+1=2</think> <answer>{}</answer>", "<think>1+1=2</think> <answer>{}</answer>"
 CHECK = "<reflection>I look again.</reflection>"
 
 
-def evaluate(checkpoints, monkeypatch, texts, rows=None, stage="before"):
+def evaluate(checkpoints, monkeypatch, texts, rows=None, stage="before", **settings):
     """Evaluate a policy that writes `texts`, one a row; each gold answer is 2."""
     model, processor = load(checkpoints("qwen2_5_vl"))
     end = processor.tokenizer.eos_token_id
@@ -22,7 +28,7 @@ def evaluate(checkpoints, monkeypatch, texts, rows=None, stage="before"):
     monkeypatch.setattr(module, "generate", lambda model, processor, prompts, **settings: written[: len(prompts)])
     rows = rows or [{**row, "answer": "2"} for row in drawn_rows(len(texts))]
     found = evaluate_reflections(
-        model, processor, Dataset.from_list(rows), stage=stage, max_new_tokens=99, batch_size=len(texts)
+        model, processor, Dataset.from_list(rows), stage=stage, max_new_tokens=99, batch_size=len(texts), **settings
     )
     return found, [len(ids) for ids in written], lambda text: len(ids_of(processor, text))
 
@@ -53,6 +59,42 @@ def test_a_response_is_cut_behind_its_first_answer_and_graded_twice(checkpoints,
         "reflection tokens": found[1].reflection_tokens,
     }
     assert abs(found[0].reflection_tokens - tokens(CHECK)) <= 1  # a token may hold the space before a tag too
+
+
+def test_a_second_answer_that_is_missing_is_wrong_or_earns_nothing(checkpoints, monkeypatch):
+    texts = [f"{FIRST.format(2)} {CHECK}", f"{FIRST.format(3)} {CHECK}"]
+    for settings, effects in (({}, [-0.25, 0.0]), ({"missing_second_is_wrong": False}, [0.0, 0.0])):
+        found, _, _ = evaluate(checkpoints, monkeypatch, texts, **settings)
+        assert [t.effectiveness for t in found] == effects
+        assert [t.transition for t in found] == ["1→0", "0→0"]
+
+
+def test_the_share_of_complete_responses_is_of_what_is_sampled_as_in_training(checkpoints, monkeypatch, tmp_path):
+    model, processor = load(checkpoints("qwen2_5_vl"))
+    whole = f"{FIRST.format(2)} {CHECK} {SECOND.format(3)}"
+    written = [ids_of(processor, text) for text in (whole, whole, FIRST.format(2), whole)]
+    asked = []
+
+    def spy(model, processor, prompts, **settings):
+        asked.append((len(prompts), "Reflect." in processor.tokenizer.decode(prompts[0].ids), settings))
+        return written[: len(prompts)]
+
+    monkeypatch.setattr(module, "generate", spy)
+    args = SRPOConfig(
+        str(tmp_path),
+        use_cpu=True,
+        bf16=False,
+        reflection_prompt="Reflect.",
+        max_completion_length=77,
+        temperature=0.9,
+        top_p=0.8,
+        per_device_eval_batch_size=8,
+    )
+    assert complete_share(model, processor, Dataset.from_list(drawn_rows(4)), args) == 0.75
+    [(rows, prompted, settings)] = asked
+    assert (rows, prompted) == (4, True)
+    drawn = {"max_new_tokens": 77, "do_sample": True, "temperature": 0.9, "top_p": 0.8, "top_k": 0}
+    assert settings == {**drawn, "min_p": None, "repetition_penalty": 1.0}
 
 
 def test_a_thought_that_the_template_opened_is_shown_with_the_response(checkpoints, monkeypatch):

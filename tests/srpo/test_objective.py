@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from trl_mmreason.srpo.objective import ACCURACY, FORMAT, REFLECTION, brevity, effectiveness
+from trl_mmreason.srpo.objective import ACCURACY, FORMAT, REFLECTION, accuracy_filter, brevity, effectiveness
 
 # right→right, wrong→right, wrong→wrong, right→wrong
 FIRST = torch.tensor([True, False, False, True])
@@ -66,3 +66,24 @@ def test_failing_first_never_pays():
     kept, corrected, failed, spoilt = best.tolist()
     assert best.tolist() == pytest.approx([1.6, 1.35, 0.85, 1.1])
     assert kept > corrected > spoilt > failed
+
+
+def test_groups_too_hard_or_too_easy():
+    """Right first answers: 0, 1, 5, 9 and 10 of ten. The bounds 0.1 and 0.9 are inside, so 1 and 9 of ten stay."""
+    rights = torch.tensor([0, 1, 5, 9, 10])
+    correct = torch.arange(10) < rights.unsqueeze(1)
+    too_hard, too_easy = accuracy_filter(correct, torch.ones_like(correct), 0.1, 0.9)
+    assert too_hard.tolist() == [True, False, False, False, False]
+    assert too_easy.tolist() == [False, False, False, False, True]
+    too_hard, too_easy = accuracy_filter(correct, torch.ones_like(correct), 0.0, 1.0)  # off
+    assert not too_hard.any()
+    assert not too_easy.any()
+
+
+def test_what_has_no_grade_counts_for_no_group():
+    """Graded: 1 right of 2, which stays; 1 right of 1; none, which is neither hard nor easy."""
+    correct = torch.tensor([[True, False, False, False], [True, False, False, False], [False] * 4])
+    graded = torch.tensor([[True, True, False, False], [True, False, False, False], [False] * 4])
+    too_hard, too_easy = accuracy_filter(correct, graded, 0.3, 0.9)
+    assert too_hard.tolist() == [False, False, False]
+    assert too_easy.tolist() == [False, True, False]

@@ -27,12 +27,16 @@ TABLE = {
     FIRST_RIGHT: (0.5, 0.5, 0.0, 0.0),
     "<answer>7</answer>": (0.0, 0.5, 0.0, 0.0),
     FIRST_RIGHT + SECOND_WRONG: (0.5, 0.5, 0.0, 0.0),
-    FIRST_RIGHT + REFLECTION: (0.5, 0.5, 0.25, 0.0),
+    # Behind a reflection a second answer that is missing, not closed or empty is not right.
+    FIRST_RIGHT + REFLECTION: (0.5, 0.5, 0.25, -0.25),
+    FIRST_WRONG + REFLECTION: (0.5, 0.0, 0.25, 0.0),
+    FIRST_RIGHT + REFLECTION + " <think>3+4=7</think> <answer>7": (0.5, 0.5, 0.25, -0.25),
+    FIRST_RIGHT + REFLECTION + " <think>3+4=7</think> <answer></answer>": (0.5, 0.5, 0.25, -0.25),
     FIRST_RIGHT + REFLECTION + " <answer>7</answer>": (0.5, 0.5, 0.25, 0.25),
     "<answer>8</answer>" + REFLECTION + SECOND_RIGHT: (0.0, 0.0, 0.25, 0.5),
     FIRST_RIGHT + " <reflection> </reflection>" + SECOND_RIGHT: (0.5, 0.5, 0.0, 0.0),
     FIRST_RIGHT + REFLECTION + REFLECTION + SECOND_RIGHT: (0.5, 0.5, 0.0, 0.0),
-    FIRST_RIGHT + REFLECTION + " <think>3+4=7</thi": (0.5, 0.5, 0.25, 0.0),
+    FIRST_RIGHT + REFLECTION + " <think>3+4=7</thi": (0.5, 0.5, 0.25, -0.25),
     # A single answer that is right counts wherever it stands.
     "<think>x</think>" + REFLECTION + SECOND_RIGHT: (0.0, 0.5, 0.0, 0.0),
     "<think>a <reflection>hm</reflection> b</think> <answer>7</answer>": (0.0, 0.5, 0.0, 0.0),
@@ -58,6 +62,20 @@ def test_the_whole_table(processor):
     ids = [ids_of(processor, text) for text in TABLE]
     *parts, _ = paid(ReflectionRewards(processor), ids, ["7"] * len(ids))
     assert dict(zip(TABLE, zip(*parts, strict=True), strict=True)) == TABLE
+
+
+def test_a_missing_second_answer_may_earn_nothing_instead(processor):
+    """right → missing costs nothing then, and a response whose second answer is there is paid as before."""
+    texts = [FIRST_RIGHT + REFLECTION, FIRST_WRONG + REFLECTION, FIRST_RIGHT + REFLECTION + SECOND_WRONG]
+    ids = [ids_of(processor, text) for text in texts]
+    lenient = ReflectionRewards(processor, missing_second_is_wrong=False)
+    assert lenient.effectiveness_reward(completion_ids=ids, answer=["7"] * 3) == [0.0, 0.0, -0.25]
+    # the reason for the other rule: who spoils more than half of the right answers would better not answer twice
+    spoils_two_of_three = [FIRST_RIGHT + REFLECTION + second for second in (SECOND_WRONG, SECOND_WRONG, SECOND_RIGHT)]
+    ids = [ids_of(processor, text) for text in [*spoils_two_of_three, FIRST_RIGHT + REFLECTION]]
+    for rewards, twice, once in ((lenient, -0.25, 0.0), (ReflectionRewards(processor), -0.25, -0.75)):
+        *answered, missing = rewards.effectiveness_reward(completion_ids=ids, answer=["7"] * 4)
+        assert (sum(answered), 3 * missing) == (twice, once)
 
 
 def test_keeping_a_right_answer_pays_more_in_total_than_correcting_a_wrong_one(processor):
@@ -148,6 +166,8 @@ def test_what_is_logged(processor):
     assert logged["failed_share"] == [0, 0, 0]
     assert logged["misjudgment_share"] == [0, 1, 1]
     assert logged["length_response"] == [len(row) for row in ids]
+    assert logged["length_incorrect"] == [len(ids[0])]  # by the first answer
+    assert logged["length_correct"] == [len(ids[1]), len(ids[2])]
     assert logged["length_first"] == [
         len(ids_of(processor, FIRST_WRONG)),
         len(ids[1]),

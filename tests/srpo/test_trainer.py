@@ -7,9 +7,11 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from support import ids_of, load, recorded_batches, srpo_trainer, written_by_hand
+from transformers.utils import logging
 from trl import GRPOConfig
 
 from trl_mmreason import SRPOTrainer
+from trl_mmreason.evaluation.curves import PANELS, draw_curves
 from trl_mmreason.grading import Verdict, accuracy_reward
 
 RIGHT = "<think>3+4=7</think> <answer>7</answer>"
@@ -211,6 +213,7 @@ def test_an_unusable_gold_stays_out_of_the_others_deviation(checkpoints, tmp_pat
         tmp_path,
         rows,
         scale_rewards="batch",
+        loss_type="dapo",  # a mean over trajectories would count the kept ones twice, as only half are kept
         brevity_coef=0.0,
         trainer_kwargs={
             "reward_funcs": lambda answer, **_: [0.0 if gold else 100.0 for gold in answer],
@@ -259,3 +262,104 @@ def test_the_model_card_names_the_paper(checkpoints, rows, tmp_path):
     assert "2506.01713" in card
     assert "wan2025srpo" in card
     assert "srpo" in card.split("tags:")[1]
+
+
+MIXED, EASY, HARD = (
+    [KEPT, CORRECTED, FAILED, SPOILT],
+    [KEPT, KEPT, SPOILT, KEPT],
+    [FAILED, CORRECTED, FAILED, CORRECTED],
+)
+FILTER = {"filter_min_accuracy": 0.1, "filter_max_accuracy": 0.9, "shuffle_dataset": False}
+
+
+def test_groups_too_easy_or_too_hard_and_those_without_a_grade_train_nothing(checkpoints, tmp_path):
+    """First answers right: 2, 4 and 0 of 4, and a question whose gold answer is unusable, which is none of these."""
+    rows = [ROW, ROW, ROW, {**ROW, "answer": ""}]
+    run = {"per_device_train_batch_size": 16, "brevity_coef": 0.0, **FILTER}
+    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, **run)
+    batches = recorded_batches(trainer)
+    logged = step(trainer, [*MIXED, *EASY, *HARD, *MIXED])
+    assert batches[0]["tool_mask"].any(dim=1).tolist() == [True] * 4 + [False] * 12
+    kept = batches[0]["completion_mask"][:4].sum().item()
+    assert batches[0]["num_items_in_batch"] == kept
+    assert [logged[f"dropped_{reason}"] for reason in ("too_easy", "too_hard", "ungraded")] == [0.25] * 3
+    # what is logged of rewards and answers speaks of the dropped too: 1.125, (3 * 1.5 + 1) / 4 and (0.75 + 1.25) / 2
+    assert logged["reward"] == pytest.approx((1.125 + 1.375 + 1.0) / 3)
+    assert logged["acc_t1"] == 0.5
+
+
+def updated(model, folder, texts, **settings):
+    """The weights after a step on these texts, four a question, with a KL term that is not 0."""
+    run = {"optim": "sgd", "learning_rate": 1.0, "beta": 0.05, "max_grad_norm": 1e9, **FILTER, **settings}
+    run = {"per_device_train_batch_size": len(texts), **run}
+    trainer = srpo_trainer(model, folder, [ROW] * (len(texts) // 4), **run)
+    with torch.no_grad():
+        for weight in trainer.ref_model.parameters():
+            weight.add_(0.02)
+    step(trainer, texts)
+    return trainer.model.state_dict()
+
+
+@pytest.mark.parametrize(("loss_type", "scale"), [("grpo", "group"), ("dapo", "batch")])
+def test_a_dropped_group_leaves_no_trace(checkpoints, tmp_path, loss_type, scale):
+    """A step on three groups of which one is too easy is the step on the two others, in any micro-batches."""
+    model, run = checkpoints("qwen2_5_vl"), {"loss_type": loss_type, "scale_rewards": scale}
+    other = [FAILED, WRONG, KEPT, FAILED]
+    without = updated(model, tmp_path / "without", [*MIXED, *other], **run)
+    small = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 4}
+    for number, batches in enumerate(({}, small)):
+        dropped = updated(model, tmp_path / str(number), [*MIXED, *EASY, *other], **run, **batches)
+        for name, weight in without.items():
+            torch.testing.assert_close(dropped[name], weight, atol=2e-6, rtol=0)
+    everything = updated(model, tmp_path / "all", [*MIXED, *EASY, *other], **run, filter_max_accuracy=1.0)
+    assert max((everything[name] - weight).abs().max() for name, weight in without.items()) > 1e-3
+
+
+def test_evaluation_drops_nothing(checkpoints, tmp_path):
+    trainer = srpo_trainer(
+        checkpoints("qwen2_5_vl"),
+        tmp_path,
+        [ROW] * 2,
+        **FILTER,
+        per_device_eval_batch_size=8,
+        trainer_kwargs={"eval_dataset": Dataset.from_list([ROW] * 2)},
+    )
+    batches = recorded_batches(trainer)
+    written_by_hand(trainer, [*EASY, *HARD])
+    logged = trainer.evaluate()
+    assert batches[0]["tool_mask"].all()
+    assert logged["eval_acc_t1"] == 0.5
+    assert not [name for name in logged if "dropped" in name]
+
+
+def test_a_batch_that_teaches_nothing_is_said_aloud(checkpoints, tmp_path, caplog):
+    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, [ROW] * 2, **FILTER)
+    with caplog.at_level("WARNING", logger="trl_mmreason"):
+        logging.warning_once.cache_clear()  # another test may have made it say so
+        logged = step(trainer, [*EASY, *HARD])
+    assert "SRPO: not one of 8 responses can be trained on. Of 2 groups 1 have fewer right first answers" in caplog.text
+    assert logged["grad_norm"] == 0
+
+
+def test_what_a_missing_second_answer_earns_is_a_setting(checkpoints, tmp_path):
+    """Half of the responses are right and reflect without a second answer: -0.25 each, or 0."""
+    texts = [RIGHT + CHECK, WRONG + CHECK] * 4
+    for missing_is_wrong, mean in ((True, -0.125), (False, 0.0)):
+        run = {"missing_second_is_wrong": missing_is_wrong}
+        trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path / str(missing_is_wrong), [ROW] * 2, **run)
+        assert step(trainer, texts)["rewards/effectiveness_reward/mean"] == mean
+
+
+def test_curves_of_the_paper_are_drawn_from_what_is_logged(checkpoints, tmp_path):
+    """Fig. 4 and 7: reward, lengths in all and of right and wrong first answers, clipped ratios on both sides, loss."""
+    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, [ROW] * 2)
+    logged = step(trainer, [*MIXED, *MIXED])
+    lengths = [len(ids_of(trainer.processing_class, text)) + 1 for text in MIXED]
+    assert logged["length_correct"] == pytest.approx((lengths[0] + lengths[3]) / 2)
+    assert logged["length_incorrect"] == pytest.approx((lengths[1] + lengths[2]) / 2)
+    names = {"reward", "length_response", "length_correct", "length_incorrect", "acc_t1", "loss"}
+    names |= {"clip_ratio/low_mean", "clip_ratio/high_mean"}
+    drawn = {name for panel in PANELS for name in panel.series}
+    assert names <= logged.keys() & drawn
+    titles = [axes.get_title() for axes in draw_curves(trainer.state.log_history).axes]
+    assert {"Length by the first answer", "Clipped tokens", "Dropped by the accuracy filter"} <= set(titles)

@@ -178,6 +178,7 @@ def test_srpo_with_reflections_in_small(tmp_path):
         [(each.prompt, each.image, in_tags(solve(each, error=e))) for each, e in zip(problems, errors, strict=True)],
     )
     args = small("srpo", tmp_path, train_rows=4, eval_rows=4, tasks={"adding": 1})
+    args.rl |= {"filter_min_accuracy": 0.0, "filter_max_accuracy": 1.0}  # a policy of so few steps is right or wrong
     args.prepared |= {"problems": 6, "right_share": 0.5}
     args.arms = {name: args.arms[name] for name in ("srpo", "no-reflection-reward", "answer-reward", "sft-only")}
     for arm in args.arms:

@@ -184,10 +184,8 @@ class AdaPOTrainer(GroupGRPOTrainer):
             zero_advantage=keep & ~informative.unsqueeze(1),
         )
         kept = (keep & informative.unsqueeze(1)).flatten()
-        if args.scale_rewards == "batch" or args.multi_objective_aggregation == "normalize_then_sum":
-            rewards[~kept] = torch.nan  # these take a std over all groups, to which the dropped must not add
         return GroupOutcome(
-            rewards,
+            self.without_dropped(rewards, kept),
             keep=kept,
             # A question without P has no kept trajectory, so its coefficients multiply nothing.
             kl_coefs=betas.nan_to_num(args.beta).repeat_interleave(types.shape[1], dim=0),

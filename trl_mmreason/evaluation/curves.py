@@ -52,15 +52,31 @@ PANELS = (
     Panel("Score of the chain", "mean score", {"step_score": "steps", "answer_score": "answer"}, is_share=True),
     Panel("Chains", "share", {"chain/complete": "whole", "accuracy": "right answer"}, is_share=True),
     Panel("Length of the response", "tokens", {"length_first": "first solution", "length_response": "response"}),
+    Panel(
+        "Length by the first answer",
+        "tokens",
+        {"length_correct": "response, first right", "length_incorrect": "response, first wrong"},
+    ),
     Panel("KL to the reference", "nats per token", {"kl_t1": "first turn", "kl_t2": "second turn"}),
     Panel("KL coefficient β", "coefficient", {"beta_1": "β1, first turn", "beta_2": "β2, second turn"}),
     Panel("Length", "tokens", {"length_t1": "first turn", "length_t2": "second turn"}),
     Panel("Entropy", "nats per token", {"entropy": "entropy"}),
     Panel("Loss", "loss", {"loss": "loss"}),
     Panel(
+        "Clipped tokens",
+        "share",
+        {"clip_ratio/low_mean": "ratio below 1 − ε", "clip_ratio/high_mean": "ratio above 1 + ε"},
+    ),
+    Panel(
         "Dropped by the filters",
         "share",
         {"dropped_truncated": "truncated", "dropped_zero_advantage": "zero advantage"},
+        is_share=True,
+    ),
+    Panel(
+        "Dropped by the accuracy filter",
+        "share of groups",
+        {"dropped_too_hard": "too hard", "dropped_too_easy": "too easy"},
         is_share=True,
     ),
 )

@@ -254,8 +254,7 @@ def teach(
         output_dir: where the checkpoint goes.
         measure: the share of what it is asked that the model gets right now.
         target_accuracy: a fraction.
-        measure_every_steps: after how many steps it is measured each time; a divisor of the bound on steps, so that the
-            last of them counts.
+        measure_every_steps: after how many steps it is measured each time.
         seed: of the rows' order.
 
     Returns:
@@ -305,7 +304,7 @@ class StopAtAccuracy(TrainerCallback):
     Args:
         measure: the share of what it is asked that the model gets right now.
         target: a fraction.
-        every_steps: after how many steps it is measured each time.
+        every_steps: after how many steps it is measured each time; after the last step it is measured in any case.
     """
 
     def __init__(self, measure: Callable[[PreTrainedModel], float], target: float, every_steps: int) -> None:
@@ -315,7 +314,7 @@ class StopAtAccuracy(TrainerCallback):
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
-        if state.global_step % self.every_steps:
+        if state.global_step % self.every_steps and state.global_step < state.max_steps:
             return
         self.accuracy = self.measure(model)
         control.should_training_stop = self.accuracy >= self.target

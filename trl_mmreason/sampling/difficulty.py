@@ -1,6 +1,6 @@
 """Keep the questions that are neither too easy nor too hard: by the share of sampled answers that are right.
 
-SRPO keeps 0.1 to 0.9 (section 4.1), SOPHIA's GRPO 0.4 to 0.6 over 16 samples (appendix C).
+SRPO keeps 0.1 to 0.9 (appendix B.2), SOPHIA's GRPO 0.4 to 0.6 over 16 samples (appendix C).
 """
 
 from __future__ import annotations

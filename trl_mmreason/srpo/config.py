@@ -26,10 +26,15 @@ class SRPOConfig(RolloutConfig):
             as they are.
         reflection_reward: pay for the reflection (Eq. 6); without it the reward is R_task alone, plain GRPO on the
             first solution.
+        missing_second_is_wrong: count a second answer that is missing behind a well-formed reflection as a wrong one in
+            I_eff (Eq. 8), −0.25 after a right first answer; off: I_eff is then 0.
         brevity_coef: α of Eq. 6.
         target_ratio: T_target of Eq. 7, as a multiple of the first solution's length.
         max_ratio: T_max of Eq. 7, likewise.
         target_response_tokens, max_response_tokens: T_target and T_max in tokens instead, both or neither.
+        filter_min_accuracy, filter_max_accuracy: groups whose share of right first answers lies below the first or
+            above the second train nothing (appendix B.2); a share equal to a bound is inside. 0 and 1 switch the filter
+            off. Evaluation drops nothing.
         freeze_vision_encoder: leave the vision encoder's weights as they are; on, as in appendix B.2.
         max_completion_length: bound of a response in tokens: two solutions and a reflection; TRL's own default is 512.
         beta: KL coefficient. The paper gives the estimator (k3) and no number; 0.01 is the default of OpenRLHF, with
@@ -41,6 +46,9 @@ class SRPOConfig(RolloutConfig):
         default=REFLECTION_PROMPT, metadata={"help": "System message before every question; None for none."}
     )
     reflection_reward: bool = field(default=True, metadata={"help": "Pay for the reflection; off: plain GRPO."})
+    missing_second_is_wrong: bool = field(
+        default=True, metadata={"help": "I_eff: a missing second answer is a wrong one; off: it earns 0."}
+    )
     brevity_coef: float = field(default=0.1, metadata={"help": "Weight of the reward for brevity."})
     target_ratio: float = field(default=2.0, metadata={"help": "Target length / length of the first solution."})
     max_ratio: float = field(default=2.5, metadata={"help": "Maximum length / length of the first solution."})
@@ -49,6 +57,12 @@ class SRPOConfig(RolloutConfig):
     )
     max_response_tokens: int | None = field(
         default=None, metadata={"help": "Maximum length in tokens, instead of the ratio."}
+    )
+    filter_min_accuracy: float = field(
+        default=0.1, metadata={"help": "Groups with fewer right first answers train nothing; 0: all train."}
+    )
+    filter_max_accuracy: float = field(
+        default=0.9, metadata={"help": "Groups with more right first answers train nothing; 1: all train."}
     )
     freeze_vision_encoder: bool = field(default=True, metadata={"help": "Do not train the vision encoder."})
     max_completion_length: int | None = field(default=2048, metadata={"help": "Bound of a response in tokens."})
@@ -67,6 +81,12 @@ class SRPOConfig(RolloutConfig):
             )
         if not self.brevity_coef >= 0:
             raise ValueError(f"SRPOConfig: brevity_coef={self.brevity_coef} is out of range, expected 0 or more.")
+        if not 0 <= self.filter_min_accuracy <= self.filter_max_accuracy <= 1:
+            raise ValueError(
+                f"SRPOConfig: filter_min_accuracy={self.filter_min_accuracy} and "
+                f"filter_max_accuracy={self.filter_max_accuracy}, expected 0 <= filter_min_accuracy <= "
+                "filter_max_accuracy <= 1; 0 and 1 switch the filter off."
+            )
         if self.reflection_reward and self.multi_objective_aggregation != "sum_then_normalize":
             raise ValueError(
                 f"SRPOConfig: multi_objective_aggregation={self.multi_objective_aggregation!r} scales each part of the "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,11 @@ from ..evaluation.trajectory import Trajectory
 from ..evaluation.two_turn import TwoTurnTrajectory
 from ..grading import Grader
 from ..sampling.generation import generate
-from .rewards import ReflectionRewards, ReflectionScores, effect
+from .config import SRPOConfig
+from .rewards import ReflectionRewards, ReflectionScores
+
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Settings of `GRPOConfig` that `generate` has by the same name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,7 @@ def evaluate_reflections(
     batch_size: int = 64,
     grader: Grader | None = None,
     system_prompt: str | None = None,
+    missing_second_is_wrong: bool = True,
     chat_template_kwargs: dict[str, Any] | None = None,
     **generation: Any,
 ) -> list[ReflectionTrajectory]:
@@ -68,6 +73,7 @@ def evaluate_reflections(
         batch_size: questions in one call of `generate`.
         grader: `Grader()` by default.
         system_prompt: system message put before every question; `None` leaves prompts as they are.
+        missing_second_is_wrong: as in `ReflectionRewards`.
         chat_template_kwargs: handed to the chat template.
         **generation: for `generate`; greedy decoding without penalties by default.
 
@@ -79,7 +85,9 @@ def evaluate_reflections(
         ValueError: the tokenizer does not give SRPO's tags back.
     """
     template = chat_template_kwargs or {}
-    reading = ReflectionRewards(processing_class, grader, chat_template_kwargs=template)
+    reading = ReflectionRewards(
+        processing_class, grader, missing_second_is_wrong=missing_second_is_wrong, chat_template_kwargs=template
+    )
 
     def answer(rows: list[Row]) -> list[ReflectionTrajectory | None]:
         asked = [{**row, "prompt": with_system_message(row["prompt"], system_prompt)} for row in rows]
@@ -87,9 +95,38 @@ def evaluate_reflections(
         ids = generate(model, processing_class, prompts, max_new_tokens=max_new_tokens, **generation)
         scores = reading.scores(ids, **grading_columns(rows))
         texts = [reading.opening + text for text in decode(processing_class, ids)]
-        return [_trajectory(row, text, score, stage) for row, text, score in zip(rows, texts, scores, strict=True)]
+        return [
+            _trajectory(row, text, score, stage, reading.effect)
+            for row, text, score in zip(rows, texts, scores, strict=True)
+        ]
 
     return for_all_rows(model, processing_class, dataset, answer, stage=stage, batch_size=batch_size)
+
+
+def complete_share(
+    model: PreTrainedModel, processing_class: ProcessorMixin, dataset: Dataset, args: SRPOConfig
+) -> float:
+    """Share of responses in full format, sampled as reinforcement with `args` samples them, one to each row.
+
+    Args:
+        model, processing_class, dataset: as in `evaluate_reflections`.
+        args: sampling settings and system prompt.
+    """
+    assert args.max_completion_length is not None  # SRPOConfig sees to it
+    responses = evaluate_reflections(
+        model,
+        processing_class,
+        dataset,
+        stage="format",
+        max_new_tokens=args.max_completion_length,
+        batch_size=args.per_device_eval_batch_size,
+        system_prompt=args.reflection_prompt,
+        chat_template_kwargs=args.chat_template_kwargs,
+        do_sample=True,
+        **{name: getattr(args, name) for name in SAMPLING},
+        **(args.generation_kwargs or {}),
+    )
+    return _mean([response.problem is None for response in responses])
 
 
 def reflection_metrics(
@@ -137,7 +174,9 @@ def _columns(trajectories: Sequence[ReflectionTrajectory]) -> list[list]:
     return [[getattr(trajectory, name) for trajectory in trajectories] for name in names]
 
 
-def _trajectory(row: Row, text: str, score: ReflectionScores, stage: str) -> ReflectionTrajectory | None:
+def _trajectory(
+    row: Row, text: str, score: ReflectionScores, stage: str, effect: Callable[[ReflectionScores], float]
+) -> ReflectionTrajectory | None:
     """`None` where the gold answer cannot be used."""
     if score.first_correct is None or score.second_correct is None:
         return None

@@ -5,7 +5,8 @@
 
 Keeping a right answer pays 1.6 at most, correcting a wrong one 1.35: failing first never pays.
 
-Notation: B responses, L tokens of a response, L1 tokens up to and including the first `</answer>`.
+Notation: B responses, L tokens of a response, L1 tokens up to and including the first `</answer>`; Q questions, G
+responses to each.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ __all__ = [
     "FORMAT",
     "REFLECTION",
     "ReflectionResponse",
+    "accuracy_filter",
     "brevity",
     "effectiveness",
     "parse_reflection_response",
@@ -39,9 +41,13 @@ _EFFECTIVENESS = ((0.0, 0.5), (-0.25, 0.25))
 def effectiveness(first_correct: Tensor, second_correct: Tensor, has_reflection: Tensor) -> Tensor:
     """I_eff (Eq. 8): what the reflection made of the first answer.
 
+    The paper names four cases, and none of a reflection without a second answer. Such an answer is not right, so
+    right → missing is −0.25 and wrong → missing 0: paid 0, a policy that spoils half of its right answers would earn
+    more by never answering twice.
+
     Args:
-        first_correct, second_correct: (B,) bool.
-        has_reflection: (B,) bool, True = a well-formed reflection is followed by a second answer.
+        first_correct, second_correct: (B,) bool; a missing answer is not right.
+        has_reflection: (B,) bool, True = there is a well-formed reflection.
 
     Returns:
         (B,): 0.25 right → right, 0.5 wrong → right, 0 wrong → wrong, −0.25 right → wrong; 0 without a reflection.
@@ -92,3 +98,21 @@ def brevity(
     unit = first if target_response_tokens is None else torch.ones_like(first)
     distance = (length - low * unit).abs() / ((high - low) * unit)  # 0/0 or x/0 where L1 is 0
     return torch.where(first > 0, torch.exp(-distance) ** 2, torch.zeros_like(distance))
+
+
+def accuracy_filter(first_correct: Tensor, graded: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """Which groups the accuracy filter drops (appendix B.2), as too hard and as too easy.
+
+    A group's accuracy is the share of its graded responses whose first answer is right. Both bounds are inside: a group
+    stays if low ≤ accuracy ≤ high, as in `sampling.difficulty`.
+
+    Args:
+        first_correct: (Q, G) bool.
+        graded: (Q, G) bool; responses that count.
+        low, high: the bounds, shares between 0 and 1; the paper has 0.1 and 0.9.
+
+    Returns:
+        Two (Q,) bool: accuracy below `low`, accuracy above `high`; both False for a group without a graded response.
+    """
+    accuracy = (first_correct & graded).sum(dim=1) / graded.sum(dim=1)
+    return accuracy < low, accuracy > high

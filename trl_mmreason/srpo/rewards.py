@@ -45,7 +45,7 @@ class ReflectionScores(NamedTuple):
 
     @property
     def reflected(self) -> bool:
-        """Whether a well-formed reflection is followed by a second answer, so that it can have had an effect."""
+        """Whether a well-formed reflection is followed by a second answer."""
         return self.response.has_reflection_format and self.response.second_answer is not None
 
 
@@ -60,6 +60,8 @@ class ReflectionRewards:
         processing_class: the policy's.
         grader: decides whether an answer is right; `Grader()` by default.
         brevity_coef: α of Eq. 6.
+        missing_second_is_wrong: count a second answer that is missing behind a well-formed reflection as a wrong one in
+            I_eff, −0.25 after a right first answer; off: I_eff is then 0.
         chat_template_kwargs: what the policy's chat template is given.
         target_ratio, max_ratio, target_response_tokens, max_response_tokens: see `objective.brevity`.
 
@@ -73,6 +75,7 @@ class ReflectionRewards:
         grader: Any = None,
         *,
         brevity_coef: float = 0.1,
+        missing_second_is_wrong: bool = True,
         chat_template_kwargs: dict[str, Any] | None = None,
         **lengths: float | None,
     ) -> None:
@@ -81,6 +84,7 @@ class ReflectionRewards:
         self.opening = opening_of(processing_class, **(chat_template_kwargs or {}))
         self.grader = grader or Grader()
         self.brevity_coef = brevity_coef
+        self.missing_second_is_wrong = missing_second_is_wrong
         self.lengths: dict[str, Any] = lengths
         self._seen: tuple[Sequence[Sequence[int]], Sequence[Any]] | None = None
         self._scores: list[ReflectionScores] = []
@@ -109,7 +113,7 @@ class ReflectionRewards:
 
     def effectiveness_reward(self, **batch: Any) -> list[float | None]:
         """I_eff: what the reflection made of the first answer."""
-        return self._paid(batch, effect)
+        return self._paid(batch, self.effect)
 
     def brevity_reward(self, **batch: Any) -> list[float | None]:
         """α · f_len: how close the response is to its target length."""
@@ -119,6 +123,14 @@ class ReflectionRewards:
             return self.brevity_coef * float(brevity(tokens, first, **self.lengths))
 
         return self._paid(batch, pay)
+
+    def effect(self, score: ReflectionScores) -> float:
+        """I_eff of one response (Eq. 8)."""
+        counts = score.response.has_reflection_format if self.missing_second_is_wrong else score.reflected
+        first, second, reflected = (
+            torch.tensor(bool(flag)) for flag in (score.first_correct, score.second_correct, counts)
+        )
+        return float(effectiveness(first, second, reflected))
 
     def _paid(self, batch: dict[str, Any], pay: Callable[[ReflectionScores], float]) -> list[float | None]:
         return [pay(score) if score.graded else None for score in self.scores(**batch)]
@@ -201,14 +213,6 @@ def read_scores(
     )
 
 
-def effect(score: ReflectionScores) -> float:
-    """I_eff of one response (Eq. 8)."""
-    first, second, reflected = (
-        torch.tensor(bool(flag)) for flag in (score.first_correct, score.second_correct, score.reflected)
-    )
-    return float(effectiveness(first, second, reflected))
-
-
 def measures(score: ReflectionScores) -> dict[str, float]:
     """What is logged of one response, as means over the batch; a response adds nothing to what it has none of."""
     kind = (score.response.problem or "").split(" ")[0]
@@ -231,6 +235,7 @@ def measures(score: ReflectionScores) -> dict[str, float]:
             "correction_share": not first and second,
             "failed_share": not first and not second,
             "misjudgment_share": first and not second,
+            "length_correct" if first else "length_incorrect": score.tokens,
         }
     return {name: float(value) for name, value in found.items()}
 

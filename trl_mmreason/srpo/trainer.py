@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
+from transformers.utils import logging
 
 from ..construction import all_rewards, check_rows, freeze_vision_encoder, load_processor
 from ..grading import Grader
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from .config import SRPOConfig
+from .objective import accuracy_filter
 from .paper import PAPER
 from .rewards import ReflectionRewards
+
+logger = logging.get_logger(__name__)
 
 
 class SRPOTrainer(GroupGRPOTrainer):
@@ -55,6 +59,7 @@ class SRPOTrainer(GroupGRPOTrainer):
             processing_class,
             grader,
             brevity_coef=args.brevity_coef,
+            missing_second_is_wrong=args.missing_second_is_wrong,
             chat_template_kwargs=args.chat_template_kwargs,
             target_ratio=args.target_ratio,
             max_ratio=args.max_ratio,
@@ -76,4 +81,22 @@ class SRPOTrainer(GroupGRPOTrainer):
             freeze_vision_encoder(self.accelerator.unwrap_model(self.model))
 
     def score_groups(self, rewards: Tensor) -> GroupOutcome:
-        return without_ungraded(rewards)
+        """Drop what has no grade and, in training, the groups that the accuracy filter drops (appendix B.2)."""
+        outcome = without_ungraded(rewards)
+        if not self.model.training:
+            return outcome
+        graded = self.in_groups(outcome.keep)
+        first_correct = self.in_groups(rewards[:, self.reward_func_names.index("accuracy_reward")] > 0)
+        low, high = self.args.filter_min_accuracy, self.args.filter_max_accuracy
+        too_hard, too_easy = accuracy_filter(first_correct, graded, low, high)
+        for reason, mask in {"too_hard": too_hard, "too_easy": too_easy, "ungraded": ~graded}.items():
+            self._metrics["train"][f"dropped_{reason}"].append(mask.float().mean().item())
+        keep = (graded & ~(too_hard | too_easy).unsqueeze(1)).flatten()
+        if not keep.any():
+            logger.warning_once(
+                f"SRPO: not one of {len(keep)} responses can be trained on. Of {len(graded)} groups {too_hard.sum()} "
+                f"have fewer right first answers than filter_min_accuracy={low} and {too_easy.sum()} more than "
+                f"filter_max_accuracy={high}; {(~graded).sum()} responses have an unusable gold answer. Filter the "
+                "questions (mmreason prefilter --rule srpo), begin with a longer cold start, or widen the bounds."
+            )
+        return GroupOutcome(self.without_dropped(outcome.rewards, keep), keep)
