@@ -23,12 +23,14 @@ class Stage:
         paper: field → value, and where the paper has it.
         recipes: where the trainer's settings stand, as "folder" or "folder:section" below `configs/`.
         departures: (recipe, field) → the other value there, which its comment explains.
+        in_recipes: field → value of what the recipes set, and the class leaves at TRL's default.
     """
 
     config: type
     paper: dict
     recipes: str
     departures: dict = field(default_factory=dict)
+    in_recipes: dict = field(default_factory=dict)
 
 
 GROUP = {"num_generations": (8, "rollouts a question"), "loss_type": ("grpo", "a mean over trajectories")}
@@ -55,7 +57,8 @@ STAGES = {
             "use_bias_correction_kl": (False, "Table 4: low variance KL"),
         },
         "adapo",
-        {("qwen2_5_vl_7b_qlora", "learning_rate"): 1e-5},
+        {("qwen2_5_vl_7b_qlora", "learning_rate"): 1e-5, ("qwen2_5_vl_7b_qlora", "optim"): "adamw_8bit"},
+        {"optim": ("adamw_torch", "Table 4: Adam")},
     ),
     "SFT and STaR, baselines of AdaPO": Stage(
         PlainSFTConfig,
@@ -96,6 +99,7 @@ STAGES = {
             "use_bias_correction_kl": (False, "B.2: k3"),
         },
         "srpo",
+        in_recipes={"optim": ("adamw_torch", "section 4.1: Adam"), "bf16": (True, "B.2")},
     ),
     "cold start of SRPO": Stage(
         trl_mmreason.ReflectionSFTConfig, {"num_train_epochs": (1, "section 4.1")}, "reflection_sft"
@@ -188,6 +192,7 @@ STAGES = {
             "format_penalty": (0.5, "section 3.3"),
         },
         "self_evolution:evolution",
+        in_recipes={"optim": ("adamw_torch", "section 4.1: AdamW")},
     ),
 }
 
@@ -215,7 +220,7 @@ def test_the_recipes_train_with_the_papers_values(name, path, tmp_path):
     whole = yaml.safe_load(path.read_text())
     given = {**whole.get("common", {}), **whole[section]} if section else whole
     defaults = stage.config(str(tmp_path), use_cpu=True, bf16=False)
-    for key, (value, place) in stage.paper.items():
+    for key, (value, place) in {**stage.paper, **stage.in_recipes}.items():
         expected = stage.departures.get((path.stem, key), value)
         assert given.get(key, getattr(defaults, key)) == expected, f"{key}: the paper has {value} ({place})"
 
