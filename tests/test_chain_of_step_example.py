@@ -11,7 +11,9 @@ import yaml
 from datasets import Dataset
 from PIL import Image
 from test_configs import load_example
+from trl import ModelConfig
 
+from trl_mmreason.baselines.patterns import INSTRUCTION
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.stages import override_sections
 
@@ -137,6 +139,44 @@ def test_an_option_of_a_section_is_put_there():
     for given in (["--dpo.rounds"], ["--rounds", "1"], ["--nothing.rounds", "1"], ["dpo.rounds", "1"]):
         with pytest.raises(ValueError, match="is unknown"):
             override_sections(args, given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"process_reward": "outcome"},  # there is no labelling, no process reward model and no search without steps
+        {"stages": "sft,dpo"},  # pairs by its scores
+        {"stages": "sft,grpo", "process_reward": "outcome"},
+    ],
+)
+def test_a_pattern_without_steps_has_no_stage_that_scores_them(given):
+    example = load_example("chain_of_step")
+    with pytest.raises(ValueError, match="pattern='no_reason' has no steps to score.* Fix: --stages sft,dpo --process"):
+        example.ChainOfStepArguments("miniature/adding", pattern="no_reason", **given)
+    with pytest.raises(ValueError, match="pattern='cot', expected one of chain_of_step, direct_prompt, no_reason"):
+        example.ChainOfStepArguments("miniature/adding", pattern="cot", **given)
+
+
+@pytest.mark.parametrize("pattern", ["no_reason", "direct_prompt"])
+def test_the_arms_without_steps(tmp_path, pattern, capsys):
+    """Data, supervised training, DPO by outcome and evaluation of Table 4's other patterns, in small."""
+    example = load_example("chain_of_step")
+    model, processor = build_model("qwen2_5_vl", "test", in_steps=True)
+    model.save_pretrained(tmp_path / "base")
+    processor.save_pretrained(tmp_path / "base")
+    given = {name: value for name, value in SETTINGS.items() if name not in ("dtype", "grpo", "prm", "drawn_labels")}
+    given |= {"stages": "sft,dpo", "process_reward": "outcome", "output_dir": str(tmp_path / "out")}
+    given["sft"] = {**SETTINGS["sft"], "num_train_epochs": 40}
+    given["dpo"] = {"rounds": 1, "num_paths": 8, "per_device_train_batch_size": 4}
+    args = example.ChainOfStepArguments(**given, pattern=pattern)
+    example.main(args, ModelConfig(str(tmp_path / "base"), dtype="float32"))
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[-2:]] == ["SFT", "DPO,"]
+    pairs = Dataset.from_parquet(str(tmp_path / "out/dpo/round-1/pairs.parquet"))
+    assert len(pairs)
+    assert set(pairs["chosen_score"]) == {1.0}
+    asked = {prompt[-1]["content"].rpartition("\n")[2] for prompt in pairs["prompt"]}
+    assert (asked == {INSTRUCTION}) == (pattern == "direct_prompt")
 
 
 def test_an_unknown_stage_is_named():
