@@ -224,11 +224,16 @@ def test_a_real_policy_finds_answers_and_samples_no_kept_token_again(engine, prm
         assert search.scores == pytest.approx([*scores.steps.tolist(), scores.answer], abs=1e-5)
 
 
+def said(search):
+    """A search without its scores, which a batch changes in their last digits."""
+    return search._replace(scores=(), worst=tuple(text for text, _ in search.worst))
+
+
 def test_a_search_depends_on_its_own_row_and_seed_alone(engine, prm):
     together = step_beam_search(QUESTIONS, engine, prm, n=4, **REAL)
     alone = [step_beam_search([row], engine, prm, n=4, **REAL)[0] for row in QUESTIONS[::-1]][::-1]
     for one, other in zip(together, alone, strict=True):
-        assert one._replace(scores=()) == other._replace(scores=())
+        assert said(one) == said(other)
         assert one.scores == pytest.approx(other.scores, abs=1e-5)
     (other_seed,) = step_beam_search(QUESTIONS[:1], engine, prm, n=4, **{**REAL, "seed": 4})
     assert other_seed.tokens != together[0].tokens
@@ -245,4 +250,4 @@ def test_a_server_continues_chains_as_an_engine_in_process_does(engine, prm):
         found = step_beam_search(QUESTIONS, through, prm, n=4, **REAL)
     assert [search.problem for search in found] == [None, None]
     for mine, theirs in zip(expected, found, strict=True):
-        assert theirs._replace(scores=()) == mine._replace(scores=())
+        assert said(theirs) == said(mine)
