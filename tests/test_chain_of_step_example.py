@@ -14,6 +14,7 @@ from test_configs import load_example
 from trl import ModelConfig
 
 from trl_mmreason.baselines.patterns import INSTRUCTION
+from trl_mmreason.chain_of_step.template import has_token
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.stages import override_sections
 
@@ -158,25 +159,36 @@ def test_a_pattern_without_steps_has_no_stage_that_scores_them(given):
         example.ChainOfStepArguments("miniature/adding", pattern="cot", **given)
 
 
-@pytest.mark.parametrize("pattern", ["no_reason", "direct_prompt"])
-def test_the_arms_without_steps(tmp_path, pattern, capsys):
-    """Data, supervised training, DPO by outcome and evaluation of Table 4's other patterns, in small."""
+def without_steps(example, folder, pattern):
+    given = {name: value for name, value in SETTINGS.items() if name not in ("dtype", "grpo", "prm", "drawn_labels")}
+    given |= {"stages": "sft,dpo", "process_reward": "outcome", "output_dir": str(folder / "out"), "pattern": pattern}
+    given |= {"max_completion_length": 4, "sft": {**SETTINGS["sft"], "num_train_epochs": 16}, "dpo_questions": 8}
+    given["dpo"] = {"rounds": 1, "num_paths": 32, "per_device_train_batch_size": 4}
+    return example.ChainOfStepArguments(**given)
+
+
+def test_an_arm_without_steps(tmp_path, capsys):
+    """Data, supervised training, DPO by outcome and evaluation of Table 4's No Reason, in small."""
     example = load_example("chain_of_step")
     model, processor = build_model("qwen2_5_vl", "test", in_steps=True)
     model.save_pretrained(tmp_path / "base")
     processor.save_pretrained(tmp_path / "base")
-    given = {name: value for name, value in SETTINGS.items() if name not in ("dtype", "grpo", "prm", "drawn_labels")}
-    given |= {"stages": "sft,dpo", "process_reward": "outcome", "output_dir": str(tmp_path / "out")}
-    given["sft"] = {**SETTINGS["sft"], "num_train_epochs": 40}
-    given["dpo"] = {"rounds": 1, "num_paths": 8, "per_device_train_batch_size": 4}
-    args = example.ChainOfStepArguments(**given, pattern=pattern)
+    args = without_steps(example, tmp_path, "no_reason")
     example.main(args, ModelConfig(str(tmp_path / "base"), dtype="float32"))
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[-2:]] == ["SFT", "DPO,"]
     pairs = Dataset.from_parquet(str(tmp_path / "out/dpo/round-1/pairs.parquet"))
     assert len(pairs)
     assert set(pairs["chosen_score"]) == {1.0}
-    asked = {prompt[-1]["content"].rpartition("\n")[2] for prompt in pairs["prompt"]}
-    assert (asked == {INSTRUCTION}) == (pattern == "direct_prompt")
+    assert all(chosen[0]["content"][0].isdigit() for chosen in pairs["chosen"])  # the answer comes at once
+    assert not any(has_token(chosen[0]["content"]) for chosen in pairs["chosen"])
+
+
+def test_direct_prompt_is_asked_in_training_and_evaluation(tmp_path):
+    example = load_example("chain_of_step")
+    pipeline = example.Pipeline(without_steps(example, tmp_path, "direct_prompt"), ModelConfig("base"))
+    asked = [prompt[-1]["content"] for rows in (pipeline.train, pipeline.evaluation) for prompt in rows["prompt"]]
+    assert len(asked) == 12 + 4
+    assert {question.rpartition("\n")[2] for question in asked} == {INSTRUCTION}
 
 
 def test_an_unknown_stage_is_named():

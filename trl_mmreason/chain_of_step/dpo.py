@@ -254,7 +254,7 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
             searches = search_answers(
                 self.questions,
                 engine,
-                self.process_reward,
+                self.process_reward,  # type: ignore[arg-type]  # there is one: check_process_reward
                 store,
                 n=self.args.num_paths,
                 stage=f"policy {finished}, training steps",
