@@ -10,6 +10,9 @@
     search    pass@N, self-consistency, best-of-N and step beam search      → OUTPUT/search/
     (always)  accuracy of every policy, and of the process reward model     → OUTPUT/table.txt
 
+`--pattern direct_prompt` and `--pattern no_reason` train the arms of Table 4 that have no steps: by
+`--stages sft,dpo --process_reward outcome`, into an output folder of their own.
+
 A stage that is finished is not done again, and one that was killed goes on. `--stages dpo,grpo` does some alone, such
 as one a launch under DeepSpeed. A configuration file holds the fields of `ChainOfStepArguments` and TRL's
 `ModelConfig`, with a section for each stage; `--output_dir runs/other` or `--dpo.rounds 1` overrides.
@@ -35,8 +38,9 @@ from trl_mmreason import (
     ProcessRewardConfig,
     ProcessRewardTrainer,
 )
+from trl_mmreason.baselines.patterns import CHAIN_OF_STEP, PATTERNS, PatternSFTTrainer, in_pattern
 from trl_mmreason.chain_of_step.client import process_reward_from
-from trl_mmreason.chain_of_step.paths import DECODING, sample_paths
+from trl_mmreason.chain_of_step.paths import DECODING, chain_answer, sample_paths
 from trl_mmreason.chain_of_step.report import format_policies, format_process_reward, plot_rounds
 from trl_mmreason.chain_of_step.scaling import inference_scaling
 from trl_mmreason.chain_of_step.scaling_report import format_scaling, write_report
@@ -64,10 +68,10 @@ FINISHED = {
 # Arguments that every stage reads, and those that some do.
 SHARED = ("dataset_name", "dataset_split", "train_rows", "cold_start_accuracy", "max_completion_length", "common")
 READ_BY = {
-    "sft": ("step_dataset", "drawn_chains"),
+    "sft": ("pattern", "step_dataset", "drawn_chains"),
     "annotate": ("label_dataset", "drawn_labels"),
     "prm": ("label_dataset", "label_eval_datasets", "process_reward_base", "process_reward_accuracy"),
-    "dpo": ("process_reward", "dpo_questions", "eval_dataset_name", "eval_split", "eval_rows"),
+    "dpo": ("pattern", "process_reward", "dpo_questions", "eval_dataset_name", "eval_split", "eval_rows"),
     "grpo": ("process_reward",),
     "search": ("process_reward", "search_questions", "eval_dataset_name", "eval_split", "eval_rows"),
 }
@@ -78,6 +82,8 @@ class ChainOfStepArguments(StagedArguments):
     """Where questions, chains and labels come from, and the settings of each stage.
 
     Attributes:
+        pattern: how the policy reasons (Table 4): "chain_of_step", "direct_prompt" or "no_reason"; see
+            `baselines.patterns`. The last two have no steps to score, so that sft and dpo by outcome are their stages.
         max_completion_length: bound of a chain in tokens.
         sampling_batch_size: chains sampled, scored or searched for at a time, in each process.
         step_dataset: chains for the sft stage, as `mmreason steps` makes them: a Hub id or a parquet file; "miniature"
@@ -102,6 +108,7 @@ class ChainOfStepArguments(StagedArguments):
     SECTIONS = ("sft", "prm", "dpo", "grpo", "search")
 
     output_dir: str = field(default="runs/chain_of_step", metadata={"help": "Where all stages write."})
+    pattern: str = field(default=CHAIN_OF_STEP, metadata={"help": "chain_of_step, direct_prompt or no_reason."})
     max_completion_length: int = field(default=1024, metadata={"help": "Bound of a chain in tokens."})
     sampling_batch_size: int = field(default=32, metadata={"help": "Chains sampled at a time, in each process."})
     step_dataset: str = field(default="miniature", metadata={"help": "Chains for the sft stage."})
@@ -120,6 +127,17 @@ class ChainOfStepArguments(StagedArguments):
     grpo: dict = field(default_factory=dict, metadata={"help": "ChainOfStepGRPOConfig."})
     search: dict = field(default_factory=dict, metadata={"help": "Arguments of inference_scaling."})
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pattern not in PATTERNS:
+            raise ValueError(f"pattern={self.pattern!r}, expected one of {', '.join(PATTERNS)}.")
+        unscored = ["sft", "dpo"] if self.process_reward == "outcome" else ["sft"]
+        if self.pattern != CHAIN_OF_STEP and not set(self.wanted) <= set(unscored):
+            raise ValueError(
+                f"pattern={self.pattern!r} has no steps to score, but came with stages={self.stages} and "
+                f"process_reward={self.process_reward!r}. Fix: --stages sft,dpo --process_reward outcome."
+            )
+
     @property
     def decoding(self) -> Decoding:
         return Decoding(self.max_completion_length, DECODING.temperature, DECODING.top_p)
@@ -131,7 +149,9 @@ class Pipeline:
     def __init__(self, args: ChainOfStepArguments, model_args: ModelConfig) -> None:
         self.args, self.model_args = args, model_args
         self.seed = args.common.get("seed", 42)
-        self.train, self.evaluation = load_data(args, self.seed)
+        questions = load_data(args, self.seed)
+        self.train, self.evaluation = (rows and in_pattern(rows, args.pattern) for rows in questions)
+        self.in_steps = args.pattern == CHAIN_OF_STEP
         self.sft_model = args.folder / "sft" / "model"
 
     def do(self, stage: str) -> None:
@@ -157,7 +177,9 @@ class Pipeline:
             rows = drawn_chains(self.problems(self.args.drawn_chains, 2), self.args.folder / "steps.sqlite")
         else:
             rows = read_source(self.args.step_dataset, "train").dataset
-        train_once(ChainOfStepSFTTrainer(policy, args=config, train_dataset=rows, **settings), self.sft_model)
+        trainer = ChainOfStepSFTTrainer if self.in_steps else PatternSFTTrainer
+        rows = in_pattern(rows, self.args.pattern)
+        train_once(trainer(policy, args=config, train_dataset=rows, **settings), self.sft_model)
 
     def annotate(self) -> None:
         if self.args.label_dataset != "miniature":
@@ -206,7 +228,8 @@ class Pipeline:
         bounds: dict[str, Any] = {
             name: getattr(self.args, name) for name in ("max_completion_length", "sampling_batch_size")
         }
-        config = self.config("dpo", IterativeDPOConfig, scoring_batch_size=bounds["sampling_batch_size"], **bounds)
+        bounds |= {"scoring_batch_size": bounds["sampling_batch_size"], "chains": self.in_steps}
+        config = self.config("dpo", IterativeDPOConfig, **bounds)
         trainer = IterativeDPOTrainer(
             self.start,
             self.process_reward(),
@@ -280,6 +303,7 @@ class Pipeline:
                 name,
                 n=1,
                 decoding=Decoding(self.args.max_completion_length, temperature=0),
+                answer_of=chain_answer if self.in_steps else str,
                 batch_size=self.args.sampling_batch_size,
                 description=f"accuracy, {name}",
             )

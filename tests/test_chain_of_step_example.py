@@ -11,7 +11,10 @@ import yaml
 from datasets import Dataset
 from PIL import Image
 from test_configs import load_example
+from trl import ModelConfig
 
+from trl_mmreason.baselines.patterns import INSTRUCTION
+from trl_mmreason.chain_of_step.template import has_token
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.stages import override_sections
 
@@ -137,6 +140,55 @@ def test_an_option_of_a_section_is_put_there():
     for given in (["--dpo.rounds"], ["--rounds", "1"], ["--nothing.rounds", "1"], ["dpo.rounds", "1"]):
         with pytest.raises(ValueError, match="is unknown"):
             override_sections(args, given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"process_reward": "outcome"},  # there is no labelling, no process reward model and no search without steps
+        {"stages": "sft,dpo"},  # pairs by its scores
+        {"stages": "sft,grpo", "process_reward": "outcome"},
+    ],
+)
+def test_a_pattern_without_steps_has_no_stage_that_scores_them(given):
+    example = load_example("chain_of_step")
+    with pytest.raises(ValueError, match="pattern='no_reason' has no steps to score.* Fix: --stages sft,dpo --process"):
+        example.ChainOfStepArguments("miniature/adding", pattern="no_reason", **given)
+    with pytest.raises(ValueError, match="pattern='cot', expected one of chain_of_step, direct_prompt, no_reason"):
+        example.ChainOfStepArguments("miniature/adding", pattern="cot", **given)
+
+
+def without_steps(example, folder, pattern):
+    given = {name: value for name, value in SETTINGS.items() if name not in ("dtype", "grpo", "prm", "drawn_labels")}
+    given |= {"stages": "sft,dpo", "process_reward": "outcome", "output_dir": str(folder / "out"), "pattern": pattern}
+    given |= {"max_completion_length": 4, "sft": {**SETTINGS["sft"], "num_train_epochs": 16}, "dpo_questions": 8}
+    given["dpo"] = {"rounds": 1, "num_paths": 32, "per_device_train_batch_size": 4}
+    return example.ChainOfStepArguments(**given)
+
+
+def test_an_arm_without_steps(tmp_path, capsys):
+    """Data, supervised training, DPO by outcome and evaluation of Table 4's No Reason, in small."""
+    example = load_example("chain_of_step")
+    model, processor = build_model("qwen2_5_vl", "test", in_steps=True)
+    model.save_pretrained(tmp_path / "base")
+    processor.save_pretrained(tmp_path / "base")
+    args = without_steps(example, tmp_path, "no_reason")
+    example.main(args, ModelConfig(str(tmp_path / "base"), dtype="float32"))
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[-2:]] == ["SFT", "DPO,"]
+    pairs = Dataset.from_parquet(str(tmp_path / "out/dpo/round-1/pairs.parquet"))
+    assert len(pairs)
+    assert set(pairs["chosen_score"]) == {1.0}
+    assert all(chosen[0]["content"][0].isdigit() for chosen in pairs["chosen"])  # the answer comes at once
+    assert not any(has_token(chosen[0]["content"]) for chosen in pairs["chosen"])
+
+
+def test_direct_prompt_is_asked_in_training_and_evaluation(tmp_path):
+    example = load_example("chain_of_step")
+    pipeline = example.Pipeline(without_steps(example, tmp_path, "direct_prompt"), ModelConfig("base"))
+    asked = [prompt[-1]["content"] for rows in (pipeline.train, pipeline.evaluation) for prompt in rows["prompt"]]
+    assert len(asked) == 12 + 4
+    assert {question.rpartition("\n")[2] for question in asked} == {INSTRUCTION}
 
 
 def test_an_unknown_stage_is_named():

@@ -397,7 +397,10 @@ def test_an_in_memory_policy_is_its_own_reference(bases, tmp_path):
         ({"num_paths": 1}, "num_paths=1, expected 2"),
         ({"temperature": 0}, "the same path each time"),
         ({"pair_threshold": -0.1}, "threshold is -0.1"),
-        ({"pairing": "some"}, "unknown pairing 'some'"),
+        ({"pairing": "some"}, "unknown pairing 'some'; expected one of best_worst, ranked, all, step_wise"),
+        ({"pairing": "step_wise", "max_pairs": 2}, "pairing='step_wise' came with max_pairs=2"),
+        ({"pairing": "step_wise", "step_weight": 0.5}, "pairing='step_wise' came with .* step_weight=0.5"),
+        ({"pairing": "step_wise", "chains": False}, "pairing='step_wise' came with .* chains=False"),
         ({"step_weight": 2}, "step_weight is 2"),
         ({"max_length": 512}, "max_length=512 is not supported"),
         ({"precompute_ref_log_probs": True}, "the pairs are made during training"),
@@ -440,6 +443,10 @@ def test_what_it_has_of_its_own(bases, tmp_path):
         trainer_for(bases("qwen2_5_vl"), tmp_path, trainer_kwargs={"eval_dataset": {"easy": questions()}})
     with pytest.raises(ValueError, match="step_weight=0.5 weighs the scores of a process reward model, and there is"):
         trainer_for(bases("qwen2_5_vl"), tmp_path, step_weight=0.5)
+    with pytest.raises(ValueError, match="pairing='step_wise' compares single steps, and there is no process reward"):
+        trainer_for(bases("qwen2_5_vl"), tmp_path, pairing="step_wise")
+    with pytest.raises(ValueError, match="chains=False came with a process reward model"):
+        trainer_for(bases("qwen2_5_vl"), tmp_path, LengthReward(), chains=False)
     with pytest.raises(TypeError, match="expected an IterativeDPOConfig"):
         IterativeDPOTrainer(bases("qwen2_5_vl"), None, args=1, train_dataset=questions())
 

@@ -1,5 +1,6 @@
 """Chain-of-Step's prompts, and the replies to them read."""
 
+import hashlib
 import time
 
 import pytest
@@ -171,6 +172,17 @@ def test_the_prompts_show_the_formats_that_are_read():
     form = STEP_DATA_PROMPT[STEP_DATA_PROMPT.index("### <Step 1") :].replace("...\n\n", "").replace("Step x", "Step 3")
     assert read(form) == Chain([Step("xxx", "xxx", "xxx")] * 3, "xxx")
     assert read_ratings(JUDGE_PROMPT, 6) == [1, 1, 0, -1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words", "digest"),
+    [(STEP_DATA_PROMPT, 295, "b9973de0687e897f"), (JUDGE_PROMPT, 215, "37cadc35d2c3a1d1")],
+    ids=["Fig. 8", "Fig. 9"],
+)
+def test_the_prompts_are_the_paper_s_word_for_word(prompt, words, digest):
+    """Words and digest of the figures' text without bold type and fences; white space does not count."""
+    said = prompt.split()
+    assert (len(said), hashlib.sha256(" ".join(said).encode()).hexdigest()[:16]) == (words, digest)
 
 
 def test_what_teacher_and_judge_are_told():

@@ -10,7 +10,10 @@ from trl import DPOConfig, SFTConfig
 
 from ..sampling.engine import Decoding
 from ..sft import CompletionSFTConfig
-from .objective import select_pairs, trajectory_score
+from .objective import PAIRINGS, select_pairs, trajectory_score
+
+STEP_WISE = "step_wise"
+"""The pairing of appendix E: a pair at every step, of the best candidate and the worst."""
 
 # Settings of TRL's for the likelihood of tokens, and how its collators cut and pack them: none has a part in this.
 _UNUSED: dict[str, Any] = {
@@ -52,7 +55,7 @@ class ChainOfStepSFTConfig(CompletionSFTConfig):
 
 @dataclass
 class ProcessRewardConfig(SFTConfig):
-    """`SFTConfig` for a process reward model (arXiv:2509.19003, sections 3.2 and 4.1, Table 7).
+    """`SFTConfig` for a process reward model (arXiv:2509.19003, section 3.4, Eq. 1; section 4.1, Table 7).
 
     The paper's batch has 128 chains: the product of processes, `per_device_train_batch_size` and
     `gradient_accumulation_steps`. Its drop path of 0.4 acts in the vision encoder, which is frozen, and is left out.
@@ -100,14 +103,18 @@ class IterativeDPOConfig(DPOConfig):
 
     Attributes:
         rounds: 3.
+        chains: whether paths are chains of steps. False for a policy of another reasoning pattern (section 4.4), whose
+            whole answer is graded, and whose pairs are by outcome.
         num_paths: paths a question and round; 16.
         step_weight: w of the trajectory score; 0 counts the answer alone ("Answer (PRM)" of Table 2).
         pair_threshold: t, which the scores of a pair have to differ by more than. The paper gives no number.
-        pairing, max_pairs: which pairs of a question are taken; see `objective.select_pairs`.
-        max_completion_length: bound of a path in tokens; ours.
+        pairing, max_pairs: which pairs of a question are taken; see `objective.select_pairs`. `step_wise` is the
+            attempt of appendix E, which the paper advises against: `num_paths` candidates for each step in turn, a pair
+            of the best and the worst, and the next step behind the best (see `step_pairs`).
+        max_completion_length: bound of a path in tokens, for `step_wise` of a step; ours.
         temperature, top_p: of sampling (appendix C).
-        sampling_batch_size: paths sampled at a time in each process.
-        scoring_batch_size: paths scored at a time in each process.
+        sampling_batch_size: paths, or candidates of steps, sampled at a time in each process.
+        scoring_batch_size: paths, or candidates of steps, scored at a time in each process.
         freeze_vision_encoder: off, as the paper trains it in this stage.
         beta: 0.1, as TRL's own default.
         learning_rate: 1e-6, as TRL's own default.
@@ -118,10 +125,11 @@ class IterativeDPOConfig(DPOConfig):
     """
 
     rounds: int = field(default=3, metadata={"help": "Rounds of sampling, scoring, pairing and DPO."})
+    chains: bool = field(default=True, metadata={"help": "Paths are chains; false: whole answers are graded."})
     num_paths: int = field(default=16, metadata={"help": "Paths a question and round."})
     step_weight: float = field(default=0.2, metadata={"help": "Weight of the steps in a path's score."})
     pair_threshold: float = field(default=0.2, metadata={"help": "The scores of a pair differ by more than this."})
-    pairing: str = field(default="best_worst", metadata={"help": "Pairs of a question: best_worst, ranked or all."})
+    pairing: str = field(default="best_worst", metadata={"help": "best_worst, ranked, all or step_wise."})
     max_pairs: int | None = field(default=None, metadata={"help": "For ranked and all: no more pairs a question."})
     max_completion_length: int = field(default=1024, metadata={"help": "Bound of a path in tokens."})
     temperature: float = field(default=1.0, metadata={"help": "Of sampling."})
@@ -147,7 +155,7 @@ class IterativeDPOConfig(DPOConfig):
                 raise ValueError(f"IterativeDPOConfig: {name}={getattr(self, name)}, expected {least} or more.")
         if not self.temperature:
             raise ValueError("IterativeDPOConfig: temperature=0 draws the same path each time, so there is no pair.")
-        select_pairs((), self.pair_threshold, self.pairing, max_pairs=self.max_pairs)
+        self._check_pairing()
         trajectory_score((), 0.0, self.step_weight)
         _ = self.decoding  # refuses what is out of range
         if self.eval_strategy != "no":
@@ -164,3 +172,42 @@ class IterativeDPOConfig(DPOConfig):
         }.items():
             if getattr(self, name):
                 raise ValueError(f"IterativeDPOConfig: {name}={getattr(self, name)!r} is not supported: {why}.")
+
+    def _check_pairing(self) -> None:
+        if self.pairing not in (*PAIRINGS, STEP_WISE):
+            raise ValueError(
+                f"IterativeDPOConfig: unknown pairing {self.pairing!r}; expected one of "
+                f"{', '.join((*PAIRINGS, STEP_WISE))}."
+            )
+        if self.pairing != STEP_WISE:
+            select_pairs((), self.pair_threshold, self.pairing, max_pairs=self.max_pairs)
+            return
+        select_pairs((), self.pair_threshold)
+        if self.max_pairs is not None or self.step_weight != IterativeDPOConfig.step_weight or not self.chains:
+            raise ValueError(
+                f"IterativeDPOConfig: pairing='step_wise' came with max_pairs={self.max_pairs}, step_weight="
+                f"{self.step_weight} and chains={self.chains}. It pairs single steps of chains, one pair a step: leave "
+                "these out."
+            )
+
+    def check_process_reward(self, process_reward: Any) -> None:
+        """Refuse settings that do not fit where pairs come from.
+
+        Args:
+            process_reward: of the trainer; `None` for pairs by outcome.
+        """
+        if process_reward is None and self.step_weight != IterativeDPOConfig.step_weight:
+            raise ValueError(
+                f"IterativeDPOTrainer: step_weight={self.step_weight} weighs the scores of a process reward model, and "
+                "there is none. Pass one, or leave step_weight out."
+            )
+        if process_reward is None and self.pairing == STEP_WISE:
+            raise ValueError(
+                "IterativeDPOTrainer: pairing='step_wise' compares single steps, and there is no process reward model "
+                "to score them. Pass one, or choose another pairing."
+            )
+        if process_reward is not None and not self.chains:
+            raise ValueError(
+                "IterativeDPOTrainer: chains=False came with a process reward model, which scores nothing but chains "
+                "of steps. Pass None, for pairs by outcome."
+            )

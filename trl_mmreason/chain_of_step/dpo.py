@@ -1,6 +1,6 @@
 """Iterative DPO (arXiv:2509.19003, section 3.4): rounds of sampling, scoring, pairing and DPO.
 
-    D_r = pairs of paths of π_(r−1),   π_r = DPO(π_(r−1); D_r, π_ref),   π_0 = π_ref = the SFT model
+    D_r = pairs of paths (or steps) of π_(r−1),   π_r = DPO(π_(r−1); D_r, π_ref),   π_0 = π_ref = the SFT model
 
 Everything is kept in the output folder, and a run goes on from what it finds there:
 
@@ -48,11 +48,23 @@ from ..sampling.loading import fingerprint, load_model
 from ..sampling.store import Store
 from ..sampling.transformers_engine import TransformersEngine
 from .client import process_reward_from
-from .config import IterativeDPOConfig
+from .config import STEP_WISE, IterativeDPOConfig
 from .pairs import PAIR_FEATURES, make_pairs
 from .paper import PAPER
-from .paths import Path, ProcessReward, path_metrics, sample_paths, score_sampled_paths
-from .template import EXAMPLE
+from .paths import (
+    Path,
+    PathScore,
+    ProcessReward,
+    chain_answer,
+    path_metrics,
+    question_digests,
+    sample_paths,
+    score_sampled_paths,
+    with_ids,
+)
+from .scaling import search_answers
+from .step_pairs import make_step_pairs, searched_paths, with_last_parts
+from .template import ANSWER_END, EXAMPLE, STEP_END
 from .tokens import chain_token_ids
 
 _logger = logging.getLogger(__name__)
@@ -64,7 +76,7 @@ _NO_PAIRS_YET = Dataset.from_list(
 
 # What of the configuration decides on the rounds; how paths are drawn is kept with them.
 _DECIDING = (
-    *("num_paths", "step_weight", "pair_threshold", "pairing", "max_pairs"),
+    *("chains", "num_paths", "step_weight", "pair_threshold", "pairing", "max_pairs"),
     *("freeze_vision_encoder", "beta", "loss_type"),
     *("learning_rate", "num_train_epochs", "max_steps", "warmup_steps", "weight_decay", "lr_scheduler_type", "seed"),
     *(
@@ -76,8 +88,6 @@ _DECIDING = (
         "max_grad_norm",
     ),
 )
-
-_WORDS = ("id", "prompt", "answer", "choices")  # of a question: no picture is decoded
 
 
 class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
@@ -136,16 +146,12 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
                     "paths are kept question by question. Join several with concatenate_datasets."
                 )
         check_rows("IterativeDPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})
-        if process_reward_model is None and args.step_weight != IterativeDPOConfig.step_weight:
-            raise ValueError(
-                f"IterativeDPOTrainer: step_weight={args.step_weight} weighs the scores of a process reward model, and "
-                "there is none. Pass one, or leave step_weight out."
-            )
+        args.check_process_reward(process_reward_model)
         processing_class = processing_class or load_processor(model, args)
-        chain_token_ids(processing_class)
+        ids = chain_token_ids(processing_class) if args.chains else {}
         check_template("IterativeDPOTrainer", processing_class, EXAMPLE)
-        self.questions = _with_ids(train_dataset)
-        self.eval_questions = None if eval_dataset is None else _with_ids(eval_dataset)
+        self.questions = with_ids(train_dataset)
+        self.eval_questions = None if eval_dataset is None else with_ids(eval_dataset)
         self.process_reward = None if process_reward_model is None else process_reward_from(process_reward_model)
         self.grader = grader or Grader()
         self.sampler = sampler
@@ -156,13 +162,15 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
         with reference_is(model, args, kwargs.get("peft_config")):
             super().__init__(model, args=args, train_dataset=_NO_PAIRS_YET, processing_class=processing_class, **kwargs)
         self.data_collator = with_pictures(self.data_collator)
+        if args.pairing == STEP_WISE:
+            self.data_collator = with_last_parts(self.data_collator, (ids[STEP_END], ids[ANSWER_END]))
         policy = self.accelerator.unwrap_model(self.model)
         # Under FSDP2 the first process alone may have read the weights.
         weights = broadcast_object_list([fingerprint(whole_parameters(policy))])[0]
         self._deciding = {
             **{name: str(getattr(args, name)) for name in _DECIDING},
             "policy": weights,
-            "questions": hashlib.sha256("".join(_digests(self.questions)).encode()).hexdigest()[:16],
+            "questions": hashlib.sha256("".join(question_digests(self.questions)).encode()).hexdigest()[:16],
         }
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy)
@@ -210,7 +218,25 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
         before = number - 1
         if self.eval_questions is not None:
             self._record(before, "eval", self._sample(before, store, evaluating=True)[2])
-        paths, scores, metrics = self._sample(before, store)
+        by_steps = self.args.pairing == STEP_WISE
+        pairs, metrics = self._pairs_of_steps(before, store) if by_steps else self._pairs_of_paths(before, store)
+        self._record(before, "train", {**metrics, "pairs": len(pairs)})
+        if not len(pairs):
+            why = (
+                f"of the {'steps' if by_steps else 'paths'} of {len(self.questions)} questions no two scores differ by "
+                f"more than {self.args.pair_threshold}"
+            )
+            if number == 1:
+                raise ValueError(
+                    f"IterativeDPOTrainer: {why}; their mean is {metrics.get('trajectory_score', metrics['accuracy'])}."
+                    " Lower pair_threshold, raise num_paths, or look at what the policy writes, in rounds.sqlite."
+                )
+            _logger.warning("IterativeDPOTrainer: training ends before round %d: %s.", number, why)
+        return pairs
+
+    def _pairs_of_paths(self, finished: int, store: Store) -> tuple[Dataset, dict[str, float]]:
+        """Pairs of whole paths of the present policy, and what the paths are like."""
+        paths, scores, metrics = self._sample(finished, store)
         pairs = make_pairs(
             self.questions,
             paths,
@@ -219,16 +245,28 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
             pairing=self.args.pairing,
             max_pairs=self.args.max_pairs,
         )
-        self._record(before, "train", {**metrics, "pairs": len(pairs)})
-        if not len(pairs):
-            why = f"of the paths of {len(paths)} questions no two scores differ by more than {self.args.pair_threshold}"
-            if number == 1:
-                raise ValueError(
-                    f"IterativeDPOTrainer: {why}; their mean is {metrics.get('trajectory_score', metrics['accuracy'])}."
-                    " Lower pair_threshold, raise num_paths, or look at what the policy writes, in rounds.sqlite."
-                )
-            _logger.warning("IterativeDPOTrainer: training ends before round %d: %s.", number, why)
-        return pairs
+        return pairs, metrics
+
+    def _pairs_of_steps(self, finished: int, store: Store) -> tuple[Dataset, dict[str, float]]:
+        """Pairs of steps of the present policy, and what the chains are like that its best steps make."""
+        at_once = min(self.args.sampling_batch_size, self.args.scoring_batch_size)
+        with self._engine(finished) as engine:
+            searches = search_answers(
+                self.questions,
+                engine,
+                self.process_reward,  # type: ignore[arg-type]  # there is one: check_process_reward
+                store,
+                n=self.args.num_paths,
+                stage=f"policy {finished}, training steps",
+                decoding=self.args.decoding,
+                grader=self.grader,
+                seed=self.args.seed + finished,
+                batch_size=max(1, at_once // self.args.num_paths),
+                description=f"sampling, policy {finished}, training steps",
+            )
+        found = {id_: record.payload for id_, record in searches.items() if record.status == "done"}
+        pairs = make_step_pairs(self.questions, found, threshold=self.args.pair_threshold)
+        return pairs, self._measures_of(*searched_paths(list(found.values()), self.args.step_weight))
 
     def _sample(
         self, finished: int, store: Store, *, evaluating: bool = False
@@ -246,6 +284,7 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
                 n=1 if evaluating else self.args.num_paths,
                 decoding=decoding,
                 grader=self.grader,
+                answer_of=chain_answer if self.args.chains else str,
                 seed=self.args.seed + finished,
                 batch_size=self.args.sampling_batch_size,
                 description=f"sampling, {stage}",
@@ -263,15 +302,19 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
                 retry_failed=True,  # a path without a score has ended the run, so that no pair was made without it
                 description=f"scoring, {stage}",
             )
-        metrics = path_metrics(
+        metrics = self._measures_of(
             [path for found in paths.values() for path in found],
             None if scored is None else [score for found in scored.values() for score in found],
-            lambda text: len(self.processing_class.tokenizer(text, add_special_tokens=False)["input_ids"]),
         )
         if scored is not None:
             return paths, {id_: [score.total for score in found] for id_, found in scored.items()}, metrics
         gradable = {id_: found for id_, found in paths.items() if all(path.correct is not None for path in found)}
         return paths, {id_: [float(bool(path.correct)) for path in found] for id_, found in gradable.items()}, metrics
+
+    def _measures_of(self, paths: list[Path], scores: list[PathScore] | None) -> dict[str, float]:
+        tokenizer = self.processing_class.tokenizer
+        metrics = path_metrics(paths, scores, lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"]))
+        return metrics if self.args.chains else {"accuracy": metrics["accuracy"]}
 
     @contextmanager
     def _engine(self, finished: int) -> Iterator[Engine]:
@@ -372,16 +415,3 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
         if not is_there:
             self._save_policy(folder)
         return str(folder)
-
-
-def _with_ids(questions: Dataset) -> Dataset:
-    """Questions with the id that paths are kept by; without any, one that other questions do not have."""
-    if "id" in questions.column_names:
-        return questions
-    return questions.add_column("id", [f"{number}-{digest}" for number, digest in enumerate(_digests(questions))])
-
-
-def _digests(questions: Dataset) -> list[str]:
-    """One of each question's words, its pictures left out."""
-    words = questions.select_columns([name for name in _WORDS if name in questions.column_names])
-    return [hashlib.sha256(repr(row).encode()).hexdigest()[:16] for row in words]

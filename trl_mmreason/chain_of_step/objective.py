@@ -104,6 +104,24 @@ def select_pairs(
     return wide[: 1 if pairing == "best_worst" else max_pairs]
 
 
+def last_part_mask(is_end: Tensor, completion_mask: Tensor) -> Tensor:
+    """Select the tokens of each completion's last part (appendix E): those behind its last end but one, up to its last.
+
+    A part is a step or the answer, with the token that closes it. What the chat template writes behind the last part
+    was not sampled and does not count.
+
+    Args:
+        is_end: (B, T) bool, whether a token closes a step or an answer.
+        completion_mask: (B, T) bool, True = the token belongs to the completion.
+
+    Returns:
+        (B, T) bool, True = the token belongs to the last part; all False for a completion without an end.
+    """
+    ends = (is_end & completion_mask).long()
+    ends_before = ends.cumsum(dim=1) - ends
+    return completion_mask & (ends_before == ends.sum(dim=1, keepdim=True) - 1)
+
+
 def monte_carlo_labels(correct: Tensor | Sequence[Sequence[bool]]) -> tuple[Tensor, Tensor]:
     """Labels of steps from what became of continuations after each of them (section 3.3, after Math-Shepherd).
 

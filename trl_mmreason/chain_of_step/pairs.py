@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from datasets import Dataset, Features, List, Value, concatenate_datasets
 
@@ -24,6 +24,22 @@ PAIR_FEATURES = Features(
 """Columns of a data set of pairs, next to `images`."""
 
 _PICTURES_A_BATCH = 64  # rows that are in memory at once when pictures are copied; one may hold megabytes
+
+
+class Pair(NamedTuple):
+    """One preference.
+
+    Attributes:
+        question: position of its row.
+        chosen, rejected: the two texts.
+        chosen_score, rejected_score: their scores in [0, 1].
+    """
+
+    question: int
+    chosen: str
+    rejected: str
+    chosen_score: float
+    rejected_score: float
 
 
 def make_pairs(
@@ -47,29 +63,42 @@ def make_pairs(
         Rows with the columns of `PAIR_FEATURES` and the questions' pictures, or `images` without any, in the order of
         the questions.
     """
-    rows: list[dict[str, Any]] = []
-    positions = []
-    for position, (id_, prompt) in enumerate(zip(questions["id"], questions["prompt"], strict=True)):
+    pairs = []
+    for position, id_ in enumerate(questions["id"]):
         totals = scores.get(id_, ())
         for positive, negative in select_pairs(totals, threshold, pairing, max_pairs=max_pairs):
-            positions.append(position)
-            rows.append(
-                {
-                    "id": id_,
-                    "prompt": prompt,
-                    "chosen": _said(paths[id_][positive]),
-                    "rejected": _said(paths[id_][negative]),
-                    "chosen_score": totals[positive],
-                    "rejected_score": totals[negative],
-                }
-            )
-    made = Dataset.from_dict({name: [row[name] for row in rows] for name in PAIR_FEATURES}, features=PAIR_FEATURES)
-    columns = [name for name in ("images", "image") if name in questions.column_names]
-    if not (rows and columns):
-        return made.add_column("images", [[] for _ in rows])
-    pictures = questions.select(positions).select_columns(columns)
-    return concatenate_datasets([made, pictures.flatten_indices(writer_batch_size=_PICTURES_A_BATCH)], axis=1)
+            chosen, rejected = paths[id_][positive].text, paths[id_][negative].text
+            pairs.append(Pair(position, chosen, rejected, totals[positive], totals[negative]))
+    return pairs_dataset(questions, pairs)
 
 
-def _said(path: Path) -> list[dict[str, str]]:
-    return [{"role": "assistant", "content": path.text}]
+def pairs_dataset(questions: Dataset, pairs: Sequence[Pair]) -> Dataset:
+    """Put pairs beside their questions, as TRL's `DPOTrainer` takes them.
+
+    Args:
+        questions: rows with id, prompt and optionally images or image.
+        pairs: in the order of the result.
+
+    Returns:
+        Rows with the columns of `PAIR_FEATURES` and the questions' pictures, or `images` without any.
+    """
+    positions = [pair.question for pair in pairs]
+    ids, prompts = questions["id"][:], questions["prompt"][:]
+    columns = {
+        "id": [ids[position] for position in positions],
+        "prompt": [prompts[position] for position in positions],
+        "chosen": [_said(pair.chosen) for pair in pairs],
+        "rejected": [_said(pair.rejected) for pair in pairs],
+        "chosen_score": [pair.chosen_score for pair in pairs],
+        "rejected_score": [pair.rejected_score for pair in pairs],
+    }
+    made = Dataset.from_dict(columns, features=PAIR_FEATURES)
+    pictures = [name for name in ("images", "image") if name in questions.column_names]
+    if not (pairs and pictures):
+        return made.add_column("images", [[] for _ in pairs])
+    shown = questions.select(positions).select_columns(pictures)
+    return concatenate_datasets([made, shown.flatten_indices(writer_batch_size=_PICTURES_A_BATCH)], axis=1)
+
+
+def _said(text: str) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": text}]

@@ -5,6 +5,7 @@ Iterative DPO makes its pairs of them, annotation its chains, and inference-time
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -30,6 +31,8 @@ DECODING = Decoding(temperature=1.0, top_p=0.95)
 """How paths and continuations are drawn (appendix C)."""
 
 Row = Mapping[str, Any]
+
+_WORDS = ("id", "prompt", "answer", "choices")  # of a question: no picture is decoded
 
 
 class ProcessReward(Protocol):
@@ -114,6 +117,11 @@ def read_path(text: str) -> ReadPath:
     return ReadPath(len(ends.steps), parse_chain(text).answer, text, None)
 
 
+def chain_answer(text: str) -> str:
+    """The answer of a text as a chain; "" without one."""
+    return read_path(text).answer or ""
+
+
 def step_texts(scorable: str) -> list[str]:
     """The steps of a `ReadPath.scorable`, each from its opening to its closing token."""
     return [scorable[scorable.rindex(STEP_START, 0, end) : end] for end in scored_ends(scorable).steps]
@@ -186,6 +194,7 @@ def sample_paths(
     n: int,
     decoding: Decoding = DECODING,
     grader: Grader | None = None,
+    answer_of: Callable[[str], str] = chain_answer,
     seed: int = 0,
     **running: Any,
 ) -> dict[str, list[Path]]:
@@ -202,6 +211,8 @@ def sample_paths(
         n: paths a question.
         decoding: the paper's sampling by default; mind `max_new_tokens`.
         grader: `Grader()` by default.
+        answer_of: what of a text is graded; that of a chain by default. `str` grades all of it, for policies that
+            write no chains.
         seed: other seeds give other paths.
         **running: for `run`, such as `batch_size` and `retry_failed`.
 
@@ -217,8 +228,7 @@ def sample_paths(
         asked = [Request(row["prompt"], pictures_of(row), seed=seed_of(seed, row["id"], index)) for row, index in units]
         drawn = engine.sample(asked, decoding)
         texts = ["" if isinstance(samples, Failure) else samples[0].text for samples in drawn]
-        answers = [read_path(text).answer or "" for text in texts]
-        verdicts = grader.grade_batch(items_of([row for row, _ in units], answers))
+        verdicts = grader.grade_batch(items_of([row for row, _ in units], list(map(answer_of, texts))))
         return [
             samples
             if isinstance(samples, Failure)
@@ -237,6 +247,8 @@ def sample_paths(
         "seed": seed,
         "grader": grader_settings(grader),
     }
+    if answer_of is not chain_answer:
+        settings["answer_of"] = answer_of.__name__
     remember_questions(store, stage, rows)
     run(store, stage, rows, work, settings=settings, n=n, **{"description": "sampling paths", **running})
     wait_for_all()
@@ -304,3 +316,18 @@ def score_sampled_paths(
         id_: [path_score(**found[f"{id_}#{path.index}"].payload, step_weight=step_weight) for path in sampled]
         for id_, sampled in paths.items()
     }
+
+
+def with_ids(questions: Dataset) -> Dataset:
+    """Return the questions with the ids that paths are kept by; where there are none, ids made of their words."""
+    if "id" in questions.column_names:
+        return questions
+    return questions.add_column(
+        "id", [f"{number}-{digest}" for number, digest in enumerate(question_digests(questions))]
+    )
+
+
+def question_digests(questions: Dataset) -> list[str]:
+    """Return a digest of each question's words, its pictures left out."""
+    words = questions.select_columns([name for name in _WORDS if name in questions.column_names])
+    return [hashlib.sha256(repr(row).encode()).hexdigest()[:16] for row in words]

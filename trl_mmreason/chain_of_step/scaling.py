@@ -117,17 +117,19 @@ def search_answers(
     store: Store,
     *,
     n: int,
+    stage: str | None = None,
     decoding: Decoding = DECODING,
     max_steps: int = MAX_STEPS,
     grader: Grader | None = None,
     seed: int = 0,
     **running: Any,
 ) -> dict[str, Record]:
-    """The step-level beam search of every question, graded, and kept in a stage of the store for each n.
+    """The step-level beam search of every question, graded, and kept in a stage of the store.
 
     Args:
         rows, engine, process_reward, store: as for `inference_scaling`.
         n, decoding, max_steps, seed: as for `step_beam_search`.
+        stage: of the store; one for each n by default.
         grader: `Grader()` by default.
         **running: for `run`; a batch is one of questions.
 
@@ -135,7 +137,7 @@ def search_answers(
         Row id → its record, whose payload has the fields of `BeamSearched`, and `correct`.
     """
     grader = grader or Grader()
-    stage = BEAM.format(n=n)
+    stage = stage or BEAM.format(n=n)
 
     def work(units: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
         asked = [row for row, _ in units]

@@ -1,4 +1,4 @@
-"""A question with its chain as a process reward model reads it, and where in it the scores are (arXiv:2509.19003, 3.2).
+"""A question with its chain as a process reward model reads it, and where it is scored (arXiv:2509.19003, section 3.4).
 
 A step is scored at the token that closes it, an answer likewise. These are looked for among the ids of the completion
 alone, which are put behind those of the prompt: a question may hold the same tokens as text. Names of the tokenizer's

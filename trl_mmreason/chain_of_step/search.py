@@ -1,5 +1,8 @@
 """Step-level beam search (arXiv:2509.19003, section 4.3.2): sample n next steps, keep the best, until the answer.
 
+The best is the candidate whose own part the process reward model scores highest: its last step, or its answer. The
+trajectory score, by which whole chains are compared, has no part in it.
+
 A part is what stands between the kept beginning and the next `<|reasoning_step_end|>` or `<|answer_end|>`. What is kept
 is handed to the engine as the beginning of the assistant's turn and never sampled again, so that n chains' worth of
 tokens is drawn in all, as by best-of-n.
@@ -32,6 +35,8 @@ class BeamSearched(NamedTuple):
         tokens: how many were sampled, those of all candidates together; `None` if the engine does not say.
         steps: how many were kept.
         scores: of the part that was kept at each stage, the answer's last.
+        worst: of each stage the candidate that scored lowest, and its score; of equal ones the earliest. Where all
+            candidates said the same it is the one that was kept.
         problem: why there is no answer. "malformed": at one stage no candidate was a whole part; "too_long": behind the
             last step that was allowed no candidate answered. `None` with an answer.
     """
@@ -41,6 +46,7 @@ class BeamSearched(NamedTuple):
     tokens: int | None = 0
     steps: int = 0
     scores: tuple[float, ...] = ()
+    worst: tuple[tuple[str, float], ...] = ()
     problem: str | None = None
 
     @property
@@ -180,11 +186,13 @@ def _kept(
     search = search._replace(tokens=tokens)
     if not candidates:
         return search._replace(problem=problem)
-    best = max(range(len(candidates)), key=scores.__getitem__)
+    best, worst = (choose(range(len(candidates)), key=scores.__getitem__) for choose in (max, min))
     text, is_answer = candidates[best]
+    rejected = candidates[worst].text.removeprefix(search.text)
     return search._replace(
         text=text,
         answer=parse_chain(text).answer if is_answer else None,
         steps=search.steps + (not is_answer),
         scores=(*search.scores, scores[best]),
+        worst=(*search.worst, (rejected, scores[worst])),
     )
