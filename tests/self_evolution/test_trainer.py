@@ -19,6 +19,7 @@ from trl_mmreason.self_evolution import rewards as rewards_module
 from trl_mmreason.self_evolution.objective import judge_modulation, log_sum_exp_advantages
 from trl_mmreason.self_evolution.response import read_response
 from trl_mmreason.self_evolution.rewards import Group
+from trl_mmreason.study.self_evolution import LOGGED
 
 RUN = {**SMALL_RUN, "judge_max_tokens": 8, "judge_prompt": "Judge.", "actor_prompt": None, "beta": 0.1}
 LORA = {"peft_config": LoraConfig(r=4, target_modules=r".*(q_proj|v_proj)")}
@@ -88,6 +89,18 @@ def test_the_worked_numbers_reach_the_loss(checkpoints, tmp_path):
     assert sorted(received.tolist()) == pytest.approx(sorted(ADVANTAGES * 2), abs=1e-5)
     assert list(trainer._logs["rewards"]["agreement_reward"])[-8:] == pytest.approx(REWARDS * 2, abs=1e-5)
     assert list(trainer._logs["advantages"])[-8:] == pytest.approx(ADVANTAGES * 2, abs=1e-5)
+
+
+def test_the_loss_is_that_of_equation_12(checkpoints, tmp_path):
+    """While the policy is the one that sampled, all ratios are 1 and the KL is 0: the loss is −mean A, 1.41002."""
+    trainer = trainer_for(
+        checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"judge": judge_by(SCORES)}, max_steps=1, loss_type="grpo"
+    )
+    written_by_hand(trainer, WORKED * 2)
+    trainer.train()
+    log = trainer.state.log_history[0]
+    assert log["loss"] == pytest.approx(-sum(ADVANTAGES) / 4, abs=1e-3)
+    assert log["kl"] == pytest.approx(0, abs=1e-6)
 
 
 def normalised(rewards):
@@ -309,6 +322,7 @@ def test_metrics_of_the_winners(checkpoints, tmp_path):
     assert log["accuracy"] == 1 / 8
     assert log["sc_winner_accuracy"] == 0.0
     assert log["judge_winner_accuracy"] == 0.5
+    assert set(LOGGED) <= log.keys()  # what the study reads for Table 7
     assert log["time/judge"] > 0
     assert log["time/generation"] > 0
 
