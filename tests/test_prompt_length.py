@@ -8,7 +8,6 @@ from datasets import Dataset
 from PIL import Image
 from processes import launch
 from support import SMALL_RUN, drawn_rows, load
-from transformers.utils.logging import get_logger
 
 from trl_mmreason import SelfEvolutionConfig, SelfEvolutionTrainer
 from trl_mmreason.prompt_length import prompt_length, without_overlong_prompts
@@ -26,11 +25,7 @@ def processor(checkpoints):
 
 @pytest.fixture
 def warnings(caplog):
-    """What the module warns of; transformers' loggers hand nothing on by themselves."""
-    logger = get_logger("trl_mmreason.prompt_length")
-    logger.addHandler(caplog.handler)
-    yield lambda: [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    logger.removeHandler(caplog.handler)
+    return lambda: [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
 def test_a_picture_counts_as_its_tokens(processor):

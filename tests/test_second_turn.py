@@ -95,7 +95,7 @@ def test_four_ways_read_the_same_tokens(policy, tmp_path):
 
 
 def test_vllm_is_given_the_same_tokens(policy):
-    """Behind the first prompt, in which vLLM itself widens the pictures; what the assistant is to begin with is last."""
+    """Behind the first prompt, in which vLLM itself widens the pictures; the beginning of the answer is last."""
     model, processor, said = policy
     eos = [processor.tokenizer.eos_token_id]
     (row, *_) = drawn_rows(1)

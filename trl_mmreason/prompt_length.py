@@ -46,8 +46,8 @@ def without_overlong_prompts(
     measures a share of the rows. The rows of a stream are measured as they come, so that nobody can count them.
 
     Args:
-        rows: a `Dataset` or `IterableDataset` of rows as for `prompt_length`; anything else comes back as it is, for TRL
-            to refuse.
+        rows: a `Dataset` or `IterableDataset` of rows as for `prompt_length`; anything else comes back as it is, for
+            TRL to refuse.
         processing_class: the policy's processor or tokenizer.
         max_tokens: bound of a prompt in tokens; `None` keeps every row.
         name: of the trainer, for messages.
@@ -73,11 +73,11 @@ def without_overlong_prompts(
         f"{name}: {len(overlong)} of {len(rows)} prompts have more than max_prompt_length={max_tokens} tokens, their "
         f"pictures' included; the longest has {max(lengths)}."
     )
-    mend = "raise max_prompt_length, or let the processor scale pictures down"
+    fix = "raise max_prompt_length, or let the processor scale pictures down"
     if len(overlong) == len(rows):
-        raise ValueError(f"{message} No row is left. Fix: {mend}.")
+        raise ValueError(f"{message} No row is left. Fix: {fix}.")
     if state.is_main_process:
         named = ", ".join(repr(ids[place]) for place in overlong[:_NAMED]) + (", …" if len(overlong) > _NAMED else "")
-        logger.warning(f"{message} These rows were left out: {named}. To keep them, {mend}.")
+        logger.warning(f"{message} These rows were left out: {named}. To keep them, {fix}.")
     dropped = set(overlong)
     return rows.select([place for place in range(len(rows)) if place not in dropped])

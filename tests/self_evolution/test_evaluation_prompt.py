@@ -2,8 +2,8 @@
 
 import pytest
 from datasets import Dataset
+from judged import REWARDS, SCORES, WORKED, candidate, judge_by, trainer_for
 from support import drawn_rows, load, written_by_hand
-from test_trainer import REWARDS, SCORES, WORKED, candidate, judge_by, trainer_for
 
 from trl_mmreason import SelfEvolutionConfig
 from trl_mmreason.sampling.generation import encode

@@ -1,18 +1,18 @@
 """SelfEvolutionTrainer: rewards without labels on real tiny models, the judge's memory, and what the loss receives."""
 
 import inspect
-import json
 import random
 
 import pytest
 import torch
 from datasets import Dataset
+from judged import ADVANTAGES, REWARDS, SCORES, WORKED, candidate, judge_by, reply, trainer_for
 from peft import LoraConfig, get_peft_model
 from processes import launch
 from scripted import Scripted
-from support import SMALL_RUN, drawn_rows, load, written_by_hand
+from support import drawn_rows, load, written_by_hand
 
-from trl_mmreason import SelfEvolutionConfig, SelfEvolutionTrainer
+from trl_mmreason import SelfEvolutionConfig
 from trl_mmreason.grading import Verdict
 from trl_mmreason.sampling import Decoding, Failure
 from trl_mmreason.self_evolution import rewards as rewards_module
@@ -21,42 +21,7 @@ from trl_mmreason.self_evolution.response import read_response
 from trl_mmreason.self_evolution.rewards import Group
 from trl_mmreason.study.self_evolution import LOGGED
 
-RUN = {**SMALL_RUN, "judge_max_tokens": 8, "judge_prompt": "Judge.", "actor_prompt": None, "beta": 0.1}
 LORA = {"peft_config": LoraConfig(r=4, target_modules=r".*(q_proj|v_proj)")}
-
-
-def trainer_for(model, folder, rows=None, *, trainer_kwargs=None, **settings):
-    rows = drawn_rows(4) if rows is None else rows
-    return SelfEvolutionTrainer(
-        model,
-        args=SelfEvolutionConfig(str(folder), **{**RUN, **settings}),
-        train_dataset=Dataset.from_list(rows) if isinstance(rows, list) else rows,
-        **(trainer_kwargs or {}),
-    )
-
-
-def reply(score):
-    """A reply of the judge whose three parts are `score`."""
-    scores = dict.fromkeys(("answer_correctness", "reasoning_quality", "visual_grounding"), score)
-    return f"[BEGIN THOUGHT]\nHm.\n[END THOUGHT]\n\n[BEGIN SCORES]\n{json.dumps(scores)}\n[END SCORES]"
-
-
-def candidate(request):
-    """What the judge was shown of a response."""
-    return request.messages[-1]["content"].partition("Candidate solution:\n")[2]
-
-
-def judge_by(scores):
-    """An engine that gives the score of the first key that the response holds."""
-    return Scripted(lambda request, _: reply(next(s for key, s in scores.items() if key in candidate(request))))
-
-
-# The worked example of the specification: answers 4, 4, 4, 5 with the scores 1, 1, 0.4, 0.
-FOURS = [r"<think>one</think>\boxed{4}", r"<think>two</think>\boxed{4}", r"<think>three</think>\boxed{4}"]
-WORKED = [*FOURS, r"<think>five</think>\boxed{5}"]
-SCORES = {"one": 1.0, "two": 1.0, "three": 0.4, "five": 0.0}
-REWARDS = [0.77372, 0.77372, 0.72988, 0.23401]
-ADVANTAGES = [-1.26413, -1.26413, -1.30798, -1.80385]
 
 
 def received_by_the_loss(trainer):
@@ -313,7 +278,7 @@ def test_metrics_of_the_winners(checkpoints, tmp_path):
     rows = [{**row, "answer": "5"} for row in drawn_rows(2)]
     judge = judge_by({"five": 0.9, "": 0.1})
     trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs={"judge": judge}, max_steps=1)
-    written_by_hand(trainer, WORKED + [WORKED[0]] * 3 + [FOURS[1]])
+    written_by_hand(trainer, WORKED + [WORKED[0]] * 3 + [WORKED[1]])
     trainer.train()
     log = trainer.state.log_history[0]
     assert log["agreement"] == 0.5  # the second question has one answer, which is everybody's best
