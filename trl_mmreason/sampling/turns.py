@@ -37,7 +37,9 @@ def sample_turns(
     seeds = list(seeds)
     open_rows = list(range(len(rows)))
     for _ in range(turns):
-        asked = [Request(said[k], pictures_of(rows[k]), seed=seeds[k], answer_ids=tuple(sampled[k])) for k in open_rows]
+        asked = [
+            Request(list(said[k]), pictures_of(rows[k]), seed=seeds[k], answer_ids=tuple(sampled[k])) for k in open_rows
+        ]
         drawn = engine.sample(asked, decoding) if asked else []
         ended = []
         for k, samples in zip(open_rows, drawn, strict=True):
