@@ -348,6 +348,7 @@ def test_every_part_of_the_study_has_the_arms_that_its_claims_are_about(path):
         name: value for name, value in given.items() if name not in ("rl", "sft", "arms")
     }
     claims = example.PARTS[args.part].PART.claims
+    assert len({claim.text for claim in claims}) == len(claims)  # notes and `decide` name them by their text
     about = claims_about(claims, (BEFORE, *args.arms))
     assert about
     if path.stem == args.part:  # others have some of a part's arms
