@@ -7,6 +7,10 @@ measured before and after: OUTPUT/table.txt, results.json, training.png with wha
 answer with a report in OUTPUT/seed-0/evaluation/METHOD. What is finished is not done again, and what was killed goes
 on. A configuration file holds the fields of `EvolutionArguments` and TRL's `ModelConfig`; `--output_dir runs/other` or
 `--evolution.alpha 2` overrides.
+
+Policies are measured under their official prompt, without `actor_prompt`. A second start with
+`--evolution.actor_prompt_in_evaluation true` measures the same policies under the prompt of training, and trains
+nothing: OUTPUT/table-actor-prompt.txt, results-actor-prompt.json and OUTPUT/seed-0/evaluation-actor-prompt/METHOD.
 """
 
 import json
@@ -37,6 +41,7 @@ from trl_mmreason.self_evolution.report import format_results, plot_histories
 from trl_mmreason.stages import StagedArguments, do_once, parse_arguments, values_of
 
 BEFORE = "before"
+PROMPT = "actor_prompt_in_evaluation"
 
 
 @dataclass
@@ -74,8 +79,19 @@ class EvolutionArguments(StagedArguments):
             )
         self.methods = {name: values_of(differences) for name, differences in self.methods.items()}
         for name in self.methods:
-            if name in (BEFORE, "cold_start", "evaluation") or not re.fullmatch(r"[\w-]+", name):
+            taken = name in (BEFORE, "cold_start") or name.startswith("evaluation")
+            if taken or not re.fullmatch(r"[\w-]+", name):
                 raise ValueError(f"methods: {name!r} cannot be a method's name, as its folder is called so.")
+            if PROMPT in self.methods[name]:
+                raise ValueError(
+                    f"methods: {name!r} has {PROMPT}, but all policies are measured under one prompt. Set it in "
+                    "`evolution`."
+                )
+
+    @property
+    def suffix(self) -> str:
+        """Of what is measured under the actor's prompt."""
+        return "-actor-prompt" if self.evolution.get(PROMPT) else ""
 
 
 class Run:
@@ -99,6 +115,7 @@ class Run:
         names = ("common", "evolution", "judge_server", "judge_model", "cold_start_accuracy", *data)
         settings = {**self.args.read_by(names), "method": self.args.methods[method]}
         settings |= {"policy": self.model_args.model_name_or_path, "dtype": str(self.model_args.dtype)}
+        settings["evolution"] = {name: value for name, value in self.args.evolution.items() if name != PROMPT}
         do_once(self.folder, method, settings, self.model_of(method), lambda: self.train_policy(method))
 
     def train_policy(self, method: str) -> None:
@@ -119,11 +136,11 @@ class Run:
 
     def measure(self, name: str, path: str) -> dict[str, float]:
         """Let a policy answer, and keep that as an evaluation with its report."""
-        config, folder = self.config(BEFORE), self.folder / "evaluation" / name
+        config, folder = self.config(BEFORE), self.folder / f"evaluation{self.args.suffix}" / name
         decoding = Decoding(**{"max_new_tokens": config.max_completion_length, **self.args.evaluation})
         engine, protocol = TransformersEngine(path, batch_size=self.args.sampling_batch_size), Direct()
         asked: dict[str, Any] = {"n": self.args.answers, "decoding": decoding, "seed": self.seed}
-        asked["system_prompt"] = config.actor_prompt
+        asked["system_prompt"] = config.eval_system_prompt
         folder.mkdir(parents=True, exist_ok=True)
         with Store(folder / "answers.sqlite") as store:
             samples = evaluate(
@@ -149,8 +166,8 @@ class Run:
 def write_report(args: EvolutionArguments, found: list[dict[str, dict[str, float]]]) -> None:
     results = {name: [one[name] for one in found] for name in found[0]}
     table = format_results(results, args.seeds, args.answers)
-    (args.folder / "table.txt").write_text(f"{table}\n")
-    (args.folder / "results.json").write_text(json.dumps(results, indent=2))
+    (args.folder / f"table{args.suffix}.txt").write_text(f"{table}\n")
+    (args.folder / f"results{args.suffix}.json").write_text(json.dumps(results, indent=2))
     sys.stdout.write(f"\n{table}\n")
 
 

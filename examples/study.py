@@ -18,6 +18,7 @@ from trl import TrlParser
 from trl_mmreason.study import adapo, chain_of_step, self_evolution, sophia, srpo
 from trl_mmreason.study.claims import claims_about, judge
 from trl_mmreason.study.figures import draw_figures
+from trl_mmreason.study.logged import with_logged
 from trl_mmreason.study.report import draw_histories, format_arms, format_claims, write_part
 from trl_mmreason.study.running import BEFORE, StudyArguments, do_all, do_arm, outcomes
 
@@ -46,14 +47,14 @@ def main(args: StudyArguments) -> None:
     folder = Path(args.output_dir)
     while True:
         do_all(args, [sys.executable, *sys.argv])
-        found = outcomes(args)
+        histories = {arm: [history(folder / f"seed-{seed}" / arm) for seed in args.seeds] for arm in args.arms}
+        found = with_logged(outcomes(args), histories, getattr(module, "LOGGED", ()))
         judged = [judge(claim, found) for claim in claims]
         if not args.undecided(judged):
             break
         args = args.with_another_seed()
     table = format_arms(found, module.METRICS)
     write_part(folder, args.settings, judged, table)
-    histories = {arm: [history(folder / f"seed-{seed}" / arm) for seed in args.seeds] for arm in args.arms}
     trained = {arm: runs for arm, runs in histories.items() if any(runs)}
     draw_histories(trained, module.PANELS, folder / "curves.png")
     figures = [figure for figure in getattr(module, "FIGURES", ()) if figure.arms <= there]

@@ -292,8 +292,8 @@ def test_the_recipe_of_chain_of_step(path, tmp_path):
     assert (given["search"]["n"], given["search"]["step_weight"]) == (64, 0.2)
 
 
-@each([path for path in CHAIN_OF_STEP if path.stem != "miniature"])
-def test_every_value_of_chain_of_step_cites_its_place_or_says_ours(path):
+@each([path for path in [*CHAIN_OF_STEP, *SELF_EVOLUTION] if path.stem != "miniature"])
+def test_every_value_in_a_section_cites_its_place_or_says_ours(path):
     for line in path.read_text().splitlines():
         key, _, rest = line.strip().partition(":")
         if line.startswith("#") or not rest or key in BOOKKEEPING | {"eval_split"}:
@@ -321,6 +321,10 @@ def test_the_recipe_of_self_evolution(path, tmp_path):
     assert 8 * evolution.per_device_train_batch_size * evolution.steps_per_generation == 512 * 8
     assert 8 * evolution.per_device_train_batch_size * evolution.gradient_accumulation_steps == 128 * 8
     assert args.answers == 10
+    # a prompt with its picture and a response fit the engine
+    whole = evolution.max_prompt_length + evolution.max_completion_length
+    assert evolution.vllm_max_model_length == whole
+    assert args.suffix == ""  # appendix D: the official prompt
 
 
 # ------------------------------------------------------------------------------------------------------------- SOPHIA
@@ -349,6 +353,7 @@ def test_every_part_of_the_study_has_the_arms_that_its_claims_are_about(path):
         name: value for name, value in given.items() if name not in ("rl", "sft", "arms")
     }
     claims = example.PARTS[args.part].PART.claims
+    assert len({claim.text for claim in claims}) == len(claims)  # notes and `decide` name them by their text
     about = claims_about(claims, (BEFORE, *args.arms))
     assert about
     if path.stem == args.part:  # others have some of a part's arms

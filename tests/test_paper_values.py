@@ -180,6 +180,7 @@ STAGES = {
             "beta": (0.01, "section 4.1"),
             "use_bias_correction_kl": (False, "Table 5: low variance KL"),
             "max_completion_length": (2048, "Table 5"),
+            "max_prompt_length": (1024, "Table 5"),
             "judge_sampling_temperature": (1.0, "section 4.1"),
             "judge_top_p": (0.9, "section 4.1"),
             "high_weight": (0.2, "section 4.1"),
@@ -192,7 +193,8 @@ STAGES = {
             "format_penalty": (0.5, "section 3.3"),
         },
         "self_evolution:evolution",
-        in_recipes={"optim": ("adamw_torch", "section 4.1: AdamW")},
+        {("internvl3_8b", "max_prompt_length"): 4096},
+        {"optim": ("adamw_torch", "section 4.1: AdamW")},
     ),
 }
 

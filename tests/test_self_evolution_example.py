@@ -26,7 +26,7 @@ SETTINGS = {
     "dtype": "float32",
     "common": {"use_cpu": True, "bf16": False, "gradient_checkpointing": False, "report_to": "none"}
     | {"save_strategy": "no", "logging_steps": 1, "disable_tqdm": True},
-    "evolution": {"actor_prompt": None, "judge_prompt": "Judge.", "judge_max_tokens": 8, "max_completion_length": 8}
+    "evolution": {"actor_prompt": "Think.", "judge_prompt": "Judge.", "judge_max_tokens": 8, "max_completion_length": 8}
     | {"num_generations": 4, "per_device_train_batch_size": 8, "max_steps": 2, "learning_rate": 1e-3},
     "methods": {
         "self-evolution": {},
@@ -90,11 +90,35 @@ def test_what_is_finished_is_not_done_again(whole_run):
     assert (folder / "table.txt").read_text().strip() in again.stdout
 
 
-def test_other_settings_are_refused(whole_run):
-    folder, _ = whole_run
+def arguments_of(folder):
     example = load_example("self_evolution")
     given = ["--config", str(folder.parent / "small.yaml")]
-    args, model_args = TrlParser((example.EvolutionArguments, ModelConfig)).parse_args_and_config(given)
+    return example, *TrlParser((example.EvolutionArguments, ModelConfig)).parse_args_and_config(given)
+
+
+def test_policies_are_measured_under_the_official_prompt_or_the_actor_s(whole_run):
+    """The second time nothing is trained again, and the first table stays."""
+    folder, _ = whole_run
+    example, args, model_args = arguments_of(folder)
+    args.evolution["actor_prompt_in_evaluation"] = True
+    before = {path: path.stat().st_mtime_ns for path in (*folder.rglob("*.safetensors"), folder / "table.txt")}
+    run = example.Run(args, model_args, 0)
+    run.evolve("self-evolution")
+    example.write_report(args, [run.results()])
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert (folder / "table-actor-prompt.txt").exists()
+    assert (folder / "results-actor-prompt.json").exists()
+    said = {}
+    for kind in ("evaluation", "evaluation-actor-prompt"):
+        for name in ("before", "self-evolution"):
+            made = json.loads((folder / "seed-0" / kind / name / "results.json").read_text())
+            said.setdefault(kind, set()).add(made["settings"]["system_prompt"])
+    assert said == {"evaluation": {None}, "evaluation-actor-prompt": {"Think."}}
+
+
+def test_other_settings_are_refused(whole_run):
+    folder, _ = whole_run
+    example, args, model_args = arguments_of(folder)
     args.evolution["alpha"] = 2.0
     with pytest.raises(SettingsChanged, match="stage 'self-evolution' was begun with other settings"):
         example.Run(args, model_args, 0).evolve("self-evolution")
@@ -105,6 +129,8 @@ def test_other_settings_are_refused(whole_run):
     [
         ({"methods": {"before": {}}}, "'before' cannot be a method's name"),
         ({"methods": {"../x": {}}}, "'../x' cannot be a method's name"),
+        ({"methods": {"evaluation-actor-prompt": {}}}, "'evaluation-actor-prompt' cannot be a method's name"),
+        ({"methods": {"x": {"actor_prompt_in_evaluation": True}}}, "all policies are measured under one prompt"),
         ({"judge_server": "http://127.0.0.1:1/v1"}, "give both, or neither"),
     ],
 )

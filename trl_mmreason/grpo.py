@@ -90,6 +90,8 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
 
     Attributes:
         hidden_columns: columns of the data set that no reward function gets to see.
+        system_prompt, eval_system_prompt: the system message in training, and that of `evaluate`, which a subclass may
+            set to another one.
     """
 
     hidden_columns: ClassVar[frozenset[str]] = frozenset()
@@ -104,7 +106,7 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
         system_prompt: str | None = None,
         **kwargs: Any,
     ) -> None:
-        self.system_prompt = system_prompt
+        self.system_prompt = self.eval_system_prompt = system_prompt
         if followup is not None:
             refuse_second_rollout(type(self).__name__, kwargs)
         if kwargs.get("processing_class") is None:
@@ -264,7 +266,8 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
         return self._outcome.rewards
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        inputs = [{**row, "prompt": with_system_message(row["prompt"], self.system_prompt)} for row in inputs]
+        system_prompt = self.system_prompt if self.model.training else self.eval_system_prompt
+        inputs = [{**row, "prompt": with_system_message(row["prompt"], system_prompt)} for row in inputs]
         for row in inputs:
             if "images" in row or "image" in row:
                 row["images"] = pictures_of(row)

@@ -7,7 +7,7 @@ ones; only the family's own template is asked, so nothing here knows any family.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
@@ -72,6 +72,37 @@ def next_turn_ids(
             "which the template ends a turn."
         )
     return ids[end + 1 :]
+
+
+def continued_ids(
+    processing_class: ProcessorMixin | PreTrainedTokenizerBase,
+    answer_ids: Sequence[Sequence[int]],
+    messages: Sequence[str],
+    *,
+    eos_token_ids: Collection[int],
+    **template: Any,
+) -> list[int]:
+    """Token ids behind a prompt: each answer as it was sampled, and the user's turn that followed it.
+
+    This is what a two-turn rollout trains on, so it is what a policy has to be asked outside training, too.
+
+    Args:
+        processing_class, eos_token_ids, **template: as for `next_turn_ids`.
+        answer_ids: the answers, each with the token that ended it.
+        messages: what the user said to each.
+
+    Raises:
+        ValueError: an answer did not end; or see `next_turn_ids`.
+    """
+    ids: list[int] = []
+    for answer, message in zip(answer_ids, messages, strict=True):
+        if not answer or answer[-1] not in eos_token_ids:
+            raise ValueError(
+                f"continued_ids: an answer ends with the token {answer[-1:]}, expected one of {sorted(eos_token_ids)}: "
+                "nobody can speak behind an answer that was cut."
+            )
+        ids += [*answer, *next_turn_ids(processing_class, message, eos_token_ids=eos_token_ids, **template)]
+    return ids
 
 
 def opening_of(processing_class: Any, **template_kwargs: Any) -> str:

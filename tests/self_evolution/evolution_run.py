@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import torch
+from judged import judge_by, trainer_for
 from support import drawn_rows, ids_of, recorded_batches
-from test_trainer import judge_by, trainer_for
 
 torch.set_num_threads(1)
 model, folder, rows_a_process = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])

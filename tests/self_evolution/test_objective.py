@@ -78,6 +78,14 @@ def test_the_advantages_are_the_log_of_a_softmax():
     torch.testing.assert_close(log_sum_exp_advantages(rewards[:, order], 2.0), advantages[:, order])
 
 
+def test_a_large_alpha_leaves_one_winner():
+    """A.9: exp(A) is one-hot; with the paper's α = 1 the others keep most of their share."""
+    rewards = torch.tensor([[0.75, 0.5, 0.25]])
+    sharp, soft = (log_sum_exp_advantages(rewards, alpha).exp() for alpha in (1000.0, 1.0))
+    torch.testing.assert_close(sharp, torch.tensor([[1.0, 0.0, 0.0]]))
+    torch.testing.assert_close(soft[:, 1:] / soft[:, :1], torch.tensor([[0.7788, 0.6065]]), rtol=0, atol=1e-4)
+
+
 def test_large_rewards_do_not_overflow():
     advantages = log_sum_exp_advantages(torch.tensor([[1e4, 1e4, 0.0, -1e4]]))
     assert advantages[0].tolist() == pytest.approx([-0.693147, -0.693147, -10000.693, -20000.693])

@@ -6,7 +6,14 @@ import time
 import pytest
 
 from trl_mmreason.sampling.asking import MalformedReply
-from trl_mmreason.self_evolution.prompts import JUDGE_PROMPT, WEIGHTS, asked_text, judge_message, read_score
+from trl_mmreason.self_evolution.prompts import (
+    ACTOR_PROMPT,
+    JUDGE_PROMPT,
+    WEIGHTS,
+    asked_text,
+    judge_message,
+    read_score,
+)
 
 SCORES = {"answer_correctness": 1.0, "reasoning_quality": 0.5, "visual_grounding": 0.25, "overall_score": 0.1}
 
@@ -14,6 +21,35 @@ SCORES = {"answer_correctness": 1.0, "reasoning_quality": 0.5, "visual_grounding
 def reply(scores=None, *, thought="It adds up."):
     said = scores if isinstance(scores, str) else json.dumps(SCORES if scores is None else scores)
     return f"[BEGIN THOUGHT]\n{thought}\n[END THOUGHT]\n\n[BEGIN SCORES]\n{said}\n[END SCORES]"
+
+
+def test_the_prompts_are_those_of_appendix_d():
+    """The actor's word for word; of the judge's its rules."""
+    assert ACTOR_PROMPT.split("\n\n") == [
+        "You must first think through the reasoning process as an internal monologue. The entire reasoning process "
+        "must be fully enclosed within a matching `<think>...</think>` pair, with no text outside these tags.",
+        r"After the closing `</think>` tag, you must output the final answer in the exact format `\boxed{ANSWER}`.",
+        r"The `\boxed{ }` must contain only the final answer value, with no additional words, steps, symbols, units, "
+        "or punctuation.",
+        "If the required format is not followed **exactly**, the answer is considered invalid.",
+    ]
+    said = iter(JUDGE_PROMPT.splitlines())
+    rules = [
+        "You are an expert evaluator for multimodal mathematical reasoning.",
+        "All scores must be real numbers in $[0, 1]$.",
+        *("1. answer_correctness", "- 1.0: fully correct", "- 0.5–0.9: almost correct"),
+        *("- 0.1–0.4: partial progress", "- 0.0: wrong or missing"),
+        *("2. reasoning_quality", "- 1.0: rigorous and logical", "- 0.5–0.9: minor gaps"),
+        *("- 0.1–0.4: fragmented reasoning", "- 0.0: invalid reasoning"),
+        *("3. visual_grounding", "- 1.0: correct use of visual elements", "- 0.5–0.9: minor misreadings"),
+        *("- 0.1–0.4: partial or incorrect usage", "- 0.0: no grounding or hallucination"),
+        *("- answer_correctness: 0.50", "- reasoning_quality: 0.30", "- visual_grounding: 0.20"),
+        "If the candidate solution fails to provide a clear and single final answer in the required format, **all "
+        "scores are set to 0.0**.",
+        *("[BEGIN THOUGHT]", "[END THOUGHT]", "[BEGIN SCORES]", "[END SCORES]"),
+        "Only valid JSON enclosed in the above tags is accepted.",
+    ]
+    assert all(rule in said for rule in rules)  # an iterator: in this order
 
 
 def test_the_score_is_made_of_its_parts():

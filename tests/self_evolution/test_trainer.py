@@ -1,61 +1,27 @@
 """SelfEvolutionTrainer: rewards without labels on real tiny models, the judge's memory, and what the loss receives."""
 
 import inspect
-import json
 import random
 
 import pytest
 import torch
 from datasets import Dataset
+from judged import ADVANTAGES, REWARDS, SCORES, WORKED, candidate, judge_by, reply, trainer_for
 from peft import LoraConfig, get_peft_model
 from processes import launch
 from scripted import Scripted
-from support import SMALL_RUN, drawn_rows, load, written_by_hand
+from support import drawn_rows, load, written_by_hand
 
-from trl_mmreason import SelfEvolutionConfig, SelfEvolutionTrainer
+from trl_mmreason import SelfEvolutionConfig
 from trl_mmreason.grading import Verdict
 from trl_mmreason.sampling import Decoding, Failure
 from trl_mmreason.self_evolution import rewards as rewards_module
 from trl_mmreason.self_evolution.objective import judge_modulation, log_sum_exp_advantages
 from trl_mmreason.self_evolution.response import read_response
 from trl_mmreason.self_evolution.rewards import Group
+from trl_mmreason.study.self_evolution import LOGGED
 
-RUN = {**SMALL_RUN, "judge_max_tokens": 8, "judge_prompt": "Judge.", "actor_prompt": None, "beta": 0.1}
 LORA = {"peft_config": LoraConfig(r=4, target_modules=r".*(q_proj|v_proj)")}
-
-
-def trainer_for(model, folder, rows=None, *, trainer_kwargs=None, **settings):
-    rows = drawn_rows(4) if rows is None else rows
-    return SelfEvolutionTrainer(
-        model,
-        args=SelfEvolutionConfig(str(folder), **{**RUN, **settings}),
-        train_dataset=Dataset.from_list(rows) if isinstance(rows, list) else rows,
-        **(trainer_kwargs or {}),
-    )
-
-
-def reply(score):
-    """A reply of the judge whose three parts are `score`."""
-    scores = dict.fromkeys(("answer_correctness", "reasoning_quality", "visual_grounding"), score)
-    return f"[BEGIN THOUGHT]\nHm.\n[END THOUGHT]\n\n[BEGIN SCORES]\n{json.dumps(scores)}\n[END SCORES]"
-
-
-def candidate(request):
-    """What the judge was shown of a response."""
-    return request.messages[-1]["content"].partition("Candidate solution:\n")[2]
-
-
-def judge_by(scores):
-    """An engine that gives the score of the first key that the response holds."""
-    return Scripted(lambda request, _: reply(next(s for key, s in scores.items() if key in candidate(request))))
-
-
-# The worked example of the specification: answers 4, 4, 4, 5 with the scores 1, 1, 0.4, 0.
-FOURS = [r"<think>one</think>\boxed{4}", r"<think>two</think>\boxed{4}", r"<think>three</think>\boxed{4}"]
-WORKED = [*FOURS, r"<think>five</think>\boxed{5}"]
-SCORES = {"one": 1.0, "two": 1.0, "three": 0.4, "five": 0.0}
-REWARDS = [0.77372, 0.77372, 0.72988, 0.23401]
-ADVANTAGES = [-1.26413, -1.26413, -1.30798, -1.80385]
 
 
 def received_by_the_loss(trainer):
@@ -88,6 +54,18 @@ def test_the_worked_numbers_reach_the_loss(checkpoints, tmp_path):
     assert sorted(received.tolist()) == pytest.approx(sorted(ADVANTAGES * 2), abs=1e-5)
     assert list(trainer._logs["rewards"]["agreement_reward"])[-8:] == pytest.approx(REWARDS * 2, abs=1e-5)
     assert list(trainer._logs["advantages"])[-8:] == pytest.approx(ADVANTAGES * 2, abs=1e-5)
+
+
+def test_the_loss_is_that_of_equation_12(checkpoints, tmp_path):
+    """While the policy is the one that sampled, all ratios are 1 and the KL is 0: the loss is −mean A, 1.41002."""
+    trainer = trainer_for(
+        checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"judge": judge_by(SCORES)}, max_steps=1, loss_type="grpo"
+    )
+    written_by_hand(trainer, WORKED * 2)
+    trainer.train()
+    log = trainer.state.log_history[0]
+    assert log["loss"] == pytest.approx(-sum(ADVANTAGES) / 4, abs=1e-3)
+    assert log["kl"] == pytest.approx(0, abs=1e-6)
 
 
 def normalised(rewards):
@@ -300,7 +278,7 @@ def test_metrics_of_the_winners(checkpoints, tmp_path):
     rows = [{**row, "answer": "5"} for row in drawn_rows(2)]
     judge = judge_by({"five": 0.9, "": 0.1})
     trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs={"judge": judge}, max_steps=1)
-    written_by_hand(trainer, WORKED + [WORKED[0]] * 3 + [FOURS[1]])
+    written_by_hand(trainer, WORKED + [WORKED[0]] * 3 + [WORKED[1]])
     trainer.train()
     log = trainer.state.log_history[0]
     assert log["agreement"] == 0.5  # the second question has one answer, which is everybody's best
@@ -309,6 +287,7 @@ def test_metrics_of_the_winners(checkpoints, tmp_path):
     assert log["accuracy"] == 1 / 8
     assert log["sc_winner_accuracy"] == 0.0
     assert log["judge_winner_accuracy"] == 0.5
+    assert set(LOGGED) <= log.keys()  # what the study reads for Table 7
     assert log["time/judge"] > 0
     assert log["time/generation"] > 0
 

@@ -48,6 +48,9 @@ class Request:
         n: how many answers.
         seed: answer k of the same request with the same seed is the same, whatever else is asked at the same time.
             (vLLM and servers promise less: the same for the same server under the same load.)
+        answer_ids: the assistant's last answers among `messages` as they were sampled, in tokens with their end of
+            turn, each followed by one message of the user. An engine that takes tokens shows the policy these, as
+            training does; a chat endpoint takes text alone and renders `messages`.
     """
 
     messages: Sequence[dict[str, str]]
@@ -55,11 +58,24 @@ class Request:
     prefix: str = ""
     n: int = 1
     seed: int = 0
+    answer_ids: Sequence[Sequence[int]] = ()
+
+    @property
+    def first_messages(self) -> Sequence[dict[str, str]]:
+        """The messages before the first answer of `answer_ids`."""
+        return self.messages[: len(self.messages) - 2 * len(self.answer_ids)]
 
     def __post_init__(self) -> None:
         if self.n < 1 or not self.messages:
             raise ValueError(
                 f"Request: got n={self.n} and {len(self.messages)} messages, expected at least one of each."
+            )
+        behind = [message["role"] for message in self.messages[len(self.first_messages) :]]
+        if not self.first_messages or behind != ["assistant", "user"] * len(self.answer_ids):
+            raise ValueError(
+                f"Request: got {len(self.answer_ids)} answers in tokens, and messages of "
+                f"{[message['role'] for message in self.messages]}; expected a prompt, and behind it a message of the "
+                "assistant and one of the user for each."
             )
 
 

@@ -20,6 +20,9 @@ from torch.nn.functional import pad
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from trl.data_utils import prepare_multimodal_messages
 
+from ..turns import continued_ids
+from .engine import Request
+
 ProcessingClass: TypeAlias = ProcessorMixin | PreTrainedTokenizerBase
 """A vision-language model's processor, or a text-only model's tokenizer."""
 
@@ -195,9 +198,22 @@ def _cut_after_end(ids: list[int], eos_ids: list[int]) -> list[int]:
     return ids[: end + 1]
 
 
+def continuation_of(
+    processing_class: ProcessingClass, request: Request, eos_ids: Sequence[int], template: dict[str, Any]
+) -> list[int]:
+    """The tokens behind a request's first messages: its sampled answers, and what the user said to each."""
+    followups = [message["content"] for message in request.messages[len(request.first_messages) + 1 :: 2]]
+    return continued_ids(processing_class, request.answer_ids, followups, eos_token_ids=eos_ids, **template)
+
+
 def end_of_turn_ids(model: PreTrainedModel | PeftModel, processing_class: ProcessingClass) -> list[int]:
     """Every token that ends an answer, as TRL has it: the model's, and the tokenizer's."""
-    declared = model.generation_config.eos_token_id
+    return declared_end_ids(model.generation_config, processing_class)
+
+
+def declared_end_ids(settings: GenerationConfig, processing_class: ProcessingClass) -> list[int]:
+    """`end_of_turn_ids` of a model with these generation settings."""
+    declared = settings.eos_token_id
     declared = [declared] if isinstance(declared, int) else list(declared or [])
     own = tokenizer_of(processing_class).eos_token_id
     return declared if own in declared else [own, *declared]

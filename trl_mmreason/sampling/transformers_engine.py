@@ -13,7 +13,16 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from .drawing import Drawing, Ending, cut_behind_stop, text_of
 from .engine import Decoding, Failure, Request, Sample, seed_of
-from .generation import ProcessingClass, Prompt, encode, end_of_turn_ids, generate, placeholder_ids, tokenizer_of
+from .generation import (
+    ProcessingClass,
+    Prompt,
+    continuation_of,
+    encode,
+    end_of_turn_ids,
+    generate,
+    placeholder_ids,
+    tokenizer_of,
+)
 from .loading import ENCODING_ERRORS, fingerprint, load_model, load_processor, processor_fingerprint, sees_pictures
 
 _logger = logging.getLogger(__name__)
@@ -125,11 +134,13 @@ class TransformersEngine:
 
     def _encode(self, request: Request) -> _Encoded | Failure:
         try:
-            prompt = encode(self.processing_class, request.messages, request.images, **self._template)
+            prompt = encode(self.processing_class, request.first_messages, request.images, **self._template)
+            eos_ids = end_of_turn_ids(self.model, self.processing_class)
+            behind = continuation_of(self.processing_class, request, eos_ids, self._template)
         except ENCODING_ERRORS as error:
             return Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}")
         prefix_ids = self._tokenizer(request.prefix, add_special_tokens=False)["input_ids"]
-        prompt = prompt.extended(prefix_ids)
+        prompt = prompt.extended([*behind, *prefix_ids])
         if len(prompt.ids) >= self._positions:
             return Failure(
                 f"the prompt has {len(prompt.ids)} tokens and the model has {self._positions} positions, which leaves "

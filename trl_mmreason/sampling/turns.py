@@ -20,6 +20,8 @@ def sample_turns(
 ) -> list[list[Sample] | Failure]:
     """All answers to each row; an answer that hit the length limit is the last.
 
+    An engine that knows its tokens is asked with the very tokens that a two-turn rollout of training would have.
+
     Args:
         rows: with prompt, and optionally images (or image).
         engine: what answers.
@@ -31,10 +33,13 @@ def sample_turns(
     given: list[list[Sample]] = [[] for _ in rows]
     found: list[list[Sample] | Failure] = list(given)
     said = [list(row["prompt"]) for row in rows]
+    sampled: list[list[list[int]]] = [[] for _ in rows]
     seeds = list(seeds)
     open_rows = list(range(len(rows)))
     for _ in range(turns):
-        asked = [Request(said[k], pictures_of(rows[k]), seed=seeds[k]) for k in open_rows]
+        asked = [
+            Request(list(said[k]), pictures_of(rows[k]), seed=seeds[k], answer_ids=tuple(sampled[k])) for k in open_rows
+        ]
         drawn = engine.sample(asked, decoding) if asked else []
         ended = []
         for k, samples in zip(open_rows, drawn, strict=True):
@@ -44,6 +49,8 @@ def sample_turns(
             given[k].append(samples[0])
             if samples[0].finish_reason == "stop":
                 said[k] += [{"role": "assistant", "content": samples[0].text}, {"role": "user", "content": followup}]
+                if samples[0].token_ids is not None and not decoding.stop:  # a stop text ends no turn
+                    sampled[k].append(samples[0].token_ids)
                 seeds[k] = seed_of(seeds[k], "second turn")
                 ended.append(k)
         open_rows = ended

@@ -7,10 +7,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformers import GenerationConfig
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from .engine import Decoding, Failure, Request, Sample, seed_of
-from .generation import ProcessingClass, conversation_of, placeholder_ids, tokenizer_of
+from .generation import (
+    ProcessingClass,
+    continuation_of,
+    conversation_of,
+    declared_end_ids,
+    placeholder_ids,
+    tokenizer_of,
+)
 from .loading import ENCODING_ERRORS, load_processor, processor_fingerprint
 
 # What of `LLM`'s arguments changes answers. Memory, parallelism and scheduling may differ when a run is taken up again.
@@ -65,6 +73,7 @@ class VLLMEngine:
         self.llm = vllm.LLM(model=model, **{"enable_prefix_caching": True, **llm_kwargs})
         self._sampling_params: Callable[..., Any] = vllm.SamplingParams
         self._suppressed = placeholder_ids(self.llm.llm_engine.model_config.hf_config)
+        self._eos_ids = declared_end_ids(_generation_settings(model, revision), self.processing_class)
         self._template = chat_template_kwargs or {}
         self._model = model
         self._determining = {name: llm_kwargs[name] for name in _DETERMINING if name in llm_kwargs}
@@ -87,7 +96,7 @@ class VLLMEngine:
         rendered: list[tuple[int, dict[str, Any]]] = []
         for number, request in enumerate(requests):
             try:
-                rendered.append((number, prompt_of(self.processing_class, request, self._template)))
+                rendered.append((number, prompt_of(self.processing_class, request, self._template, self._eos_ids)))
                 results.append([])
             except ENCODING_ERRORS as error:
                 results.append(Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}"))
@@ -115,18 +124,22 @@ class VLLMEngine:
         return self._generate(prompts[:half], params[:half]) + self._generate(prompts[half:], params[half:])
 
 
-def prompt_of(processing_class: ProcessingClass, request: Request, template: dict[str, Any]) -> dict[str, Any]:
+def prompt_of(
+    processing_class: ProcessingClass, request: Request, template: dict[str, Any], eos_ids: Sequence[int] = ()
+) -> dict[str, Any]:
     """A request as vLLM takes it: tokens with one placeholder a picture, which vLLM itself widens, and the pictures.
 
-    The prefix's own tokens stand behind the generation prompt, as in `TransformersEngine`.
+    Earlier answers that were sampled stand behind the generation prompt as they were sampled, and the prefix's own
+    tokens behind all, as in `TransformersEngine`. `eos_ids` end an answer.
     """
     images = list(request.images)
     for image in images:
         image.load()  # a picture that cannot be read is its request's failure here, and would be everybody's in vLLM
-    conversation = conversation_of(processing_class, request.messages, images)
+    conversation = conversation_of(processing_class, request.first_messages, images)
     text = processing_class.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True, **template)
     tokenizer = tokenizer_of(processing_class)
-    ids = [i for part in (text, request.prefix) for i in tokenizer(part, add_special_tokens=False)["input_ids"]]
+    first, prefix = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (text, request.prefix))
+    ids = [*first, *continuation_of(processing_class, request, eos_ids, template), *prefix]
     return {"prompt_token_ids": ids, **({"multi_modal_data": {"image": images}} if images else {})}
 
 
@@ -162,6 +175,14 @@ def samples_of(output: Any, n: int, decoding: Decoding) -> list[Sample] | Failur
             logps = [step[token].logprob for token, step in zip(ids, answer.logprobs, strict=True)]
         samples.append(Sample(answer.text, answer.finish_reason, ids, logps))
     return samples if decoding.temperature else samples * n
+
+
+def _generation_settings(model: str, revision: str | None) -> GenerationConfig:
+    """The checkpoint's own; the usual ones where it has none."""
+    try:
+        return GenerationConfig.from_pretrained(model, revision=revision)
+    except OSError:
+        return GenerationConfig()
 
 
 def files_fingerprint(model: str) -> str | None:

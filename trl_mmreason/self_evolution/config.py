@@ -33,8 +33,13 @@ class SelfEvolutionConfig(RolloutConfig):
         format_penalty: λ_fmt of Eq. 8.
         high_weight, low_weight, high_threshold, low_threshold, high_temperature, low_temperature: λ₊, λ₋, t_h, t_l, τ_h
             and τ_l of Eq. 7.
-        actor_prompt: system message put before every question, which asks for the format; `None` leaves prompts as
-            they are.
+        actor_prompt: system message put before every question in training, which asks for the format; `None` leaves
+            prompts as they are.
+        actor_prompt_in_evaluation: put it before the questions of an evaluation, too. Off, as in the paper: the policy
+            is evaluated under its official prompt (appendix D), which is the question as its row has it, with the
+            system message that the model's own chat template writes, if any.
+        max_prompt_length: rows of `train_dataset` with longer prompts are left out, in tokens, those of pictures and of
+            `actor_prompt` included (Table 5); `None` keeps all.
         judge_prompt: put before the question and the response that the judge scores.
         judge_sampling_temperature, judge_top_p: how the judge's replies are drawn.
         judge_max_tokens: bound of a reply; ours.
@@ -60,6 +65,12 @@ class SelfEvolutionConfig(RolloutConfig):
     high_temperature: float = field(default=1.0, metadata={"help": "Smoothness of raising."})
     low_temperature: float = field(default=1.0, metadata={"help": "Smoothness of lowering."})
     actor_prompt: str | None = field(default=ACTOR_PROMPT, metadata={"help": "System message; None for none."})
+    actor_prompt_in_evaluation: bool = field(
+        default=False, metadata={"help": "Evaluate under the actor's prompt, not the model's official one."}
+    )
+    max_prompt_length: int | None = field(
+        default=1024, metadata={"help": "Rows with longer prompts, pictures included, are left out; null keeps all."}
+    )
     judge_prompt: str = field(default=JUDGE_PROMPT, metadata={"help": "What the judge is asked."})
     judge_sampling_temperature: float = field(default=1.0, metadata={"help": "Temperature of the judge's replies."})
     judge_top_p: float = field(default=0.9, metadata={"help": "Top-p of the judge's replies."})
@@ -78,9 +89,19 @@ class SelfEvolutionConfig(RolloutConfig):
         """The arguments of `judge_modulation`."""
         return {name: getattr(self, name) for name in _SIDES}
 
+    @property
+    def eval_system_prompt(self) -> str | None:
+        """System message of an evaluation; `None` for the model's official prompt."""
+        return self.actor_prompt if self.actor_prompt_in_evaluation else None
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.actor_prompt = text_or_none("SelfEvolutionConfig: actor_prompt", self.actor_prompt)
+        if self.actor_prompt_in_evaluation and self.actor_prompt is None:
+            raise ValueError(
+                "SelfEvolutionConfig: actor_prompt_in_evaluation=True, but actor_prompt is None. Set the prompt, or "
+                "leave the other False."
+            )
         for name, known in (("vote", VOTES), ("advantages", ADVANTAGES)):
             if getattr(self, name) not in known:
                 raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)!r}, expected one of {known}.")
@@ -95,8 +116,9 @@ class SelfEvolutionConfig(RolloutConfig):
         for name in ("high_threshold", "low_threshold"):
             if not math.isfinite(getattr(self, name)):
                 raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)}, expected a finite number.")
-        if self.judge_batch_size is not None and self.judge_batch_size < 1:
-            raise ValueError(f"SelfEvolutionConfig: judge_batch_size={self.judge_batch_size}, expected 1 or more.")
+        for name in ("judge_batch_size", "max_prompt_length"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)}, expected 1 or more.")
         if not text_or_none("SelfEvolutionConfig: judge_prompt", self.judge_prompt):
             raise ValueError("SelfEvolutionConfig: judge_prompt is null, and the judge has to be asked something.")
         if (self.vote == "none" or not self.judge) and self.modulation != _DEFAULT_MODULATION:

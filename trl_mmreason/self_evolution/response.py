@@ -35,6 +35,12 @@ def read_response(text: str) -> Response:
     return Response(answer, is_single and found is not None and _is_balanced(found["inside"]), is_single)
 
 
+def read_free_response(text: str) -> Response:
+    """Read a response to a prompt that asked for no format: any answer is clear, and nothing is violated."""
+    answer = extract_answer(text)
+    return Response(answer, is_well_formed=True, is_single=answer is not None)
+
+
 def _is_balanced(inside: str) -> bool:
     """Whether no brace closes that was not opened, so that the last one of all is the box's."""
     depth = 0

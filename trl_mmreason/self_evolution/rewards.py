@@ -28,7 +28,7 @@ from ..turns import opening_of
 from .config import SelfEvolutionConfig
 from .objective import judge_modulation, majority_vote, self_consistency
 from .prompts import asked_text, judge_message, read_score
-from .response import Response, read_response
+from .response import Response, read_free_response, read_response
 
 RewardFunction = Callable[..., list[float | None]]
 ATTEMPTS = 2  # a reply of the judge that cannot be read is asked for once more
@@ -71,6 +71,9 @@ class SelfEvolutionRewards:
         args: what is paid.
         group_size: tells how many consecutive responses are to one question.
         judge: gives the judge for a while, as an engine; not asked for without `args.judge`.
+        asks_for_format: tells whether the prompts of this batch are those of training, to which the format belongs. In
+            an evaluation under the model's official prompt it is not asked for: nothing violates it, and the judge
+            scores every response with an answer.
 
     Attributes:
         groups: those that this process has responses of, as they were paid last.
@@ -83,11 +86,12 @@ class SelfEvolutionRewards:
         args: SelfEvolutionConfig,
         group_size: Callable[[], int],
         judge: Callable[[], AbstractContextManager[Engine]],
+        asks_for_format: Callable[[], bool],
     ) -> None:
         self.processing_class, self.args = processing_class, args
         self._opening = opening_of(processing_class, **(args.chat_template_kwargs or {}))
         self._special_tokens = special_tokens_of(processing_class)
-        self._group_size, self._judge = group_size, judge
+        self._group_size, self._judge, self._asks_for_format = group_size, judge, asks_for_format
         self._decoding = Decoding(args.judge_max_tokens, args.judge_sampling_temperature, args.judge_top_p)
         self._seen: Sequence[Sequence[int]] | None = None
         self._paid: list[float | None] = []
@@ -131,7 +135,8 @@ class SelfEvolutionRewards:
         if self._seen is completion_ids:
             return
         texts = self.texts(completion_ids, prompts)
-        self._responses = [read_response(text) for text in texts]
+        read = read_response if self._asks_for_format() else read_free_response
+        self._responses = [read(text) for text in texts]
         self.equal = cache(equivalent)  # each pair is compared once, and forgotten with the batch
         first, size = PartialState().process_index * len(texts), self._group_size()
         step = trainer_state.global_step if trainer_state else 0
@@ -199,7 +204,8 @@ class SelfEvolutionRewards:
         self, log_metric: Callable[[str, float], None], scores: Sequence[float], seconds: float, first: int, count: int
     ) -> None:
         for response in self._responses:
-            log_metric("format_violations", float(not response.is_well_formed))
+            if self._asks_for_format():
+                log_metric("format_violations", float(not response.is_well_formed))
             log_metric("no_answer", float(response.answer is None))
         for group in self.groups:
             if not first <= group.first < first + count:  # another process has its first response, and logs it

@@ -18,6 +18,7 @@ from ..construction import all_rewards, check_rows, keep_adapters_frozen, load_p
 from ..grading import Grader
 from ..grading.reward import grading_items
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
+from ..prompt_length import without_overlong_prompts
 from ..reference import initial_policy, placed
 from ..sampling.engine import Engine
 from ..sampling.transformers_engine import TransformersEngine
@@ -91,6 +92,15 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
             args,
             lambda: self.num_generations if self.model.training else self.num_generations_eval,
             self.judging,
+            lambda: self.model.training or self.eval_system_prompt == self.system_prompt,
+        )
+        train_dataset = without_overlong_prompts(
+            train_dataset,
+            processing_class,
+            args.max_prompt_length,
+            name="SelfEvolutionTrainer",
+            system_prompt=args.actor_prompt,
+            **(args.chat_template_kwargs or {}),
         )
         super().__init__(
             model,
@@ -102,6 +112,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
             system_prompt=args.actor_prompt,
             **kwargs,
         )
+        self.eval_system_prompt = args.eval_system_prompt
         if self._judging_copy is not None:
             self._judging_copy = placed(self._judging_copy, self)
         if args.judge and judge is None and self.is_fsdp_enabled:

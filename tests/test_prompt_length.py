@@ -1,0 +1,105 @@
+"""Prompts are as long as the policy reads them, and rows with longer ones are left out and named."""
+
+import json
+import logging
+
+import pytest
+from datasets import Dataset
+from PIL import Image
+from processes import launch
+from support import SMALL_RUN, drawn_rows, load
+
+from trl_mmreason import SelfEvolutionConfig, SelfEvolutionTrainer
+from trl_mmreason.prompt_length import prompt_length, without_overlong_prompts
+
+
+def asked(words, *sizes, **columns):
+    pictures = [Image.new("RGB", size, "white") for size in sizes]
+    return {"prompt": [{"role": "user", "content": words}], "images": pictures, **columns}
+
+
+@pytest.fixture
+def processor(checkpoints):
+    return load(checkpoints("qwen2_5_vl"))[1]
+
+
+@pytest.fixture
+def warnings(caplog):
+    return lambda: [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_a_picture_counts_as_its_tokens(processor):
+    """Patches of 14 pixels, merged two by two: 56 × 112 pixels are 2 × 4 tokens, between a beginning and an end."""
+    words = prompt_length(asked("How many?"), processor)
+    assert prompt_length(asked("How many?", (56, 112)), processor) == words + 2 * 4 + 2
+    assert prompt_length(asked("How many?", (56, 112), (56, 56)), processor) == words + 8 + 2 + 4 + 2
+    one = {**asked("How many?"), "image": Image.new("RGB", (56, 112))}
+    assert prompt_length(one, processor) == words + 10
+
+
+def test_it_is_what_the_policy_reads(family, checkpoints, tmp_path):
+    """TRL's own tokens of the prompt, with the actor's prompt, for none, one and two pictures."""
+    rows = drawn_rows(3)
+    args = SelfEvolutionConfig(str(tmp_path), **SMALL_RUN, judge=False, actor_prompt="Think first.")
+    trainer = SelfEvolutionTrainer(checkpoints(family), args=args, train_dataset=Dataset.from_list(rows))
+    read, tokenize = [], trainer._tokenize_prompts
+    trainer._tokenize_prompts = lambda prompts: read.append(tokenize(prompts)) or read[-1]
+    trainer.train()
+    seen = {len(ids) for prompt_ids, _, _ in read for ids in prompt_ids}
+    counted = {prompt_length(row, trainer.processing_class, system_prompt="Think first.") for row in rows}
+    assert len(counted) == 3
+    assert seen <= counted
+
+
+def test_a_text_is_counted_as_trl_tokenizes_it(processor):
+    assert prompt_length({"prompt": "What is 3+4?"}, processor) == len(processor.tokenizer("What is 3+4?").input_ids)
+
+
+def test_what_is_too_long_is_left_out_and_named(processor, warnings):
+    rows = [asked("How many?", (56, 56 * k), id=f"row {k}") for k in (1, 4, 2, 3)]
+    lengths = [prompt_length(row, processor) for row in rows]
+    assert lengths == [lengths[0] + more for more in (0, 12, 4, 8)]
+    kept = without_overlong_prompts(Dataset.from_list(rows), processor, lengths[2], name="Trainer")
+    assert kept["id"] == ["row 1", "row 2"]  # a prompt of just so many tokens stays
+    (warning,) = warnings()
+    assert warning.startswith(f"Trainer: 2 of 4 prompts have more than max_prompt_length={lengths[2]} tokens, their ")
+    assert f"the longest has {lengths[1]}." in warning
+    assert "'row 4', 'row 3'." in warning
+
+
+def test_nothing_is_said_where_all_fit(processor, warnings):
+    rows = Dataset.from_list([asked("How many?")])
+    assert without_overlong_prompts(rows, processor, 1000, name="Trainer") is rows
+    assert without_overlong_prompts(rows, processor, None, name="Trainer") is rows
+    assert warnings() == []
+
+
+def test_where_nothing_is_left_that_is_an_error(processor):
+    with pytest.raises(ValueError, match=r"Trainer: 1 of 1 prompts .* max_prompt_length=3 tokens.* No row is left\."):
+        without_overlong_prompts(Dataset.from_list([asked("How many?")]), processor, 3, name="Trainer")
+
+
+def test_a_stream_is_measured_as_it_comes(processor):
+    rows = Dataset.from_list([asked("How many?", (56, 56 * k), id=str(k)) for k in (1, 2, 3)])
+    most = prompt_length(rows[1], processor)
+    stream = without_overlong_prompts(rows.to_iterable_dataset(), processor, most, name="Trainer")
+    assert [row["id"] for row in stream] == ["1", "2"]
+
+
+def test_self_evolution_leaves_them_out_of_training_alone(checkpoints, tmp_path, processor, warnings):
+    """The actor's prompt counts: without it all four would fit."""
+    actor = "Think first. " * 20
+    rows = Dataset.from_list([asked("How many?", (56, 56 * k), id=str(k)) for k in (1, 2, 3, 4)])
+    most = prompt_length(rows[1], processor, system_prompt=actor)
+    assert prompt_length(rows[3], processor) <= most
+    args = SelfEvolutionConfig(str(tmp_path), **SMALL_RUN, judge=False, actor_prompt=actor, max_prompt_length=most)
+    trainer = SelfEvolutionTrainer(checkpoints("qwen2_5_vl"), args=args, train_dataset=rows, eval_dataset=rows)
+    assert trainer.train_dataset["id"] == ["1", "2"]
+    assert trainer.eval_dataset["id"] == ["1", "2", "3", "4"]
+    assert warnings()[0].startswith("SelfEvolutionTrainer: 2 of 4 prompts")
+
+
+def test_two_processes_share_the_measuring(checkpoints, tmp_path):
+    """Each has the whole result, in the order of the rows."""
+    launch("two_process_prompts.py", 2, checkpoints("qwen2_5_vl"), tmp_path)
+    assert [json.loads((tmp_path / f"{process}.json").read_text()) for process in (0, 1)] == [["0", "2", "4"]] * 2

@@ -1,0 +1,59 @@
+"""What training logged, as numbers that a claim can compare: its first quarter and its last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from ..evaluation.question_table import Table
+from .claims import Outcomes
+
+History = Sequence[Mapping[str, Any]]
+
+
+def with_logged(outcomes: Outcomes, histories: Mapping[str, Sequence[History]], names: Sequence[str]) -> Outcomes:
+    """Add to the tables of trained arms what was logged: `first_NAME` and `last_NAME` for each name.
+
+    A logged number belongs to no question. Every question of its arm gets it, so that all draws of questions agree and
+    the interval of a claim is over seeds alone.
+
+    Args:
+        outcomes: seed → arm → table.
+        histories: arm → the log history of every seed, in the order of the seeds; an arm may be absent.
+        names: of logged values. An arm that did not log one has NaN.
+    """
+    return {
+        seed: {
+            arm: _extended(table, histories[arm][place], names) if arm in histories else table
+            for arm, table in arms.items()
+        }
+        for place, (seed, arms) in enumerate(outcomes.items())
+    }
+
+
+def quarters(history: History, name: str) -> tuple[float, float]:
+    """The mean of a logged value over the first quarter of its entries, at least one, and over the last; NaN if none.
+
+    Args:
+        history: the entries in the order of the steps.
+        name: of the value.
+    """
+    values = [entry[name] for entry in history if entry.get(name) is not None]
+    if not values:
+        return math.nan, math.nan
+    size = max(1, len(values) // 4)
+    return fmean(values[:size]), fmean(values[-size:])
+
+
+def _extended(table: Table, history: History, names: Sequence[str]) -> Table:
+    found = [value for name in names for value in quarters(history, name)]
+    added = np.tile(found, (len(table.over), 1)).reshape(len(table.over), len(found))
+    return Table(
+        (*table.names, *(f"{when}_{name}" for name in names for when in ("first", "last"))),
+        np.hstack([table.over, np.nan_to_num(added)]),
+        np.hstack([table.under, (~np.isnan(added)).astype(float)]),
+    )
