@@ -1,6 +1,6 @@
 """Keep the questions that are neither too easy nor too hard: by the share of sampled answers that are right.
 
-SRPO keeps 0.1 to 0.9 (appendix B.2), SOPHIA's GRPO 0.4 to 0.6 over 16 samples (appendix C).
+SRPO keeps 0.1 to 0.9, SOPHIA's GRPO 0.4 to 0.6 over 16 samples (appendix B.2 of both papers).
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def items_of(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[di
     return grading_items(texts, [row["answer"] for row in rows], **columns)
 
 
-_COLUMNS = {"prompts": "prompt", "choices": "choices", "id": "id"}
+_COLUMNS = {"prompts": "prompt", "choices": "choices", "hint": "hint", "id": "id"}
 
 
 def usable_questions(rows: Dataset, grader: Grader) -> list[int]:
