@@ -94,28 +94,28 @@ def test_a_benchmark_by_name(checkpoints, tmp_path):
     assert "{question}" in benchmark["prompt_template"]
 
 
-class Reads(Handler):
-    """A judge that finds no answer anywhere."""
+class Parties(Handler):
+    """A policy that says much and no answer, and a judge that finds none."""
 
     def answer(self, body):
-        self.say("")
+        self.say("There is a lot to be seen, and I cannot tell." if body["model"] == "policy" else "")
 
 
-def test_hints_stand_before_the_question_and_reach_the_judge(checkpoints, tmp_path):
-    """SOPHIA's appendix C and Fig. A5: with its own system prompt, on a row of MathVista."""
+def test_hints_stand_before_the_question_and_reach_the_judge(tmp_path):
+    """SOPHIA's appendix C, Fig. A4 and A5, on a row of MathVista."""
+    hint, question = LAYOUTS["mathvista"].asked[0].hint, "What is the force? (Unit: N)"
     source = saved(LAYOUTS["mathvista"], tmp_path / "copy")
-    with chat_stub(Reads) as judge:
+    with chat_stub(Parties) as server:
         folder = evaluate(
-            tmp_path / "out", f"mathvista={source}", "--model", checkpoints("qwen2_5_vl"), "--max-new-tokens", 8,
-            "--limit", 1, "--system-prompt", "sophia", "--judge", "j", "--judge-server", judge.url,
+            tmp_path / "out", f"mathvista={source}", "--model", "policy", "--server", server.url, "--limit", 1,
+            "--system-prompt", "sophia", "--judge", "judge", "--judge-server", server.url,
         )  # fmt: skip
-        asked = [body["messages"][0]["content"] for body in judge.bodies]
-    hint = LAYOUTS["mathvista"].asked[0].hint
-    assert "one decimal place" in hint
-    (question,) = map(json.loads, (folder / "questions.jsonl").read_text().splitlines())
-    assert question
-    (extraction,) = asked
-    assert extraction.count(f"\nHint: {hint}\nQuestion: What is the force? (Unit: N)\n") == 1
+        (policy,), (judge,) = (
+            [body["messages"] for body in server.bodies if body["model"] == name] for name in ("policy", "judge")
+        )
+    assert policy[0] == {"role": "system", "content": THINKING_PROMPT}
+    assert policy[1]["content"][-1]["text"].startswith(f"{hint}\n{question}\n")
+    assert f"\nHint: {hint}\nQuestion: {question}\n" in judge[0]["content"]
     assert results_of(folder)["settings"]["system_prompt"] == THINKING_PROMPT
 
 
