@@ -16,7 +16,7 @@ from accelerate import PartialState
 from datasets import Dataset
 
 from ..construction import with_system_message
-from ..grading import Grader
+from ..grading import Grader, JudgeGrader
 from ..grading.grader import grader_settings
 from ..grading.reward import grading_items
 from .engine import Decoding, Engine, Failure, Request, seed_of
@@ -51,7 +51,7 @@ def difficulty_filter(
     high: float,
     n: int = 16,
     decoding: Decoding | None = None,
-    grader: Grader | None = None,
+    grader: Grader | JudgeGrader | None = None,
     system_prompt: str | None = None,
     read: Callable[[str], str] | None = None,
     seed: int = 0,
@@ -107,7 +107,7 @@ def answer_questions(
     *,
     n: int = 1,
     decoding: Decoding | None = None,
-    grader: Grader | None = None,
+    grader: Grader | JudgeGrader | None = None,
     system_prompt: str | None = None,
     read: Callable[[str], str] | None = None,
     seed: int = 0,
