@@ -263,6 +263,7 @@ def test_the_others_come_with_reward_zero(tmp_path):
     assert data.rows["id"][:] == [f"id of cats#{k}.{n}" for k in range(2) for n in range(8)]
     assert data.rows["reward"][:] == [1.0] + [0.0] * 15
     assert data.rows["caption_reward"][:] == [0.875] * 8 + [0.75] * 8
+    assert data.rows["caption"][:] == ["caption 0 of cats"] * 8 + ["caption 1 of cats"] * 8
     assert data.rows["completion"][:] == [text for texts in WORKED for text in texts]
     assert data.questions == 1
 
