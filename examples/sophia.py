@@ -8,6 +8,7 @@ For each seed, in OUTPUT/seed-0 and so on:
     trajectories  it describes, a reasoner thinks, the best trajectories earn     → sophia.parquet, a file a variant
     update        the policy learns from the rows of each variant                 → sophia/model, a folder a variant
     grpo          GRPO goes on from the first variant                             → grpo/model
+    base_grpo     GRPO without any of this, from the policy that came             → base_grpo/model
     (always)      accuracy of every policy                                        → OUTPUT/table.txt, accuracy.png
 
 A stage that is finished is not done again, and one that was killed goes on. `--stages update` does one alone. A
@@ -32,26 +33,29 @@ from trl import ModelConfig
 
 from trl_mmreason import OffPolicyRewardConfig, OffPolicyRewardTrainer
 from trl_mmreason.construction import text_or_none
-from trl_mmreason.engines.config import RolloutConfig
 from trl_mmreason.evaluation.curves import plot_curves
+from trl_mmreason.grading import Grader, JudgeGrader
 from trl_mmreason.miniature.captions import DESCRIBE
 from trl_mmreason.miniature.cold_start import CAPTIONS_AND_ANSWERS
 from trl_mmreason.miniature.reasoner import RuleReasoner, ask_miniature, count_tokens_of, reasoner_path
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
 from trl_mmreason.sampling import Decoding, Engine
+from trl_mmreason.sampling.chat import Chat
 from trl_mmreason.sampling.difficulty import answer_questions, difficulty_filter
+from trl_mmreason.sampling.server_engine import ServerEngine
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import MINIATURE, load_data, policy_path, train_once, trainer_settings
+from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
-from trl_mmreason.sophia.mixture import mix
-from trl_mmreason.sophia.prompts import THINKING_PROMPT
+from trl_mmreason.sophia.mixture import CAPTIONS_AS_DATA, mix, with_captions
+from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT
 from trl_mmreason.sophia.report import Result, format_results, plot_results
 from trl_mmreason.sophia.sampling import make_off_policy_data
 from trl_mmreason.sources import read_source
 from trl_mmreason.stages import StagedArguments, do_once, made_by, parse_arguments
 
-BEFORE, AFTER_GRPO = "before", "grpo"
+BEFORE, AFTER_GRPO, BASE_GRPO = "before", "grpo", "base_grpo"
 
 
 @dataclass
@@ -73,13 +77,18 @@ class SophiaArguments(StagedArguments):
         variants: name → arguments of `make_off_policy_data` in which this variant differs. The first goes on to GRPO.
             Rows that were not sampled here allow one.
         mixed_in: name → `dataset` and `share` of the rows of general data that are mixed in, for any variant.
+        captions_as_data: "none"; "beside" learns the captions of reward 1 as rows of their own, "before" writes them
+            before their trajectories (Table A2). Captions take their share of the rows that are not mixed in.
+        judge_model: generative verifier of GRPO and of the questions that it keeps: a path or Hub id, or with
+            judge_server the name there. It is asked about answers that the rules call wrong; null for the rules alone.
+        judge_server: address of a server with OpenAI's API.
         warm_up, update: fields of `OffPolicyRewardConfig`; the warm-up has rewards of 1.
-        grpo: fields of `RolloutConfig`.
+        grpo: fields of `MixedGroupsGRPOConfig`, of both stages of GRPO.
         difficulty: n, low and high of the questions that GRPO keeps.
         evaluation: fields of `Decoding`, when accuracy is measured.
     """
 
-    STAGES = ("warm_up", "trajectories", "update", "grpo")
+    STAGES = ("warm_up", "trajectories", "update", "grpo", "base_grpo")
     SECTIONS = ("warm_up", "sampling", "update", "grpo", "difficulty", "evaluation")
 
     output_dir: str = field(default="runs/sophia", metadata={"help": "Where all stages write."})
@@ -94,9 +103,12 @@ class SophiaArguments(StagedArguments):
     sampling: dict = field(default_factory=dict, metadata={"help": "Miniature: make_off_policy_data."})
     variants: dict = field(default_factory=lambda: {"sophia": {}}, metadata={"help": "Name to its differences."})
     mixed_in: dict = field(default_factory=dict, metadata={"help": "Name to dataset and share."})
+    captions_as_data: str = field(default="none", metadata={"help": "Learn captions too: none, beside or before."})
+    judge_model: str | None = field(default=None, metadata={"help": "Generative verifier of GRPO, or null."})
+    judge_server: str | None = field(default=None, metadata={"help": "Address of the verifier's server."})
     warm_up: dict = field(default_factory=dict, metadata={"help": "OffPolicyRewardConfig."})
     update: dict = field(default_factory=dict, metadata={"help": "OffPolicyRewardConfig."})
-    grpo: dict = field(default_factory=dict, metadata={"help": "RolloutConfig."})
+    grpo: dict = field(default_factory=dict, metadata={"help": "MixedGroupsGRPOConfig."})
     difficulty: dict = field(default_factory=dict, metadata={"help": "n, low and high."})
     evaluation: dict = field(default_factory=dict, metadata={"help": "Decoding."})
 
@@ -104,10 +116,15 @@ class SophiaArguments(StagedArguments):
         super().__post_init__()
         self.thinking_prompt = text_or_none("thinking_prompt", self.thinking_prompt)
         self.warm_up_dataset = text_or_none("warm_up_dataset", self.warm_up_dataset)
-        if self.reasoner not in ("model", "rule"):
-            raise ValueError(f"reasoner={self.reasoner!r}, expected model or rule.")
+        self.judge_model = text_or_none("judge_model", self.judge_model)
+        self.judge_server = text_or_none("judge_server", self.judge_server)
+        for name, known in (("reasoner", ("model", "rule")), ("captions_as_data", CAPTIONS_AS_DATA)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}={getattr(self, name)!r}, expected one of {', '.join(known)}.")
+        if self.judge_server and not self.judge_model:
+            raise ValueError(f"judge_server={self.judge_server!r} came without judge_model: name the model there.")
         for name in self.variants:
-            if name in (BEFORE, AFTER_GRPO, "warm_up") or not re.fullmatch(r"[\w-]+", name):
+            if name in (BEFORE, AFTER_GRPO, BASE_GRPO, "warm_up") or not re.fullmatch(r"[\w-]+", name):
                 raise ValueError(f"variants: {name!r} cannot be a variant's name, as its folder is called so.")
         if self.trajectory_dataset != "miniature" and list(self.variants.values()) != [{}]:
             raise ValueError(
@@ -132,11 +149,14 @@ class Run:
             "trajectories": self.rows_of(last),
             "update": self.model_of(last),
             "grpo": self.model_of(AFTER_GRPO),
+            "base_grpo": self.model_of(BASE_GRPO),
         }[stage]
         do_once(self.folder, stage, self.settings(stage), finished, getattr(self, stage))
 
     def settings(self, stage: str) -> dict[str, Any]:
         """What of the arguments a stage's result depends on, besides the stages before it."""
+        drawn = ("max_completion_length", "dataset_name", "train_rows")
+        reinforced = ("difficulty", "thinking_prompt", "judge_model", *drawn)
         read = {
             "warm_up": ("warm_up_dataset", "cold_start_accuracy", "dataset_name"),
             "trajectories": (
@@ -147,8 +167,9 @@ class Run:
                 "variants",
                 "thinking_prompt",
             ),
-            "update": ("variants", "mixed_in", "thinking_prompt"),
-            "grpo": ("difficulty", "thinking_prompt", "max_completion_length", "dataset_name", "train_rows"),
+            "update": ("variants", "mixed_in", "captions_as_data", "thinking_prompt"),
+            "grpo": reinforced,
+            "base_grpo": ("grpo", *reinforced),
         }[stage]
         names = ["common", stage, *read]
         return self.args.read_by(names) | {"policy": self.model_args.model_name_or_path}
@@ -199,6 +220,8 @@ class Run:
     def update(self) -> None:
         for name in self.args.variants:
             rows = Dataset.from_parquet(made_by("trajectories", self.rows_of(name)))
+            asked = DESCRIBE if self.args.trajectory_dataset == "miniature" else CAPTION_PROMPT
+            rows = with_captions(rows, self.args.captions_as_data, caption_prompt=asked)
             if self.args.mixed_in:
                 given = self.args.mixed_in.items()
                 general = {part: read_source(one["dataset"], "train").dataset for part, one in given}
@@ -213,30 +236,38 @@ class Run:
             self.train_model(OffPolicyRewardTrainer, self.start, config, name, rows)
 
     def grpo(self) -> None:
-        first = made_by("update", self.model_of(next(iter(self.args.variants))))
+        self.reinforce(made_by("update", self.model_of(next(iter(self.args.variants)))), AFTER_GRPO)
+
+    def base_grpo(self) -> None:
+        self.reinforce(self.first_policy, BASE_GRPO)
+
+    def reinforce(self, policy: str, name: str) -> None:
+        """GRPO on the questions that the policy that came finds neither too easy nor too hard (appendix B.2)."""
+        grader = self.verifier()
         with Store(self.folder / "difficulty.sqlite") as store:
             kept = difficulty_filter(
                 self.train,
-                self.engine(self.start),  # as the paper, with the model that the update began with
+                self.engine(self.first_policy),
                 store,
+                grader=grader,
                 system_prompt=self.args.thinking_prompt,
                 decoding=Decoding(self.args.max_completion_length),
                 seed=self.seed,
                 batch_size=self.args.sampling_batch_size,
                 **self.args.difficulty,
             )
-        self.say(f"GRPO, seed {self.seed}: {kept}\n")
-        config = self.config("grpo", RolloutConfig, max_completion_length=self.args.max_completion_length)
-        self.train_model(
-            MixedGroupsGRPOTrainer, first, config, "grpo", kept.rows, system_prompt=self.args.thinking_prompt
-        )
+        self.say(f"{name}, seed {self.seed}: {kept}\n")
+        bound = self.args.max_completion_length
+        config = self.config("grpo", MixedGroupsGRPOConfig, name, max_completion_length=bound)
+        settings = {"system_prompt": self.args.thinking_prompt, "grader": grader}
+        self.train_model(MixedGroupsGRPOTrainer, policy, config, name, kept.rows, **settings)
 
     # -------------------------------------------------------------------------------------------------------- accuracy
 
     def results(self) -> dict[str, Result]:
         """Of every policy that there is."""
-        learnt = {name: self.model_of(name) for name in (*self.args.variants, AFTER_GRPO)}
-        labels = {AFTER_GRPO: f"{next(iter(self.args.variants))} + GRPO"}
+        learnt = {name: self.model_of(name) for name in (*self.args.variants, AFTER_GRPO, BASE_GRPO)}
+        labels = {AFTER_GRPO: f"{next(iter(self.args.variants))} + GRPO", BASE_GRPO: "base + GRPO"}
         policies: dict[str, str] = {BEFORE: self.start} | {
             name: str(path) for name, path in learnt.items() if path.exists()
         }
@@ -301,6 +332,13 @@ class Run:
 
     def engine(self, path: str | Path) -> TransformersEngine:
         return TransformersEngine(str(path), batch_size=self.args.sampling_batch_size)
+
+    def verifier(self) -> Grader | JudgeGrader:
+        """The rules, and the judge behind them if there is one."""
+        model, server = self.args.judge_model, self.args.judge_server
+        if model is None:
+            return Grader()
+        return JudgeGrader(Chat(ServerEngine(model, server, openai_only=True) if server else self.engine(model)))
 
     def say(self, text: str) -> None:
         if PartialState().is_main_process:

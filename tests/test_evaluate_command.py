@@ -5,6 +5,9 @@ import random
 import time
 
 import pytest
+from benchmark_rows import LAYOUTS
+from benchmark_rows.layout import saved
+from chat_stub import Handler, chat_stub
 from datasets import Dataset
 from loopback import served
 from peft import LoraConfig, get_peft_model
@@ -13,9 +16,11 @@ from support import drawn_rows, load
 from taught_policy import questions, reward_model, teach
 
 from trl_mmreason.cli import main
+from trl_mmreason.commands import pipeline
 from trl_mmreason.sampling.serve import engine_app
 from trl_mmreason.sampling.store import Store, StoreError
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.sophia.prompts import THINKING_PROMPT
 
 FILES = ("results.json", "samples.jsonl", "results.txt", "pictures.parquet")
 
@@ -87,6 +92,56 @@ def test_a_benchmark_by_name(checkpoints, tmp_path):
     assert benchmark["title"] == "Miniature, counting"
     assert benchmark["instruction"] == ""
     assert "{question}" in benchmark["prompt_template"]
+
+
+class Parties(Handler):
+    """A policy that says much and no answer, and a judge that finds none."""
+
+    def answer(self, body):
+        self.say("There is a lot to be seen, and I cannot tell." if body["model"] == "policy" else "")
+
+
+def test_hints_stand_before_the_question_and_reach_the_judge(tmp_path):
+    """SOPHIA's appendix C, Fig. A4 and A5, on a row of MathVista."""
+    hint, question = LAYOUTS["mathvista"].asked[0].hint, "What is the force? (Unit: N)"
+    source = saved(LAYOUTS["mathvista"], tmp_path / "copy")
+    with chat_stub(Parties) as server:
+        folder = evaluate(
+            tmp_path / "out", f"mathvista={source}", "--model", "policy", "--server", server.url, "--limit", 1,
+            "--system-prompt", "sophia", "--judge", "judge", "--judge-server", server.url,
+        )  # fmt: skip
+        (policy,), (judge,) = (
+            [body["messages"] for body in server.bodies if body["model"] == name] for name in ("policy", "judge")
+        )
+    assert policy[0] == {"role": "system", "content": THINKING_PROMPT}
+    assert policy[1]["content"][-1]["text"].startswith(f"{hint}\n{question}\n")
+    assert f"\nHint: {hint}\nQuestion: {question}\n" in judge[0]["content"]
+    assert results_of(folder)["settings"]["system_prompt"] == THINKING_PROMPT
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("sophia", THINKING_PROMPT),
+        ("Think in tags.", "Think in tags."),
+        ("FILE", "As in the file."),
+        ("null", None),
+        (None, None),
+    ],
+)
+def test_a_system_prompt_is_a_name_a_file_or_a_text(given, meant, tmp_path):
+    file = tmp_path / "prompt.txt"
+    file.write_text("As in the file.\n", encoding="utf-8")
+    assert pipeline.system_prompt("evaluate", str(file) if given == "FILE" else given) == meant
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [("./none.txt", "./none.txt: there is no such file"), (" ", "' ' is empty; give null for none")],
+)
+def test_a_system_prompt_that_is_not_there_is_refused_before_anything_is_loaded(given, message, tmp_path):
+    with pytest.raises(SystemExit, match=f"mmreason evaluate: --system-prompt {message}"):
+        evaluate(tmp_path, "own=nowhere.jsonl", "--model", "nowhere", "--system-prompt", given)
 
 
 def test_what_does_nothing_is_refused(tmp_path):

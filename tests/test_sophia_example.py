@@ -2,13 +2,16 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from chat_stub import Handler, chat_stub
 from datasets import Dataset, Features, Image, List, Value
+from safetensors.torch import load_file
 from test_configs import load_example
 from trl import ModelConfig, TrlParser
 
@@ -17,6 +20,8 @@ from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import plain, solve
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.store import SettingsChanged, Store
+from trl_mmreason.sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
+from trl_mmreason.sophia.prompts import THINKING_PROMPT
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = {
@@ -89,14 +94,14 @@ def test_every_stage_leaves_its_result_and_the_table_names_all(whole_run):
     folder, done = whole_run
     table = (folder / "table.txt").read_text()
     assert table.strip() in done.stdout
-    names = ["before", "sophia", "random", "keep-8", "sophia + GRPO"]
+    names = ["before", "sophia", "random", "keep-8", "sophia + GRPO", "base + GRPO"]
     assert [line.split("  ")[0] for line in table.splitlines()[1:]] == names
     results = json.loads((folder / "results.json").read_text())
     assert list(results) == names
     assert results["before"][0]["rows"] is None
     assert results["random"][0]["rows"] == 6  # one a question
     assert results["keep-8"][0]["rows"] > results["sophia"][0]["rows"] > 0
-    for path in ("warm_up/model", "sophia/model", "random/model", "keep-8/model", "grpo/model"):
+    for path in ("warm_up/model", "sophia/model", "random/model", "keep-8/model", "grpo/model", "base_grpo/model"):
         assert (folder / "seed-0" / path / "model.safetensors").exists(), path
     for picture in ("accuracy.png", "seed-0/sophia/curves.png", "seed-0/grpo/curves.png"):
         assert (folder / picture).read_bytes().startswith(b"\x89PNG")
@@ -165,13 +170,98 @@ def test_without_a_warm_up_the_policy_that_came_is_measured(whole_run, tmp_path)
     assert run.start == "owner/name"
 
 
+def test_grpo_without_sophia_starts_with_the_policy_that_came(whole_run):
+    """Table 1, "+GRPO". Both runs of GRPO ask the questions that this policy finds neither too easy nor too hard (B.2),
+    and keep what B.1 freezes: their vision encoders are those that they began with."""
+    folder, _ = whole_run
+
+    def encoder(path):
+        return {name: weight for name, weight in load_file(path / "model.safetensors").items() if "visual" in name}
+
+    base, seed = folder.parent / "base", folder / "seed-0"
+    for began, ended in ((base, seed / "base_grpo/model"), (seed / "sophia/model", seed / "grpo/model")):
+        first, last = encoder(began), encoder(ended)
+        assert first
+        assert all(first[name].equal(weight) for name, weight in last.items())
+    taught = encoder(seed / "warm_up/model")
+    assert not all(taught[name].equal(weight) for name, weight in encoder(base).items())
+    with Store(seed / "difficulty.sqlite") as store:
+        assert store.stages()["difficulty"]["engine"]["model"] == str(base)
+
+
+class Lenient(Handler):
+    """A judge that reads a 7 off every text, and to whom all answers are right."""
+
+    def answer(self, body):
+        asks_for_an_answer = body["messages"][-1]["content"].endswith("Extracted answer:")
+        self.say("7" if asks_for_an_answer else "Judgement: 1")
+
+
+def test_a_generative_verifier_decides_in_grpo_and_about_its_questions(whole_run, tmp_path):
+    """B.2: it is asked, as by the rules some of these answers are wrong; to it none is, and no group has a contrast."""
+    folder, _ = whole_run
+    policy = ("--output_dir", tmp_path, "--model_name_or_path", folder / "seed-0/warm_up/model")
+    policy += ("--warm_up_dataset", "null")
+    with chat_stub(Lenient) as judge:
+        run_of(folder, *policy, "--judge_model", "j", "--judge_server", judge.url).do("base_grpo")
+        assert {body["model"] for body in judge.bodies} == {"j"}
+    with Store(tmp_path / "seed-0/difficulty.sqlite") as store:
+        assert all(record.payload["correct"] for record in store.records("difficulty"))
+    state = json.loads((tmp_path / "seed-0/base_grpo/model/trainer_state.json").read_text())
+    assert [state["log_history"][0][name] for name in ("reward", "dropped_all_right")] == [1.0, 1.0]
+    with pytest.raises(SettingsChanged, match="stage 'base_grpo' was begun with other settings"):
+        run_of(folder, *policy).do("base_grpo")
+
+
+def test_captions_are_data_if_asked_for(whole_run, tmp_path):
+    """Table A2, DI: the update has a step for every two rows, and the captions with all trajectories right are rows."""
+    folder, _ = whole_run
+    rows = folder / "seed-0/sophia.parquet"
+    made = Dataset.from_parquet(str(rows))
+    right = sum(reward == 1 for reward in made["caption_reward"])
+    assert right
+    run = run_of(folder, "--output_dir", tmp_path, "--warm_up_dataset", "null", "--captions_as_data", "beside")
+    run.args.variants = {"sophia": {}}
+    run.folder.mkdir()
+    shutil.copy(rows, tmp_path / "seed-0/sophia.parquet")
+    run.do("update")
+    state = json.loads((tmp_path / "seed-0/sophia/model/trainer_state.json").read_text())
+    assert state["global_step"] == (len(made) + right + 1) // 2
+
+
+@pytest.mark.parametrize("size", ["8b", "38b"])
+def test_the_recipe_is_the_paper_s(size, tmp_path):
+    """Appendices B and C; eight processes."""
+    example = load_example("sophia")
+    given = ["--config", str(ROOT / f"configs/sophia/internvl3_{size}.yaml")]
+    args, _ = TrlParser((example.SophiaArguments, ModelConfig)).parse_args_and_config(given)
+    args.common |= {"use_cpu": True, "bf16": False}
+    update, grpo = (
+        args.config("update", OffPolicyRewardConfig, tmp_path),
+        args.config("grpo", MixedGroupsGRPOConfig, tmp_path, max_completion_length=args.max_completion_length),
+    )
+    for config, rate in ((update, 2e-5), (grpo, 5e-7)):
+        assert (config.learning_rate, config.weight_decay, config.optim, config.beta) == (rate, 0.05, "adamw_torch", 0)
+        assert (config.lr_scheduler_type, config.lr_scheduler_kwargs["min_lr_rate"]) == ("cosine_with_min_lr", 0.25)
+        assert config.trainable_parts == ["language"]
+        assert 8 * config.per_device_train_batch_size * config.gradient_accumulation_steps == 512  # 64 questions · 8
+    assert (grpo.num_generations, grpo.max_completion_length, grpo.max_steps) == (8, 16384, 480)
+    assert args.judge_model == "Qwen/Qwen2.5-72B-Instruct"
+    assert args.difficulty == {"n": 16, "low": 0.4, "high": 0.6}
+    assert args.evaluation == {"temperature": 1.0, "top_p": 0.8}
+    assert (args.captions_as_data, args.thinking_prompt) == ("none", THINKING_PROMPT)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"stages": "sft"}, "there is no 'sft'; expected warm_up,trajectories,update,grpo"),
+        ({"stages": "sft"}, "there is no 'sft'; expected warm_up,trajectories,update,grpo,base_grpo"),
         ({"variants": {"before": {}}}, "'before' cannot be a variant's name"),
         ({"variants": {"../x": {}}}, "'../x' cannot be a variant's name"),
-        ({"reasoner": "r1"}, "reasoner='r1', expected model or rule"),
+        ({"variants": {"base_grpo": {}}}, "'base_grpo' cannot be a variant's name"),
+        ({"reasoner": "r1"}, "reasoner='r1', expected one of model, rule"),
+        ({"captions_as_data": "behind"}, "captions_as_data='behind', expected one of none, beside, before"),
+        ({"judge_server": "http://127.0.0.1:1"}, "judge_server='http://127.0.0.1:1' came without judge_model"),
         (
             {"trajectory_dataset": "rows.parquet", "variants": {"a": {"keep": 2}}},
             "the rows of rows.parquet were selected already",

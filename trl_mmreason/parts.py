@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from accelerate.utils import is_peft_model
+
+from .construction import keep_adapters_frozen
+
+logger = logging.getLogger(__name__)
 
 PARTS = ("vision", "projector", "language")
 
@@ -45,6 +50,36 @@ def parts_of(model: Any) -> dict[str, str]:
         return "vision" if id(parameter) in vision else "language" if id(parameter) in language else "projector"
 
     return {name: part(parameter) for name, parameter in model.named_parameters()}
+
+
+def check_chosen(name: str, chosen: Sequence[str]) -> None:
+    """Refuse a configuration whose `trainable_parts` are none of `PARTS`.
+
+    Args:
+        name: of the configuration.
+        chosen: its `trainable_parts`.
+    """
+    if not chosen or not set(chosen) <= set(PARTS):
+        raise ValueError(f"{name}: trainable_parts={chosen}, expected one or more of {PARTS}.")
+
+
+def train_parts(trainer: Any, chosen: Sequence[str]) -> dict[str, Part]:
+    """Freeze all parts of a trainer's policy but the chosen ones, adapters included, and log what is trained.
+
+    Args:
+        trainer: after TRL's constructor.
+        chosen: of `PARTS`.
+
+    Returns:
+        What is trained and frozen of every part.
+    """
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    found = train_only(policy, chosen)
+    keep_adapters_frozen(policy)
+    if trainer.accelerator.is_main_process:
+        said = "; ".join(f"{name}: {part}" for name, part in found.items())
+        logger.warning("%s trains of %s", type(trainer).__name__, said)
+    return found
 
 
 def train_only(model: Any, chosen: Sequence[str]) -> dict[str, Part]:

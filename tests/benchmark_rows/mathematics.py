@@ -43,6 +43,19 @@ _VERSE_ROWS = [
         "metadata": {"split": "testmini", "source": "GeoQA", "subject": "Plane Geometry", "subfield": "Angle"},
     },
 ]
+_VERSE_HINT = (
+    "Please first conduct reasoning, and then answer the question and provide the correct option letter, e.g., A, B, "
+    "C, D, at the end."
+)
+_VERSE_ROWS[0]["query_cot"] = f"{_VERSE_HINT}\nQuestion: {_VERSE_ROWS[0]['question']}"
+_ONE_PLACE = (
+    "Please answer the question requiring a floating-point number with one decimal place and provide the final value, "
+    "e.g., 1.2, 1.3, 1.4, at the end."
+)
+_LETTER = "Please answer the question and provide the correct option letter, e.g., A, B, C, D, at the end."
+_WHOLE = (
+    "Please answer the question requiring an integer answer and provide the final value, e.g., 1, 2, 3, at the end."
+)
 _VISION_ONLY = {"prompt": "The question is in the picture.", "answer": "D", "right": "D", "wrong": "B", "id": "5"}
 _VISION_FEATURES = {
     "id": TEXT,
@@ -184,17 +197,18 @@ LAYOUTS = {
         asked=[
             Asked(
                 id="1",
-                prompt="What is the force? (Unit: N)\nGive the answer to 1 decimal place.",
+                prompt=f"{_ONE_PLACE}\nWhat is the force? (Unit: N)",
                 answer="1.2",
                 right="1.249",
                 wrong="1.3",
                 category="textbook question answering",
-                hint="Give the answer to 1 decimal place.",
+                hint=_ONE_PLACE,
                 tolerance={"absolute": 0.05},
             ),
             Asked(
                 id="2",
-                prompt="Is the red bar the longest?\n(A) Yes\n(B) No",
+                prompt=f"{_LETTER}\nIs the red bar the longest?\n(A) Yes\n(B) No",
+                hint=_LETTER,
                 answer="B",
                 right="No",
                 wrong="A",
@@ -204,11 +218,11 @@ LAYOUTS = {
             ),
             Asked(
                 id="3",
-                prompt="How many are left?\nThe answer is a whole number.",
+                prompt=f"{_WHOLE}\nHow many are left?",
                 answer="5",
                 right="5",
                 wrong="5.04",
-                hint="The answer is a whole number.",
+                hint=_WHOLE,
                 pictures=["lime"],
             ),
         ],
@@ -221,12 +235,14 @@ LAYOUTS = {
         asked=[
             Asked(
                 id="1",
-                prompt="As shown in the figure, what is the size of angle CED ()\n(A) 40°\n(B) 60°\n(C) 120°\n(D) 140°",
+                prompt=f"{_VERSE_HINT}\nAs shown in the figure, what is the size of angle CED ()\n(A) 40°\n(B) 60°\n"
+                "(C) 120°\n(D) 140°",
                 answer="D",
                 right="140°",
                 wrong="(A)",
                 choices={"A": "40°", "B": "60°", "C": "120°", "D": "140°"},
                 category="Text Dominant",
+                hint=_VERSE_HINT,
                 group="1",
             ),
             Asked(**_VISION_ONLY, category="Plane Geometry", group="1", pictures=["blue"]),

@@ -121,7 +121,7 @@ LAYOUTS = {
             ),
             Asked(
                 id="2",
-                prompt="What is the slope?\nGive the answer to 3 decimal places.",
+                prompt="Give the answer to 3 decimal places.\nWhat is the slope?",
                 answer="0.333",
                 right="1/3",
                 wrong="0.335",
@@ -133,7 +133,7 @@ LAYOUTS = {
             ),
             Asked(
                 id="2#2",
-                prompt="What is the slope?\nGive the answer to 3 decimal places.",
+                prompt="Give the answer to 3 decimal places.\nWhat is the slope?",
                 answer="0.5",
                 right="1/2",
                 wrong="0.333",
@@ -219,9 +219,8 @@ LAYOUTS = {
             ),
             Asked(
                 id="960",
-                prompt="A car drives as in image 1.\nHow long do both journeys of image 2 take?\n"
-                "The question has several answers; separate them with commas. Unit: s. Leave the unit out of the "
-                "answer.",
+                prompt="The question has several answers; separate them with commas. Unit: s. Leave the unit out of "
+                "the answer.\nA car drives as in image 1.\nHow long do both journeys of image 2 take?",
                 answer="1.2, 3.4",
                 right="1.25, 3.8",
                 wrong="1.25, 4.0",

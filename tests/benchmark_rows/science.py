@@ -230,7 +230,7 @@ LAYOUTS = {
         asked=[
             Asked(
                 id="physical-commonsense-1",
-                prompt="What is next?\n(A) rain\n(B) snow\nThe sky is grey.",
+                prompt="The sky is grey.\nWhat is next?\n(A) rain\n(B) snow",
                 answer="A",
                 right="rain",
                 wrong="B",
@@ -353,7 +353,7 @@ LAYOUTS = {
             ),
             Asked(
                 id="chem_1",
-                prompt="How many bonds are there?\nA bond is a line.",
+                prompt="A bond is a line.\nHow many bonds are there?",
                 answer="4",
                 right="4",
                 wrong="3",

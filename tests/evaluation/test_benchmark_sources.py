@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import datasets
 import pytest
@@ -59,6 +60,29 @@ def test_a_part_of_a_benchmark_is_another_benchmark(readme, tmp_path):
     copy = emma_repository(tmp_path / "EMMA", ["Math", "Physics"], readme)
     with pytest.raises(BenchmarkError, match=r"emma: .* lacks the configurations \['Chemistry', 'Coding'\]"):
         load_benchmark("emma", copy)
+
+
+@pytest.mark.parametrize("readme", [True, False], ids=["with a readme", "folders only"])
+def test_the_full_olympiadbench_has_rows_with_and_without_pictures(readme, tmp_path):
+    """Ten configurations, those of text alone without columns of pictures; proofs (TP) are none of them."""
+    layout, configs = LAYOUTS["olympiadbench"], BENCHMARKS["olympiadbench/full"].configs
+    assert len(configs) == 10
+    for number, config in enumerate([*configs, "TP_TO_maths_en_COMP"]):
+        pictured = "_MM_" in config
+        row = {**layout.rows[2], "id": number, "modality": "Multimodal" if pictured else "Text-only"}
+        kinds = {name: kind for name, kind in layout.features.items() if pictured or not name.startswith("image_")}
+        (tmp_path / "copy" / config).mkdir(parents=True)
+        file = saved(replace(layout, features=kinds), tmp_path / "copy", [row])
+        shutil.move(file, tmp_path / "copy" / config / "train-00000-of-00001.parquet")
+    if readme:
+        listed = "".join(
+            f"- config_name: {config}\n  data_files:\n  - split: train\n    path: {config}/train-*\n"
+            for config in [*configs, "TP_TO_maths_en_COMP"]
+        )
+        (tmp_path / "copy/README.md").write_text(f"---\nconfigs:\n{listed}---\n", encoding="utf-8")
+    rows = load_benchmark("olympiadbench/full", tmp_path / "copy")
+    assert rows["id"][:] == [str(number) for number in range(10)]
+    assert [len(images) for images in rows["images"]] == [1] * 5 + [0] * 5
 
 
 def test_a_copy_with_all_configurations_in_one(tmp_path):
@@ -241,7 +265,7 @@ def test_a_template_and_an_instruction_of_ones_own(tmp_path):
     assert rows[1]["prompt"][0]["content"] == "How much?\n(A) 1\n(B) 2\n(C) 3"
     rows = load_benchmark("m3cot", source)
     assert rows[1]["prompt"][0]["content"] == f"How much?\n(A) 1\n(B) 2\n(C) 3\n{INSTRUCTION}"
-    assert TEMPLATE == "{question}\n{choices}\n{hint}\n{instruction}"
+    assert TEMPLATE == "{hint}\n{question}\n{choices}\n{instruction}"  # SOPHIA, appendix C: before the query
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,33 @@ def test_the_error_of_olympiadbench_counts_for_each_of_several_answers(tmp_path)
     assert [verdict.correct for verdict in verdicts] == [True, False]
 
 
+def test_a_multimodal_row_of_olympiadbench_needs_a_picture_even_if_no_tag_names_it(tmp_path):
+    rows = [{**LAYOUTS["olympiadbench"].rows[2], "image_1": None, "modality": "Multimodal"}]
+    with pytest.raises(BenchmarkError, match="column 'image_1': missing picture: the row is multimodal"):
+        load_benchmark("olympiadbench", saved(LAYOUTS["olympiadbench"], tmp_path / "copy", rows))
+
+
+@pytest.mark.parametrize(
+    ("precision", "answer_type", "hint"),
+    [
+        (
+            2.0,
+            "float",
+            "a floating-point number with two decimal places and provide the final value, e.g., 1.23, 1.34, ",
+        ),
+        (3.0, "float", "a floating-point number with 3 decimal places and provide the final value at the end."),
+        (None, "list", "a Python list as an answer and provide the final list, e.g., [1, 2, 3], [1.2, 1.3, 1.4], at"),
+    ],
+)
+def test_hints_of_mathvista(precision, answer_type, hint, tmp_path):
+    """Those of its own queries, as SOPHIA's Fig. A5 shows three."""
+    rows = [{**LAYOUTS["mathvista"].rows[0], "precision": precision, "answer_type": answer_type}]
+    (row,) = load_benchmark("mathvista", saved(LAYOUTS["mathvista"], tmp_path / "copy", rows))
+    assert row["hint"].startswith(f"Please answer the question requiring {hint}")
+    assert row["hint"].endswith(" at the end.")
+    assert row["prompt"][0]["content"].startswith(f"{row['hint']}\nWhat is the force?")
+
+
 def test_a_context_comes_before_the_question_and_its_picture_is_needed(tmp_path):
     rows = [{**LAYOUTS["olympiadbench"].rows[1], "image_1": None}]
     with pytest.raises(BenchmarkError, match="column 'image_1': missing picture"):

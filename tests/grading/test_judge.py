@@ -89,6 +89,15 @@ def test_the_extraction_prompt_and_what_follows_it():
     assert verdict == Verdict(False, "seven", "the judge finds it different from the gold answer '9'", "judge")
 
 
+@pytest.mark.parametrize("question", ["How many hats are there?", "Say a whole number.\nHow many hats are there?"])
+def test_the_benchmark_s_hint_has_its_place_in_the_extraction_prompt(question):
+    """Fig. A5: and it is not said again in the question, before which the solver has it."""
+    engine = Recorded(["seven"], ["0"])
+    JudgeGrader(engine).grade(PROSE, "9", question=question, hint="Say a whole number.")
+    assert engine.calls[0] == [EXTRACTION.replace("Hint:\n", "Hint: Say a whole number.\n")]
+    assert "[Question]: How many hats are there?\n[Standard Answer]: 9\n" in engine.calls[1][0]
+
+
 def test_the_judge_is_asked_only_about_what_the_rules_call_wrong():
     """One call per stage, in the order of the items: prose first for extraction, then both wrong answers."""
     engine = Recorded(["seven"], ["0", "1"])

@@ -8,7 +8,7 @@ import torch
 from loopback import wait_for
 from processes import launch
 
-from trl_mmreason.grading import Grader, Verdict, accuracy_reward, get_accuracy_reward
+from trl_mmreason.grading import Grader, JudgeGrader, Verdict, accuracy_reward, get_accuracy_reward
 from trl_mmreason.grading.reward import grading_items, log_verdicts
 
 
@@ -27,6 +27,14 @@ def test_the_columns_of_the_rows_reach_the_grader():
     assert accuracy_reward(messages("0.5 m"), answer=["50"]) == [0.0]
     assert accuracy_reward(messages("0.5 m"), answer=["50"], prompts=[asked]) == [1.0]
     assert accuracy_reward(messages("B"), answer=["4"], choices=[{"A": "3", "B": "4", "C": None}]) == [1.0]
+
+
+def test_the_hints_of_the_rows_reach_the_judge():
+    asked = []
+    judge = JudgeGrader(lambda conversations: [asked.append(one[0]["content"]) or "1" for one in conversations])
+    reward = get_accuracy_reward(judge)
+    assert reward(messages("I see four, I think."), answer=["9"], hint=["Say a number."]) == [1.0]
+    assert "\nHint: Say a number.\nQuestion: \nModel response: I see four, I think.\n" in asked[0]
 
 
 def test_another_grader():

@@ -3,22 +3,25 @@
 import pytest
 import torch
 from datasets import Dataset
+from PIL import Image
 from support import SMALL_RUN, recorded_batches, written_by_hand
-from trl import GRPOConfig
 
+from trl_mmreason.engines.config import RolloutConfig
 from trl_mmreason.grading import Verdict
+from trl_mmreason.parts import PARTS, parts_of
+from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
 
 ROW = {"prompt": [{"role": "user", "content": "What is 3+4?"}], "answer": "7", "images": []}
 RIGHT, WRONG = r"\boxed{7}", r"\boxed{8}"
 
 
-def trainer_for(model, folder, questions=2, *, trainer_kwargs=None, **settings):
+def trainer_for(model, folder, questions=2, *, row=None, trainer_kwargs=None, **settings):
     run = {**SMALL_RUN, "max_steps": 1, "max_completion_length": 12, "beta": 0.0}
     return MixedGroupsGRPOTrainer(
         model,
-        args=GRPOConfig(str(folder), **{**run, **settings}),
-        train_dataset=Dataset.from_list([ROW] * questions),
+        args=MixedGroupsGRPOConfig(str(folder), **{**run, **settings}),
+        train_dataset=Dataset.from_list([row or ROW] * questions),
         **(trainer_kwargs or {}),
     )
 
@@ -45,12 +48,13 @@ def test_a_group_without_contrast_takes_part_in_nothing(same, scale_rewards, che
     assert kept.sum() == 4
     # Mean 0.25 and standard deviation 0.5 of the mixed group; the dropped ones must not change the latter.
     scale = 1.0 if scale_rewards == "none" else 0.5
+    scale /= 2  # the loss is a mean over 8 trajectories, and is to be one over these 4
     expected = sorted([0.75 / scale, *[-0.25 / scale] * 3])
     assert sorted(batch["advantages"][kept].tolist()) == pytest.approx(expected, rel=1e-3)
 
 
 def test_nothing_moves_without_a_mixed_group(checkpoints, tmp_path):
-    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path)
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, weight_decay=0.0)
     before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
     step(trainer, [RIGHT] * 4 + [WRONG] * 4)
     assert all(torch.equal(before[name], weight) for name, weight in trainer.model.named_parameters())
@@ -76,3 +80,33 @@ def test_what_cannot_be_graded_is_left_out(checkpoints, tmp_path):
 def test_a_second_turn_is_refused(checkpoints, tmp_path):
     with pytest.raises(ValueError, match="leave `followup` out"):
         trainer_for(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"followup": "Again."})
+
+
+@pytest.mark.parametrize("chosen", [None, list(PARTS)], ids=["by default", "all"])
+def test_what_the_update_froze_stays_frozen(chosen, checkpoints, tmp_path, caplog):
+    """Appendix B.2 takes from B.1 that the language model alone is trained; a picture reaches all parts."""
+    row = {**ROW, "images": [Image.effect_noise((56, 56), 99).convert("RGB")]}
+    given = {} if chosen is None else {"trainable_parts": chosen}
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, row=row, learning_rate=1e-2, **given)
+    assert "MixedGroupsGRPOTrainer trains of vision: " in caplog.text
+    before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+    place = parts_of(trainer.model)
+    step(trainer, [RIGHT, WRONG, WRONG, WRONG] * 2)
+    moved = {place[name] for name, weight in trainer.model.named_parameters() if not torch.equal(before[name], weight)}
+    assert moved == set(chosen or ["language"])
+    assert {name for name, part in trainer.parts.items() if part.trained} == moved
+
+
+def test_the_settings_that_the_paper_takes_from_the_update(tmp_path):
+    """5e-7 is B.2's own; weight decay and the cosine down to a quarter are B.1's."""
+    args = MixedGroupsGRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
+    assert (args.learning_rate, args.weight_decay, args.beta) == (5e-7, 0.05, 0.0)
+    assert (args.lr_scheduler_type, args.lr_scheduler_kwargs) == ("cosine_with_min_lr", {"min_lr_rate": 0.25})
+    with pytest.raises(ValueError, match=r"MixedGroupsGRPOConfig: trainable_parts=\['lm'\], expected one or more of"):
+        MixedGroupsGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, trainable_parts=["lm"])
+
+
+def test_settings_that_freeze_nothing_are_refused(checkpoints, tmp_path):
+    args = RolloutConfig(str(tmp_path), use_cpu=True, bf16=False)
+    with pytest.raises(TypeError, match="args is a RolloutConfig, expected a MixedGroupsGRPOConfig"):
+        MixedGroupsGRPOTrainer(checkpoints("qwen2_5_vl"), args=args, train_dataset=Dataset.from_list([ROW]))

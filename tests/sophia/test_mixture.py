@@ -1,4 +1,4 @@
-"""Mixtures: shares, columns of different origin, and pictures that nobody decodes."""
+"""Mixtures: captions, shares, columns of different origin, and pictures that nobody decodes."""
 
 from collections import Counter
 
@@ -6,8 +6,8 @@ import pytest
 from datasets import Dataset, Features, Image, List, Value
 from PIL import Image as Pictures
 
-from trl_mmreason.sophia.mixture import mix
-from trl_mmreason.sophia.prompts import THINKING_PROMPT
+from trl_mmreason.sophia.mixture import mix, with_captions
+from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT
 
 MESSAGE = {"role": Value("string"), "content": Value("string")}
 
@@ -176,3 +176,81 @@ def test_the_order_is_random_and_the_seed_s():
 def test_what_cannot_be_mixed_is_refused(parts, shares, message):
     with pytest.raises(ValueError, match=message):
         mix(parts, shares)
+
+
+# ------------------------------------------------------------------------------------------------------------ captions
+
+
+def described(*rows):
+    """Rows of (id, R(c), caption, trajectory, reward), the picture as red as the row's number."""
+    names = ("id", "caption_reward", "caption", "completion", "reward")
+    whole = [
+        {**dict(zip(names, row, strict=True)), "prompt": [{"role": "user", "content": "How many?"}]} for row in rows
+    ]
+    kinds = {"id": Value("string"), "caption_reward": Value("float64"), "caption": Value("string")}
+    kinds |= {"completion": Value("string"), "reward": Value("float64"), "prompt": List(MESSAGE)}
+    kinds |= {"images": List(Image(mode="RGB"))}
+    return Dataset.from_list([{**row, "images": [picture(n)]} for n, row in enumerate(whole)], features=Features(kinds))
+
+
+DESCRIBED = (  # one caption with two trajectories, one that some were wrong about, one whose trajectory does not earn
+    ("q.1#0.3", 1.0, "Two cats.", "<think>2</think> 2", 1.0),
+    ("q.1#0.5", 1.0, "Two cats.", "2", 1.0),
+    ("q.2#1.0", 0.875, "A dog?", "1", 1.0),
+    ("q.3#7.2", 1.0, "No owl.", "<think>0</think> 0", 0.0),
+)
+
+
+def test_captions_beside_the_trajectories(monkeypatch):
+    """Table A2, DI: each caption whose trajectories are all right once, as what is said to the prompt for captions."""
+    with monkeypatch.context() as refusing:
+        refusing.setattr(Image, "decode_example", None)  # would raise
+        rows = with_captions(described(*DESCRIBED), "beside")
+    *trajectories, first, second = rows
+    assert [(row["id"], row["completion"], row["reward"]) for row in trajectories] == [
+        (id_, text, reward) for id_, _, _, text, reward in DESCRIBED
+    ]
+    for row, (id_, said, red) in zip(
+        (first, second), (("q.1#0", "Two cats.", 0), ("q.3#7", "No owl.", 3)), strict=True
+    ):
+        assert row["prompt"] == [{"role": "user", "content": CAPTION_PROMPT}]
+        assert (row["id"], row["completion"], row["reward"]) == (id_, said, 1.0)
+        assert [image.getpixel((0, 0)) for image in row["images"]] == [(red, 0, 0)]
+    asked = with_captions(described(*DESCRIBED), "beside", caption_prompt="Describe.")["prompt"]
+    assert [prompt[0]["content"] for prompt in asked] == ["How many?"] * 4 + ["Describe."] * 2
+    mixed = mix({"sophia": rows}, {"sophia": 1.0}, thinking_prompt=THINKING_PROMPT)
+    under = {row["completion"]: row["prompt"][0]["role"] for row in mixed}
+    assert {text for text, role in under.items() if role == "system"} == {"<think>2</think> 2", "<think>0</think> 0"}
+
+
+def test_captions_before_the_trajectories():
+    """Table A2, H: connected by an empty line; the caption that some were wrong about is left out."""
+    rows = with_captions(described(*DESCRIBED), "before")
+    assert rows["completion"][:] == [
+        "Two cats.\n\n<think>2</think> 2",
+        "Two cats.\n\n2",
+        "1",
+        "No owl.\n\n<think>0</think> 0",
+    ]
+    assert rows["reward"][:] == [1.0, 1.0, 1.0, 0.0]
+    assert [images[0].getpixel((0, 0))[0] for images in rows["images"]] == [0, 1, 2, 3]
+
+
+def test_without_such_captions_the_trajectories_stay_alone():
+    rows = described(DESCRIBED[2])
+    assert with_captions(rows, "none") is rows
+    for how in ("beside", "before"):
+        assert with_captions(rows, how).to_list() == rows.to_list()
+
+
+@pytest.mark.parametrize(
+    ("rows", "how", "message"),
+    [
+        (described(*DESCRIBED), "behind", "how is 'behind', expected one of .*'none', 'beside', 'before'"),
+        (made(2), "before", r"lack \['caption', 'caption_reward'\], which `mmreason trajectories` writes"),
+        (described(*DESCRIBED).add_column("behavior_logps", [[-1.0]] * 4), "beside", "captions have none. Fix: sample"),
+    ],
+)
+def test_captions_that_cannot_be_added_are_refused(rows, how, message):
+    with pytest.raises(ValueError, match=message):
+        with_captions(rows, how)

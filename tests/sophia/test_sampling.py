@@ -4,9 +4,11 @@ The policy's caption k of question "q" reads "caption k of q", as questions are 
 The reasoner answers as a script says: question → caption → its trajectories.
 """
 
+import argparse
 import json
 import re
 import tracemalloc
+from inspect import signature
 
 import pytest
 from datasets import Dataset, Features, Image, List, Value
@@ -14,6 +16,7 @@ from PIL import Image as Pictures
 from processes import launch
 from scripted import Scripted, said
 
+from trl_mmreason.commands import trajectories
 from trl_mmreason.grading import Grader, JudgeGrader
 from trl_mmreason.sampling import Decoding, Failure, Sample
 from trl_mmreason.sampling import store as store_module
@@ -146,14 +149,27 @@ def test_the_worked_example(tmp_path):
         "completion": right(30),
         "reward": 1.0,
         "caption_reward": 0.875,
+        "caption": "caption 0 of cats",
     }
-    assert data.rows.column_names == ["id", "prompt", "images", "completion", "reward", "caption_reward"]
+    assert data.rows.column_names == ["id", "prompt", "images", "completion", "reward", "caption_reward", "caption"]
     assert (data.questions, data.captions, data.trajectories) == (1, Sampled(2, 0, 0), Sampled(16, 0, 0))
     assert data.right == 13
     assert str(data) == (
         "kept 1 of 1 questions\ncaptions: 2, 0 cut by the length limit, 0 failed\n"
         "trajectories: 16, 0 cut by the length limit, 0 failed, 13 right\n1 rows"
     )
+
+
+def test_the_defaults_are_those_of_the_paper():
+    """Appendix B.1: K = N = 8, α = 0.75, and the length limit of Fig. A4; here and on the command line."""
+    ours = {name: parameter.default for name, parameter in signature(make_off_policy_data).parameters.items()}
+    parser = argparse.ArgumentParser()
+    trajectories.add(parser.add_subparsers())
+    told = parser.parse_args(["trajectories", "questions", "rows", "--model", "policy", "--reasoner", "reasoner"])
+    for name, value in {"captions": 8, "trajectories": 8, "threshold": 0.75, "keep": 1, "rule": "sophia"}.items():
+        assert (ours[name], getattr(told, name)) == (value, value)
+    assert ours["caption_decoding"].max_new_tokens == ours["decoding"].max_new_tokens == 32768
+    assert told.caption_max_new_tokens == told.max_new_tokens == 32768
 
 
 def test_who_sees_what(tmp_path):
@@ -196,7 +212,7 @@ def test_questions_without_a_row_are_counted(tmp_path):
     assert {place_of(request)[0] for request in parties[1].asked} == {"cats", "bees"}
     assert len(parties[0].asked) == 2 * 2  # nobody is asked about what can become nothing
     assert str(data).splitlines()[:2] == ["kept 0 of 4 questions", "dropped 1: no picture"]
-    assert data.rows.column_names == ["id", "prompt", "images", "completion", "reward", "caption_reward"]
+    assert data.rows.column_names == ["id", "prompt", "images", "completion", "reward", "caption_reward", "caption"]
 
 
 def test_a_data_set_of_single_pictures(tmp_path):
@@ -247,6 +263,7 @@ def test_the_others_come_with_reward_zero(tmp_path):
     assert data.rows["id"][:] == [f"id of cats#{k}.{n}" for k in range(2) for n in range(8)]
     assert data.rows["reward"][:] == [1.0] + [0.0] * 15
     assert data.rows["caption_reward"][:] == [0.875] * 8 + [0.75] * 8
+    assert data.rows["caption"][:] == ["caption 0 of cats"] * 8 + ["caption 1 of cats"] * 8
     assert data.rows["completion"][:] == [text for texts in WORKED for text in texts]
     assert data.questions == 1
 

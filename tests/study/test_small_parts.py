@@ -5,6 +5,7 @@ import re
 
 import pytest
 from datasets import Dataset
+from safetensors.torch import load_file
 from scripted import Scripted
 from small_study import small
 from support import SMALL_RUN
@@ -196,10 +197,15 @@ def test_srpo_with_reflections_in_small(tmp_path):
     assert models[0] != models[1]
 
 
+def weight_of(folder, ending):
+    weights = load_file(folder / "model.safetensors")
+    return next(weight for name, weight in weights.items() if name.endswith(ending))
+
+
 def test_sophia_in_small(tmp_path):
     args = small("sophia", tmp_path, train_rows=6, eval_rows=4, tasks={"adding": 1})
-    args.rl |= {"num_generations": 4, "max_completion_length": 8}
-    args.arms = {name: args.arms[name] for name in ("sophia", "quarter-data", "sophia-grpo")}
+    args.rl |= {"num_generations": 4, "max_completion_length": 8, "trainable_parts": ["language"]}
+    args.arms = {name: args.arms[name] for name in ("sophia", "quarter-data", "sophia-grpo", "grpo")}
     rows = []
     for problem in make_problems(["adding"], 6, seed=2):  # these very pictures, their captions and their solutions
         rows += [([user(DESCRIBE)], problem.image, caption(problem))]
@@ -208,6 +214,11 @@ def test_sophia_in_small(tmp_path):
     for arm in (BEFORE, *args.arms):
         do_arm(args, sophia.PART, 0, arm)
     assert set(sophia.METRICS) <= set(outcomes(args)[0]["sophia-grpo"].names)
-    with Store(tmp_path / "seed-0" / "sophia-grpo" / "difficulty.sqlite") as store:
-        asked = store.stages()["difficulty"]
-    assert asked["engine"]["model"] == str(tmp_path / "seed-0" / "cold_start")  # whose questions those of GRPO are
+    seed = tmp_path / "seed-0"
+    eye = "visual.patch_embed.proj.weight"  # which SOPHIA trains, and GRPO does not here
+    for arm, began in (("sophia-grpo", "sophia/model"), ("grpo", "cold_start")):
+        first, last = (weight_of(seed / path, eye) for path in (began, f"{arm}/model"))
+        assert first.equal(last)
+        with Store(seed / arm / "difficulty.sqlite") as store:
+            asked = store.stages()["difficulty"]
+        assert asked["engine"]["model"] == str(seed / "cold_start")  # whose questions those of GRPO are

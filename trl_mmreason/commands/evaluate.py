@@ -61,7 +61,7 @@ def _add_protocol(command: argparse.ArgumentParser) -> None:
         "--n", type=pipeline.count, help="samples a question, step-beam: candidates a step; 1 or, with a scorer, 4"
     )
     command.add_argument("--followup", help="two-turn: what the user says to the first answer; AdaPO's by default")
-    command.add_argument("--system-prompt", help="before every question, or null; reflection: the paper's by default")
+    pipeline.add_system_prompt(command, "null for none; reflection: the paper's by default")
     command.add_argument(
         "--process-reward", help="best-of-n, step-beam: path or Hub id of the scorer, or URL of `mmreason serve-prm`"
     )
@@ -90,12 +90,13 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from ..sampling.store import SettingsChanged, Store, StoreError
 
     settings = _settings(arguments)
+    given = pipeline.system_prompt("evaluate", arguments.system_prompt)
     with pipeline.in_a_line("evaluate", ValueError):  # of rows, their ids and splits
         asked = [_load(arguments, given) for given in arguments.benchmarks]  # all, before anything takes time
     _refuse_repeated([questions.name for questions in asked])
     done = {}
     with pipeline.in_a_line("evaluate", SettingsChanged, StoreError, ServerError, ProcessRewardServerError):
-        engine, protocol, system_prompt = _engine(arguments), *_protocol(arguments)
+        engine, protocol, system_prompt = _engine(arguments), *_protocol(arguments, given)
         for questions in asked:
             folder = Path(arguments.output) / questions.name
             rows = pipeline.rows_of_share("evaluate", arguments, questions.rows)
@@ -275,9 +276,8 @@ def _engine(arguments: argparse.Namespace) -> Any:
     )
 
 
-def _protocol(arguments: argparse.Namespace) -> tuple[Any, str | None]:
-    """The protocol, and the system prompt that asks for its format."""
-    given = None if arguments.system_prompt == "null" else arguments.system_prompt
+def _protocol(arguments: argparse.Namespace, given: str | None) -> tuple[Any, str | None]:
+    """The protocol, and the system prompt that asks for its format, `given` unless the protocol has its own."""
     if arguments.protocol == "direct":
         from ..evaluation.protocols import Direct
 

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -44,6 +45,44 @@ def add_server(command: argparse.ArgumentParser, option: str, whose: str) -> Non
         help=f"address of {whose} OpenAI-compatible server, as in http://127.0.0.1:8000/v1; repeat the option to share "
         "the work among several servers of this model, of which all but one may die",
     )
+
+
+def add_system_prompt(command: argparse.ArgumentParser, otherwise: str) -> None:
+    """Declare what is put before every question.
+
+    Args:
+        otherwise: the end of the help text: what else may be given, and the default.
+    """
+    command.add_argument(
+        "--system-prompt",
+        metavar="NAME|FILE|TEXT",
+        help=f"put before every question: sophia for SOPHIA's slow-thinking prompt (Fig. A4), a file, or the text; "
+        f"{otherwise}",
+    )
+
+
+def system_prompt(name: str, given: str | None) -> str | None:
+    """The text that `--system-prompt` stands for; `None` for "null" and where it was not given.
+
+    Args:
+        name: of the command, for error messages.
+        given: a paper's name, a file, or the text itself.
+    """
+    if given is None or given == "null":
+        return None
+    if given == "sophia":
+        from ..sophia.prompts import THINKING_PROMPT
+
+        return THINKING_PROMPT
+    text, path = given, os.path.expanduser(given)
+    if os.path.isfile(path):
+        with in_a_line(name, OSError, UnicodeDecodeError):
+            text = Path(path).read_text(encoding="utf-8").strip()
+    elif given.startswith(("/", "./", "../", "~")):
+        raise SystemExit(f"mmreason {name}: --system-prompt {given}: there is no such file")
+    if not text.strip():
+        raise SystemExit(f"mmreason {name}: --system-prompt {given!r} is empty; give null for none")
+    return text
 
 
 def add_reading(command: argparse.ArgumentParser) -> None:

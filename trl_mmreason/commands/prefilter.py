@@ -30,11 +30,13 @@ def add(commands: Any) -> None:
     command.add_argument("--low", type=pipeline.share, default=0.1, help="SRPO: 0.1, SOPHIA's GRPO: 0.4")
     command.add_argument("--high", type=pipeline.share, default=0.9, help="SRPO: 0.9, SOPHIA's GRPO: 0.6")
     command.add_argument("--n", type=pipeline.count, default=8, help="answers, or pairs of answers, a question")
-    command.add_argument("--system-prompt", help="put before every question; --rule srpo: the paper's, null for none")
+    pipeline.add_system_prompt(command, "null for none; --rule srpo: the paper's by default")
     command.set_defaults(run=_prefilter)
 
 
 def _prefilter(arguments: argparse.Namespace) -> None:
+    given = pipeline.system_prompt("prefilter", arguments.system_prompt)
+
     def prefilter(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         policy = pipeline.load_engine(
             "prefilter",
@@ -43,14 +45,14 @@ def _prefilter(arguments: argparse.Namespace) -> None:
             adapter=arguments.adapter,
             batch_size=arguments.batch_size,
         )
-        return _rule(arguments)(rows, policy, store, **settings)
+        return _rule(arguments, given)(rows, policy, store, **settings)
 
     # SRPO's trainer puts its prompt before every question itself, so the rows have to stay without it.
-    in_rows = None if arguments.rule == "srpo" else arguments.system_prompt
+    in_rows = None if arguments.rule == "srpo" else given
     pipeline.run("prefilter", arguments, prefilter, system_prompt=in_rows)
 
 
-def _rule(arguments: argparse.Namespace) -> Any:
+def _rule(arguments: argparse.Namespace, given: str | None) -> Any:
     from functools import partial
 
     if arguments.rule == "adapo":
@@ -65,6 +67,5 @@ def _rule(arguments: argparse.Namespace) -> Any:
     from ..srpo.prompts import REFLECTION_PROMPT
     from ..srpo.response import first_answer
 
-    given = arguments.system_prompt
-    prompt = REFLECTION_PROMPT if given is None else None if given == "null" else given
+    prompt = REFLECTION_PROMPT if arguments.system_prompt is None else given
     return partial(difficulty_filter, **bounds, system_prompt=prompt, read=first_answer)

@@ -33,7 +33,7 @@ ANSWERS = "answers"
 
 GREEDY = Decoding(max_new_tokens=2048, temperature=0.0)
 
-_TEXTS = ("id", "prompt", "answer", "choices", "category", "group", "tolerance")  # all but the pictures
+_TEXTS = ("id", "prompt", "answer", "choices", "category", "hint", "group", "tolerance")  # all but the pictures
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ class Grader:
         *,
         choices: Mapping[str, str] | None = None,
         question: str | None = None,
+        hint: str | None = None,
         id: Any = None,
     ) -> Verdict:
         """Grade one completion.
@@ -89,10 +90,11 @@ class Grader:
             gold: the right answer, or several of which any one is right. A string such as "2, 3" means all of them.
             choices: label → text of a multiple-choice question.
             question: a unit or a percentage it asks for decides about numbers written without.
+            hint: what was said besides the question; the rules do without, a `JudgeGrader` shows it to the judge.
             id: names the row in the warning about a gold that cannot be used.
         """
-        item = {"completion": completion, "gold": gold, "choices": choices, "question": question, "id": id}
-        return self.grade_batch([item])[0]
+        given = {"choices": choices, "question": question, "hint": hint, "id": id}
+        return self.grade_batch([{"completion": completion, "gold": gold, **given}])[0]
 
     def grade_batch(self, items: Iterable[Mapping[str, Any]]) -> list[Verdict]:
         """Grade many; each item holds the arguments of `grade` by name. What needs algebra is shared out to workers."""
@@ -110,6 +112,7 @@ class Grader:
         gold: Gold | None,
         choices: Mapping[str, str | None] | None = None,
         question: str | None = None,
+        hint: str | None = None,
         id: Any = None,
     ) -> Verdict | Question:
         """The verdict where there is no question left to decide."""

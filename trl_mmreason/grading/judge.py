@@ -129,7 +129,12 @@ class JudgeGrader:
 
     def _extracted(self, items: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
         shown = {i: shown_to_judge(item["completion"]) for i, item in items.items()}
-        replies = self._ask({i: extraction_prompt(_question(items[i]), text) for i, text in shown.items() if text})
+        asked = {
+            i: extraction_prompt(_question(items[i]), text, items[i].get("hint") or "")
+            for i, text in shown.items()
+            if text
+        }
+        replies = self._ask(asked)
         return {i: _extraction(reply) for i, reply in replies.items()}
 
     def _ask(self, prompts: Mapping[int, str]) -> dict[int, str]:
@@ -144,9 +149,10 @@ class JudgeGrader:
         return dict(zip(prompts, replies, strict=True))
 
 
-def extraction_prompt(question: str, response: str) -> str:
-    """Figure A5 for one response; the hint stays empty, as the rows of this package have none."""
-    return f"{EXTRACTION_EXAMPLES}\nHint:\nQuestion: {question}\nModel response: {response}\nExtracted answer:"
+def extraction_prompt(question: str, response: str, hint: str = "") -> str:
+    """Figure A5 for one response; the hint is empty where the benchmark gives none."""
+    told = f"Hint: {hint}".strip()
+    return f"{EXTRACTION_EXAMPLES}\n{told}\nQuestion: {question}\nModel response: {response}\nExtracted answer:"
 
 
 def equivalence_prompt(question: str, gold: str, answer: str) -> str:
@@ -202,9 +208,10 @@ def _plain(line: str) -> str:
 
 
 def _question(item: Mapping[str, Any]) -> str:
-    """The question with its choices after it, as in the paper's example."""
+    """The question with its choices after it, as in the paper's example; a hint before it has a field of its own."""
+    question = (item.get("question") or "").removeprefix(item.get("hint") or "").strip()
     choices = [f"{label}. {text}" for label, text in (item.get("choices") or {}).items() if text is not None]
-    return " ".join([item.get("question") or "", *choices]).strip()
+    return " ".join([question, *choices]).strip()
 
 
 def _gold(item: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ def get_accuracy_reward(grader: Grader) -> Callable[..., list[float | None]]:
     """A reward function for `GRPOTrainer` that pays what `grader` finds right.
 
     It gives 1 for a right answer, 0 for a wrong one and `None`, no reward, where the gold answer cannot be used. The
-    data set needs a column `answer`; `choices` and `id` are used if there. See `log_verdicts` for what it logs.
+    data set needs a column `answer`; `choices`, `hint` and `id` are used if there. See `log_verdicts` for what it logs.
 
     Args:
         grader: a `Grader`, a `JudgeGrader`, or whatever has their `grade_batch`.
@@ -28,11 +28,12 @@ def get_accuracy_reward(grader: Grader) -> Callable[..., list[float | None]]:
         prompts: list | None = None,
         choices: list | None = None,
         id: list | None = None,
+        hint: list | None = None,
         log_metric: Callable[[str, float], None] | None = None,
         **kwargs: Any,
     ) -> list[float | None]:
         texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
-        verdicts = grader.grade_batch(grading_items(texts, answer, prompts, choices, id))
+        verdicts = grader.grade_batch(grading_items(texts, answer, prompts, choices, id, hint))
         if log_metric:
             log_verdicts(verdicts, log_metric)
         return [None if verdict.correct is None else float(verdict.correct) for verdict in verdicts]
@@ -50,6 +51,7 @@ def grading_items(
     prompts: Sequence[Any] | None = None,
     choices: Sequence[Any] | None = None,
     id: Sequence[Any] | None = None,
+    hint: Sequence[Any] | None = None,
 ) -> list[dict[str, Any]]:
     """What `Grader.grade_batch` takes, from the columns of a batch."""
     columns: dict[str, Sequence[Any]] = {"completion": texts, "gold": answer}
@@ -59,6 +61,8 @@ def grading_items(
         columns["choices"] = choices
     if id is not None:
         columns["id"] = id
+    if hint is not None:
+        columns["hint"] = hint
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 

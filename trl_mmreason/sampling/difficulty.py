@@ -1,6 +1,6 @@
 """Keep the questions that are neither too easy nor too hard: by the share of sampled answers that are right.
 
-SRPO keeps 0.1 to 0.9 (appendix B.2), SOPHIA's GRPO 0.4 to 0.6 over 16 samples (appendix C).
+SRPO keeps 0.1 to 0.9, SOPHIA's GRPO 0.4 to 0.6 over 16 samples (appendix B.2 of both papers).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from accelerate import PartialState
 from datasets import Dataset
 
 from ..construction import with_system_message
-from ..grading import Grader
+from ..grading import Grader, JudgeGrader
 from ..grading.grader import grader_settings
 from ..grading.reward import grading_items
 from .engine import Decoding, Engine, Failure, Request, seed_of
@@ -51,7 +51,7 @@ def difficulty_filter(
     high: float,
     n: int = 16,
     decoding: Decoding | None = None,
-    grader: Grader | None = None,
+    grader: Grader | JudgeGrader | None = None,
     system_prompt: str | None = None,
     read: Callable[[str], str] | None = None,
     seed: int = 0,
@@ -107,7 +107,7 @@ def answer_questions(
     *,
     n: int = 1,
     decoding: Decoding | None = None,
-    grader: Grader | None = None,
+    grader: Grader | JudgeGrader | None = None,
     system_prompt: str | None = None,
     read: Callable[[str], str] | None = None,
     seed: int = 0,
@@ -173,7 +173,7 @@ def items_of(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[di
     return grading_items(texts, [row["answer"] for row in rows], **columns)
 
 
-_COLUMNS = {"prompts": "prompt", "choices": "choices", "id": "id"}
+_COLUMNS = {"prompts": "prompt", "choices": "choices", "hint": "hint", "id": "id"}
 
 
 def usable_questions(rows: Dataset, grader: Grader) -> list[int]:

@@ -1,11 +1,12 @@
-"""Settings of the off-policy update."""
+"""Settings of the off-policy update, and of GRPO behind it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..parts import PARTS
+from ..engines.config import RolloutConfig
+from ..parts import check_chosen
 from ..sft import CompletionSFTConfig
 from .objective import IMPORTANCE_SAMPLING, SEQUENCE_REDUCTIONS
 
@@ -63,8 +64,7 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
         return self.importance_clip_low, self.importance_clip_high
 
     def __post_init__(self) -> None:
-        if self.lr_scheduler_type == "cosine_with_min_lr" and not self.lr_scheduler_kwargs:  # type: ignore[has-type]  # of TrainingArguments
-            self.lr_scheduler_kwargs = {"min_lr_rate": 0.25}
+        _decay_to_a_quarter(self)
         super().__post_init__()
         for name, known in (("importance_sampling", IMPORTANCE_SAMPLING), ("sequence_reduction", SEQUENCE_REDUCTIONS)):
             if getattr(self, name) not in known:
@@ -77,13 +77,41 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
             )
         if self.beta < 0:
             raise ValueError(f"OffPolicyRewardConfig: beta={self.beta}, expected 0 or more.")
-        if not self.trainable_parts or not set(self.trainable_parts) <= set(PARTS):
-            raise ValueError(
-                f"OffPolicyRewardConfig: trainable_parts={self.trainable_parts}, expected one or more of {PARTS}."
-            )
+        check_chosen("OffPolicyRewardConfig", self.trainable_parts)
         for name, wanted in _UNUSED.items():
             if getattr(self, name) != wanted:
                 raise ValueError(
                     f"OffPolicyRewardConfig: {name}={getattr(self, name)!r} is not supported; "
                     f"{_INSTEAD.get(name, f'leave it {wanted!r}')}."
                 )
+
+
+@dataclass
+class MixedGroupsGRPOConfig(RolloutConfig):
+    """`GRPOConfig` as in appendix B.2, which takes from B.1 what it does not say itself.
+
+    Attributes:
+        learning_rate: 5e-7 (appendix B.2); TRL's own default is 1e-6.
+        weight_decay: 0.05 (appendix B.1); TRL's own default is 0.
+        lr_scheduler_type: a cosine down to `min_lr_rate`, by default 1/4, of the learning rate (appendix B.1); TRL's
+            own default is linear.
+        trainable_parts: which of vision, projector and language to train; the language model alone, as in appendix B.1.
+    """
+
+    learning_rate: float = field(default=5e-7, metadata={"help": "Learning rate."})
+    weight_decay: float = field(default=0.05, metadata={"help": "Weight decay."})
+    lr_scheduler_type: str = field(default="cosine_with_min_lr", metadata={"help": "Schedule of the learning rate."})
+    trainable_parts: list[str] = field(
+        default_factory=lambda: ["language"], metadata={"help": "What to train of: vision projector language."}
+    )
+
+    def __post_init__(self) -> None:
+        _decay_to_a_quarter(self)
+        super().__post_init__()
+        check_chosen("MixedGroupsGRPOConfig", self.trainable_parts)
+
+
+def _decay_to_a_quarter(config: Any) -> None:
+    """Let the cosine end at 1/4 of the learning rate unless the configuration says where (appendix B.1)."""
+    if config.lr_scheduler_type == "cosine_with_min_lr" and not config.lr_scheduler_kwargs:
+        config.lr_scheduler_kwargs = {"min_lr_rate": 0.25}

@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from trl import GRPOConfig
 
 from ..construction import all_rewards, check_rows
 from ..grading import Grader
 from ..grading.reward import get_accuracy_reward
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
+from ..parts import train_parts
+from .config import MixedGroupsGRPOConfig
 from .paper import PAPER
 
 
@@ -27,23 +28,28 @@ class MixedGroupsGRPOTrainer(GroupGRPOTrainer):
 
     Args:
         model: path or id of a checkpoint, or a model.
-        args: a `RolloutConfig`, or TRL's `GRPOConfig`, whose `loss_type` has another default.
+        args: a `MixedGroupsGRPOConfig`.
         train_dataset, eval_dataset: rows with `prompt`, `images`, `answer` and optionally `choices`.
         grader: decides whether an answer is right; `Grader()` by default, `JudgeGrader` for a generative verifier.
         reward_funcs: further reward functions, which are added; `args.reward_weights` then weighs accuracy first.
         system_prompt: put before every question; the paper has `prompts.THINKING_PROMPT`.
         **kwargs: whatever `trl.GRPOTrainer` takes, by keyword.
+
+    Attributes:
+        parts: what is trained and frozen of vision, projector and language.
     """
 
     _tag_names = ["trl", "trl-mmreason", "sophia", "grpo"]
     _name = "SOPHIA + GRPO"
     _paper = PAPER
 
+    args: MixedGroupsGRPOConfig
+
     def __init__(
         self,
         model: Any,
         *,
-        args: GRPOConfig | None = None,
+        args: MixedGroupsGRPOConfig | None = None,
         train_dataset: Any = None,
         eval_dataset: Any = None,
         grader: Any = None,
@@ -54,8 +60,13 @@ class MixedGroupsGRPOTrainer(GroupGRPOTrainer):
         check_rows(name, train_dataset, eval_dataset, {"prompt", "answer"})
         if kwargs.get("followup") is not None:
             raise ValueError(f"{name}: it asks for one answer; leave `followup` out.")
+        if args is None:
+            args = MixedGroupsGRPOConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-GRPO")
+        if not isinstance(args, MixedGroupsGRPOConfig):
+            raise TypeError(f"{name}: args is a {type(args).__name__}, expected a MixedGroupsGRPOConfig.")
         rewards = all_rewards(name, [get_accuracy_reward(grader or Grader())], reward_funcs)
         super().__init__(model, rewards, args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
+        self.parts = train_parts(self, self.args.trainable_parts)
 
     def score_groups(self, rewards: Tensor) -> GroupOutcome:
         """Keep groups whose pass rate, that of the gathered accuracy rewards (column 0), is neither 0 nor 1."""

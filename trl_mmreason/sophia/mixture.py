@@ -1,13 +1,16 @@
-"""Other data beside the trajectories: general visual data, and text alone (arXiv:2507.16814, appendix D, Table A3).
+"""Other data beside the trajectories: captions (arXiv:2507.16814, appendix D, Table A2), general visual data and text
+alone (Table A3).
 
+rows = with_captions(made.rows, "beside")
 rows = mix({"sophia": made.rows, "visual": visual, "text": text}, {"sophia": 0.5, "visual": 0.3, "text": 0.2})
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import partial
 from itertools import accumulate
 from typing import Any, SupportsFloat
 
@@ -17,8 +20,9 @@ from datasets import Dataset, Features, Image, List, Value, concatenate_datasets
 
 from ..construction import completion_text
 from ..messages import plain_messages
-from .prompts import prompt_for
+from .prompts import CAPTION_PROMPT, prompt_for
 
+CAPTIONS_AS_DATA = ("none", "beside", "before")
 _ROWS_A_BATCH = 64  # in memory at once; a row may hold megabytes of pictures
 _DIGITS = 10**6  # of a share
 
@@ -63,6 +67,81 @@ def mix(
         for name, part in parts.items()
     ]
     return concatenate_datasets(mixed).shuffle(seed=seed)
+
+
+def with_captions(rows: Dataset, how: str, *, caption_prompt: str = CAPTION_PROMPT) -> Dataset:
+    """Trajectories together with captions whose trajectories are all right, R(c) = 1 (Table A2).
+
+    | how      | in the paper | rows                                                                                 |
+    |----------|--------------|--------------------------------------------------------------------------------------|
+    | `none`   | SOPHIA       | the trajectories alone, which the paper finds best                                   |
+    | `beside` | SOPHIA DI    | and each of these captions, of reward 1, as what is said to `caption_prompt`         |
+    | `before` | SOPHIA H     | these captions and an empty line before their trajectories; the others as they are   |
+
+    The paper calls the data of DI "composed of the query, image, and caption"; that the query is what the caption was
+    sampled with, and not the question, is our reading.
+
+    Args:
+        rows: as `make_off_policy_data` makes them; with `unselected` rows all captions are among them.
+        how: one of `CAPTIONS_AS_DATA`.
+        caption_prompt: that the captions were sampled with; Fig. A2 by default.
+
+    Raises:
+        ValueError: `how` is unknown, columns are missing, or there are log-probabilities, which captions do not have.
+    """
+    if how not in CAPTIONS_AS_DATA:
+        raise ValueError(f"with_captions: how is {how!r}, expected one of {CAPTIONS_AS_DATA}.")
+    if how == "none":
+        return rows
+    missing = sorted({"id", "caption", "caption_reward"} - set(rows.column_names))
+    if missing:
+        raise ValueError(
+            f"with_captions: the rows have the columns {rows.column_names} and lack {missing}, which "
+            "`mmreason trajectories` writes."
+        )
+    if "behavior_logps" in rows.column_names:
+        raise ValueError(
+            "with_captions: the rows have behavior_logps, and captions have none. Fix: sample without --logps, or "
+            "remove the column."
+        )
+    if how == "before":
+        return _edited(rows, _with_caption_before)
+    captions = [id_.rpartition(".")[0] for id_ in rows["id"]]  # "<id of the question>#<caption>.<trajectory>"
+    first: dict[str, int] = {}
+    for position, (caption, reward) in enumerate(zip(captions, rows["caption_reward"], strict=True)):
+        if reward == 1:
+            first.setdefault(caption, position)
+    asked = [{"role": "user", "content": caption_prompt}]
+    described = _edited(rows.select(first.values()), partial(_as_caption, asked))
+    return concatenate_datasets([rows, described])
+
+
+def _with_caption_before(row: Mapping[str, Any]) -> dict[str, Any]:
+    text = completion_text(row["completion"], f"row {row['id']!r}")
+    return {"completion": f"{row['caption']}\n\n{text}" if row["caption_reward"] == 1 else text}
+
+
+def _as_caption(asked: list[dict[str, str]], row: Mapping[str, Any]) -> dict[str, Any]:
+    caption = row["id"].rpartition(".")[0]
+    return {"id": caption, "prompt": asked, "completion": row["caption"], "reward": 1.0}
+
+
+def _edited(rows: Dataset, edit: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Dataset:
+    """The rows with what `edit` makes of each row's texts in their place; no picture is decoded."""
+    kept = [name for name in rows.column_names if name not in ("images", "image")]
+
+    def change(table: pa.Table) -> pa.Table:
+        edits = [edit(row) for row in table.select(kept).to_pylist()]
+        for column in edits[0] if edits else ():
+            values = pa.array([one[column] for one in edits], table.schema.field(column).type)
+            table = table.set_column(table.column_names.index(column), column, values)
+        return table
+
+    arrow = rows.with_format("arrow")
+    edited = arrow.map(
+        change, batched=True, batch_size=_ROWS_A_BATCH, writer_batch_size=_ROWS_A_BATCH, features=rows.features
+    )
+    return edited.with_format(None)
 
 
 def _check(parts: Mapping[str, Dataset], shares: Mapping[str, float]) -> None:

@@ -58,8 +58,9 @@ class OffPolicyData(NamedTuple):
 
     Attributes:
         rows: `id` ("<id of the question>#<caption>.<trajectory>"), `prompt`, `images` (or `image`), `completion`,
-            `reward`, `caption_reward` (R(c) in [0, 1]), and with log-probabilities `behavior_logps` (nats, one a
-            sampled token, of one that ended the turn too). In the order of the questions, captions and trajectories.
+            `reward`, `caption_reward` (R(c) in [0, 1]), `caption` (no trainer reads it; see `mixture.with_captions`),
+            and with log-probabilities `behavior_logps` (nats, one a sampled token, of one that ended the turn too). In
+            the order of the questions, captions and trajectories.
         dropped: why other questions have no rewarded trajectory: reason → number of questions.
         questions: how many have one.
         captions: how many there are.
@@ -178,6 +179,10 @@ def make_off_policy_data(
         (record,) = store.find(stages[question], [(unit_id(ids[question], k), n)])
         return record.payload
 
+    def caption_of(question: int, k: int) -> str:
+        (record,) = store.find(CAPTIONS, [(ids[question], k)])
+        return record.payload["text"]
+
     how = Rule(threshold, keep, rule, seed)
     selected = select(outcomes, ids, how, lambda *place: find(*place)["text"], count_tokens)
     made = make_rows(
@@ -186,6 +191,7 @@ def make_off_policy_data(
         outcomes,
         selected,
         find,
+        caption_of,
         unselected=unselected,
         thinking_prompt=thinking_prompt,
         logps=decoding.logps,

@@ -30,13 +30,14 @@ HARD_TRAJECTORIES = "sophia-hard-trajectories"
 
 _BY_LENGTH = ("sophia", "without_caption_reward")
 _UNKNOWN = -1
-_COLUMNS = ("id", "prompt", "images", "image", "completion", "reward", "caption_reward", "behavior_logps")
+_COLUMNS = ("id", "prompt", "images", "image", "completion", "reward", "caption_reward", "caption", "behavior_logps")
 _FEATURES = {
     "id": Value("string"),
     "prompt": List({"role": Value("string"), "content": Value("string")}),
     "completion": Value("string"),
     "reward": Value("float64"),
     "caption_reward": Value("float64"),
+    "caption": Value("string"),
 }
 
 
@@ -224,6 +225,7 @@ def make_rows(
     outcomes: Outcomes,
     selected: np.ndarray,
     find: Callable[[int, int, int], Mapping[str, Any]],
+    caption_of: Callable[[int, int], str],
     *,
     unselected: bool,
     thinking_prompt: str | None,
@@ -237,6 +239,7 @@ def make_rows(
         outcomes: of their trajectories.
         selected: (Q, K, N) bool, which are rewarded.
         find: the payload at (question, k, n).
+        caption_of: the text of the caption at (question, k).
         unselected: make rows of the others too, as far as they are whole.
         thinking_prompt: system message of those that think in tags.
         logps: whether they have log-probabilities.
@@ -258,6 +261,7 @@ def make_rows(
                 "completion": text,
                 "reward": float(selected[question, k, n]),
                 "caption_reward": caption_rewards(torch.from_numpy(outcomes.correct[question]))[k].item(),
+                "caption": caption_of(question, k),
                 **({"behavior_logps": payload["logps"]} if logps else {}),
             }
 

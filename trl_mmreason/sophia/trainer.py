@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import torch
@@ -10,9 +9,9 @@ from accelerate.utils import is_peft_model
 from torch import Tensor
 from trl.trainer.utils import add_fused_lm_head
 
-from ..construction import check_rows, keep_adapters_frozen, prepare_policy
+from ..construction import check_rows, prepare_policy
 from ..functional import k3_divergence
-from ..parts import train_only
+from ..parts import train_parts
 from ..reference import initial_policy, placed
 from ..sft import CompletionSFTTrainer
 from .config import OffPolicyRewardConfig
@@ -20,8 +19,6 @@ from .objective import importance_weights, off_policy_loss
 from .paper import PAPER
 from .rewarded_rows import RewardedCompletions, check_behavior, rewarded_rows
 from .statistics import batch_sums, metrics_of
-
-logger = logging.getLogger(__name__)
 
 _REPLACED = (
     "data_collator",
@@ -98,12 +95,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
             level=self.args.importance_sampling,
             count_rows=self.args.sequence_reduction == "sum",
         )
-        policy = self.accelerator.unwrap_model(self.model)
-        self.parts = train_only(policy, self.args.trainable_parts)
-        keep_adapters_frozen(policy)
-        if self.accelerator.is_main_process:
-            said = "; ".join(f"{name}: {part}" for name, part in self.parts.items())
-            logger.warning("OffPolicyRewardTrainer trains of %s", said)
+        self.parts = train_parts(self, self.args.trainable_parts)
         if reference is not None:
             prepare_policy(reference, self.processing_class)
         self.reference = reference and placed(reference, self)

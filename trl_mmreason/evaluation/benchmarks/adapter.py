@@ -80,7 +80,7 @@ class Benchmark:
         read: one row of the source → the question.
         source: where the data are published.
         paper: its number on arXiv.
-        rows: how many there are.
+        rows: how many there are; 0 where nobody says.
         id_column: names a row that cannot be used; "" where the rows have no names.
         configs: of the Hub data set, to be concatenated.
         keep: which rows of the source belong to this benchmark; all by default.
@@ -163,6 +163,11 @@ def letter(row: Row, column: str, choices: Mapping[str, str]) -> str:
         message = f"the answer is {answer!r} but the choices are {', '.join(choices)}"
         raise UnusableCell(column, "letter not among the choices", message)
     return found[1].upper()
+
+
+def is_one_of(row: Row, column: str, names: Sequence[str]) -> bool:
+    """Whether the column holds one of these names, in whatever case; for `Benchmark.keep`."""
+    return (label(row, column) or "").casefold() in names
 
 
 def picture(row: Row, *columns: str) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ..verdicts import Tolerance
@@ -14,6 +15,7 @@ from .adapter import (
     Question,
     Row,
     UnusableCell,
+    is_one_of,
     label,
     letter,
     lettered,
@@ -25,10 +27,16 @@ from .adapter import (
 from .options import read_options, split_semicolons
 
 _IN_PICTURE = "The question is in the picture."
+# MathVista's own hints (github.com/lupantech/MathVista, evaluation/build_query.py).
 _FORMS = {
-    "integer": "The answer is a whole number.",
-    "list": "The answer is a list, such as [1, 2, 3].",
+    "choice": "Please answer the question and provide the correct option letter, e.g., A, B, C, D, at the end.",
+    "integer": "Please answer the question requiring an integer answer and provide the final value, e.g., 1, 2, 3, at "
+    "the end.",
+    "list": "Please answer the question requiring a Python list as an answer and provide the final list, e.g., "
+    "[1, 2, 3], [1.2, 1.3, 1.4], at the end.",
 }
+_PLACES = {"1": "one decimal place", "2": "two decimal places"}
+_PLACES_SHOWN = {"1": "1.2, 1.3, 1.4", "2": "1.23, 1.34, 1.45"}
 # DynaMath's evaluation takes a float for right within 0.001, and asks for three decimal places
 # (github.com/DynaMath/DynaMath, evaluation/opensource_json_eval.py).
 _DYNAMATH_ERROR = 0.001
@@ -42,7 +50,7 @@ def _math_vista(row: Row) -> Question:
     answer = text(row, "answer")
     hint, tolerance = _math_vista_form(row)
     if choices:
-        answer, hint, tolerance = _letter_of_text(row, "answer", choices), "", None
+        answer, hint, tolerance = _letter_of_text(row, "answer", choices), _FORMS["choice"], None
     return Question(
         text(row, "pid"),
         f"{question} (Unit: {unit})" if unit else question,
@@ -64,8 +72,12 @@ def _math_vista_form(row: Row) -> tuple[str, Tolerance | None]:
     form, places = label(row, "answer_type"), label(row, "precision")
     if form != "float" or places is None:
         return _FORMS.get(form or "", ""), None
-    plural = "" if places == "1" else "s"
-    return f"Give the answer to {places} decimal place{plural}.", Tolerance(absolute=0.5 * 10.0 ** -float(places))
+    shown = f", e.g., {_PLACES_SHOWN[places]}," if places in _PLACES_SHOWN else ""
+    hint = (
+        f"Please answer the question requiring a floating-point number with "
+        f"{_PLACES.get(places, f'{places} decimal places')} and provide the final value{shown} at the end."
+    )
+    return hint, Tolerance(absolute=0.5 * 10.0 ** -float(places))
 
 
 def _letter_of_text(row: Row, column: str, choices: Mapping[str, str]) -> str:
@@ -94,11 +106,13 @@ def _math_verse(row: Row) -> Question:
         answer,
         choices,
         _metadata(row, "subject") if version == _VISION_ONLY else version,
+        (label(row, "query_cot") or "").partition(_QUESTION)[0],
         group=text(row, "problem_index"),
     )
 
 
 _VISION_ONLY = "Vision Only"
+_QUESTION = "\nQuestion:"  # MathVerse's own query: a hint, and the question behind it
 
 
 def _is_vision_only(row: Row) -> bool:
@@ -160,10 +174,13 @@ def _olympiad_bench(row: Row) -> Question:
         "The question has several answers; separate them with commas." if row.get("is_multiple_answer") else "",
         f"Unit: {unit}. Leave the unit out of the answer." if unit else "",
     ]
+    images = numbered_pictures(row, context, question)
+    if not images and is_one_of(row, "modality", ("multimodal",)):
+        raise UnusableCell("image_1", "missing picture", "the row is multimodal and holds none; complete the copy")
     return Question(
         text(row, "id"),
         f"{context}\n{question}" if context else question,
-        numbered_pictures(row, context, question),
+        images,
         ", ".join(golds),
         category=label(row, "subject", "subfield"),
         hint=" ".join(filter(None, hints)),
@@ -228,6 +245,57 @@ _MATHVISION: dict[str, Any] = {
     "columns": ("id", "question", "options", ("decoded_image", "image"), "answer"),
     "read": _math_vision,
 }
+_DYNAMATH: dict[str, Any] = {
+    **_hub("DynaMath/DynaMath_Sample"),
+    "paper": "2411.00836",
+    "split": "+".join(f"sample_variant{number}" for number in range(1, 11)),
+    "columns": ("id", "question", ("decoded_image", "image"), "ground_truth", "answer_type"),
+    "read": _dyna_math,
+    "has_variants": True,
+}
+_OLYMPIAD: dict[str, Any] = {
+    **_hub("Hothan/OlympiadBench"),
+    "paper": "2402.14008",
+    "split": "train",  # the only one it has
+    "read": _olympiad_bench,
+}
+_METRIC = ("metric geometry - angle", "metric geometry - area", "metric geometry - length")
+_OLYMPIAD_FULL: dict[str, Any] = {
+    **_OLYMPIAD,
+    # open-ended, in English and Chinese, with pictures and without: all but the proofs
+    "configs": tuple(
+        f"OE_{pictures}_{kind}"
+        for pictures in ("MM", "TO")
+        for kind in ("maths_en_COMP", "maths_zh_CEE", "maths_zh_COMP", "physics_en_COMP", "physics_zh_CEE")
+    ),
+    "columns": ("id", "question", "final_answer", "answer_type", "error"),
+}
+
+
+def _geometry(
+    name: str, title: str, column: str, plane: Sequence[str], rows: tuple[int, int] = (0, 0), **source: Any
+) -> tuple[Benchmark, ...]:
+    """The plane and the solid geometry of a benchmark, as SOPHIA's Table 3 has them (arXiv:2507.16814).
+
+    Args:
+        name, title: of the whole benchmark.
+        column: of the topics.
+        plane: topics that are plane geometry, in lower case.
+        rows: how many there are of each kind.
+        **source: the other fields of the whole benchmark.
+    """
+    source["columns"] = (*source["columns"], column)
+    return tuple(
+        Benchmark(
+            name=f"{name}/{kind}_geometry",
+            title=f"{title}, {kind} geometry",
+            rows=count,
+            keep=partial(is_one_of, column=column, names=topics),
+            **source,
+        )
+        for kind, topics, count in zip(("plane", "solid"), (plane, ("solid geometry",)), rows, strict=True)
+    )
+
 
 BENCHMARKS = (
     Benchmark(
@@ -247,6 +315,7 @@ BENCHMARKS = (
     ),
     Benchmark(name="mathvision", title="MathVision", split="test", rows=3040, **_MATHVISION),
     Benchmark(name="mathvision/testmini", title="MathVision, testmini", split="testmini", rows=304, **_MATHVISION),
+    *_geometry("mathvision", "MathVision", "subject", _METRIC, (1122, 244), **_MATHVISION, split="test"),
     Benchmark(
         name="we_math",
         title="We-Math",
@@ -259,28 +328,18 @@ BENCHMARKS = (
         read=_we_math,
         scores=we_math.scores,
     ),
-    Benchmark(
-        name="dynamath",
-        title="DynaMath",
-        **_hub("DynaMath/DynaMath_Sample"),
-        paper="2411.00836",
-        split="+".join(f"sample_variant{number}" for number in range(1, 11)),
-        rows=5010,
-        columns=("id", "question", ("decoded_image", "image"), "ground_truth", "answer_type"),
-        read=_dyna_math,
-        has_variants=True,
-    ),
+    Benchmark(name="dynamath", title="DynaMath", rows=5010, **_DYNAMATH),
+    *_geometry("dynamath", "DynaMath", "subject", ("plane geometry",), (770, 150), **_DYNAMATH),
     Benchmark(
         name="olympiadbench",
         title="OlympiadBench",
-        **_hub("Hothan/OlympiadBench"),
-        paper="2402.14008",
-        split="train",  # the only one it has
         configs=("OE_MM_maths_en_COMP", "OE_MM_physics_en_COMP"),  # open-ended, with pictures, English
         rows=606,
         columns=("id", "question", "final_answer", "answer_type", "error", "image_1"),
-        read=_olympiad_bench,
+        **_OLYMPIAD,
     ),
+    Benchmark(name="olympiadbench/full", title="OlympiadBench, all but proofs", rows=6728, **_OLYMPIAD_FULL),
+    *_geometry("olympiadbench", "OlympiadBench", "subfield", ("geometry", "plane geometry"), **_OLYMPIAD_FULL),
     Benchmark(
         name="mv_math",
         title="MV-MATH",

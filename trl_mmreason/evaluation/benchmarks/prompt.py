@@ -7,8 +7,8 @@ import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 
-TEMPLATE = "{question}\n{choices}\n{hint}\n{instruction}"
-"""Lines that come out empty are left out."""
+TEMPLATE = "{hint}\n{question}\n{choices}\n{instruction}"
+"""Lines that come out empty are left out. SOPHIA adds the hint "before the original query" (appendix C)."""
 
 INSTRUCTION = (
     "Think step by step, then give the final answer as \\boxed{...}. "
