@@ -100,7 +100,7 @@ def test_policies_are_measured_under_the_official_prompt_or_the_actor_s(whole_ru
     """The second time nothing is trained again, and the first table stays."""
     folder, _ = whole_run
     example, args, model_args = arguments_of(folder)
-    args.evolution["actor_prompt_in_evaluation"] = True
+    args.evolution["actor_prompt_in_evaluation"], args.seeds = True, [0]
     before = {path: path.stat().st_mtime_ns for path in (*folder.rglob("*.safetensors"), folder / "table.txt")}
     run = example.Run(args, model_args, 0)
     run.evolve("self-evolution")
