@@ -10,6 +10,7 @@ import trl_mmreason
 from trl_mmreason.baselines.sft import PlainSFTConfig
 from trl_mmreason.baselines.two_turns import SCoReConfig
 from trl_mmreason.engines.config import RolloutConfig
+from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 
 ROOT = Path(__file__).parents[1]
 
@@ -168,7 +169,19 @@ STAGES = {
         },
         "sophia:update",
     ),
-    "SOPHIA, GRPO": Stage(RolloutConfig, GROUP, "sophia:grpo"),
+    "SOPHIA, GRPO": Stage(
+        MixedGroupsGRPOConfig,
+        GROUP
+        | {
+            "learning_rate": (5e-7, "B.2"),
+            "weight_decay": (0.05, "B.1, as B.2 says"),
+            "lr_scheduler_type": ("cosine_with_min_lr", "B.1, as B.2 says"),
+            "lr_scheduler_kwargs": ({"min_lr_rate": 0.25}, "B.1, as B.2 says"),
+            "beta": (0.0, "B.1, as B.2 says"),
+            "trainable_parts": (["language"], "B.1, as B.2 says"),
+        },
+        "sophia:grpo",
+    ),
     "self-evolution": Stage(
         trl_mmreason.SelfEvolutionConfig,
         GROUP

@@ -115,14 +115,16 @@ def test_the_documentation_is_what_the_results_say():
         assert part.with_suffix(".png").stat().st_size > 10_000
 
 
-NOT_RUN = ["adapo_filters"]
+HEADLINES = [f"{part}_headline" for part in ("adapo", "srpo", "chain_of_step", "sophia", "self_evolution")]
+NOT_RUN = ["adapo_filters", *HEADLINES]
 
 
 @pytest.mark.parametrize("config", NOT_RUN)
 def test_what_was_not_run_is_said(config):
     assert (CONFIGS / f"{config}.yaml").exists()
     assert not (DOCUMENT.with_suffix("") / f"{config}.json").exists()
-    assert f"`{config}` has not been run" in DOCUMENT.read_text()
+    paragraphs = DOCUMENT.read_text().split("\n\n")
+    assert any(f"`{config}`" in said and "not been run" in said for said in paragraphs)
 
 
 RUN = sorted(file for file in CONFIGS.glob("*.yaml") if file.stem not in NOT_RUN)

@@ -140,8 +140,9 @@ class StudyArguments:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the results depend on: all but where they are written, and how."""
-        return {name: value for name, value in asdict(self).items() if name not in ("output_dir", "workers", "only")}
+        """What the results depend on: all but where they are written, how, and what the last seed was decided by."""
+        apart = ("output_dir", "decide", "workers", "only")
+        return {name: value for name, value in asdict(self).items() if name not in apart}
 
 
 def in_waves(arms: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
