@@ -208,7 +208,9 @@ def test_a_server_gives_what_the_model_gives_in_this_process(checkpoints, own, t
         [[turn["text"] for turn in json.loads(line)["turns"]] for line in (folder / "samples.jsonl").open()]
         for folder in (here, there)
     ]
-    assert texts[0] == texts[1]
+    # The second turn continues sampled tokens here; a server is given text, of which it may make others.
+    assert [turns[0] for turns in texts[0]] == [turns[0] for turns in texts[1]]
+    assert [len(turns) for turns in texts[0]] == [len(turns) for turns in texts[1]]
     assert results_of(there)["settings"]["engine"]["kind"] == "server"
 
 

@@ -229,7 +229,8 @@ def test_an_unusable_gold_stays_out_of_the_others_deviation(bases, tmp_path):
     """An added reward pays the rows of the unusable one 100, which must move nothing."""
     rows = [QUESTION, {**QUESTION, "answer": ""}]
     added = {"reward_funcs": lambda answer, **_: [0.0 if gold else 100.0 for gold in answer]}
-    settings = {"scale_rewards": "batch", "shuffle_dataset": False, "trainer_kwargs": added}
+    # with the loss of the equation, the kept would share the weight of the unusable
+    settings = {"scale_rewards": "batch", "shuffle_dataset": False, "loss_type": "dapo", "trainer_kwargs": added}
     right, wrong = chain("1"), chain("1", answer="9")
     logged, batch = step(trainer_for(bases(MODEL), tmp_path, None, rows, **settings), [right, wrong, wrong, wrong] * 2)
     # 1, 0, 0, 0 around 0.25; their deviation is sqrt((0.75² + 3 · 0.25²) / 3) = 0.5

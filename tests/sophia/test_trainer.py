@@ -94,7 +94,9 @@ def test_rewards_of_one_and_the_mean_are_supervised_training(checkpoints, tmp_pa
     supervised = SFTTrainer(path, args=config, train_dataset=Dataset.from_list(plain_rows))
     supervised.model_accepts_loss_kwargs = True  # of this family Trainer thinks otherwise, and averages micro-batches
     supervised.train()
-    ours = trainer_for(path, tmp_path, rows, **{**run, "sequence_reduction": "mean", "trainable_parts": EVERYTHING})
+    plain = {"weight_decay": 0.0, "lr_scheduler_type": "linear"}  # TRL's defaults; ours are the paper's
+    run |= {**plain, "sequence_reduction": "mean", "trainable_parts": EVERYTHING}
+    ours = trainer_for(path, tmp_path, rows, **run)
     ours.train()
     differences = [
         (a - b).abs().max().item() for a, b in zip(ours.model.parameters(), supervised.model.parameters(), strict=True)
