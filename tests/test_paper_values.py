@@ -58,7 +58,7 @@ STAGES = {
             "use_bias_correction_kl": (False, "Table 4: low variance KL"),
         },
         "adapo",
-        {("qwen2_5_vl_7b_qlora", "learning_rate"): 1e-5, ("qwen2_5_vl_7b_qlora", "optim"): "adamw_8bit"},
+        {("qwen2_5_vl_7b_qlora", "learning_rate"): 5e-5, ("qwen2_5_vl_7b_qlora", "optim"): "adamw_8bit"},
         {"optim": ("adamw_torch", "Table 4: Adam")},
     ),
     "SFT and STaR, baselines of AdaPO": Stage(
