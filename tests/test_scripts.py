@@ -54,8 +54,8 @@ def test_local_rows_with_other_names(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text("\n".join(json.dumps(row) for row in rows))
     arguments = DataArguments(dataset_name=str(file), columns={"prompt": "problem", "answer": "solution"})
-    loaded = load_split(arguments, str(file), "train", 2, seed=0)
-    assert loaded["answer"][:] == [row["solution"] for row in rows[:2]]
+    loaded = load_split(arguments, str(file), "train", 3, seed=0)
+    assert loaded["answer"][:] == [row["solution"] for row in rows]
 
 
 def test_what_cannot_be_meant_is_refused(tmp_path):

@@ -205,7 +205,8 @@ def weight_of(folder, ending):
 def test_sophia_in_small(tmp_path):
     args = small("sophia", tmp_path, train_rows=6, eval_rows=4, tasks={"adding": 1})
     args.rl |= {"num_generations": 4, "max_completion_length": 8, "trainable_parts": ["language"]}
-    args.arms = {name: args.arms[name] for name in ("sophia", "quarter-data", "sophia-grpo", "grpo")}
+    arms = {name: args.arms[name] for name in ("sophia", "quarter-data", "sophia-grpo")}
+    args.arms = {**arms, "grpo": {"grpo": True}}
     rows = []
     for problem in make_problems(["adding"], 6, seed=2):  # these very pictures, their captions and their solutions
         rows += [([user(DESCRIBE)], problem.image, caption(problem))]
