@@ -46,14 +46,14 @@ from trl_mmreason.chain_of_step.scaling import inference_scaling
 from trl_mmreason.chain_of_step.scaling_report import format_scaling, write_report
 from trl_mmreason.evaluation.curves import plot_curves
 from trl_mmreason.miniature.cold_start import PLAIN_ANSWERS
-from trl_mmreason.miniature.tasks import make_problems
+from trl_mmreason.miniature.tasks import make_problems, to_dataset
 from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import MINIATURE, load_data, policy_path, train_once, trainer_settings
 from trl_mmreason.sources import read_source
 from trl_mmreason.stages import StagedArguments, do_once, made_by, parse_arguments
-from trl_mmreason.study.drawn_steps import LABELS, drawn_chains, label_drawn_chains, labels_file
+from trl_mmreason.study.drawn_steps import LABELS, drawn_chains, label_drawn_chains, labels_file, learn_drawn_chains
 
 FINISHED = {
     "sft": "sft/model",
@@ -68,13 +68,15 @@ FINISHED = {
 # Arguments that every stage reads, and those that some do.
 SHARED = ("dataset_name", "dataset_split", "train_rows", "cold_start_accuracy", "max_completion_length", "common")
 READ_BY = {
-    "sft": ("pattern", "step_dataset", "drawn_chains"),
+    "sft": ("pattern", "step_dataset", "drawn_chains", "sft_accuracy"),
     "annotate": ("label_dataset", "drawn_labels"),
     "prm": ("label_dataset", "label_eval_datasets", "process_reward_base", "process_reward_accuracy"),
     "dpo": ("pattern", "process_reward", "dpo_questions", "eval_dataset_name", "eval_split", "eval_rows"),
     "grpo": ("process_reward",),
     "search": ("process_reward", "search_questions", "eval_dataset_name", "eval_split", "eval_rows"),
 }
+
+_MEASURED = 100  # questions, while the sft stage runs until `sft_accuracy`
 
 
 @dataclass
@@ -97,6 +99,8 @@ class ChainOfStepArguments(StagedArguments):
         process_reward: where the score comes from in dpo, grpo and search: "prm" is that of the prm stage; a path; the
             address of `mmreason serve-prm`; or "outcome", for dpo and grpo by right answers alone (Table 2 and 5).
         drawn_chains: for the miniature, how many problems the teacher writes a chain for.
+        sft_accuracy: for the miniature, the share of right answers at which the sft stage ends; `None` for all of its
+            epochs. It is an error not to reach it.
         drawn_labels: for the miniature, how many `problems` the policy reasons about, in how many `paths`; how many of
             these chains are labelled by Monte Carlo (`monte_carlo`), with how many `continuations` a step.
         dpo_questions, search_questions: use no more questions in these stages.
@@ -118,6 +122,7 @@ class ChainOfStepArguments(StagedArguments):
     process_reward_accuracy: float = field(default=0.95, metadata={"help": "Miniature: where that one's start ends."})
     process_reward: str = field(default="prm", metadata={"help": "prm, a path, an address, or outcome."})
     drawn_chains: int = field(default=1000, metadata={"help": "Miniature: chains for the sft stage."})
+    sft_accuracy: float | None = field(default=None, metadata={"help": "Miniature: where the sft stage ends."})
     drawn_labels: dict = field(default_factory=dict, metadata={"help": "Miniature: labels for the prm stage."})
     dpo_questions: int | None = field(default=None, metadata={"help": "No more questions in dpo."})
     search_questions: int | None = field(default=None, metadata={"help": "No more questions in search."})
@@ -178,8 +183,13 @@ class Pipeline:
         else:
             rows = read_source(self.args.step_dataset, "train").dataset
         trainer = ChainOfStepSFTTrainer if self.in_steps else PatternSFTTrainer
-        rows = in_pattern(rows, self.args.pattern)
-        train_once(trainer(policy, args=config, train_dataset=rows, **settings), self.sft_model)
+        sft = trainer(policy, args=config, train_dataset=in_pattern(rows, self.args.pattern), **settings)
+        if self.args.sft_accuracy is None:
+            train_once(sft, self.sft_model)
+        else:
+            questions = in_pattern(to_dataset(self.problems(_MEASURED, 5, "new_pictures")), self.args.pattern)
+            bounds = {"target": self.args.sft_accuracy, "max_new_tokens": self.args.max_completion_length}
+            learn_drawn_chains(sft, questions, self.sft_model, **bounds)
 
     def annotate(self) -> None:
         if self.args.label_dataset != "miniature":
@@ -311,9 +321,9 @@ class Pipeline:
 
     # -------------------------------------------------------------------------------------------------------- helpers
 
-    def problems(self, n: int, stream: int) -> list:
+    def problems(self, n: int, stream: int, split: str = "train") -> list:
         """Drawn problems, others than those of training and evaluation."""
-        return make_problems([self.args.dataset_name.removeprefix(MINIATURE)], n, seed=self.seed + stream)
+        return make_problems([self.args.dataset_name.removeprefix(MINIATURE)], n, split=split, seed=self.seed + stream)
 
     @property
     def start(self) -> str:

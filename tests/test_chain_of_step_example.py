@@ -131,6 +131,14 @@ def test_a_finished_stage_with_other_settings_is_refused(whole_run):
     assert "grpo.learning_rate: (absent) → 0.0001" in other.stderr
 
 
+def test_chains_that_are_not_learnt_are_said_and_not_saved(whole_run, tmp_path):
+    (tmp_path / "small.yaml").write_text((whole_run[0].parent / "small.yaml").read_text())
+    missed = start(tmp_path / "out", "--stages", "sft", "--sft_accuracy", "1.0", "--sft.num_train_epochs", 5)
+    assert missed.returncode != 0
+    assert "expected 1.00. Give more chains or epochs." in missed.stderr
+    assert not (tmp_path / "out/sft/model").exists()
+
+
 def test_an_option_of_a_section_is_put_there():
     example = load_example("chain_of_step")
     args = example.ChainOfStepArguments("miniature/adding", dpo={"rounds": 3, "learning_rate": "1e-6"})

@@ -1,6 +1,7 @@
 """A smoke form of the study's part on Chain-of-Step, and what it makes of scores, arms and figures."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,17 @@ import yaml
 from PIL import Image
 from test_configs import load_example
 
+from trl_mmreason.chain_of_step.config import ChainOfStepSFTConfig
+from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.question_table import Table
 from trl_mmreason.evaluation.runner import Samples
+from trl_mmreason.miniature.tasks import make_problems, to_dataset
 from trl_mmreason.sampling.engine import Failure
 from trl_mmreason.sampling.store import SettingsChanged
 from trl_mmreason.study import chain_of_step
 from trl_mmreason.study.claims import claims_about
+from trl_mmreason.study.drawn_steps import drawn_chains, learn_drawn_chains
 from trl_mmreason.study.figures import Figure, draw_figures, over_seeds
 from trl_mmreason.study.running import BEFORE, Start, StudyArguments, do_arm, outcomes
 
@@ -61,9 +66,28 @@ def test_a_policy_that_does_not_learn_to_write_chains_is_refused(done, tmp_path)
     prepared = {**done.prepared, "sft_accuracy": 1.0, "sft": {**done.prepared["sft"], "max_steps": 10}}
     args = small(tmp_path, prepared=prepared)
     start = Start(args, 0, tmp_path, str(folder_of(done) / "cold_start"), None, None)
-    with pytest.raises(RuntimeError, match=r"accuracy 0\.\d\d after 10 steps, expected 1\.00"):
+    with pytest.raises(RuntimeError, match=r"accuracy 0\.\d\d after 10 steps, expected 1\.00. Give more chains"):
         chain_of_step.prepare(start)
     assert not (tmp_path / "sft/model").exists()
+
+
+def test_the_policy_stops_where_its_chains_are_right_often_enough(done, tmp_path):
+    settings = {**done.prepared["sft"], **done.common, "num_train_epochs": 30}
+    chains = drawn_chains(make_problems(["adding"], 6), tmp_path / "steps.sqlite")
+    trainers = [
+        ChainOfStepSFTTrainer(
+            str(folder_of(done) / "cold_start"),
+            args=ChainOfStepSFTConfig(str(tmp_path), **settings),
+            train_dataset=chains,
+        )
+        for _ in range(2)
+    ]
+    questions = to_dataset(make_problems(["adding"], 2, split="new_pictures", seed=5))
+    learn = partial(learn_drawn_chains, questions=questions, folder=tmp_path / "model", max_new_tokens=4)
+    learn(trainers[0], target=0.0)
+    assert trainers[0].state.global_step == 10  # of 30
+    learn(trainers[1], target=1.0)  # is loaded, and not measured again
+    assert trainers[1].state.global_step == 10
 
 
 def folder_of(args):

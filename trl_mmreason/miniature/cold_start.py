@@ -263,7 +263,8 @@ def teach(
     Raises:
         RuntimeError: the target was not reached within the bound on steps.
     """
-    stop = StopAtAccuracy(measure, target_accuracy, measure_every_steps)
+    advice = "Use easier categories, a larger model or more problems."
+    stop = StopAtAccuracy(measure, target_accuracy, measure_every_steps, advice)
     config = SFTConfig(
         str(Path(output_dir).parent),
         per_device_train_batch_size=_BATCH,
@@ -284,11 +285,6 @@ def teach(
     )
     trainer = SFTTrainer(model, args=config, train_dataset=rows, processing_class=processing_class, callbacks=[stop])
     trainer.train()
-    if stop.accuracy < target_accuracy:
-        raise RuntimeError(
-            f"supervised start: accuracy {stop.accuracy:.2f} after {_MAX_STEPS} steps, expected {target_accuracy:.2f}. "
-            "Use easier categories, a larger model or more problems."
-        )
     if trainer.is_world_process_zero():
         unfinished = Path(f"{output_dir}.unfinished")  # a run that is killed while saving leaves no half checkpoint
         model.save_pretrained(unfinished)
@@ -305,10 +301,20 @@ class StopAtAccuracy(TrainerCallback):
         measure: the share of what it is asked that the model gets right now.
         target: a fraction.
         every_steps: after how many steps it is measured each time; after the last step it is measured in any case.
+        advice: what to do about training that ends below the target, which is an error then; `None` if it is none.
+
+    Raises:
+        RuntimeError: at the end of training, see `advice`. Nothing is saved then.
     """
 
-    def __init__(self, measure: Callable[[PreTrainedModel], float], target: float, every_steps: int) -> None:
-        self.measure, self.target, self.every_steps = measure, target, every_steps
+    def __init__(
+        self,
+        measure: Callable[[PreTrainedModel], float],
+        target: float,
+        every_steps: int,
+        advice: str | None = None,
+    ) -> None:
+        self.measure, self.target, self.every_steps, self.advice = measure, target, every_steps, advice
         self.accuracy = 0.0
 
     def on_step_end(
@@ -319,3 +325,10 @@ class StopAtAccuracy(TrainerCallback):
         self.accuracy = self.measure(model)
         control.should_training_stop = self.accuracy >= self.target
         model.train()
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.advice is not None and self.accuracy < self.target:
+            raise RuntimeError(
+                f"Supervised start: accuracy {self.accuracy:.2f} after {state.global_step} steps, expected "
+                f"{self.target:.2f}. {self.advice}"
+            )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from transformers import PreTrainedModel
 
 from ..chain_of_step.client import process_reward_from
 from ..chain_of_step.config import ChainOfStepSFTConfig, IterativeDPOConfig, ProcessRewardConfig
@@ -19,11 +17,10 @@ from ..chain_of_step.paths import DECODING, ProcessReward, path_score
 from ..chain_of_step.process_reward_trainer import ProcessRewardTrainer
 from ..chain_of_step.protocols import Chains, StepBeam
 from ..chain_of_step.sft import ChainOfStepSFTTrainer
-from ..evaluation.answers import accuracy
 from ..evaluation.files import read_evaluation
 from ..evaluation.protocols import EvaluationProtocol
 from ..evaluation.runner import Samples
-from ..miniature.cold_start import PLAIN_ANSWERS, StopAtAccuracy, cold_start
+from ..miniature.cold_start import PLAIN_ANSWERS, cold_start
 from ..miniature.tasks import to_dataset
 from ..sampling.engine import Decoding, Failure
 from ..sampling.loading import load_model, load_processor
@@ -31,7 +28,7 @@ from ..sampling.transformers_engine import TransformersEngine
 from ..scripts import train_once
 from ..stages import do_once
 from .claims import Claim, Term, above
-from .drawn_steps import LABELS, drawn_chains, label_drawn_chains, labels_file
+from .drawn_steps import LABELS, drawn_chains, label_drawn_chains, labels_file, learn_drawn_chains
 from .figures import Figure
 from .running import BEFORE, Part, Start, keep, same_model
 from .running import measure as let_answer
@@ -64,25 +61,12 @@ def _learn_steps(start: Start, policy: Path) -> None:
     rows = drawn_chains(start.problems(start.args.prepared["chains"], stream=2), start.folder / "steps.sqlite")
     args = ChainOfStepSFTConfig(str(policy.parent), **_settings(start, "sft"))
     trainer = ChainOfStepSFTTrainer(start.policy, args=args, train_dataset=rows)
-    validation = to_dataset(start.problems(_MEASURED, stream=5, split="new_pictures"))
-
-    def measure(model: PreTrainedModel) -> float:
-        return accuracy(
-            model, trainer.processing_class, validation, max_new_tokens=_limit(start), batch_size=len(validation)
-        )
-
-    # chains are learnt within a few dozen steps, and which ones they are varies with the seed
     target = start.args.prepared.get("sft_accuracy")
-    stop = None if target is None else StopAtAccuracy(measure, target, every_steps=10)
-    if stop is not None:
-        trainer.add_callback(stop)
-    train_once(trainer, policy)
-    if stop is not None and stop.accuracy < stop.target:
-        shutil.rmtree(policy)
-        raise RuntimeError(
-            f"Chains of steps: accuracy {stop.accuracy:.2f} after {trainer.state.global_step} steps, expected "
-            f"{stop.target:.2f}. Give more chains or epochs."
-        )
+    if target is None:
+        train_once(trainer, policy)
+    else:
+        measured = to_dataset(start.problems(_MEASURED, stream=5, split="new_pictures"))
+        learn_drawn_chains(trainer, measured, policy, target=target, max_new_tokens=_limit(start))
 
 
 def _learn_rewards(start: Start, policy: Path, finished: Path) -> None:

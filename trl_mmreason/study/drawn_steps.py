@@ -10,14 +10,21 @@ from pathlib import Path
 
 from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
+from transformers import PreTrainedModel
 
 from ..chain_of_step.annotation import annotate_by_judge, annotate_by_monte_carlo, chains_of
 from ..chain_of_step.paths import sample_paths
+from ..chain_of_step.sft import ChainOfStepSFTTrainer
 from ..chain_of_step.step_data import make_step_data
+from ..evaluation.answers import accuracy
+from ..miniature.cold_start import StopAtAccuracy
 from ..miniature.tasks import Problem, to_dataset
 from ..miniature.teacher import KnownTruthTeacher
 from ..sampling.engine import Decoding, Engine
 from ..sampling.store import Store
+from ..scripts import train_once
+
+_EVERY_STEPS = 10
 
 LABELS = ("train", "seen", "unseen")
 """Labelled chains to train a process reward model on, and to measure it on: other chains to the questions of training,
@@ -33,6 +40,32 @@ def drawn_chains(problems: Sequence[Problem], replies: Path) -> Dataset:
     """
     with Store(replies) as store:
         return make_step_data(to_dataset(problems), KnownTruthTeacher(problems), store, min_steps=3).rows
+
+
+def learn_drawn_chains(
+    trainer: ChainOfStepSFTTrainer, questions: Dataset, folder: Path, *, target: float, max_new_tokens: int
+) -> None:
+    """Train on chains until the policy's own are right often enough, and save it into `folder`.
+
+    Chains are learnt within a few dozen steps, and which ones they are varies with the seed.
+
+    Args:
+        trainer: its rows are chains.
+        questions: others than those of the chains; the greedy answers to them are measured every tenth step.
+        folder: of the saved policy; one that is there is loaded.
+        target: a share of right answers.
+        max_new_tokens: bound of a chain.
+
+    Raises:
+        RuntimeError: training ended below the target. Nothing is saved then.
+    """
+
+    def measure(model: PreTrainedModel) -> float:
+        bounds = {"max_new_tokens": max_new_tokens, "batch_size": len(questions)}
+        return accuracy(model, trainer.processing_class, questions, **bounds)
+
+    trainer.add_callback(StopAtAccuracy(measure, target, _EVERY_STEPS, "Give more chains or epochs."))
+    train_once(trainer, folder)
 
 
 def label_drawn_chains(
