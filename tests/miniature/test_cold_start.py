@@ -9,11 +9,13 @@ from trl_mmreason.miniature.captions import DESCRIBE, caption
 from trl_mmreason.miniature.cold_start import (
     CAPTIONS_AND_ANSWERS,
     PLAIN_ANSWERS,
+    QUICK_TAGGED_ANSWERS,
     TAGGED_ANSWERS,
     Lessons,
     cold_start,
     demonstrations,
     judged_answers,
+    quick_then_worked,
     teach,
     two_answers,
 )
@@ -40,6 +42,26 @@ def test_only_right_answers_are_learnt_and_both_kinds_of_first_answers_are_read(
     assert all(row["prompt"][2] == {"role": "user", "content": FOLLOWUP} for row in checked)
     first_right = [row["prompt"][1]["content"] == row["completion"][0]["content"] for row in checked]
     assert 0 < sum(first_right) < 10
+
+
+def test_answers_at_a_glance_are_worked_out_when_they_are_checked():
+    problems = make_problems(["adding"], 40)
+    rows = demonstrations(problems, quick_then_worked(FOLLOWUP))
+    checked = [row for row in rows if len(row["prompt"]) == 3]
+    first = [row["completion"][0]["content"] for row in rows if row["images"] and row not in checked]
+    assert sorted(first) == sorted(rf"\boxed{{{problem.answer}}}" for problem in problems)
+    worked = {plain(solve(problem)) for problem in problems}
+    assert len(checked) == 10
+    assert {row["completion"][0]["content"] for row in checked} <= worked
+    said = [row["prompt"][1]["content"] for row in checked]
+    assert all(text.startswith(r"\boxed{") for text in said)
+
+
+def test_answers_at_a_glance_in_tags():
+    problems = make_problems(["adding"], 8)
+    rows = demonstrations(problems, QUICK_TAGGED_ANSWERS)
+    written = {row["completion"][0]["content"] for row in rows if row["prompt"] == problems[0].prompt}
+    assert written == {f"<think>{p.answer}</think> <answer>{p.answer}</answer>" for p in problems}
 
 
 def test_sums_in_words_are_right():

@@ -155,6 +155,8 @@ def test_reflection_names_the_first_step_that_changed():
         ("8+1=91", "91", "8+1=9"),
         ("", "9", "8+1=9"),
         ("8+1=9", "8", "So the answer is 9."),
+        ("9", " 9", None),  # at a glance
+        ("8", "8", "8+1=9"),
     ],
 )
 def test_the_first_mistake_is_told_from_what_was_written(working, answer, expected):

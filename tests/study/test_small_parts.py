@@ -13,13 +13,19 @@ from support import SMALL_RUN
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from trl_mmreason.miniature.captions import DESCRIBE, caption
+from trl_mmreason.miniature.cold_start import (
+    QUICK_TAGGED_ANSWERS,
+    TAGGED_ANSWERS,
+    quick_then_worked,
+    two_answers,
+)
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import ERRORS, plain, solve
 from trl_mmreason.miniature.solutions import tagged as in_tags
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.store import Store
-from trl_mmreason.study import adapo, self_evolution, sophia, srpo
+from trl_mmreason.study import adapo, chain_of_step, self_evolution, sophia, srpo
 from trl_mmreason.study.running import (
     BEFORE,
     Start,
@@ -48,6 +54,21 @@ def test_arms_of_srpo_that_cannot_be_meant_are_refused(tmp_path, own):
     with pytest.raises(ValueError, match=f"reinforce='{own['reinforce']}', .* expected srpo, grpo, or none"):
         srpo.train(start, "odd", tmp_path / "odd")
     assert not list(tmp_path.iterdir())  # before anything is trained
+
+
+def test_first_answers_may_be_quick(tmp_path):
+    """The policies of the parts with second answers are taught other answers then; the other parts refuse."""
+    quick, slow = StudyArguments(quick_first=True), StudyArguments()
+    assert adapo.PART.taught(slow) == two_answers(EVALUATION_PROMPT)
+    assert adapo.PART.taught(quick) == quick_then_worked(EVALUATION_PROMPT)
+    assert (srpo.PART.taught(slow), srpo.PART.taught(quick)) == (TAGGED_ANSWERS, QUICK_TAGGED_ANSWERS)
+    for part in (sophia.PART, self_evolution.PART, chain_of_step.PART):
+        with pytest.raises(ValueError, match="has no second answers"):
+            part.taught(quick)
+    args = small("adapo", tmp_path, quick_first=True, arms={"adapo": {}})
+    for arm in (BEFORE, "adapo"):
+        do_arm(args, adapo.PART, 0, arm)
+    assert {"acc_t1", "acc_t2"} <= set(outcomes(args)[0]["adapo"].names)
 
 
 @pytest.mark.parametrize(("right_share", "right", "wrong"), [(0.25, 2, 6), (0.5, 6, 6), (0.75, 6, 2)])

@@ -29,7 +29,18 @@ from trl import SFTConfig, SFTTrainer
 from ..evaluation.answers import accuracy
 from .captions import DESCRIBE, caption
 from .judging import verdict
-from .solutions import ERRORS, Solution, attempt, boxed_thoughts, plain, solve, tagged, worked_steps
+from .solutions import (
+    ERRORS,
+    Solution,
+    attempt,
+    boxed_thoughts,
+    plain,
+    quick,
+    solve,
+    tagged,
+    tagged_quick,
+    worked_steps,
+)
 from .tasks import Problem, make_problems, to_dataset
 
 _BATCH = 32
@@ -44,6 +55,7 @@ class Lessons:
         write: how a solution is written.
         answer_tokens: bound of an answer when accuracy is measured.
         followup: what the user says before a second answer; `None` for one answer alone.
+        write_again: how the second answer is written; `None` for the way of the first.
         in_steps: whether the words of solutions in steps are to be known, for what comes after.
         describe: what the user says to have the picture described; `None` for answers alone.
         judge: what the user says to have a response judged, of its question and itself; `None` for answers alone.
@@ -53,6 +65,7 @@ class Lessons:
     write: Callable[[Solution], str]
     answer_tokens: int
     followup: str | None = None
+    write_again: Callable[[Solution], str] | None = None
     in_steps: bool = False
     describe: str | None = None
     judge: Callable[[str, str], str] | None = None
@@ -68,6 +81,8 @@ class Lessons:
             name = f"{name}-judged-{_digest(self.judge('', ''))}"
         if self.answers_every > 1:
             name = f"{name}-every-{self.answers_every}"
+        if self.write_again:
+            name = f"{name}-then-{self.write_again.__name__}"
         return f"{name}-{_digest(self.followup)}" if self.followup else name
 
 
@@ -78,6 +93,11 @@ def _digest(words: str) -> str:
 def two_answers(followup: str) -> Lessons:
     r"""To answer `3+4=\boxed{7}`, and to answer again after the user said `followup`."""
     return Lessons(plain, answer_tokens=16, followup=followup)
+
+
+def quick_then_worked(followup: str) -> Lessons:
+    r"""To answer `\boxed{7}` at a glance, and to work it out after the user said `followup`: `3+4=\boxed{7}`."""
+    return Lessons(quick, answer_tokens=16, followup=followup, write_again=plain)
 
 
 def judged_answers(judge: Callable[[str, str], str], *, answers_every: int = 8) -> Lessons:
@@ -104,6 +124,9 @@ Captions are mostly right by the time that half the answers are."""
 
 TAGGED_ANSWERS = Lessons(tagged, answer_tokens=32)
 """To answer `<think>3+4=7</think> <answer>7</answer>`."""
+
+QUICK_TAGGED_ANSWERS = Lessons(tagged_quick, answer_tokens=32, describe=DESCRIBE)
+"""To answer `<think>7</think> <answer>7</answer>` at a glance, and to describe, which is how it learns to see."""
 
 
 def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int = 0) -> Dataset:
@@ -138,7 +161,8 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
         if lessons.followup is not None and number % 4 == 0:
             first = lessons.write(solve(problem, error=rng.choice([None, *ERRORS])))
             checked = [{"role": "assistant", "content": first}, _said(lessons.followup)]
-            rows.append(_row([*problem.prompt, *checked], right, picture))
+            again = (lessons.write_again or lessons.write)(solve(problem))
+            rows.append(_row([*problem.prompt, *checked], again, picture))
         if lessons.judge is not None:
             added, other = _sum_in_words(rng, serial), _sum_in_words(rng, serial)
             judged, other, shown = (added, other, []) if number % 2 else (problem, rng.choice(problems), picture)

@@ -194,9 +194,19 @@ def plain(solution: Solution) -> str:
     return f"{solution.lead}{solution.result}: \\boxed{{{solution.answer}}}"
 
 
+def quick(solution: Solution) -> str:
+    r"""An answer at a glance, without its working: `\boxed{7}`."""
+    return f"\\boxed{{{solution.answer}}}"
+
+
 def tagged(solution: Solution) -> str:
     """The shortest worked answer in SRPO's tags: `<think>3+4=7</think> <answer>7</answer>`."""
     return f"<think>{solution.lead}{solution.result}</think> <answer>{solution.answer}</answer>"
+
+
+def tagged_quick(solution: Solution) -> str:
+    """An answer at a glance in SRPO's tags: `<think>7</think> <answer>7</answer>`."""
+    return f"<think>{solution.result}</think> <answer>{solution.answer}</answer>"
 
 
 def boxed_thoughts(solution: Solution) -> str:
@@ -229,7 +239,8 @@ def first_mistake(problem: Problem, working: str, answer: str) -> str | None:
     """The first step of the right solution that a written one goes against; `None` if it goes against none.
 
     What the writer read is told from the working: "4+1=5" can only come from a 4 and a 1. A working that no reading
-    explains is wrong as such.
+    explains is wrong as such. Of an answer at a glance, which has no working, only the result can be wrong: the step
+    that it should have worked out is named then.
 
     Args:
         problem: what was to be solved.
@@ -237,6 +248,8 @@ def first_mistake(problem: Problem, working: str, answer: str) -> str | None:
         answer: the answer as stated.
     """
     *readings, work, stated = problem.steps
+    if working.strip() == answer.strip():
+        return None if answer.strip() == problem.answer else work.thought
     as_read = read_working(problem, working).facts or problem.facts
     for step, (name, value) in zip(readings, problem.facts.items(), strict=True):
         if as_read[name] != value:

@@ -14,8 +14,8 @@ from ..baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from ..baselines.star import make_revisions
 from ..baselines.two_turns import FixedRewardsConfig, FixedRewardsTrainer, SCoReConfig, SCoReTrainer
 from ..evaluation.protocols import TwoTurn
-from ..miniature.cold_start import two_answers
-from ..miniature.solutions import plain, solve
+from ..miniature.cold_start import quick_then_worked, two_answers
+from ..miniature.solutions import solve
 from ..sampling import Decoding
 from ..sampling.store import Store
 from ..sampling.transformers_engine import TransformersEngine
@@ -83,7 +83,8 @@ def train(start: Start, arm: str, folder: Path) -> None:
     elif method == "grpo":
         train_plain_grpo(start.policy, start, settings, folder)
     elif method == "sft":
-        solved = [plain(solve(problem)) for problem in start.problems(start.args.train_rows)]
+        write = PART.taught(start.args).write
+        solved = [write(solve(problem)) for problem in start.problems(start.args.train_rows)]
         _fine_tune(start, start.policy, start.train.add_column("completion", solved), folder, settings)
     elif method == "star":
         _star(start, folder, settings)
@@ -234,6 +235,7 @@ CLAIMS = (
 
 PART = Part(
     lessons=two_answers(EVALUATION_PROMPT),
+    quick_lessons=quick_then_worked(EVALUATION_PROMPT),
     train=train,
     protocol=lambda start, arm: TwoTurn(EVALUATION_PROMPT),
     claims=CLAIMS,

@@ -49,7 +49,7 @@ _OF, _EVALUATION = "of", "evaluation"
 _STREAMS = 6
 """A seed's problems are drawn with the seed and the numbers behind it, so many in all."""
 
-_TAUGHT_BY = ("family", "size", "tasks", "cold_start_accuracy", "cold_start_rows")
+_TAUGHT_BY = ("family", "size", "tasks", "quick_first", "cold_start_accuracy", "cold_start_rows")
 """The arguments that the policy of a seed depends on."""
 
 _TRAINED_BY = (*_TAUGHT_BY, "train_rows", "common", "rl", "sft", "dpo", "prepared")
@@ -66,6 +66,8 @@ class StudyArguments:
         seeds: each is a run of its own: another policy, other problems, other answers. Six or more apart.
         family, size: of the miniature policy.
         tasks: categories of the drawn problems, and the level of each.
+        quick_first: first answers are given at a glance, without a working, and second ones may have it, so that to
+            check is easier than to answer; for parts with second answers.
         cold_start_accuracy: share of right first answers at which the supervised start ends.
         cold_start_rows: problems that it sees.
         train_rows, eval_rows: problems to learn from, and new pictures to measure on.
@@ -87,6 +89,7 @@ class StudyArguments:
     family: str = field(default="qwen2_5_vl", metadata={"help": "Of the miniature policy."})
     size: str = field(default="demo", metadata={"help": "Of the miniature policy."})
     tasks: dict[str, int] = field(default_factory=lambda: {"adding": 1}, metadata={"help": "Category to level."})
+    quick_first: bool = field(default=False, metadata={"help": "First answers without a working."})
     cold_start_accuracy: float = field(default=0.5, metadata={"help": "Where the supervised start ends."})
     cold_start_rows: int = field(default=3000, metadata={"help": "Problems of the supervised start."})
     train_rows: int = field(default=2000, metadata={"help": "Problems to learn from."})
@@ -242,6 +245,7 @@ class Part:
 
     Attributes:
         lessons: what the policy is taught before.
+        quick_lessons: what it is taught where first answers are quick; `None` for a part without second answers.
         train: start, arm, folder → trains the arm, and leaves a model in `folder`.
         protocol: start, arm → how its answers are asked for.
         claims: what the paper says.
@@ -258,22 +262,33 @@ class Part:
     prepare: Callable[[Start], str] = lambda start: start.policy
     prepares: Sequence[str] = ()
     measure: Callable[[Start, EvaluationProtocol, str, Path, Path], None] = measure
+    quick_lessons: Lessons | None = None
+
+    def taught(self, args: StudyArguments) -> Lessons:
+        """What the policy is taught.
+
+        Raises:
+            ValueError: first answers are to be quick, and there are no second ones.
+        """
+        if args.quick_first and self.quick_lessons is None:
+            raise ValueError(f"quick_first: the part {args.part!r} has no second answers. Leave it out.")
+        return self.quick_lessons if args.quick_first and self.quick_lessons else self.lessons
 
 
 def begin(args: StudyArguments, part: Part, seed: int) -> Start:
     """The policy of a seed, taught unless that was done, and its problems."""
     folder = Path(args.output_dir) / f"seed-{seed}"
-    policy = folder / "cold_start"
+    policy, lessons = folder / "cold_start", part.taught(args)
 
     def teach() -> None:
-        lessons = {"in_steps": part.lessons.in_steps, "judging": part.lessons.judge is not None}
-        model, processor = build_model(args.family, args.size, seed=seed, **lessons)
+        known = {"in_steps": lessons.in_steps, "judging": lessons.judge is not None}
+        model, processor = build_model(args.family, args.size, seed=seed, **known)
         cold_start(
             model,
             processor,
             list(args.tasks),
             policy,
-            lessons=part.lessons,
+            lessons=lessons,
             target_accuracy=args.cold_start_accuracy,
             level=args.tasks,
             problems=args.cold_start_rows,

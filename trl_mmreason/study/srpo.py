@@ -10,7 +10,7 @@ from typing import Any
 from datasets import Dataset
 
 from ..evaluation.protocols import Answered, AnsweredTurn, Unit, sample_units
-from ..miniature.cold_start import TAGGED_ANSWERS
+from ..miniature.cold_start import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS
 from ..miniature.tasks import Problem, to_dataset
 from ..miniature.teacher import KnownTruthTeacher
 from ..sampling.engine import Decoding, Engine, Failure
@@ -223,6 +223,7 @@ def prepare(start: Start) -> str:
 
 PART = Part(
     lessons=TAGGED_ANSWERS,
+    quick_lessons=QUICK_TAGGED_ANSWERS,
     train=train,
     protocol=lambda start, arm: FirstAndLast(),
     claims=CLAIMS,
