@@ -188,8 +188,8 @@ class Pipeline:
             train_once(sft, self.sft_model)
         else:
             questions = in_pattern(to_dataset(self.problems(_MEASURED, 5, "new_pictures")), self.args.pattern)
-            bounds = {"target": self.args.sft_accuracy, "max_new_tokens": self.args.max_completion_length}
-            learn_drawn_chains(sft, questions, self.sft_model, **bounds)
+            limit = self.args.max_completion_length
+            learn_drawn_chains(sft, questions, self.sft_model, target=self.args.sft_accuracy, max_new_tokens=limit)
 
     def annotate(self) -> None:
         if self.args.label_dataset != "miniature":

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from datasets import Dataset
+from transformers import PreTrainedModel
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason import ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
@@ -31,7 +32,7 @@ from trl_mmreason.scripts import (
     trainer_settings,
 )
 from trl_mmreason.sources import read_source
-from trl_mmreason.srpo.evaluation import SAMPLING, compare_reflections, complete_share, evaluate_reflections
+from trl_mmreason.srpo.evaluation import SAMPLING, Learnt, compare_reflections, evaluate_reflections, learnt
 from trl_mmreason.study.srpo import drawn_reflections
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,8 @@ class ReflectionArguments(DataArguments):
         reflection_problems: for "miniature", how many problems the policy solves.
         reflection_right_share: for "miniature", share of right first answers among the rows.
         sft_complete_share: the cold start ends when this share of responses, sampled as in RL, is in full format.
+        sft_min_delta: and when their acc@t2 - acc@t1 is this or more, a fraction: the form is learnt before what a
+            reflection says. `None` does not look at it.
         sft_max_steps: and after so many steps in any case.
         sft_learning_rate, sft_batch_size: of the cold start; the batch size is that of each process.
     """
@@ -60,6 +63,9 @@ class ReflectionArguments(DataArguments):
     sft_complete_share: float = field(
         default=0.95, metadata={"help": "Share of sampled responses in full format at which the cold start ends."}
     )
+    sft_min_delta: float | None = field(
+        default=None, metadata={"help": "Their acc@t2 - acc@t1 at which the cold start ends."}
+    )
     sft_max_steps: int = field(default=500, metadata={"help": "Steps after which the cold start ends in any case."})
     sft_learning_rate: float = field(default=1e-5, metadata={"help": "Learning rate of the cold start."})
     sft_batch_size: int = field(default=8, metadata={"help": "Rows of a step of the cold start, for each process."})
@@ -67,10 +73,13 @@ class ReflectionArguments(DataArguments):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.reflection_dataset = text_or_none("reflection_dataset", self.reflection_dataset)
-        if not 0 <= self.sft_complete_share <= 1 or self.sft_max_steps < 1:
+        least = self.sft_min_delta
+        known = 0 <= self.sft_complete_share <= 1 and (least is None or -1 <= least <= 1)
+        if not known or self.sft_max_steps < 1:
             raise ValueError(
-                f"ReflectionArguments: sft_complete_share={self.sft_complete_share} and sft_max_steps="
-                f"{self.sft_max_steps}, expected a share between 0 and 1 and at least one step."
+                f"ReflectionArguments: sft_complete_share={self.sft_complete_share}, sft_min_delta={least} and "
+                f"sft_max_steps={self.sft_max_steps}, expected a share from 0 to 1, a delta from -1 to 1 and at least "
+                "one step."
             )
 
 
@@ -98,7 +107,8 @@ def main(data_args: ReflectionArguments, training_args: SRPOConfig, model_args: 
 def cold_start(policy: str, train_rows: Dataset, data_args: ReflectionArguments, training_args: SRPOConfig) -> str:
     """The checkpoint of `policy` after supervised training on reflections, which is trained unless it is there.
 
-    Training ends when the format is learnt, so that reinforcement does not begin with responses that lack an answer.
+    Training ends when the format is learnt, so that reinforcement does not begin with responses that lack an answer;
+    with `sft_min_delta` second answers have to be as good as first ones, too.
     """
     asked = train_rows.shuffle(seed=training_args.seed).select(range(min(_ASKED, len(train_rows))))
     settings = {name: value for name, value in vars(data_args).items() if name.startswith(("reflection_", "sft_"))}
@@ -124,15 +134,21 @@ def cold_start(policy: str, train_rows: Dataset, data_args: ReflectionArguments,
     )
     rows = reflections(policy, folder.with_suffix(".sqlite"), data_args, training_args)
     trainer = ReflectionSFTTrainer(policy, args=config, train_dataset=rows)
-    measure = partial(complete_share, processing_class=trainer.processing_class, dataset=asked, args=training_args)
+    least = -1.0 if data_args.sft_min_delta is None else data_args.sft_min_delta
+    found: list[Learnt] = []
+
+    def measure(model: PreTrainedModel) -> float:
+        found.append(learnt(model, trainer.processing_class, asked, training_args))
+        return found[-1].complete if found[-1].delta >= least else 0.0
+
     stop = StopAtAccuracy(measure, data_args.sft_complete_share, _EVERY_STEPS)
     trainer.add_callback(stop)
     train_once(trainer, folder)
-    if stop.accuracy < data_args.sft_complete_share and trainer.is_world_process_zero():
+    if stop.accuracy < stop.target and trainer.is_world_process_zero():
         logger.warning(
-            f"SRPO's cold start: {stop.accuracy:.0%} of {len(asked)} sampled responses are complete after "
-            f"{data_args.sft_max_steps} steps, expected {data_args.sft_complete_share:.0%}. Reinforcement may unlearn "
-            "the second answer. Raise sft_max_steps or sft_learning_rate, or give the cold start more rows."
+            f"SRPO's cold start: {found[-1]} after {data_args.sft_max_steps} steps, expected {stop.target:.0%} and "
+            f"{100 * least:+.0f} or more. Reinforcement may unlearn the second answer. Raise sft_max_steps or "
+            "sft_learning_rate, or give the cold start more rows."
         )
     return str(folder)
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from trl import ModelConfig
 from trl_mmreason import SRPOConfig
 from trl_mmreason.evaluation.metrics import METRICS, two_turn_metrics
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.srpo.evaluation import complete_share
+from trl_mmreason.srpo.evaluation import learnt
 
 ROOT = Path(__file__).parents[1]
 # As `make quickstart` starts them.
@@ -173,7 +174,7 @@ def test_srpo_from_nothing(tmp_path):
     options = [str(part) for key, value in early.items() for part in (f"--{key}", value)]
     done = run(ACCELERATE, "srpo", "miniature/qwen2_5_vl/demo", folder, *options)
     assert table_rows(done.stdout, REFLECTIONS) == labels(REFLECTIONS)
-    told = r"SRPO's cold start: \d+% of 64 sampled responses are complete after 4 steps, expected 95%"
+    told = r"SRPO's cold start: \d+% of the sampled responses complete, .* after 4 steps, expected 95% and \+0 or more"
     assert re.search(told, done.stderr)
     (base,) = (folder / "cold_start").glob("*/model.safetensors")
     (reflected,) = (folder / "reflection_sft").glob("*/model.safetensors")
@@ -226,13 +227,20 @@ def test_srpo_s_cold_start_ends_when_sampled_responses_are_complete(tmp_path, ca
     assert 0 < steps < data.sft_max_steps
     assert steps % 10 == 0  # it is looked at every ten steps
     assert "cold start" not in caplog.text
-    assert complete_share(*load(folder), questions, args) >= 0.8  # other samples of the same policy
-    assert complete_share(*load(tmp_path / "policy"), questions, args) == 0
+    assert learnt(*load(folder), questions, args).complete >= 0.8  # other samples of the same policy
+    assert learnt(*load(tmp_path / "policy"), questions, args).complete == 0
+
+    # the second answer of this response is wrong where its first is right
+    data = replace(data, sft_min_delta=0.0, sft_max_steps=steps + 20)
+    folder = Path(example.cold_start(str(tmp_path / "policy"), questions, data, args))
+    assert json.loads((folder / "trainer_state.json").read_text())["global_step"] == steps + 20
+    told = rf"acc@t2 - acc@t1 -\d+ points after {steps + 20} steps, expected 95% and \+0 or more"
+    assert re.search(told, caplog.text)
 
 
-@pytest.mark.parametrize("settings", [{"sft_complete_share": 95}, {"sft_max_steps": 0}])
+@pytest.mark.parametrize("settings", [{"sft_complete_share": 95}, {"sft_max_steps": 0}, {"sft_min_delta": 5}])
 def test_a_cold_start_that_cannot_end_is_refused(settings):
-    with pytest.raises(ValueError, match="expected a share between 0 and 1 and at least one step"):
+    with pytest.raises(ValueError, match="expected a share from 0 to 1, a delta from -1 to 1 and at least one step"):
         load_example("srpo").ReflectionArguments(dataset_name="miniature/adding", **settings)
 
 

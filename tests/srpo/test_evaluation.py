@@ -11,8 +11,8 @@ from trl_mmreason.evaluation.metrics import METRICS
 from trl_mmreason.srpo import evaluation as module
 from trl_mmreason.srpo.evaluation import (
     compare_reflections,
-    complete_share,
     evaluate_reflections,
+    learnt,
     reflection_metrics,
 )
 
@@ -69,10 +69,11 @@ def test_a_second_answer_that_is_missing_is_wrong_or_earns_nothing(checkpoints, 
         assert [t.transition for t in found] == ["1→0", "0→0"]
 
 
-def test_the_share_of_complete_responses_is_of_what_is_sampled_as_in_training(checkpoints, monkeypatch, tmp_path):
+def test_a_cold_start_is_measured_on_what_is_sampled_as_in_training(checkpoints, monkeypatch, tmp_path):
     model, processor = load(checkpoints("qwen2_5_vl"))
-    whole = f"{FIRST.format(2)} {CHECK} {SECOND.format(3)}"
-    written = [ids_of(processor, text) for text in (whole, whole, FIRST.format(2), whole)]
+    pairs = [(2, 3), (3, 2), (2, 2)]  # of four responses one is mended, one spoilt, and one has no second answer
+    whole = [f"{FIRST.format(first)} {CHECK} {SECOND.format(second)}" for first, second in pairs]
+    written = [ids_of(processor, text) for text in (*whole, FIRST.format(2))]
     asked = []
 
     def spy(model, processor, prompts, **settings):
@@ -90,7 +91,10 @@ def test_the_share_of_complete_responses_is_of_what_is_sampled_as_in_training(ch
         top_p=0.8,
         per_device_eval_batch_size=8,
     )
-    assert complete_share(model, processor, Dataset.from_list(drawn_rows(4)), args) == 0.75
+    rows = Dataset.from_list([{**row, "answer": "2"} for row in drawn_rows(4)])
+    found = learnt(model, processor, rows, args)
+    assert found == (0.75, -0.25)
+    assert str(found) == "75% of the sampled responses complete, acc@t2 - acc@t1 -25 points"
     [(rows, prompted, settings)] = asked
     assert (rows, prompted) == (4, True)
     drawn = {"max_new_tokens": 77, "do_sample": True, "temperature": 0.9, "top_p": 0.8, "top_k": 0}

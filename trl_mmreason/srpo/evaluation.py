@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from datasets import Dataset
@@ -103,10 +103,23 @@ def evaluate_reflections(
     return for_all_rows(model, processing_class, dataset, answer, stage=stage, batch_size=batch_size)
 
 
-def complete_share(
-    model: PreTrainedModel, processing_class: ProcessorMixin, dataset: Dataset, args: SRPOConfig
-) -> float:
-    """Share of responses in full format, sampled as reinforcement with `args` samples them, one to each row.
+class Learnt(NamedTuple):
+    """What a cold start has taught so far.
+
+    Attributes:
+        complete: share of responses in full format.
+        delta: acc@t2 − acc@t1, a missing answer counted as not right.
+    """
+
+    complete: float
+    delta: float
+
+    def __str__(self) -> str:
+        return f"{self.complete:.0%} of the sampled responses complete, acc@t2 - acc@t1 {100 * self.delta:+.0f} points"
+
+
+def learnt(model: PreTrainedModel, processing_class: ProcessorMixin, dataset: Dataset, args: SRPOConfig) -> Learnt:
+    """Measure a cold start on responses sampled as reinforcement with `args` samples them, one to each row.
 
     Args:
         model, processing_class, dataset: as in `evaluate_reflections`.
@@ -126,7 +139,10 @@ def complete_share(
         **{name: getattr(args, name) for name in SAMPLING},
         **(args.generation_kwargs or {}),
     )
-    return _mean([response.problem is None for response in responses])
+    complete, gains = zip(
+        *[(one.problem is None, float(one.second_correct) - float(one.first_correct)) for one in responses], strict=True
+    )
+    return Learnt(_mean(complete), _mean(gains))
 
 
 def reflection_metrics(
