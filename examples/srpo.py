@@ -8,18 +8,16 @@ overridden on the command line. What was made before, in `output_dir`, is not ma
 """
 
 import hashlib
-import logging
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from datasets import Dataset
-from transformers import PreTrainedModel
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason import ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
 from trl_mmreason.construction import text_or_none
-from trl_mmreason.miniature.cold_start import TAGGED_ANSWERS, StopAtAccuracy
+from trl_mmreason.miniature.cold_start import TAGGED_ANSWERS
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import (
@@ -32,12 +30,11 @@ from trl_mmreason.scripts import (
     trainer_settings,
 )
 from trl_mmreason.sources import read_source
-from trl_mmreason.srpo.evaluation import SAMPLING, Learnt, compare_reflections, evaluate_reflections, learnt
+from trl_mmreason.srpo.evaluation import compare_reflections, evaluate_reflections
+from trl_mmreason.srpo.stopping import SAMPLING, StopWhenReflecting
 from trl_mmreason.study.srpo import drawn_reflections
 
-logger = logging.getLogger(__name__)
 _ASKED = 100  # questions of RL that the cold start is measured on
-_EVERY_STEPS = 10
 
 
 @dataclass
@@ -134,22 +131,15 @@ def cold_start(policy: str, train_rows: Dataset, data_args: ReflectionArguments,
     )
     rows = reflections(policy, folder.with_suffix(".sqlite"), data_args, training_args)
     trainer = ReflectionSFTTrainer(policy, args=config, train_dataset=rows)
-    least = -1.0 if data_args.sft_min_delta is None else data_args.sft_min_delta
-    found: list[Learnt] = []
-
-    def measure(model: PreTrainedModel) -> float:
-        found.append(learnt(model, trainer.processing_class, asked, training_args))
-        return found[-1].complete if found[-1].delta >= least else 0.0
-
-    stop = StopAtAccuracy(measure, data_args.sft_complete_share, _EVERY_STEPS)
+    stop = StopWhenReflecting(
+        trainer.processing_class,
+        asked,
+        training_args,
+        complete_share=data_args.sft_complete_share,
+        min_delta=data_args.sft_min_delta,
+    )
     trainer.add_callback(stop)
     train_once(trainer, folder)
-    if stop.accuracy < stop.target and trainer.is_world_process_zero():
-        logger.warning(
-            f"SRPO's cold start: {found[-1]} after {data_args.sft_max_steps} steps, expected {stop.target:.0%} and "
-            f"{100 * least:+.0f} or more. Reinforcement may unlearn the second answer. Raise sft_max_steps or "
-            "sft_learning_rate, or give the cold start more rows."
-        )
     return str(folder)
 
 

@@ -6,13 +6,11 @@ import pytest
 from datasets import Dataset
 from support import drawn_rows, ids_of, load
 
-from trl_mmreason import SRPOConfig
 from trl_mmreason.evaluation.metrics import METRICS
 from trl_mmreason.srpo import evaluation as module
 from trl_mmreason.srpo.evaluation import (
     compare_reflections,
     evaluate_reflections,
-    learnt,
     reflection_metrics,
 )
 
@@ -67,38 +65,6 @@ def test_a_second_answer_that_is_missing_is_wrong_or_earns_nothing(checkpoints, 
         found, _, _ = evaluate(checkpoints, monkeypatch, texts, **settings)
         assert [t.effectiveness for t in found] == effects
         assert [t.transition for t in found] == ["1→0", "0→0"]
-
-
-def test_a_cold_start_is_measured_on_what_is_sampled_as_in_training(checkpoints, monkeypatch, tmp_path):
-    model, processor = load(checkpoints("qwen2_5_vl"))
-    pairs = [(2, 3), (3, 2), (2, 2)]  # of four responses one is mended, one spoilt, and one has no second answer
-    whole = [f"{FIRST.format(first)} {CHECK} {SECOND.format(second)}" for first, second in pairs]
-    written = [ids_of(processor, text) for text in (*whole, FIRST.format(2))]
-    asked = []
-
-    def spy(model, processor, prompts, **settings):
-        asked.append((len(prompts), "Reflect." in processor.tokenizer.decode(prompts[0].ids), settings))
-        return written[: len(prompts)]
-
-    monkeypatch.setattr(module, "generate", spy)
-    args = SRPOConfig(
-        str(tmp_path),
-        use_cpu=True,
-        bf16=False,
-        reflection_prompt="Reflect.",
-        max_completion_length=77,
-        temperature=0.9,
-        top_p=0.8,
-        per_device_eval_batch_size=8,
-    )
-    rows = Dataset.from_list([{**row, "answer": "2"} for row in drawn_rows(4)])
-    found = learnt(model, processor, rows, args)
-    assert found == (0.75, -0.25)
-    assert str(found) == "75% of the sampled responses complete, acc@t2 - acc@t1 -25 points"
-    [(rows, prompted, settings)] = asked
-    assert (rows, prompted) == (4, True)
-    drawn = {"max_new_tokens": 77, "do_sample": True, "temperature": 0.9, "top_p": 0.8, "top_k": 0}
-    assert settings == {**drawn, "min_p": None, "repetition_penalty": 1.0}
 
 
 def test_a_thought_that_the_template_opened_is_shown_with_the_response(checkpoints, monkeypatch):

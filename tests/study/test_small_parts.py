@@ -191,8 +191,8 @@ def test_an_offline_filter_that_is_not_prepared_is_refused(tmp_path):
         adapo.train(start, "adapo", tmp_path / "adapo")
 
 
-def test_srpo_with_reflections_in_small(tmp_path):
-    """The policy solves every second of the problems that it reflects on."""
+def test_srpo_with_reflections_in_small(tmp_path, caplog):
+    """The policy solves every second of the problems that it reflects on, and learns too little of reflections."""
     problems = make_problems(["adding"], 6, seed=2)
     errors = [None, ERRORS[0]] * 3
     remember(
@@ -201,10 +201,11 @@ def test_srpo_with_reflections_in_small(tmp_path):
     )
     args = small("srpo", tmp_path, train_rows=4, eval_rows=4, tasks={"adding": 1})
     args.rl |= {"filter_min_accuracy": 0.0, "filter_max_accuracy": 1.0}  # a policy of so few steps is right or wrong
-    args.prepared |= {"problems": 6, "right_share": 0.5}
+    args.prepared |= {"problems": 6, "right_share": 0.5, "complete_share": 0.95, "min_delta": 0.1}
     args.arms = {name: args.arms[name] for name in ("srpo", "no-reflection-reward", "answer-reward", "sft-only")}
     for arm in args.arms:
         do_arm(args, srpo.PART, 0, arm)
+    assert "after 2 steps, expected 95% and +10 or more" in caplog.text
     folder = tmp_path / "seed-0"
     taught = folder / "reflections" / "model"
     assert (folder / "sft-only" / "model").resolve() == taught

@@ -16,17 +16,11 @@ from typing import Any
 
 from datasets import Dataset, Features, Image, List, Value
 from PIL import Image as PILImage
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    ProcessorMixin,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from trl import SFTConfig, SFTTrainer
 
 from ..evaluation.answers import accuracy
+from ..stopping import StopAtAccuracy
 from .captions import DESCRIBE, caption
 from .judging import verdict
 from .solutions import (
@@ -316,43 +310,3 @@ def teach(
         unfinished.replace(output_dir)
     trainer.accelerator.wait_for_everyone()
     return Path(output_dir)
-
-
-class StopAtAccuracy(TrainerCallback):
-    """Ends training as soon as the model is good enough; `accuracy` is what was measured last.
-
-    Args:
-        measure: the share of what it is asked that the model gets right now.
-        target: a fraction.
-        every_steps: after how many steps it is measured each time; after the last step it is measured in any case.
-        advice: what to do about training that ends below the target, which is an error then; `None` if it is none.
-
-    Raises:
-        RuntimeError: at the end of training, see `advice`. Nothing is saved then.
-    """
-
-    def __init__(
-        self,
-        measure: Callable[[PreTrainedModel], float],
-        target: float,
-        every_steps: int,
-        advice: str | None = None,
-    ) -> None:
-        self.measure, self.target, self.every_steps, self.advice = measure, target, every_steps, advice
-        self.accuracy = 0.0
-
-    def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
-    ) -> None:
-        if state.global_step % self.every_steps and state.global_step < state.max_steps:
-            return
-        self.accuracy = self.measure(model)
-        control.should_training_stop = self.accuracy >= self.target
-        model.train()
-
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self.advice is not None and self.accuracy < self.target:
-            raise RuntimeError(
-                f"Supervised start: accuracy {self.accuracy:.2f} after {state.global_step} steps, expected "
-                f"{self.target:.2f}. {self.advice}"
-            )

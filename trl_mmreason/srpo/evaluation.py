@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from datasets import Dataset
@@ -17,11 +17,7 @@ from ..evaluation.trajectory import Trajectory
 from ..evaluation.two_turn import TwoTurnTrajectory
 from ..grading import Grader
 from ..sampling.generation import generate
-from .config import SRPOConfig
 from .rewards import ReflectionRewards, ReflectionScores
-
-SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Settings of `GRPOConfig` that `generate` has by the same name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,48 +97,6 @@ def evaluate_reflections(
         ]
 
     return for_all_rows(model, processing_class, dataset, answer, stage=stage, batch_size=batch_size)
-
-
-class Learnt(NamedTuple):
-    """What a cold start has taught so far.
-
-    Attributes:
-        complete: share of responses in full format.
-        delta: acc@t2 − acc@t1, a missing answer counted as not right.
-    """
-
-    complete: float
-    delta: float
-
-    def __str__(self) -> str:
-        return f"{self.complete:.0%} of the sampled responses complete, acc@t2 - acc@t1 {100 * self.delta:+.0f} points"
-
-
-def learnt(model: PreTrainedModel, processing_class: ProcessorMixin, dataset: Dataset, args: SRPOConfig) -> Learnt:
-    """Measure a cold start on responses sampled as reinforcement with `args` samples them, one to each row.
-
-    Args:
-        model, processing_class, dataset: as in `evaluate_reflections`.
-        args: sampling settings and system prompt.
-    """
-    assert args.max_completion_length is not None  # SRPOConfig sees to it
-    responses = evaluate_reflections(
-        model,
-        processing_class,
-        dataset,
-        stage="format",
-        max_new_tokens=args.max_completion_length,
-        batch_size=args.per_device_eval_batch_size,
-        system_prompt=args.reflection_prompt,
-        chat_template_kwargs=args.chat_template_kwargs,
-        do_sample=True,
-        **{name: getattr(args, name) for name in SAMPLING},
-        **(args.generation_kwargs or {}),
-    )
-    complete, gains = zip(
-        *[(one.problem is None, float(one.second_correct) - float(one.first_correct)) for one in responses], strict=True
-    )
-    return Learnt(_mean(complete), _mean(gains))
 
 
 def reflection_metrics(

@@ -17,12 +17,12 @@ from ..chain_of_step.paths import sample_paths
 from ..chain_of_step.sft import ChainOfStepSFTTrainer
 from ..chain_of_step.step_data import make_step_data
 from ..evaluation.answers import accuracy
-from ..miniature.cold_start import StopAtAccuracy
 from ..miniature.tasks import Problem, to_dataset
 from ..miniature.teacher import KnownTruthTeacher
 from ..sampling.engine import Decoding, Engine
 from ..sampling.store import Store
 from ..scripts import train_once
+from ..stopping import StopAtAccuracy
 
 _EVERY_STEPS = 10
 

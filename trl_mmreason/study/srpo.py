@@ -21,11 +21,14 @@ from ..srpo.cold_start import make_reflections
 from ..srpo.config import ReflectionSFTConfig, SRPOConfig
 from ..srpo.response import parse_reflection_response, tagged
 from ..srpo.sft import ReflectionSFTTrainer
+from ..srpo.stopping import StopWhenReflecting
 from ..srpo.trainer import SRPOTrainer
 from ..stages import do_once
 from .claims import Claim, Term, above
 from .plain_grpo import train_plain_grpo
 from .running import BEFORE, Part, Start, same_model
+
+_MEASURED = 100  # problems, while the policy learns to reflect
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,10 @@ def train(start: Start, arm: str, folder: Path) -> None:
 
 
 def reflecting_policy(start: Start) -> str:
-    """The policy after supervised training on reflections, which the arms of a seed share."""
+    """The policy after supervised training on reflections, which the arms of a seed share.
+
+    With `complete_share` and `min_delta` in the section `prepared` it ends where these are reached.
+    """
     folder = start.folder / "reflections"
     model = folder / "model"
     sft, prepared, limit = start.of("sft", {}), start.args.prepared, int(start.args.rl["max_completion_length"])
@@ -93,8 +99,13 @@ def reflecting_policy(start: Start) -> str:
             right_share=prepared["right_share"],
             seed=start.seed,
         )
-        args = ReflectionSFTConfig(str(folder), **sft)
-        train_once(ReflectionSFTTrainer(start.policy, args=args, train_dataset=rows), model)
+        sampling = SRPOConfig(str(folder), reflection_prompt=None, **start.of("rl", {}))
+        trainer = ReflectionSFTTrainer(start.policy, args=ReflectionSFTConfig(str(folder), **sft), train_dataset=rows)
+        if "complete_share" in prepared:
+            questions = to_dataset(start.problems(_MEASURED, stream=3))
+            ends = {name: prepared[name] for name in ("complete_share", "min_delta")}
+            trainer.add_callback(StopWhenReflecting(trainer.processing_class, questions, sampling, **ends))
+        train_once(trainer, model)
 
     do_once(folder, "train", {"sft": sft, "prepared": prepared, "max_completion_length": limit}, model, teach)
     return str(model)

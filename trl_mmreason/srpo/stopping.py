@@ -1,0 +1,105 @@
+"""The end of the cold start: the format is learnt, and what a reflection is for."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+import numpy as np
+from datasets import Dataset
+from transformers import PreTrainedModel, ProcessorMixin, TrainerControl, TrainerState
+
+from ..stopping import StopAtAccuracy
+from .config import SRPOConfig
+from .evaluation import evaluate_reflections
+
+logger = logging.getLogger(__name__)
+
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Settings of `GRPOConfig` that `generate` has by the same name."""
+
+
+class Learnt(NamedTuple):
+    """What a cold start has taught so far.
+
+    Attributes:
+        complete: share of responses in full format.
+        delta: acc@t2 − acc@t1, a missing answer counted as not right.
+    """
+
+    complete: float
+    delta: float
+
+    def __str__(self) -> str:
+        return f"{self.complete:.0%} of the sampled responses complete, acc@t2 - acc@t1 {100 * self.delta:+.0f} points"
+
+
+def learnt(model: PreTrainedModel, processing_class: ProcessorMixin, dataset: Dataset, args: SRPOConfig) -> Learnt:
+    """Measure a cold start on responses sampled as reinforcement with `args` samples them, one to each row.
+
+    Args:
+        model, processing_class, dataset: as in `evaluate_reflections`.
+        args: sampling settings and system prompt.
+    """
+    assert args.max_completion_length is not None  # SRPOConfig sees to it
+    responses = evaluate_reflections(
+        model,
+        processing_class,
+        dataset,
+        stage="format",
+        max_new_tokens=args.max_completion_length,
+        batch_size=args.per_device_eval_batch_size,
+        system_prompt=args.reflection_prompt,
+        chat_template_kwargs=args.chat_template_kwargs,
+        do_sample=True,
+        **{name: getattr(args, name) for name in SAMPLING},
+        **(args.generation_kwargs or {}),
+    )
+    complete, gains = zip(
+        *[(one.problem is None, float(one.second_correct) - float(one.first_correct)) for one in responses], strict=True
+    )
+    return Learnt(float(np.mean(complete)), float(np.mean(gains)))
+
+
+class StopWhenReflecting(StopAtAccuracy):
+    """Ends the cold start when sampled responses are complete, and second answers better than first ones by so much.
+
+    Reinforcement that begins before unlearns the second answer, or never learns to reflect. Training that ends below
+    the targets is warned about.
+
+    Args:
+        processing_class: the policy's processor.
+        questions: rows that the policy answers, once each.
+        args: how reinforcement will sample.
+        complete_share: share of responses in full format.
+        min_delta: acc@t2 − acc@t1, a fraction; `None` does not look at it.
+        every_steps: after how many steps it is measured each time.
+    """
+
+    def __init__(
+        self,
+        processing_class: ProcessorMixin,
+        questions: Dataset,
+        args: SRPOConfig,
+        *,
+        complete_share: float,
+        min_delta: float | None = None,
+        every_steps: int = 10,
+    ) -> None:
+        super().__init__(self._complete_share, complete_share, every_steps)
+        self.sampled = {"processing_class": processing_class, "dataset": questions, "args": args}
+        self.min_delta = -1.0 if min_delta is None else min_delta
+        self.learnt = Learnt(0.0, -1.0)
+
+    def _complete_share(self, model: PreTrainedModel) -> float:
+        """0 as long as the second answers are not good enough."""
+        self.learnt = learnt(model, **self.sampled)
+        return self.learnt.complete if self.learnt.delta >= self.min_delta else 0.0
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.accuracy < self.target and state.is_world_process_zero:
+            logger.warning(
+                f"SRPO's cold start: {self.learnt} after {state.global_step} steps, expected {self.target:.0%} and "
+                f"{100 * self.min_delta:+.0f} or more. Reinforcement may unlearn the second answer. Raise the number "
+                "of steps or the learning rate, or give the cold start more rows."
+            )
