@@ -15,6 +15,7 @@ test: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	PYTHONPATH=. $(BIN)/lint-imports
 	$(BIN)/python -m pytest -m "not slow" --ignore tests/engines -n logical --maxprocesses 8 --dist loadfile
 
 # vLLM, ZeRO and FSDP2, with the GPUs of this machine if it has any

@@ -40,6 +40,13 @@ from trl_mmreason import (
 )
 from trl_mmreason.baselines.patterns import CHAIN_OF_STEP, PATTERNS, PatternSFTTrainer, in_pattern
 from trl_mmreason.chain_of_step.client import process_reward_from
+from trl_mmreason.chain_of_step.miniature import (
+    LABELS,
+    drawn_chains,
+    label_drawn_chains,
+    labels_file,
+    learn_drawn_chains,
+)
 from trl_mmreason.chain_of_step.paths import DECODING, chain_answer, sample_paths
 from trl_mmreason.chain_of_step.report import format_policies, format_process_reward, plot_rounds
 from trl_mmreason.chain_of_step.scaling import inference_scaling
@@ -53,7 +60,6 @@ from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import MINIATURE, load_data, policy_path, train_once, trainer_settings
 from trl_mmreason.sources import read_source
 from trl_mmreason.stages import StagedArguments, do_once, made_by, parse_arguments
-from trl_mmreason.study.drawn_steps import LABELS, drawn_chains, label_drawn_chains, labels_file, learn_drawn_chains
 
 FINISHED = {
     "sft": "sft/model",

@@ -31,8 +31,8 @@ from trl_mmreason.scripts import (
 )
 from trl_mmreason.sources import read_source
 from trl_mmreason.srpo.evaluation import compare_reflections, evaluate_reflections
+from trl_mmreason.srpo.miniature import drawn_reflections
 from trl_mmreason.srpo.stopping import SAMPLING, StopWhenReflecting
-from trl_mmreason.study.srpo import drawn_reflections
 
 _ASKED = 100  # questions of RL that the cold start is measured on
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from trl_mmreason.study.running import StudyArguments
+from study.running import StudyArguments
 
 ROOT = Path(__file__).parents[1]
 

@@ -13,14 +13,14 @@ from accelerate.commands.config.config_args import load_config_from_file
 from peft import get_peft_model
 from trl import ModelConfig, TrlParser
 
+from study.claims import claims_about
+from study.running import BEFORE, StudyArguments
 from trl_mmreason import ChainOfStepGRPOConfig, ChainOfStepSFTConfig, IterativeDPOConfig, ProcessRewardConfig
 from trl_mmreason.chain_of_step.scaling import inference_scaling
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.scripts import trainer_settings
 from trl_mmreason.self_evolution.config import SelfEvolutionConfig
 from trl_mmreason.sophia.config import OffPolicyRewardConfig
-from trl_mmreason.study.claims import claims_about
-from trl_mmreason.study.running import BEFORE, StudyArguments
 
 ROOT = Path(__file__).parents[1]
 LAUNCHERS = sorted(ROOT.glob("configs/accelerate/*.yaml"))
@@ -346,7 +346,7 @@ def test_the_recipe_of_sophia(path, tmp_path):
 
 @each(STUDY)
 def test_every_part_of_the_study_has_the_arms_that_its_claims_are_about(path):
-    example = load_example("study")
+    example = importlib.import_module("study.__main__")
     (args,) = TrlParser((StudyArguments,)).parse_args_and_config(["--config", str(path)])
     given = yaml.safe_load(path.read_text())
     assert {name: getattr(args, name) for name in given if name not in ("rl", "sft", "arms")} == {

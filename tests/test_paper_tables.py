@@ -11,7 +11,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 METHODS = ["adapo", "srpo", "chain_of_step", "sophia", "self_evolution"]
 TITLE = "## Paper, code, test"
-FOLDERS = ("trl_mmreason", "tests", "configs", "examples", "docs", "benchmarks")
+FOLDERS = ("trl_mmreason", "study", "tests", "configs", "examples", "docs", "benchmarks")
 
 
 def rows_of(method):

@@ -12,6 +12,7 @@ from processes import launch
 from scripted import Scripted
 from support import drawn_rows, load, written_by_hand
 
+from study.self_evolution import LOGGED
 from trl_mmreason import SelfEvolutionConfig
 from trl_mmreason.grading import Verdict
 from trl_mmreason.sampling import Decoding, Failure
@@ -19,7 +20,6 @@ from trl_mmreason.self_evolution import rewards as rewards_module
 from trl_mmreason.self_evolution.objective import judge_modulation, log_sum_exp_advantages
 from trl_mmreason.self_evolution.response import read_response
 from trl_mmreason.self_evolution.rewards import Group
-from trl_mmreason.study.self_evolution import LOGGED
 
 LORA = {"peft_config": LoraConfig(r=4, target_modules=r".*(q_proj|v_proj)")}
 

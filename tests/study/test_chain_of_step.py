@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from test_configs import load_example
 
+from study import chain_of_step
+from study.__main__ import history, main
+from study.claims import claims_about
+from study.figures import Figure, draw_figures, over_seeds
+from study.running import BEFORE, Start, StudyArguments, do_arm, outcomes
 from trl_mmreason.chain_of_step.config import ChainOfStepSFTConfig
+from trl_mmreason.chain_of_step.miniature import drawn_chains, learn_drawn_chains
 from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.question_table import Table
@@ -18,11 +23,6 @@ from trl_mmreason.evaluation.runner import Samples
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
 from trl_mmreason.sampling.engine import Failure
 from trl_mmreason.sampling.store import SettingsChanged
-from trl_mmreason.study import chain_of_step
-from trl_mmreason.study.claims import claims_about
-from trl_mmreason.study.drawn_steps import drawn_chains, learn_drawn_chains
-from trl_mmreason.study.figures import Figure, draw_figures, over_seeds
-from trl_mmreason.study.running import BEFORE, Start, StudyArguments, do_arm, outcomes
 
 CONFIG = Path(__file__).parents[2] / "configs/study/chain_of_step.yaml"
 SEARCHED = {"temperature": 1.0, "top_p": 0.95}
@@ -121,7 +121,7 @@ def test_the_command_shows_what_is_about_the_arms_that_are_there(done, monkeypat
     """Every arm is done, so that no process is begun; of the shipped figures each needs an arm that is not there."""
     compared = Figure("Length", "round", "tokens", {"ours": [(0, BEFORE, "tokens"), (1, "dpo-1", "tokens")]})
     monkeypatch.setattr(chain_of_step, "FIGURES", (*chain_of_step.FIGURES, compared))
-    load_example("study").main(done)
+    main(done)
     folder = Path(done.output_dir)
     said = {claim["claim"] for claim in json.loads((folder / "claims.json").read_text())["claims"]}
     assert said == {claim.text for claim in claims_about(chain_of_step.CLAIMS, {BEFORE, *ARMS})}
@@ -155,7 +155,6 @@ def test_arms_made_of_others_have_their_policies(done):
         "w-0": folder.resolve() / "sft/model",
         "dpo-1": folder.resolve() / "dpo/round-1/policy",
     }
-    history = load_example("study").history
     logged = {arm: {name for entry in history(folder / arm) for name in entry} for arm in ARMS}
     assert not any(logged[arm] for arm in linked)
     assert "rewards/margins" in logged["dpo"]

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from study.claims import Claim, Judged, Term, claims_about, ending, judge
 from trl_mmreason.evaluation.metrics import Estimate
 from trl_mmreason.evaluation.question_table import Table
-from trl_mmreason.study.claims import Claim, Judged, Term, claims_about, ending, judge
 
 
 def arm(*right):

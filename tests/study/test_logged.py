@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
+from study import self_evolution
+from study.claims import judge
+from study.logged import quarters, with_logged
 from trl_mmreason.evaluation.question_table import Table
-from trl_mmreason.study import self_evolution
-from trl_mmreason.study.claims import judge
-from trl_mmreason.study.logged import quarters, with_logged
 
 LOG = [{"step": step, "agreement": value} for step, value in enumerate([0.2, 0.4, 0.5, 0.5, 0.5, 0.5, 0.6, 0.9])]
 

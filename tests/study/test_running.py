@@ -13,12 +13,10 @@ import pytest
 import yaml
 from small_study import ROOT, small
 
-from trl_mmreason.evaluation.metrics import Estimate
-from trl_mmreason.sampling.store import SettingsChanged
-from trl_mmreason.study import adapo, self_evolution, sophia, srpo
-from trl_mmreason.study.claims import Claim, Judged, claims_about, judge
-from trl_mmreason.study.report import draw_histories, format_arms, format_claims, mean_curve, write_part
-from trl_mmreason.study.running import (
+from study import adapo, self_evolution, sophia, srpo
+from study.claims import Claim, Judged, claims_about, judge
+from study.report import draw_histories, format_arms, format_claims, mean_curve, write_part
+from study.running import (
     BEFORE,
     Start,
     StudyArguments,
@@ -29,6 +27,8 @@ from trl_mmreason.study.running import (
     outcomes,
     same_model,
 )
+from trl_mmreason.evaluation.metrics import Estimate
+from trl_mmreason.sampling.store import SettingsChanged
 
 
 @pytest.fixture(scope="module")

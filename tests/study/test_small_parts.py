@@ -10,6 +10,15 @@ from scripted import Scripted
 from small_study import small
 from support import SMALL_RUN
 
+from study import adapo, chain_of_step, self_evolution, sophia, srpo
+from study.running import (
+    BEFORE,
+    Start,
+    StudyArguments,
+    begin,
+    do_arm,
+    outcomes,
+)
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from trl_mmreason.miniature.captions import DESCRIBE, caption
@@ -25,15 +34,7 @@ from trl_mmreason.miniature.solutions import tagged as in_tags
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.store import Store
-from trl_mmreason.study import adapo, chain_of_step, self_evolution, sophia, srpo
-from trl_mmreason.study.running import (
-    BEFORE,
-    Start,
-    StudyArguments,
-    begin,
-    do_arm,
-    outcomes,
-)
+from trl_mmreason.srpo.miniature import drawn_reflections
 
 
 def test_srpo_in_small(tmp_path):
@@ -79,7 +80,7 @@ def test_reflections_are_on_as_many_right_answers_as_asked_for(tmp_path, right_s
     engine = Scripted(
         lambda request, times: f"<think>It is.</think> <answer>{solved.get(request.images[0].tobytes(), 99)}</answer>"
     )
-    rows = srpo.drawn_reflections(
+    rows = drawn_reflections(
         engine, problems, tmp_path / "r.sqlite", max_new_tokens=32, right_share=right_share, seed=0
     )
     first = [re.search("<answer>(.*?)</answer>", row["completion"])[1] for row in rows]

@@ -22,20 +22,21 @@ from datasets import Dataset
 from filelock import FileLock
 from tqdm.auto import tqdm
 
-from ..evaluation.evaluation_report import save_evaluation
-from ..evaluation.files import read_evaluation
-from ..evaluation.protocols import EvaluationProtocol
-from ..evaluation.provenance import about
-from ..evaluation.question_table import Table
-from ..evaluation.results import summarise
-from ..evaluation.runner import Samples, evaluate
-from ..miniature.cold_start import Lessons, cold_start
-from ..miniature.models import FAMILIES, SIZES, build_model
-from ..miniature.tasks import CATEGORIES, LEVELS, Problem, make_problems, to_dataset
-from ..sampling import Decoding
-from ..sampling.store import Store
-from ..sampling.transformers_engine import TransformersEngine
-from ..stages import do_once, values_of
+from trl_mmreason.evaluation.evaluation_report import save_evaluation
+from trl_mmreason.evaluation.files import read_evaluation
+from trl_mmreason.evaluation.protocols import EvaluationProtocol
+from trl_mmreason.evaluation.provenance import about
+from trl_mmreason.evaluation.question_table import Table
+from trl_mmreason.evaluation.results import summarise
+from trl_mmreason.evaluation.runner import Samples, evaluate
+from trl_mmreason.miniature.cold_start import Lessons, cold_start
+from trl_mmreason.miniature.models import FAMILIES, SIZES, build_model
+from trl_mmreason.miniature.tasks import CATEGORIES, LEVELS, Problem, make_problems, to_dataset
+from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling.store import Store
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.stages import do_once, values_of
+
 from .claims import Claim, Judged, ending
 
 _BATCH = 256  # answers at a time

@@ -7,20 +7,21 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..evaluation.protocols import Direct
-from ..miniature.captions import DESCRIBE
-from ..miniature.cold_start import CAPTIONS_AND_ANSWERS
-from ..miniature.reasoner import RuleReasoner, ask_miniature, count_tokens_of
-from ..miniature.tasks import to_dataset
-from ..sampling import Decoding
-from ..sampling.difficulty import difficulty_filter
-from ..sampling.store import Store
-from ..sampling.transformers_engine import TransformersEngine
-from ..scripts import train_once
-from ..sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
-from ..sophia.grpo import MixedGroupsGRPOTrainer
-from ..sophia.sampling import make_off_policy_data
-from ..sophia.trainer import OffPolicyRewardTrainer
+from trl_mmreason.evaluation.protocols import Direct
+from trl_mmreason.miniature.captions import DESCRIBE
+from trl_mmreason.miniature.cold_start import CAPTIONS_AND_ANSWERS
+from trl_mmreason.miniature.reasoner import RuleReasoner, ask_miniature, count_tokens_of
+from trl_mmreason.miniature.tasks import to_dataset
+from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling.difficulty import difficulty_filter
+from trl_mmreason.sampling.store import Store
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.scripts import train_once
+from trl_mmreason.sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
+from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
+from trl_mmreason.sophia.sampling import make_off_policy_data
+from trl_mmreason.sophia.trainer import OffPolicyRewardTrainer
+
 from .claims import Claim, Term, above
 from .running import BEFORE, Part, Start
 

@@ -12,10 +12,6 @@ from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedModel
 
-from ..chain_of_step.annotation import annotate_by_judge, annotate_by_monte_carlo, chains_of
-from ..chain_of_step.paths import sample_paths
-from ..chain_of_step.sft import ChainOfStepSFTTrainer
-from ..chain_of_step.step_data import make_step_data
 from ..evaluation.answers import accuracy
 from ..miniature.tasks import Problem, to_dataset
 from ..miniature.teacher import KnownTruthTeacher
@@ -23,6 +19,10 @@ from ..sampling.engine import Decoding, Engine
 from ..sampling.store import Store
 from ..scripts import train_once
 from ..stopping import StopAtAccuracy
+from .annotation import annotate_by_judge, annotate_by_monte_carlo, chains_of
+from .paths import sample_paths
+from .sft import ChainOfStepSFTTrainer
+from .step_data import make_step_data
 
 _EVERY_STEPS = 10
 

@@ -7,19 +7,20 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..adapo.config import EVALUATION_PROMPT, AdaPOConfig
-from ..adapo.prefilter import prefilter
-from ..adapo.trainer import AdaPOTrainer
-from ..baselines.sft import PlainSFTConfig, PlainSFTTrainer
-from ..baselines.star import make_revisions
-from ..baselines.two_turns import FixedRewardsConfig, FixedRewardsTrainer, SCoReConfig, SCoReTrainer
-from ..evaluation.protocols import TwoTurn
-from ..miniature.cold_start import quick_then_worked, two_answers
-from ..miniature.solutions import solve
-from ..sampling import Decoding
-from ..sampling.store import Store
-from ..sampling.transformers_engine import TransformersEngine
-from ..scripts import train_once
+from trl_mmreason.adapo.config import EVALUATION_PROMPT, AdaPOConfig
+from trl_mmreason.adapo.prefilter import prefilter
+from trl_mmreason.adapo.trainer import AdaPOTrainer
+from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
+from trl_mmreason.baselines.star import make_revisions
+from trl_mmreason.baselines.two_turns import FixedRewardsConfig, FixedRewardsTrainer, SCoReConfig, SCoReTrainer
+from trl_mmreason.evaluation.protocols import TwoTurn
+from trl_mmreason.miniature.cold_start import quick_then_worked, two_answers
+from trl_mmreason.miniature.solutions import solve
+from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling.store import Store
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.scripts import train_once
+
 from .claims import Claim, Term, above
 from .plain_grpo import train_plain_grpo
 from .running import BEFORE, Part, Start

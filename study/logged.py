@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..evaluation.question_table import Table
+from trl_mmreason.evaluation.question_table import Table
+
 from .claims import Outcomes
 
 History = Sequence[Mapping[str, Any]]

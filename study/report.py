@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..evaluation.curves import dress, running_mean
-from ..evaluation.metrics import Metric, aligned, number_as_json
-from ..evaluation.question_table import Table
-from ..evaluation.results import metric_of
+from trl_mmreason.evaluation.curves import dress, running_mean
+from trl_mmreason.evaluation.metrics import Metric, aligned, number_as_json
+from trl_mmreason.evaluation.question_table import Table
+from trl_mmreason.evaluation.results import metric_of
+
 from .claims import Claim, Judged
 
 _POINTS, _NUMBER = Metric("points"), Metric("number", is_share=False)

@@ -7,23 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
+from trl_mmreason.evaluation.protocols import Answered, AnsweredTurn, Unit, sample_units
+from trl_mmreason.miniature.cold_start import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS
+from trl_mmreason.miniature.tasks import to_dataset
+from trl_mmreason.sampling.engine import Decoding, Engine, Failure
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.scripts import train_once
+from trl_mmreason.srpo.config import ReflectionSFTConfig, SRPOConfig
+from trl_mmreason.srpo.miniature import drawn_reflections
+from trl_mmreason.srpo.response import parse_reflection_response, tagged
+from trl_mmreason.srpo.sft import ReflectionSFTTrainer
+from trl_mmreason.srpo.stopping import StopWhenReflecting
+from trl_mmreason.srpo.trainer import SRPOTrainer
+from trl_mmreason.stages import do_once
 
-from ..evaluation.protocols import Answered, AnsweredTurn, Unit, sample_units
-from ..miniature.cold_start import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS
-from ..miniature.tasks import Problem, to_dataset
-from ..miniature.teacher import KnownTruthTeacher
-from ..sampling.engine import Decoding, Engine, Failure
-from ..sampling.store import Store
-from ..sampling.transformers_engine import TransformersEngine
-from ..scripts import train_once
-from ..srpo.cold_start import make_reflections
-from ..srpo.config import ReflectionSFTConfig, SRPOConfig
-from ..srpo.response import parse_reflection_response, tagged
-from ..srpo.sft import ReflectionSFTTrainer
-from ..srpo.stopping import StopWhenReflecting
-from ..srpo.trainer import SRPOTrainer
-from ..stages import do_once
 from .claims import Claim, Term, above
 from .plain_grpo import train_plain_grpo
 from .running import BEFORE, Part, Start, same_model
@@ -109,41 +106,6 @@ def reflecting_policy(start: Start) -> str:
 
     do_once(folder, "train", {"sft": sft, "prepared": prepared, "max_completion_length": limit}, model, teach)
     return str(model)
-
-
-def drawn_reflections(
-    engine: Engine, problems: Sequence[Problem], replies: Path, *, max_new_tokens: int, right_share: float, seed: int
-) -> Dataset:
-    """Reflections of a teacher that knows the truth, on what a policy answers to drawn problems.
-
-    Args:
-        engine: the policy.
-        problems: are solved, and reflected on.
-        replies: the file that keeps every reply.
-        max_new_tokens: bound of a solution.
-        right_share: share of right first answers among the rows.
-        seed: of the solutions.
-
-    Raises:
-        ValueError: there is nothing to reflect on.
-    """
-    with Store(replies) as store:
-        made = make_reflections(
-            to_dataset(problems),
-            engine,
-            KnownTruthTeacher(problems),
-            store,
-            decoding=Decoding(max_new_tokens),
-            right_share=right_share,
-            cot_prompt=None,  # a miniature is asked as it was taught; long prompts are noise to it
-            system_prompt=None,
-            second_thought=True,
-            seed=seed,
-            batch_size=250,
-        )
-    if not len(made.rows):
-        raise ValueError(f"There is nothing to reflect on: {made}. Teach the policy more, or give more problems.")
-    return made.rows
 
 
 CLAIMS = (

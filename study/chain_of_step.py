@@ -8,27 +8,34 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..chain_of_step.client import process_reward_from
-from ..chain_of_step.config import ChainOfStepSFTConfig, IterativeDPOConfig, ProcessRewardConfig
-from ..chain_of_step.dpo import IterativeDPOTrainer
-from ..chain_of_step.grpo import ChainOfStepGRPOTrainer
-from ..chain_of_step.grpo_config import ChainOfStepGRPOConfig
-from ..chain_of_step.paths import DECODING, ProcessReward, path_score
-from ..chain_of_step.process_reward_trainer import ProcessRewardTrainer
-from ..chain_of_step.protocols import Chains, StepBeam
-from ..chain_of_step.sft import ChainOfStepSFTTrainer
-from ..evaluation.files import read_evaluation
-from ..evaluation.protocols import EvaluationProtocol
-from ..evaluation.runner import Samples
-from ..miniature.cold_start import PLAIN_ANSWERS, cold_start
-from ..miniature.tasks import to_dataset
-from ..sampling.engine import Decoding, Failure
-from ..sampling.loading import load_model, load_processor
-from ..sampling.transformers_engine import TransformersEngine
-from ..scripts import train_once
-from ..stages import do_once
+from trl_mmreason.chain_of_step.client import process_reward_from
+from trl_mmreason.chain_of_step.config import ChainOfStepSFTConfig, IterativeDPOConfig, ProcessRewardConfig
+from trl_mmreason.chain_of_step.dpo import IterativeDPOTrainer
+from trl_mmreason.chain_of_step.grpo import ChainOfStepGRPOTrainer
+from trl_mmreason.chain_of_step.grpo_config import ChainOfStepGRPOConfig
+from trl_mmreason.chain_of_step.miniature import (
+    LABELS,
+    drawn_chains,
+    label_drawn_chains,
+    labels_file,
+    learn_drawn_chains,
+)
+from trl_mmreason.chain_of_step.paths import DECODING, ProcessReward, path_score
+from trl_mmreason.chain_of_step.process_reward_trainer import ProcessRewardTrainer
+from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
+from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
+from trl_mmreason.evaluation.files import read_evaluation
+from trl_mmreason.evaluation.protocols import EvaluationProtocol
+from trl_mmreason.evaluation.runner import Samples
+from trl_mmreason.miniature.cold_start import PLAIN_ANSWERS, cold_start
+from trl_mmreason.miniature.tasks import to_dataset
+from trl_mmreason.sampling.engine import Decoding, Failure
+from trl_mmreason.sampling.loading import load_model, load_processor
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.scripts import train_once
+from trl_mmreason.stages import do_once
+
 from .claims import Claim, Term, above
-from .drawn_steps import LABELS, drawn_chains, label_drawn_chains, labels_file, learn_drawn_chains
 from .figures import Figure
 from .running import BEFORE, Part, Start, keep, same_model
 from .running import measure as let_answer

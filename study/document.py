@@ -1,6 +1,6 @@
 """The study's results in its documentation: one table of all claims, and the arms and curves of each part.
 
-    python -m trl_mmreason.study.document docs/study.md
+    python -m study.document docs/study.md
 
 rewrites what stands between two marks in that file, from the files in a folder of its name: NAME.json (the
 `claims.json` of a study), NAME.png and NAME-figures.png (its `curves.png` and `figures.png`), and notes.yaml (name →
@@ -17,8 +17,9 @@ from typing import Any
 
 import yaml
 
-from ..evaluation.metrics import Estimate, number_from_json
-from ..rows import DataError
+from trl_mmreason.evaluation.metrics import Estimate, number_from_json
+from trl_mmreason.rows import DataError
+
 from .report import form_of
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"

@@ -1,6 +1,6 @@
 """Do the papers' claims hold in small? One part of the study: its arms over several seeds, and a verdict on each claim.
 
-    python examples/study.py --config configs/study/adapo.yaml
+    python -m study --config configs/study/adapo.yaml
 
 Arms are trained two at a time, each in a process of its own (`--workers`). What is finished is not done again, and
 what was killed goes on. OUTPUT gets table.txt, claims.txt, claims.json and curves.png, and for every arm of every seed
@@ -15,12 +15,12 @@ from pathlib import Path
 
 from trl import TrlParser
 
-from trl_mmreason.study import adapo, chain_of_step, self_evolution, sophia, srpo
-from trl_mmreason.study.claims import claims_about, judge
-from trl_mmreason.study.figures import draw_figures
-from trl_mmreason.study.logged import with_logged
-from trl_mmreason.study.report import draw_histories, format_arms, format_claims, write_part
-from trl_mmreason.study.running import BEFORE, StudyArguments, do_all, do_arm, outcomes
+from . import adapo, chain_of_step, self_evolution, sophia, srpo
+from .claims import claims_about, judge
+from .figures import draw_figures
+from .logged import with_logged
+from .report import draw_histories, format_arms, format_claims, write_part
+from .running import BEFORE, StudyArguments, do_all, do_arm, outcomes
 
 PARTS = {
     "adapo": adapo,
@@ -46,7 +46,7 @@ def main(args: StudyArguments) -> None:
         raise ValueError(f"decide: {sorted(unknown)} are no claims about these arms: {[each.text for each in claims]}.")
     folder = Path(args.output_dir)
     while True:
-        do_all(args, [sys.executable, *sys.argv])
+        do_all(args, [sys.executable, "-m", "study", *sys.argv[1:]])
         histories = {arm: [history(folder / f"seed-{seed}" / arm) for seed in args.seeds] for arm in args.arms}
         found = with_logged(outcomes(args), histories, getattr(module, "LOGGED", ()))
         judged = [judge(claim, found) for claim in claims]

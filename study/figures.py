@@ -11,8 +11,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from ..evaluation.curves import dress
-from ..evaluation.results import metric_of
+from trl_mmreason.evaluation.curves import dress
+from trl_mmreason.evaluation.results import metric_of
+
 from .claims import Outcomes
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")

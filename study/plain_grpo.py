@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..engines.config import RolloutConfig
-from ..grading import accuracy_reward
-from ..grpo import GroupGRPOTrainer
-from ..scripts import train_once
+from trl_mmreason.engines.config import RolloutConfig
+from trl_mmreason.grading import accuracy_reward
+from trl_mmreason.grpo import GroupGRPOTrainer
+from trl_mmreason.scripts import train_once
+
 from .running import Start
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from ..evaluation.protocols import Direct
-from ..miniature.cold_start import judged_answers
-from ..miniature.judging import JUDGE
-from ..scripts import train_once
-from ..self_evolution.config import SelfEvolutionConfig
-from ..self_evolution.prompts import judge_message
-from ..self_evolution.trainer import SelfEvolutionTrainer
+from trl_mmreason.evaluation.protocols import Direct
+from trl_mmreason.miniature.cold_start import judged_answers
+from trl_mmreason.miniature.judging import JUDGE
+from trl_mmreason.scripts import train_once
+from trl_mmreason.self_evolution.config import SelfEvolutionConfig
+from trl_mmreason.self_evolution.prompts import judge_message
+from trl_mmreason.self_evolution.trainer import SelfEvolutionTrainer
+
 from .claims import Claim, Term, above
 from .plain_grpo import train_plain_grpo
 from .running import BEFORE, Part, Start

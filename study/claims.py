@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ..evaluation.metrics import Estimate
-from ..evaluation.question_table import Table
+from trl_mmreason.evaluation.metrics import Estimate
+from trl_mmreason.evaluation.question_table import Table
 
 _RESAMPLES = 2000
 
