@@ -3,8 +3,10 @@
 import pytest
 from peft import LoraConfig, get_peft_model
 
-from trl_mmreason.construction import all_rewards, completion_text, freeze_vision_encoder, keep_adapters_frozen
+from trl_mmreason.construction import all_rewards
+from trl_mmreason.messages import completion_text
 from trl_mmreason.miniature.models import build_model
+from trl_mmreason.parts import freeze_vision_encoder, keep_adapters_frozen
 
 
 def own_reward(completions):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from accelerate.utils import is_peft_model
-from peft.tuners.tuners_utils import BaseTunerLayer
-from peft.utils import ModulesToSaveWrapper
 from peft.utils.other import TrainableTokensWrapper
 from transformers import AutoProcessor, ProcessorMixin
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
@@ -18,7 +16,7 @@ from trl.data_utils import prepare_multimodal_messages
 from . import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from .engines.pictures import let_every_pass_see_a_picture
 from .engines.sharding import is_sharded, name_own_layers, use_whole_head
-from .messages import text_of
+from .messages import pictures_of
 
 
 def text_or_none(name: str, text: str | None) -> str | None:
@@ -113,32 +111,6 @@ def pad_left(processing_class: Any) -> None:
     getattr(processing_class, "tokenizer", processing_class).padding_side = "left"
 
 
-def pictures_of(row: Mapping[str, Any]) -> list[Any]:
-    """The row's pictures as a list. "No picture" is an empty one to the processors, and often `None` in a data set."""
-    return row.get("images") or [image for image in [row.get("image")] if image is not None]
-
-
-def completion_text(completion: Any, where: str) -> str:
-    """The text of a completion, which is a text or one message of the assistant.
-
-    Args:
-        completion: as the row has it.
-        where: which row that is, for the error.
-
-    Raises:
-        ValueError: it is anything else.
-    """
-    messages = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
-    if not messages or len(messages) > 1 or messages[0]["role"] != "assistant":
-        raise ValueError(
-            f"The completion of {where} is {completion!r}, expected a text or one message of the assistant."
-        )
-    content = messages[0]["content"]
-    if not isinstance(content, str) and any(part["type"] != "text" for part in content):
-        raise ValueError(f"The completion of {where} is {completion!r}, expected text alone, no pictures.")
-    return text_of(content)
-
-
 def with_pictures(collate: Callable[[list[dict[str, Any]]], Any]) -> Callable[[list[dict[str, Any]]], Any]:
     """A collator of TRL's, for rows of which some have no picture."""
 
@@ -171,64 +143,6 @@ def check_template(name: str, processing_class: Any, spoken: str) -> None:
             f"{name}: the chat template does not write what the assistant says as it is: {spoken!r} became "
             f"{written!r}. Pass a processor whose template keeps it, such as <think>…</think> in the content."
         )
-
-
-def with_system_message(prompt: Any, text: str | None) -> Any:
-    """A prompt with `text` as its system message; as it is if there is no text.
-
-    Raises:
-        TypeError: the prompt is no list of messages.
-        ValueError: it has a system message already.
-    """
-    if text is None:
-        return prompt
-    mend = "set the trainer's prompt to None (null in a configuration file) to leave prompts as they are"
-    if isinstance(prompt, str):
-        raise TypeError(
-            f"The prompt {prompt[:60]!r} is a text, which can have no system message; write messages, or {mend}."
-        )
-    if prompt[0]["role"] == "system":
-        raise ValueError(
-            f"A row has a system message of its own, {str(prompt[0]['content'])[:60]!r}; drop it, or {mend}."
-        )
-    return [{"role": "system", "content": text}, *prompt]
-
-
-def freeze_vision_encoder(model: Any) -> None:
-    """Leave the vision encoder, and any adapter in it, out of training.
-
-    Raises:
-        ValueError: the model has none, or see `keep_adapters_frozen`.
-    """
-    base = model.get_base_model() if is_peft_model(model) else model
-    encoder = base.get_encoder(modality="image")
-    if encoder is base or encoder is base.base_model:
-        raise ValueError(f"freeze_vision_encoder: {type(base).__name__} has no vision encoder; set it to False.")
-    encoder.requires_grad_(False)
-    keep_adapters_frozen(encoder)
-
-
-def keep_adapters_frozen(model: Any) -> None:
-    """Let those adapter layers stay frozen that are so now, as a whole.
-
-    PEFT makes every weight of the active adapter trainable when it is switched on again, but for those that a layer
-    names. TRL switches it off for each reference pass, and `Trainer` on when it goes on from a checkpoint with a second
-    adapter.
-
-    Raises:
-        ValueError: a module of `modules_to_save` is frozen; such a module has no names to give.
-    """
-    for layer in model.modules():
-        if not isinstance(layer, (BaseTunerLayer, ModulesToSaveWrapper)):
-            continue
-        if any(weight.requires_grad for weight in layer.parameters()):
-            continue
-        if isinstance(layer, ModulesToSaveWrapper):
-            raise ValueError(
-                f"The adapter's modules_to_save has a {type(layer.original_module).__name__} trained, in a part of the "
-                "model that is to stay frozen. Take it out of modules_to_save, or let that part be trained."
-            )
-        layer.frozen_peft_weight_names = dict.fromkeys(layer.active_adapters, layer.adapter_layer_names)
 
 
 def search_no_weights(args: Any) -> None:

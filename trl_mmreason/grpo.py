@@ -20,15 +20,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.data_utils import is_conversational
 
 from .checkpoint import CheckpointError, FaithfulCheckpoints
-from .construction import (
-    load_processor,
-    pad_left,
-    pictures_of,
-    prepare_policy,
-    refuse_second_rollout,
-    search_no_weights,
-    with_system_message,
-)
+from .construction import load_processor, pad_left, prepare_policy, refuse_second_rollout, search_no_weights
 from .engines.vllm import corrected_vllm, remember_prompts
 from .evaluation.logged_questions import about_question, prompts_alike, write_questions
 from .functional import (
@@ -38,6 +30,7 @@ from .functional import (
     k3_divergence,
     turn_of_token,
 )
+from .messages import pictures_of, with_system_message
 from .precision import check_precision
 from .reference import reference_is
 from .turns import next_turn_ids

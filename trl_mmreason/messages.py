@@ -1,4 +1,4 @@
-"""The texts of conversational messages, whose content is a text, or parts where it has pictures."""
+"""Rows as conversations: the texts and pictures of messages, whose content is a string, or parts."""
 
 from __future__ import annotations
 
@@ -54,6 +54,53 @@ def plain_messages(prompt: Any, where: str) -> list[dict[str, str]]:
             "others, and pictures themselves, into the column `images`."
         )
     return plain
+
+
+def pictures_of(row: Mapping[str, Any]) -> list[Any]:
+    """The row's pictures as a list. "No picture" is an empty one to the processors, and often `None` in a data set."""
+    return row.get("images") or [image for image in [row.get("image")] if image is not None]
+
+
+def completion_text(completion: Any, where: str) -> str:
+    """The text of a completion, which is a text or one message of the assistant.
+
+    Args:
+        completion: as the row has it.
+        where: which row that is, for the error.
+
+    Raises:
+        ValueError: it is anything else.
+    """
+    messages = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
+    if not messages or len(messages) > 1 or messages[0]["role"] != "assistant":
+        raise ValueError(
+            f"The completion of {where} is {completion!r}, expected a text or one message of the assistant."
+        )
+    content = messages[0]["content"]
+    if not isinstance(content, str) and any(part["type"] != "text" for part in content):
+        raise ValueError(f"The completion of {where} is {completion!r}, expected text alone, no pictures.")
+    return text_of(content)
+
+
+def with_system_message(prompt: Any, text: str | None) -> Any:
+    """A prompt with `text` as its system message; as it is if there is no text.
+
+    Raises:
+        TypeError: the prompt is no list of messages.
+        ValueError: it has a system message already.
+    """
+    if text is None:
+        return prompt
+    mend = "set the trainer's prompt to None (null in a configuration file) to leave prompts as they are"
+    if isinstance(prompt, str):
+        raise TypeError(
+            f"The prompt {prompt[:60]!r} is a text, which can have no system message; write messages, or {mend}."
+        )
+    if prompt[0]["role"] == "system":
+        raise ValueError(
+            f"A row has a system message of its own, {str(prompt[0]['content'])[:60]!r}; drop it, or {mend}."
+        )
+    return [{"role": "system", "content": text}, *prompt]
 
 
 def _given(keys: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from accelerate.utils import is_peft_model
-
-from .construction import keep_adapters_frozen
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils import ModulesToSaveWrapper
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +117,43 @@ def train_only(model: Any, chosen: Sequence[str]) -> dict[str, Part]:
         frozen = sum(parameters[name].numel() for name in names) - trained
         found[part] = Part(_roots(names, [name for name in parameters if place[name] != part]), trained, frozen)
     return found
+
+
+def freeze_vision_encoder(model: Any) -> None:
+    """Leave the vision encoder, and any adapter in it, out of training.
+
+    Raises:
+        ValueError: the model has none, or see `keep_adapters_frozen`.
+    """
+    base = model.get_base_model() if is_peft_model(model) else model
+    encoder = base.get_encoder(modality="image")
+    if encoder is base or encoder is base.base_model:
+        raise ValueError(f"freeze_vision_encoder: {type(base).__name__} has no vision encoder; set it to False.")
+    encoder.requires_grad_(False)
+    keep_adapters_frozen(encoder)
+
+
+def keep_adapters_frozen(model: Any) -> None:
+    """Let those adapter layers stay frozen that are so now, as a whole.
+
+    PEFT makes every weight of the active adapter trainable when it is switched on again, but for those that a layer
+    names. TRL switches it off for each reference pass, and `Trainer` on when it goes on from a checkpoint with a second
+    adapter.
+
+    Raises:
+        ValueError: a module of `modules_to_save` is frozen; such a module has no names to give.
+    """
+    for layer in model.modules():
+        if not isinstance(layer, (BaseTunerLayer, ModulesToSaveWrapper)):
+            continue
+        if any(weight.requires_grad for weight in layer.parameters()):
+            continue
+        if isinstance(layer, ModulesToSaveWrapper):
+            raise ValueError(
+                f"The adapter's modules_to_save has a {type(layer.original_module).__name__} trained, in a part of the "
+                "model that is to stay frozen. Take it out of modules_to_save, or let that part be trained."
+            )
+        layer.frozen_peft_weight_names = dict.fromkeys(layer.active_adapters, layer.adapter_layer_names)
 
 
 def _ids(modules: Iterable[Any]) -> set[int]:

@@ -10,7 +10,7 @@ from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
 from transformers.utils import logging
 
-from .construction import pictures_of, with_system_message
+from .messages import pictures_of, with_system_message
 from .sampling.generation import encode
 
 logger = logging.get_logger(__name__)

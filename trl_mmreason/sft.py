@@ -10,16 +10,9 @@ from typing import Any, ClassVar
 from trl import SFTConfig, SFTTrainer
 
 from .checkpoint import FaithfulCheckpoints
-from .construction import (
-    check_rows,
-    check_template,
-    completion_text,
-    freeze_vision_encoder,
-    load_processor,
-    prepare_policy,
-    search_no_weights,
-    with_pictures,
-)
+from .construction import check_rows, check_template, load_processor, prepare_policy, search_no_weights, with_pictures
+from .messages import completion_text
+from .parts import freeze_vision_encoder
 from .precision import check_precision
 
 

@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
-from trl.data_utils import prepare_multimodal_messages
 
 _ANSWER = "the answer of the assistant"
 
@@ -47,6 +46,8 @@ def next_turn_ids(
         {"role": "user", "content": message},
     ]
     if isinstance(processing_class, ProcessorMixin):
+        from trl.data_utils import prepare_multimodal_messages  # TRL takes seconds to load
+
         messages = prepare_multimodal_messages(messages)
     text = processing_class.apply_chat_template(
         messages,

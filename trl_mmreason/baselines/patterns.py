@@ -18,9 +18,8 @@ from datasets import Dataset
 from ..chain_of_step.config import ChainOfStepSFTConfig
 from ..chain_of_step.paper import PAPER
 from ..chain_of_step.template import Chain, ChainError, parse_chain
-from ..construction import completion_text
 from ..grading import extract_answer
-from ..messages import text_of
+from ..messages import completion_text, text_of
 from .sft import PlainSFTTrainer
 
 PATTERNS = CHAIN_OF_STEP, DIRECT_PROMPT, NO_REASON = "chain_of_step", "direct_prompt", "no_reason"

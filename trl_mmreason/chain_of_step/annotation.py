@@ -18,10 +18,9 @@ from typing import Any, Literal, NamedTuple
 
 from datasets import Dataset, Features, List, Value
 
-from ..construction import completion_text, pictures_of, with_system_message
 from ..grading import Grader
 from ..grading.grader import grader_settings
-from ..messages import question_text
+from ..messages import completion_text, pictures_of, question_text, with_system_message
 from ..sampling.asking import Asking, answered, told_answer
 from ..sampling.difficulty import items_of, tally, wait_for_all
 from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of

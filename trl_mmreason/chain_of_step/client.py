@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx2
 import torch
 
-from ..construction import completion_text, pictures_of
+from ..messages import completion_text, pictures_of
 from ..rows import DECODING_ERRORS
 from ..sampling.pictures import data_url
 from .paths import ProcessReward

@@ -30,17 +30,10 @@ from trl import DPOTrainer
 from trl.models import unwrap_model_for_generation
 
 from ..checkpoint import FaithfulCheckpoints, restore_adapter, restore_weights
-from ..construction import (
-    check_rows,
-    check_template,
-    freeze_vision_encoder,
-    load_processor,
-    prepare_policy,
-    search_no_weights,
-    with_pictures,
-)
+from ..construction import check_rows, check_template, load_processor, prepare_policy, search_no_weights, with_pictures
 from ..engines.sharding import loading_whole, whole_parameters
 from ..grading import Grader
+from ..parts import freeze_vision_encoder
 from ..precision import check_precision
 from ..reference import reference_is
 from ..sampling.engine import Decoding, Engine

@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ..construction import all_rewards, check_rows, freeze_vision_encoder, load_processor
+from ..construction import all_rewards, check_rows, load_processor
 from ..grading import Grader
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
+from ..parts import freeze_vision_encoder
 from .client import process_reward_from
 from .grpo_config import ChainOfStepGRPOConfig
 from .grpo_reward import ChainRewards

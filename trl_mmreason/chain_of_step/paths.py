@@ -15,9 +15,9 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from ..construction import pictures_of
 from ..grading import Grader
 from ..grading.grader import grader_settings
+from ..messages import pictures_of
 from ..sampling.difficulty import items_of, wait_for_all
 from ..sampling.engine import Decoding, Engine, Failure, Request, seed_of
 from ..sampling.run import remember_questions, run

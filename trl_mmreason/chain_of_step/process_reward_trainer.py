@@ -14,14 +14,9 @@ from transformers import EvalPrediction
 from trl import SFTTrainer
 
 from ..checkpoint import FaithfulCheckpoints
-from ..construction import (
-    check_rows,
-    completion_text,
-    freeze_vision_encoder,
-    load_processor,
-    prepare_policy,
-    search_no_weights,
-)
+from ..construction import check_rows, load_processor, prepare_policy, search_no_weights
+from ..messages import completion_text
+from ..parts import freeze_vision_encoder
 from ..precision import check_precision
 from .config import ProcessRewardConfig
 from .objective import accuracy, auroc, prm_loss

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..construction import completion_text, pictures_of
+from ..messages import completion_text, pictures_of
 from ..sampling.generation import ProcessingClass, Prompt, collate, encode, placeholder_ids, tokenizer_of
 from ..sampling.loading import ENCODING_ERRORS
 from .template import (

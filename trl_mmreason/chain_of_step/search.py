@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..construction import pictures_of
+from ..messages import pictures_of
 from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of
 from .paths import DECODING, ProcessReward, Row
 from .process_reward import Scores

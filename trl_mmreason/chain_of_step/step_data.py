@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset, Features, Value
 
-from ..construction import pictures_of, with_system_message
 from ..grading import Grader
 from ..grading.grader import grader_settings
-from ..messages import question_text
+from ..messages import pictures_of, question_text, with_system_message
 from ..sampling.asking import Asking, MalformedReply, answered, told_answer
 from ..sampling.difficulty import items_of, tally, usable_questions
 from ..sampling.engine import Decoding, Engine, Request

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from ..construction import pictures_of
+from ..messages import pictures_of
 from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of
 from ..sampling.turns import sample_turns
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..construction import with_system_message
 from ..grading import Grader, JudgeGrader, Verdict
 from ..grading.grader import grader_settings
+from ..messages import with_system_message
 from ..sampling.difficulty import wait_for_all
 from ..sampling.engine import Decoding, Engine, Failure
 from ..sampling.run import remember_questions, run

@@ -15,10 +15,10 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset
 
-from ..construction import with_system_message
 from ..grading import Grader, JudgeGrader
 from ..grading.grader import grader_settings
 from ..grading.reward import grading_items
+from ..messages import with_system_message
 from .engine import Decoding, Engine, Failure, Request, seed_of
 from .run import remember_questions, run
 from .store import Store

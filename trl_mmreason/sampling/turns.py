@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..construction import pictures_of
+from ..messages import pictures_of
 from .engine import Decoding, Engine, Failure, Request, Sample, seed_of
 
 

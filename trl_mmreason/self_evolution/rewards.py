@@ -17,10 +17,10 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 
-from ..construction import pictures_of
 from ..evaluation import voting
 from ..evaluation.voting import Equality, cluster_answers
 from ..grading import equivalent
+from ..messages import pictures_of
 from ..sampling.asking import ask_until_read
 from ..sampling.engine import Decoding, Engine, Failure, Request, seed_of
 from ..sampling.generation import tokenizer_of

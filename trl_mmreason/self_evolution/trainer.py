@@ -14,10 +14,11 @@ from torch import Tensor
 from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import use_adapter
 
-from ..construction import all_rewards, check_rows, keep_adapters_frozen, load_processor
+from ..construction import all_rewards, check_rows, load_processor
 from ..grading import Grader
 from ..grading.reward import grading_items
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
+from ..parts import keep_adapters_frozen
 from ..prompt_length import without_overlong_prompts
 from ..reference import initial_policy, placed
 from ..sampling.engine import Engine

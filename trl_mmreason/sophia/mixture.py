@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Features, Image, List, Value, concatenate_datasets
 
-from ..construction import completion_text
-from ..messages import plain_messages
+from ..messages import completion_text, plain_messages
 from .prompts import CAPTION_PROMPT, prompt_for
 
 CAPTIONS_AS_DATA = ("none", "beside", "before")

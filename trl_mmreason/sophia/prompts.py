@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from ..construction import with_system_message
+from ..messages import with_system_message
 
 MAX_TOKENS = 32768
 """Bound of a caption and of a trajectory, as Fig. A4 has it (appendix B.1 says 32678, with two digits swapped)."""

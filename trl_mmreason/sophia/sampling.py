@@ -20,10 +20,9 @@ import pyarrow.compute as pc
 import torch
 from datasets import Dataset, List, Value
 
-from ..construction import pictures_of
 from ..grading import Grader
 from ..grading.grader import grader_settings
-from ..messages import plain_messages, question_text
+from ..messages import pictures_of, plain_messages, question_text
 from ..sampling.difficulty import items_of, tally, usable_questions, wait_for_all
 from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of
 from ..sampling.run import UnsuitableEngine, remember_questions, run

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset, Features, List, Value
 
-from ..construction import with_system_message
 from ..grading import Grader
-from ..messages import question_text
+from ..messages import question_text, with_system_message
 from ..rows import DataError
 from ..sampling.asking import Asking, answered
 from ..sampling.difficulty import tally

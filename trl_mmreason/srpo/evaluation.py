@@ -10,12 +10,12 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin
 
-from ..construction import with_system_message
 from ..evaluation.answers import Row, about, decode, encode_rows, for_all_rows, grading_columns
 from ..evaluation.metrics import Change, Flags, compare, two_turn_metrics
 from ..evaluation.trajectory import Trajectory
 from ..evaluation.two_turn import TwoTurnTrajectory
 from ..grading import Grader
+from ..messages import with_system_message
 from ..sampling.generation import generate
 from .rewards import ReflectionRewards, ReflectionScores
 

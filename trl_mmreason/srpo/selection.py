@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 
-from ..construction import with_system_message
 from ..grading import Grader
 from ..grading.grader import grader_settings
+from ..messages import with_system_message
 from ..sampling.asking import told_answer
 from ..sampling.difficulty import items_of, wait_for_all
 from ..sampling.engine import Decoding, Engine, Failure, Request, seed_of

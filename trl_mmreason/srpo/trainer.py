@@ -7,9 +7,10 @@ from typing import Any
 from torch import Tensor
 from transformers.utils import logging
 
-from ..construction import all_rewards, check_rows, freeze_vision_encoder, load_processor
+from ..construction import all_rewards, check_rows, load_processor
 from ..grading import Grader
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
+from ..parts import freeze_vision_encoder
 from .config import SRPOConfig
 from .objective import accuracy_filter
 from .paper import PAPER

@@ -1,0 +1,27 @@
+"""What a module loads. TRL takes seconds, so that small modules and the command line do without it."""
+
+import subprocess
+import sys
+
+import pytest
+
+TEXTS = ["messages", "grading", "sampling.turns", "sampling.store", "evaluation.metrics", "cli"]
+TEXTS += ["chain_of_step.template", "srpo.response"]
+TENSORS = ["functional", "turns", "parts", "stopping"]
+TENSORS += [f"{method}.objective" for method in ("adapo", "srpo", "chain_of_step", "sophia", "self_evolution")]
+
+
+@pytest.mark.parametrize(
+    ("modules", "unwanted"),
+    [(TEXTS, {"torch", "transformers", "datasets", "trl"}), (TENSORS, {"datasets", "trl"})],
+    ids=["texts", "tensors"],
+)
+def test_small_modules_load_little(modules, unwanted):
+    lines = [f"import trl_mmreason.{module}" for module in modules]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(["import sys", *lines, "print(*sys.modules)"])],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not unwanted & set(done.stdout.split())
