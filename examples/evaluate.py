@@ -19,7 +19,7 @@ from trl_mmreason.evaluation.benchmarks import BENCHMARKS, load_benchmark
 from trl_mmreason.evaluation.evaluation_report import save_evaluation, write_evaluation_report
 from trl_mmreason.evaluation.files import format_results
 from trl_mmreason.evaluation.protocols import Direct, EvaluationProtocol, TwoTurn
-from trl_mmreason.evaluation.provenance import about
+from trl_mmreason.evaluation.provenance import provenance_record
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import evaluate
 from trl_mmreason.miniature.cold_start import two_answers
@@ -67,7 +67,7 @@ def main(
             samples = evaluate(rows, engine, store, protocol, description=name, **asked)
         if training_args.should_save:  # the main process alone
             results = summarise(samples, benchmark)
-            made = about(engine, protocol, command=shlex.join(sys.argv), benchmark=named, **asked)
+            made = provenance_record(engine, protocol, command=shlex.join(sys.argv), benchmark=named, **asked)
             report = save_evaluation(folder / name, rows, samples, results, made)
             print(f"{name}\n{format_results(results)}\n\n{report}\n")
         folders.append(folder / name)

@@ -27,7 +27,7 @@ from trl import ModelConfig
 from trl_mmreason import SelfEvolutionConfig, SelfEvolutionTrainer
 from trl_mmreason.evaluation.evaluation_report import save_evaluation
 from trl_mmreason.evaluation.protocols import Direct
-from trl_mmreason.evaluation.provenance import about
+from trl_mmreason.evaluation.provenance import provenance_record
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import evaluate
 from trl_mmreason.miniature.cold_start import judged_answers
@@ -155,7 +155,7 @@ class Run:
         results = summarise(samples)
         if PartialState().is_main_process:
             title = f"{name}, seed {self.seed}"
-            made = about(engine, protocol, command="", benchmark={"title": title, "name": title}, **asked)
+            made = provenance_record(engine, protocol, command="", benchmark={"title": title, "name": title}, **asked)
             save_evaluation(folder, self.evaluation, samples, results, made)
         return {metric: found.value for metric, found in results.metrics.items()}
 

@@ -32,7 +32,7 @@ from datasets import Dataset
 from trl import ModelConfig
 
 from trl_mmreason import OffPolicyRewardConfig, OffPolicyRewardTrainer
-from trl_mmreason.construction import text_or_none
+from trl_mmreason.construction import parse_optional_text
 from trl_mmreason.evaluation.curves import plot_curves
 from trl_mmreason.grading import Grader, JudgeGrader
 from trl_mmreason.miniature.captions import DESCRIBE
@@ -114,10 +114,10 @@ class SophiaArguments(StagedArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.thinking_prompt = text_or_none("thinking_prompt", self.thinking_prompt)
-        self.warm_up_dataset = text_or_none("warm_up_dataset", self.warm_up_dataset)
-        self.judge_model = text_or_none("judge_model", self.judge_model)
-        self.judge_server = text_or_none("judge_server", self.judge_server)
+        self.thinking_prompt = parse_optional_text("thinking_prompt", self.thinking_prompt)
+        self.warm_up_dataset = parse_optional_text("warm_up_dataset", self.warm_up_dataset)
+        self.judge_model = parse_optional_text("judge_model", self.judge_model)
+        self.judge_server = parse_optional_text("judge_server", self.judge_server)
         for name, known in (("reasoner", ("model", "rule")), ("captions_as_data", CAPTIONS_AS_DATA)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r}, expected one of {', '.join(known)}.")

@@ -16,7 +16,7 @@ from datasets import Dataset
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason import ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
-from trl_mmreason.construction import text_or_none
+from trl_mmreason.construction import parse_optional_text
 from trl_mmreason.miniature.cold_start import TAGGED_ANSWERS
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
@@ -69,7 +69,7 @@ class ReflectionArguments(DataArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.reflection_dataset = text_or_none("reflection_dataset", self.reflection_dataset)
+        self.reflection_dataset = parse_optional_text("reflection_dataset", self.reflection_dataset)
         least = self.sft_min_delta
         known = 0 <= self.sft_complete_share <= 1 and (least is None or -1 <= least <= 1)
         if not known or self.sft_max_steps < 1:

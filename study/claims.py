@@ -20,7 +20,7 @@ from trl_mmreason.evaluation.question_table import Table
 _RESAMPLES = 2000
 
 Verdict = Literal["holds", "does not hold", "undecided"]
-Ending = Literal["above zero", "below zero", "no difference"]
+StopTracker = Literal["above zero", "below zero", "no difference"]
 
 
 class Term(NamedTuple):
@@ -88,7 +88,7 @@ class Judged:
         return "does not hold" if all(value < 0 for value in (high, *self.by_seed)) else "undecided"
 
 
-def ending(measured: Estimate, margin: float) -> Ending | None:
+def ending(measured: Estimate, margin: float) -> StopTracker | None:
     """What more seeds would hardly change: the interval lies above 0, below 0, or within ± `margin`.
 
     `None` while it does none of these.

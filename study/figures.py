@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from trl_mmreason.evaluation.curves import dress
+from trl_mmreason.evaluation.curves import style_axes
 from trl_mmreason.evaluation.results import metric_of
 
 from .claims import Outcomes
@@ -54,7 +54,7 @@ def draw_figures(outcomes: Outcomes, figures: Sequence[Figure], path: Path) -> N
     for axes, figure in zip(np.atleast_1d(page.subplots(1, len(figures))), figures, strict=True):
         for colour, (label, points) in zip(_COLOURS, figure.curves.items(), strict=False):
             _draw(axes, colour, label, [x for x, _, _ in points], over_seeds(outcomes, points))
-        dress(axes, figure.title, figure.x, figure.y)
+        style_axes(axes, figure.title, figure.x, figure.y)
         if all(float(x).is_integer() for points in figure.curves.values() for x, _, _ in points):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if len(figure.curves) > 1:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from trl_mmreason.evaluation.curves import dress, running_mean
+from trl_mmreason.evaluation.curves import running_mean, style_axes
 from trl_mmreason.evaluation.metrics import Metric, aligned, number_as_json
 from trl_mmreason.evaluation.question_table import Table
 from trl_mmreason.evaluation.results import metric_of
@@ -100,7 +100,7 @@ def draw_histories(
             steps, values = mean_curve(runs, (names,) if isinstance(names, str) else names)
             if steps:
                 axes.plot(steps, running_mean(values, 3), dashes, color=colour, label=arm)
-        dress(axes, title, "training step", unit)
+        style_axes(axes, title, "training step", unit)
     handles = {
         label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }

@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 from trl_mmreason.evaluation.evaluation_report import save_evaluation
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.protocols import EvaluationProtocol
-from trl_mmreason.evaluation.provenance import about
+from trl_mmreason.evaluation.provenance import provenance_record
 from trl_mmreason.evaluation.question_table import Table
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import Samples, evaluate
@@ -231,7 +231,7 @@ def measure(start: Start, protocol: EvaluationProtocol, arm: str, model: Path, f
     engine, asked = TransformersEngine(str(model), batch_size=_BATCH), start.asked(arm)
     with Store(folder / "answers.sqlite") as store:
         samples = evaluate(start.evaluation, engine, store, protocol, batch_size=_BATCH, description=arm, **asked)
-    keep(start, samples, arm, folder, about(engine, protocol, command="", benchmark={}, **asked))
+    keep(start, samples, arm, folder, provenance_record(engine, protocol, command="", benchmark={}, **asked))
 
 
 def keep(start: Start, samples: Samples, arm: str, folder: Path, made: Mapping[str, Any]) -> None:

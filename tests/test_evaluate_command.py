@@ -16,7 +16,7 @@ from support import drawn_rows, load
 from taught_policy import questions, reward_model, teach
 
 from trl_mmreason.cli import main
-from trl_mmreason.commands import pipeline
+from trl_mmreason.commands import options
 from trl_mmreason.sampling.serve import engine_app
 from trl_mmreason.sampling.store import Store, StoreError
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
@@ -132,7 +132,7 @@ def test_hints_stand_before_the_question_and_reach_the_judge(tmp_path):
 def test_a_system_prompt_is_a_name_a_file_or_a_text(given, meant, tmp_path):
     file = tmp_path / "prompt.txt"
     file.write_text("As in the file.\n", encoding="utf-8")
-    assert pipeline.system_prompt("evaluate", str(file) if given == "FILE" else given) == meant
+    assert options.system_prompt("evaluate", str(file) if given == "FILE" else given) == meant
 
 
 @pytest.mark.parametrize(

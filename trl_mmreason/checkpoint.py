@@ -100,7 +100,7 @@ def _cast_back(model: PeftModel, types: dict[str, torch.dtype]) -> None:
         weight.data = weight.data.to(types[name])
 
 
-class FaithfulCheckpoints(Trainer):
+class CheckpointRestoreMixin(Trainer):
     """A trainer that goes on from the weights of its checkpoint, for every model family, and saves before it pushes."""
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:

@@ -19,7 +19,7 @@ from .engines.sharding import is_sharded, name_own_layers, use_whole_head
 from .messages import pictures_of
 
 
-def text_or_none(name: str, text: str | None) -> str | None:
+def parse_optional_text(name: str, text: str | None) -> str | None:
     """What a configuration says where "null" means nothing: the command line knows only text.
 
     Raises:
@@ -170,7 +170,7 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None) -> N
             "TRL reads, would be made of pieces. Use ZeRO-2 or FSDP2, or train the whole model."
         )
     base = policy.get_base_model() if is_peft_model(policy) else policy
-    let_head_have_no_bias(policy)
+    ensure_head_bias_attribute(policy)
     name_own_layers(base)
     use_whole_head(base)
     hooks = let_every_pass_see_a_picture(policy, processing_class)
@@ -180,7 +180,7 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None) -> N
     trainer.accelerator.ddp_handler.find_unused_parameters = True  # the arguments have been read
 
 
-def let_head_have_no_bias(model: Any) -> None:
+def ensure_head_bias_attribute(model: Any) -> None:
     """TRL's fused head asks the output embeddings for their bias, an attribute that PEFT's wrapper of rows lacks.
 
     Without this an adapter with `trainable_token_indices` cannot be trained, tied or not.

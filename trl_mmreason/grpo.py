@@ -19,7 +19,7 @@ from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
 from trl.data_utils import is_conversational
 
-from .checkpoint import CheckpointError, FaithfulCheckpoints
+from .checkpoint import CheckpointError, CheckpointRestoreMixin
 from .construction import load_processor, pad_left, prepare_policy, refuse_second_rollout, search_no_weights
 from .engines.vllm import corrected_vllm, remember_prompts
 from .evaluation.logged_questions import about_question, prompts_alike, write_questions
@@ -32,7 +32,7 @@ from .functional import (
 )
 from .messages import pictures_of, with_system_message
 from .precision import check_precision
-from .reference import reference_is
+from .reference import reference_from_policy
 from .turns import next_turn_ids
 
 
@@ -64,10 +64,10 @@ def without_ungraded(rewards: Tensor) -> GroupOutcome:
     return GroupOutcome(rewards.masked_fill(~keep.unsqueeze(1), torch.nan), keep)
 
 
-class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
+class GroupGRPOTrainer(CheckpointRestoreMixin, GRPOTrainer):
     """GRPO whose rewards, filters and KL coefficients may depend on whole groups, with an optional second turn.
 
-    A subclass overrides `score_groups`, and `watch` if it has measures of its own. With a `followup`, the policy
+    A subclass overrides `score_groups`, and `log_rollouts` if it has measures of its own. With a `followup`, the policy
     answers, is told the follow-up and answers again; `max_completion_length` bounds each turn by itself, and only the
     two answers carry loss.
 
@@ -106,7 +106,7 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
             kwargs["processing_class"] = load_processor(model, args)
         pad_left(kwargs["processing_class"])
         search_no_weights(args)
-        with corrected_vllm(args), reference_is(model, args, kwargs.get("peft_config")):
+        with corrected_vllm(args), reference_from_policy(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)
 
         check_precision(self)
@@ -141,7 +141,7 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
         """
         return GroupOutcome(rewards, keep=torch.ones(len(rewards), dtype=torch.bool, device=rewards.device))
 
-    def watch(self, rows: list[dict[str, Any]], completion_ids: list[list[int]]) -> None:
+    def log_rollouts(self, rows: list[dict[str, Any]], completion_ids: list[list[int]]) -> None:
         """Log what this process's rows, hidden columns included, say of what was sampled; rewards stand by then."""
 
     def without_dropped(self, rewards: Tensor, keep: Tensor) -> Tensor:
@@ -255,7 +255,7 @@ class GroupGRPOTrainer(FaithfulCheckpoints, GRPOTrainer):
         shown = [{name: value for name, value in row.items() if name not in self.hidden_columns} for row in inputs]
         rewards = super()._calculate_rewards(shown, prompts, completions, completion_ids_list)
         self._outcome = self.score_groups(rewards)
-        self.watch(inputs, completion_ids_list)
+        self.log_rollouts(inputs, completion_ids_list)
         return self._outcome.rewards
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:

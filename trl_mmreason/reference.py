@@ -19,7 +19,7 @@ from .precision import keep_training_layout
 
 
 @contextmanager
-def reference_is(model: Any, args: GRPOConfig | None, peft_config: Any) -> Iterator[None]:
+def reference_from_policy(model: Any, args: GRPOConfig | None, peft_config: Any) -> Iterator[None]:
     """While TRL builds its KL reference, let it find the policy that was passed, on every process.
 
     TRL loads the reference from the path in the policy's config. A policy that was changed in memory, or never saved,
@@ -74,7 +74,7 @@ def initial_policy(model: Any, args: TrainingArguments, quantization_config: Any
     return create_model_from_path(model, **settings).eval().requires_grad_(False)
 
 
-def placed(reference: Any, trainer: Any) -> Any:
+def prepare_reference(reference: Any, trainer: Any) -> Any:
     """The copy where the trainer's policy is, and shared out as that is."""
     keep_training_layout(reference)
     if trainer.is_deepspeed_enabled:

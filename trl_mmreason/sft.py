@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from trl import SFTConfig, SFTTrainer
 
-from .checkpoint import FaithfulCheckpoints
+from .checkpoint import CheckpointRestoreMixin
 from .construction import check_rows, check_template, load_processor, prepare_policy, search_no_weights, with_pictures
 from .messages import completion_text
 from .parts import freeze_vision_encoder
@@ -46,7 +46,7 @@ class CompletionSFTConfig(SFTConfig):
             )
 
 
-class CompletionSFTTrainer(FaithfulCheckpoints, SFTTrainer):
+class CompletionSFTTrainer(CheckpointRestoreMixin, SFTTrainer):
     """Trains a policy on completions in a format; a subclass says which.
 
     Args:

@@ -106,7 +106,7 @@ def continued_ids(
     return ids
 
 
-def opening_of(processing_class: Any, **template_kwargs: Any) -> str:
+def generation_prefix(processing_class: Any, **template_kwargs: Any) -> str:
     """`<think>` where the chat template of a thinking model writes it into the prompt, so that no response holds it."""
     tokenizer = getattr(processing_class, "tokenizer", processing_class)
     template = getattr(processing_class, "chat_template", None) or getattr(tokenizer, "chat_template", None)

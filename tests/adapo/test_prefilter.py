@@ -7,7 +7,7 @@ from datasets import Dataset
 
 from trl_mmreason.adapo.prefilter import STAGE, prefilter
 from trl_mmreason.data import load_rows
-from trl_mmreason.sampling import Decoding, Failure, Sample, seed_of
+from trl_mmreason.sampling import Decoding, Failure, Sample, derive_seed
 from trl_mmreason.sampling.difficulty import difficulty_filter
 from trl_mmreason.sampling.store import SettingsChanged, Store
 
@@ -40,12 +40,12 @@ class ScriptedEngine:
         name = request.messages[0]["content"]
         self.asked.append((name, len(request.messages)))
         for index, (first, second) in enumerate(SCRIPT[name]):
-            seed = seed_of(SEED, name, index)
+            seed = derive_seed(SEED, name, index)
             if len(request.messages) == 1 and request.seed == seed:
                 if first == "?":
                     return Failure("the picture is too large")
                 return Sample(rf"\boxed{{{first}}}", "length" if second is None else "stop")
-            if len(request.messages) == 3 and request.seed == seed_of(seed, "second turn"):
+            if len(request.messages) == 3 and request.seed == derive_seed(seed, "second turn"):
                 assert request.messages[1] == {"role": "assistant", "content": rf"\boxed{{{first}}}"}
                 assert request.messages[2] == {"role": "user", "content": "Check it."}
                 return Sample(rf"\boxed{{{second}}}", "stop")

@@ -21,7 +21,7 @@ from trl_mmreason.cli import main
 from trl_mmreason.evaluation.metrics import Estimate
 from trl_mmreason.evaluation.samples import best_of_n, group_sizes, pass_at_n, self_consistency
 from trl_mmreason.rows import DataError
-from trl_mmreason.sampling import Decoding, Failure, Sample, seed_of
+from trl_mmreason.sampling import Decoding, Failure, Sample, derive_seed
 from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
@@ -213,7 +213,7 @@ class Scripted:
 
     def path(self, request):
         name = request.messages[0]["content"]
-        (text,) = [text for k, text in enumerate(SCRIPT[name]) if request.seed == seed_of(0, name, k)]
+        (text,) = [text for k, text in enumerate(SCRIPT[name]) if request.seed == derive_seed(0, name, k)]
         if isinstance(text, Failure):
             return text
         return [Sample(text, "length" if text == CUT else "stop", [0] * TOKENS)]

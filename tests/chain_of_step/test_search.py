@@ -23,7 +23,7 @@ from taught_policy import questions, reward_model, teach
 
 from trl_mmreason.chain_of_step.search import BeamSearched, part_decoding, step_beam_search
 from trl_mmreason.chain_of_step.template import ANSWER_END, STEP_END, chain_ends
-from trl_mmreason.sampling import Decoding, Failure, seed_of
+from trl_mmreason.sampling import Decoding, Failure, derive_seed
 from trl_mmreason.sampling.serve import engine_app
 from trl_mmreason.sampling.server_engine import ServerEngine
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
@@ -44,7 +44,7 @@ def test_the_best_candidate_of_each_stage_is_kept():
         ),
     )
     assert not found.goes_on
-    seeds = [seed_of(5, "search", "sum", stage) for stage in range(3)]
+    seeds = [derive_seed(5, "search", "sum", stage) for stage in range(3)]
     assert engine.calls == [
         {"sum": (kept, 2, seed)} for kept, seed in zip(["", B, B_C], seeds, strict=True)
     ]  # and what is kept is never asked for again
@@ -242,7 +242,7 @@ def test_a_search_depends_on_its_own_row_and_seed_alone(engine, prm):
 def test_a_server_continues_chains_as_an_engine_in_process_does(engine, prm):
     class WithTheServersSeeds:
         def sample(self, requests, decoding):
-            return engine.sample([replace(r, seed=seed_of(r.seed, 0) >> 32) for r in requests], decoding)
+            return engine.sample([replace(r, seed=derive_seed(r.seed, 0) >> 32) for r in requests], decoding)
 
     expected = step_beam_search(QUESTIONS, WithTheServersSeeds(), prm, n=4, **REAL)
     with served(engine_app(engine, "tiny")) as url:

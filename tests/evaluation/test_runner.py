@@ -20,7 +20,7 @@ from trl_mmreason.sampling import Decoding, Failure
 from trl_mmreason.sampling.chat import Chat
 from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.srpo.protocol import Reflection
+from trl_mmreason.srpo.protocols import Reflection
 
 SHORT = Decoding(max_new_tokens=8, temperature=0.0)
 DRAWN = Decoding(max_new_tokens=48, temperature=1.0)

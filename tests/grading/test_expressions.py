@@ -5,9 +5,9 @@ from fractions import Fraction
 
 import pytest
 
-from trl_mmreason.grading.evaluation import equal, ratio, value_of
 from trl_mmreason.grading.expressions import read
 from trl_mmreason.grading.notation import NeedsAlgebra, Refused, Undefined, Unreadable, normalise
+from trl_mmreason.grading.numeric import equal, ratio, value_of
 
 
 @pytest.mark.parametrize(

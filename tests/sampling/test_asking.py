@@ -6,7 +6,13 @@ import pytest
 from scripted import Scripted
 
 from trl_mmreason.sampling import Decoding, Failure, Request, Sample
-from trl_mmreason.sampling.asking import Asking, MalformedReply, answered, ask_until_read, told_answer
+from trl_mmreason.sampling.asking import (
+    MalformedReply,
+    ReplyCollector,
+    ask_until_read,
+    parsed_positions,
+    reference_answer,
+)
 from trl_mmreason.sampling.store import SettingsChanged, Store
 
 # What each unit is answered, time after time.
@@ -35,7 +41,7 @@ def read(unit, reply):
 
 
 def ask(store, party, names=REPLIES, *, seed=0, attempts=3, decoding=None, settings=None):
-    asking = Asking(store, decoding or Decoding(), attempts, seed, {"batch_size": 2, "retries": 5})
+    asking = ReplyCollector(store, decoding or Decoding(), attempts, seed, {"batch_size": 2, "retries": 5})
     return asking.ask("numbers", party, [{"id": name} for name in names], request, read, settings=settings or {})
 
 
@@ -64,9 +70,9 @@ def test_what_was_read_is_kept_and_what_was_not_is_counted(tmp_path):
         replies = ask(store, engine())
         assert replies["twice"].payload == {"number": 4, "of": "twice"}
         names = ["never", "twice", "failing", "once"]
-        assert answered(names, replies, dropped) == [1, 3]
+        assert parsed_positions(names, replies, dropped) == [1, 3]
         assert dropped == {"before": 1, "malformed reply: no number": 1, "sampling failed": 1}
-        answered(["never"], replies, dropped, prefix="rating: ")
+        parsed_positions(["never"], replies, dropped, prefix="rating: ")
         assert dropped["rating: malformed reply: no number"] == 1
 
         again = engine()
@@ -115,4 +121,4 @@ def test_no_attempt_is_refused(tmp_path):
     ("answer", "told"), [(" 7 ", "7"), (7, "7"), (["7", "seven"], "7"), (("a",), "a"), ([], ""), (None, "")]
 )
 def test_of_several_answers_the_first_is_told(answer, told):
-    assert told_answer(answer) == told
+    assert reference_answer(answer) == told

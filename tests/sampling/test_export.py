@@ -10,7 +10,7 @@ from datasets import Dataset, Features, Image, List, Value, load_dataset
 from export_worker import PICTURE_COLUMNS, STAGE, assert_same_samples, picture_rows, sampled
 from test_hub import TOKEN, client_environment
 
-from trl_mmreason.sampling.export import beside, to_dataset
+from trl_mmreason.sampling.export import join_source_columns, to_dataset
 from trl_mmreason.sampling.store import Record, Store
 
 
@@ -124,13 +124,13 @@ def test_what_was_made_of_rows_stands_beside_them(positions, monkeypatch):
     made = Dataset.from_dict({"text": list("abc")[: len(positions)]}, features=Features({"text": Value("string")}))
     monkeypatch.setattr(Image, "decode_example", None)  # would raise
     monkeypatch.setattr(Image, "encode_example", None)
-    joined = beside(made, rows, positions, ["id", "text", "images", "none"])
+    joined = join_source_columns(made, rows, positions, ["id", "text", "images", "none"])
     assert joined.column_names == ["id", "text", "images"]
     assert joined["id"][:] == [rows["id"][k] for k in positions]
     assert joined["text"][:] == made["text"][:]
     assert joined.with_format("arrow")["images"][:].to_pylist() == [images[k] for k in positions]
     assert joined.features["images"] == rows.features["images"]
-    assert beside(made, rows, positions, ["text", "none"]).column_names == ["text"]
+    assert join_source_columns(made, rows, positions, ["text", "none"]).column_names == ["text"]
 
 
 def test_samples_of_other_rows_are_left_out_with_a_warning(store, caplog):

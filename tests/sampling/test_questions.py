@@ -17,7 +17,7 @@ from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.difficulty import difficulty_filter
 from trl_mmreason.sampling.run import remember_questions
 from trl_mmreason.sampling.store import SettingsChanged, Store
-from trl_mmreason.srpo.selection import Student
+from trl_mmreason.srpo.selection import SolutionSampler
 
 STAGE = "answers"
 CHAIN = render_chain(Chain([Step("Count", "There are seven.", "Yes.")], "7"))
@@ -102,7 +102,7 @@ def engine():
 
 
 def solve(rows, store, grader):
-    Student(engine(), Decoding(), grader, None, 0).solve(rows, store, 1, {})
+    SolutionSampler(engine(), Decoding(), grader, None, 0).solve(rows, store, 1, {})
 
 
 def annotate(rows, store, grader):

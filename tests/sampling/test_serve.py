@@ -15,7 +15,7 @@ import pytest
 from loopback import served, wait_for
 from support import drawn_rows
 
-from trl_mmreason.sampling import Decoding, Failure, Request, Sample, seed_of
+from trl_mmreason.sampling import Decoding, Failure, Request, Sample, derive_seed
 from trl_mmreason.sampling.serve import GATHER_SECONDS, BatchingQueue, create_app, engine_app
 from trl_mmreason.sampling.server_engine import ServerEngine, ServerError
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
@@ -353,7 +353,7 @@ def test_several_answers_follow_from_the_seed(chain):
     engine, through = chain
     decoding = Decoding(max_new_tokens=6, top_k=20)
     (got,) = through.sample([Request(user("How many?"), n=4, seed=5)], decoding)
-    (expected,) = engine.sample([Request(user("How many?"), n=4, seed=seed_of(5, 0) >> 32)], decoding)
+    (expected,) = engine.sample([Request(user("How many?"), n=4, seed=derive_seed(5, 0) >> 32)], decoding)
     assert [sample.text for sample in got] == [sample.text for sample in expected]
     assert len({sample.text for sample in got}) > 1
 

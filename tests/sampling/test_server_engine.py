@@ -13,7 +13,7 @@ import PIL.Image
 import pytest
 from chat_stub import HANG_SECONDS, Handler, chat_stub
 
-from trl_mmreason.sampling import Decoding, Failure, Request, seed_of
+from trl_mmreason.sampling import Decoding, Failure, Request, derive_seed
 from trl_mmreason.sampling.server_engine import ServerEngine, ServerError
 
 KEY = "sk-very-secret"
@@ -61,9 +61,9 @@ def test_what_is_wrong_with_one_request_harms_no_other(stub):
     for (text, reason), outcome, beside in zip(FAULTS.items(), outcomes[0:-2:2], outcomes[1:-2:2], strict=True):
         assert isinstance(outcome, Failure), text
         assert re.search(reason, outcome.reason), outcome.reason
-        assert texts(beside) == [f"beside {text} {seed_of(0, 0) >> 32}"]
+        assert texts(beside) == [f"beside {text} {derive_seed(0, 0) >> 32}"]
     assert not isinstance(outcomes[-2], Failure), outcomes[-2]
-    assert texts(outcomes[-2]) == [f"429 twice {seed_of(0, 0) >> 32}"]
+    assert texts(outcomes[-2]) == [f"429 twice {derive_seed(0, 0) >> 32}"]
     assert re.search(r"^HTTP 500 from .*: the picture broke me$", outcomes[-1].reason)
     tries = {"429 twice": 3, "drop": 3, "hang": 3, "a picture": 3, "too long": 1, "broken": 1, "beside drop": 1}
     assert {text: stub.attempts[text] for text in tries} == tries
@@ -79,7 +79,7 @@ def test_no_more_calls_at_once_than_allowed(stub):
 
 
 def test_n_answers_come_in_one_call_where_the_server_knows_n(stub):
-    first = seed_of(7, 0) >> 32
+    first = derive_seed(7, 0) >> 32
     (outcome,) = engine_at(stub).sample([asked("a", n=3, seed=7)], Decoding())
     assert texts(outcome) == [f"a {first} #0", f"a {first} #1", f"a {first} #2"]
     assert [(body["n"], body["seed"]) for body in stub.bodies] == [(3, first)]
@@ -91,7 +91,7 @@ def test_what_a_server_does_not_give_at_once_is_asked_for_singly(stub, text):
     engine = engine_at(stub)
     for seed in (7, 8):
         (outcome,) = engine.sample([asked(text, n=3, seed=seed)], Decoding())
-        assert texts(outcome) == [f"{text} {seed_of(seed, k) >> 32}" for k in range(3)]
+        assert texts(outcome) == [f"{text} {derive_seed(seed, k) >> 32}" for k in range(3)]
     calls = [body.get("n", 1) for body in stub.bodies]
     assert calls == ([3, 1, 1] if text == "fewer" else [3, 1, 1, 1]) + [1, 1, 1]
 
@@ -106,7 +106,7 @@ def test_a_request_that_is_too_long_says_nothing_about_n(stub):
 
 def test_greedy_answers_are_one_answer(stub):
     (outcome,) = engine_at(stub).sample([asked("a", n=3)], Decoding(temperature=0))
-    assert texts(outcome) == [f"a {seed_of(0, 0) >> 32}"] * 3
+    assert texts(outcome) == [f"a {derive_seed(0, 0) >> 32}"] * 3
     assert len(stub.bodies) == 1
 
 
@@ -130,7 +130,7 @@ def test_a_call_says_everything_that_decides_the_answer(stub):
             "include_stop_str_in_output": True,
             "logprobs": True,
             "return_token_ids": True,
-            "seed": seed_of(1, 0) >> 32,
+            "seed": derive_seed(1, 0) >> 32,
         }
     ]
 

@@ -15,7 +15,7 @@ from chat_stub import Handler, chat_stub
 from processes import begin, free_port
 from support import drawn_rows
 
-from trl_mmreason.sampling import Decoding, Request, seed_of, servers
+from trl_mmreason.sampling import Decoding, Request, derive_seed, servers
 from trl_mmreason.sampling.run import Summary, run
 from trl_mmreason.sampling.server_engine import ServerEngine, ServerError
 from trl_mmreason.sampling.store import Store
@@ -69,7 +69,7 @@ def killed_amid(process, address, engine, calls):
 
 def requests_of(rows):
     return [
-        Request(row["prompt"], row["images"], n=2, seed=seed_of("several", row["id"], number))
+        Request(row["prompt"], row["images"], n=2, seed=derive_seed("several", row["id"], number))
         for number, row in enumerate(rows)
     ]
 
@@ -77,7 +77,7 @@ def requests_of(rows):
 def work_of(engine, log):
     def work(units):
         log.extend((row["id"], index) for row, index in units)
-        asked = [Request(row["prompt"], row["images"], seed=seed_of(row["id"], index)) for row, index in units]
+        asked = [Request(row["prompt"], row["images"], seed=derive_seed(row["id"], index)) for row, index in units]
         return [{"text": samples[0].text} for samples in engine.sample(asked, DECODING)]
 
     return work

@@ -13,9 +13,9 @@ from support import drawn_rows, load
 from trl.data_utils import prepare_multimodal_messages
 
 from trl_mmreason.checkpoint import CheckpointError
-from trl_mmreason.sampling import Decoding, Failure, Request, seed_of
-from trl_mmreason.sampling.drawing import Drawing, Ending, cut_behind_stop
+from trl_mmreason.sampling import Decoding, Failure, Request, derive_seed
 from trl_mmreason.sampling.generation import collate, encode, end_of_turn_ids, generate, placeholder_ids
+from trl_mmreason.sampling.gumbel import GumbelMaxSampler, StopTracker, cut_behind_stop
 from trl_mmreason.sampling.transformers_engine import TransformersEngine, _windows
 
 GREEDY = Decoding(max_new_tokens=8, temperature=0)
@@ -206,9 +206,9 @@ class TestDistribution:
 
     def draws(self, decoding, suppressed=(), steps=1):
         rows = self.ROWS
-        ending = Ending([steps + 1] * rows, [], (), None, [[]] * rows)
-        seeds = [seed_of("test", row) for row in range(rows)]
-        drawing = Drawing(decoding, seeds, ending, suppressed, torch.device("cpu"))
+        ending = StopTracker([steps + 1] * rows, [], (), None, [[]] * rows)
+        seeds = [derive_seed("test", row) for row in range(rows)]
+        drawing = GumbelMaxSampler(decoding, seeds, ending, suppressed, torch.device("cpu"))
         ids = torch.zeros(rows, 1, dtype=torch.long)
         return [drawing(ids, self.LOGITS.expand(rows, -1).clone()).argmax(-1).tolist() for _ in range(steps)]
 
@@ -244,8 +244,8 @@ class TestDistribution:
         assert self.draws(Decoding(temperature=0))[0] == [7] * self.ROWS
 
     def test_rows_that_ended_cost_no_noise(self):
-        ending = Ending([1, 2], [], (), None, [[], []])
-        drawing = Drawing(Decoding(), [1, 2], ending, (), torch.device("cpu"))
+        ending = StopTracker([1, 2], [], (), None, [[], []])
+        drawing = GumbelMaxSampler(Decoding(), [1, 2], ending, (), torch.device("cpu"))
         ids, states = torch.zeros(2, 1, dtype=torch.long), []
         for _ in range(2):
             drawing(ids, self.LOGITS.expand(2, -1).clone())
@@ -308,7 +308,7 @@ class TestEnds:
     def test_a_stop_text_of_many_tokens_is_noticed_at_its_last(self, qwen, stop):
         tokenizer = qwen.processing_class.tokenizer
         ids = tokenizer(f"So 1+1 is 2, and é is not →.{stop} and more", add_special_tokens=False)["input_ids"]
-        ending = Ending([len(ids)], [], [stop], tokenizer, [[]])
+        ending = StopTracker([len(ids)], [], [stop], tokenizer, [[]])
         while ending.live:
             ending(torch.tensor([ids[: len(ending.ids[0]) + 1]]), None)
         assert ending.reasons == ["stop"]

@@ -10,7 +10,7 @@ import pytest
 from peft import LoraConfig, get_peft_model
 from support import drawn_rows, load
 
-from trl_mmreason.sampling import Decoding, Failure, Request, Sample, seed_of
+from trl_mmreason.sampling import Decoding, Failure, Request, Sample, derive_seed
 from trl_mmreason.sampling.generation import encode
 from trl_mmreason.sampling.vllm_engine import VLLMEngine, prompt_of, samples_of, sampling_settings
 
@@ -49,7 +49,7 @@ class TestSettings:
         decoding = Decoding(64, 0.7, 0.9, 40, ("\n\n",), logps=True)
         assert sampling_settings(Request(QUESTION, n=5, seed=3), decoding, [5, 6]) == {
             "n": 5,
-            "seed": seed_of(3),
+            "seed": derive_seed(3),
             "max_tokens": 64,
             "temperature": 0.7,
             "top_p": 0.9,

@@ -2,7 +2,7 @@
 
 from datasets import Dataset
 
-from trl_mmreason.sampling import Sample, seed_of
+from trl_mmreason.sampling import Sample, derive_seed
 from trl_mmreason.sampling.difficulty import difficulty_filter
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.srpo.response import first_answer
@@ -25,7 +25,7 @@ class ScriptedEngine:
         assert [message["role"] for message in request.messages] == ["system", "user"]
         assert request.messages[0]["content"] == "Reflect."
         name = request.messages[1]["content"]
-        first, second = SCRIPT[name][[seed_of(0, name, index) for index in (0, 1)].index(request.seed)]
+        first, second = SCRIPT[name][[derive_seed(0, name, index) for index in (0, 1)].index(request.seed)]
         return Sample(
             f"<think>a</think> <answer>{first}</answer> <reflection>b</reflection> <answer>{second}</answer>", "stop"
         )

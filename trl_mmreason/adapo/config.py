@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..construction import text_or_none
+from ..construction import parse_optional_text
 from ..engines.config import RolloutConfig
 
 EVALUATION_PROMPT = (
@@ -78,7 +78,7 @@ class AdaPOConfig(RolloutConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.evaluation_prompt = text_or_none("AdaPOConfig: evaluation_prompt", self.evaluation_prompt)
+        self.evaluation_prompt = parse_optional_text("AdaPOConfig: evaluation_prompt", self.evaluation_prompt)
         if not self.max_completion_length or self.max_completion_length < 1:
             raise ValueError(
                 f"AdaPOConfig: max_completion_length={self.max_completion_length}, expected the tokens that each "

@@ -16,7 +16,7 @@ from datasets import Dataset
 from ..grading import Grader
 from ..grading.grader import grader_settings
 from ..sampling.difficulty import Filtered, items_of, keep_rows, wait_for_all
-from ..sampling.engine import Decoding, Engine, Failure, Sample, seed_of
+from ..sampling.engine import Decoding, Engine, Failure, Sample, derive_seed
 from ..sampling.run import remember_questions, run
 from ..sampling.store import Store
 from ..sampling.turns import sample_turns
@@ -61,7 +61,7 @@ def prefilter(
 
     def two_turns(units: Sequence[tuple[Mapping[str, Any], int]]) -> list[dict[str, Any] | Failure]:
         rows = [row for row, _ in units]
-        seeds = [seed_of(seed, row["id"], index) for row, index in units]
+        seeds = [derive_seed(seed, row["id"], index) for row, index in units]
         return _graded(grader, rows, sample_turns(rows, engine, decoding, evaluation_prompt, seeds))
 
     settings = {

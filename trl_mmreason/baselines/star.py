@@ -17,7 +17,7 @@ from datasets import Dataset
 from ..grading import Grader
 from ..grading.grader import grader_settings
 from ..sampling.difficulty import Filtered, items_of, wait_for_all
-from ..sampling.engine import Decoding, Engine, Failure, seed_of
+from ..sampling.engine import Decoding, Engine, Failure, derive_seed
 from ..sampling.run import remember_questions, run
 from ..sampling.store import Store
 from ..sampling.turns import sample_turns
@@ -68,7 +68,7 @@ def make_revisions(
 
     def answer(units: Sequence[tuple[Mapping[str, Any], int]]) -> list[dict[str, Any] | Failure]:
         asked = [row for row, _ in units]
-        seeds = [seed_of(seed, row["id"], index) for row, index in units]
+        seeds = [derive_seed(seed, row["id"], index) for row, index in units]
         found = sample_turns(asked, engine, decoding, followup, seeds, turns=1 + revisions)
         said = [[] if isinstance(given, Failure) else [sample.text for sample in given] for given in found]
         flat = [(row, text) for row, texts in zip(asked, said, strict=True) for text in texts]

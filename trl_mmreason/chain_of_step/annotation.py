@@ -21,10 +21,10 @@ from datasets import Dataset, Features, List, Value
 from ..grading import Grader
 from ..grading.grader import grader_settings
 from ..messages import completion_text, pictures_of, question_text, with_system_message
-from ..sampling.asking import Asking, answered, told_answer
+from ..sampling.asking import ReplyCollector, parsed_positions, reference_answer
 from ..sampling.difficulty import items_of, tally, wait_for_all
-from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of
-from ..sampling.export import beside
+from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, derive_seed
+from ..sampling.export import join_source_columns
 from ..sampling.run import remember_questions, run
 from ..sampling.store import Store
 from .objective import judge_labels, monte_carlo_labels
@@ -144,7 +144,9 @@ def _whole_chains(rows: Dataset, candidates: Iterable[_Candidate]) -> Chains:
         "correct": [candidate.correct for candidate in found],
     }
     made = Dataset.from_dict(columns, features=_CHAIN_FEATURES)
-    return Chains(beside(made, rows, [candidate.question for candidate in found], _CHAIN_COLUMNS), dict(dropped))
+    return Chains(
+        join_source_columns(made, rows, [candidate.question for candidate in found], _CHAIN_COLUMNS), dict(dropped)
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- Monte Carlo
@@ -243,7 +245,7 @@ def _digest(text: str) -> str:
 
 def _continuation(row: Row, unit: Row, n: int, seed: int) -> Request:
     return Request(
-        row["prompt"], pictures_of(row), prefix=unit["prefix"], n=n, seed=seed_of(seed, "continue", unit["id"])
+        row["prompt"], pictures_of(row), prefix=unit["prefix"], n=n, seed=derive_seed(seed, "continue", unit["id"])
     )
 
 
@@ -317,11 +319,11 @@ def annotate_by_judge(
         SettingsChanged: the store holds ratings that were drawn in another way.
     """
     _check_chains("annotate_by_judge", chains)
-    asking = Asking(store, decoding or Decoding(), attempts, seed, {"description": "judging", **running})
+    asking = ReplyCollector(store, decoding or Decoding(), attempts, seed, {"description": "judging", **running})
 
     def request(row: Row) -> Request:
         steps = parse_chain(row["completion"]).steps
-        said = judge_message(question_text(row["prompt"]), told_answer(row["answer"]), steps)
+        said = judge_message(question_text(row["prompt"]), reference_answer(row["answer"]), steps)
         return Request(with_system_message([{"role": "user", "content": said}], JUDGE_PROMPT), pictures_of(row))
 
     def read(row: Row, reply: str) -> dict[str, list[int]]:
@@ -332,7 +334,7 @@ def annotate_by_judge(
     units = chains.remove_columns("id").add_column("id", ids)
     replies = asking.ask(JUDGED, judge, units, request, read, settings=settings)
     dropped: Counter[str] = Counter()
-    kept = answered(ids, replies, dropped)
+    kept = parsed_positions(ids, replies, dropped)
     correct = chains["correct"][:]
     step_labels = [judge_labels(replies[ids[k]].payload["ratings"], correct[k]).tolist() for k in kept]
     return Annotated(_labelled(chains, kept, step_labels), dict(dropped))
@@ -353,4 +355,4 @@ def _labelled(chains: Dataset, kept: list[int], step_labels: list[list[float]]) 
     """The chains that are kept, with the labels of their steps and their answers."""
     correct = chains.select(kept)["correct"]
     columns = {"step_labels": step_labels, "answer_label": [float(right) for right in correct]}
-    return beside(Dataset.from_dict(columns, features=_LABEL_FEATURES), chains, kept, _LABELLED_COLUMNS)
+    return join_source_columns(Dataset.from_dict(columns, features=_LABEL_FEATURES), chains, kept, _LABELLED_COLUMNS)

@@ -29,13 +29,13 @@ from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 from trl import DPOTrainer
 from trl.models import unwrap_model_for_generation
 
-from ..checkpoint import FaithfulCheckpoints, restore_adapter, restore_weights
+from ..checkpoint import CheckpointRestoreMixin, restore_adapter, restore_weights
 from ..construction import check_rows, check_template, load_processor, prepare_policy, search_no_weights, with_pictures
 from ..engines.sharding import loading_whole, whole_parameters
 from ..grading import Grader
 from ..parts import freeze_vision_encoder
 from ..precision import check_precision
-from ..reference import reference_is
+from ..reference import reference_from_policy
 from ..sampling.engine import Decoding, Engine
 from ..sampling.loading import fingerprint, load_model
 from ..sampling.store import Store
@@ -83,7 +83,7 @@ _DECIDING = (
 )
 
 
-class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
+class IterativeDPOTrainer(CheckpointRestoreMixin, DPOTrainer):
     """Trains a policy on pairs of its own paths, in rounds; the reference stays the policy that it began with.
 
     `train()` goes on where a killed run stopped, in whichever round and stage. After it, `state.log_history` has the
@@ -152,7 +152,7 @@ class IterativeDPOTrainer(FaithfulCheckpoints, DPOTrainer):
         self._current = 0  # rounds that the model in memory has finished
         self._start = model if isinstance(model, str) else None
         search_no_weights(args)
-        with reference_is(model, args, kwargs.get("peft_config")):
+        with reference_from_policy(model, args, kwargs.get("peft_config")):
             super().__init__(model, args=args, train_dataset=_NO_PAIRS_YET, processing_class=processing_class, **kwargs)
         self.data_collator = with_pictures(self.data_collator)
         if args.pairing == STEP_WISE:

@@ -19,7 +19,7 @@ from ..grading import Grader
 from ..grading.grader import grader_settings
 from ..messages import pictures_of
 from ..sampling.difficulty import items_of, wait_for_all
-from ..sampling.engine import Decoding, Engine, Failure, Request, seed_of
+from ..sampling.engine import Decoding, Engine, Failure, Request, derive_seed
 from ..sampling.run import remember_questions, run
 from ..sampling.store import Store
 from .objective import trajectory_score
@@ -225,7 +225,9 @@ def sample_paths(
     grader = grader or Grader()
 
     def work(units: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
-        asked = [Request(row["prompt"], pictures_of(row), seed=seed_of(seed, row["id"], index)) for row, index in units]
+        asked = [
+            Request(row["prompt"], pictures_of(row), seed=derive_seed(seed, row["id"], index)) for row, index in units
+        ]
         drawn = engine.sample(asked, decoding)
         texts = ["" if isinstance(samples, Failure) else samples[0].text for samples in drawn]
         verdicts = grader.grade_batch(items_of([row for row, _ in units], list(map(answer_of, texts))))

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from transformers import EvalPrediction
 from trl import SFTTrainer
 
-from ..checkpoint import FaithfulCheckpoints
+from ..checkpoint import CheckpointRestoreMixin
 from ..construction import check_rows, load_processor, prepare_policy, search_no_weights
 from ..messages import completion_text
 from ..parts import freeze_vision_encoder
@@ -38,7 +38,7 @@ _REPLACED = (
 _OWN_INPUTS = ("positions", "labels", "shift_labels")
 
 
-class ProcessRewardTrainer(FaithfulCheckpoints, SFTTrainer):
+class ProcessRewardTrainer(CheckpointRestoreMixin, SFTTrainer):
     """Trains a vision-language model to score every step of a chain, and its answer.
 
     Every labelled position of an optimizer step weighs the same, however rows are shared out over processes and

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..evaluation.curves import dress
+from ..evaluation.curves import style_axes
 from ..evaluation.metrics import Estimate, Metric, aligned, bootstrap_interval
 
 _ACCURACY = Metric("accuracy")
@@ -70,7 +70,7 @@ def plot_rounds(rounds: Sequence[Mapping[str, Any]], path: str | Path) -> None:
             if points:
                 axes.plot(*zip(*points, strict=True), color=colour, marker="o", label=label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        dress(axes, title, "rounds of DPO")
+        style_axes(axes, title, "rounds of DPO")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
     figure.savefig(path, format="png", dpi=120)

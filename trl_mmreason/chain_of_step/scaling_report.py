@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..evaluation.curves import dress
+from ..evaluation.curves import style_axes
 from ..evaluation.metrics import Estimate, Metric, aligned
 from .scaling_curves import COSTS, METHODS, Scaling
 
@@ -64,10 +64,10 @@ def draw_scaling(scaling: Scaling) -> Figure:
     over_n.set_xscale("log", base=2)
     over_n.set_xticks(sizes, [str(n) for n in sizes])
     over_n.minorticks_off()
-    dress(over_n, "Inference-time scaling", "n, samples a question or candidates a step", "share right")
+    style_axes(over_n, "Inference-time scaling", "n, samples a question or candidates a step", "share right")
     over_n.legend(fontsize=8, frameon=False)
     _draw(over_weight, scaling.sweep, _COLOURS[2], "")
-    dress(over_weight, f"Best of {scaling.sweep_n}", "weight of the step scores, w", "share right")
+    style_axes(over_weight, f"Best of {scaling.sweep_n}", "weight of the step scores, w", "share right")
     figure.supxlabel(
         f"{scaling.questions} questions, {scaling.paths} paths each; shaded: 95 % intervals over questions",
         fontsize=9,

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..messages import pictures_of
-from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of
+from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, derive_seed
 from .paths import DECODING, ProcessReward, Row
 from .process_reward import Scores
 from .template import ANSWER_END, STEP_END, ChainError, chain_ends, parse_chain
@@ -99,7 +99,7 @@ def step_beam_search(
         if not open_searches:
             break
         asked = [
-            Request(row["prompt"], pictures_of(row), search.text, n, seed_of(seed, "search", row["id"], stage))
+            Request(row["prompt"], pictures_of(row), search.text, n, derive_seed(seed, "search", row["id"], stage))
             for row, _, search in open_searches
         ]
         drawn = engine.sample(asked, decoding)

@@ -11,10 +11,10 @@ from datasets import Dataset, Features, Value
 from ..grading import Grader
 from ..grading.grader import grader_settings
 from ..messages import pictures_of, question_text, with_system_message
-from ..sampling.asking import Asking, MalformedReply, answered, told_answer
+from ..sampling.asking import MalformedReply, ReplyCollector, parsed_positions, reference_answer
 from ..sampling.difficulty import items_of, tally, usable_questions
 from ..sampling.engine import Decoding, Engine, Request
-from ..sampling.export import beside
+from ..sampling.export import join_source_columns
 from ..sampling.run import remember_questions
 from ..sampling.store import Store
 from .prompts import MAX_STEPS, MIN_STEPS, read_steps, step_data_message, step_data_prompt
@@ -79,10 +79,10 @@ def make_step_data(
     if not 1 <= min_steps <= max_steps:
         raise ValueError(f"make_step_data: got {min_steps} to {max_steps} steps, expected 1 or more, in order.")
     grader, prompt = grader or Grader(), step_data_prompt(min_steps, max_steps)
-    asking = Asking(store, decoding or Decoding(), attempts, seed, {"description": "writing steps", **running})
+    asking = ReplyCollector(store, decoding or Decoding(), attempts, seed, {"description": "writing steps", **running})
 
     def request(row: Mapping[str, Any]) -> Request:
-        said = step_data_message(question_text(row["prompt"]), told_answer(row["answer"]))
+        said = step_data_message(question_text(row["prompt"]), reference_answer(row["answer"]))
         return Request(with_system_message([{"role": "user", "content": said}], prompt), pictures_of(row))
 
     def read(row: Mapping[str, Any], reply: str) -> dict[str, str]:
@@ -102,7 +102,7 @@ def make_step_data(
     asked = rows.select(usable)
     remember_questions(store, STEP_DATA, asked)
     replies = asking.ask(STEP_DATA, teacher, asked, request, read, settings=settings)
-    kept = answered(asked["id"][:], replies, dropped)
+    kept = parsed_positions(asked["id"][:], replies, dropped)
     completions = [replies[id_].payload["completion"] for id_ in asked.select(kept)["id"]]
     made = Dataset.from_dict({"completion": completions}, features=Features({"completion": Value("string")}))
-    return StepData(beside(made, asked, kept, _COLUMNS), dict(+dropped))
+    return StepData(join_source_columns(made, asked, kept, _COLUMNS), dict(+dropped))

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from . import pipeline
+from . import options
 
 Label = Callable[[Any, Any, dict[str, Any]], Any]
 """Chains, store and settings → what was annotated."""
@@ -23,10 +23,10 @@ def add(commands: Any) -> None:
         "trl_mmreason.cli annotate …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    pipeline.add_arguments(command, output=pipeline.ROWS)
+    options.add_arguments(command, output=options.ROWS)
     command.add_argument("--by", choices=("monte-carlo", "judge"), required=True, help="who labels the steps")
-    command.add_argument("--paths", type=pipeline.count, default=16, help="chains a question")
-    command.add_argument("--n", type=pipeline.count, default=16, help="monte-carlo: continuations a step")
+    command.add_argument("--paths", type=options.count, default=16, help="chains a question")
+    command.add_argument("--n", type=options.count, default=16, help="monte-carlo: continuations a step")
     command.add_argument(
         "--labels",
         choices=("soft", "hard"),
@@ -34,10 +34,10 @@ def add(commands: Any) -> None:
         help="monte-carlo: soft, the share of right continuations; hard, 1 if any is right",
     )
     command.add_argument("--judge", help="path or Hub id of the judge; with --judge-server its name there")
-    pipeline.add_server(command, "--judge-server", "the judge's")
+    options.add_server(command, "--judge-server", "the judge's")
     command.add_argument("--openai-only", action="store_true", help="send the judge nothing but OpenAI's own fields")
-    command.add_argument("--attempts", type=pipeline.count, default=3, help="at a reply of the judge")
-    command.add_argument("--judge-max-new-tokens", type=pipeline.count, default=4096, help="bound of such a reply")
+    command.add_argument("--attempts", type=options.count, default=3, help="at a reply of the judge")
+    command.add_argument("--judge-max-new-tokens", type=options.count, default=4096, help="bound of such a reply")
     command.add_argument("--judge-temperature", type=float, default=1.0, help="of the judge")
     command.add_argument("--system-prompt", help="put before every question; the judge does not see it")
     command.set_defaults(run=_annotate, top_p=0.95)  # the paper's
@@ -60,8 +60,8 @@ def _annotate(arguments: argparse.Namespace) -> None:
         from ..chain_of_step.annotation import PATHS, chains_of
         from ..chain_of_step.paths import sample_paths
 
-        store.open_stage(pipeline.QUESTIONS, {"system_prompt": arguments.system_prompt})
-        policy = pipeline.load_engine(
+        store.open_stage(options.QUESTIONS, {"system_prompt": arguments.system_prompt})
+        policy = options.load_engine(
             "annotate", arguments.model, arguments.server, batch_size=arguments.batch_size, adapter=arguments.adapter
         )
         label = _by_judge(arguments) if judged else _by_monte_carlo(arguments, policy)
@@ -70,7 +70,7 @@ def _annotate(arguments: argparse.Namespace) -> None:
         made = label(chains.rows, store, settings)
         return made._replace(dropped={**chains.dropped, **made.dropped})
 
-    pipeline.run("annotate", arguments, annotate, system_prompt=arguments.system_prompt, needs_rows=True)
+    options.run("annotate", arguments, annotate, system_prompt=arguments.system_prompt, needs_rows=True)
 
 
 def _by_monte_carlo(arguments: argparse.Namespace, policy: Any) -> Label:
@@ -89,9 +89,9 @@ def _by_judge(arguments: argparse.Namespace) -> Label:
     from ..chain_of_step.annotation import annotate_by_judge
     from ..sampling import Decoding
 
-    with pipeline.in_a_line("annotate", ValueError):
+    with options.exit_on("annotate", ValueError):
         decoding = Decoding(arguments.judge_max_new_tokens, arguments.judge_temperature)
-    judge = pipeline.load_engine(
+    judge = options.load_engine(
         "annotate",
         arguments.judge,
         arguments.judge_server,

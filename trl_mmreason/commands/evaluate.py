@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import pipeline
+from . import options
 
 PROTOCOLS = ("direct", "two-turn", "reflection", "chain-of-step", "best-of-n", "step-beam")
 _SCORED = ("best-of-n", "step-beam")
@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
         "file or folder. With a name of your own, SOURCE holds rows as for training",
     )
     command.add_argument("--output", default="runs/evaluation", help="folder that gets one folder a benchmark")
-    pipeline.add_policy(command)
+    options.add_policy(command)
     command.add_argument("--vllm", action="store_true", help="sample with vLLM in this process")
     command.add_argument(
         "--dtype",
@@ -42,15 +42,15 @@ def add(commands: Any) -> None:
     )
     _add_protocol(command)
     command.add_argument("--split", help="of the data set; by default the benchmark's, and test for rows of your own")
-    pipeline.add_reading(command)
-    pipeline.add_share(command)
-    command.add_argument("--limit", type=pipeline.count, help="take only the first so many questions")
+    options.add_reading(command)
+    options.add_share(command)
+    command.add_argument("--limit", type=options.count, help="take only the first so many questions")
     command.add_argument("--prompt-template", help="how question, choices, hint and instruction are put together")
     command.add_argument("--instruction", help="what stands below the question, or null; the benchmark's by default")
-    pipeline.add_sampling(command)
+    options.add_sampling(command)
     command.add_argument("--judge", help="model to ask about answers that the rules call wrong; text-only will do")
-    pipeline.add_server(command, "--judge-server", "the judge's")
-    command.add_argument("--shown", type=pipeline.count, default=100, help="questions in the report")
+    options.add_server(command, "--judge-server", "the judge's")
+    command.add_argument("--shown", type=options.count, default=100, help="questions in the report")
     # one greedy sample, or several at temperature 1
     command.set_defaults(run=_evaluate, temperature=None, max_new_tokens=2048)
 
@@ -58,18 +58,18 @@ def add(commands: Any) -> None:
 def _add_protocol(command: argparse.ArgumentParser) -> None:
     command.add_argument("--protocol", choices=PROTOCOLS, default="direct", help="how the policy is asked and read")
     command.add_argument(
-        "--n", type=pipeline.count, help="samples a question, step-beam: candidates a step; 1 or, with a scorer, 4"
+        "--n", type=options.count, help="samples a question, step-beam: candidates a step; 1 or, with a scorer, 4"
     )
     command.add_argument("--followup", help="two-turn: what the user says to the first answer; AdaPO's by default")
-    pipeline.add_system_prompt(command, "null for none; reflection: the paper's by default")
+    options.add_system_prompt(command, "null for none; reflection: the paper's by default")
     command.add_argument(
         "--process-reward", help="best-of-n, step-beam: path or Hub id of the scorer, or URL of `mmreason serve-prm`"
     )
     command.add_argument(
-        "--step-weight", type=pipeline.share, help="best-of-n: weight of the step scores; 0.2 by default"
+        "--step-weight", type=options.share, help="best-of-n: weight of the step scores; 0.2 by default"
     )
     command.add_argument(
-        "--max-steps", type=pipeline.count, help="step-beam: steps that a chain may have; 16 by default"
+        "--max-steps", type=options.count, help="step-beam: steps that a chain may have; 16 by default"
     )
 
 
@@ -90,16 +90,16 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from ..sampling.store import SettingsChanged, Store, StoreError
 
     settings = _settings(arguments)
-    given = pipeline.system_prompt("evaluate", arguments.system_prompt)
-    with pipeline.in_a_line("evaluate", ValueError):  # of rows, their ids and splits
+    given = options.system_prompt("evaluate", arguments.system_prompt)
+    with options.exit_on("evaluate", ValueError):  # of rows, their ids and splits
         asked = [_load(arguments, given) for given in arguments.benchmarks]  # all, before anything takes time
     _refuse_repeated([questions.name for questions in asked])
     done = {}
-    with pipeline.in_a_line("evaluate", SettingsChanged, StoreError, ServerError, ProcessRewardServerError):
+    with options.exit_on("evaluate", SettingsChanged, StoreError, ServerError, ProcessRewardServerError):
         engine, protocol, system_prompt = _engine(arguments), *_protocol(arguments, given)
         for questions in asked:
             folder = Path(arguments.output) / questions.name
-            rows = pipeline.rows_of_share("evaluate", arguments, questions.rows)
+            rows = options.rows_of_share("evaluate", arguments, questions.rows)
             with Store(folder / "answers.sqlite") as store:
                 samples = evaluate(
                     rows,
@@ -110,10 +110,10 @@ def _evaluate(arguments: argparse.Namespace) -> None:
                     description=questions.name,
                     **settings,
                 )
-            if not pipeline.is_main_process():
+            if not options.is_main_process():
                 continue
             if arguments.share:
-                pipeline.print_share(arguments, len(rows), store.path)
+                options.print_share(arguments, len(rows), store.path)
             else:
                 results = done[questions.name] = summarise(samples, questions.benchmark, grader=settings["grader"])
                 drawn = {name: settings[name] for name in ("n", "decoding", "grader", "seed")}
@@ -130,9 +130,9 @@ def _write(
 ) -> None:
     from ..evaluation.evaluation_report import save_evaluation
     from ..evaluation.files import format_results
-    from ..evaluation.provenance import about
+    from ..evaluation.provenance import provenance_record
 
-    made = about(**made, command=arguments.command_line, benchmark=questions.about)
+    made = provenance_record(**made, command=arguments.command_line, benchmark=questions.about)
     report = save_evaluation(folder, questions.rows, samples, results, made, arguments.shown)
     # what the command is asked for
     print(f"{questions.about['title']}\n{format_results(results)}\n\n{report}\n")  # noqa: T201
@@ -169,7 +169,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         )
     if not arguments.vllm:
         _refuse_unused(arguments, ("dtype",), "it belongs to --vllm")
-    settings = pipeline.sampling_settings("evaluate", arguments)
+    settings = options.sampling_settings("evaluate", arguments)
     if arguments.protocol == "step-beam":
         settings["n"] = 1
     if arguments.judge:
@@ -181,7 +181,7 @@ def _judge(arguments: argparse.Namespace, rules: Any) -> Any:
     from ..grading import JudgeGrader
     from ..sampling.chat import Chat
 
-    engine = pipeline.load_engine(
+    engine = options.load_engine(
         "evaluate", arguments.judge, arguments.judge_server, batch_size=arguments.batch_size, openai_only=True
     )
     return JudgeGrader(Chat(engine), rules)
@@ -269,9 +269,9 @@ def _engine(arguments: argparse.Namespace) -> Any:
     if arguments.vllm:
         from ..sampling.vllm_engine import VLLMEngine
 
-        with pipeline.in_a_line("evaluate", ValueError, OSError, ImportError):
+        with options.exit_on("evaluate", ValueError, OSError, ImportError):
             return VLLMEngine(arguments.model, **({"dtype": arguments.dtype} if arguments.dtype else {}))
-    return pipeline.load_engine(
+    return options.load_engine(
         "evaluate", arguments.model, arguments.server, adapter=arguments.adapter, batch_size=arguments.batch_size
     )
 
@@ -289,7 +289,7 @@ def _protocol(arguments: argparse.Namespace, given: str | None) -> tuple[Any, st
         return TwoTurn(arguments.followup or EVALUATION_PROMPT), given
     if arguments.protocol == "reflection":
         from ..srpo.prompts import REFLECTION_PROMPT
-        from ..srpo.protocol import Reflection
+        from ..srpo.protocols import Reflection
 
         return Reflection(), REFLECTION_PROMPT if arguments.system_prompt is None else given
     from ..chain_of_step.protocols import Chains, StepBeam
@@ -306,5 +306,5 @@ def _protocol(arguments: argparse.Namespace, given: str | None) -> tuple[Any, st
 def _process_reward(given: str) -> Any:
     from ..chain_of_step.client import process_reward_from
 
-    with pipeline.in_a_line("evaluate", ValueError, OSError):
+    with options.exit_on("evaluate", ValueError, OSError):
         return process_reward_from(given)

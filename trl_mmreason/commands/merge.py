@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import pipeline
+from . import options
 
 
 def add(commands: Any) -> None:
@@ -28,6 +28,6 @@ def _merge(arguments: argparse.Namespace) -> None:
     from ..sampling.merge import MergeConflict, merge_stores
     from ..sampling.store import StoreError
 
-    with pipeline.in_a_line("merge", MergeConflict, StoreError, ValueError, OSError):
+    with options.exit_on("merge", MergeConflict, StoreError, ValueError, OSError):
         merged = merge_stores(arguments.store, arguments.output)
     print(f"{merged}\n{arguments.output}")  # noqa: T201 - what the command is asked for

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import pipeline
+from . import options
 
 
 def add(commands: Any) -> None:
@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
         "prefilter …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    pipeline.add_arguments(command, output=pipeline.ROWS)
+    options.add_arguments(command, output=options.ROWS)
     command.add_argument(
         "--rule",
         choices=("adapo", "srpo", "share"),
@@ -27,18 +27,18 @@ def add(commands: Any) -> None:
         "keep it if the share of right answers lies between --low and --high; srpo: the same, of the first answers of "
         "responses in SRPO's format",
     )
-    command.add_argument("--low", type=pipeline.share, default=0.1, help="SRPO: 0.1, SOPHIA's GRPO: 0.4")
-    command.add_argument("--high", type=pipeline.share, default=0.9, help="SRPO: 0.9, SOPHIA's GRPO: 0.6")
-    command.add_argument("--n", type=pipeline.count, default=8, help="answers, or pairs of answers, a question")
-    pipeline.add_system_prompt(command, "null for none; --rule srpo: the paper's by default")
+    command.add_argument("--low", type=options.share, default=0.1, help="SRPO: 0.1, SOPHIA's GRPO: 0.4")
+    command.add_argument("--high", type=options.share, default=0.9, help="SRPO: 0.9, SOPHIA's GRPO: 0.6")
+    command.add_argument("--n", type=options.count, default=8, help="answers, or pairs of answers, a question")
+    options.add_system_prompt(command, "null for none; --rule srpo: the paper's by default")
     command.set_defaults(run=_prefilter)
 
 
 def _prefilter(arguments: argparse.Namespace) -> None:
-    given = pipeline.system_prompt("prefilter", arguments.system_prompt)
+    given = options.system_prompt("prefilter", arguments.system_prompt)
 
     def prefilter(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
-        policy = pipeline.load_engine(
+        policy = options.load_engine(
             "prefilter",
             arguments.model,
             arguments.server,
@@ -49,7 +49,7 @@ def _prefilter(arguments: argparse.Namespace) -> None:
 
     # SRPO's trainer puts its prompt before every question itself, so the rows have to stay without it.
     in_rows = None if arguments.rule == "srpo" else given
-    pipeline.run("prefilter", arguments, prefilter, system_prompt=in_rows)
+    options.run("prefilter", arguments, prefilter, system_prompt=in_rows)
 
 
 def _rule(arguments: argparse.Namespace, given: str | None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import pipeline
+from . import options
 
 
 def add(commands: Any) -> None:
@@ -18,21 +18,21 @@ def add(commands: Any) -> None:
         "OPENAI_API_KEY. Several GPUs: accelerate launch -m trl_mmreason.cli reflect …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    pipeline.add_arguments(command, output=pipeline.ROWS)
+    options.add_arguments(command, output=options.ROWS)
     command.add_argument("--teacher", required=True, help="path or Hub id; with --teacher-server its name there")
-    pipeline.add_server(command, "--teacher-server", "the teacher's")
+    options.add_server(command, "--teacher-server", "the teacher's")
     command.add_argument("--scorer", help="model that rates the reasoning, so that the best rated is used")
-    pipeline.add_server(command, "--scorer-server", "the scorer's")
+    options.add_server(command, "--scorer-server", "the scorer's")
     command.add_argument("--scorer-text-only", action="store_true", help="do not show the scorer the pictures")
     command.add_argument(
         "--openai-only", action="store_true", help="send teacher and scorer nothing but OpenAI's own fields"
     )
-    command.add_argument("--size", type=pipeline.count, help="rows to make; by default as many as the mix allows")
-    command.add_argument("--right-share", type=pipeline.share, default=0.3, help="share of right first solutions")
-    command.add_argument("--n", type=pipeline.count, default=1, help="first solutions a question")
+    command.add_argument("--size", type=options.count, help="rows to make; by default as many as the mix allows")
+    command.add_argument("--right-share", type=options.share, default=0.3, help="share of right first solutions")
+    command.add_argument("--n", type=options.count, default=1, help="first solutions a question")
     command.add_argument("--second-thought", action="store_true", help="let the teacher write a second <think> too")
-    command.add_argument("--attempts", type=pipeline.count, default=3, help="at a reply of teacher or scorer")
-    command.add_argument("--teacher-max-new-tokens", type=pipeline.count, default=1024, help="bound of such a reply")
+    command.add_argument("--attempts", type=options.count, default=3, help="at a reply of teacher or scorer")
+    command.add_argument("--teacher-max-new-tokens", type=options.count, default=1024, help="bound of such a reply")
     command.add_argument("--teacher-temperature", type=float, default=1.0, help="of teacher and scorer")
     command.add_argument("--cot-prompt", help="system message to the policy, or null; by default the paper's")
     command.add_argument("--system-prompt", help="system message of the rows, or null; by default the paper's")
@@ -51,14 +51,14 @@ def _reflect(arguments: argparse.Namespace) -> None:
             "mmreason reflect: --share came, but the mix of right and wrong solutions is chosen among those to all "
             "questions; leave it out, and give several --server, --teacher-server or --scorer-server instead"
         )
-    with pipeline.in_a_line("reflect", ValueError):
+    with options.exit_on("reflect", ValueError):
         given = _settings(arguments)
 
     def reflect(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ..srpo.cold_start import make_reflections
 
-        def engine(model: str, servers: list[str] | None, **options: Any) -> Any:
-            return pipeline.load_engine("reflect", model, servers, batch_size=arguments.batch_size, **options)
+        def engine(model: str, servers: list[str] | None, **settings: Any) -> Any:
+            return options.load_engine("reflect", model, servers, batch_size=arguments.batch_size, **settings)
 
         only = {"openai_only": arguments.openai_only}
         return make_reflections(
@@ -71,7 +71,7 @@ def _reflect(arguments: argparse.Namespace) -> None:
             **settings,
         )
 
-    pipeline.run("reflect", arguments, reflect, needs_rows=True)
+    options.run("reflect", arguments, reflect, needs_rows=True)
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import pipeline
+from . import options
 
 if TYPE_CHECKING:
     from ..evaluation.trajectory import Piece
@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
     command.add_argument("--output", type=Path, help="file to write; in FOLDER by default")
     command.add_argument(
         "--shown",
-        type=pipeline.count,
+        type=options.count,
         default=100,
         help="completions of a run, or questions of an evaluation, in the page",
     )
@@ -46,7 +46,7 @@ def _report(arguments: argparse.Namespace) -> None:
         from ..evaluation.evaluation_report import write_evaluation_report
         from ..rows import DataError
 
-        with pipeline.in_a_line("report", DataError, ValueError):
+        with options.exit_on("report", DataError, ValueError):
             print(write_evaluation_report(folders, arguments.output, arguments.shown))  # noqa: T201 - as below
         return
 

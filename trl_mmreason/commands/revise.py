@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import pipeline
+from . import options
 
 
 def add(commands: Any) -> None:
@@ -18,9 +18,9 @@ def add(commands: Any) -> None:
         "Several GPUs: accelerate launch -m trl_mmreason.cli revise …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    pipeline.add_arguments(command, output=pipeline.ROWS)
-    command.add_argument("--revisions", type=pipeline.count, default=2, help="how often an answer is revised")
-    command.add_argument("--n", type=pipeline.count, default=1, help="trajectories a question")
+    options.add_arguments(command, output=options.ROWS)
+    command.add_argument("--revisions", type=options.count, default=2, help="how often an answer is revised")
+    command.add_argument("--n", type=options.count, default=1, help="trajectories a question")
     command.add_argument("--followup", help="what the user says to every answer but the last; AdaPO's by default")
     command.add_argument("--system-prompt", help="put before every question")
     command.set_defaults(run=_revise)
@@ -31,7 +31,7 @@ def _revise(arguments: argparse.Namespace) -> None:
         from ..adapo.config import EVALUATION_PROMPT
         from ..baselines.star import make_revisions
 
-        policy = pipeline.load_engine(
+        policy = options.load_engine(
             "revise",
             arguments.model,
             arguments.server,
@@ -41,4 +41,4 @@ def _revise(arguments: argparse.Namespace) -> None:
         followup = arguments.followup or EVALUATION_PROMPT
         return make_revisions(rows, policy, store, followup=followup, revisions=arguments.revisions, **settings)
 
-    pipeline.run("revise", arguments, revise, system_prompt=arguments.system_prompt, needs_rows=True)
+    options.run("revise", arguments, revise, system_prompt=arguments.system_prompt, needs_rows=True)

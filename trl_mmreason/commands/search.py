@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from . import pipeline
+from . import options
 
 
 def add(commands: Any) -> None:
@@ -20,15 +20,15 @@ def add(commands: Any) -> None:
         "-m trl_mmreason.cli search …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    pipeline.add_arguments(command, output="folder for scaling.txt, scaling.png and scaling.json")
+    options.add_arguments(command, output="folder for scaling.txt, scaling.png and scaling.json")
     command.add_argument(
         "--process-reward",
         required=True,
         help="path or Hub id of the process reward model, or the URL of `mmreason serve-prm`",
     )
-    command.add_argument("--n", type=pipeline.count, default=64, help="paths a question; curves have 1, 2, 4 … n")
-    command.add_argument("--step-weight", type=pipeline.share, default=0.2, help="of the steps in a path's score")
-    command.add_argument("--max-steps", type=pipeline.count, default=16, help="steps that a search may keep")
+    command.add_argument("--n", type=options.count, default=64, help="paths a question; curves have 1, 2, 4 … n")
+    command.add_argument("--step-weight", type=options.share, default=0.2, help="of the steps in a path's score")
+    command.add_argument("--max-steps", type=options.count, default=16, help="steps that a search may keep")
     command.add_argument("--system-prompt", help="put before every question, as the policy was trained with it")
     command.set_defaults(run=_search, split="test", top_p=0.95)  # the paper's top-p
 
@@ -44,7 +44,7 @@ def _search(arguments: argparse.Namespace) -> None:
 
     folder = Path(arguments.output)
     settings = _settings(arguments)
-    with pipeline.in_a_line("search", DataError, SettingsChanged, StoreError, ServerError, ProcessRewardServerError):
+    with options.exit_on("search", DataError, SettingsChanged, StoreError, ServerError, ProcessRewardServerError):
         loaded = load_rows(
             arguments.dataset,
             split=arguments.split,
@@ -54,13 +54,13 @@ def _search(arguments: argparse.Namespace) -> None:
         )
         policy, process_reward = _policy(arguments), _process_reward(arguments)
         with Store(arguments.store or folder / "search.sqlite") as store:
-            store.open_stage(pipeline.QUESTIONS, {"system_prompt": arguments.system_prompt})
-            rows = pipeline.rows_of_share("search", arguments, loaded.dataset)
+            store.open_stage(options.QUESTIONS, {"system_prompt": arguments.system_prompt})
+            rows = options.rows_of_share("search", arguments, loaded.dataset)
             scaling = inference_scaling(rows, policy, process_reward, store, **settings)
-    if not pipeline.is_main_process():
+    if not options.is_main_process():
         return
     if arguments.share:
-        pipeline.print_share(arguments, len(rows), store.path)
+        options.print_share(arguments, len(rows), store.path)
         return
     write_report(scaling, folder)
     print(f"{format_scaling(scaling)}\n\n{folder}")  # noqa: T201 - what the command is asked for
@@ -69,14 +69,14 @@ def _search(arguments: argparse.Namespace) -> None:
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     from ..chain_of_step.search import part_decoding
 
-    settings = pipeline.sampling_settings("search", arguments)
-    with pipeline.in_a_line("search", ValueError):  # refuses before models are loaded
+    settings = options.sampling_settings("search", arguments)
+    with options.exit_on("search", ValueError):  # refuses before models are loaded
         part_decoding(settings["decoding"], n=arguments.n, max_steps=arguments.max_steps)
     return {**settings, "step_weight": arguments.step_weight, "max_steps": arguments.max_steps}
 
 
 def _policy(arguments: argparse.Namespace) -> Any:
-    return pipeline.load_engine(
+    return options.load_engine(
         "search",
         arguments.model,
         arguments.server,
@@ -89,5 +89,5 @@ def _policy(arguments: argparse.Namespace) -> Any:
 def _process_reward(arguments: argparse.Namespace) -> Any:
     from ..chain_of_step.client import process_reward_from
 
-    with pipeline.in_a_line("search", ValueError, OSError):
+    with options.exit_on("search", ValueError, OSError):
         return process_reward_from(arguments.process_reward)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import pipeline, serving
+from . import options, serving
 
 
 def add(commands: Any) -> None:
@@ -29,5 +29,5 @@ def add(commands: Any) -> None:
 def _serve(arguments: argparse.Namespace) -> None:
     with serving.packages_named("serve"):
         from ..sampling.serve import serve
-    with pipeline.in_a_line("serve", OSError):  # there is no such model, or its files cannot be read
+    with options.exit_on("serve", OSError):  # there is no such model, or its files cannot be read
         serve(arguments.model, **serving.settings(arguments))

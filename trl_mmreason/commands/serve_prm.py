@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import pipeline, serving
+from . import options, serving
 
 
 def add(commands: Any) -> None:
@@ -33,5 +33,5 @@ def add(commands: Any) -> None:
 def _serve(arguments: argparse.Namespace) -> None:
     with serving.packages_named("serve-prm"):
         from ..chain_of_step.serve import serve
-    with pipeline.in_a_line("serve-prm", OSError, ValueError):  # no such model, or no process reward model
+    with options.exit_on("serve-prm", OSError, ValueError):  # no such model, or no process reward model
         serve(arguments.model, max_waiting=arguments.max_waiting, **serving.settings(arguments))

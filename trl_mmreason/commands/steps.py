@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import pipeline
+from . import options
 
 
 def add(commands: Any) -> None:
@@ -18,13 +18,13 @@ def add(commands: Any) -> None:
         "-m trl_mmreason.cli steps …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    pipeline.add_arguments(command, output=pipeline.ROWS, policy=False)
+    options.add_arguments(command, output=options.ROWS, policy=False)
     command.add_argument("--teacher", required=True, help="path or Hub id; with --teacher-server its name there")
-    pipeline.add_server(command, "--teacher-server", "the teacher's")
+    options.add_server(command, "--teacher-server", "the teacher's")
     command.add_argument("--openai-only", action="store_true", help="send it nothing but OpenAI's own fields")
-    command.add_argument("--min-steps", type=pipeline.count, default=5, help="of a chain; also what is asked for")
-    command.add_argument("--max-steps", type=pipeline.count, default=10, help="likewise")
-    command.add_argument("--attempts", type=pipeline.count, default=3, help="at a reply of the teacher")
+    command.add_argument("--min-steps", type=options.count, default=5, help="of a chain; also what is asked for")
+    command.add_argument("--max-steps", type=options.count, default=10, help="likewise")
+    command.add_argument("--attempts", type=options.count, default=3, help="at a reply of the teacher")
     command.add_argument("--system-prompt", help="system message of the rows; the teacher does not see it")
     command.set_defaults(run=_steps, max_new_tokens=4096)  # ten detailed steps
 
@@ -39,7 +39,7 @@ def _steps(arguments: argparse.Namespace) -> None:
     def write(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ..chain_of_step.step_data import make_step_data
 
-        teacher = pipeline.load_engine(
+        teacher = options.load_engine(
             "steps",
             arguments.teacher,
             arguments.teacher_server,
@@ -49,4 +49,4 @@ def _steps(arguments: argparse.Namespace) -> None:
         bounds = {"min_steps": arguments.min_steps, "max_steps": arguments.max_steps}
         return make_step_data(rows, teacher, store, **bounds, attempts=arguments.attempts, **settings)
 
-    pipeline.run("steps", arguments, write, system_prompt=arguments.system_prompt, needs_rows=True)
+    options.run("steps", arguments, write, system_prompt=arguments.system_prompt, needs_rows=True)

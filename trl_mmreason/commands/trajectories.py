@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from . import pipeline
+from . import options
 
 _RULES = ("sophia", "random", "without_caption_reward", "without_shortest")
 _TOKENS = 32768  # the paper's
@@ -24,24 +24,24 @@ def add(commands: Any) -> None:
         "OPENAI_API_KEY. Several GPUs: accelerate launch -m trl_mmreason.cli trajectories …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    pipeline.add_arguments(command, output=pipeline.ROWS)
+    options.add_arguments(command, output=options.ROWS)
     command.add_argument("--reasoner", required=True, help="path or Hub id; with --reasoner-server its name there")
-    pipeline.add_server(command, "--reasoner-server", "the reasoner's")
+    options.add_server(command, "--reasoner-server", "the reasoner's")
     command.add_argument("--hard-reasoner", help="model that answers the questions of --hard-category instead")
-    pipeline.add_server(command, "--hard-reasoner-server", "the hard reasoner's")
+    options.add_server(command, "--hard-reasoner-server", "the hard reasoner's")
     command.add_argument("--hard-category", action="append", help="`category` of hard questions; may be repeated")
     command.add_argument("--openai-only", action="store_true", help="send reasoners nothing but OpenAI's own fields")
-    command.add_argument("--captions", type=pipeline.count, default=8, help="a question")
-    command.add_argument("--trajectories", type=pipeline.count, default=8, help="a caption")
-    command.add_argument("--caption-max-new-tokens", type=pipeline.count, default=_TOKENS, help="bound of a caption")
+    command.add_argument("--captions", type=options.count, default=8, help="a question")
+    command.add_argument("--trajectories", type=options.count, default=8, help="a caption")
+    command.add_argument("--caption-max-new-tokens", type=options.count, default=_TOKENS, help="bound of a caption")
     command.add_argument("--caption-temperature", type=float, default=1.0, help="of the captions")
     command.add_argument(
         "--threshold",
-        type=pipeline.share,
+        type=options.share,
         default=0.75,
         help="share of right trajectories that a caption has to exceed",
     )
-    command.add_argument("--keep", type=pipeline.count, default=1, help="trajectories a question")
+    command.add_argument("--keep", type=options.count, default=1, help="trajectories a question")
     command.add_argument("--rule", choices=_RULES, default="sophia", help="who is kept; the others are ablations")
     command.add_argument("--unselected", action="store_true", help="write the other trajectories too, with reward 0")
     command.add_argument("--logps", action="store_true", help="write the reasoner's log-probabilities too")
@@ -67,19 +67,19 @@ def _trajectories(arguments: argparse.Namespace) -> None:
         raise SystemExit(
             "mmreason trajectories: --openai-only came without --reasoner-server or --hard-reasoner-server"
         )
-    with pipeline.in_a_line("trajectories", ValueError, OSError):
+    with options.exit_on("trajectories", ValueError, OSError):
         given = _settings(arguments)
 
     def sample(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ..sophia.sampling import make_off_policy_data
         from ..sophia.selection import UnknownLengths
 
-        def engine(model: str, servers: list[str] | None, **options: Any) -> Any:
-            return pipeline.load_engine("trajectories", model, servers, batch_size=arguments.batch_size, **options)
+        def engine(model: str, servers: list[str] | None, **settings: Any) -> Any:
+            return options.load_engine("trajectories", model, servers, batch_size=arguments.batch_size, **settings)
 
         only = {"openai_only": arguments.openai_only}
         settings["decoding"] = replace(settings["decoding"], logps=arguments.logps)
-        with pipeline.in_a_line("trajectories", UnknownLengths):
+        with options.exit_on("trajectories", UnknownLengths):
             return make_off_policy_data(
                 rows,
                 engine(arguments.model, arguments.server, adapter=arguments.adapter),
@@ -92,7 +92,7 @@ def _trajectories(arguments: argparse.Namespace) -> None:
                 **settings,
             )
 
-    pipeline.run("trajectories", arguments, sample, needs_rows=True)
+    options.run("trajectories", arguments, sample, needs_rows=True)
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:

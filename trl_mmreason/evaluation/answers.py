@@ -82,7 +82,7 @@ def grading_columns(rows: Sequence[Row]) -> dict[str, Any]:
     return {name: [row.get(column) for row in rows] for name, column in names.items()}
 
 
-def about(row: Row, stage: str) -> dict[str, Any]:
+def row_metadata(row: Row, stage: str) -> dict[str, Any]:
     """What a report says of a row and who answered it: fields of a `TwoTurnTrajectory`."""
     return {
         "id": row["id"],

@@ -127,7 +127,7 @@ def running_mean(values: Sequence[float], window: int) -> list[float]:
     return means
 
 
-def dress(axes: Axes, title: str, x: str, y: str = "") -> None:
+def style_axes(axes: Axes, title: str, x: str, y: str = "") -> None:
     """Give axes the look of all pictures here: a title, names of both sides, a faint grid and no box."""
     axes.set_title(title, fontsize=11, fontweight="bold")
     axes.set_xlabel(x, fontsize=9)
@@ -155,7 +155,7 @@ def _draw_panel(axes: Axes, panel: Panel, data: Mapping[str, list[tuple[int, flo
         axes.plot(steps, values, color=colour, linewidth=0.8, alpha=0.35)
         axes.plot(steps, means, color=colour, linewidth=2.2, label=label, marker="o" if len(steps) == 1 else None)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-    dress(axes, panel.title, "training step", panel.unit)
+    style_axes(axes, panel.title, "training step", panel.unit)
     if panel.is_share:
         axes.set_ylim(-0.03, 1.03)
     if len(panel.series) > 1:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ..messages import pictures_of
-from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of
+from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, derive_seed
 from ..sampling.turns import sample_turns
 
 Unit = tuple[Mapping[str, Any], int]
@@ -125,7 +125,7 @@ def sample_units(units: Sequence[Unit], engine: Engine, decoding: Decoding, seed
 
 def unit_seeds(units: Sequence[Unit], seed: int) -> list[int]:
     """One a unit, which follows from row and sample alone."""
-    return [seed_of(seed, row["id"], index) for row, index in units]
+    return [derive_seed(seed, row["id"], index) for row, index in units]
 
 
 def _answered(given: Sequence[Sample]) -> Answered:

@@ -48,7 +48,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def about(
+def provenance_record(
     engine: Engine,
     protocol: EvaluationProtocol,
     *,

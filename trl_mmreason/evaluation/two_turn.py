@@ -14,7 +14,7 @@ from ..grading import Grader
 from ..grading.reward import grading_items
 from ..sampling.generation import end_of_turn_ids, generate
 from ..turns import next_turn_ids
-from .answers import Row, about, decode, encode_rows, for_all_rows, grading_columns
+from .answers import Row, decode, encode_rows, for_all_rows, grading_columns, row_metadata
 from .metrics import Change, compare
 from .trajectory import Piece, Trajectory, Turn
 
@@ -140,7 +140,7 @@ def _graded(
         None
         if first is None or second is None
         else TwoTurnTrajectory(
-            **about(row, stage),
+            **row_metadata(row, stage),
             first=answers[0],
             second=answers[1],
             first_correct=first,

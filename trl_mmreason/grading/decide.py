@@ -14,8 +14,8 @@ from functools import partial
 
 from .choices import chosen, implied_choices
 from .equivalence import Algebra, same_answer
-from .evaluation import MAX_BITS, value_of
 from .notation import NeedsAlgebra, Refused, Undefined, Unreadable, normalise
+from .numeric import MAX_BITS, value_of
 
 
 def decide(

@@ -6,9 +6,9 @@ import math
 import re
 from typing import NamedTuple
 
-from .evaluation import value_of
 from .listings import Ratio, Same
 from .notation import NeedsAlgebra, Unreadable, is_name, is_prose, split_top
+from .numeric import value_of
 
 _PARTS = re.compile(r"\\frac\s*\{|\}\s*\{|\}|\\(?:sin|cos|tan)\b|[(),:/]")
 _EQUALS = re.compile(r"\s*=\s*")

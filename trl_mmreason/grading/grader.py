@@ -10,9 +10,9 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from .decide import decide, gold_problem
-from .evaluation import MAX_BITS
 from .extraction import extract_answer, read_gold
 from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused
+from .numeric import MAX_BITS
 from .verdict import Verdict
 from .workers import Outcome, Workers
 

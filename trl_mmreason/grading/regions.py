@@ -7,9 +7,9 @@ import re
 from functools import lru_cache, reduce
 from typing import NamedTuple
 
-from .evaluation import value_of
 from .listings import MAX_ENTRIES, MEMBER, Ratio, Same, entries, unordered
 from .notation import NeedsAlgebra, Refused, Unreadable, bracketed, is_name, split_top, squeezed
+from .numeric import value_of
 
 
 class Interval(NamedTuple):

@@ -20,7 +20,7 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from ..sampling.engine import Decoding, Failure, Request, Sample, seed_of
+from ..sampling.engine import Decoding, Failure, Request, Sample, derive_seed
 from .captions import NOT_SHOWN, SECOND_LOOK, caption, question_of, readings, write_trajectory
 from .cold_start import teach
 from .corpus import corpus
@@ -73,7 +73,7 @@ class RuleReasoner:
         if asked["question"] not in self._known:
             return Failure(f"the reasoner does not know the question {asked['question'][:60]!r}")
         return [
-            Sample(self._reason(asked["question"], asked["caption"], seed_of(request.seed, k)), "stop")
+            Sample(self._reason(asked["question"], asked["caption"], derive_seed(request.seed, k)), "stop")
             for k in range(request.n)
         ]
 
@@ -190,7 +190,7 @@ def _lessons(problems: Sequence[Problem], rule: RuleReasoner, seed: int) -> Data
         if number % 16 == 0:
             sentences.pop(rng.randrange(len(sentences)))
         prompt = _messages(problem, " ".join(sentences))
-        (drawn,) = rule.sample([Request(prompt, seed=seed_of(seed, number))], Decoding())
+        (drawn,) = rule.sample([Request(prompt, seed=derive_seed(seed, number))], Decoding())
         assert not isinstance(drawn, Failure)  # these are its own problems
         rows.append({"prompt": prompt, "completion": [{"role": "assistant", "content": drawn[0].text}]})
     rng.shuffle(rows)

@@ -15,7 +15,7 @@ from typing import Any
 from datasets import Dataset
 
 from .difficulty import wait_for_all
-from .engine import Decoding, Engine, Failure, Request, Sample, seed_of
+from .engine import Decoding, Engine, Failure, Request, Sample, derive_seed
 from .run import run
 from .store import Record, Store
 
@@ -30,7 +30,7 @@ class MalformedReply(ValueError):
 
 
 @dataclass(frozen=True)
-class Asking:
+class ReplyCollector:
     """How a party is asked, and where what it says is kept.
 
     Attributes:
@@ -83,7 +83,7 @@ class Asking:
         """
 
         def work(asked: Sequence[tuple[Unit, int]]) -> list[dict[str, Any] | Failure]:
-            requests = [replace(request(unit), seed=seed_of(self.seed, stage, unit["id"])) for unit, _ in asked]
+            requests = [replace(request(unit), seed=derive_seed(self.seed, stage, unit["id"])) for unit, _ in asked]
             reads = [partial(read, unit) for unit, _ in asked]
             return ask_until_read(engine, self.decoding, requests, reads, self.attempts)
 
@@ -108,13 +108,13 @@ def ask_until_read(
         waiting = [k for k in range(len(requests)) if not isinstance(results.get(k), dict)]
         if not waiting:
             break
-        asked = [replace(requests[k], seed=seed_of(requests[k].seed, attempt)) for k in waiting]
+        asked = [replace(requests[k], seed=derive_seed(requests[k].seed, attempt)) for k in waiting]
         for k, samples in zip(waiting, engine.sample(asked, decoding), strict=True):
             results[k] = samples if isinstance(samples, Failure) else _read(samples[0], reads[k])
     return [results[k] for k in range(len(requests))]
 
 
-def answered(
+def parsed_positions(
     ids: Sequence[str], replies: Mapping[str, Record], dropped: Counter[str], *, prefix: str = ""
 ) -> list[int]:
     """Positions of the units whose reply was read; the others are counted, by what was malformed or as failed.
@@ -136,7 +136,7 @@ def answered(
     return kept
 
 
-def told_answer(answer: Any) -> str:
+def reference_answer(answer: Any) -> str:
     """The gold answer that a party is told: of several the first, and "" without any."""
     first = next(iter(answer), None) if isinstance(answer, list | tuple) else answer
     return "" if first is None else str(first).strip()

@@ -19,7 +19,7 @@ from ..grading import Grader, JudgeGrader
 from ..grading.grader import grader_settings
 from ..grading.reward import grading_items
 from ..messages import with_system_message
-from .engine import Decoding, Engine, Failure, Request, seed_of
+from .engine import Decoding, Engine, Failure, Request, derive_seed
 from .run import remember_questions, run
 from .store import Store
 
@@ -126,7 +126,7 @@ def answer_questions(
             Request(
                 with_system_message(row["prompt"], system_prompt),
                 row.get("images") or (),
-                seed=seed_of(seed, row["id"], index),
+                seed=derive_seed(seed, row["id"], index),
             )
             for row, index in units
         ]

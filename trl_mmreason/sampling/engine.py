@@ -116,6 +116,6 @@ class Engine(Protocol):
         ...
 
 
-def seed_of(*parts: object) -> int:
-    """A seed of 63 bits that follows from these parts alone: `seed_of(seed, row id, index)`."""
+def derive_seed(*parts: object) -> int:
+    """A seed of 63 bits that follows from these parts alone: `derive_seed(seed, row id, index)`."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1

@@ -14,7 +14,7 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 
 from .store import EXPORTED_COLUMNS, Record, Store, Unit
 
-__all__ = ["beside", "to_dataset"]
+__all__ = ["join_source_columns", "to_dataset"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def to_dataset(store: Store, stage: str, rows: Dataset | None = None) -> Dataset
     return samples if rows is None else _joined(stage, samples, units, rows)
 
 
-def beside(made: Dataset, rows: Dataset, positions: Sequence[int], columns: Sequence[str]) -> Dataset:
+def join_source_columns(made: Dataset, rows: Dataset, positions: Sequence[int], columns: Sequence[str]) -> Dataset:
     """What was made of some rows, and beside it what it was made of, copied as it is stored, pictures undecoded.
 
     Args:

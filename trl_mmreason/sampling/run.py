@@ -1,7 +1,7 @@
 """Do every unit of work once, however often the run is killed and however many processes share it.
 
 def answer(units):
-    requests = [Request(row["prompt"], row["images"], seed=seed_of(0, row["id"], index)) for row, index in units]
+    requests = [Request(row["prompt"], row["images"], seed=derive_seed(0, row["id"], index)) for row, index in units]
     …
     return [{"text": "…", "finish_reason": "stop"}, Failure("the picture is too large"), …]
 

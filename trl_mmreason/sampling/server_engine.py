@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .chat_completions import RequestFailed, chat_messages, read_reply
-from .engine import Decoding, Failure, Request, Sample, seed_of
+from .engine import Decoding, Failure, Request, Sample, derive_seed
 from .servers import Address, Connection, ServerError, Servers, api_key_of, connect, import_openai, stop, without_key
 
 __all__ = ["ServerEngine", "ServerError"]
@@ -159,7 +159,7 @@ class ServerEngine:
             **self._extra_body,
         }
         # Of 31 bits, as some servers take no more.
-        seeds = [seed_of(request.seed, index) >> 32 for index in range(request.n)]
+        seeds = [derive_seed(request.seed, index) >> 32 for index in range(request.n)]
         if calls.decoding.temperature == 0:
             return (await calls.ask(body, seeds[0]))[:1] * request.n
         samples: list[Sample] = []

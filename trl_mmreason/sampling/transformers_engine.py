@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
-from .drawing import Drawing, Ending, cut_behind_stop, text_of
-from .engine import Decoding, Failure, Request, Sample, seed_of
+from .engine import Decoding, Failure, Request, Sample, derive_seed
 from .generation import (
     ProcessingClass,
     Prompt,
@@ -23,6 +22,7 @@ from .generation import (
     placeholder_ids,
     tokenizer_of,
 )
+from .gumbel import GumbelMaxSampler, StopTracker, cut_behind_stop, text_of
 from .loading import ENCODING_ERRORS, fingerprint, load_model, load_processor, processor_fingerprint, sees_pictures
 
 _logger = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ class TransformersEngine:
             size = max(1, int(min(self.batch_size, len(waiting), self._most_tokens / tokens)))
             batch = [waiting.popleft() for _ in range(size)]
             prompts: list[Any] = [encoded[job.request] for job in batch]
-            seeds = [seed_of(requests[job.request].seed, job.k) for job in batch]
+            seeds = [derive_seed(requests[job.request].seed, job.k) for job in batch]
             samples = self._generate(prompts, seeds, decoding)
             if samples is not None:
                 self._has_answered = True
@@ -205,8 +205,8 @@ class TransformersEngine:
         """One batch; `None` if memory ran out."""
         eos_ids = end_of_turn_ids(self.model, self.processing_class)
         limits = [int(min(decoding.max_new_tokens, self._positions - len(row.prompt.ids))) for row in encoded]
-        ending = Ending(limits, eos_ids, decoding.stop, self._tokenizer, [row.prefix_ids for row in encoded])
-        drawing = Drawing(decoding, seeds, ending, placeholder_ids(self.model.config), self.model.device)
+        ending = StopTracker(limits, eos_ids, decoding.stop, self._tokenizer, [row.prefix_ids for row in encoded])
+        drawing = GumbelMaxSampler(decoding, seeds, ending, placeholder_ids(self.model.config), self.model.device)
         fits = True
         try:
             generate(

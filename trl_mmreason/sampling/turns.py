@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..messages import pictures_of
-from .engine import Decoding, Engine, Failure, Request, Sample, seed_of
+from .engine import Decoding, Engine, Failure, Request, Sample, derive_seed
 
 
 def sample_turns(
@@ -51,7 +51,7 @@ def sample_turns(
                 said[k] += [{"role": "assistant", "content": samples[0].text}, {"role": "user", "content": followup}]
                 if samples[0].token_ids is not None and not decoding.stop:  # a stop text ends no turn
                     sampled[k].append(samples[0].token_ids)
-                seeds[k] = seed_of(seeds[k], "second turn")
+                seeds[k] = derive_seed(seeds[k], "second turn")
                 ended.append(k)
         open_rows = ended
     return found

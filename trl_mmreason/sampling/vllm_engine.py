@@ -10,7 +10,7 @@ from typing import Any
 from transformers import GenerationConfig
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from .engine import Decoding, Failure, Request, Sample, seed_of
+from .engine import Decoding, Failure, Request, Sample, derive_seed
 from .generation import (
     ProcessingClass,
     continuation_of,
@@ -149,7 +149,7 @@ def sampling_settings(request: Request, decoding: Decoding, suppressed: Sequence
         # vLLM refuses several greedy answers, which would be all alike.
         "n": request.n if decoding.temperature else 1,
         # vLLM counts answer k's seed up from this one; neighbouring seeds must not share answers.
-        "seed": seed_of(request.seed),
+        "seed": derive_seed(request.seed),
         "max_tokens": decoding.max_new_tokens,
         "temperature": decoding.temperature,
         "top_p": decoding.top_p,

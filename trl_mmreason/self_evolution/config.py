@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from ..construction import text_or_none
+from ..construction import parse_optional_text
 from ..engines.config import RolloutConfig
 from .prompts import ACTOR_PROMPT, JUDGE_PROMPT
 
@@ -96,7 +96,7 @@ class SelfEvolutionConfig(RolloutConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.actor_prompt = text_or_none("SelfEvolutionConfig: actor_prompt", self.actor_prompt)
+        self.actor_prompt = parse_optional_text("SelfEvolutionConfig: actor_prompt", self.actor_prompt)
         if self.actor_prompt_in_evaluation and self.actor_prompt is None:
             raise ValueError(
                 "SelfEvolutionConfig: actor_prompt_in_evaluation=True, but actor_prompt is None. Set the prompt, or "
@@ -119,7 +119,7 @@ class SelfEvolutionConfig(RolloutConfig):
         for name in ("judge_batch_size", "max_prompt_length"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)}, expected 1 or more.")
-        if not text_or_none("SelfEvolutionConfig: judge_prompt", self.judge_prompt):
+        if not parse_optional_text("SelfEvolutionConfig: judge_prompt", self.judge_prompt):
             raise ValueError("SelfEvolutionConfig: judge_prompt is null, and the judge has to be asked something.")
         if (self.vote == "none" or not self.judge) and self.modulation != _DEFAULT_MODULATION:
             raise ValueError(

@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ..evaluation.curves import dress
+from ..evaluation.curves import style_axes
 from ..evaluation.metrics import aligned
 from ..evaluation.results import metric_of
 
@@ -67,6 +67,6 @@ def plot_histories(histories: Mapping[str, Sequence[History]], path: str | Path)
             steps = sorted(set.intersection(*(set(points) for points in series)))
             means = [fmean(points[step] for points in series) for step in steps]
             axes.plot(steps, means, color=colour, linewidth=2.2, label=name)
-        dress(axes, title, "training step")
+        style_axes(axes, title, "training step")
     figure.axes[0].legend(fontsize=8, frameon=False)
     figure.savefig(path, format="png", dpi=110)

@@ -22,9 +22,9 @@ from ..evaluation.voting import Equality, cluster_answers
 from ..grading import equivalent
 from ..messages import pictures_of
 from ..sampling.asking import ask_until_read
-from ..sampling.engine import Decoding, Engine, Failure, Request, seed_of
+from ..sampling.engine import Decoding, Engine, Failure, Request, derive_seed
 from ..sampling.generation import tokenizer_of
-from ..turns import opening_of
+from ..turns import generation_prefix
 from .config import SelfEvolutionConfig
 from .objective import judge_modulation, majority_vote, self_consistency
 from .prompts import asked_text, judge_message, read_score
@@ -89,7 +89,7 @@ class SelfEvolutionRewards:
         asks_for_format: Callable[[], bool],
     ) -> None:
         self.processing_class, self.args = processing_class, args
-        self._opening = opening_of(processing_class, **(args.chat_template_kwargs or {}))
+        self._opening = generation_prefix(processing_class, **(args.chat_template_kwargs or {}))
         self._special_tokens = special_tokens_of(processing_class)
         self._group_size, self._judge, self._asks_for_format = group_size, judge, asks_for_format
         self._decoding = Decoding(args.judge_max_tokens, args.judge_sampling_temperature, args.judge_top_p)
@@ -140,7 +140,7 @@ class SelfEvolutionRewards:
         self.equal = cache(equivalent)  # each pair is compared once, and forgotten with the batch
         first, size = PartialState().process_index * len(texts), self._group_size()
         step = trainer_state.global_step if trainer_state else 0
-        seeds = [seed_of(self.args.seed, step, (first + k) // size, text) for k, text in enumerate(texts)]
+        seeds = [derive_seed(self.args.seed, step, (first + k) // size, text) for k, text in enumerate(texts)]
         begun = time.perf_counter()
         scores = [math.nan] * len(texts)
         if self.args.judge:

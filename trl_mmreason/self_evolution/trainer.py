@@ -20,7 +20,7 @@ from ..grading.reward import grading_items
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from ..parts import keep_adapters_frozen
 from ..prompt_length import without_overlong_prompts
-from ..reference import initial_policy, placed
+from ..reference import initial_policy, prepare_reference
 from ..sampling.engine import Engine
 from ..sampling.transformers_engine import TransformersEngine
 from .config import SelfEvolutionConfig
@@ -115,7 +115,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
         )
         self.eval_system_prompt = args.eval_system_prompt
         if self._judging_copy is not None:
-            self._judging_copy = placed(self._judging_copy, self)
+            self._judging_copy = prepare_reference(self._judging_copy, self)
         if args.judge and judge is None and self.is_fsdp_enabled:
             raise ValueError(
                 "SelfEvolutionTrainer: under FSDP the policy's own weights cannot judge, as they are in pieces. Pass "
@@ -173,7 +173,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
         advantages = log_sum_exp_advantages(groups, self.args.alpha, centred=self.args.centre_advantages)
         return replace(outcome, advantages=advantages.flatten().nan_to_num(nan=0.0))
 
-    def watch(self, rows: list[dict[str, Any]], completion_ids: list[list[int]]) -> None:
+    def log_rollouts(self, rows: list[dict[str, Any]], completion_ids: list[list[int]]) -> None:
         """Log accuracies, if there are answers to be right or wrong against."""
         if "answer" not in rows[0]:
             return

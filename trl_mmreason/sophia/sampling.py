@@ -24,7 +24,7 @@ from ..grading import Grader
 from ..grading.grader import grader_settings
 from ..messages import pictures_of, plain_messages, question_text
 from ..sampling.difficulty import items_of, tally, usable_questions, wait_for_all
-from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, seed_of
+from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, derive_seed
 from ..sampling.run import UnsuitableEngine, remember_questions, run
 from ..sampling.store import Store
 from .objective import select_trajectories
@@ -273,7 +273,9 @@ def _describe(
 
     def work(units: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
         asked = [
-            Request([{"role": "user", "content": prompt}], pictures_of(row), seed=seed_of(seed, CAPTIONS, row["id"], k))
+            Request(
+                [{"role": "user", "content": prompt}], pictures_of(row), seed=derive_seed(seed, CAPTIONS, row["id"], k)
+            )
             for row, k in units
         ]
         return [
@@ -323,7 +325,7 @@ class _Reasoning:
 
     def _request(self, row: Row, caption: str, unit: str, index: int) -> Request:
         said = self.reason(question_text(row["prompt"]), caption)
-        return Request([{"role": "user", "content": said}], seed=seed_of(self.seed, self.stage, unit, index))
+        return Request([{"role": "user", "content": said}], seed=derive_seed(self.seed, self.stage, unit, index))
 
     def _graded(self, rows: Sequence[Row], drawn: Sequence[list[Sample] | Failure]) -> list[dict[str, Any] | Failure]:
         if self.decoding.logps and any(not isinstance(one, Failure) and one[0].logps is None for one in drawn):

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from datasets import Dataset, Features, List, Value
 
-from ..sampling.engine import seed_of
-from ..sampling.export import beside
+from ..sampling.engine import derive_seed
+from ..sampling.export import join_source_columns
 from ..sampling.store import Record, Store
 from .objective import caption_rewards, select_trajectories
 from .prompts import opened, prompt_for
@@ -183,7 +183,7 @@ def select(
             threshold=rule.threshold,
             rule=rule.name,
             whole=whole,
-            seed=seed_of(rule.seed, "selection", id_),
+            seed=derive_seed(rule.seed, "selection", id_),
         )
         if rule.name in _BY_LENGTH and (whole & (tokens == _UNKNOWN)).any():
             candidates = choose(tokens, keep=tokens.numel())
@@ -247,7 +247,9 @@ def make_rows(
     features = Features({**_FEATURES, **({"behavior_logps": List(Value("float32"))} if logps else {})})
     places = np.argwhere(outcomes.whole if unselected else selected)
     if not len(places):
-        return beside(Dataset.from_dict({name: [] for name in features}, features=features), rows, [], _COLUMNS)
+        return join_source_columns(
+            Dataset.from_dict({name: [] for name in features}, features=features), rows, [], _COLUMNS
+        )
     ids = rows["id"][:]
 
     def examples() -> Iterator[dict[str, Any]]:
@@ -270,4 +272,4 @@ def make_rows(
     for example in examples():
         digest.update(repr(example).encode())
     made = Dataset.from_generator(examples, features=features, fingerprint=digest.hexdigest()[:32])
-    return beside(made, rows, places[:, 0].tolist(), _COLUMNS)
+    return join_source_columns(made, rows, places[:, 0].tolist(), _COLUMNS)

@@ -12,7 +12,7 @@ from trl.trainer.utils import add_fused_lm_head
 from ..construction import check_rows, prepare_policy
 from ..functional import k3_divergence
 from ..parts import train_parts
-from ..reference import initial_policy, placed
+from ..reference import initial_policy, prepare_reference
 from ..sft import CompletionSFTTrainer
 from .config import OffPolicyRewardConfig
 from .objective import importance_weights, off_policy_loss
@@ -98,7 +98,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
         self.parts = train_parts(self, self.args.trainable_parts)
         if reference is not None:
             prepare_policy(reference, self.processing_class)
-        self.reference = reference and placed(reference, self)
+        self.reference = reference and prepare_reference(reference, self)
         self._since_log: dict[bool, list[Tensor]] = {True: [], False: []}  # in training and in evaluation
 
     def prepare_rows(self, rows: Any, args: OffPolicyRewardConfig, processing_class: Any) -> Any:  # type: ignore[override]

@@ -17,10 +17,10 @@ from datasets import Dataset, Features, List, Value
 from ..grading import Grader
 from ..messages import question_text, with_system_message
 from ..rows import DataError
-from ..sampling.asking import Asking, answered
+from ..sampling.asking import ReplyCollector, parsed_positions
 from ..sampling.difficulty import tally
 from ..sampling.engine import Decoding, Engine, Request
-from ..sampling.export import beside
+from ..sampling.export import join_source_columns
 from ..sampling.store import Record, Store
 from .prompts import (
     COT_PROMPT,
@@ -31,7 +31,7 @@ from .prompts import (
     scorer_prompt,
     teacher_prompt,
 )
-from .selection import Solution, Student, read_solutions, select_mix
+from .selection import Solution, SolutionSampler, read_solutions, select_mix
 
 RATINGS = "srpo-ratings"
 REFLECTIONS = "srpo-reflections"
@@ -116,11 +116,11 @@ def make_reflections(
         SettingsChanged: the store holds replies that were drawn in another way.
     """
     select_mix((), (), size=size, right_share=right_share)  # refuses what is out of range before anything is asked
-    asking = Asking(store, teacher_decoding or Decoding(), attempts, seed, running)
+    asking = ReplyCollector(store, teacher_decoding or Decoding(), attempts, seed, running)
     if cot_prompt is not None or system_prompt is not None:
         _refuse_system_messages(rows)
     dropped: Counter[str] = Counter()
-    student = Student(policy, decoding or Decoding(), grader or Grader(), cot_prompt, seed)
+    student = SolutionSampler(policy, decoding or Decoding(), grader or Grader(), cot_prompt, seed)
     student.solve(rows, store, n, running)
     solutions = read_solutions(rows, store, n, dropped)
     if scorer is not None:
@@ -176,7 +176,7 @@ _TEMPLATE = Solution("{id}", 0, "{cot}", "{answer}", False, "{ground_truth}")
 
 
 def _ask(
-    asking: Asking,
+    asking: ReplyCollector,
     stage: str,
     engine: Engine,
     rows: Dataset,
@@ -209,7 +209,7 @@ def _answered(
     solutions: Sequence[Solution], replies: Mapping[str, Record], what: str, dropped: Counter[str]
 ) -> list[Solution]:
     """The solutions with a reply; those without are counted."""
-    kept = answered([solution.id for solution in solutions], replies, dropped, prefix=f"{what}: ")
+    kept = parsed_positions([solution.id for solution in solutions], replies, dropped, prefix=f"{what}: ")
     return [solutions[k] for k in kept]
 
 
@@ -243,4 +243,4 @@ def _as_rows(
         "rating": [solution.rating for solution in solutions],
     }
     made = Dataset.from_dict(columns, features=_FEATURES)
-    return beside(made, rows, [solution.position for solution in solutions], _COLUMNS)
+    return join_source_columns(made, rows, [solution.position for solution in solutions], _COLUMNS)

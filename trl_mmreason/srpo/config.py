@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..construction import text_or_none
+from ..construction import parse_optional_text
 from ..engines.config import RolloutConfig
 from ..sft import CompletionSFTConfig
 from .objective import brevity
@@ -73,7 +73,7 @@ class SRPOConfig(RolloutConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.reflection_prompt = text_or_none("SRPOConfig: reflection_prompt", self.reflection_prompt)
+        self.reflection_prompt = parse_optional_text("SRPOConfig: reflection_prompt", self.reflection_prompt)
         if not self.max_completion_length or self.max_completion_length < 1:
             raise ValueError(
                 f"SRPOConfig: max_completion_length={self.max_completion_length}, expected the tokens that a response "

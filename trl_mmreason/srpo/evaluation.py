@@ -10,7 +10,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin
 
-from ..evaluation.answers import Row, about, decode, encode_rows, for_all_rows, grading_columns
+from ..evaluation.answers import Row, decode, encode_rows, for_all_rows, grading_columns, row_metadata
 from ..evaluation.metrics import Change, Flags, compare, two_turn_metrics
 from ..evaluation.trajectory import Trajectory
 from ..evaluation.two_turn import TwoTurnTrajectory
@@ -152,7 +152,7 @@ def _trajectory(
         return None
     cut = len(text) if score.response.first_end is None else score.response.first_end
     return ReflectionTrajectory(
-        **about(row, stage),
+        **row_metadata(row, stage),
         first=text[:cut],
         second=text[cut:].strip() or None,
         first_correct=score.first_correct,

@@ -13,7 +13,7 @@ import torch
 
 from ..grading import Grader
 from ..grading.reward import grading_items, log_verdicts
-from ..turns import opening_of
+from ..turns import generation_prefix
 from .objective import ACCURACY, FORMAT, REFLECTION, brevity, effectiveness
 from .response import PROBLEMS, ReflectionResponse, parse_reflection_response, tagged, tags_in
 
@@ -81,7 +81,7 @@ class ReflectionRewards:
     ) -> None:
         check_tags_survive(processing_class)
         self.processing_class = processing_class
-        self.opening = opening_of(processing_class, **(chat_template_kwargs or {}))
+        self.opening = generation_prefix(processing_class, **(chat_template_kwargs or {}))
         self.grader = grader or Grader()
         self.brevity_coef = brevity_coef
         self.missing_second_is_wrong = missing_second_is_wrong

@@ -12,9 +12,9 @@ from datasets import Dataset
 from ..grading import Grader
 from ..grading.grader import grader_settings
 from ..messages import with_system_message
-from ..sampling.asking import told_answer
+from ..sampling.asking import reference_answer
 from ..sampling.difficulty import items_of, wait_for_all
-from ..sampling.engine import Decoding, Engine, Failure, Request, seed_of
+from ..sampling.engine import Decoding, Engine, Failure, Request, derive_seed
 from ..sampling.run import remember_questions, run
 from ..sampling.store import Record, Store
 from .response import first_answer, parse_reflection_response, tags_in
@@ -44,7 +44,7 @@ class Solution(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Student:
+class SolutionSampler:
     """The policy, which solves, and who grades it."""
 
     policy: Engine
@@ -71,7 +71,7 @@ class Student:
             Request(
                 with_system_message(row["prompt"], self.cot_prompt),
                 row.get("images") or (),
-                seed=seed_of(self.seed, row["id"], index),
+                seed=derive_seed(self.seed, row["id"], index),
             )
             for row, index in units
         ]
@@ -89,7 +89,7 @@ class Student:
 def read_solutions(rows: Dataset, store: Store, n: int, dropped: Counter[str]) -> list[Solution]:
     """The answers that can be reflected on, in the order of the rows."""
     positions = {id_: position for position, id_ in enumerate(rows["id"])}
-    golds = [told_answer(answer) for answer in rows["answer"]]
+    golds = [reference_answer(answer) for answer in rows["answer"]]
     solutions = []
     for record in store.records(ANSWERS):
         if record.id not in positions or record.index >= n:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..evaluation.protocols import Answered, AnsweredTurn, Unit, sample_units
 from ..sampling.engine import Decoding, Engine, Failure, Sample
-from ..turns import opening_of
+from ..turns import generation_prefix
 from .response import parse_reflection_response, tagged
 
 
@@ -34,7 +34,7 @@ class Reflection:
     ) -> Sequence[Answered | Failure]:
         # a server writes the opening into the prompt itself, and what it leaves open is counted as a problem
         writer = getattr(engine, "processing_class", None)
-        opening = "" if writer is None else opening_of(writer, **self.chat_template_kwargs)
+        opening = "" if writer is None else generation_prefix(writer, **self.chat_template_kwargs)
         return [
             sample if isinstance(sample, Failure) else _read(opening, sample)
             for sample in sample_units(units, engine, decoding, seed)

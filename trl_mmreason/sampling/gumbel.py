@@ -40,7 +40,7 @@ def cut_behind_stop(text: str, stop: Sequence[str]) -> str:
     return text[: min((text.find(s) + len(s) for s in stop if s in text), default=len(text))]
 
 
-class Ending(StoppingCriteria):
+class StopTracker(StoppingCriteria):
     """Notices where each row's answer ends, and keeps the answers.
 
     Args:
@@ -94,7 +94,7 @@ class Ending(StoppingCriteria):
         return "length" if len(ids) >= self._limits[row] else None
 
 
-class Drawing(LogitsProcessor):
+class GumbelMaxSampler(LogitsProcessor):
     """Turns logits into scores whose highest is the token drawn.
 
     Args:
@@ -109,7 +109,7 @@ class Drawing(LogitsProcessor):
         self,
         decoding: Decoding,
         seeds: Sequence[int],
-        ending: Ending,
+        ending: StopTracker,
         suppressed: Sequence[int],
         device: torch.device,
     ) -> None:

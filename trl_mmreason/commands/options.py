@@ -76,7 +76,7 @@ def system_prompt(name: str, given: str | None) -> str | None:
         return THINKING_PROMPT
     text, path = given, os.path.expanduser(given)
     if os.path.isfile(path):
-        with in_a_line(name, OSError, UnicodeDecodeError):
+        with exit_on(name, OSError, UnicodeDecodeError):
             text = Path(path).read_text(encoding="utf-8").strip()
     elif given.startswith(("/", "./", "../", "~")):
         raise SystemExit(f"mmreason {name}: --system-prompt {given}: there is no such file")
@@ -146,7 +146,7 @@ def run(
     if not arguments.output.endswith(".parquet"):
         raise SystemExit(f"mmreason {name}: OUTPUT is {arguments.output!r}, expected a path ending in .parquet")
     settings = sampling_settings(name, arguments)
-    with in_a_line(name, DataError, SettingsChanged, StoreError, ServerError):
+    with exit_on(name, DataError, SettingsChanged, StoreError, ServerError):
         loaded = load_rows(
             arguments.dataset,
             split=arguments.split,
@@ -201,7 +201,7 @@ def sampling_settings(name: str, arguments: argparse.Namespace) -> dict[str, Any
     from ..grading import Grader
     from ..sampling import Decoding
 
-    with in_a_line(name, ValueError):
+    with exit_on(name, ValueError):
         return {
             **({"n": arguments.n} if "n" in arguments else {}),
             "decoding": Decoding(arguments.max_new_tokens, arguments.temperature, arguments.top_p),
@@ -239,14 +239,14 @@ def load_engine(
     for given in () if servers else (model, adapter):
         if given and given.startswith(("/", "./", "../", "~")) and not os.path.isdir(given):
             raise SystemExit(f"mmreason {name}: there is no folder {given}; give one with a model, or a Hub id")
-    with in_a_line(name, ValueError, OSError, ImportError):
+    with exit_on(name, ValueError, OSError, ImportError):
         if servers:
             return ServerEngine(model, servers, **server_options)
         return TransformersEngine(model, adapter=adapter, batch_size=batch_size)
 
 
 @contextmanager
-def in_a_line(name: str, *expected: type[Exception]) -> Iterator[None]:
+def exit_on(name: str, *expected: type[Exception]) -> Iterator[None]:
     """End the command with the messages of these errors, which name the mend, and without a traceback."""
     try:
         yield
