@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Protocol
 
-from . import equations, evaluation, listings, regions
+from . import equations, listings, numeric, regions
 from .expressions import THOUSANDS
 from .notation import (
     NUMBER_WORDS,
@@ -171,7 +171,7 @@ def _rounded(answer: str, gold: str, terms: Terms) -> bool | None:
 def _rounds_to(exact: str, rounded: str) -> bool:
     try:
         (value, _), (target, _) = _quantity(exact.rpartition("=")[2].strip()), _quantity(rounded)
-        difference = abs(complex(evaluation.value_of(value)) - complex(evaluation.value_of(target)))
+        difference = abs(complex(numeric.value_of(value)) - complex(numeric.value_of(target)))
     except (Unreadable, NeedsAlgebra, OverflowError):
         return False
     places = len(re.sub(r"\D", "", target.partition(".")[2]))
@@ -242,7 +242,7 @@ def _values(answer: str, gold: str, terms: Terms, unit: Unit = PLAIN, gold_unit:
     """Two expressions: by evaluation, by algebra, or as words where they are not mathematics."""
     scales = {"answer_unit": (unit.factor, unit.offset), "gold_unit": (gold_unit.factor, gold_unit.offset)}
     try:
-        return evaluation.equal(_digits(answer), _digits(gold), lenient=terms.lenient, **scales)
+        return numeric.equal(_digits(answer), _digits(gold), lenient=terms.lenient, **scales)
     except Unreadable:
         return (
             bool(words(gold)) and is_prose(answer) == is_prose(gold) and is_prose(gold) and words(answer) == words(gold)
@@ -259,7 +259,7 @@ def _values(answer: str, gold: str, terms: Terms, unit: Unit = PLAIN, gold_unit:
 
 def _ratio(answer: str, gold: str, terms: Terms) -> float | None:
     try:
-        return evaluation.ratio(answer, gold)
+        return numeric.ratio(answer, gold)
     except Unreadable:
         return None
     except NeedsAlgebra:
