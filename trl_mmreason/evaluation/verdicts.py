@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
 
 from ..grading import Verdict, extract_answer
-from ..grading.evaluation import value_of
+from ..grading.numeric import value_of
 from ..grading.expressions import read
 from ..grading.extraction import read_gold
 from ..grading.notation import MAX_CHARACTERS, NeedsAlgebra, Refused, Unreadable, normalise, split_top
