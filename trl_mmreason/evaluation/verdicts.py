@@ -13,10 +13,10 @@ from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
 
 from ..grading import Verdict, extract_answer
-from ..grading.numeric import value_of
 from ..grading.expressions import read
 from ..grading.extraction import read_gold
 from ..grading.notation import MAX_CHARACTERS, NeedsAlgebra, Refused, Unreadable, normalise, split_top
+from ..grading.numeric import value_of
 from ..grading.units import PERCENT, PLAIN, Unit, split_unit
 from ..sampling.difficulty import items_of
 
