@@ -18,6 +18,23 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel, Trainer
 
 from .engines.sharding import is_sharded, load_whole_state, loading_whole, whole_state
+from .files import atomic_path
+
+
+def save_whole(trainer: Trainer, folder: Path, **saving: Any) -> None:
+    """Save a trainer's model and its `trainer_state.json` into `folder`, which is there as a whole or not at all.
+
+    Args:
+        trainer: call it on all processes; they wait for each other.
+        folder: not there yet.
+        **saving: for `Trainer.save_model`.
+    """
+    is_main = trainer.is_world_process_zero()
+    with atomic_path(folder, replace=is_main) as unfinished:
+        trainer.save_model(str(unfinished), **saving)
+        if is_main:
+            trainer.state.save_to_json(str(unfinished / "trainer_state.json"))
+    trainer.accelerator.wait_for_everyone()
 
 
 class CheckpointError(RuntimeError):

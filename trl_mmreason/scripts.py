@@ -25,7 +25,7 @@ from trl import (
 )
 from trl.models import unwrap_model_for_generation
 
-from .checkpoint import restore_weights
+from .checkpoint import restore_weights, save_whole
 from .data import load_rows
 from .evaluation.curves import plot_curves
 from .evaluation.metrics import Change, format_table, improves
@@ -253,12 +253,7 @@ def train_once(trainer: Trainer, folder: Path) -> None:
         return
     output = Path(trainer.args.output_dir)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(output)) if output.is_dir() else None)
-    unfinished = folder.with_suffix(".unfinished")  # a run that is killed while saving leaves no half model
-    trainer.save_model(str(unfinished))
-    if trainer.is_world_process_zero():
-        trainer.state.save_to_json(str(unfinished / "trainer_state.json"))
-        unfinished.replace(folder)
-    trainer.accelerator.wait_for_everyone()
+    save_whole(trainer, folder)
 
 
 def last_checkpoint(args: TrainingArguments) -> str | None:

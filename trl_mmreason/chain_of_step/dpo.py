@@ -29,9 +29,10 @@ from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 from trl import DPOTrainer
 from trl.models import unwrap_model_for_generation
 
-from ..checkpoint import CheckpointRestoreMixin, restore_adapter, restore_weights
+from ..checkpoint import CheckpointRestoreMixin, restore_adapter, restore_weights, save_whole
 from ..construction import check_rows, check_template, load_processor, prepare_policy, search_no_weights, with_pictures
 from ..engines.sharding import loading_whole, whole_parameters
+from ..files import atomic_path
 from ..grading import Grader
 from ..parts import freeze_vision_encoder
 from ..precision import check_precision
@@ -337,7 +338,7 @@ class IterativeDPOTrainer(CheckpointRestoreMixin, DPOTrainer):
         finally:
             self.args.output_dir = output_dir
         self._current = number
-        self._save_policy(self._policy(number))
+        save_whole(self, self._policy(number), _internal_call=True)
         # The next round has an optimizer and a schedule of its own; until then nobody needs these in memory.
         if self.is_deepspeed_enabled:
             self.deepspeed.destroy()
@@ -346,14 +347,6 @@ class IterativeDPOTrainer(CheckpointRestoreMixin, DPOTrainer):
         self.callback_handler.optimizer = self.callback_handler.lr_scheduler = None
         self.accelerator.free_memory()
         return output
-
-    def _save_policy(self, folder: FilePath) -> None:
-        unfinished = folder.with_suffix(".unfinished")  # a run that is killed while saving leaves no half policy
-        self.save_model(str(unfinished), _internal_call=True)
-        if self.is_world_process_zero():
-            self.state.save_to_json(str(unfinished / "trainer_state.json"))
-            unfinished.replace(folder)
-        self.accelerator.wait_for_everyone()
 
     def _become(self, finished: int) -> None:
         """Put the weights of the policy after so many rounds into the model; those after none are there from the start.
@@ -383,9 +376,8 @@ class IterativeDPOTrainer(CheckpointRestoreMixin, DPOTrainer):
         known.setdefault(finished, {"round": finished})[name] = {k: v for k, v in metrics.items() if not isnan(v)}
         self.rounds = [known[number] for number in sorted(known)]
         if self.is_world_process_zero():
-            unfinished = file.with_suffix(".unfinished")  # others may be reading the file
-            unfinished.write_text(json.dumps(self.rounds, indent=2))
-            unfinished.replace(file)
+            with atomic_path(file) as unfinished:  # others may be reading the file
+                unfinished.write_text(json.dumps(self.rounds, indent=2))
         self.accelerator.wait_for_everyone()
         _logger.info("after %d rounds, %s: %s", finished, name, metrics)
 
@@ -406,5 +398,5 @@ class IterativeDPOTrainer(CheckpointRestoreMixin, DPOTrainer):
         is_there = folder.exists()
         self.accelerator.wait_for_everyone()  # all look before any saves: they save together, or none does
         if not is_there:
-            self._save_policy(folder)
+            save_whole(self, folder, _internal_call=True)
         return str(folder)

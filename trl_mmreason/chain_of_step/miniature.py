@@ -13,6 +13,7 @@ from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedModel
 
 from ..evaluation.answers import accuracy
+from ..files import atomic_path
 from ..miniature.tasks import Problem, to_dataset
 from ..miniature.teacher import KnownTruthTeacher
 from ..sampling.engine import Decoding, Engine
@@ -124,9 +125,8 @@ def label_drawn_chains(
                 )
                 labelled.append(made.rows)
         if PartialState().is_main_process:
-            unfinished = labels_file(folder, name).with_suffix(".unfinished")  # a file that is there is whole
-            concatenate_datasets(labelled).to_parquet(str(unfinished))
-            unfinished.replace(labels_file(folder, name))
+            with atomic_path(labels_file(folder, name)) as unfinished:
+                concatenate_datasets(labelled).to_parquet(str(unfinished))
 
 
 def labels_file(folder: Path, name: str) -> Path:

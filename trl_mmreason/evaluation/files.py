@@ -6,7 +6,6 @@ Equal evaluations give equal files: there is no time in them, and no order but t
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import PIL.Image
 import pyarrow.parquet as pq
 from datasets import Dataset, Image
 
+from ..files import atomic_path
 from ..messages import question_text
 from ..rows import DataError
 from ..sampling.engine import Failure
@@ -222,8 +222,6 @@ def _samples(lines: list[dict[str, Any]], n: int, turns: int) -> Samples:
 
 
 def _write(path: Path, text: str) -> None:
-    """A run that is killed while writing leaves the file as it was."""
-    unfinished = path.with_suffix(f"{path.suffix}.unfinished")
-    # a model can write half a surrogate pair, which UTF-8 cannot hold; the store replaces it, its question does not
-    unfinished.write_text(text, encoding="utf-8", errors="replace")
-    os.replace(unfinished, path)
+    with atomic_path(path) as unfinished:
+        # a model can write half a surrogate pair, which UTF-8 cannot hold; the store replaces it, its question does not
+        unfinished.write_text(text, encoding="utf-8", errors="replace")

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from ..files import atomic_path
 from ..messages import question_text
 from .pictures import png_of
 
@@ -116,7 +117,6 @@ def _kept(picture: Image.Image, folder: Path) -> str:
     content = f"{picture.mode} {picture.size}".encode() + picture.tobytes()
     name = f"{hashlib.sha256(content).hexdigest()[:24]}.png"
     if not (folder / name).exists():
-        unfinished = folder / f"{name}.unfinished"  # a run that is killed while writing leaves no half picture
-        unfinished.write_bytes(png_of(picture))
-        unfinished.replace(folder / name)
+        with atomic_path(folder / name) as unfinished:
+            unfinished.write_bytes(png_of(picture))
     return name

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from trl import SFTConfig, SFTTrainer
 
 from ..evaluation.answers import accuracy
+from ..files import atomic_path
 from ..stopping import StopAtAccuracy
 from .captions import DESCRIBE, caption
 from .judging import verdict
@@ -304,9 +305,8 @@ def teach(
     trainer = SFTTrainer(model, args=config, train_dataset=rows, processing_class=processing_class, callbacks=[stop])
     trainer.train()
     if trainer.is_world_process_zero():
-        unfinished = Path(f"{output_dir}.unfinished")  # a run that is killed while saving leaves no half checkpoint
-        model.save_pretrained(unfinished)
-        processing_class.save_pretrained(unfinished)
-        unfinished.replace(output_dir)
+        with atomic_path(output_dir) as unfinished:
+            model.save_pretrained(unfinished)
+            processing_class.save_pretrained(unfinished)
     trainer.accelerator.wait_for_everyone()
     return Path(output_dir)

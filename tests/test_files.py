@@ -1,0 +1,32 @@
+import pytest
+
+from trl_mmreason.files import atomic_path
+
+
+def killed_while_writing(path):
+    with atomic_path(path) as unfinished:
+        unfinished.write_text("ne")
+        raise RuntimeError("killed")
+
+
+def test_what_was_there_stays_until_the_new_is_whole(tmp_path):
+    path = tmp_path / "rounds.json"
+    path.write_text("old")
+    with pytest.raises(RuntimeError, match="killed"):
+        killed_while_writing(path)
+    assert path.read_text() == "old"
+    with atomic_path(path) as unfinished:
+        unfinished.write_text("new")
+        assert path.read_text() == "old"
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("rounds.json", "new")]
+
+
+def test_a_folder_is_there_as_a_whole_and_a_helper_puts_nothing_in_its_place(tmp_path):
+    folder = tmp_path / "model"
+    with atomic_path(folder) as unfinished:
+        unfinished.mkdir()
+        (unfinished / "weights").write_text("1")
+        with atomic_path(folder, replace=False) as same:
+            assert same == unfinished
+        assert not folder.exists()
+    assert (folder / "weights").read_text() == "1"
