@@ -21,7 +21,6 @@ from datasets import Dataset
 from sampling import one_by_one
 from transformers import PreTrainedModel, ProcessorMixin
 
-from trl_mmreason.evaluation.protocols import Direct
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import evaluate
 from trl_mmreason.grading import Grader
@@ -29,6 +28,7 @@ from trl_mmreason.miniature.cold_start import PLAIN_ANSWERS, cold_start
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_dataset
 from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 

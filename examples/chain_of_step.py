@@ -47,14 +47,17 @@ from trl_mmreason.chain_of_step.miniature import (
     labels_file,
     learn_drawn_chains,
 )
-from trl_mmreason.chain_of_step.paths import DECODING, chain_answer, sample_paths
+from trl_mmreason.chain_of_step.paths import DECODING
+from trl_mmreason.chain_of_step.protocols import Chains
 from trl_mmreason.chain_of_step.report import format_policies, format_process_reward, plot_rounds
+from trl_mmreason.chain_of_step.sampling import sample_paths
 from trl_mmreason.chain_of_step.scaling import inference_scaling
 from trl_mmreason.chain_of_step.scaling_report import format_scaling, write_report
 from trl_mmreason.evaluation.curves import plot_curves
 from trl_mmreason.miniature.cold_start import PLAIN_ANSWERS
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
 from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import MINIATURE, load_data, policy_path, train_once, trainer_settings
@@ -319,7 +322,7 @@ class Pipeline:
                 name,
                 n=1,
                 decoding=Decoding(self.args.max_completion_length, temperature=0),
-                answer_of=chain_answer if self.in_steps else str,
+                protocol=Chains() if self.in_steps else Direct(),
                 batch_size=self.args.sampling_batch_size,
                 description=f"accuracy, {name}",
             )

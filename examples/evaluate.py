@@ -18,12 +18,12 @@ from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.evaluation.benchmarks import BENCHMARKS, load_benchmark
 from trl_mmreason.evaluation.evaluation_report import save_evaluation, write_evaluation_report
 from trl_mmreason.evaluation.files import format_results
-from trl_mmreason.evaluation.protocols import Direct, EvaluationProtocol, TwoTurn
 from trl_mmreason.evaluation.provenance import provenance_record
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import evaluate
 from trl_mmreason.miniature.cold_start import two_answers
 from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling.protocols import AnsweringProtocol, Direct, TwoTurn
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import DataArguments, policy_path
@@ -61,7 +61,7 @@ def main(
     benchmark = BENCHMARKS[data_args.dataset_name]
     named = {"name": benchmark.name, "title": benchmark.title, "split": data_args.dataset_split}
     folders = []
-    protocols: dict[str, EvaluationProtocol] = {"direct": Direct(), "two-turn": TwoTurn(arguments.followup)}
+    protocols: dict[str, AnsweringProtocol] = {"direct": Direct(), "two-turn": TwoTurn(arguments.followup)}
     for name, protocol in protocols.items():
         with Store(folder / name / "answers.sqlite") as store:
             samples = evaluate(rows, engine, store, protocol, description=name, **asked)

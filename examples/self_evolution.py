@@ -26,12 +26,12 @@ from trl import ModelConfig
 
 from trl_mmreason import SelfEvolutionConfig, SelfEvolutionTrainer
 from trl_mmreason.evaluation.evaluation_report import save_evaluation
-from trl_mmreason.evaluation.protocols import Direct
 from trl_mmreason.evaluation.provenance import provenance_record
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import evaluate
 from trl_mmreason.miniature.cold_start import judged_answers
 from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.server_engine import ServerEngine
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine

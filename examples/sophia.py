@@ -39,9 +39,11 @@ from trl_mmreason.miniature.captions import DESCRIBE
 from trl_mmreason.miniature.cold_start import CAPTIONS_AND_ANSWERS
 from trl_mmreason.miniature.reasoner import RuleReasoner, ask_miniature, count_tokens_of, reasoner_path
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
-from trl_mmreason.sampling import Decoding, Engine
+from trl_mmreason.sampling import Decoding, Engine, Failure
+from trl_mmreason.sampling.answering import answer_questions
 from trl_mmreason.sampling.chat import Chat
-from trl_mmreason.sampling.difficulty import answer_questions, difficulty_filter
+from trl_mmreason.sampling.difficulty import difficulty_filter
+from trl_mmreason.sampling.protocols import Direct, last_verdict
 from trl_mmreason.sampling.server_engine import ServerEngine
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
@@ -276,20 +278,21 @@ class Run:
     def measure(self, name: str, path: str | Path) -> Result:
         decoding = Decoding(**{"max_new_tokens": self.args.max_completion_length, **self.args.evaluation})
         with Store(self.folder / "accuracy.sqlite") as store:
-            answer_questions(
+            answers = answer_questions(
                 self.evaluation,
                 self.engine(path),
                 store,
-                name,
+                Direct(),
+                stage=name,
                 decoding=decoding,
                 system_prompt=self.args.thinking_prompt,
                 seed=self.seed,
                 batch_size=self.args.sampling_batch_size,
                 description=f"accuracy, {name}, seed {self.seed}",
             )
-            answers = [record.payload for record in store.records(name) if record.status == "done"]
-        right = [answer["correct"] for answer in answers if answer["correct"] is not None]
-        lengths = [answer["tokens"] for answer in answers if answer["tokens"] is not None]
+            found = [sample for (sample,) in answers if not isinstance(sample, Failure)]
+        right = [correct for sample in found if (correct := last_verdict(sample, answers.turns)) is not None]
+        lengths = [sample["tokens"] for sample in found if "tokens" in sample]
         rows = len(Dataset.from_parquet(str(self.rows_of(name)))) if self.rows_of(name).exists() else None
         return Result(fmean(right), fmean(lengths) if lengths else nan, rows)
 

@@ -13,10 +13,10 @@ from trl_mmreason.adapo.trainer import AdaPOTrainer
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from trl_mmreason.baselines.star import make_revisions
 from trl_mmreason.baselines.two_turns import FixedRewardsConfig, FixedRewardsTrainer, SCoReConfig, SCoReTrainer
-from trl_mmreason.evaluation.protocols import TwoTurn
 from trl_mmreason.miniature.cold_start import quick_then_worked, two_answers
 from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import train_once

@@ -25,12 +25,12 @@ from trl_mmreason.chain_of_step.process_reward_trainer import ProcessRewardTrain
 from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
 from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
 from trl_mmreason.evaluation.files import read_evaluation
-from trl_mmreason.evaluation.protocols import EvaluationProtocol
 from trl_mmreason.evaluation.runner import Samples
 from trl_mmreason.miniature.cold_start import PLAIN_ANSWERS, cold_start
 from trl_mmreason.miniature.tasks import to_dataset
 from trl_mmreason.sampling.engine import Decoding, Failure
 from trl_mmreason.sampling.loading import load_model, load_processor
+from trl_mmreason.sampling.protocols import AnsweringProtocol
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import train_once
 from trl_mmreason.stages import do_once
@@ -192,7 +192,7 @@ def _policy_of(start: Start, arm: str, source: Path) -> str | Path:
     return source / "model"
 
 
-def protocol(start: Start, arm: str) -> EvaluationProtocol:
+def protocol(start: Start, arm: str) -> AnsweringProtocol:
     """Chains; scored, searched for, or neither."""
     if start.source(arm) is None:
         return Chains()
@@ -204,7 +204,7 @@ def protocol(start: Start, arm: str) -> EvaluationProtocol:
     return Chains(_process_reward(start) if settings.get("scored") else None)
 
 
-def measure(start: Start, asked: EvaluationProtocol, arm: str, model: Path, folder: Path) -> None:
+def measure(start: Start, asked: AnsweringProtocol, arm: str, model: Path, folder: Path) -> None:
     """Let a policy answer the new pictures; with another weight of the steps nothing is sampled again."""
     source, settings = start.source(arm), start.settings(arm)
     if source is None or "step_weight" not in settings:

@@ -24,7 +24,6 @@ from tqdm.auto import tqdm
 
 from trl_mmreason.evaluation.evaluation_report import save_evaluation
 from trl_mmreason.evaluation.files import read_evaluation
-from trl_mmreason.evaluation.protocols import EvaluationProtocol
 from trl_mmreason.evaluation.provenance import provenance_record
 from trl_mmreason.evaluation.question_table import Table
 from trl_mmreason.evaluation.results import summarise
@@ -33,6 +32,7 @@ from trl_mmreason.miniature.cold_start import Lessons, cold_start
 from trl_mmreason.miniature.models import FAMILIES, SIZES, build_model
 from trl_mmreason.miniature.tasks import CATEGORIES, LEVELS, Problem, make_problems, to_dataset
 from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling.protocols import AnsweringProtocol
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.stages import do_once, values_of
@@ -226,7 +226,7 @@ class Start:
         return {"n": n, "decoding": Decoding(**{"temperature": 0.0, **decoding}), "seed": self.seed}
 
 
-def measure(start: Start, protocol: EvaluationProtocol, arm: str, model: Path, folder: Path) -> None:
+def measure(start: Start, protocol: AnsweringProtocol, arm: str, model: Path, folder: Path) -> None:
     """Let a policy answer the new pictures, and keep that as an evaluation."""
     engine, asked = TransformersEngine(str(model), batch_size=_BATCH), start.asked(arm)
     with Store(folder / "answers.sqlite") as store:
@@ -258,11 +258,11 @@ class Part:
 
     lessons: Lessons
     train: Callable[[Start, str, Path], None]
-    protocol: Callable[[Start, str], EvaluationProtocol]
+    protocol: Callable[[Start, str], AnsweringProtocol]
     claims: Sequence[Claim]
     prepare: Callable[[Start], str] = lambda start: start.policy
     prepares: Sequence[str] = ()
-    measure: Callable[[Start, EvaluationProtocol, str, Path, Path], None] = measure
+    measure: Callable[[Start, AnsweringProtocol, str, Path, Path], None] = measure
     quick_lessons: Lessons | None = None
 
     def taught(self, args: StudyArguments) -> Lessons:

@@ -7,13 +7,13 @@ from typing import Any
 
 from datasets import Dataset
 
-from trl_mmreason.evaluation.protocols import Direct
 from trl_mmreason.miniature.captions import DESCRIBE
 from trl_mmreason.miniature.cold_start import CAPTIONS_AND_ANSWERS
 from trl_mmreason.miniature.reasoner import RuleReasoner, ask_miniature, count_tokens_of
 from trl_mmreason.miniature.tasks import to_dataset
 from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.difficulty import difficulty_filter
+from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import train_once

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trl_mmreason.evaluation.protocols import Answered, AnsweredTurn, Unit, sample_units
 from trl_mmreason.miniature.cold_start import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS
 from trl_mmreason.miniature.tasks import to_dataset
 from trl_mmreason.sampling.engine import Decoding, Engine, Failure
+from trl_mmreason.sampling.protocols import Answered, AnsweredTurn, Unit, sample_units
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import train_once
 from trl_mmreason.srpo.config import ReflectionSFTConfig, SRPOConfig

@@ -6,11 +6,11 @@ from support import adapo_trainer, drawn_rows, ids_of, load
 
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.prefilter import prefilter
-from trl_mmreason.evaluation.protocols import TwoTurn
 from trl_mmreason.evaluation.runner import evaluate
 from trl_mmreason.evaluation.two_turn import evaluate_two_turns
 from trl_mmreason.sampling import Decoding, Failure, Request, Sample
 from trl_mmreason.sampling.generation import encode
+from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.sampling.turns import sample_turns

@@ -149,8 +149,8 @@ def test_three_turns_of_a_real_policy(checkpoints, tmp_path):
         found = make_revisions(
             Dataset.from_list(drawn_rows(6)), engine, store, followup=CHECK, n=2, decoding=Decoding(6, 1.0)
         )
-        texts = [record.payload["texts"] for record in store.records("star")]
-    assert len(texts) == 12
-    assert {len(said) for said in texts} <= {1, 2, 3}
-    assert max(len(said) for said in texts) == 3
+        turns = [record.payload["turns"] for record in store.records("star")]
+    assert len(turns) == 12
+    assert {len(given) for given in turns} <= {1, 2, 3}
+    assert max(map(len, turns)) == 3
     assert len(found.rows) + sum(found.dropped.values()) == 12

@@ -15,9 +15,10 @@ from trl_mmreason.chain_of_step.annotation import (
     graded_chains,
 )
 from trl_mmreason.chain_of_step.config import ChainOfStepSFTConfig, ProcessRewardConfig
-from trl_mmreason.chain_of_step.paths import Path, read_path, sample_paths
+from trl_mmreason.chain_of_step.paths import Path, read_path
 from trl_mmreason.chain_of_step.process_reward_trainer import ProcessRewardTrainer
 from trl_mmreason.chain_of_step.prompts import JUDGE_PROMPT, judge_message
+from trl_mmreason.chain_of_step.sampling import sample_paths
 from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
 from trl_mmreason.chain_of_step.step_data import make_step_data
 from trl_mmreason.chain_of_step.template import (

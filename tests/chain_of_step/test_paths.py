@@ -12,11 +12,10 @@ from trl_mmreason.chain_of_step.paths import (
     ReadPath,
     path_metrics,
     read_path,
-    sample_paths,
     score_paths,
-    score_sampled_paths,
 )
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, Scores
+from trl_mmreason.chain_of_step.sampling import sample_paths, score_sampled_paths
 from trl_mmreason.chain_of_step.template import Chain, Step, parse_chain, prefixes, render_chain
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
 from trl_mmreason.sampling import Decoding

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from taught_policy import questions, reward_model, teach
 
-from trl_mmreason.chain_of_step.paths import sample_paths
 from trl_mmreason.chain_of_step.process_reward import Scores
+from trl_mmreason.chain_of_step.sampling import sample_paths
 from trl_mmreason.chain_of_step.scaling import BEAM, PATHS, SCORES, inference_scaling
 from trl_mmreason.chain_of_step.scaling_curves import STEP_WEIGHTS, ScoredQuestion, summarise
 from trl_mmreason.chain_of_step.scaling_report import as_json, draw_scaling, format_scaling, write_report
@@ -20,8 +20,10 @@ from trl_mmreason.chain_of_step.template import ANSWER_END, STEP_END, Chain, Ste
 from trl_mmreason.cli import main
 from trl_mmreason.evaluation.metrics import Estimate
 from trl_mmreason.evaluation.samples import best_of_n, group_sizes, pass_at_n, self_consistency
+from trl_mmreason.grading import Grader
 from trl_mmreason.rows import DataError
 from trl_mmreason.sampling import Decoding, Failure, Sample, derive_seed
+from trl_mmreason.sampling.answering import verdict_stage
 from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
@@ -344,54 +346,59 @@ def real_scaling(path, engine, prm):
     with Store(path) as store:
         rows = Dataset.from_list(questions())
         found = inference_scaling(rows, engine, prm, store, n=4, decoding=DECODING, seed=1, batch_size=3)
-        stages = (PATHS, SCORES, *(BEAM.format(n=n) for n in (1, 2, 4)))
-        return found, {stage: list(store.records(stage)) for stage in stages}
+        stages = (PATHS, *(BEAM.format(n=n) for n in (1, 2, 4)))
+        graded = {stage: verdict_stage(stage, Grader()) for stage in stages}
+        records = {stage: list(store.records(stage)) for stage in (*stages, SCORES)}
+        verdicts = {stage: [one.payload["turns"][0] for one in store.records(graded[stage])] for stage in stages}
+        return found, records, verdicts
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(engine, prm, tmp_path_factory):
     sampling, scoring = Dies(engine), Dies(prm)
     path = tmp_path_factory.mktemp("whole") / "s.sqlite"
-    found, records = real_scaling(path, sampling, scoring)
-    return found, records, path, sampling.calls, scoring.calls
+    found, records, verdicts = real_scaling(path, sampling, scoring)
+    return found, records, verdicts, path, sampling.calls, scoring.calls
 
 
 def test_a_real_policy_through_the_store(uninterrupted):
-    found, records, *_ = uninterrupted
+    found, records, verdicts, *_ = uninterrupted
     assert {stage: len(kept) for stage, kept in records.items()} == {
         PATHS: 8,
         SCORES: 8,
         **{BEAM.format(n=n): 2 for n in (1, 2, 4)},
     }
     assert all(record.status == "done" for kept in records.values() for record in kept)
-    right = {
-        id_: [record.payload["correct"] for record in records[PATHS] if record.id == id_] for id_ in ("picture", "sum")
+    right = {  # four paths each, in the order of the ids
+        id_: [verdict["correct"] for verdict in verdicts[PATHS][4 * k : 4 * k + 4]]
+        for k, id_ in enumerate(("picture", "sum"))
     }
     assert 0 < sum(map(sum, right.values())) < 8
     assert found.accuracy["pass_at_n"][1].value == pytest.approx(np.mean(list(right.values())))
     assert found.accuracy["pass_at_n"][4].value == np.mean([any(flags) for flags in right.values()])
     for n in (1, 2, 4):
         searches = [record.payload for record in records[BEAM.format(n=n)]]
-        assert found.accuracy["step_beam"][n].value == np.mean([search["correct"] for search in searches])
+        assert found.accuracy["step_beam"][n].value == np.mean([one["correct"] for one in verdicts[BEAM.format(n=n)]])
         assert found.tokens[n]["step_beam"].value == np.mean([search["tokens"] for search in searches])
         assert found.tokens[n]["best_of_n"].value == n * np.mean([one.payload["tokens"] for one in records[PATHS]])
-    assert {search["answer"] for search in searches} <= {"5", "6", "7", "8", None}
+    answers = {one["answer"] for one in verdicts[BEAM.format(n=4)]}
+    assert answers <= {"5", "6", "7", "8", None}
 
 
 @pytest.mark.parametrize("share", [0.3, 0.8])
 @pytest.mark.parametrize("who", ["policy", "reward model"])
 def test_killed_and_resumed_it_gives_the_same(who, share, engine, prm, uninterrupted, tmp_path):
-    found, records, _, samplings, scorings = uninterrupted
+    found, records, verdicts, _, samplings, scorings = uninterrupted
     at = {"policy": math.ceil(share * samplings), "reward model": math.ceil(share * scorings)}[who]
     killed = {"policy": Dies(engine), "reward model": Dies(prm)}
     killed[who].at = at
     with pytest.raises(KeyboardInterrupt):
         real_scaling(tmp_path / "s.sqlite", *killed.values())
-    assert real_scaling(tmp_path / "s.sqlite", engine, prm) == (found, records)
+    assert real_scaling(tmp_path / "s.sqlite", engine, prm) == (found, records, verdicts)
 
 
 def test_what_is_done_is_not_asked_again_whatever_the_step_weight(engine, prm, uninterrupted):
-    found, _, store_path, *_ = uninterrupted
+    found, _, _, store_path, *_ = uninterrupted
     dead = Dies(engine, at=1), Dies(prm, at=1)
     with Store(store_path) as store:
         rows, settings = Dataset.from_list(questions()), {"n": 4, "decoding": DECODING}
@@ -446,5 +453,5 @@ def test_the_command_s_system_prompt_reaches_the_policy(engine, prm, tmp_path):
             paths = sample_paths(asked, engine, store, PATHS, n=1, decoding=Decoding(40, 1.0, 0.95))
         texts.append({id_: found[0].text for id_, found in paths.items()})
     with Store(tmp_path / "out" / "search.sqlite") as store:
-        assert {record.id: record.payload["text"] for record in store.records(PATHS)} == texts[0]
+        assert {record.id: record.payload["turns"][0]["text"] for record in store.records(PATHS)} == texts[0]
     assert texts[0] != texts[1]

@@ -6,8 +6,8 @@ from benchmark_rows import LAYOUTS
 from benchmark_rows.layout import COLOURS, Picture, saved
 
 from trl_mmreason.evaluation.benchmarks import BENCHMARKS, INSTRUCTION, BenchmarkError, load_benchmark
-from trl_mmreason.evaluation.verdicts import grade_answers
 from trl_mmreason.grading import Grader
+from trl_mmreason.grading.tolerance import grade_answers
 from trl_mmreason.miniature.tasks import CATEGORIES, make_problems
 
 COLUMNS = ["prompt", "images", "answer", "choices", "id", "category", "hint", "group", "tolerance"]

@@ -11,13 +11,14 @@ from taught_policy import questions, reward_model, teach
 
 from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
 from trl_mmreason.evaluation.files import write_evaluation
-from trl_mmreason.evaluation.protocols import Direct, TwoTurn
 from trl_mmreason.evaluation.provenance import digest_of
 from trl_mmreason.evaluation.results import summarise
-from trl_mmreason.evaluation.runner import ANSWERS, evaluate, verdict_stage
+from trl_mmreason.evaluation.runner import ANSWERS, evaluate
 from trl_mmreason.grading import Grader, JudgeGrader
 from trl_mmreason.sampling import Decoding, Failure
+from trl_mmreason.sampling.answering import verdict_stage
 from trl_mmreason.sampling.chat import Chat
+from trl_mmreason.sampling.protocols import Direct, TwoTurn
 from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.srpo.protocols import Reflection
@@ -82,6 +83,8 @@ def assert_close(found, expected):
         one, two = json.loads(line), json.loads(other)
         for name in ("step_scores", "answer_score", "score"):
             assert one.pop(name, None) == pytest.approx(two.pop(name, None), abs=1e-5)
+        for ours, theirs in zip(*(each.pop("extra", {}).get("worst", []) for each in (one, two)), strict=True):
+            assert (ours[0], pytest.approx(ours[1], abs=1e-5)) == tuple(theirs)
         assert one == two
 
 
@@ -205,7 +208,7 @@ def test_another_grader_asks_nothing_again(drawn, tmp_path):
             ((sample,),) = evaluate(rows, engine, store, Direct(), grader=grader).samples
             found[name] = (sample["turns"][0]["correct"], sample["turns"][0]["decided_by"])
         assert list(store.stages()) == [
-            f"{ANSWERS}-questions", ANSWERS, *(verdict_stage(grader) for grader in graders.values())
+            f"{ANSWERS}-questions", ANSWERS, *(verdict_stage(ANSWERS, grader) for grader in graders.values())
         ]  # fmt: skip
     assert found == {"strict": (False, "rules"), "lenient": (True, "rules"), "judge": (True, "judge")}
     assert len(engine.asked) == len(judge.asked) == 1

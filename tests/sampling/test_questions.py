@@ -1,15 +1,16 @@
 """What a store is tied to beside the ids of its rows: the words of the questions, and who grades. In every pipeline."""
 
 import hashlib
+from dataclasses import asdict
 
 import pytest
 from datasets import Dataset, Features, Json, List, Value
 from scripted import Scripted
 
 from trl_mmreason.adapo.prefilter import prefilter
+from trl_mmreason.baselines.star import make_revisions
 from trl_mmreason.chain_of_step.annotation import annotate_by_monte_carlo
-from trl_mmreason.chain_of_step.paths import sample_paths
-from trl_mmreason.chain_of_step.scaling import search_answers
+from trl_mmreason.chain_of_step.sampling import sample_paths, search_answers
 from trl_mmreason.chain_of_step.step_data import make_step_data
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
 from trl_mmreason.grading import Grader
@@ -101,26 +102,35 @@ def engine():
     return Scripted(lambda request, times: ["no chain"] * request.n)
 
 
-def solve(rows, store, grader):
-    SolutionSampler(engine(), Decoding(), grader, None, 0).solve(rows, store, 1, {})
-
-
-def annotate(rows, store, grader):
+def annotate(rows, engine, store, grader):
     chains = rows.add_column("completion", [CHAIN] * len(rows)).add_column("correct", [True] * len(rows))
-    annotate_by_monte_carlo(chains, engine(), store, n=1, grader=grader)
+    annotate_by_monte_carlo(chains, engine, store, n=1, grader=grader)
 
 
 PIPELINES = {
-    "difficulty_filter": lambda rows, store, grader: difficulty_filter(
-        rows, engine(), store, low=0, high=1, n=1, grader=grader
+    "difficulty_filter": lambda rows, engine, store, grader: difficulty_filter(
+        rows, engine, store, low=0, high=1, n=1, grader=grader
     ),
-    "prefilter": lambda rows, store, grader: prefilter(rows, engine(), store, n=1, grader=grader),
-    "solve": solve,
-    "sample_paths": lambda rows, store, grader: sample_paths(rows, engine(), store, STAGE, n=1, grader=grader),
-    "search_answers": lambda rows, store, grader: search_answers(rows, engine(), Scorer(), store, n=1, grader=grader),
-    "annotate_by_monte_carlo": annotate,
-    "make_step_data": lambda rows, store, grader: make_step_data(rows, engine(), store, attempts=1, grader=grader),
+    "prefilter": lambda rows, engine, store, grader: prefilter(rows, engine, store, n=1, grader=grader),
+    "make_revisions": lambda rows, engine, store, grader: make_revisions(
+        rows, engine, store, followup="Check it.", grader=grader
+    ),
+    "solve": lambda rows, engine, store, grader: SolutionSampler(engine, Decoding(), grader, None, 0).solve(
+        rows, store, 1, {}
+    ),
+    "sample_paths": lambda rows, engine, store, grader: sample_paths(rows, engine, store, STAGE, n=1, grader=grader),
+    "search_answers": lambda rows, engine, store, grader: search_answers(
+        rows, engine, Scorer(), store, n=1, stage=STAGE, grader=grader
+    ),
 }
+
+REFUSING = {
+    "annotate_by_monte_carlo": annotate,
+    "make_step_data": lambda rows, engine, store, grader: make_step_data(
+        rows, engine, store, attempts=1, grader=grader
+    ),
+}
+"""Pipelines whose answers are kept with their verdicts."""
 
 
 class Own(Grader):
@@ -129,14 +139,45 @@ class Own(Grader):
     __repr__ = object.__repr__
 
 
+def verdicts(store):
+    return [stage for stage in store.stages() if "verdicts-" in stage and not stage.endswith("-questions")]
+
+
 @pytest.mark.parametrize("pipeline", PIPELINES.values(), ids=PIPELINES)
-def test_every_pipeline_goes_on_with_the_same_grader_and_refuses_others_and_other_questions(tmp_path, pipeline):
+def test_another_grader_grades_anew_and_asks_nobody_and_other_questions_are_refused(tmp_path, pipeline):
+    rows, asked = Dataset.from_list([row()]), engine()
+    with Store(tmp_path / "s.sqlite") as store:
+        pipeline(rows, asked, store, Own())
+        first = len(asked.asked)
+        assert first
+        pipeline(rows, asked, store, Own())
+        assert len(verdicts(store)) == 1  # two of one class without settings are one grader
+        pipeline(rows, asked, store, Grader())
+        assert len(verdicts(store)) == 2
+        assert len(asked.asked) == first
+        with pytest.raises(SettingsChanged, match="  answer of 'cats'"):
+            pipeline(Dataset.from_list([row(answer="8")]), asked, store, Own())
+
+
+@pytest.mark.parametrize("pipeline", REFUSING.values(), ids=REFUSING)
+def test_another_grader_is_refused(tmp_path, pipeline):
     rows, graders = Dataset.from_list([row()]), [Own(), Own()]
     assert repr(graders[0]) != repr(graders[1])
     with Store(tmp_path / "s.sqlite") as store:
-        pipeline(rows, store, graders[0])
-        pipeline(rows, store, graders[1])
+        pipeline(rows, engine(), store, graders[0])
+        pipeline(rows, engine(), store, graders[1])
         with pytest.raises(SettingsChanged, match=f"grader: '<{__name__}.Own object>' → \"Grader"):
-            pipeline(rows, store, Grader())
+            pipeline(rows, engine(), store, Grader())
         with pytest.raises(SettingsChanged, match="  answer of 'cats'"):
-            pipeline(Dataset.from_list([row(answer="8")]), store, graders[0])
+            pipeline(Dataset.from_list([row(answer="8")]), engine(), store, graders[0])
+
+
+def test_a_store_of_an_older_version_is_refused(tmp_path):
+    """Answers used to be kept with their verdicts, and the stage did not name a protocol."""
+    rows = Dataset.from_list([row()])
+    with Store(tmp_path / "s.sqlite") as store:
+        older = {"engine": engine().settings, "decoding": asdict(Decoding()), "seed": 0, "grader": "Grader()"}
+        store.open_stage("difficulty", older)
+        with pytest.raises(SettingsChanged, match=r"stage 'difficulty'[\s\S]*protocol: \(absent\) → ") as refusal:
+            difficulty_filter(rows, engine(), store, low=0, high=1)
+        assert "another file" in str(refusal.value)

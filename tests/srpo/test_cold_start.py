@@ -303,7 +303,7 @@ def test_more_rows_ask_only_for_what_is_missing(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"cot_prompt": "Solve."}, "cot_prompt: "),
+        ({"cot_prompt": "Solve."}, "system_prompt: "),
         ({"decoding": Decoding(max_new_tokens=5)}, "decoding.max_new_tokens: 1024 → 5"),
         ({"seed": 1}, "seed: 0 → 1"),
         ({"teacher_decoding": Decoding(temperature=0.5)}, "decoding.temperature: 1.0 → 0.5"),
@@ -351,7 +351,7 @@ def test_a_real_policy_that_knows_no_format_makes_no_rows(tmp_path, checkpoints)
         records = list(store.records("srpo-answers"))
     assert len(reflections.rows) == 0
     assert reflections.rows.column_names == ["id", "prompt", "images", "completion", "first_correct", "rating"]
-    cut = sum(record.payload["finish_reason"] == "length" for record in records)
+    cut = sum("length" in record.payload["finish_reasons"] for record in records)
     expected = {"answer: cut by the length limit": cut, "answer: no <think>, or an empty one": 6 - cut}
     assert reflections.dropped == {reason: times for reason, times in expected.items() if times}
     assert asked.asked == []

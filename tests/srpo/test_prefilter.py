@@ -5,7 +5,7 @@ from datasets import Dataset
 from trl_mmreason.sampling import Sample, derive_seed
 from trl_mmreason.sampling.difficulty import difficulty_filter
 from trl_mmreason.sampling.store import Store
-from trl_mmreason.srpo.response import first_answer
+from trl_mmreason.srpo.protocols import FirstSolution
 
 # question → first and second answer of its two responses; the right answer is always 7
 SCRIPT = {
@@ -42,7 +42,7 @@ def test_first_answers_decide_and_rows_stay_as_they_are(tmp_path):
             high=0.9,
             n=2,
             system_prompt="Reflect.",
-            read=first_answer,
+            protocol=FirstSolution(),
         )
     assert kept.rows.to_list() == rows[:1]
     assert kept.dropped == {"too easy: more than 90% right": 1, "too hard: fewer than 10% right": 1}

@@ -8,19 +8,16 @@ Sampling, training and sampling again with the trained policy is done twice.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from typing import Any
 
 from datasets import Dataset
 
-from ..grading import Grader
-from ..grading.grader import grader_settings
-from ..sampling.difficulty import Filtered, items_of, wait_for_all
-from ..sampling.engine import Decoding, Engine, Failure, derive_seed
-from ..sampling.run import remember_questions, run
+from ..sampling.answering import Answers, answer_questions
+from ..sampling.difficulty import Filtered
+from ..sampling.engine import Engine, Failure
+from ..sampling.protocols import TwoTurn
 from ..sampling.store import Store
-from ..sampling.turns import sample_turns
 
 STAGE = "star"
 
@@ -32,30 +29,22 @@ def make_revisions(
     *,
     followup: str,
     revisions: int = 2,
-    n: int = 1,
-    decoding: Decoding | None = None,
-    grader: Grader | None = None,
     stage: str = STAGE,
-    seed: int = 0,
-    **running: Any,
+    **asking: Any,
 ) -> Filtered:
     """Rows of right revisions.
 
-    It goes on where a killed run stopped. Under several processes each samples its share; call it on all of them with
+    A killed run resumes where it stopped. Under several processes each samples its share; call it on all of them with
     the same store, and every process gets the whole result.
 
     Args:
         rows: with id, prompt, answer, and optionally images and choices.
         engine: the policy of this iteration.
-        store: keeps every answer with its verdict.
+        store: keeps every answer and every verdict.
         followup: what the user says to every answer but the last.
         revisions: how often an answer is revised.
-        n: trajectories a question.
-        decoding: how answers are drawn; by default as `Decoding()` says.
-        grader: `Grader()` by default.
         stage: of the store; one for each iteration.
-        seed: other seeds give other answers.
-        **running: for `run`, such as `batch_size`.
+        **asking: for `answer_questions`, such as `n`, `decoding`, `grader`, `seed` and `batch_size`.
 
     Returns:
         Rows with id, prompt (messages), images and completion (one message), at most one of each trajectory: its first
@@ -64,59 +53,29 @@ def make_revisions(
     Raises:
         SettingsChanged: the store holds answers drawn in another way.
     """
-    decoding, grader = decoding or Decoding(), grader or Grader()
-
-    def answer(units: Sequence[tuple[Mapping[str, Any], int]]) -> list[dict[str, Any] | Failure]:
-        asked = [row for row, _ in units]
-        seeds = [derive_seed(seed, row["id"], index) for row, index in units]
-        found = sample_turns(asked, engine, decoding, followup, seeds, turns=1 + revisions)
-        said = [[] if isinstance(given, Failure) else [sample.text for sample in given] for given in found]
-        flat = [(row, text) for row, texts in zip(asked, said, strict=True) for text in texts]
-        verdicts = iter(grader.grade_batch(items_of([row for row, _ in flat], [text for _, text in flat])))
-        return [
-            given
-            if isinstance(given, Failure)
-            else {
-                "texts": texts,
-                "correct": [next(verdicts).correct for _ in texts],
-                "finish_reasons": [sample.finish_reason for sample in given],
-            }
-            for given, texts in zip(found, said, strict=True)
-        ]
-
-    settings = {
-        "engine": engine.settings,
-        "decoding": asdict(decoding),
-        "followup": followup,
-        "revisions": revisions,
-        "seed": seed,
-        "grader": grader_settings(grader),
-    }
-    remember_questions(store, stage, rows)
-    run(store, stage, rows, answer, settings=settings, n=n, **{"description": "revising", **running})
-    wait_for_all()
-    return _learnt(rows, store, stage, followup)
+    protocol = TwoTurn(followup, turns=1 + revisions)
+    asking = {"description": "revising", **asking}
+    return _learnt(rows, answer_questions(rows, engine, store, protocol, stage=stage, **asking), followup)
 
 
-def _learnt(rows: Dataset, store: Store, stage: str, followup: str) -> Filtered:
-    positions = {row_id: position for position, row_id in enumerate(rows["id"])}
+def _learnt(rows: Dataset, answers: Answers, followup: str) -> Filtered:
     chosen, made, dropped = [], [], Counter[str]()
-    for record in store.records(stage):
-        if record.id not in positions:
-            continue
-        if record.status == "failed":
-            dropped["sampling failed"] += 1
-            continue
-        texts, correct = record.payload["texts"], record.payload["correct"]
-        revised = first_revision(correct)
-        if revised is None:
-            dropped[_why_not(correct)] += 1
-            continue
-        if record.payload["finish_reasons"][revised] != "stop":  # it would be learnt with an end that it never had
-            dropped["cut by the length limit"] += 1
-            continue
-        chosen.append(positions[record.id])
-        made.append({"id": f"{record.id}#{record.index}", "said": texts[:revised], "completion": texts[revised]})
+    for position, (id_, samples) in enumerate(zip(answers.ids, answers, strict=True)):
+        for index, sample in enumerate(samples):
+            if isinstance(sample, Failure):
+                dropped["sampling failed"] += 1
+                continue
+            correct = [turn["correct"] for turn in sample["turns"]]
+            revised = first_revision(correct)
+            if revised is None:
+                dropped[_why_not(correct)] += 1
+                continue
+            if sample["finish_reasons"][revised] != "stop":  # it would be learnt with an end that it never had
+                dropped["cut by the length limit"] += 1
+                continue
+            texts = [turn["text"] for turn in sample["turns"]]
+            chosen.append(position)
+            made.append({"id": f"{id_}#{index}", "said": texts[:revised], "completion": texts[revised]})
     picked = rows.select(chosen)
 
     def with_turns(row: dict[str, Any], place: int) -> dict[str, Any]:

@@ -20,12 +20,13 @@ from datasets import Dataset, Features, List, Value
 
 from ..grading import Grader
 from ..grading.grader import grader_settings
+from ..grading.reward import items_of
 from ..messages import completion_text, pictures_of, question_text, with_system_message
 from ..sampling.asking import ReplyCollector, parsed_positions, reference_answer
-from ..sampling.difficulty import items_of, tally, wait_for_all
+from ..sampling.difficulty import tally
 from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, derive_seed
 from ..sampling.export import join_source_columns
-from ..sampling.run import remember_questions, run
+from ..sampling.run import remember_questions, run, wait_for_all
 from ..sampling.store import Store
 from .objective import judge_labels, monte_carlo_labels
 from .paths import DECODING, Path, Row, read_path

@@ -37,26 +37,18 @@ from ..grading import Grader
 from ..parts import freeze_vision_encoder
 from ..precision import check_precision
 from ..reference import reference_from_policy
-from ..sampling.engine import Decoding, Engine
+from ..sampling.engine import Decoding, Engine, Failure
 from ..sampling.loading import fingerprint, load_model
+from ..sampling.protocols import Direct
 from ..sampling.store import Store
 from ..sampling.transformers_engine import TransformersEngine
 from .client import process_reward_from
 from .config import STEP_WISE, IterativeDPOConfig
 from .pairs import PAIR_FEATURES, make_pairs
 from .paper import PAPER
-from .paths import (
-    Path,
-    PathScore,
-    ProcessReward,
-    chain_answer,
-    path_metrics,
-    question_digests,
-    sample_paths,
-    score_sampled_paths,
-    with_ids,
-)
-from .scaling import search_answers
+from .paths import Path, PathScore, ProcessReward, path_metrics, question_digests, with_ids
+from .protocols import Chains
+from .sampling import sample_paths, score_sampled_paths, search_answers
 from .step_pairs import make_step_pairs, searched_paths, with_last_parts
 from .template import ANSWER_END, EXAMPLE, STEP_END
 from .tokens import chain_token_ids
@@ -258,7 +250,7 @@ class IterativeDPOTrainer(CheckpointRestoreMixin, DPOTrainer):
                 batch_size=max(1, at_once // self.args.num_paths),
                 description=f"sampling, policy {finished}, training steps",
             )
-        found = {id_: record.payload for id_, record in searches.items() if record.status == "done"}
+        found = {id_: search for id_, search in searches.items() if not isinstance(search, Failure)}
         pairs = make_step_pairs(self.questions, found, threshold=self.args.pair_threshold)
         return pairs, self._measures_of(*searched_paths(list(found.values()), self.args.step_weight))
 
@@ -278,7 +270,7 @@ class IterativeDPOTrainer(CheckpointRestoreMixin, DPOTrainer):
                 n=1 if evaluating else self.args.num_paths,
                 decoding=decoding,
                 grader=self.grader,
-                answer_of=chain_answer if self.args.chains else str,
+                protocol=Chains() if self.args.chains else Direct(),
                 seed=self.args.seed + finished,
                 batch_size=self.args.sampling_batch_size,
                 description=f"sampling, {stage}",

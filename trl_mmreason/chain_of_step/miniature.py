@@ -21,7 +21,7 @@ from ..sampling.store import Store
 from ..scripts import train_once
 from ..stopping import StopAtAccuracy
 from .annotation import annotate_by_judge, annotate_by_monte_carlo, chains_of
-from .paths import sample_paths
+from .sampling import sample_paths
 from .sft import ChainOfStepSFTTrainer
 from .step_data import make_step_data
 

@@ -1,27 +1,17 @@
-"""Reasoning paths of a policy: sampled, graded and scored, resumably (arXiv:2509.19003, section 3.4).
-
-Iterative DPO makes its pairs of them, annotation its chains, and inference-time scaling its curves.
-"""
+"""Reasoning paths: what a policy's text is as a chain, and how good a process reward model finds it."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from datasets import Dataset
 from torch import Tensor
 
-from ..grading import Grader
-from ..grading.grader import grader_settings
 from ..messages import pictures_of
-from ..sampling.difficulty import items_of, wait_for_all
-from ..sampling.engine import Decoding, Engine, Failure, Request, derive_seed
-from ..sampling.run import remember_questions, run
-from ..sampling.store import Store
+from ..sampling.engine import Decoding
 from .objective import trajectory_score
 from .process_reward import Scores
 from .scored_chain import scored_ends
@@ -117,11 +107,6 @@ def read_path(text: str) -> ReadPath:
     return ReadPath(len(ends.steps), parse_chain(text).answer, text, None)
 
 
-def chain_answer(text: str) -> str:
-    """The answer of a text as a chain; "" without one."""
-    return read_path(text).answer or ""
-
-
 def step_texts(scorable: str) -> list[str]:
     """The steps of a `ReadPath.scorable`, each from its opening to its closing token."""
     return [scorable[scorable.rindex(STEP_START, 0, end) : end] for end in scored_ends(scorable).steps]
@@ -183,141 +168,6 @@ def path_score(steps: Tensor | Sequence[float], answer: float | None, step_weigh
     """The scores of one path with their trajectory score, in which an answer that is missing counts 0."""
     total = trajectory_score(steps, answer or 0.0, step_weight).item()
     return PathScore(torch.as_tensor(steps).tolist(), answer, total)
-
-
-def sample_paths(
-    rows: Dataset,
-    engine: Engine,
-    store: Store,
-    stage: str,
-    *,
-    n: int,
-    decoding: Decoding = DECODING,
-    grader: Grader | None = None,
-    answer_of: Callable[[str], str] = chain_answer,
-    seed: int = 0,
-    **running: Any,
-) -> dict[str, list[Path]]:
-    """Let a policy answer each question `n` times, and grade the answers of the chains.
-
-    It goes on where a killed run stopped. Under several processes each takes its share; call it on all of them with the
-    same store, and every process gets all.
-
-    Args:
-        rows: rows with id, prompt, answer, and optionally images (or image) and choices.
-        engine: the policy.
-        store: keeps every path.
-        stage: of the store.
-        n: paths a question.
-        decoding: the paper's sampling by default; mind `max_new_tokens`.
-        grader: `Grader()` by default.
-        answer_of: what of a text is graded; that of a chain by default. `str` grades all of it, for policies that
-            write no chains.
-        seed: other seeds give other paths.
-        **running: for `run`, such as `batch_size` and `retry_failed`.
-
-    Returns:
-        Row id → its paths in order; those whose sampling failed are missing.
-
-    Raises:
-        SettingsChanged: the store holds paths that were drawn in another way.
-    """
-    grader = grader or Grader()
-
-    def work(units: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
-        asked = [
-            Request(row["prompt"], pictures_of(row), seed=derive_seed(seed, row["id"], index)) for row, index in units
-        ]
-        drawn = engine.sample(asked, decoding)
-        texts = ["" if isinstance(samples, Failure) else samples[0].text for samples in drawn]
-        verdicts = grader.grade_batch(items_of([row for row, _ in units], list(map(answer_of, texts))))
-        return [
-            samples
-            if isinstance(samples, Failure)
-            else {
-                "text": samples[0].text,
-                "finish_reason": samples[0].finish_reason,
-                "tokens": samples[0].tokens,
-                "correct": verdict.correct,
-            }
-            for samples, verdict in zip(drawn, verdicts, strict=True)
-        ]
-
-    settings = {
-        "engine": engine.settings,
-        "decoding": asdict(decoding),
-        "seed": seed,
-        "grader": grader_settings(grader),
-    }
-    if answer_of is not chain_answer:
-        settings["answer_of"] = answer_of.__name__
-    remember_questions(store, stage, rows)
-    run(store, stage, rows, work, settings=settings, n=n, **{"description": "sampling paths", **running})
-    wait_for_all()
-    wanted = set(rows["id"])
-    paths = defaultdict(list)
-    for record in store.records(stage):
-        if record.status == "done" and record.id in wanted and record.index < n:
-            paths[record.id].append(Path(record.index, **record.payload))
-    return dict(paths)
-
-
-def score_sampled_paths(
-    rows: Dataset,
-    paths: Mapping[str, Sequence[Path]],
-    process_reward: ProcessReward,
-    store: Store,
-    stage: str,
-    *,
-    step_weight: float = 0.2,
-    **running: Any,
-) -> dict[str, list[PathScore]]:
-    """The scores of sampled paths, kept in the store and resumed as by `sample_paths`.
-
-    Args:
-        rows: the questions.
-        paths: of `sample_paths`.
-        process_reward: scores them.
-        store: keeps the scores.
-        stage: of the store; one for the paths of one stage.
-        step_weight: w of the trajectory score; another one scores nothing anew.
-        **running: for `run`.
-
-    Returns:
-        Row id → the scores of its paths, in their order.
-
-    Raises:
-        RuntimeError: paths could not be scored.
-        SettingsChanged: the store holds scores of another process reward model.
-    """
-    positions = {id_: position for position, id_ in enumerate(rows["id"])}
-    units: list[dict[str, Any]] = [
-        {"id": f"{id_}#{path.index}", "position": positions[id_], "text": path.text}
-        for id_, found in paths.items()
-        for path in found
-    ]
-
-    def work(asked: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
-        questions = {unit["position"]: rows[unit["position"]] for unit, _ in asked}
-        scores = score_paths(
-            process_reward, [questions[unit["position"]] for unit, _ in asked], [unit["text"] for unit, _ in asked]
-        )
-        return [{"steps": score.steps, "answer": score.answer} for score in scores]
-
-    settings = {"process_reward": process_reward.settings}
-    run(store, stage, units, work, settings=settings, **{"description": "scoring paths", **running})
-    wait_for_all()
-    found = {record.id: record for record in store.records(stage)}
-    failed = [found[unit["id"]].reason for unit in units if found[unit["id"]].status == "failed"]
-    if failed:
-        raise RuntimeError(
-            f"score_sampled_paths: {len(failed)} of {len(units)} paths could not be scored, the first because: "
-            f"{failed[0]}. Mend it and run again with retry_failed=True."
-        )
-    return {
-        id_: [path_score(**found[f"{id_}#{path.index}"].payload, step_weight=step_weight) for path in sampled]
-        for id_, sampled in paths.items()
-    }
 
 
 def with_ids(questions: Dataset) -> Dataset:

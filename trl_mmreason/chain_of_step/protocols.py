@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..evaluation.protocols import Answered, AnsweredTurn, Unit, sample_units
 from ..sampling.engine import Decoding, Engine, Failure
+from ..sampling.protocols import Answered, AnsweredTurn, Unit, sample_units
 from .paths import PathScore, ProcessReward, read_path, score_paths
 from .scored_chain import scored_ends
 from .search import MAX_STEPS, TOO_LONG, BeamSearched, step_beam_search
@@ -108,4 +108,5 @@ def _searched(search: BeamSearched) -> Answered:
         step_ends=scored_ends(search.text).steps,
         step_scores=search.scores[: search.steps],
         answer_score=search.scores[-1] if answered else None,
+        extra={"worst": search.worst},
     )

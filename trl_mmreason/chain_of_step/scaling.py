@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,25 +13,14 @@ from datasets import Dataset
 from ..evaluation.samples import group_sizes
 from ..evaluation.voting import votes_of
 from ..grading import Grader, extract_answer
-from ..grading.grader import grader_settings
 from ..rows import DataError
-from ..sampling.difficulty import items_of, usable_questions, wait_for_all
+from ..sampling.difficulty import usable_questions
 from ..sampling.engine import Decoding, Engine, Failure
-from ..sampling.run import remember_questions, run
-from ..sampling.store import Record, Store
-from .paths import (
-    DECODING,
-    Path,
-    PathScore,
-    ProcessReward,
-    Row,
-    path_score,
-    read_path,
-    sample_paths,
-    score_sampled_paths,
-)
+from ..sampling.store import Store
+from .paths import DECODING, Path, PathScore, ProcessReward, Row, path_score, read_path
+from .sampling import sample_paths, score_sampled_paths, search_answers
 from .scaling_curves import Scaling, ScoredQuestion, summarise
-from .search import MAX_STEPS, part_decoding, step_beam_search
+from .search import MAX_STEPS, part_decoding
 
 PATHS, SCORES, BEAM = "scaling-paths", "scaling-scores", "scaling-beam-{n}"
 """Stages of the store."""
@@ -94,7 +82,16 @@ def inference_scaling(
     paths = sample_paths(usable, engine, store, PATHS, n=n, batch_size=batch_size, **drawing)
     scores = score_sampled_paths(usable, paths, process_reward, store, SCORES, batch_size=batch_size, **running)
     searches = {
-        k: search_answers(usable, engine, process_reward, store, n=k, batch_size=max(1, batch_size // k), **searching)
+        k: search_answers(
+            usable,
+            engine,
+            process_reward,
+            store,
+            n=k,
+            stage=BEAM.format(n=k),
+            batch_size=max(1, batch_size // k),
+            **searching,
+        )
         for k in group_sizes(n)
     }
     counts = Counter({"questions without a gold answer that can be used": len(rows) - len(usable)})
@@ -104,64 +101,10 @@ def inference_scaling(
             path.index: (path, score)
             for path, score in zip(paths.get(row["id"], ()), scores.get(row["id"], ()), strict=True)
         }
-        by_n = {k: records[row["id"]] for k, records in searches.items()}
+        by_n = {k: found_by[row["id"]] for k, found_by in searches.items()}
         questions.append(_scored_question(row, found, by_n, n, grader))
         counts += _problems(found, by_n, n)
     return summarise(questions, step_weight=step_weight, equal=grader.equivalent, counts=dict(counts))
-
-
-def search_answers(
-    rows: Dataset,
-    engine: Engine,
-    process_reward: ProcessReward,
-    store: Store,
-    *,
-    n: int,
-    stage: str | None = None,
-    decoding: Decoding = DECODING,
-    max_steps: int = MAX_STEPS,
-    grader: Grader | None = None,
-    seed: int = 0,
-    **running: Any,
-) -> dict[str, Record]:
-    """The step-level beam search of every question, graded, and kept in a stage of the store.
-
-    Args:
-        rows, engine, process_reward, store: as for `inference_scaling`.
-        n, decoding, max_steps, seed: as for `step_beam_search`.
-        stage: of the store; one for each n by default.
-        grader: `Grader()` by default.
-        **running: for `run`; a batch is one of questions.
-
-    Returns:
-        Row id → its record, whose payload has the fields of `BeamSearched`, and `correct`.
-    """
-    grader = grader or Grader()
-    stage = stage or BEAM.format(n=n)
-
-    def work(units: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
-        asked = [row for row, _ in units]
-        found = step_beam_search(asked, engine, process_reward, n=n, decoding=decoding, max_steps=max_steps, seed=seed)
-        answers = ["" if isinstance(search, Failure) else search.answer or "" for search in found]
-        verdicts = grader.grade_batch(items_of(asked, answers))
-        return [
-            search if isinstance(search, Failure) else {**search._asdict(), "correct": verdict.correct}
-            for search, verdict in zip(found, verdicts, strict=True)
-        ]
-
-    settings = {
-        "engine": engine.settings,
-        "process_reward": process_reward.settings,
-        "decoding": asdict(part_decoding(decoding, n=n, max_steps=max_steps)),
-        "max_steps": max_steps,
-        "seed": seed,
-        "grader": grader_settings(grader),
-    }
-    remember_questions(store, stage, rows)
-    run(store, stage, rows, work, settings=settings, **{"description": f"step beam search, n={n}", **running})
-    wait_for_all()
-    wanted = set(rows["id"])
-    return {record.id: record for record in store.records(stage) if record.id in wanted}
 
 
 def _texts(rows: Dataset) -> Dataset:
@@ -171,7 +114,7 @@ def _texts(rows: Dataset) -> Dataset:
 def _scored_question(
     row: Row,
     found: Mapping[int, tuple[Path, PathScore]],
-    searches: Mapping[int, Record],
+    searches: Mapping[int, Mapping[str, Any] | Failure],
     n: int,
     grader: Grader,
 ) -> ScoredQuestion:
@@ -188,8 +131,8 @@ def _scored_question(
         step_means=ends[0],
         answer_scores=ends[1],
         path_tokens=float(np.mean([_or_nan(count) for count in tokens])) if tokens else np.nan,
-        beam_correct={k: bool(record.payload.get("correct")) for k, record in searches.items()},
-        beam_tokens={k: _or_nan(record.payload.get("tokens")) for k, record in searches.items()},
+        beam_correct={k: not isinstance(one, Failure) and bool(one["correct"]) for k, one in searches.items()},
+        beam_tokens={k: _or_nan(None if isinstance(one, Failure) else one["tokens"]) for k, one in searches.items()},
     )
 
 
@@ -203,11 +146,13 @@ def _or_nan(count: int | None) -> float:
     return np.nan if count is None else float(count)
 
 
-def _problems(found: Mapping[int, tuple[Path, PathScore]], searches: Mapping[int, Record], n: int) -> Counter[str]:
+def _problems(
+    found: Mapping[int, tuple[Path, PathScore]], searches: Mapping[int, Mapping[str, Any] | Failure], n: int
+) -> Counter[str]:
     """Why paths and searches of one question have no answer."""
     counts = Counter({"paths that could not be sampled": n - len(found)})
     counts.update(f"paths: {problem}" for path, _ in found.values() if (problem := read_path(path.text).problem))
-    for k, record in searches.items():
-        problem = "failed" if record.status == "failed" else record.payload["problem"]
+    for k, search in searches.items():
+        problem = "failed" if isinstance(search, Failure) else search["problem"]
         counts.update([f"step beam, n={k}: {problem}"] if problem else [])
     return counts

@@ -10,9 +10,10 @@ from datasets import Dataset, Features, Value
 
 from ..grading import Grader
 from ..grading.grader import grader_settings
+from ..grading.reward import items_of
 from ..messages import pictures_of, question_text, with_system_message
 from ..sampling.asking import MalformedReply, ReplyCollector, parsed_positions, reference_answer
-from ..sampling.difficulty import items_of, tally, usable_questions
+from ..sampling.difficulty import tally, usable_questions
 from ..sampling.engine import Decoding, Engine, Request
 from ..sampling.export import join_source_columns
 from ..sampling.run import remember_questions

@@ -58,7 +58,7 @@ def _annotate(arguments: argparse.Namespace) -> None:
 
     def annotate(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ..chain_of_step.annotation import PATHS, chains_of
-        from ..chain_of_step.paths import sample_paths
+        from ..chain_of_step.sampling import sample_paths
 
         store.open_stage(options.QUESTIONS, {"system_prompt": arguments.system_prompt})
         policy = options.load_engine(

@@ -279,12 +279,12 @@ def _engine(arguments: argparse.Namespace) -> Any:
 def _protocol(arguments: argparse.Namespace, given: str | None) -> tuple[Any, str | None]:
     """The protocol, and the system prompt that asks for its format, `given` unless the protocol has its own."""
     if arguments.protocol == "direct":
-        from ..evaluation.protocols import Direct
+        from ..sampling.protocols import Direct
 
         return Direct(), given
     if arguments.protocol == "two-turn":
         from ..adapo.config import EVALUATION_PROMPT
-        from ..evaluation.protocols import TwoTurn
+        from ..sampling.protocols import TwoTurn
 
         return TwoTurn(arguments.followup or EVALUATION_PROMPT), given
     if arguments.protocol == "reflection":

@@ -65,7 +65,7 @@ def _rule(arguments: argparse.Namespace, given: str | None) -> Any:
     if arguments.rule == "share":
         return partial(difficulty_filter, **bounds)
     from ..srpo.prompts import REFLECTION_PROMPT
-    from ..srpo.response import first_answer
+    from ..srpo.protocols import FirstSolution
 
     prompt = REFLECTION_PROMPT if arguments.system_prompt is None else given
-    return partial(difficulty_filter, **bounds, system_prompt=prompt, read=first_answer)
+    return partial(difficulty_filter, **bounds, system_prompt=prompt, protocol=FirstSolution())

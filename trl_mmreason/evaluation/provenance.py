@@ -6,35 +6,19 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 
-from .. import __version__, grading
+from .. import __version__
 from ..grading import Grader, JudgeGrader
 from ..grading.grader import grader_settings
+from ..grading.version import grader_version
 from ..sampling.engine import Decoding, Engine
-from .protocols import EvaluationProtocol
+from ..sampling.protocols import AnsweringProtocol
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "vllm", "sympy", "latex2sympy2_extended", "pillow", "datasets")
-_ALGEBRA = ("sympy", "latex2sympy2_extended")
-
-
-@cache
-def grader_version() -> str:
-    """This package's version, and a digest of the rules that read and compare answers: tolerances and algebra too.
-
-    It changes with every change to them, so that two results of one version were graded alike.
-    """
-    digest = hashlib.sha256()
-    for file in [*sorted(Path(grading.__path__[0]).glob("*.py")), Path(__file__).with_name("verdicts.py")]:
-        digest.update(file.name.encode() + file.read_bytes())
-    for package in _ALGEBRA:
-        digest.update(f"{package} {version(package)}".encode())
-    return f"{__version__}+{digest.hexdigest()[:12]}"
 
 
 def versions() -> dict[str, str]:
@@ -50,7 +34,7 @@ def versions() -> dict[str, str]:
 
 def provenance_record(
     engine: Engine,
-    protocol: EvaluationProtocol,
+    protocol: AnsweringProtocol,
     *,
     command: str,
     benchmark: Mapping[str, Any],

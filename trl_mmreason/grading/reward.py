@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..messages import question_text
@@ -64,6 +64,15 @@ def grading_items(
     if hint is not None:
         columns["hint"] = hint
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def items_of(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[dict[str, Any]]:
+    """What the grader is asked about one text a row."""
+    columns = {name: [row.get(column) for row in rows] for name, column in _COLUMNS.items()}
+    return grading_items(texts, [row["answer"] for row in rows], **columns)
+
+
+_COLUMNS = {"prompts": "prompt", "choices": "choices", "hint": "hint", "id": "id"}
 
 
 def log_verdicts(verdicts: Sequence[Verdict], log_metric: Callable[[str, float], None]) -> None:

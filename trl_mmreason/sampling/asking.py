@@ -14,9 +14,8 @@ from typing import Any
 
 from datasets import Dataset
 
-from .difficulty import wait_for_all
 from .engine import Decoding, Engine, Failure, Request, Sample, derive_seed
-from .run import run
+from .run import run, wait_for_all
 from .store import Record, Store
 
 _MALFORMED = "malformed reply"

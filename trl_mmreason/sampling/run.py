@@ -28,7 +28,7 @@ from .store import Record, SettingsChanged, Store, Unit
 if TYPE_CHECKING:
     from datasets import Dataset
 
-__all__ = ["Summary", "UnsuitableEngine", "remember_questions", "run", "unique_ids"]
+__all__ = ["Summary", "UnsuitableEngine", "remember_questions", "run", "unique_ids", "wait_for_all"]
 
 logger = logging.getLogger(__name__)
 
@@ -190,6 +190,15 @@ def _bare(value: Any) -> Any:
     if isinstance(value, Mapping):
         return sorted((key, _bare(one)) for key, one in value.items() if one is not None)
     return [_bare(one) for one in value] if isinstance(value, list) else value
+
+
+def wait_for_all() -> None:
+    """Under several processes: until each has saved its share."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        import torch
+        from accelerate import PartialState
+
+        PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
 
 
 class _Task(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
@@ -21,14 +21,15 @@ import torch
 from datasets import Dataset, List, Value
 
 from ..grading import Grader
-from ..grading.grader import grader_settings
 from ..messages import pictures_of, plain_messages, question_text
-from ..sampling.difficulty import items_of, tally, usable_questions, wait_for_all
+from ..sampling.answering import answer_questions
+from ..sampling.difficulty import tally, usable_questions
 from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, derive_seed
-from ..sampling.run import UnsuitableEngine, remember_questions, run
+from ..sampling.run import remember_questions, run, wait_for_all
 from ..sampling.store import Store
 from .objective import select_trajectories
 from .prompts import CAPTION_PROMPT, MAX_TOKENS, THINKING_PROMPT, reasoning_prompt
+from .protocols import FromCaption
 from .selection import (
     CAPTIONS,
     HARD_TRAJECTORIES,
@@ -162,21 +163,27 @@ def make_off_policy_data(
     remember_questions(store, CAPTIONS, questions, question_text)
     _describe(asked, policy, store, captions, caption_prompt, caption_decoding, seed, running)
     described, caption_counts = read_captions(store, ids, captions)
-    for stage, engine in ((TRAJECTORIES, reasoner), (HARD_TRAJECTORIES, hard_reasoner)):
-        units = [
-            {"id": unit_id(ids[position], k), "question": position, "caption": k}
-            for position, found in enumerate(described)
-            if stages[position] == stage
-            for k in found
-        ]
-        if engine is not None:
-            reasoning = _Reasoning(stage, engine, reason, decoding, grader, seed)
-            reasoning.run(questions, units, store, trajectories, running)
-    outcomes = read_outcomes(store, ids, stages, captions, trajectories)
+    answered = [
+        answer_questions(
+            _units(questions, described, [one == stage for one in stages]),
+            engine,
+            store,
+            FromCaption(store, CAPTIONS, reason),
+            stage=stage,
+            n=trajectories,
+            decoding=decoding,
+            grader=grader,
+            seed=seed,
+            **{"description": "reasoning", **running},
+        )
+        for stage, engine in ((TRAJECTORIES, reasoner), (HARD_TRAJECTORIES, hard_reasoner))
+        if engine is not None
+    ]
+    outcomes = read_outcomes(answered, ids, captions, trajectories)
 
     def find(question: int, k: int, n: int) -> dict[str, Any]:
         (record,) = store.find(stages[question], [(unit_id(ids[question], k), n)])
-        return record.payload
+        return {"text": record.payload["turns"][0]["text"], "logps": record.payload.get("logps")}
 
     def caption_of(question: int, k: int) -> str:
         (record,) = store.find(CAPTIONS, [(ids[question], k)])
@@ -288,67 +295,23 @@ def _describe(
     wait_for_all()
 
 
-@dataclass(frozen=True)
-class _Reasoning:
-    """A reasoner, and how it is asked and graded."""
-
-    stage: str
-    engine: Engine
-    reason: Callable[[str, str], str]
-    decoding: Decoding
-    grader: Grader
-    seed: int
-
-    def run(self, questions: Dataset, units: Sequence[Row], store: Store, n: int, running: Mapping[str, Any]) -> None:
-        """Draw and grade `n` trajectories to each of the units, which name a question and a caption."""
-
-        def work(asked: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
-            rows = {unit["question"]: questions[unit["question"]] for unit, _ in asked}
-            wanted = dict.fromkeys((rows[unit["question"]]["id"], unit["caption"]) for unit, _ in asked)
-            captions = {(found.id, found.index): found.payload["text"] for found in store.find(CAPTIONS, wanted)}
-            of_units = [rows[unit["question"]] for unit, _ in asked]
-            requests = [
-                self._request(row, captions[row["id"], unit["caption"]], unit["id"], index)
-                for row, (unit, index) in zip(of_units, asked, strict=True)
-            ]
-            return self._graded(of_units, self.engine.sample(requests, self.decoding))
-
-        settings = {
-            "engine": self.engine.settings,
-            "decoding": asdict(self.decoding),
-            "prompt": self.reason("{question}", "{caption}"),
-            "seed": self.seed,
-            "grader": grader_settings(self.grader),
-        }
-        run(store, self.stage, units, work, settings=settings, n=n, **{"description": "reasoning", **running})
-        wait_for_all()
-
-    def _request(self, row: Row, caption: str, unit: str, index: int) -> Request:
-        said = self.reason(question_text(row["prompt"]), caption)
-        return Request([{"role": "user", "content": said}], seed=derive_seed(self.seed, self.stage, unit, index))
-
-    def _graded(self, rows: Sequence[Row], drawn: Sequence[list[Sample] | Failure]) -> list[dict[str, Any] | Failure]:
-        if self.decoding.logps and any(not isinstance(one, Failure) and one[0].logps is None for one in drawn):
-            raise UnsuitableEngine(
-                "make_off_policy_data: decoding.logps is True, and the reasoner's engine gives no log-probabilities "
-                f"({self.engine.settings}). Take one that does, or sample with logps=False."
-            )
-        # What was cut has no final answer, whatever stands in boxes on the way.
-        texts = [
-            samples[0].text if not isinstance(samples, Failure) and samples[0].finish_reason == "stop" else ""
-            for samples in drawn
-        ]
-        verdicts = self.grader.grade_batch(items_of(rows, texts))
-        return [
-            samples
-            if isinstance(samples, Failure)
-            else {
-                **_payload(samples[0]),
-                "correct": verdict.correct,
-                **({"logps": samples[0].logps} if self.decoding.logps else {}),
-            }
-            for samples, verdict in zip(drawn, verdicts, strict=True)
-        ]
+def _units(questions: Dataset, described: Sequence[Sequence[int]], chosen: Sequence[bool]) -> Dataset:
+    """A row for each caption of the chosen questions; of a prompt the question alone is left."""
+    places = [(position, k) for position, found in enumerate(described) if chosen[position] for k in found]
+    units = questions.select([position for position, _ in places])
+    ids = units["id"][:]
+    asked = [[{"role": "user", "content": question_text(prompt)}] for prompt in units["prompt"]]
+    columns = {
+        "id": [unit_id(id_, k) for id_, (_, k) in zip(ids, places, strict=True)],
+        "question": ids,
+        "caption": [k for _, k in places],
+        "prompt": asked,
+    }
+    kinds = {"id": Value("string"), "question": Value("string"), "caption": Value("int64"), "prompt": _MESSAGES}
+    units = units.remove_columns([name for name in columns if name in units.column_names])
+    for name, column in columns.items():
+        units = units.add_column(name, column, feature=kinds[name])
+    return units
 
 
 def _payload(sample: Sample) -> dict[str, Any]:

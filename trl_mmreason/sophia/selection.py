@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from datasets import Dataset, Features, List, Value
 
-from ..sampling.engine import derive_seed
+from ..sampling.answering import Answers
+from ..sampling.engine import Failure, derive_seed
 from ..sampling.export import join_source_columns
-from ..sampling.store import Record, Store
+from ..sampling.store import Store
 from .objective import caption_rewards, select_trajectories
 from .prompts import opened, prompt_for
 
@@ -111,45 +112,33 @@ def read_captions(store: Store, ids: Sequence[str], count: int) -> tuple[list[li
     return list(found.values()), Sampled(done + failed, truncated, failed)
 
 
-def read_outcomes(
-    store: Store, ids: Sequence[str], stages: Sequence[str], captions: int, trajectories: int
-) -> Outcomes:
-    """Read what became of the trajectories, and none of their texts.
+def read_outcomes(answered: Sequence[Answers], ids: Sequence[str], captions: int, trajectories: int) -> Outcomes:
+    """Read what became of the trajectories, one after the other.
 
     Args:
-        store: with their stages.
+        answered: of each reasoner; their ids are those of `unit_id`.
         ids: of the questions.
-        stages: that holds each question's.
-        captions, trajectories: K and N; of more in the store the first are read.
+        captions, trajectories: K and N.
     """
     shape = len(ids), captions, trajectories
     correct, whole = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
     lengths = np.full(shape, _UNKNOWN, dtype=np.int32)
-    total = truncated = failed = 0
-    for place, record in _records(store, ids, stages):
-        if place[1] >= captions or place[2] >= trajectories:
-            continue
-        total += 1
-        if record.status == "failed":
-            failed += 1
-            continue
-        cut = record.payload["finish_reason"] == "length"
-        truncated += cut
-        whole[place], correct[place] = not cut, bool(record.payload["correct"])
-        if record.payload["tokens"] is not None:
-            lengths[place] = record.payload["tokens"]
-    return Outcomes(correct, whole, lengths, Sampled(total, truncated, failed))
-
-
-def _records(store: Store, ids: Sequence[str], stages: Sequence[str]) -> Iterator[tuple[tuple[int, int, int], Record]]:
-    """Each record of these questions' trajectories with its (question, k, n)."""
     positions = {id_: position for position, id_ in enumerate(ids)}
-    for stage in dict.fromkeys(stages):
-        for record in store.records(stage):
-            id_, _, caption = record.id.rpartition("#")
-            position = positions.get(id_)
-            if position is not None and stages[position] == stage:
-                yield (position, int(caption), record.index), record
+    total = truncated = failed = 0
+    for answers in answered:
+        for unit, samples in zip(answers.ids, answers, strict=True):
+            id_, _, caption = unit.rpartition("#")
+            for n, sample in enumerate(samples):
+                total += 1
+                if isinstance(sample, Failure):
+                    failed += 1
+                    continue
+                place = positions[id_], int(caption), n
+                cut = "length" in sample["finish_reasons"]
+                truncated += cut
+                whole[place], correct[place] = not cut, bool(sample["turns"][0]["correct"])
+                lengths[place] = sample.get("tokens", _UNKNOWN)
+    return Outcomes(correct, whole, lengths, Sampled(total, truncated, failed))
 
 
 def select(

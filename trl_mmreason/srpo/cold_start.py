@@ -121,8 +121,7 @@ def make_reflections(
         _refuse_system_messages(rows)
     dropped: Counter[str] = Counter()
     student = SolutionSampler(policy, decoding or Decoding(), grader or Grader(), cot_prompt, seed)
-    student.solve(rows, store, n, running)
-    solutions = read_solutions(rows, store, n, dropped)
+    solutions = read_solutions(rows, student.solve(rows, store, n, running), dropped)
     if scorer is not None:
         ratings = _ask(
             asking, RATINGS, scorer, rows, solutions, _scorer_messages, read_score, images=scorer_sees_images

@@ -1,4 +1,4 @@
-"""Evaluation of responses in SRPO's format: both answers of one generation are graded."""
+"""Responses in SRPO's format: both answers of one generation are graded, or the first alone."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..evaluation.protocols import Answered, AnsweredTurn, Unit, sample_units
 from ..sampling.engine import Decoding, Engine, Failure, Sample
+from ..sampling.protocols import Answered, AnsweredTurn, Unit, sample_units
 from ..turns import generation_prefix
-from .response import parse_reflection_response, tagged
+from .response import first_answer, parse_reflection_response, tagged
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,24 @@ class Reflection:
         opening = "" if writer is None else generation_prefix(writer, **self.chat_template_kwargs)
         return [
             sample if isinstance(sample, Failure) else _read(opening, sample)
+            for sample in sample_units(units, engine, decoding, seed)
+        ]
+
+
+@dataclass(frozen=True)
+class FirstSolution:
+    """A response in SRPO's format, or one that only solves, of which the first answer is graded."""
+
+    turns = 1
+    settings = {"name": "first-solution"}
+
+    def answer(
+        self, units: Sequence[Unit], engine: Engine, decoding: Decoding, seed: int
+    ) -> Sequence[Answered | Failure]:
+        return [
+            sample
+            if isinstance(sample, Failure)
+            else Answered([AnsweredTurn(sample.text, first_answer(sample.text))], [sample.finish_reason], sample.tokens)
             for sample in sample_units(units, engine, decoding, seed)
         ]
 

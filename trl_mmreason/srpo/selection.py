@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from datasets import Dataset
 
 from ..grading import Grader
-from ..grading.grader import grader_settings
-from ..messages import with_system_message
+from ..sampling.answering import Answers, answer_questions
 from ..sampling.asking import reference_answer
-from ..sampling.difficulty import items_of, wait_for_all
-from ..sampling.engine import Decoding, Engine, Failure, Request, derive_seed
-from ..sampling.run import remember_questions, run
-from ..sampling.store import Record, Store
-from .response import first_answer, parse_reflection_response, tags_in
+from ..sampling.engine import Decoding, Engine, Failure
+from ..sampling.store import Store
+from .protocols import FirstSolution
+from .response import parse_reflection_response, tags_in
 
 ANSWERS = "srpo-answers"
 
@@ -53,67 +51,56 @@ class SolutionSampler:
     cot_prompt: str | None
     seed: int
 
-    def solve(self, rows: Dataset, store: Store, n: int, running: Mapping[str, Any]) -> None:
+    def solve(self, rows: Dataset, store: Store, n: int, running: Mapping[str, Any]) -> Answers:
         """Draw and grade `n` answers to each question."""
-        settings = {
-            "engine": self.policy.settings,
-            "decoding": asdict(self.decoding),
-            "cot_prompt": self.cot_prompt,
-            "seed": self.seed,
-            "grader": grader_settings(self.grader),
-        }
-        remember_questions(store, ANSWERS, rows)
-        run(store, ANSWERS, rows, self._answer, settings=settings, n=n, description="solving", **running)
-        wait_for_all()
-
-    def _answer(self, units: Sequence[tuple[Mapping[str, Any], int]]) -> list[dict[str, Any] | Failure]:
-        asked = [
-            Request(
-                with_system_message(row["prompt"], self.cot_prompt),
-                row.get("images") or (),
-                seed=derive_seed(self.seed, row["id"], index),
-            )
-            for row, index in units
-        ]
-        drawn = self.policy.sample(asked, self.decoding)
-        texts = ["" if isinstance(samples, Failure) else samples[0].text for samples in drawn]
-        graded = items_of([row for row, _ in units], [first_answer(text) for text in texts])
-        return [
-            samples
-            if isinstance(samples, Failure)
-            else {"text": text, "finish_reason": samples[0].finish_reason, "correct": verdict.correct}
-            for samples, text, verdict in zip(drawn, texts, self.grader.grade_batch(graded), strict=True)
-        ]
+        return answer_questions(
+            rows,
+            self.policy,
+            store,
+            FirstSolution(),
+            stage=ANSWERS,
+            n=n,
+            decoding=self.decoding,
+            grader=self.grader,
+            system_prompt=self.cot_prompt,
+            seed=self.seed,
+            description="solving",
+            **running,
+        )
 
 
-def read_solutions(rows: Dataset, store: Store, n: int, dropped: Counter[str]) -> list[Solution]:
-    """The answers that can be reflected on, in the order of the rows."""
-    positions = {id_: position for position, id_ in enumerate(rows["id"])}
+def read_solutions(rows: Dataset, answers: Answers, dropped: Counter[str]) -> list[Solution]:
+    """The answers that can be reflected on, in the order of the rows.
+
+    Args:
+        rows: that were solved.
+        answers: of `SolutionSampler.solve`.
+        dropped: why others cannot → how many; grows.
+    """
     golds = [reference_answer(answer) for answer in rows["answer"]]
     solutions = []
-    for record in store.records(ANSWERS):
-        if record.id not in positions or record.index >= n:
-            continue
-        position = positions[record.id]
-        found = _solution(record, position, golds[position])
-        if isinstance(found, Solution):
-            solutions.append(found)
-        else:
-            dropped[found] += 1
-    return sorted(solutions, key=lambda solution: solution.position)  # stable: answers stay in their order
+    for position, (id_, samples) in enumerate(zip(answers.ids, answers, strict=True)):
+        for index, sample in enumerate(samples):
+            found = _solution(sample, f"{id_}#{index}", position, golds[position])
+            if isinstance(found, Solution):
+                solutions.append(found)
+            else:
+                dropped[found] += 1
+    return solutions
 
 
-def _solution(record: Record, position: int, ground_truth: str) -> Solution | str:
+def _solution(sample: Mapping[str, Any] | Failure, id_: str, position: int, ground_truth: str) -> Solution | str:
     """The solution that an answer holds, or why it holds none."""
-    if record.status == "failed":
+    if isinstance(sample, Failure):
         return "answer: sampling failed"
-    if record.payload["correct"] is None or not ground_truth:
+    (turn,) = sample["turns"]
+    if turn["correct"] is None or not ground_truth:
         return "the gold answer cannot be used"
     if tags_in(ground_truth):
         return "the gold answer holds a tag"
-    if record.payload["finish_reason"] == "length":
+    if "length" in sample["finish_reasons"]:
         return "answer: cut by the length limit"
-    response = parse_reflection_response(record.payload["text"])
+    response = parse_reflection_response(turn["text"])
     cot, answer = response.first_think or "", response.first_answer or ""
     if not cot.strip() or not answer.strip():
         return f"answer: no {'<answer>' if cot.strip() else '<think>'}, or an empty one"
@@ -121,8 +108,7 @@ def _solution(record: Record, position: int, ground_truth: str) -> Solution | st
         return "answer: a tag inside <think> or <answer>"
     if not response.has_solution_format:
         return "answer: does not begin with <think>…</think><answer>…</answer>"
-    id_ = f"{record.id}#{record.index}"
-    return Solution(id_, position, cot, answer, record.payload["correct"], ground_truth)
+    return Solution(id_, position, cot, answer, turn["correct"], ground_truth)
 
 
 def select_mix(

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 
+from ...grading.tolerance import Tolerance
 from ...rows import DataError, RefusedValue, read_label
-from ..verdicts import Tolerance
 from .prompt import INSTRUCTION, pictures_named
 
 Row = Mapping[str, Any]

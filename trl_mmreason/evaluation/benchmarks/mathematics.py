@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..verdicts import Tolerance
+from ...grading.tolerance import Tolerance
 from . import we_math
 from .adapter import (
     Benchmark,

@@ -7,7 +7,7 @@ import string
 from pathlib import PurePosixPath
 from typing import Any
 
-from ..verdicts import Tolerance
+from ...grading.tolerance import Tolerance
 from .adapter import (
     Benchmark,
     Question,

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from trl_mmreason.evaluation.verdicts import Tolerance, grade_answers, within
 from trl_mmreason.grading import Grader, JudgeGrader, Verdict
+from trl_mmreason.grading.tolerance import Tolerance, grade_answers, within
 
 FIVE_PERCENT = Tolerance(relative=0.05)
 

@@ -2,7 +2,7 @@
 
 `Direct` and `TwoTurn` are here. The protocols that read a method's own format live with it: `srpo.protocol.Reflection`,
 `chain_of_step.protocols.Chains` (best-of-n with a process reward model) and `chain_of_step.protocols.StepBeam`. One of
-your own is anything that has what `EvaluationProtocol` says.
+your own is anything that has what `AnsweringProtocol` says.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ..messages import pictures_of
-from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, derive_seed
-from ..sampling.turns import sample_turns
+from .engine import Decoding, Engine, Failure, Request, Sample, derive_seed
+from .turns import sample_turns
 
 Unit = tuple[Mapping[str, Any], int]
 """A row, and which of its samples this is."""
@@ -42,6 +42,8 @@ class Answered(NamedTuple):
         step_ends: positions in the last turn's text at which its steps end, of those that were scored.
         step_scores, answer_score: a scorer's opinion of these steps, and of the answer behind them, in [0, 1].
         score: of the whole: by this best-of-n chooses.
+        logps: of each sampled token, in nats, if they were asked for.
+        extra: what else the protocol keeps of it, as JSON.
     """
 
     turns: Sequence[AnsweredTurn]
@@ -52,14 +54,16 @@ class Answered(NamedTuple):
     step_scores: Sequence[float] | None = None
     answer_score: float | None = None
     score: float | None = None
+    logps: Sequence[float] | None = None
+    extra: Mapping[str, Any] | None = None
 
 
-class EvaluationProtocol(Protocol):
-    """What the runner needs of a protocol."""
+class AnsweringProtocol(Protocol):
+    """What `answer_questions` needs of a protocol."""
 
     @property
     def turns(self) -> int:
-        """How many answers a whole sample has: 1 or 2."""
+        """How many answers a whole sample has."""
         ...
 
     @property
@@ -76,42 +80,53 @@ class EvaluationProtocol(Protocol):
 
 @dataclass(frozen=True)
 class Direct:
-    """The question, and one answer."""
+    """The question, and one answer.
 
+    Attributes:
+        grades_cut: whether what the length limit cut can be right; it may name an answer on its way to another.
+    """
+
+    grades_cut: bool = True
     turns = 1
-    settings = {"name": "direct"}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"name": "direct"} if self.grades_cut else {"name": "direct", "grades_cut": False}
 
     def answer(
         self, units: Sequence[Unit], engine: Engine, decoding: Decoding, seed: int
     ) -> Sequence[Answered | Failure]:
-        return [
-            sample if isinstance(sample, Failure) else _answered([sample])
+        found = [
+            sample if isinstance(sample, Failure) else _answered([sample])._replace(logps=sample.logps)
             for sample in sample_units(units, engine, decoding, seed)
         ]
+        return found if self.grades_cut else [_without_cut(answered) for answered in found]
 
 
 @dataclass(frozen=True)
 class TwoTurn:
     """An answer, and another one after what the user says to it.
 
-    A first answer that hit the length limit gets no second turn.
+    An answer that hit the length limit is the last.
 
     Attributes:
         followup: what the user says, such as `adapo.config.EVALUATION_PROMPT`.
+        turns: answers; with 3 the second is revised in the same way.
     """
 
     followup: str
-    turns = 2
+    turns: int = 2
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"name": "two-turn", "followup": self.followup}
+        settings = {"name": "two-turn", "followup": self.followup}
+        return settings if self.turns == 2 else {**settings, "turns": self.turns}
 
     def answer(
         self, units: Sequence[Unit], engine: Engine, decoding: Decoding, seed: int
     ) -> Sequence[Answered | Failure]:
         rows = [row for row, _ in units]
-        found = sample_turns(rows, engine, decoding, self.followup, unit_seeds(units, seed))
+        found = sample_turns(rows, engine, decoding, self.followup, unit_seeds(units, seed), turns=self.turns)
         return [given if isinstance(given, Failure) else _answered(given) for given in found]
 
 
@@ -126,6 +141,22 @@ def sample_units(units: Sequence[Unit], engine: Engine, decoding: Decoding, seed
 def unit_seeds(units: Sequence[Unit], seed: int) -> list[int]:
     """One a unit, which follows from row and sample alone."""
     return [derive_seed(seed, row["id"], index) for row, index in units]
+
+
+def _without_cut(answered: Answered | Failure) -> Answered | Failure:
+    """The answer, of which nothing is graded if it was cut."""
+    if isinstance(answered, Failure) or "length" not in answered.finish_reasons:
+        return answered
+    return answered._replace(turns=[turn._replace(graded="") for turn in answered.turns])
+
+
+def last_verdict(sample: Mapping[str, Any], turns: int) -> bool | None:
+    """Whether the last of `turns` answers of a graded sample is right; `None` if the gold answer cannot be used.
+
+    An answer that was never given is not right.
+    """
+    given = [turn["correct"] for turn in sample["turns"]]
+    return None if None in given else len(given) == turns and given[-1]
 
 
 def _answered(given: Sequence[Sample]) -> Answered:

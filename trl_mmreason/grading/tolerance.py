@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
 
-from ..grading import Verdict, extract_answer
-from ..grading.expressions import read
-from ..grading.extraction import read_gold
-from ..grading.notation import MAX_CHARACTERS, NeedsAlgebra, Refused, Unreadable, normalise, split_top
-from ..grading.numeric import value_of
-from ..grading.units import PERCENT, PLAIN, Unit, split_unit
-from ..sampling.difficulty import items_of
+from .expressions import read
+from .extraction import extract_answer, read_gold
+from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused, Unreadable, normalise, split_top
+from .numeric import value_of
+from .reward import items_of
+from .units import PERCENT, PLAIN, Unit, split_unit
+from .verdict import Verdict
 
 _LONGEST_NUMBER = 200  # characters; model text is hostile
 _MOST_NUMBERS = 20

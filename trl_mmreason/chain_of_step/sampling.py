@@ -1,0 +1,176 @@
+"""Reasoning paths of a policy: sampled, graded and scored, resumably (arXiv:2509.19003, section 3.4).
+
+Iterative DPO makes its pairs of them, annotation its chains, and inference-time scaling its curves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from datasets import Dataset
+
+from ..sampling.answering import answer_questions
+from ..sampling.engine import Decoding, Engine, Failure
+from ..sampling.protocols import AnsweringProtocol
+from ..sampling.run import run, wait_for_all
+from ..sampling.store import Store
+from .paths import DECODING, Path, PathScore, ProcessReward, Row, path_score, read_path, score_paths
+from .protocols import Chains, StepBeam
+from .search import MAX_STEPS, part_decoding
+
+
+def sample_paths(
+    rows: Dataset,
+    engine: Engine,
+    store: Store,
+    stage: str,
+    *,
+    n: int,
+    protocol: AnsweringProtocol | None = None,
+    decoding: Decoding = DECODING,
+    **asking: Any,
+) -> dict[str, list[Path]]:
+    """Let a policy answer each question `n` times, and grade the answers of the chains.
+
+    A killed run resumes where it stopped. Under several processes each takes its share; call it on all of them with the
+    same store, and every process gets all.
+
+    Args:
+        rows: rows with id, prompt, answer, and optionally images (or image) and choices.
+        engine: the policy.
+        store: keeps every path and every verdict.
+        stage: of the store.
+        n: paths a question.
+        protocol: `Chains()` by default; `Direct()` for policies that write no chains.
+        decoding: the paper's sampling by default; mind `max_new_tokens`.
+        **asking: for `answer_questions`, such as `grader`, `seed`, `batch_size` and `retry_failed`.
+
+    Returns:
+        Row id → its paths in order; those whose sampling failed are missing.
+
+    Raises:
+        SettingsChanged: the store holds paths that were drawn in another way.
+    """
+    asking = {"n": n, "decoding": decoding, "description": "sampling paths", **asking}
+    answers = answer_questions(rows, engine, store, protocol or Chains(), stage=stage, **asking)
+    paths = {
+        id_: [_path(index, sample) for index, sample in enumerate(samples) if not isinstance(sample, Failure)]
+        for id_, samples in zip(answers.ids, answers, strict=True)
+    }
+    return {id_: found for id_, found in paths.items() if found}
+
+
+def _path(index: int, sample: Mapping[str, Any]) -> Path:
+    (turn,), (finish_reason,) = sample["turns"], sample["finish_reasons"]
+    return Path(index, turn["text"], finish_reason, sample.get("tokens"), turn["correct"])
+
+
+def score_sampled_paths(
+    rows: Dataset,
+    paths: Mapping[str, Sequence[Path]],
+    process_reward: ProcessReward,
+    store: Store,
+    stage: str,
+    *,
+    step_weight: float = 0.2,
+    **running: Any,
+) -> dict[str, list[PathScore]]:
+    """The scores of sampled paths, kept in the store and resumed as by `sample_paths`.
+
+    Args:
+        rows: the questions.
+        paths: of `sample_paths`.
+        process_reward: scores them.
+        store: keeps the scores.
+        stage: of the store; one for the paths of one stage.
+        step_weight: w of the trajectory score; another one scores nothing anew.
+        **running: for `run`.
+
+    Returns:
+        Row id → the scores of its paths, in their order.
+
+    Raises:
+        RuntimeError: paths could not be scored.
+        SettingsChanged: the store holds scores of another process reward model.
+    """
+    positions = {id_: position for position, id_ in enumerate(rows["id"])}
+    units: list[dict[str, Any]] = [
+        {"id": f"{id_}#{path.index}", "position": positions[id_], "text": path.text}
+        for id_, found in paths.items()
+        for path in found
+    ]
+
+    def work(asked: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
+        questions = {unit["position"]: rows[unit["position"]] for unit, _ in asked}
+        scores = score_paths(
+            process_reward, [questions[unit["position"]] for unit, _ in asked], [unit["text"] for unit, _ in asked]
+        )
+        return [{"steps": score.steps, "answer": score.answer} for score in scores]
+
+    settings = {"process_reward": process_reward.settings}
+    run(store, stage, units, work, settings=settings, **{"description": "scoring paths", **running})
+    wait_for_all()
+    found = {record.id: record for record in store.records(stage)}
+    failed = [found[unit["id"]].reason for unit in units if found[unit["id"]].status == "failed"]
+    if failed:
+        raise RuntimeError(
+            f"score_sampled_paths: {len(failed)} of {len(units)} paths could not be scored, the first because: "
+            f"{failed[0]}. Put it right and run again with retry_failed=True."
+        )
+    return {
+        id_: [path_score(**found[f"{id_}#{path.index}"].payload, step_weight=step_weight) for path in sampled]
+        for id_, sampled in paths.items()
+    }
+
+
+def search_answers(
+    rows: Dataset,
+    engine: Engine,
+    process_reward: ProcessReward,
+    store: Store,
+    *,
+    n: int,
+    stage: str,
+    decoding: Decoding = DECODING,
+    max_steps: int = MAX_STEPS,
+    **asking: Any,
+) -> dict[str, dict[str, Any] | Failure]:
+    """The step-level beam search of every question, graded, and kept in a stage of the store.
+
+    Args:
+        rows, engine, store: as for `sample_paths`.
+        process_reward: scores the candidates.
+        n, decoding, max_steps: as for `step_beam_search`.
+        stage: of the store.
+        **asking: for `answer_questions`; a batch is one of questions.
+
+    Returns:
+        Row id → the fields of its `BeamSearched`, and `correct`.
+
+    Raises:
+        ValueError: as `part_decoding`.
+        SettingsChanged: the store holds searches that were made in another way.
+    """
+    part_decoding(decoding, n=n, max_steps=max_steps)  # refuses before anything is sampled
+    protocol = StepBeam(process_reward, n, max_steps)
+    asking = {"decoding": decoding, "description": f"step beam search, n={n}", **asking}
+    answers = answer_questions(rows, engine, store, protocol, stage=stage, **asking)
+    return {
+        id_: sample if isinstance(sample, Failure) else _search(sample)
+        for id_, (sample,) in zip(answers.ids, answers, strict=True)
+    }
+
+
+def _search(sample: Mapping[str, Any]) -> dict[str, Any]:
+    (turn,), answer_score = sample["turns"], sample.get("answer_score")
+    return {
+        "text": turn["text"],
+        "answer": read_path(turn["text"]).answer,
+        "tokens": sample.get("tokens"),
+        "steps": len(sample["step_scores"]),
+        "scores": [*sample["step_scores"], *([] if answer_score is None else [answer_score])],
+        "worst": sample["extra"]["worst"],
+        "problem": sample.get("problem"),
+        "correct": turn["correct"],
+    }

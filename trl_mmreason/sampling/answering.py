@@ -1,0 +1,210 @@
+"""From questions to verdicts: a protocol asks, the store keeps what was said, and a grader reads it.
+
+    with Store("runs/answers.sqlite") as store:
+        answers = answer_questions(rows, engine, store, Direct(), stage="answers", n=8)
+        for id_, samples in zip(answers.ids, answers):
+            right = [sample["turns"][-1]["correct"] for sample in samples]
+
+Answers and verdicts are kept apart: another grader asks nobody again. Whatever filters, selects or measures by sampled
+answers does it through this function.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from datasets import Dataset
+
+from ..grading import Grader, JudgeGrader, Verdict
+from ..grading.grader import grader_settings
+from ..grading.tolerance import grade_answers
+from ..grading.version import grader_version
+from ..messages import with_system_message
+from .engine import Decoding, Engine, Failure
+from .protocols import Answered, AnsweringProtocol, Unit
+from .run import remember_questions, run, wait_for_all
+from .store import Store
+
+_TEXTS = ("id", "prompt", "answer", "choices", "category", "hint", "group", "tolerance")  # all but the pictures
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The graded samples of some questions, each read from the store when it is its turn.
+
+    Iterating gives for each question, in the order of `ids`, an iterator of its n samples: dicts with `turns`, each
+    turn with `text`, `answer`, `correct`, `reason` and `decided_by`, and with the other fields of `Answered`; or a
+    `Failure`.
+
+    Attributes:
+        rows: the questions, without their pictures.
+        n: samples a question.
+        turns: answers that a whole sample has.
+        store, stage, verdicts: where the answers are, and the verdicts on them.
+    """
+
+    rows: Dataset
+    n: int
+    turns: int
+    store: Store
+    stage: str
+    verdicts: str
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """Of the questions."""
+        return self.rows["id"][:]
+
+    def __iter__(self) -> Iterator[Iterator[dict[str, Any] | Failure]]:
+        for row in _words_for_units(self.rows):
+            yield map(partial(self._sample, row), range(self.n))
+
+    def _sample(self, row: Mapping[str, Any], index: int) -> dict[str, Any] | Failure:
+        answer = next(self.store.find(self.stage, [(row["id"], index)]), None)
+        if answer is None or answer.status == "failed":
+            return Failure("was not sampled" if answer is None else answer.reason)
+        (verdict,) = self.store.find(self.verdicts, [(unit_name(row, index), 0)])
+        if verdict.status == "failed":
+            return Failure(f"was not graded: {verdict.reason}")
+        turns = [
+            {"text": said["text"], **graded}
+            for said, graded in zip(answer.payload["turns"], verdict.payload["turns"], strict=True)
+        ]
+        return {**answer.payload, "turns": turns}
+
+
+def answer_questions(
+    rows: Dataset,
+    engine: Engine,
+    store: Store,
+    protocol: AnsweringProtocol,
+    *,
+    stage: str,
+    n: int = 1,
+    decoding: Decoding | None = None,
+    grader: Grader | JudgeGrader | None = None,
+    system_prompt: str | None = None,
+    seed: int = 0,
+    description: str = "answering",
+    **running: Any,
+) -> Answers:
+    """Sample and grade `n` answers to each question.
+
+    A killed run resumes where it stopped. Under several processes each takes its share; call it on all of them with the
+    same store, and every process gets the whole result.
+
+    Args:
+        rows: with id, prompt, answer, and optionally images (or image), choices, hint and `tolerance`.
+        engine: the policy.
+        store: keeps every answer and every verdict.
+        protocol: how it is asked, and what of its replies is graded.
+        stage: of the store.
+        n: samples a question.
+        decoding: by default as `Decoding()` says.
+        grader: `Grader()` by default. With another one than before only the grading is done again.
+        system_prompt: put before every question; the rows stay as they are.
+        seed: other seeds give other samples.
+        description: beside the progress bar.
+        **running: for `run`, such as `batch_size`.
+
+    Raises:
+        SettingsChanged: the store holds answers that were drawn in another way, or to other questions.
+    """
+    decoding, grader = decoding or Decoding(), grader or Grader()
+
+    def answer(units: Sequence[Unit]) -> list[dict[str, Any] | Failure]:
+        asked = [({**row, "prompt": with_system_message(row["prompt"], system_prompt)}, index) for row, index in units]
+        answers = protocol.answer(asked, engine, decoding, seed)
+        return [answered if isinstance(answered, Failure) else _payload(answered) for answered in answers]
+
+    settings = {
+        "engine": engine.settings,
+        "protocol": protocol.settings,
+        "decoding": asdict(decoding),
+        "system_prompt": system_prompt,
+        "seed": seed,
+    }
+    remember_questions(store, stage, rows)
+    run(store, stage, rows, answer, settings=settings, n=n, description=description, **running)
+    wait_for_all()
+    texts = rows.select_columns([name for name in _TEXTS if name in rows.column_names])
+    answers = Answers(texts, n, protocol.turns, store, stage, verdict_stage(stage, grader))
+    _grade(answers, grader, running)
+    return answers
+
+
+def verdict_stage(stage: str, grader: Grader | JudgeGrader) -> str:
+    """The stage that keeps this grader's verdicts on the answers of another stage."""
+    verdicts = f"verdicts-{hashlib.sha256(_graded_by(grader).encode()).hexdigest()[:12]}"
+    return verdicts if stage == "answers" else f"{stage}-{verdicts}"
+
+
+def unit_name(row: Mapping[str, Any], index: int) -> str:
+    """The id of a sample's verdicts: under another tolerance they are others."""
+    tolerance = row.get("tolerance")
+    return f"{row['id']}#{index}" + (f" {json.dumps(tolerance, sort_keys=True)}" if tolerance else "")
+
+
+def _graded_by(grader: Grader | JudgeGrader) -> str:
+    return f"{grader_settings(grader)} {grader_version()}"
+
+
+def _words_for_units(rows: Dataset) -> Iterator[dict[str, Any]]:
+    """What the names of units are made of."""
+    yield from rows.select_columns([name for name in ("id", "tolerance") if name in rows.column_names])
+
+
+class _Given(Sequence):
+    """The samples that there are, as rows for `run`, each read from the store when it is its turn."""
+
+    column_names = ("id",)
+
+    def __init__(self, answers: Answers) -> None:
+        done = answers.store.finished(answers.stage) - set(answers.store.failed(answers.stage))
+        self.answers = answers
+        self.units = [
+            (position, index, unit_name(row, index))
+            for position, row in enumerate(_words_for_units(answers.rows))
+            for index in range(answers.n)
+            if (row["id"], index) in done
+        ]
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    def __getitem__(self, place: Any) -> Any:
+        if place == "id":
+            return [name for _, _, name in self.units]
+        position, index, _ = self.units[place]
+        row = self.answers.rows[position]
+        (record,) = self.answers.store.find(self.answers.stage, [(row["id"], index)])
+        return {"row": row, "turns": record.payload["turns"]}
+
+
+def _grade(answers: Answers, grader: Grader | JudgeGrader, running: Mapping[str, Any]) -> None:
+    """Keep the verdicts on every turn; those of a sample that failed are not there."""
+
+    def grade(units: Sequence[tuple[Mapping[str, Any], int]]) -> list[dict[str, Any] | Failure]:
+        turns = [(unit["row"], turn.get("graded", turn["text"])) for unit, _ in units for turn in unit["turns"]]
+        verdicts = iter(grade_answers(grader, [row for row, _ in turns], [text for _, text in turns]))
+        return [{"turns": [_said(next(verdicts)) for _ in unit["turns"]]} for unit, _ in units]
+
+    settings = {"grader": _graded_by(grader)}
+    run(answers.store, answers.verdicts, _Given(answers), grade, settings=settings, description="grading", **running)
+    wait_for_all()
+
+
+def _payload(answered: Answered) -> dict[str, Any]:
+    fields = answered._asdict()
+    fields["turns"] = [{"text": turn.text} if turn.graded == turn.text else turn._asdict() for turn in answered.turns]
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _said(verdict: Verdict) -> dict[str, Any]:
+    fields = verdict._asdict()
+    return {"answer": fields.pop("extracted"), **fields}

@@ -1,0 +1,52 @@
+"""How a reasoner is asked that never sees the picture (arXiv:2507.16814, section 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..messages import question_text
+from ..sampling.engine import Decoding, Engine, Failure
+from ..sampling.protocols import Answered, Direct, Unit
+from ..sampling.run import UnsuitableEngine
+from ..sampling.store import Store
+
+
+@dataclass(frozen=True)
+class FromCaption:
+    """Question and caption, and one answer; what was cut has no final answer, whatever stands in boxes on the way.
+
+    Rows have, beside question and gold answer, `question` (the question's id) and `caption` (which of its captions).
+
+    Attributes:
+        store: holds the captions.
+        stage: theirs.
+        reason: question, caption → what the reasoner is asked.
+    """
+
+    store: Store
+    stage: str
+    reason: Callable[[str, str], str]
+    turns = 1
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"name": "from-caption", "prompt": self.reason("{question}", "{caption}")}
+
+    def answer(
+        self, units: Sequence[Unit], engine: Engine, decoding: Decoding, seed: int
+    ) -> Sequence[Answered | Failure]:
+        wanted = dict.fromkeys((row["question"], row["caption"]) for row, _ in units)
+        captions = {(found.id, found.index): found.payload["text"] for found in self.store.find(self.stage, wanted)}
+        asked = []
+        for row, index in units:
+            said = self.reason(question_text(row["prompt"]), captions[row["question"], row["caption"]])
+            asked.append(({"id": row["id"], "prompt": [{"role": "user", "content": said}]}, index))
+        answers = Direct(grades_cut=False).answer(asked, engine, decoding, seed)
+        if decoding.logps and any(not isinstance(one, Failure) and one.logps is None for one in answers):
+            raise UnsuitableEngine(
+                "make_off_policy_data: decoding.logps is True, and the reasoner's engine gives no log-probabilities "
+                f"({engine.settings}). Take one that does, or sample with logps=False."
+            )
+        return answers
