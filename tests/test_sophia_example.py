@@ -206,7 +206,8 @@ def test_a_generative_verifier_decides_in_grpo_and_about_its_questions(whole_run
         run_of(folder, *policy, "--judge_model", "j", "--judge_server", judge.url).do("base_grpo")
         assert {body["model"] for body in judge.bodies} == {"j"}
     with Store(tmp_path / "seed-0/difficulty.sqlite") as store:
-        assert all(record.payload["correct"] for record in store.records("difficulty"))
+        (graded,) = [stage for stage in store.stages() if stage.startswith("difficulty-verdicts-")]
+        assert all(record.payload["turns"][0]["correct"] for record in store.records(graded))
     state = json.loads((tmp_path / "seed-0/base_grpo/model/trainer_state.json").read_text())
     assert [state["log_history"][0][name] for name in ("reward", "dropped_all_right")] == [1.0, 1.0]
     with pytest.raises(SettingsChanged, match="stage 'base_grpo' was begun with other settings"):
