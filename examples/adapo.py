@@ -6,14 +6,12 @@ A configuration file holds the fields of `DataArguments`, `AdaPOConfig` and TRL'
 overridden on the command line, as in `--learning_rate 1e-6 --use_peft`.
 """
 
-from functools import partial
-
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
-from trl_mmreason.evaluation.two_turn import compare_two_turns, evaluate_two_turns
 from trl_mmreason.miniature.cold_start import two_answers
+from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.scripts import DataArguments, load_data, policy_path, train_and_compare, trainer_settings
 
 
@@ -27,8 +25,7 @@ def main(data_args: DataArguments, training_args: AdaPOConfig, model_args: Model
         train_dataset=train_rows,
         **trainer_settings(model_args, training_args),
     )
-    evaluate = partial(evaluate_two_turns, followup=followup)
-    train_and_compare(trainer, data_args, evaluation_rows, evaluate, compare_two_turns)
+    train_and_compare(trainer, data_args, evaluation_rows, TwoTurn(followup))
 
 
 if __name__ == "__main__":

@@ -7,16 +7,14 @@ configuration file holds the fields of `DataArguments`, `RolloutConfig` (TRL's `
 `loss_type`) and `ModelConfig`; each can be overridden on the command line.
 """
 
-from functools import partial
-
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.engines.config import RolloutConfig
-from trl_mmreason.evaluation.two_turn import compare_two_turns, evaluate_two_turns
 from trl_mmreason.grading import accuracy_reward
 from trl_mmreason.grpo import GroupGRPOTrainer
 from trl_mmreason.miniature.cold_start import two_answers
+from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.scripts import DataArguments, load_data, policy_path, train_and_compare, trainer_settings
 
 
@@ -30,8 +28,7 @@ def main(data_args: DataArguments, training_args: RolloutConfig, model_args: Mod
         train_dataset=train_rows,
         **trainer_settings(model_args, training_args),
     )
-    evaluate = partial(evaluate_two_turns, followup=EVALUATION_PROMPT)
-    train_and_compare(trainer, data_args, evaluation_rows, evaluate, compare_two_turns)
+    train_and_compare(trainer, data_args, evaluation_rows, TwoTurn(EVALUATION_PROMPT))
 
 
 if __name__ == "__main__":

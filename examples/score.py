@@ -6,13 +6,11 @@ A configuration file holds the fields of `DataArguments`, `SCoReConfig` and TRL'
 on the command line.
 """
 
-from functools import partial
-
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason.baselines.two_turns import SCoReConfig, SCoReTrainer
-from trl_mmreason.evaluation.two_turn import compare_two_turns, evaluate_two_turns
 from trl_mmreason.miniature.cold_start import two_answers
+from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.scripts import DataArguments, load_data, policy_path, train_and_compare, trainer_settings
 
 
@@ -26,8 +24,7 @@ def main(data_args: DataArguments, training_args: SCoReConfig, model_args: Model
         train_dataset=train_rows,
         **trainer_settings(model_args, training_args),
     )
-    evaluate = partial(evaluate_two_turns, followup=followup)
-    train_and_compare(trainer, data_args, evaluation_rows, evaluate, compare_two_turns)
+    train_and_compare(trainer, data_args, evaluation_rows, TwoTurn(followup))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ overridden on the command line. What was made before, in `output_dir`, is not ma
 
 import hashlib
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from datasets import Dataset
@@ -30,8 +29,8 @@ from trl_mmreason.scripts import (
     trainer_settings,
 )
 from trl_mmreason.sources import read_source
-from trl_mmreason.srpo.evaluation import compare_reflections, evaluate_reflections
 from trl_mmreason.srpo.miniature import drawn_reflections
+from trl_mmreason.srpo.protocols import Reflection
 from trl_mmreason.srpo.stopping import SAMPLING, StopWhenReflecting
 
 _ASKED = 100  # questions of RL that the cold start is measured on
@@ -93,12 +92,8 @@ def main(data_args: ReflectionArguments, training_args: SRPOConfig, model_args: 
             )
         policy = cold_start(policy, train_rows, data_args, training_args)
     trainer = SRPOTrainer(policy, args=training_args, train_dataset=train_rows, **settings)
-    evaluate = partial(
-        evaluate_reflections,
-        system_prompt=training_args.reflection_prompt,
-        missing_second_is_wrong=training_args.missing_second_is_wrong,
-    )
-    train_and_compare(trainer, data_args, evaluation_rows, evaluate, compare_reflections)
+    protocol = Reflection(training_args.chat_template_kwargs or {}, training_args.missing_second_is_wrong)
+    train_and_compare(trainer, data_args, evaluation_rows, protocol, system_prompt=training_args.reflection_prompt)
 
 
 def cold_start(policy: str, train_rows: Dataset, data_args: ReflectionArguments, training_args: SRPOConfig) -> str:

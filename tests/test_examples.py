@@ -18,8 +18,10 @@ from support import load
 from trl import ModelConfig
 
 from trl_mmreason import SRPOConfig
-from trl_mmreason.evaluation.metrics import METRICS, two_turn_metrics
+from trl_mmreason.evaluation.metrics import METRICS
 from trl_mmreason.miniature.models import build_model
+from trl_mmreason.sampling.protocols import TwoTurn
+from trl_mmreason.srpo.protocols import Reflection
 from trl_mmreason.srpo.stopping import learnt
 
 ROOT = Path(__file__).parents[1]
@@ -33,9 +35,7 @@ TWO_PROCESSES += ["--rdzv-endpoint=localhost:0"]
 
 WEIGHT_DECAY, LEARNING_RATE = 0.5, 0.01
 
-TWO_TURNS = list(two_turn_metrics([True], [True]))
-REFLECTIONS = ["acc_t1", "acc_t2", "kept_share", "correction_share", "failed_share", "misjudgment_share"]
-REFLECTIONS += ["effectiveness", "response_tokens", "reflection_tokens"]
+TWO_TURNS, REFLECTIONS = list(TwoTurn.metrics), list(Reflection.metrics)
 
 
 def run(launcher, method, model, folder, *options, config=None):

@@ -6,8 +6,7 @@ from support import adapo_trainer, drawn_rows, ids_of, load
 
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.prefilter import prefilter
-from trl_mmreason.evaluation.runner import evaluate
-from trl_mmreason.evaluation.two_turn import evaluate_two_turns
+from trl_mmreason.evaluation.runner import evaluate, evaluate_policy
 from trl_mmreason.sampling import Decoding, Failure, Request, Sample
 from trl_mmreason.sampling.generation import encode
 from trl_mmreason.sampling.protocols import TwoTurn
@@ -75,7 +74,8 @@ def test_four_ways_read_the_same_tokens(policy, tmp_path):
     read["training"] = by_heart.read_since()
 
     model.eval()
-    evaluate_two_turns(model, processor, dataset, EVALUATION_PROMPT, stage="before", max_new_tokens=bound)
+    protocol, decoding = TwoTurn(EVALUATION_PROMPT), Decoding(bound, temperature=0.0)
+    evaluate_policy(model, processor, dataset, protocol, decoding=decoding, batch_size=4)
     read["evaluation in training"] = by_heart.read_since()
 
     engine = TransformersEngine(model, processor)

@@ -6,7 +6,7 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,17 @@ from trl.models import unwrap_model_for_generation
 from .checkpoint import restore_weights, save_whole
 from .data import load_rows
 from .evaluation.curves import plot_curves
-from .evaluation.metrics import Change, format_table, improves
+from .evaluation.evaluation_report import trajectories_of
+from .evaluation.metrics import format_table, improves
 from .evaluation.report import comparison_table, write_report
-from .evaluation.two_turn import TwoTurnTrajectory
+from .evaluation.results import compare_results, summarise
+from .evaluation.runner import Samples, evaluate_policy
+from .messages import question_text
 from .miniature.cold_start import Lessons, cold_start
 from .miniature.models import FAMILIES, SIZES, build_model
 from .miniature.tasks import make_dataset
+from .sampling.engine import Decoding
+from .sampling.protocols import ComparedProtocol
 from .sft import CompletionSFTConfig, CompletionSFTTrainer
 from .sources import read_source
 
@@ -171,8 +176,9 @@ def train_and_compare(
     trainer: GRPOTrainer,
     data_args: DataArguments,
     rows: Dataset | None,
-    evaluate: Callable[..., list[Any]],
-    compare: Callable[[list[Any], list[Any]], dict[str, Change]],
+    protocol: ComparedProtocol,
+    *,
+    system_prompt: str | None = None,
 ) -> bool | None:
     """Train and save; with rows to compare on, answer them before and after, print the table, write the report.
 
@@ -180,23 +186,25 @@ def train_and_compare(
         trainer: a trainer that has not been started.
         data_args: where the questions came from.
         rows: questions to compare on; `None` leaves the comparison out.
-        evaluate: greedy answers of a policy as `TwoTurnTrajectory`s, such as `evaluate_two_turns`; called with policy,
-            processor and rows, and by name with stage, max_new_tokens, batch_size and chat_template_kwargs.
-        compare: what changed between the trajectories before and after; `acc_t2` has to be among the metrics.
+        protocol: how the policy is asked, greedily.
+        system_prompt: put before every question.
 
     Returns:
         Whether acc@t2 rose by more than the intervals; `None` without rows to compare on, and on other processes.
     """
-    args = trainer.args
-    checkpoint = last_checkpoint(args)
-    before = [] if rows is None else _answer(trainer, rows, evaluate, "before")
+
+    def measure(stage: str) -> Samples | None:
+        return None if rows is None else _answer(trainer, rows, protocol, system_prompt, stage)
+
+    checkpoint = last_checkpoint(trainer.args)
+    before = measure("before")
     train_and_save(trainer, data_args.dataset_name, checkpoint)
-    after = [] if rows is None else _answer(trainer, rows, evaluate, "after")
+    after = measure("after")
     if hasattr(trainer, "end"):  # from transformers 5.18 on: closes trackers and the process group
         trainer.end()
-    if not after or not trainer.accelerator.is_main_process:
+    if rows is None or before is None or after is None or not trainer.accelerator.is_main_process:
         return None
-    return _report(trainer, data_args, compare(before, after), [*before[:_SHOWN], *after[:_SHOWN]], len(after))
+    return _report(trainer, data_args, rows, {"before": before, "after": after}, protocol.metrics)
 
 
 def train_and_save(trainer: GRPOTrainer | SFTTrainer, dataset_name: str, checkpoint: str | None) -> None:
@@ -272,17 +280,23 @@ def last_checkpoint(args: TrainingArguments) -> str | None:
     return found
 
 
-def _answer(trainer: GRPOTrainer, rows: Dataset, evaluate: Callable[..., list[Any]], stage: str) -> list[Any]:
-    """The trajectories of the trainer's present policy."""
+def _answer(
+    trainer: GRPOTrainer, rows: Dataset, protocol: ComparedProtocol, system_prompt: str | None, stage: str
+) -> Samples:
+    """What the trainer's present policy says."""
+    limit = trainer.args.max_completion_length
+    assert limit is not None  # the trainers see to it
     with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as policy:
-        return evaluate(
+        return evaluate_policy(
             policy,
             trainer.processing_class,
             rows,
-            stage=stage,
-            max_new_tokens=trainer.args.max_completion_length,
+            protocol,
+            decoding=Decoding(limit, temperature=0.0),
             batch_size=trainer.args.per_device_eval_batch_size,
+            system_prompt=system_prompt,
             chat_template_kwargs=trainer.chat_template_kwargs,
+            description=f"evaluating {stage}",
         )
 
 
@@ -312,19 +326,29 @@ def _settings(args: GRPOConfig, data_args: DataArguments) -> dict[str, Any]:
 def _report(
     trainer: GRPOTrainer,
     data_args: DataArguments,
-    comparison: Mapping[str, Change],
-    shown: list[TwoTurnTrajectory],
-    questions: int,
+    rows: Dataset,
+    samples: Mapping[str, Samples],
+    metrics: Sequence[str],
 ) -> bool:
-    folder = Path(trainer.args.output_dir)
+    folder, questions = Path(trainer.args.output_dir), samples["after"].rows
+    before, after = (summarise(each) for each in samples.values())
+    changes = compare_results(before, after)
+    comparison = {name: changes[name] for name in metrics if name in changes}
+    pictures = {row["id"]: rows[k].get("images") or [] for k, row in enumerate(questions[:_SHOWN])}
+    asked = {row["id"]: question_text(row["prompt"]) for row in questions}
     plot_curves(trainer.state.log_history, folder / "curves.png")
     write_report(
         folder / "report.html",
-        title=f"{trainer._name} on {questions} questions of {data_args.eval_dataset_name} ({data_args.eval_split})",
+        title=f"{trainer._name} on {len(questions)} questions of {data_args.eval_dataset_name} "
+        f"({data_args.eval_split})",
         command=shlex.join(sys.argv),
         settings={"policy": trainer.model.config._name_or_path, **_settings(trainer.args, data_args)},
         tables=[comparison_table(comparison)],
-        trajectories=[trajectory.shown() for trajectory in shown],
+        trajectories=[
+            trajectory
+            for stage, each in samples.items()
+            for trajectory in trajectories_of(each, pictures, _SHOWN, stage, asked)
+        ],
         curves_png=folder / "curves.png",
     )
     results = {name: asdict(change) for name, change in comparison.items()}

@@ -11,7 +11,6 @@ from trl_mmreason.evaluation.metrics import (
     Metric,
     aligned,
     bootstrap_interval,
-    compare,
     format_table,
     improves,
     pass_at_k,
@@ -110,51 +109,6 @@ def test_bootstrap_takes_another_metric():
 def test_bootstrap_refuses_what_has_no_interval(flags, options, message):
     with pytest.raises(ValueError, match=message):
         bootstrap_interval([flags, flags], **options)
-
-
-def test_compare_draws_before_and_after_together():
-    flags = [True, False] * 4
-    unchanged = compare((flags, flags), (flags, flags))["acc_t1"]
-    assert unchanged.before == unchanged.after
-    assert unchanged.before.value == 0.5
-    assert unchanged.before.interval[0] < 0.5 < unchanged.before.interval[1]
-    assert unchanged.change == Estimate(0.0, (0.0, 0.0))  # the same questions with the same outcomes: no change at all
-
-
-def test_compare_gives_the_change_of_every_metric():
-    rows = compare((FIRST, SECOND), ([True] * 10, [True] * 10))
-    assert list(rows) == list(two_turn_metrics(FIRST, SECOND))
-    assert rows["acc_t2"].before.value == 0.7
-    assert rows["acc_t2"].after == Estimate(1.0, (1.0, 1.0))
-    assert rows["acc_t2"].change.value == pytest.approx(0.3)
-    low, high = rows["acc_t2"].before.interval  # all three intervals come from the same draws, and after is always 1
-    assert rows["acc_t2"].change.interval == pytest.approx((1 - high, 1 - low))
-    assert rows["misjudgment_share"].change.value == -0.2
-    assert math.isnan(rows["correction_rate"].change.value)  # no first answer is wrong afterwards
-
-
-def test_compare_draws_the_columns_of_any_metric_together():
-    # The second column is ten times the first in each row, and so is its mean in each resample.
-    def means(ones, tens):
-        return {"response_tokens": float(np.mean(tens)), "effectiveness": float(np.mean(tens - 10 * ones))}
-
-    rows = compare(([1, 2, 6], [10, 20, 60]), ([2, 4, 12], [20, 40, 120]), means)
-    assert rows["response_tokens"].before.value == 30
-    assert rows["response_tokens"].change.value == 30
-    assert (
-        rows["response_tokens"].change.interval == rows["response_tokens"].before.interval
-    )  # a row's change is itself
-    assert rows["effectiveness"] == Change(*[Estimate(0.0, (0.0, 0.0))] * 3)
-
-
-def test_columns_of_unequal_length_are_refused():
-    with pytest.raises(ValueError, match=r"the columns have the shapes \[\(2,\), \(1,\)\]; expected one dimension"):
-        compare(([True, True], [True]), ([True, True], [True]))
-
-
-def test_compare_refuses_different_numbers_of_questions():
-    with pytest.raises(ValueError, match="2 questions before and 1 after"):
-        compare(([True, True], [True, True]), ([True], [True]))
 
 
 @pytest.mark.parametrize(

@@ -5,30 +5,40 @@ import math
 import pytest
 from pages import Page, dump_dom, enclosing, is_hidden, listening_proxy, needs_browser, page_of, pixels_of, screenshot
 from PIL import Image
+from written_samples import sample, samples
 
 from trl_mmreason.evaluation.curves import plot_curves
-from trl_mmreason.evaluation.metrics import compare
 from trl_mmreason.evaluation.report import Table, comparison_table, write_report
+from trl_mmreason.evaluation.results import compare_results, summarise
 from trl_mmreason.evaluation.trajectory import Piece, Trajectory, Turn, scored_pieces
-from trl_mmreason.evaluation.two_turn import TwoTurnTrajectory
+from trl_mmreason.sampling.protocols import TwoTurn
 
 SCRIPT = "<script>document.documentElement.dataset.attacked = 'yes'</script>"
 BREAKOUT = "</div></script><img src=x onerror=\"document.documentElement.dataset.attacked = 'yes'\">"
 QUOTE = "\" autofocus onfocus=\"document.documentElement.dataset.attacked = 'yes'"
 
 
-def trajectory(id_, stage, first_correct, second_correct, **fields):
+def turn(correct, text="4", **fields):
+    return Turn(pieces=[Piece(text)], correct=correct, **fields)
+
+
+def trajectory(id_, stage, *correct, first=None, second="", **fields):
+    """A question answered twice; without a second answer for `None`."""
     defaults = {
         "category": "dots",
         "question": "How many dots?",
         "answer": "4",
         "images": [Image.new("RGB", (8, 8), "red")],
-        "first": f"first answer of {id_} {stage}",
-        "second": f"second answer of {id_} {stage}",
     }
-    return TwoTurnTrajectory(
-        id=id_, stage=stage, first_correct=first_correct, second_correct=second_correct, **(defaults | fields)
+    texts = (
+        first or f"first answer of {id_} {stage}",
+        None if second is None else second or f"second answer of {id_} {stage}",
     )
+    turns = [
+        None if text is None else turn(right, text, label=label)
+        for text, right, label in zip(texts, correct, ("First answer", "Second answer"), strict=True)
+    ]
+    return Trajectory(id=id_, stage=stage, turns=turns, **(defaults | fields))
 
 
 TRAJECTORIES = [
@@ -61,7 +71,11 @@ TRAJECTORIES = [
 ]
 
 
-COMPARISON = compare(([False, True, False], [False, False, False]), ([False, True, False], [True, True, True]))
+COMPARISON = compare_results(
+    summarise(samples(*([sample(first, False)] for first in (False, True, False)))),
+    summarise(samples(*([sample(first, True)] for first in (False, True, False)))),
+)
+COMPARISON = {name: COMPARISON[name] for name in TwoTurn.metrics}
 
 
 @pytest.fixture
@@ -73,7 +87,7 @@ def report(tmp_path):
         command=f"python train.py {SCRIPT}",
         settings={"seed": 7, "prompt": SCRIPT},
         tables=[comparison_table(COMPARISON)],
-        trajectories=[entry.shown() for entry in TRAJECTORIES],
+        trajectories=TRAJECTORIES,
         curves_png=tmp_path / "curves.png",
     )
     return tmp_path / "report.html"
@@ -92,17 +106,8 @@ def shown(id_, *turns, **fields):
     return Trajectory(id=id_, turns=turns, **given)
 
 
-def turn(correct, text="4", **fields):
-    return Turn(pieces=[Piece(text)], correct=correct, **fields)
-
-
 def test_transition_names_both_verdicts():
     assert [entry.transition for entry in TRAJECTORIES[:4]] == ["0→0", "0→1", "1→0", "1→1"]
-
-
-def test_a_missing_second_answer_cannot_be_right():
-    with pytest.raises(ValueError, match=r"'q' \(after\): second_correct is True but second is None"):
-        trajectory("q", "after", True, True, second=None)
 
 
 def test_report_shows_metrics_settings_and_turns(report):
@@ -170,7 +175,7 @@ def test_report_escapes_what_others_wrote(report):
 @pytest.mark.parametrize("mode", ["RGB", "CMYK", "P"])
 def test_report_shrinks_large_pictures_of_every_mode(tmp_path, mode):
     large = Image.new(mode, (1536, 384))
-    page = page_with(tmp_path, [trajectory("q", "before", True, True, images=[large]).shown()])
+    page = page_with(tmp_path, [trajectory("q", "before", True, True, images=[large])])
     source = page_of(page).with_tag("img")[0]["attrs"]["src"]
     with Image.open(io.BytesIO(base64.b64decode(source.removeprefix("data:image/png;base64,")))) as picture:
         assert picture.size == (768, 192)
@@ -195,8 +200,8 @@ def test_one_id_for_two_questions_is_refused(tmp_path):
         page_with(
             tmp_path,
             [
-                trajectory("q", "before", True, True).shown(),
-                trajectory("q", "after", True, True, answer="5").shown(),
+                trajectory("q", "before", True, True),
+                trajectory("q", "after", True, True, answer="5"),
             ],
         )
 

@@ -4,7 +4,8 @@ from datasets import Dataset
 from support import drawn_rows, ids_of, load
 
 from trl_mmreason import SRPOConfig
-from trl_mmreason.srpo import evaluation
+from trl_mmreason.sampling import Decoding, Sample
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.srpo.stopping import learnt
 
 RESPONSE = "<think>1+1=2</think> <answer>{}</answer>"
@@ -15,14 +16,14 @@ def test_a_cold_start_is_measured_on_what_is_sampled_as_in_training(checkpoints,
     check = "<reflection>I look again.</reflection>"
     pairs = [(2, 3), (3, 2), (2, 2)]  # of four responses one is mended, one spoilt, and one has no second answer
     whole = [f"{RESPONSE.format(first)} {check} {RESPONSE.format(second)}" for first, second in pairs]
-    written = [ids_of(processor, text) for text in (*whole, RESPONSE.format(2))]
+    written = [Sample(text, "stop", ids_of(processor, text)) for text in (*whole, RESPONSE.format(2))]
     asked = []
 
-    def spy(model, processor, prompts, **settings):
-        asked.append((len(prompts), "Reflect." in processor.tokenizer.decode(prompts[0].ids), settings))
-        return written[: len(prompts)]
+    def spy(engine, requests, decoding):
+        asked.append((len(requests), [request.messages[0]["content"] for request in requests], decoding))
+        return [[sample] for sample in written]
 
-    monkeypatch.setattr(evaluation, "generate", spy)
+    monkeypatch.setattr(TransformersEngine, "sample", spy)
     args = SRPOConfig(
         str(tmp_path),
         use_cpu=True,
@@ -37,7 +38,4 @@ def test_a_cold_start_is_measured_on_what_is_sampled_as_in_training(checkpoints,
     found = learnt(model, processor, rows, args)
     assert found == (0.75, -0.25)
     assert str(found) == "75% of the sampled responses complete, acc@t2 - acc@t1 -25 points"
-    [(rows, prompted, settings)] = asked
-    assert (rows, prompted) == (4, True)
-    drawn = {"max_new_tokens": 77, "do_sample": True, "temperature": 0.9, "top_p": 0.8, "top_k": 0}
-    assert settings == {**drawn, "min_p": None, "repetition_penalty": 1.0}
+    assert asked == [(4, ["Reflect."] * 4, Decoding(77, temperature=0.9, top_p=0.8))]

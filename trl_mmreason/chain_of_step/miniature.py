@@ -12,7 +12,7 @@ from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedModel
 
-from ..evaluation.answers import accuracy
+from ..evaluation.runner import accuracy
 from ..files import atomic_path
 from ..miniature.tasks import Problem, to_dataset
 from ..miniature.teacher import KnownTruthTeacher

@@ -20,6 +20,7 @@ from .runner import Samples
 from .trajectory import Piece, Trajectory, Turn, scored_pieces
 
 REPORT, COMPARISON = "report.html", "compared.html"
+_ORDINALS = ("First", "Second", "Third", "Fourth")
 _SAMPLES_SHOWN = 8  # of a question
 _INTERVALS = "Brackets: 95 % bootstrap intervals over questions, or over problems where several questions are variants."
 
@@ -122,7 +123,7 @@ def trajectories_of(
 def _turns(sample: Mapping[str, Any] | Failure, turns: int) -> list[Turn | None]:
     if isinstance(sample, Failure):
         return [None] * turns
-    labels = ["Answer"] if turns == 1 else ["First answer", "Second answer"]
+    labels = ["Answer"] if turns == 1 else [f"{which} answer" for which in _ORDINALS[:turns]]
     given: list[Turn | None] = [None] * turns
     for place, turn in enumerate(sample["turns"]):
         given[place] = Turn(
@@ -144,7 +145,8 @@ def _pieces(sample: Mapping[str, Any], text: str) -> list[Piece]:
 def _numbers(sample: Mapping[str, Any] | Failure) -> dict[str, float | None]:
     if isinstance(sample, Failure):
         return {}
-    return {name: sample[name] for name in ("score", "tokens") if name in sample}
+    numbers = {name: sample[name] for name in ("score", "tokens") if name in sample}
+    return numbers | {metric_of(name).label: value for name, value in sample.get("measures", {}).items()}
 
 
 def _tables(results: Mapping[str, Results]) -> list[Table]:

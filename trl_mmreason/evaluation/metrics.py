@@ -154,44 +154,6 @@ def bootstrap_interval(
     )
 
 
-def compare(
-    before: Sequence[Column],
-    after: Sequence[Column],
-    metric_fn: MetricFunction = two_turn_metrics,
-    *,
-    seed: int = 0,
-) -> dict[str, Change]:
-    """Metrics before and after training, with 95 % bootstrap intervals over questions.
-
-    Args:
-        before, after: what `metric_fn` takes, such as (first_correct, second_correct); each column (N,), for the same
-            N questions in the same order: the interval of the change draws a question's before and after together.
-        metric_fn: named metrics of such columns.
-
-    Raises:
-        ValueError: for unusable columns, no question, or different numbers of questions.
-    """
-    old, new = _arrays(before), _arrays(after)
-    questions = len(old[0])
-    if len(new[0]) != questions:
-        raise ValueError(
-            f"compare: {questions} questions before and {len(new[0])} after; give the same ones in the same order"
-        )
-
-    def change(rows: np.ndarray) -> dict[str, float]:
-        start, end = (metric_fn(*(array[rows] for array in arrays)) for arrays in (old, new))
-        return {name: end[name] - start[name] for name in start}
-
-    estimates = []
-    for values, intervals in (
-        (metric_fn(*old), bootstrap_interval(old, metric_fn, seed=seed)),
-        (metric_fn(*new), bootstrap_interval(new, metric_fn, seed=seed)),
-        (change(np.arange(questions)), _bootstrap(change, questions, seed=seed)),
-    ):
-        estimates.append({name: Estimate(value, intervals[name]) for name, value in values.items()})
-    return {name: Change(*(stage[name] for stage in estimates)) for name in estimates[0]}
-
-
 def improves(before: Interval, after: Interval) -> bool:
     """Whether `after` lies above `before` as a whole: its lower bound above the other's upper bound.
 
@@ -225,7 +187,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def format_table(comparison: Mapping[str, Change]) -> str:
-    """Plain-text table of what `compare` returned: each number with its interval, in percent or as the label says."""
+    """Plain-text table of changes: each number with its interval, in percent or as the label says."""
     lines = [["percent [95 % interval]", "before", "after", "change"]]
     for name, row in comparison.items():
         metric = METRICS[name]

@@ -116,7 +116,7 @@ def _columns(samples: Samples, grader: Grader | JudgeGrader | None, has_variants
         columns |= _two_turns(_flags(samples, 0), final)
     if samples.n > 1:
         columns |= _many(samples, final, grader)
-    return columns | _lengths(samples)
+    return columns | _lengths(samples) | _measures(samples)
 
 
 def _two_turns(first: np.ndarray, second: np.ndarray) -> dict[str, Column]:
@@ -129,7 +129,9 @@ def _two_turns(first: np.ndarray, second: np.ndarray) -> dict[str, Column]:
         "delta": (second.mean(axis=1) - first.mean(axis=1), one),
         "correction_rate": (corrected, (~first).mean(axis=1)),
         "misjudgment_rate": (misjudged, first.mean(axis=1)),
+        "kept_share": ((first & second).mean(axis=1), one),
         "correction_share": (corrected, one),
+        "failed_share": ((~first & ~second).mean(axis=1), one),
         "misjudgment_share": (misjudged, one),
     }
 
@@ -162,6 +164,21 @@ def _lengths(samples: Samples) -> dict[str, Column]:
     if all("tokens" in sample for row in done for sample in row):
         columns["tokens"] = (np.array([sum(sample["tokens"] for sample in row) for row in done]), counts)
     return columns
+
+
+def _measures(samples: Samples) -> dict[str, Column]:
+    """What the protocol measured of each sample, over the samples that have it."""
+    found = [
+        [sample.get("measures", {}) for sample in tried if not isinstance(sample, Failure)] for tried in samples.samples
+    ]
+    names = dict.fromkeys(name for tried in found for one in tried for name in one)
+    return {
+        name: (
+            np.array([sum(one.get(name) or 0.0 for one in tried) for tried in found]),
+            np.array([sum(one.get(name) is not None for one in tried) for tried in found]),
+        )
+        for name in names
+    }
 
 
 def _worst_case(correct: np.ndarray, problems: Sequence[str]) -> Column:

@@ -10,14 +10,17 @@ What was said and how it was graded are kept apart: another grader costs no new 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from datasets import Dataset
+from transformers import PreTrainedModel, ProcessorMixin
 
-from ..sampling.answering import answer_questions
+from ..sampling.answering import TEXTS, answer_in_memory, answer_questions
 from ..sampling.engine import Decoding, Engine, Failure
-from ..sampling.protocols import AnsweringProtocol
+from ..sampling.protocols import AnsweringProtocol, Direct, last_verdict
 from ..sampling.store import Store
+from ..sampling.transformers_engine import TransformersEngine
 
 ANSWERS = "answers"
 """The stage of the store that keeps what was said."""
@@ -34,7 +37,8 @@ class Samples:
         n: samples a question.
         turns: answers that a whole sample has.
         samples: (Q, n) the payload of each sample: `turns`, each with `text`, `answer`, `correct`, `reason` and
-            `decided_by`, and the other fields of `Answered`. A `Failure` where there is none.
+            `decided_by`, the other fields of `Answered`, and `measures` if the protocol has any. A `Failure` where
+            there is none.
     """
 
     rows: list[dict[str, Any]]
@@ -46,7 +50,7 @@ class Samples:
 def evaluate(
     rows: Dataset,
     engine: Engine,
-    store: Store,
+    store: Store | None,
     protocol: AnsweringProtocol,
     *,
     n: int = 1,
@@ -58,11 +62,12 @@ def evaluate(
     Args:
         rows: of `load_benchmark` or `load_rows`.
         engine: the policy.
-        store: keeps every answer and every verdict.
+        store: keeps every answer and every verdict; `None` for a policy amid training, of which nothing is kept.
         protocol: how it is asked.
         n: samples a question.
         decoding: greedy by default.
-        **asking: for `answer_questions`, such as `grader`, `system_prompt`, `seed` and `batch_size`.
+        **asking: for `answer_questions`, or without a store for `answer_in_memory`, such as `grader`, `system_prompt`,
+            `seed` and `batch_size`.
 
     Raises:
         ValueError: several greedy samples, which would be all alike.
@@ -70,5 +75,64 @@ def evaluate(
     """
     if n > 1 and not decoding.temperature:
         raise ValueError(f"evaluate: n={n} greedy samples are all alike; give a temperature above 0, or n=1.")
-    answers = answer_questions(rows, engine, store, protocol, stage=ANSWERS, n=n, decoding=decoding, **asking)
-    return Samples(answers.rows.to_list(), n, answers.turns, list(map(list, answers)))
+    if store is None:
+        samples = answer_in_memory(rows, engine, protocol, n=n, decoding=decoding, **asking)
+        texts = rows.select_columns([name for name in TEXTS if name in rows.column_names]).to_list()
+        rows_said = [{**row, "id": str(row.get("id") or number)} for number, row in enumerate(texts)]
+    else:
+        answers = answer_questions(rows, engine, store, protocol, stage=ANSWERS, n=n, decoding=decoding, **asking)
+        rows_said, samples = answers.rows.to_list(), list(map(list, answers))
+    measure = getattr(protocol, "measures", None)
+    if measure is not None:
+        for sample in chain.from_iterable(samples):
+            if not isinstance(sample, Failure):
+                sample["measures"] = measure(sample)
+    return Samples(rows_said, n, protocol.turns, samples)
+
+
+def evaluate_policy(
+    model: PreTrainedModel,
+    processing_class: ProcessorMixin,
+    rows: Dataset,
+    protocol: AnsweringProtocol,
+    *,
+    batch_size: int,
+    chat_template_kwargs: dict[str, Any] | None = None,
+    **asking: Any,
+) -> Samples:
+    """`evaluate` a policy amid training, in memory.
+
+    Args:
+        model: answers in evaluation mode, and is left in the mode that it came in.
+        processing_class: its processor.
+        rows, protocol: as for `evaluate`.
+        batch_size: samples asked for at once.
+        chat_template_kwargs: handed to the chat template.
+        **asking: for `evaluate`, such as `decoding` and `system_prompt`.
+
+    Raises:
+        TypeError: `processing_class` is not the processor of a vision-language model.
+    """
+    engine = TransformersEngine(
+        model, processing_class, batch_size=batch_size, chat_template_kwargs=chat_template_kwargs
+    )
+    training = model.training
+    model.eval()
+    try:
+        return evaluate(rows, engine, None, protocol, batch_size=batch_size, **asking)
+    finally:
+        model.train(training)
+
+
+def accuracy(
+    model: PreTrainedModel, processing_class: ProcessorMixin, rows: Dataset, *, max_new_tokens: int, batch_size: int
+) -> float:
+    """Share of right answers of a policy amid training, one greedy answer a row.
+
+    A row whose gold answer cannot be used does not count; NaN if none can be used.
+    """
+    decoding = Decoding(max_new_tokens, temperature=0.0)
+    samples = evaluate_policy(model, processing_class, rows, Direct(), batch_size=batch_size, decoding=decoding)
+    verdicts = [last_verdict(sample, 1) for (sample,) in samples.samples if not isinstance(sample, Failure)]
+    known = [verdict for verdict in verdicts if verdict is not None]
+    return sum(known) / len(known) if known else float("nan")

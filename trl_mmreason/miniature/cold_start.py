@@ -19,7 +19,7 @@ from PIL import Image as PILImage
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from trl import SFTConfig, SFTTrainer
 
-from ..evaluation.answers import accuracy
+from ..evaluation.runner import accuracy
 from ..files import atomic_path
 from ..stopping import StopAtAccuracy
 from .captions import DESCRIBE, caption

@@ -13,12 +13,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import Any
 
+from accelerate import PartialState
+from accelerate.utils import gather_object
 from datasets import Dataset
+from tqdm.auto import tqdm
 
 from ..grading import Grader, JudgeGrader, Verdict
 from ..grading.grader import grader_settings
@@ -30,7 +34,7 @@ from .protocols import Answered, AnsweringProtocol, Unit
 from .run import remember_questions, run, wait_for_all
 from .store import Store
 
-_TEXTS = ("id", "prompt", "answer", "choices", "category", "hint", "group", "tolerance")  # all but the pictures
+TEXTS = ("id", "prompt", "answer", "choices", "category", "hint", "group", "tolerance")  # all but the pictures
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,7 @@ class Answers:
         (verdict,) = self.store.find(self.verdicts, [(unit_name(row, index), 0)])
         if verdict.status == "failed":
             return Failure(f"was not graded: {verdict.reason}")
-        turns = [
-            {"text": said["text"], **graded}
-            for said, graded in zip(answer.payload["turns"], verdict.payload["turns"], strict=True)
-        ]
-        return {**answer.payload, "turns": turns}
+        return _joined(answer.payload, verdict.payload)
 
 
 def answer_questions(
@@ -118,9 +118,7 @@ def answer_questions(
     decoding, grader = decoding or Decoding(), grader or Grader()
 
     def answer(units: Sequence[Unit]) -> list[dict[str, Any] | Failure]:
-        asked = [({**row, "prompt": with_system_message(row["prompt"], system_prompt)}, index) for row, index in units]
-        answers = protocol.answer(asked, engine, decoding, seed)
-        return [answered if isinstance(answered, Failure) else _payload(answered) for answered in answers]
+        return ask(units, engine, protocol, decoding, system_prompt=system_prompt, seed=seed)
 
     settings = {
         "engine": engine.settings,
@@ -132,10 +130,51 @@ def answer_questions(
     remember_questions(store, stage, rows)
     run(store, stage, rows, answer, settings=settings, n=n, description=description, **running)
     wait_for_all()
-    texts = rows.select_columns([name for name in _TEXTS if name in rows.column_names])
+    texts = rows.select_columns([name for name in TEXTS if name in rows.column_names])
     answers = Answers(texts, n, protocol.turns, store, stage, verdict_stage(stage, grader))
     _grade(answers, grader, running)
     return answers
+
+
+def answer_in_memory(
+    rows: Dataset,
+    engine: Engine,
+    protocol: AnsweringProtocol,
+    *,
+    n: int = 1,
+    decoding: Decoding | None = None,
+    grader: Grader | JudgeGrader | None = None,
+    system_prompt: str | None = None,
+    seed: int = 0,
+    batch_size: int = 32,
+    description: str = "answering",
+) -> list[list[dict[str, Any] | Failure]]:
+    """The graded samples of each question, kept nowhere: for a policy that changes with the next update.
+
+    Under several processes each takes a share, and every process gets the whole result; they need no disk in common.
+
+    Args:
+        rows: as for `answer_questions`; a row without an id gets its number.
+        batch_size: samples asked for at once.
+
+    Other arguments as for `answer_questions`.
+    """
+    decoding, grader, state = decoding or Decoding(), grader or Grader(), PartialState()
+    found: list[tuple[int, dict[str, Any] | Failure]] = []
+    with state.split_between_processes(list(range(len(rows) * n))) as share:
+        batches = [share[start : start + batch_size] for start in range(0, len(share), batch_size)]
+        for batch in tqdm(batches, desc=description, disable=not (state.is_main_process and sys.stderr.isatty())):
+            units = [({**(row := rows[k // n]), "id": str(row.get("id") or k // n)}, k % n) for k in batch]
+            answers = ask(units, engine, protocol, decoding, system_prompt=system_prompt, seed=seed)
+            done = [place for place, answer in enumerate(answers) if not isinstance(answer, Failure)]
+            payloads = [answers[place] for place in done]
+            verdicts = grade_payloads([units[place][0] for place in done], payloads, grader)  # type: ignore[arg-type]
+            for place, payload, verdict in zip(done, payloads, verdicts, strict=True):
+                answers[place] = _joined(payload, verdict)  # type: ignore[arg-type]  # `done` are no failures
+            found += zip(batch, answers, strict=True)
+    gathered = gather_object(found) if state.num_processes > 1 else found
+    samples = [sample for _, sample in sorted(gathered, key=lambda item: item[0])]
+    return [samples[start : start + n] for start in range(0, len(samples), n)]
 
 
 def verdict_stage(stage: str, grader: Grader | JudgeGrader) -> str:
@@ -189,14 +228,45 @@ class _Given(Sequence):
 def _grade(answers: Answers, grader: Grader | JudgeGrader, running: Mapping[str, Any]) -> None:
     """Keep the verdicts on every turn; those of a sample that failed are not there."""
 
-    def grade(units: Sequence[tuple[Mapping[str, Any], int]]) -> list[dict[str, Any] | Failure]:
-        turns = [(unit["row"], turn.get("graded", turn["text"])) for unit, _ in units for turn in unit["turns"]]
-        verdicts = iter(grade_answers(grader, [row for row, _ in turns], [text for _, text in turns]))
-        return [{"turns": [_said(next(verdicts)) for _ in unit["turns"]]} for unit, _ in units]
+    def grade(units: Sequence[tuple[Mapping[str, Any], int]]) -> list[dict[str, Any]]:
+        return grade_payloads([unit["row"] for unit, _ in units], [unit for unit, _ in units], grader)
 
     settings = {"grader": _graded_by(grader)}
     run(answers.store, answers.verdicts, _Given(answers), grade, settings=settings, description="grading", **running)
     wait_for_all()
+
+
+# ------------------------------------------------------------------------------------------------------ a batch of them
+
+
+def ask(
+    units: Sequence[Unit],
+    engine: Engine,
+    protocol: AnsweringProtocol,
+    decoding: Decoding,
+    *,
+    system_prompt: str | None,
+    seed: int,
+) -> list[dict[str, Any] | Failure]:
+    """One sample for each unit, as JSON; see `answer_questions`."""
+    asked = [({**row, "prompt": with_system_message(row["prompt"], system_prompt)}, index) for row, index in units]
+    answers = protocol.answer(asked, engine, decoding, seed)
+    return [answered if isinstance(answered, Failure) else _payload(answered) for answered in answers]
+
+
+def grade_payloads(
+    rows: Sequence[Mapping[str, Any]], payloads: Sequence[Mapping[str, Any]], grader: Grader | JudgeGrader
+) -> list[dict[str, Any]]:
+    """The verdicts on every turn of each sample; all are graded in one batch."""
+    turns = [(row, turn) for row, payload in zip(rows, payloads, strict=True) for turn in payload["turns"]]
+    texts = [turn.get("graded", turn["text"]) for _, turn in turns]
+    verdicts = iter(grade_answers(grader, [row for row, _ in turns], texts))
+    return [{"turns": [_said(next(verdicts)) for _ in payload["turns"]]} for payload in payloads]
+
+
+def _joined(payload: Mapping[str, Any], verdicts: Mapping[str, Any]) -> dict[str, Any]:
+    turns = zip(payload["turns"], verdicts["turns"], strict=True)
+    return {**payload, "turns": [{"text": said["text"], **graded} for said, graded in turns]}
 
 
 def _payload(answered: Answered) -> dict[str, Any]:

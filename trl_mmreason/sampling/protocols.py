@@ -78,6 +78,19 @@ class AnsweringProtocol(Protocol):
         ...
 
 
+class ComparedProtocol(AnsweringProtocol, Protocol):
+    """A protocol whose answers before and after training are compared.
+
+    It may have `measures(sample)`, the numbers of a graded sample by name, `None` where it has none. Their means are
+    metrics, too.
+    """
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """Names of what is compared; `acc_t2` among them."""
+        ...
+
+
 @dataclass(frozen=True)
 class Direct:
     """The question, and one answer.
@@ -116,6 +129,15 @@ class TwoTurn:
 
     followup: str
     turns: int = 2
+    metrics = (
+        "acc_t1",
+        "acc_t2",
+        "delta",
+        "correction_rate",
+        "misjudgment_rate",
+        "correction_share",
+        "misjudgment_share",
+    )
 
     @property
     def settings(self) -> dict[str, Any]:

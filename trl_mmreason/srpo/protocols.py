@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from ..sampling.engine import Decoding, Engine, Failure, Sample
 from ..sampling.protocols import Answered, AnsweredTurn, Unit, sample_units
 from ..turns import generation_prefix
+from .objective import effectiveness
 from .response import first_answer, parse_reflection_response, tagged
+from .rewards import check_tags_survive, read_scores
 
 
 @dataclass(frozen=True)
 class Reflection:
     """Solve, reflect and solve again in one response (section 3.2); a missing answer is not right.
 
-    The system prompt that asks for it is the runner's: `srpo.prompts.REFLECTION_PROMPT` is the paper's.
+    The system prompt that asks for it is the caller's: `srpo.prompts.REFLECTION_PROMPT` is the paper's.
 
     Attributes:
         chat_template_kwargs: what the engine's chat template is given.
+        missing_second_is_wrong: as in `ReflectionRewards`; of `measures`.
+
+    Raises:
+        ValueError: the engine's tokenizer does not give SRPO's tags back.
     """
 
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    missing_second_is_wrong: bool = True
     turns = 2
+    metrics = (
+        "acc_t1",
+        "acc_t2",
+        "kept_share",
+        "correction_share",
+        "failed_share",
+        "misjudgment_share",
+        "effectiveness",
+        "response_tokens",
+        "reflection_tokens",
+    )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -34,11 +54,29 @@ class Reflection:
     ) -> Sequence[Answered | Failure]:
         # a server writes the opening into the prompt itself, and what it leaves open is counted as a problem
         writer = getattr(engine, "processing_class", None)
+        if writer is not None:
+            check_tags_survive(writer)
         opening = "" if writer is None else generation_prefix(writer, **self.chat_template_kwargs)
         return [
-            sample if isinstance(sample, Failure) else _read(opening, sample)
+            sample if isinstance(sample, Failure) else _read(opening, sample, writer)
             for sample in sample_units(units, engine, decoding, seed)
         ]
+
+    def measures(self, sample: Mapping[str, Any]) -> dict[str, float | None]:
+        """I_eff (Eq. 8) of a graded response, and its lengths where the engine knows tokens.
+
+        `None` for what a response has none of, such as the length of a reflection that is not there.
+        """
+        read = sample.get("extra")
+        if read is None:  # of a store that an older version filled
+            return {}
+        found = {name: read[name] or None for name in ("response_tokens", "reflection_tokens")}
+        first, *others = [turn["correct"] for turn in sample["turns"]]
+        if first is None:
+            return found
+        counts = read["reflects"] if self.missing_second_is_wrong else read["solves_again"]
+        flags = (torch.tensor(bool(flag)) for flag in (first, any(others), counts))
+        return {"effectiveness": float(effectiveness(*flags)), **found}
 
 
 @dataclass(frozen=True)
@@ -59,11 +97,18 @@ class FirstSolution:
         ]
 
 
-def _read(opening: str, sample: Sample) -> Answered:
+def _read(opening: str, sample: Sample, writer: Any) -> Answered:
     text = opening + sample.text
     response = parse_reflection_response(text)
     cut = len(text) if response.first_end is None else response.first_end
     turns = [AnsweredTurn(text[:cut], tagged(response.first_answer))]
     if rest := text[cut:].strip():
         turns.append(AnsweredTurn(rest, tagged(response.second_answer)))
-    return Answered(turns, [sample.finish_reason], sample.tokens, response.problem)
+    score = read_scores(writer, sample.token_ids or [], text, response, None, None, opening=opening)
+    extra = {
+        "reflects": response.has_reflection_format,
+        "solves_again": score.reflected,
+        "response_tokens": sample.tokens,
+        "reflection_tokens": score.reflection_tokens,
+    }
+    return Answered(turns, [sample.finish_reason], sample.tokens, response.problem, extra=extra)

@@ -9,14 +9,17 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin, TrainerControl, TrainerState
 
+from ..evaluation.runner import evaluate_policy
+from ..sampling.engine import Decoding, Failure
+from ..sampling.protocols import last_verdict
 from ..stopping import StopAtAccuracy
 from .config import SRPOConfig
-from .evaluation import evaluate_reflections
+from .protocols import Reflection
 
 logger = logging.getLogger(__name__)
 
-SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Settings of `GRPOConfig` that `generate` has by the same name."""
+SAMPLING = ("temperature", "top_p", "top_k")
+"""Settings of `GRPOConfig` by which the responses to measure are sampled."""
 
 
 class Learnt(NamedTuple):
@@ -38,26 +41,31 @@ def learnt(model: PreTrainedModel, processing_class: ProcessorMixin, dataset: Da
     """Measure a cold start on responses sampled as reinforcement with `args` samples them, one to each row.
 
     Args:
-        model, processing_class, dataset: as in `evaluate_reflections`.
-        args: sampling settings and system prompt.
+        model, processing_class: the policy.
+        dataset: questions with answers; those whose gold answer cannot be used do not count.
+        args: sampling settings (`SAMPLING`) and system prompt.
     """
     assert args.max_completion_length is not None  # SRPOConfig sees to it
-    responses = evaluate_reflections(
+    protocol = Reflection(args.chat_template_kwargs or {})
+    samples = evaluate_policy(
         model,
         processing_class,
         dataset,
-        stage="format",
-        max_new_tokens=args.max_completion_length,
+        protocol,
+        decoding=Decoding(args.max_completion_length, args.temperature, args.top_p, args.top_k or 0),
         batch_size=args.per_device_eval_batch_size,
         system_prompt=args.reflection_prompt,
         chat_template_kwargs=args.chat_template_kwargs,
-        do_sample=True,
-        **{name: getattr(args, name) for name in SAMPLING},
-        **(args.generation_kwargs or {}),
+        seed=args.seed,
+        description="sampling responses",
     )
-    complete, gains = zip(
-        *[(one.problem is None, float(one.second_correct) - float(one.first_correct)) for one in responses], strict=True
-    )
+    complete, gains = [], []
+    for (response,) in samples.samples:
+        second = None if isinstance(response, Failure) else last_verdict(response, protocol.turns)
+        if isinstance(response, Failure) or second is None:
+            continue
+        complete.append("problem" not in response)
+        gains.append(float(second) - float(response["turns"][0]["correct"]))
     return Learnt(float(np.mean(complete)), float(np.mean(gains)))
 
 

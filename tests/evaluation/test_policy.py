@@ -1,0 +1,105 @@
+"""A policy amid training, evaluated in memory: the samples of a store, whatever the batch and the processes."""
+
+import json
+
+import pytest
+from datasets import Dataset
+from processes import launch
+from scripted import Scripted
+from support import drawn_rows, load
+
+from trl_mmreason.evaluation.results import summarise
+from trl_mmreason.evaluation.runner import accuracy, evaluate, evaluate_policy
+from trl_mmreason.sampling import Decoding, Failure
+from trl_mmreason.sampling.protocols import Direct, TwoTurn
+from trl_mmreason.sampling.store import Store
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
+
+CHECK = TwoTurn("Please check.")
+
+
+def answers(policy, rows, protocol=CHECK, tokens=4, batch_size=3, **settings):
+    dataset, decoding = Dataset.from_list(rows), Decoding(tokens, temperature=0.0)
+    return evaluate_policy(*policy, dataset, protocol, decoding=decoding, batch_size=batch_size, **settings)
+
+
+def texts(samples):
+    return [[turn["text"] for turn in sample["turns"]] for (sample,) in samples.samples]
+
+
+def test_a_batch_gives_what_one_by_one_gives(family, checkpoints):
+    policy, rows = load(checkpoints(family)), drawn_rows(6)  # with one picture, two and none
+    together = answers(policy, rows, tokens=6)
+    assert together.samples == answers(policy, rows, tokens=6, batch_size=1).samples
+    assert 2 in map(len, texts(together))
+
+
+def test_a_store_holds_the_same_samples(checkpoints, tmp_path):
+    policy, rows = load(checkpoints("qwen2_5_vl")), Dataset.from_list(drawn_rows(5))
+    decoding, engine = Decoding(6, temperature=1.0), TransformersEngine(*policy)
+    with Store(tmp_path / "s.sqlite") as store:
+        kept = evaluate(rows, engine, store, CHECK, n=3, decoding=decoding, seed=2)
+    assert evaluate(rows, engine, None, CHECK, n=3, decoding=decoding, seed=2, batch_size=4) == kept
+
+
+def test_two_processes_share_the_questions_and_each_has_all_answers(tmp_path):
+    launch("evaluation/policy_run.py", 2, tmp_path)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert first["samples"] == second["samples"]
+    assert [sample["turns"][0]["text"] for (sample,) in first["samples"]] == [f"answer {k}" for k in range(5)]
+    assert sorted(first["asked"] + second["asked"]) == [f"question {k}" for k in range(5)]
+
+
+def test_a_first_answer_that_is_cut_gets_no_second_turn(checkpoints):
+    model, processor = load(checkpoints("qwen2_5_vl"))
+    model.generation_config.eos_token_id = None  # leaves the tokenizer's own, never sampled by a random model
+    assert [len(said) for said in texts(answers((model, processor), drawn_rows(3), tokens=3))] == [1, 1, 1]
+
+
+def test_rows_keep_their_order_and_get_their_number_for_an_id(checkpoints):
+    rows = [{**row, "id": "own" if number == 1 else None} for number, row in enumerate(drawn_rows(5))]
+    rows[3]["answer"] = ""  # cannot be used
+    found = answers(load(checkpoints("qwen2_5_vl")), rows)
+    assert [row["id"] for row in found.rows] == ["0", "own", "2", "3", "4"]
+    assert summarise(found).unusable == ["3"]
+
+
+@pytest.mark.parametrize("gold", ["right", "wrong"])
+def test_answers_are_graded_against_the_gold(checkpoints, gold):
+    policy, rows = load(checkpoints("internvl")), drawn_rows(2)
+    for row, (first, *_) in zip(rows, texts(answers(policy, rows)), strict=True):
+        row["answer"] = first.strip() if gold == "right" else "nothing that a model writes"
+    verdicts = {sample["turns"][0]["correct"] for (sample,) in answers(policy, rows).samples}
+    assert verdicts - {None} == {gold == "right"}  # some of what a random model writes cannot be used as a gold answer
+
+
+def test_the_checkpoints_own_penalties_do_not_count_and_the_mode_stays(checkpoints):
+    """Training samples without the repetition penalty that a published checkpoint may come with, and so must this."""
+    model, processor = load(checkpoints("qwen2_5_vl"))
+    plain = texts(answers((model, processor), drawn_rows(6), tokens=8))
+    model.generation_config.repetition_penalty = 3.0
+    model.train()
+    assert texts(answers((model, processor), drawn_rows(6), tokens=8)) == plain
+    assert model.training
+
+
+def test_failures_stay_in_their_place():
+    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": str(k)}], "answer": "7"} for k in range(3)])
+    engine = Scripted(lambda request, times: Failure("torn") if request.messages[0]["content"] == "1" else "7")
+    found = evaluate(rows, engine, None, Direct())
+    assert found.samples[1] == [Failure("torn")]
+    assert [sample["turns"][0]["correct"] for (sample,) in (found.samples[0], found.samples[2])] == [True, True]
+
+
+def test_accuracy_is_the_share_of_answers_that_are_right(checkpoints):
+    policy, rows = load(checkpoints("internvl")), drawn_rows(4)
+    (first, *_), *_ = texts(answers(policy, rows, Direct()))
+    for row, gold in zip(rows, (first.strip(), "nothing", "", "none"), strict=True):  # the third cannot be used
+        row["answer"] = gold
+    assert accuracy(*policy, Dataset.from_list(rows), max_new_tokens=4, batch_size=3) == 1 / 3
+
+
+def test_a_tokenizer_alone_is_refused(checkpoints):
+    model, processor = load(checkpoints("qwen2_5_vl"))
+    with pytest.raises(TypeError, match="expected the processor"):
+        answers((model, processor.tokenizer), drawn_rows(1))
