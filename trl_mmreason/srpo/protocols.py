@@ -104,7 +104,8 @@ def _read(opening: str, sample: Sample, writer: Any) -> Answered:
     turns = [AnsweredTurn(text[:cut], tagged(response.first_answer))]
     if rest := text[cut:].strip():
         turns.append(AnsweredTurn(rest, tagged(response.second_answer)))
-    score = read_scores(writer, sample.token_ids or [], text, response, None, None, opening=opening)
+    ids = [] if writer is None or sample.token_ids is None else sample.token_ids
+    score = read_scores(writer, ids, text, response, None, None, opening=opening)
     extra = {
         "reflects": response.has_reflection_format,
         "solves_again": score.reflected,
