@@ -21,10 +21,11 @@ from datasets import Dataset
 from sampling import one_by_one
 from transformers import PreTrainedModel, ProcessorMixin
 
+from trl_mmreason.chain_of_step.miniature import PLAIN_ANSWERS
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import evaluate
 from trl_mmreason.grading import Grader
-from trl_mmreason.miniature.cold_start import PLAIN_ANSWERS, cold_start
+from trl_mmreason.miniature.cold_start import cold_start
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_dataset
 from trl_mmreason.sampling import Decoding

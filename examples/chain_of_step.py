@@ -42,6 +42,7 @@ from trl_mmreason.baselines.patterns import CHAIN_OF_STEP, PATTERNS, PatternSFTT
 from trl_mmreason.chain_of_step.client import process_reward_from
 from trl_mmreason.chain_of_step.miniature import (
     LABELS,
+    PLAIN_ANSWERS,
     drawn_chains,
     label_drawn_chains,
     labels_file,
@@ -54,7 +55,6 @@ from trl_mmreason.chain_of_step.sampling import sample_paths
 from trl_mmreason.chain_of_step.scaling import inference_scaling
 from trl_mmreason.chain_of_step.scaling_report import format_scaling, write_report
 from trl_mmreason.evaluation.curves import plot_curves
-from trl_mmreason.miniature.cold_start import PLAIN_ANSWERS
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
 from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.protocols import Direct

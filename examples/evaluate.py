@@ -15,13 +15,13 @@ from transformers import TrainingArguments
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
+from trl_mmreason.adapo.miniature import two_answers
 from trl_mmreason.evaluation.benchmarks import BENCHMARKS, load_benchmark
 from trl_mmreason.evaluation.evaluation_report import save_evaluation, write_evaluation_report
 from trl_mmreason.evaluation.files import format_results
 from trl_mmreason.evaluation.provenance import provenance_record
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import evaluate
-from trl_mmreason.miniature.cold_start import two_answers
 from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.protocols import AnsweringProtocol, Direct, TwoTurn
 from trl_mmreason.sampling.store import Store

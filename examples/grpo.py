@@ -10,10 +10,10 @@ configuration file holds the fields of `DataArguments`, `RolloutConfig` (TRL's `
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
+from trl_mmreason.adapo.miniature import two_answers
 from trl_mmreason.engines.config import RolloutConfig
 from trl_mmreason.grading import accuracy_reward
 from trl_mmreason.grpo import GroupGRPOTrainer
-from trl_mmreason.miniature.cold_start import two_answers
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.scripts import DataArguments, load_data, policy_path, train_and_compare, trainer_settings
 

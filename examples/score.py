@@ -8,8 +8,8 @@ on the command line.
 
 from trl import ModelConfig, TrlParser
 
+from trl_mmreason.adapo.miniature import two_answers
 from trl_mmreason.baselines.two_turns import SCoReConfig, SCoReTrainer
-from trl_mmreason.miniature.cold_start import two_answers
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.scripts import DataArguments, load_data, policy_path, train_and_compare, trainer_settings
 

@@ -29,13 +29,13 @@ from trl_mmreason.evaluation.evaluation_report import save_evaluation
 from trl_mmreason.evaluation.provenance import provenance_record
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import evaluate
-from trl_mmreason.miniature.cold_start import judged_answers
 from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.server_engine import ServerEngine
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import load_data, policy_path, train_once, trainer_settings
+from trl_mmreason.self_evolution.miniature import judged_answers
 from trl_mmreason.self_evolution.prompts import judge_message
 from trl_mmreason.self_evolution.report import format_results, plot_histories
 from trl_mmreason.stages import StagedArguments, do_once, parse_arguments, values_of

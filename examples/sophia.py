@@ -36,7 +36,6 @@ from trl_mmreason.construction import parse_optional_text
 from trl_mmreason.evaluation.curves import plot_curves
 from trl_mmreason.grading import Grader, JudgeGrader
 from trl_mmreason.miniature.captions import DESCRIBE
-from trl_mmreason.miniature.cold_start import CAPTIONS_AND_ANSWERS
 from trl_mmreason.miniature.reasoner import RuleReasoner, ask_miniature, count_tokens_of, reasoner_path
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
 from trl_mmreason.sampling import Decoding, Engine, Failure
@@ -50,6 +49,7 @@ from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import MINIATURE, load_data, policy_path, train_once, trainer_settings
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
+from trl_mmreason.sophia.miniature import CAPTIONS_AND_ANSWERS
 from trl_mmreason.sophia.mixture import CAPTIONS_AS_DATA, mix, with_captions
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT
 from trl_mmreason.sophia.report import Result, format_results, plot_results

@@ -16,7 +16,6 @@ from trl import ModelConfig, TrlParser
 
 from trl_mmreason import ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
 from trl_mmreason.construction import parse_optional_text
-from trl_mmreason.miniature.cold_start import TAGGED_ANSWERS
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import (
@@ -29,7 +28,7 @@ from trl_mmreason.scripts import (
     trainer_settings,
 )
 from trl_mmreason.sources import read_source
-from trl_mmreason.srpo.miniature import drawn_reflections
+from trl_mmreason.srpo.miniature import TAGGED_ANSWERS, drawn_reflections
 from trl_mmreason.srpo.protocols import Reflection
 from trl_mmreason.srpo.stopping import SAMPLING, StopWhenReflecting
 

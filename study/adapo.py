@@ -8,12 +8,12 @@ from typing import Any
 from datasets import Dataset
 
 from trl_mmreason.adapo.config import EVALUATION_PROMPT, AdaPOConfig
+from trl_mmreason.adapo.miniature import quick_then_worked, two_answers
 from trl_mmreason.adapo.prefilter import prefilter
 from trl_mmreason.adapo.trainer import AdaPOTrainer
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from trl_mmreason.baselines.star import make_revisions
 from trl_mmreason.baselines.two_turns import FixedRewardsConfig, FixedRewardsTrainer, SCoReConfig, SCoReTrainer
-from trl_mmreason.miniature.cold_start import quick_then_worked, two_answers
 from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.protocols import TwoTurn

@@ -15,6 +15,7 @@ from trl_mmreason.chain_of_step.grpo import ChainOfStepGRPOTrainer
 from trl_mmreason.chain_of_step.grpo_config import ChainOfStepGRPOConfig
 from trl_mmreason.chain_of_step.miniature import (
     LABELS,
+    PLAIN_ANSWERS,
     drawn_chains,
     label_drawn_chains,
     labels_file,
@@ -26,7 +27,7 @@ from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
 from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.runner import Samples
-from trl_mmreason.miniature.cold_start import PLAIN_ANSWERS, cold_start
+from trl_mmreason.miniature.cold_start import cold_start
 from trl_mmreason.miniature.tasks import to_dataset
 from trl_mmreason.sampling.engine import Decoding, Failure
 from trl_mmreason.sampling.loading import load_model, load_processor

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from trl_mmreason.evaluation.curves import style_axes
-from trl_mmreason.evaluation.results import metric_of
+from trl_mmreason.evaluation.metrics import metric_of
 
 from .claims import Outcomes
 

@@ -12,9 +12,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from trl_mmreason.evaluation.curves import running_mean, style_axes
-from trl_mmreason.evaluation.metrics import Metric, aligned, number_as_json
+from trl_mmreason.evaluation.metrics import Metric, aligned, metric_of, number_as_json
 from trl_mmreason.evaluation.question_table import Table
-from trl_mmreason.evaluation.results import metric_of
 
 from .claims import Claim, Judged
 

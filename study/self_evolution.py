@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from trl_mmreason.miniature.cold_start import judged_answers
 from trl_mmreason.miniature.judging import JUDGE
 from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.scripts import train_once
 from trl_mmreason.self_evolution.config import SelfEvolutionConfig
+from trl_mmreason.self_evolution.miniature import judged_answers
 from trl_mmreason.self_evolution.prompts import judge_message
 from trl_mmreason.self_evolution.trainer import SelfEvolutionTrainer
 

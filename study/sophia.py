@@ -8,7 +8,6 @@ from typing import Any
 from datasets import Dataset
 
 from trl_mmreason.miniature.captions import DESCRIBE
-from trl_mmreason.miniature.cold_start import CAPTIONS_AND_ANSWERS
 from trl_mmreason.miniature.reasoner import RuleReasoner, ask_miniature, count_tokens_of
 from trl_mmreason.miniature.tasks import to_dataset
 from trl_mmreason.sampling import Decoding
@@ -19,6 +18,7 @@ from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import train_once
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
+from trl_mmreason.sophia.miniature import CAPTIONS_AND_ANSWERS
 from trl_mmreason.sophia.sampling import make_off_policy_data
 from trl_mmreason.sophia.trainer import OffPolicyRewardTrainer
 

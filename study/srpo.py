@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trl_mmreason.miniature.cold_start import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS
 from trl_mmreason.miniature.tasks import to_dataset
 from trl_mmreason.sampling.engine import Decoding, Engine, Failure
 from trl_mmreason.sampling.protocols import Answered, AnsweredTurn, Unit, sample_units
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import train_once
 from trl_mmreason.srpo.config import ReflectionSFTConfig, SRPOConfig
-from trl_mmreason.srpo.miniature import drawn_reflections
+from trl_mmreason.srpo.miniature import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS, drawn_reflections
 from trl_mmreason.srpo.response import parse_reflection_response, tagged
 from trl_mmreason.srpo.sft import ReflectionSFTTrainer
 from trl_mmreason.srpo.stopping import StopWhenReflecting

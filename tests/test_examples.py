@@ -18,7 +18,7 @@ from support import load
 from trl import ModelConfig
 
 from trl_mmreason import SRPOConfig
-from trl_mmreason.evaluation.metrics import METRICS
+from trl_mmreason.evaluation.metrics import metric_of
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.srpo.protocols import Reflection
@@ -74,7 +74,7 @@ def table_rows(stdout, metrics):
 
 
 def labels(metrics):
-    return [METRICS[name].label for name in metrics]
+    return [metric_of(name).label for name in metrics]
 
 
 def assert_everything_is_there(done, folder, trainer_name, metrics=TWO_TURNS):

@@ -5,8 +5,9 @@ import pytest
 from support import adapo_config, drawn_rows
 from trl import ModelConfig, TrlParser
 
-from trl_mmreason.miniature.cold_start import TAGGED_ANSWERS, two_answers
+from trl_mmreason.adapo.miniature import two_answers
 from trl_mmreason.scripts import DataArguments, _without_nan, last_checkpoint, load_data, load_split, policy_path
+from trl_mmreason.srpo.miniature import TAGGED_ANSWERS
 
 
 def test_columns_can_be_given_on_the_command_line():

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+METHODS = ("adapo", "srpo", "chain_of_step", "self_evolution")
+"""Folders whose `declared.py` adds to shared tables, pictures and pages; see `methods.py`."""
+
 _PUBLIC = {
     "AdaPOConfig": "adapo.config",
     "AdaPOTrainer": "adapo.trainer",

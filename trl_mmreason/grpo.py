@@ -22,7 +22,6 @@ from trl.data_utils import is_conversational
 from .checkpoint import CheckpointError, CheckpointRestoreMixin
 from .construction import load_processor, pad_left, prepare_policy, refuse_second_rollout, search_no_weights
 from .engines.vllm import corrected_vllm, remember_prompts
-from .evaluation.logged_questions import about_question, prompts_alike, write_questions
 from .functional import (
     SEQUENCE_NORMALISED_LOSSES,
     TOKEN_NORMALISED_LOSSES,
@@ -30,6 +29,7 @@ from .functional import (
     k3_divergence,
     turn_of_token,
 )
+from .logged_questions import about_question, prompts_alike, write_questions
 from .messages import pictures_of, with_system_message
 from .precision import check_precision
 from .reference import reference_from_policy

@@ -4,26 +4,19 @@ from functools import partial
 
 import pytest
 
+from trl_mmreason.adapo.miniature import quick_then_worked, two_answers
+from trl_mmreason.chain_of_step.miniature import PLAIN_ANSWERS
 from trl_mmreason.miniature import cold_start as module
 from trl_mmreason.miniature.captions import DESCRIBE, caption
-from trl_mmreason.miniature.cold_start import (
-    CAPTIONS_AND_ANSWERS,
-    PLAIN_ANSWERS,
-    QUICK_TAGGED_ANSWERS,
-    TAGGED_ANSWERS,
-    Lessons,
-    cold_start,
-    demonstrations,
-    judged_answers,
-    quick_then_worked,
-    teach,
-    two_answers,
-)
+from trl_mmreason.miniature.cold_start import Lessons, cold_start, demonstrations, teach
 from trl_mmreason.miniature.judging import JUDGE, verdict
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import boxed_thoughts, plain, solve
 from trl_mmreason.miniature.tasks import make_problems
+from trl_mmreason.self_evolution.miniature import judged_answers
 from trl_mmreason.self_evolution.prompts import judge_message, read_score
+from trl_mmreason.sophia.miniature import CAPTIONS_AND_ANSWERS
+from trl_mmreason.srpo.miniature import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS
 
 FOLLOWUP = "Check it."
 TWO_ANSWERS = two_answers(FOLLOWUP)

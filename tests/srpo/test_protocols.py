@@ -4,7 +4,7 @@ import pytest
 from datasets import Dataset
 from support import drawn_rows, ids_of, load
 
-from trl_mmreason.evaluation.metrics import METRICS
+from trl_mmreason.evaluation.metrics import metric_of
 from trl_mmreason.evaluation.results import compare_results, summarise
 from trl_mmreason.evaluation.runner import evaluate, evaluate_policy
 from trl_mmreason.sampling import Decoding, Sample
@@ -135,7 +135,8 @@ def test_metrics_of_four_responses(processor):
     measures = [sample["measures"] for (sample,) in samples.samples]
     assert found["response_tokens"] == sum(one["response_tokens"] for one in measures) / 4
     assert found["reflection_tokens"] == sum(one["reflection_tokens"] or 0 for one in measures) / 3
-    assert set(Reflection.metrics) <= found.keys() & METRICS.keys()
+    assert set(Reflection.metrics) <= found.keys()
+    assert metric_of("reflection_tokens").label == "reflection, mean tokens"
 
 
 def test_before_and_after_are_compared_question_by_question(processor):

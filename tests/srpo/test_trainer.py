@@ -11,7 +11,7 @@ from transformers.utils import logging
 from trl import GRPOConfig
 
 from trl_mmreason import SRPOTrainer
-from trl_mmreason.evaluation.curves import PANELS, draw_curves
+from trl_mmreason.evaluation.curves import all_panels, draw_curves
 from trl_mmreason.grading import Verdict, accuracy_reward
 
 RIGHT = "<think>3+4=7</think> <answer>7</answer>"
@@ -359,7 +359,7 @@ def test_curves_of_the_paper_are_drawn_from_what_is_logged(checkpoints, tmp_path
     assert logged["length_incorrect"] == pytest.approx((lengths[1] + lengths[2]) / 2)
     names = {"reward", "length_response", "length_correct", "length_incorrect", "acc_t1", "loss"}
     names |= {"clip_ratio/low_mean", "clip_ratio/high_mean"}
-    drawn = {name for panel in PANELS for name in panel.series}
+    drawn = {name for panel in all_panels() for name in panel.series}
     assert names <= logged.keys() & drawn
     titles = [axes.get_title() for axes in draw_curves(trainer.state.log_history).axes]
     assert {"Length by the first answer", "Clipped tokens", "Dropped by the accuracy filter"} <= set(titles)

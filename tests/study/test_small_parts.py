@@ -20,21 +20,16 @@ from study.running import (
     outcomes,
 )
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
+from trl_mmreason.adapo.miniature import quick_then_worked, two_answers
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from trl_mmreason.miniature.captions import DESCRIBE, caption
-from trl_mmreason.miniature.cold_start import (
-    QUICK_TAGGED_ANSWERS,
-    TAGGED_ANSWERS,
-    quick_then_worked,
-    two_answers,
-)
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import ERRORS, plain, solve
 from trl_mmreason.miniature.solutions import tagged as in_tags
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.store import Store
-from trl_mmreason.srpo.miniature import drawn_reflections
+from trl_mmreason.srpo.miniature import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS, drawn_reflections
 
 
 def test_srpo_in_small(tmp_path):

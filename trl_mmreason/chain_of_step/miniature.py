@@ -1,4 +1,4 @@
-"""Chain-of-Step's data for drawn problems: chains by a teacher of known truth, and labels by Monte Carlo and its judge.
+"""Chain-of-Step on drawn problems: what a policy is taught before, chains by a teacher of known truth, and labels.
 
 The example on the miniature and the study make what they train on here.
 """
@@ -14,6 +14,8 @@ from transformers import PreTrainedModel
 
 from ..evaluation.runner import accuracy
 from ..files import atomic_path
+from ..miniature.cold_start import Lessons
+from ..miniature.solutions import plain
 from ..miniature.tasks import Problem, to_dataset
 from ..miniature.teacher import KnownTruthTeacher
 from ..sampling.engine import Decoding, Engine
@@ -24,6 +26,9 @@ from .annotation import annotate_by_judge, annotate_by_monte_carlo, chains_of
 from .sampling import sample_paths
 from .sft import ChainOfStepSFTTrainer
 from .step_data import make_step_data
+
+PLAIN_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True)
+r"""To answer `3+4=\boxed{7}`, as a start for learning to reason in steps."""
 
 _EVERY_STEPS = 10
 

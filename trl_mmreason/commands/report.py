@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import options
 
 if TYPE_CHECKING:
-    from ..evaluation.trajectory import Piece
+    pass
 
 _TRAINING_REPORT = "training.html"  # `report.html` is what the examples write, with the answers before and after
 
@@ -65,27 +64,5 @@ def _report(arguments: argparse.Namespace) -> None:
             "its output_dir: trainer_state.json, checkpoint-*/trainer_state.json or completions/completions_*.parquet"
         )
     output = arguments.output or folder / _TRAINING_REPORT
-    write_training_report(folder, output, shown=arguments.shown, pieces=_pieces)
+    write_training_report(folder, output, shown=arguments.shown)
     print(output)  # noqa: T201 - what the command is asked for
-
-
-def _pieces(completion: Mapping[str, Any]) -> list[list[Piece]]:
-    """The answers in a completion, cut where the methods' formats say that a step or the first of two answers ends."""
-    from ..chain_of_step.paths import read_path
-    from ..chain_of_step.scored_chain import scored_ends
-    from ..evaluation.logged_completions import answers_of
-    from ..evaluation.trajectory import Piece, scored_pieces
-    from ..srpo.response import parse_reflection_response
-
-    texts = answers_of(completion)
-    if len(texts) == 1 and completion.get("step_scores"):
-        scores = [float(score) for score in completion["step_scores"].split()]
-        answer = completion.get("answer_score")
-        ends = scored_ends(read_path(texts[0]).scorable).steps
-        if len(ends) == len(scores):  # otherwise the table has another text than was scored
-            return [scored_pieces(texts[0], ends, scores, float(answer) if answer else None)]
-    if len(texts) == 1 and "problem" in completion and "second_correct" in completion:  # SRPO reflects in one text
-        end = parse_reflection_response(texts[0]).first_end
-        halves = [texts[0]] if end is None else [texts[0][:end], texts[0][end:].strip()]
-        return [[Piece(half)] for half in halves if half]
-    return [[Piece(text)] for text in texts]

@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
+from .. import methods
+
 _COLUMNS = 3
 _PANEL_INCHES = (4.2, 2.9)
 _COLOURS = ("#0072b2", "#d55e00")  # blue and vermilion: told apart with any colour vision
@@ -27,9 +29,10 @@ class Panel(NamedTuple):
     is_share: bool = False
 
 
-PANELS = (
+_FIRST = (
     Panel("Reward", "mean reward", {"reward": "reward"}),
     Panel("Accuracy", "share right", {"acc_t1": "first turn", "acc_t2": "second turn"}, is_share=True),
+    Panel("Right answers", "share right", {"accuracy": "right"}, is_share=True),
     Panel(
         "Transitions",
         "share",
@@ -42,24 +45,8 @@ PANELS = (
         {"kept_share": "1→1, kept right", "failed_share": "0→0, never right"},
         is_share=True,
     ),
-    Panel("Effect of the reflection", "mean reward", {"rewards/effectiveness_reward/mean": "I_eff"}),
-    Panel(
-        "Form of the response",
-        "share",
-        {"response/complete": "full format", "reflected_share": "reflects and answers"},
-        is_share=True,
-    ),
-    Panel("Score of the chain", "mean score", {"step_score": "steps", "answer_score": "answer"}, is_share=True),
-    Panel("Chains", "share", {"chain/complete": "whole", "accuracy": "right answer"}, is_share=True),
-    Panel("Length of the response", "tokens", {"length_first": "first solution", "length_response": "response"}),
-    Panel(
-        "Length by the first answer",
-        "tokens",
-        {"length_correct": "response, first right", "length_incorrect": "response, first wrong"},
-    ),
-    Panel("KL to the reference", "nats per token", {"kl_t1": "first turn", "kl_t2": "second turn"}),
-    Panel("KL coefficient β", "coefficient", {"beta_1": "β1, first turn", "beta_2": "β2, second turn"}),
-    Panel("Length", "tokens", {"length_t1": "first turn", "length_t2": "second turn"}),
+)
+_LAST = (
     Panel("Entropy", "nats per token", {"entropy": "entropy"}),
     Panel("Loss", "loss", {"loss": "loss"}),
     Panel(
@@ -67,19 +54,12 @@ PANELS = (
         "share",
         {"clip_ratio/low_mean": "ratio below 1 − ε", "clip_ratio/high_mean": "ratio above 1 + ε"},
     ),
-    Panel(
-        "Dropped by the filters",
-        "share",
-        {"dropped_truncated": "truncated", "dropped_zero_advantage": "zero advantage"},
-        is_share=True,
-    ),
-    Panel(
-        "Dropped by the accuracy filter",
-        "share of groups",
-        {"dropped_too_hard": "too hard", "dropped_too_easy": "too easy"},
-        is_share=True,
-    ),
 )
+
+
+def all_panels() -> list[Panel]:
+    """What can be drawn: the panels of all trainers, those of the methods between them."""
+    return [*_FIRST, *methods.panels(), *_LAST]
 
 
 def plot_curves(log_history: Sequence[Mapping[str, Any]], path: str | Path) -> None:
@@ -96,9 +76,10 @@ def plot_curves(log_history: Sequence[Mapping[str, Any]], path: str | Path) -> N
 
 
 def draw_curves(log_history: Sequence[Mapping[str, Any]]) -> Figure:
-    """The figure of `plot_curves`: a panel for each of `PANELS` that has data, in that order."""
-    data = {name: _series(log_history, name) for panel in PANELS for name in panel.series}
-    panels = [panel for panel in PANELS if any(data[name] for name in panel.series)]
+    """The figure of `plot_curves`: a panel for each of `all_panels` that has data, in that order."""
+    known = all_panels()
+    data = {name: _series(log_history, name) for panel in known for name in panel.series}
+    panels = [panel for panel in known if any(data[name] for name in panel.series)]
     if not panels:
         raise ValueError(
             f"draw_curves: none of {sorted(data)} is in the {len(log_history)} logged entries; "

@@ -13,9 +13,9 @@ from datasets import Dataset
 from ..messages import question_text
 from ..sampling.engine import Failure
 from .files import SavedEvaluation, headline, problems_of, read_evaluation, write_evaluation
-from .metrics import Estimate
+from .metrics import Estimate, metric_of
 from .report import TURNS, Table, cell, comparison_table, write_report
-from .results import Results, compare_results, metric_of
+from .results import Results, compare_results
 from .runner import Samples
 from .trajectory import Piece, Trajectory, Turn, scored_pieces
 

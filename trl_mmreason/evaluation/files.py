@@ -20,9 +20,9 @@ from ..files import atomic_path
 from ..messages import question_text
 from ..rows import DataError
 from ..sampling.engine import Failure
-from .metrics import Estimate, aligned
+from .metrics import Estimate, aligned, metric_of
 from .question_table import Table
-from .results import Question, Results, metric_of
+from .results import Question, Results
 from .runner import Samples
 
 RESULTS, PRINTED, SAMPLES = "results.json", "results.txt", "samples.jsonl"

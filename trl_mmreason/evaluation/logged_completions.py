@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -14,17 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from .. import methods
+from ..logged_questions import LoggedQuestion, read_questions
 from ..messages import question_text, text_of
-from .logged_questions import LoggedQuestion, read_questions
 from .trajectory import Piece, Trajectory, Turn
 
 _STEPS = 12  # whose completions are shown: enough to follow a run, and few enough to choose from
 
 Completion = Mapping[str, Any]
 """A line of TRL's table: step, prompt, completion, advantage, and a column for every reward and every extra."""
-
-PiecesOf = Callable[[Completion], Sequence[Sequence[Piece]]]
-"""The answers in a completion, each cut into what was scored by itself."""
 
 
 class Logged(NamedTuple):
@@ -39,13 +37,12 @@ def tables_of(folder: Path) -> list[Path]:
     return sorted(folder.glob("completions/completions_*.parquet"), key=_step_of)
 
 
-def read_completions(folder: Path, shown: int, pieces: PiecesOf) -> Logged:
+def read_completions(folder: Path, shown: int) -> Logged:
     """The completions of steps that are spread evenly over the run, the first and the last among them.
 
     Args:
         folder: a trainer's output folder.
         shown: how many at most; of each step equally many, whole groups as far as they go.
-        pieces: of the answers in a completion.
     """
     tables = tables_of(folder)
     if not tables:
@@ -63,7 +60,7 @@ def read_completions(folder: Path, shown: int, pieces: PiecesOf) -> Logged:
             without_questions.append(_step_of(table))
         for line, question in _whole_groups(lines, questions, shown // len(chosen)):
             rewards = {name: None if line[name] in (None, "") else float(line[name]) for name in numbers}
-            trajectories.append(_trajectory(line, question, turns_of(line, pieces(line)), rewards))
+            trajectories.append(_trajectory(line, question, turns_of(line, pieces_of(line)), rewards))
     notes = []
     if len(trajectories) < total or len(chosen) < len(tables):
         steps = f"{len(chosen)} of {len(tables)} steps that were logged"
@@ -94,7 +91,10 @@ def verdicts_of(completion: Completion) -> list[bool | None]:
 
 
 def pieces_of(completion: Completion) -> list[Sequence[Piece]]:
-    """Each answer in one piece."""
+    """The answers, cut as a method's format says; otherwise each in one piece."""
+    for method in methods.declared():
+        if method.pieces is not None and (found := method.pieces(completion)) is not None:
+            return found
     return [[Piece(text)] for text in answers_of(completion)]
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from .. import methods
+
 if TYPE_CHECKING:
     import torch
 
@@ -50,9 +52,11 @@ METRICS = {
     "correction_share": Metric("correction, of all"),
     "failed_share": Metric("never right, of all"),
     "misjudgment_share": Metric("misjudgment, of all"),
-    "effectiveness": Metric("I_eff, mean reward", is_share=False),
-    "response_tokens": Metric("response, mean tokens", is_share=False),
-    "reflection_tokens": Metric("reflection, mean tokens", is_share=False),
+    "accuracy": Metric("accuracy"),
+    "worst_case": Metric("right in all variants"),
+    "distinct_answers": Metric("distinct answers a question", is_share=False),
+    "truncated": Metric("cut by the length limit"),
+    "tokens": Metric("tokens a sample", is_share=False, decimals=1),
 }
 
 
@@ -186,11 +190,23 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
 
+def metric_of(name: str) -> Metric:
+    """How a metric is shown."""
+    known = METRICS.get(name) or methods.metric_named(name)
+    if known is not None:
+        return known
+    kind, _, n = name.rpartition("_")
+    label = {"pass_at": f"pass@{n}", "self_consistency_at": f"self-consistency@{n}", "best_of": f"best of {n}"}.get(
+        kind
+    )
+    return Metric(name.replace("_", " ") if label is None else label)
+
+
 def format_table(comparison: Mapping[str, Change]) -> str:
     """Plain-text table of changes: each number with its interval, in percent or as the label says."""
     lines = [["percent [95 % interval]", "before", "after", "change"]]
     for name, row in comparison.items():
-        metric = METRICS[name]
+        metric = metric_of(name)
         cells = [*map(metric.with_interval, (row.before, row.after)), metric.with_interval(row.change, signed=True)]
         lines.append([metric.label, *cells])
     return aligned(lines)

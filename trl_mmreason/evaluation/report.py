@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from .metrics import METRICS, Change, Estimate, Metric
-from .pictures import data_uri
+from ..pictures import data_uri
+from .metrics import Change, Estimate, Metric, metric_of
 from .trajectory import Piece, Trajectory
 
 _TEMPLATE = Path(__file__).with_name("report.html")
@@ -99,7 +99,7 @@ def comparison_table(
     title: str = "Before and after training",
     sides: tuple[str, str] = ("before", "after"),
     note: str = f"Percent, or what the name says. Brackets: 95 % bootstrap intervals over questions.{TURNS}",
-    metric_of: Callable[[str], Metric] = METRICS.__getitem__,
+    metric_of: Callable[[str], Metric] = metric_of,
 ) -> Table:
     """The table of what `metrics.compare` returned, or another comparison of two."""
     rows = []

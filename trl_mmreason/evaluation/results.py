@@ -13,7 +13,7 @@ import numpy as np
 from ..grading import Grader, JudgeGrader
 from ..sampling.engine import Failure
 from .benchmarks import Benchmark
-from .metrics import METRICS, Change, Estimate, Metric, bootstrap_interval
+from .metrics import Change, Estimate, bootstrap_interval
 from .question_table import Table, final_turn, is_right, is_usable, question_table
 from .runner import Samples
 
@@ -129,26 +129,6 @@ def compare_results(before: Results, after: Results) -> dict[str, Change]:
     changes = {name: Estimate(value, intervals[name]) for name, value in change(everything).items()}
     starts, ends = old.estimates(), new.estimates()
     return {name: Change(starts[name], ends[name], changes[name]) for name in shared}
-
-
-def metric_of(name: str) -> Metric:
-    """How a metric of `Results` is shown."""
-    if name in METRICS:
-        return METRICS[name]
-    kind, _, n = name.rpartition("_")
-    label = {"pass_at": f"pass@{n}", "self_consistency_at": f"self-consistency@{n}", "best_of": f"best of {n}"}.get(
-        kind
-    )
-    return _OWN.get(name, Metric(name.replace("_", " "))) if label is None else Metric(label)
-
-
-_OWN = {
-    "accuracy": Metric("accuracy"),
-    "worst_case": Metric("right in all variants"),
-    "distinct_answers": Metric("distinct answers a question", is_share=False),
-    "truncated": Metric("cut by the length limit"),
-    "tokens": Metric("tokens a sample", is_share=False, decimals=1),
-}
 
 
 def _estimates(table: Table, questions: Sequence[Question], chosen: Sequence[int]) -> dict[str, Estimate]:

@@ -14,8 +14,8 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from .curves import PANELS, plot_curves
-from .logged_completions import PiecesOf, pieces_of, read_completions, tables_of
+from .curves import all_panels, plot_curves
+from .logged_completions import read_completions, tables_of
 from .metrics import Metric
 from .report import Table, write_report
 
@@ -32,25 +32,20 @@ def is_training_run(folder: Path) -> bool:
     return bool(_states(folder) or tables_of(folder))
 
 
-def write_training_report(
-    folder: Path,
-    output: Path,
-    *,
-    shown: int,
-    pieces: PiecesOf = pieces_of,
-) -> None:
+def write_training_report(folder: Path, output: Path, *, shown: int) -> None:
     """Write the report of a run.
 
     Args:
         folder: a trainer's `output_dir`.
         output: the HTML file to write.
         shown: how many completions at most, from steps that are spread over the run.
-        pieces: of the answers in a completion.
     """
     state = read_state(folder)
     history = state.get("log_history", [])
-    logged = read_completions(folder, shown, pieces)
-    known = any(isinstance(entry.get(name), float | int) for entry in history for p in PANELS for name in p.series)
+    logged = read_completions(folder, shown)
+    known = any(
+        isinstance(entry.get(name), float | int) for entry in history for p in all_panels() for name in p.series
+    )
     with TemporaryDirectory() as scratch:
         curves = Path(scratch) / "curves.png"
         if known:
@@ -80,7 +75,7 @@ def progress_table(history: Sequence[Mapping[str, Any]]) -> Table:
         history: `trainer.state.log_history`.
     """
     rows = []
-    for panel in PANELS:
+    for panel in all_panels():
         for name, label in panel.series.items():
             logged = [float(entry[name]) for entry in history if entry.get(name) is not None]
             values = [value for value in logged if math.isfinite(value)]

@@ -22,18 +22,13 @@ from trl import SFTConfig, SFTTrainer
 from ..evaluation.runner import accuracy
 from ..files import atomic_path
 from ..stopping import StopAtAccuracy
-from .captions import DESCRIBE, caption
+from .captions import caption
 from .judging import verdict
 from .solutions import (
     ERRORS,
     Solution,
     attempt,
-    boxed_thoughts,
-    plain,
-    quick,
     solve,
-    tagged,
-    tagged_quick,
     worked_steps,
 )
 from .tasks import Problem, make_problems, to_dataset
@@ -83,45 +78,6 @@ class Lessons:
 
 def _digest(words: str) -> str:
     return hashlib.sha256(words.encode()).hexdigest()[:6]
-
-
-def two_answers(followup: str) -> Lessons:
-    r"""To answer `3+4=\boxed{7}`, and to answer again after the user said `followup`."""
-    return Lessons(plain, answer_tokens=16, followup=followup)
-
-
-def quick_then_worked(followup: str) -> Lessons:
-    r"""To answer `\boxed{7}` at a glance, and to work it out after the user said `followup`: `3+4=\boxed{7}`."""
-    return Lessons(quick, answer_tokens=16, followup=followup, write_again=plain)
-
-
-def judged_answers(judge: Callable[[str, str], str], *, answers_every: int = 8) -> Lessons:
-    r"""To answer `<think>3+4=7</think>\boxed{7}`, to judge such answers, one by one, and to describe.
-
-    The judge reads a picture in the words of a description. It learns to see from descriptions, as a response gives
-    most digits away.
-
-    Args:
-        judge: question, response → what the user says to have it judged.
-        answers_every: one problem of so many is answered. Every eighth is enough for one category, but not for two
-            (docs/study.md).
-    """
-    return Lessons(boxed_thoughts, answer_tokens=32, describe=DESCRIBE, judge=judge, answers_every=answers_every)
-
-
-PLAIN_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True)
-r"""To answer `3+4=\boxed{7}`, as a start for learning to reason in steps."""
-
-CAPTIONS_AND_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True, describe=DESCRIBE, answers_every=4)
-r"""To describe a picture ("The first digit is 3. The second digit is 4.") and to answer `3+4=\boxed{7}`.
-
-Captions are mostly right by the time that half the answers are."""
-
-TAGGED_ANSWERS = Lessons(tagged, answer_tokens=32)
-"""To answer `<think>3+4=7</think> <answer>7</answer>`."""
-
-QUICK_TAGGED_ANSWERS = Lessons(tagged_quick, answer_tokens=32, describe=DESCRIBE)
-"""To answer `<think>7</think> <answer>7</answer>` at a glance, and to describe, which is how it learns to see."""
 
 
 def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int = 0) -> Dataset:

@@ -11,8 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ..evaluation.curves import style_axes
-from ..evaluation.metrics import aligned
-from ..evaluation.results import metric_of
+from ..evaluation.metrics import aligned, metric_of
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 _PANELS = {

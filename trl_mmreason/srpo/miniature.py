@@ -1,4 +1,4 @@
-"""SRPO's data for drawn problems: reflections of a teacher of known truth, for the cold start."""
+"""SRPO on drawn problems: what a policy is taught before, and reflections of a teacher that knows the truth."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from pathlib import Path
 
 from datasets import Dataset
 
+from ..miniature.captions import DESCRIBE
+from ..miniature.cold_start import Lessons
+from ..miniature.solutions import tagged, tagged_quick
 from ..miniature.tasks import Problem, to_dataset
 from ..miniature.teacher import KnownTruthTeacher
 from ..sampling.engine import Decoding, Engine
 from ..sampling.store import Store
 from .cold_start import make_reflections
+
+TAGGED_ANSWERS = Lessons(tagged, answer_tokens=32)
+"""To answer `<think>3+4=7</think> <answer>7</answer>`."""
+
+QUICK_TAGGED_ANSWERS = Lessons(tagged_quick, answer_tokens=32, describe=DESCRIBE)
+"""To answer `<think>7</think> <answer>7</answer>` at a glance, and to describe, which is how it learns to see."""
 
 
 def drawn_reflections(

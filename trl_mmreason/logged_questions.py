@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from ..files import atomic_path
-from ..messages import question_text
+from .files import atomic_path
+from .messages import question_text
 from .pictures import png_of
 
 _FOLDER = "_questions"

@@ -1,0 +1,40 @@
+"""The method in CONTRIBUTING.md needs its own folder and two entries in `__init__.py`: it trains, and has its curve."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"```python\n# (\S+\.py)\n(.*?)```", re.DOTALL)
+
+
+def test_the_method_of_the_contributing_page_trains(checkpoints, tmp_path):
+    files = dict(BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+    assert sum(text.count("\n") for text in files.values()) < 90  # with its blank lines and docstrings
+    package = tmp_path / "trl_mmreason"
+    shutil.copytree(ROOT / "trl_mmreason", package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (package / "__init__.py").open("a", encoding="utf-8") as init:
+        init.write(files.pop("__init__.py"))
+    for name, text in files.items():
+        (package / name).parent.mkdir(exist_ok=True)
+        (package / name).write_text(text, encoding="utf-8")
+    (package / "concise" / "__init__.py").touch()
+
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT / 'tests'}"}
+    command = [
+        sys.executable,
+        str(ROOT / "tests" / "sixth_method_run.py"),
+        str(checkpoints("qwen2_5_vl")),
+        str(tmp_path),
+    ]
+    subprocess.run(command, env=environment, cwd=tmp_path, check=True, timeout=300)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["package"] == str(package)
+    assert len(found["logged"]) == 2
+    assert "Length reward" in found["panels"]
+    # λ = 0.5, -0.5 and, for a wrong answer, min(0, 0); nothing where all are equally long
+    assert found["rewards"] == [[0.5, -0.5, 0.0], [0.0, 0.0, 0.0]]

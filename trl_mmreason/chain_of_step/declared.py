@@ -1,0 +1,35 @@
+"""What Chain-of-Step adds to shared pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..evaluation.curves import Panel
+from ..evaluation.logged_completions import answers_of
+from ..evaluation.trajectory import Piece, scored_pieces
+from ..methods import Method
+from .paths import read_path
+from .scored_chain import scored_ends
+
+
+def _pieces(completion: Mapping[str, Any]) -> list[Sequence[Piece]] | None:
+    """One chain, cut behind each step that was scored."""
+    texts = answers_of(completion)
+    if len(texts) != 1 or not completion.get("step_scores"):
+        return None
+    scores = [float(score) for score in completion["step_scores"].split()]
+    answer = completion.get("answer_score")
+    ends = scored_ends(read_path(texts[0]).scorable).steps
+    if len(ends) != len(scores):  # the table has another text than was scored
+        return None
+    return [scored_pieces(texts[0], ends, scores, float(answer) if answer else None)]
+
+
+METHOD = Method(
+    panels=(
+        Panel("Score of the chain", "mean score", {"step_score": "steps", "answer_score": "answer"}, is_share=True),
+        Panel("Chains", "share", {"chain/complete": "whole"}, is_share=True),
+    ),
+    pieces=_pieces,
+)

@@ -1,0 +1,50 @@
+"""What the shared rooms have to know of a method, which declares it in `<method>/declared.py` of its own folder.
+
+    METHOD = Method(panels=(Panel("Reflection", "share", {"reflected_share": "reflects"}, is_share=True),))
+
+`METHODS` in `trl_mmreason/__init__.py` names the folders. They are imported when a report is drawn, not before.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import METHODS
+
+if TYPE_CHECKING:
+    from .evaluation.curves import Panel
+    from .evaluation.metrics import Metric
+    from .evaluation.trajectory import Piece
+
+
+class Method(NamedTuple):
+    """A method's own part of shared tables, pictures and pages.
+
+    Attributes:
+        panels: curves of what its trainer logs.
+        metrics: name → how a metric of its evaluation is shown.
+        pieces: a logged completion → the pieces of each of its answers; `None` if it is not in the method's format.
+    """
+
+    panels: Sequence[Panel] = ()
+    metrics: Mapping[str, Metric] = {}
+    pieces: Callable[[Mapping[str, Any]], list[Sequence[Piece]] | None] | None = None
+
+
+@cache
+def declared() -> tuple[Method, ...]:
+    """The declarations of all methods."""
+    return tuple(importlib.import_module(f"{__package__}.{name}.declared").METHOD for name in METHODS)
+
+
+def panels() -> Iterator[Panel]:
+    """Of all methods."""
+    return (panel for method in declared() for panel in method.panels)
+
+
+def metric_named(name: str) -> Metric | None:
+    """How a method's metric is shown; `None` if no method has it."""
+    return next((method.metrics[name] for method in declared() if name in method.metrics), None)
