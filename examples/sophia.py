@@ -53,7 +53,7 @@ from trl_mmreason.sophia.miniature import CAPTIONS_AND_ANSWERS
 from trl_mmreason.sophia.mixture import CAPTIONS_AS_DATA, mix, with_captions
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT
 from trl_mmreason.sophia.report import Result, format_results, plot_results
-from trl_mmreason.sophia.sampling import make_off_policy_data
+from trl_mmreason.sophia.sampling import OffPolicySampling, make_off_policy_data
 from trl_mmreason.sources import read_source
 from trl_mmreason.stages import StagedArguments, do_once, made_by, parse_arguments
 
@@ -75,8 +75,8 @@ class SophiaArguments(StagedArguments):
         trajectory_dataset: rows as `mmreason trajectories` makes them; "miniature" has them sampled here.
         reasoner: for the miniature, "model" for a tiny language model, or "rule" for the rule that taught it.
         drawn_problems: for the miniature, how many problems the reasoner thinks about.
-        sampling: for the miniature, arguments of `make_off_policy_data`, such as captions and trajectories.
-        variants: name → arguments of `make_off_policy_data` in which this variant differs. The first goes on to GRPO.
+        sampling: for the miniature, fields of `OffPolicySampling`, such as captions and trajectories.
+        variants: name → fields of `OffPolicySampling` in which this variant differs. The first goes on to GRPO.
             Rows that were not sampled here allow one.
         mixed_in: name → `dataset` and `share` of the rows of general data that are mixed in, for any variant.
         captions_as_data: "none"; "beside" learns the captions of reward 1 as rows of their own, "before" writes them
@@ -102,7 +102,7 @@ class SophiaArguments(StagedArguments):
     trajectory_dataset: str = field(default="miniature", metadata={"help": "Rows of the update."})
     reasoner: str = field(default="model", metadata={"help": "Miniature: model or rule."})
     drawn_problems: int = field(default=500, metadata={"help": "Miniature: problems to think about."})
-    sampling: dict = field(default_factory=dict, metadata={"help": "Miniature: make_off_policy_data."})
+    sampling: dict = field(default_factory=dict, metadata={"help": "Miniature: OffPolicySampling."})
     variants: dict = field(default_factory=lambda: {"sophia": {}}, metadata={"help": "Name to its differences."})
     mixed_in: dict = field(default_factory=dict, metadata={"help": "Name to dataset and share."})
     captions_as_data: str = field(default="none", metadata={"help": "Learn captions too: none, beside or before."})
@@ -201,18 +201,16 @@ class Run:
                 settings: dict[str, Any] = {**self.args.sampling, **differences}
                 for kind in ("caption_", ""):
                     settings[f"{kind}decoding"] = Decoding(settings.pop(f"{kind}tokens"))
-                made = make_off_policy_data(
-                    rows,
-                    policy,
-                    reasoner,
-                    store,
+                sampling = OffPolicySampling(
                     caption_prompt=DESCRIBE,
                     reason=ask_miniature,
-                    count_tokens=count_tokens_of(policy),
                     thinking_prompt=self.args.thinking_prompt,
                     seed=self.seed,
-                    batch_size=self.args.sampling_batch_size,
                     **settings,
+                )
+                tokens, batch = count_tokens_of(policy), self.args.sampling_batch_size
+                made = make_off_policy_data(
+                    rows, policy, reasoner, store, sampling, count_tokens=tokens, batch_size=batch
                 )
                 self.say(f"{name}, seed {self.seed}: {made}\n")
                 if not len(made.rows):

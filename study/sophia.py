@@ -19,7 +19,7 @@ from trl_mmreason.scripts import train_once
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
 from trl_mmreason.sophia.miniature import CAPTIONS_AND_ANSWERS
-from trl_mmreason.sophia.sampling import make_off_policy_data
+from trl_mmreason.sophia.sampling import OffPolicySampling, make_off_policy_data
 from trl_mmreason.sophia.trainer import OffPolicyRewardTrainer
 
 from .claims import Claim, Term, above
@@ -44,7 +44,7 @@ def prepare(start: Start) -> str:
 def train(start: Start, arm: str, folder: Path) -> None:
     """Train an arm.
 
-    Its setting `choose` has arguments of `make_off_policy_data`, `share` is that of the rows it learns from, and with
+    Its setting `choose` has fields of `OffPolicySampling`, `share` is that of the rows it learns from, and with
     `grpo` the model of the arm that it is made of is reinforced, or the policy itself where it is made of none.
     """
     settings, source = start.settings(arm), start.source(arm)
@@ -63,21 +63,17 @@ def _rows(start: Start, choose: dict[str, Any]) -> Dataset:
     problems = start.problems(start.args.train_rows, stream=2)
     policy = TransformersEngine(start.policy, batch_size=_BATCH)
     with Store(start.folder / "trajectories.sqlite") as store:
-        made = make_off_policy_data(
-            to_dataset(problems),
-            policy,
-            RuleReasoner(problems),
-            store,
+        sampling = OffPolicySampling(
             caption_prompt=DESCRIBE,
             reason=ask_miniature,
-            count_tokens=count_tokens_of(policy),
             thinking_prompt=None,
             caption_decoding=Decoding(_CAPTION_TOKENS),
             decoding=Decoding(_THOUGHT_TOKENS),
             seed=start.seed,
-            batch_size=_BATCH,
             **{**_SAMPLED, **choose},
         )
+        given: dict[str, Any] = {"count_tokens": count_tokens_of(policy), "batch_size": _BATCH}
+        made = make_off_policy_data(to_dataset(problems), policy, RuleReasoner(problems), store, sampling, **given)
     if not len(made.rows):
         raise ValueError(f"SOPHIA: there is nothing to learn from: {made}.")
     return made.rows

@@ -11,7 +11,7 @@ from PIL import Image as Pictures
 
 from trl_mmreason.sampling import Sample
 from trl_mmreason.sampling.store import Store
-from trl_mmreason.sophia.sampling import make_off_policy_data
+from trl_mmreason.sophia.sampling import OffPolicySampling, make_off_policy_data
 
 RANK = int(os.environ["RANK"])
 FEATURES = {"id": Value("string"), "prompt": Value("string"), "answer": Value("string"), "images": List(Image())}
@@ -33,7 +33,10 @@ def main(folder):
     parties = Party("policy", "Seven.", 0.5 * (RANK == 0)), Party("reasoner", r"\boxed{7}")
     with Store(folder / "s.sqlite") as store:
         made = make_off_policy_data(
-            Dataset.from_list(rows, features=Features(FEATURES)), *parties, store, captions=2, trajectories=3
+            Dataset.from_list(rows, features=Features(FEATURES)),
+            *parties,
+            store,
+            OffPolicySampling(captions=2, trajectories=3),
         )
     (folder / f"{RANK}.json").write_text(json.dumps([*made.captions, *made.trajectories, made.rows["id"][:]]))
 

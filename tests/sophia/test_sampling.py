@@ -8,7 +8,7 @@ import argparse
 import json
 import re
 import tracemalloc
-from inspect import signature
+from dataclasses import asdict, fields
 
 import pytest
 from datasets import Dataset, Features, Image, List, Value
@@ -24,7 +24,7 @@ from trl_mmreason.sampling.run import UnsuitableEngine
 from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT, reasoning_prompt
-from trl_mmreason.sophia.sampling import make_off_policy_data
+from trl_mmreason.sophia.sampling import OffPolicySampling, make_off_policy_data
 from trl_mmreason.sophia.selection import (
     CAPTIONS,
     HARD_TRAJECTORIES,
@@ -109,13 +109,16 @@ def reasoner(script=WORKED, **settings):
 
 
 def made(path, rows=None, policy_=None, reasoner_=None, **settings):
+    names = {field.name for field in fields(OffPolicySampling)}
+    sampling = {name: settings.pop(name) for name in names & settings.keys()}
     with Store(path) as store:
         return make_off_policy_data(
             rows or questions(),
             policy_ or policy(),
             reasoner_ or reasoner(),
             store,
-            **{"captions": 2, "trajectories": 8, "batch_size": 3, **settings},
+            OffPolicySampling(**{"captions": 2, "trajectories": 8, **sampling}),
+            **{"batch_size": 3, **settings},
         )
 
 
@@ -162,13 +165,13 @@ def test_the_worked_example(tmp_path):
 
 def test_the_defaults_are_those_of_the_paper():
     """Appendix B.1: K = N = 8, α = 0.75, and the length limit of Fig. A4; here and on the command line."""
-    ours = {name: parameter.default for name, parameter in signature(make_off_policy_data).parameters.items()}
+    ours = asdict(OffPolicySampling())
     parser = argparse.ArgumentParser()
     trajectories.add(parser.add_subparsers())
     told = parser.parse_args(["trajectories", "questions", "rows", "--model", "policy", "--reasoner", "reasoner"])
     for name, value in {"captions": 8, "trajectories": 8, "threshold": 0.75, "keep": 1, "rule": "sophia"}.items():
         assert (ours[name], getattr(told, name)) == (value, value)
-    assert ours["caption_decoding"].max_new_tokens == ours["decoding"].max_new_tokens == 32768
+    assert ours["caption_decoding"]["max_new_tokens"] == ours["decoding"]["max_new_tokens"] == 32768
     assert told.caption_max_new_tokens == told.max_new_tokens == 32768
 
 

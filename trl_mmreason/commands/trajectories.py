@@ -69,26 +69,29 @@ def _trajectories(arguments: argparse.Namespace) -> None:
         )
     with options.exit_on("trajectories", ValueError, OSError):
         given = _settings(arguments)
+        count_tokens = _counter(arguments.tokenizer) if arguments.tokenizer else None
 
     def sample(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
-        from ..sophia.sampling import make_off_policy_data
+        from ..sophia.sampling import OffPolicySampling, make_off_policy_data
         from ..sophia.selection import UnknownLengths
 
         def engine(model: str, servers: list[str] | None, **settings: Any) -> Any:
             return options.load_engine("trajectories", model, servers, batch_size=arguments.batch_size, **settings)
 
-        only = {"openai_only": arguments.openai_only}
-        settings["decoding"] = replace(settings["decoding"], logps=arguments.logps)
+        only, hard = {"openai_only": arguments.openai_only}, frozenset(arguments.hard_category or ())
+        drawn = {"decoding": replace(settings.pop("decoding"), logps=arguments.logps), "seed": settings.pop("seed")}
         with options.exit_on("trajectories", UnknownLengths):
             return make_off_policy_data(
                 rows,
                 engine(arguments.model, arguments.server, adapter=arguments.adapter),
                 engine(arguments.reasoner, arguments.reasoner_server, **only),
                 store,
+                OffPolicySampling(**given, **drawn),
                 hard_reasoner=engine(arguments.hard_reasoner, arguments.hard_reasoner_server, **only)
                 if arguments.hard_reasoner
                 else None,
-                **given,
+                is_hard=(lambda row: row["category"] in hard) if hard else None,
+                count_tokens=count_tokens,
                 **settings,
             )
 
@@ -102,17 +105,14 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     given = {name: prompt for name, prompt in prompts.items() if prompt is not None}
     if given.get("thinking_prompt") == "null":
         given["thinking_prompt"] = None
-    hard = frozenset(arguments.hard_category or ())
     return {
         "captions": arguments.captions,
         "trajectories": arguments.trajectories,
         "caption_decoding": Decoding(arguments.caption_max_new_tokens, arguments.caption_temperature),
-        "is_hard": (lambda row: row["category"] in hard) if hard else None,
         "threshold": arguments.threshold,
         "keep": arguments.keep,
         "rule": arguments.rule,
         "unselected": arguments.unselected,
-        "count_tokens": _counter(arguments.tokenizer) if arguments.tokenizer else None,
         **given,
     }
 

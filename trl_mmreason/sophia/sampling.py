@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
@@ -85,33 +85,62 @@ class OffPolicyData(NamedTuple):
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class OffPolicySampling:
+    """How captions and trajectories are drawn, and which of these earn.
+
+    Attributes:
+        captions: K a question.
+        trajectories: N a caption.
+        caption_prompt: Fig. A2 by default.
+        reason: question, caption → what the reasoner is asked; Fig. A3 by default.
+        caption_decoding: of the captions. One that is cut by the length limit is used as it is, and counted.
+        decoding: of the trajectories. With `logps` the rows have `behavior_logps`.
+        threshold: α; R(c) has to be above it.
+        keep: trajectories a question, the shortest first (Keep-n of Table A4).
+        rule: "sophia", or one of its ablations "random", "without_caption_reward" and "without_shortest".
+        unselected: make rows with reward 0 of all other trajectories that were not cut.
+        thinking_prompt: system message of rows that think in tags, in the place of their own; `None`: as the rows are.
+        seed: other seeds give other captions and trajectories, and draw others where a rule draws.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    captions: int = 8
+    trajectories: int = 8
+    caption_prompt: str = CAPTION_PROMPT
+    reason: Callable[[str, str], str] = reasoning_prompt
+    caption_decoding: Decoding = DECODING
+    decoding: Decoding = DECODING
+    threshold: float = 0.75
+    keep: int = 1
+    rule: str = "sophia"
+    unselected: bool = False
+    thinking_prompt: str | None = THINKING_PROMPT
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        one = torch.ones(1, 1)
+        select_trajectories(one, one, self.threshold, self.keep, self.rule)
+
+
 def make_off_policy_data(
     rows: Dataset,
     policy: Engine,
     reasoner: Engine,
     store: Store,
+    sampling: OffPolicySampling | None = None,
     *,
-    captions: int = 8,
-    trajectories: int = 8,
-    caption_prompt: str = CAPTION_PROMPT,
-    reason: Callable[[str, str], str] = reasoning_prompt,
-    caption_decoding: Decoding = DECODING,
-    decoding: Decoding = DECODING,
     hard_reasoner: Engine | None = None,
     is_hard: Callable[[Row], bool] | None = None,
     grader: Grader | None = None,
-    threshold: float = 0.75,
-    keep: int = 1,
-    rule: str = "sophia",
-    unselected: bool = False,
     count_tokens: Callable[[str], int] | None = None,
-    thinking_prompt: str | None = THINKING_PROMPT,
-    seed: int = 0,
     **running: Any,
 ) -> OffPolicyData:
     """Let the policy describe each picture, a reasoner answer from the descriptions, and reward the best trajectories.
 
-    It goes on where a killed run stopped. More captions or trajectories ask only for those that are missing; another
+    A killed run resumes where it stopped. More captions or trajectories ask only for those that are missing; another
     selection from the same store asks nobody anything. What failed is asked again with `retry_failed=True`. Under
     several processes each takes its share; call it on all of them with the same store, and every process gets the whole
     result.
@@ -120,35 +149,23 @@ def make_off_policy_data(
         rows: rows with id, prompt, answer, images (or image), and optionally choices. What stands in the first message
             of the user is the question; a system message is shown to neither model. A prompt may be a text, or hold
             parts of which the pictures come first, and becomes messages with texts.
-        policy: the vision-language model that is trained. It sees `caption_prompt` and the pictures.
-        reasoner: sees what `reason` makes of question and caption.
+        policy: the vision-language model that is trained. It sees the caption prompt and the pictures.
+        reasoner: sees question and caption.
         store: keeps every caption and every trajectory.
-        captions: K a question.
-        trajectories: N a caption.
-        caption_prompt: Fig. A2 by default.
-        reason: question, caption → what the reasoner is asked; Fig. A3 by default.
-        caption_decoding: of the captions. One that is cut by the length limit is used as it is, and counted.
-        decoding: of the trajectories. With `logps` the rows have `behavior_logps`.
+        sampling: `OffPolicySampling()` by default.
         hard_reasoner: answers the hard questions in the place of `reasoner`.
         is_hard: of a row without its pictures; comes with `hard_reasoner`.
         grader: `Grader()` by default. What was cut or failed counts as wrong.
-        threshold: α; R(c) has to be above it.
-        keep: trajectories a question, the shortest first (Keep-n of Table A4).
-        rule: "sophia", or one of its ablations "random", "without_caption_reward" and "without_shortest".
-        unselected: make rows with reward 0 of all other trajectories that were not cut.
         count_tokens: of a text, where the reasoner's engine gives no number of tokens.
-        thinking_prompt: system message of rows that think in tags, in the place of their own; `None`: as the rows are.
-        seed: other seeds give other captions and trajectories, and draw others where a rule draws.
         **running: for `run`, such as `batch_size` and `retry_failed`.
 
     Raises:
-        ValueError: an argument is out of range, or rows are not as said.
+        ValueError: rows are not as said, or of `hard_reasoner` and `is_hard` one is missing.
         UnsuitableEngine: log-probabilities are asked for, and the reasoner gives none.
         SettingsChanged: the store holds what was drawn in another way, or for other questions of these ids.
         UnknownLengths: the shortest are to be kept, and nobody counts tokens.
     """
-    one = torch.ones(1, 1)
-    select_trajectories(one, one, threshold, keep, rule)  # refuses what is out of range before anything is asked
+    sampling = sampling or OffPolicySampling()
     if (hard_reasoner is None) != (is_hard is None):
         raise ValueError(
             f"make_off_policy_data: got hard_reasoner={hard_reasoner!r} and is_hard={is_hard!r}, expected both: who "
@@ -161,25 +178,25 @@ def make_off_policy_data(
     stages = [HARD_TRAJECTORIES if one else TRAJECTORIES for one in hard]
 
     remember_questions(store, CAPTIONS, questions, question_text)
-    _describe(asked, policy, store, captions, caption_prompt, caption_decoding, seed, running)
-    described, caption_counts = read_captions(store, ids, captions)
+    _describe(asked, policy, store, sampling, running)
+    described, caption_counts = read_captions(store, ids, sampling.captions)
     answered = [
         answer_questions(
             _units(questions, described, [one == stage for one in stages]),
             engine,
             store,
-            FromCaption(store, CAPTIONS, reason),
+            FromCaption(store, CAPTIONS, sampling.reason),
             stage=stage,
-            n=trajectories,
-            decoding=decoding,
+            n=sampling.trajectories,
+            decoding=sampling.decoding,
             grader=grader,
-            seed=seed,
+            seed=sampling.seed,
             **{"description": "reasoning", **running},
         )
         for stage, engine in ((TRAJECTORIES, reasoner), (HARD_TRAJECTORIES, hard_reasoner))
         if engine is not None
     ]
-    outcomes = read_outcomes(answered, ids, captions, trajectories)
+    outcomes = read_outcomes(answered, ids, sampling.captions, sampling.trajectories)
 
     def find(question: int, k: int, n: int) -> dict[str, Any]:
         (record,) = store.find(stages[question], [(unit_id(ids[question], k), n)])
@@ -189,7 +206,7 @@ def make_off_policy_data(
         (record,) = store.find(CAPTIONS, [(ids[question], k)])
         return record.payload["text"]
 
-    how = Rule(threshold, keep, rule, seed)
+    how = Rule(sampling.threshold, sampling.keep, sampling.rule, sampling.seed)
     selected = select(outcomes, ids, how, lambda *place: find(*place)["text"], count_tokens)
     made = make_rows(
         asked,
@@ -198,9 +215,9 @@ def make_off_policy_data(
         selected,
         find,
         caption_of,
-        unselected=unselected,
-        thinking_prompt=thinking_prompt,
-        logps=decoding.logps,
+        unselected=sampling.unselected,
+        thinking_prompt=sampling.thinking_prompt,
+        logps=sampling.decoding.logps,
     )
     return OffPolicyData(
         made,
@@ -267,16 +284,10 @@ def _picture_counts(rows: Dataset) -> list[int]:
 
 
 def _describe(
-    rows: Dataset,
-    policy: Engine,
-    store: Store,
-    n: int,
-    prompt: str,
-    decoding: Decoding,
-    seed: int,
-    running: Mapping[str, Any],
+    rows: Dataset, policy: Engine, store: Store, sampling: OffPolicySampling, running: Mapping[str, Any]
 ) -> None:
-    """Draw `n` captions of each row's pictures."""
+    """Draw the captions of each row's pictures."""
+    prompt, decoding, seed = sampling.caption_prompt, sampling.caption_decoding, sampling.seed
 
     def work(units: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
         asked = [
@@ -291,7 +302,7 @@ def _describe(
         ]
 
     settings = {"engine": policy.settings, "decoding": asdict(decoding), "prompt": prompt, "seed": seed}
-    run(store, CAPTIONS, rows, work, settings=settings, n=n, **{"description": "captioning", **running})
+    run(store, CAPTIONS, rows, work, settings=settings, n=sampling.captions, **{"description": "captioning", **running})
     wait_for_all()
 
 
