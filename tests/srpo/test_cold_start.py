@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import fields
 
 import pytest
 from datasets import Dataset, Features, Image, List, Value
@@ -13,7 +14,7 @@ from trl_mmreason.sampling import Decoding, Failure, Sample
 from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.srpo import prompts
-from trl_mmreason.srpo.cold_start import REFLECTIONS, make_reflections
+from trl_mmreason.srpo.cold_start import REFLECTIONS, ReflectionMaking, make_reflections
 from trl_mmreason.srpo.response import parse_reflection_response
 
 
@@ -110,13 +111,16 @@ def questions(names=SCRIPT):
 
 
 def made(path, names=USABLE, policy_=None, teacher_=None, **settings):
+    known = {field.name for field in fields(ReflectionMaking)}
+    making = {name: settings.pop(name) for name in known & settings.keys()}
     with Store(path) as store:
         return make_reflections(
             questions(names),
             policy_ or policy(),
             teacher_ or teacher(),
             store,
-            **{"right_share": 0.5, "batch_size": 3, **settings},
+            ReflectionMaking(**{"right_share": 0.5, **making}),
+            **{"batch_size": 3, **settings},
         )
 
 
@@ -169,7 +173,9 @@ def test_the_true_answer_reaches_the_teacher_alone(tmp_path):
     rows = questions(USABLE).remove_columns("answer").add_column("answer", [gold] * len(USABLE))
     parties = policy(), Scripted(lambda text, times: '{"score": 5}'), teacher()
     with Store(tmp_path / "s.sqlite") as store:
-        reflections = make_reflections(rows, parties[0], parties[2], store, scorer=parties[1], right_share=0, n=2)
+        reflections = make_reflections(
+            rows, parties[0], parties[2], store, ReflectionMaking(right_share=0, n=2), scorer=parties[1]
+        )
     told = [[gold in repr(request) for request in party.asked] for party in parties]
     assert told == [[False] * 8, [False] * 8, [True] * 8]
     assert len(reflections.rows) == 8
@@ -185,7 +191,12 @@ def test_every_party_sees_question_and_pictures(tmp_path):
     parties = policy(), scorer(wrong=5), teacher()
     with Store(tmp_path / "s.sqlite") as store:
         make_reflections(
-            questions(["wrong"]), parties[0], parties[2], store, scorer=parties[1], right_share=0, cot_prompt="Solve."
+            questions(["wrong"]),
+            parties[0],
+            parties[2],
+            store,
+            ReflectionMaking(right_share=0, cot_prompt="Solve."),
+            scorer=parties[1],
         )
     [solve], [rate], [reflect] = (party.asked for party in parties)
     assert solve.messages == [{"role": "system", "content": "Solve."}, {"role": "user", "content": "wrong"}]
@@ -325,10 +336,11 @@ def test_system_messages_are_refused_or_kept(tmp_path):
         for one in ({}, {"cot_prompt": None}, {"system_prompt": None}):
             asked = policy()
             with pytest.raises(ValueError, match=r"row 'a' has a system message.*cot_prompt=None and system_prompt=No"):
-                make_reflections(rows, asked, teacher(), store, **one)
+                make_reflections(rows, asked, teacher(), store, ReflectionMaking(**one))
             assert asked.asked == []
         asked = policy()
-        kept = make_reflections(rows, asked, teacher(), store, cot_prompt=None, system_prompt=None, right_share=0)
+        bare = ReflectionMaking(cot_prompt=None, system_prompt=None, right_share=0)
+        kept = make_reflections(rows, asked, teacher(), store, bare)
     assert asked.asked[0].messages == kept.rows[0]["prompt"] == prompt
     assert kept.rows.column_names == ["id", "prompt", "completion", "first_correct", "rating"]
 
@@ -347,7 +359,7 @@ def test_a_real_policy_that_knows_no_format_makes_no_rows(tmp_path, checkpoints)
     with Store(tmp_path / "s.sqlite") as store:
         engine = TransformersEngine(checkpoints("qwen2_5_vl"))
         decoding = Decoding(max_new_tokens=4)  # fewer than a solution has tags
-        reflections = make_reflections(rows, engine, asked, store, n=2, decoding=decoding)
+        reflections = make_reflections(rows, engine, asked, store, ReflectionMaking(n=2, decoding=decoding))
         records = list(store.records("srpo-answers"))
     assert len(reflections.rows) == 0
     assert reflections.rows.column_names == ["id", "prompt", "images", "completion", "first_correct", "rating"]

@@ -55,19 +55,21 @@ def _reflect(arguments: argparse.Namespace) -> None:
         given = _settings(arguments)
 
     def reflect(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
-        from ..srpo.cold_start import make_reflections
+        from ..srpo.cold_start import ReflectionMaking, make_reflections
 
         def engine(model: str, servers: list[str] | None, **settings: Any) -> Any:
             return options.load_engine("reflect", model, servers, batch_size=arguments.batch_size, **settings)
 
         only = {"openai_only": arguments.openai_only}
+        drawn = {name: settings.pop(name) for name in ("n", "decoding", "seed")}
+        making = ReflectionMaking(**given, **drawn)
         return make_reflections(
             rows,
             engine(arguments.model, arguments.server, adapter=arguments.adapter),
             engine(arguments.teacher, arguments.teacher_server, **only),
             store,
+            making,
             scorer=engine(arguments.scorer, arguments.scorer_server, **only) if arguments.scorer else None,
-            **given,
             **settings,
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from datasets import Dataset, Features, List, Value
@@ -62,30 +63,58 @@ class Reflections(NamedTuple):
         return tally(len(self.rows), self.dropped, "answers")
 
 
+@dataclass(frozen=True)
+class ReflectionMaking:
+    """How solutions and reflections are drawn, and which become rows.
+
+    Attributes:
+        size: rows to make; by default as many as the mix allows. Less come out if replies of the teacher are dropped.
+        right_share: share of right first answers.
+        n: first solutions a question; each may become a row.
+        decoding: of the policy; by default as `Decoding()` says.
+        teacher_decoding: of teacher and scorer, likewise. At temperature 0 a malformed reply comes again.
+        cot_prompt: system message to the policy; `None`: as the rows are.
+        system_prompt: system message of the rows that are made; `None`: as the rows are.
+        scorer_sees_images: off for a scorer that reads text only, as the paper's (DeepSeek-V3).
+        second_thought: have the teacher write a second `<think>` too, which the paper's rows do not have.
+        attempts: how often teacher and scorer are asked, each time with another seed, before a reply that is malformed
+            or failed is dropped.
+        seed: other seeds give other solutions, ratings and reflections.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    size: int | None = None
+    right_share: float = 0.3
+    n: int = 1
+    decoding: Decoding = Decoding()
+    teacher_decoding: Decoding = Decoding()
+    cot_prompt: str | None = COT_PROMPT
+    system_prompt: str | None = SFT_PROMPT
+    scorer_sees_images: bool = True
+    second_thought: bool = False
+    attempts: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        select_mix((), (), size=self.size, right_share=self.right_share)
+
+
 def make_reflections(
     rows: Dataset,
     policy: Engine,
     teacher: Engine,
     store: Store,
+    making: ReflectionMaking | None = None,
     *,
     scorer: Engine | None = None,
-    scorer_sees_images: bool = True,
-    size: int | None = None,
-    right_share: float = 0.3,
-    n: int = 1,
-    decoding: Decoding | None = None,
-    teacher_decoding: Decoding | None = None,
     grader: Grader | None = None,
-    cot_prompt: str | None = COT_PROMPT,
-    system_prompt: str | None = SFT_PROMPT,
-    second_thought: bool = False,
-    attempts: int = 3,
-    seed: int = 0,
     **running: Any,
 ) -> Reflections:
-    """Let the policy solve each question `n` times, and the teacher reflect on a mix of right and wrong solutions.
+    """Let the policy solve each question, and the teacher reflect on a mix of right and wrong solutions.
 
-    It goes on where a killed run stopped; `n`, `size` and `right_share` may differ from those of the run before, and
+    A killed run resumes where it stopped; `n`, `size` and `right_share` may differ from those of the run before, and
     then only what is missing is asked. What failed is asked again with `retry_failed=True`. Under several processes
     each takes its share; call it on all of them with the same store, and every process gets the whole result.
 
@@ -94,45 +123,34 @@ def make_reflections(
         policy: writes the first solutions.
         teacher: writes the reflections, and is told the true answer.
         store: keeps every reply.
+        making: `ReflectionMaking()` by default.
         scorer: rates the reasoning from 1 to 10, without the true answer; without one all count the same.
-        scorer_sees_images: off for a scorer that reads text only, as the paper's (DeepSeek-V3).
-        size: rows to make; by default as many as the mix allows. Less come out if replies of the teacher are dropped.
-        right_share: share of right first answers.
-        n: first solutions a question; each may become a row.
-        decoding: of the policy; by default as `Decoding()` says.
-        teacher_decoding: of teacher and scorer, likewise. At temperature 0 a malformed reply comes again.
         grader: `Grader()` by default.
-        cot_prompt: system message to the policy; `None`: as the rows are.
-        system_prompt: system message of the rows that are made; `None`: as the rows are.
-        second_thought: have the teacher write a second `<think>` too, which the paper's rows do not have.
-        attempts: how often teacher and scorer are asked, each time with another seed, before a reply that is malformed
-            or failed is dropped.
-        seed: other seeds give other solutions, ratings and reflections.
         **running: for `run`, such as `batch_size` and `retry_failed`; `retries` holds for the policy.
 
     Raises:
         DataError: a row has a system message already.
-        ValueError: an argument is out of range.
+        ValueError: `attempts` is out of range.
         SettingsChanged: the store holds replies that were drawn in another way.
     """
-    select_mix((), (), size=size, right_share=right_share)  # refuses what is out of range before anything is asked
-    asking = ReplyCollector(store, teacher_decoding or Decoding(), attempts, seed, running)
-    if cot_prompt is not None or system_prompt is not None:
+    making = making or ReflectionMaking()
+    asking = ReplyCollector(store, making.teacher_decoding, making.attempts, making.seed, running)
+    if making.cot_prompt is not None or making.system_prompt is not None:
         _refuse_system_messages(rows)
     dropped: Counter[str] = Counter()
-    student = SolutionSampler(policy, decoding or Decoding(), grader or Grader(), cot_prompt, seed)
-    solutions = read_solutions(rows, student.solve(rows, store, n, running), dropped)
+    student = SolutionSampler(policy, making.decoding, grader or Grader(), making.cot_prompt, making.seed)
+    solutions = read_solutions(rows, student.solve(rows, store, making.n, running), dropped)
     if scorer is not None:
         ratings = _ask(
-            asking, RATINGS, scorer, rows, solutions, _scorer_messages, read_score, images=scorer_sees_images
+            asking, RATINGS, scorer, rows, solutions, _scorer_messages, read_score, images=making.scorer_sees_images
         )
         kept = _answered(solutions, ratings, "rating", dropped)
         solutions = [solution._replace(rating=ratings[solution.id].payload["score"]) for solution in kept]
     mix = select_mix(
         [solution.correct for solution in solutions],
         [solution.rating for solution in solutions],
-        size=size,
-        right_share=right_share,
+        size=making.size,
+        right_share=making.right_share,
     )
     dropped["left over by size and mix"] += len(solutions) - len(mix)
     chosen = [solutions[k] for k in mix]
@@ -142,12 +160,12 @@ def make_reflections(
         teacher,
         rows,
         chosen,
-        lambda question, solution: _teacher_messages(question, solution, second_thought),
-        lambda reply: read_reflection(reply, second_thought=second_thought),
+        lambda question, solution: _teacher_messages(question, solution, making.second_thought),
+        lambda reply: read_reflection(reply, second_thought=making.second_thought),
     )
     chosen = _answered(chosen, replies, "reflection", dropped)
     completions = [compose(solution, **replies[solution.id].payload) for solution in chosen]
-    return Reflections(_as_rows(rows, chosen, completions, system_prompt), dict(+dropped))
+    return Reflections(_as_rows(rows, chosen, completions, making.system_prompt), dict(+dropped))
 
 
 def compose(solution: Solution, reflection: str, think: str | None = None) -> str:

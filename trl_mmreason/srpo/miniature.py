@@ -14,7 +14,7 @@ from ..miniature.tasks import Problem, to_dataset
 from ..miniature.teacher import KnownTruthTeacher
 from ..sampling.engine import Decoding, Engine
 from ..sampling.store import Store
-from .cold_start import make_reflections
+from .cold_start import ReflectionMaking, make_reflections
 
 TAGGED_ANSWERS = Lessons(tagged, answer_tokens=32)
 """To answer `<think>3+4=7</think> <answer>7</answer>`."""
@@ -45,12 +45,14 @@ def drawn_reflections(
             engine,
             KnownTruthTeacher(problems),
             store,
-            decoding=Decoding(max_new_tokens),
-            right_share=right_share,
-            cot_prompt=None,  # a miniature is asked as it was taught; long prompts are noise to it
-            system_prompt=None,
-            second_thought=True,
-            seed=seed,
+            ReflectionMaking(
+                decoding=Decoding(max_new_tokens),
+                right_share=right_share,
+                cot_prompt=None,  # a miniature is asked as it was taught; long prompts are noise to it
+                system_prompt=None,
+                second_thought=True,
+                seed=seed,
+            ),
             batch_size=250,
         )
     if not len(made.rows):
