@@ -40,4 +40,4 @@ def test_srpo_improves_second_answers_by_more_than_the_intervals(seed, tmp_path)
     results = results_of("srpo", seed, tmp_path)
     assert results["acc_t2"]["after"]["interval"][0] > results["acc_t2"]["before"]["interval"][1]
     # and nearly every response still reflects, at about the length that is paid for: 3.3 times the first solution
-    assert 60 < results["response_tokens"]["after"]["value"] < 75
+    assert 60 < results["tokens"]["after"]["value"] < 75

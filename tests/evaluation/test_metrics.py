@@ -189,12 +189,12 @@ def test_table_text():
         {
             "acc_t2": Change(Estimate(0.5, (0.4, 0.6)), Estimate(0.75, (0.7, 0.8)), Estimate(0.25, (0.125, 0.375))),
             "correction_rate": Change(Estimate(0.2, (0.0, 0.4)), nothing, nothing),
-            "response_tokens": Change(Estimate(60, (55.5, 64)), Estimate(48, (48, 48)), Estimate(-12, (-16, -7.5))),
+            "tokens": Change(Estimate(60, (55.5, 64)), Estimate(48, (48, 48)), Estimate(-12, (-16, -7.5))),
         }
     )
     assert table.splitlines() == [
-        "percent [95 % interval]     before                after                 change",
-        "acc@t2                      50.0 [40.0, 60.0]     75.0 [70.0, 80.0]     +25.0 [+12.5, +37.5]",
-        "correction, of first wrong  20.0 [0.0, 40.0]      n/a [n/a, n/a]        n/a [n/a, n/a]",
-        "response, mean tokens       60.00 [55.50, 64.00]  48.00 [48.00, 48.00]  -12.00 [-16.00, -7.50]",
+        "percent [95 % interval]     before             after              change",
+        "acc@t2                      50.0 [40.0, 60.0]  75.0 [70.0, 80.0]  +25.0 [+12.5, +37.5]",
+        "correction, of first wrong  20.0 [0.0, 40.0]   n/a [n/a, n/a]     n/a [n/a, n/a]",
+        "tokens a sample             60.0 [55.5, 64.0]  48.0 [48.0, 48.0]  -12.0 [-16.0, -7.5]",
     ]

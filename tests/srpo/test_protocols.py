@@ -68,7 +68,7 @@ def test_a_response_is_cut_behind_its_first_answer_and_graded_twice(processor):
     assert [one["effectiveness"] for one in measures] == [0.25, 0.5, 0.0, -0.25, 0.0, 0.0, 0.0]
     assert [one.get("problem") for one in found[:5]] == [None, None, None, None, "missing <reflection>"]
     assert found[5]["problem"].startswith("unclosed <think>")
-    assert [one["response_tokens"] for one in measures] == [len(ids_of(processor, text)) + 1 for text in texts]
+    assert [one["tokens"] for one in found] == [len(ids_of(processor, text)) + 1 for text in texts]
     assert [one["reflection_tokens"] is not None for one in measures] == [True] * 4 + [False] * 3
     # a token may hold the space before a tag too
     assert abs(measures[0]["reflection_tokens"] - len(ids_of(processor, CHECK))) <= 1
@@ -114,7 +114,7 @@ def test_a_random_policy_is_asked_with_the_system_prompt_and_gets_nothing_right(
             decoding=Decoding(5, temperature=0.0),
         )  # fmt: skip
         assert [transition(sample) for (sample,) in found.samples] == ["0→0"] * 4
-        assert all(1 <= sample["measures"]["response_tokens"] <= 5 for (sample,) in found.samples)
+        assert all(1 <= sample["tokens"] <= 5 for (sample,) in found.samples)
         assert any(asked) == (prompt is not None)
         assert found.rows[0]["prompt"] == rows[0]["prompt"]
 
@@ -133,10 +133,10 @@ def test_metrics_of_four_responses(processor):
     assert found["acc_t1"] == found["acc_t2"] == 0.5
     assert found["effectiveness"] == (0.25 + 0.5 + 0.0 - 0.25) / 4
     measures = [sample["measures"] for (sample,) in samples.samples]
-    assert found["response_tokens"] == sum(one["response_tokens"] for one in measures) / 4
+    assert found["tokens"] == sum(sample["tokens"] for (sample,) in samples.samples) / 4
     assert found["reflection_tokens"] == sum(one["reflection_tokens"] or 0 for one in measures) / 3
     assert set(Reflection.metrics) <= found.keys()
-    assert metric_of("reflection_tokens").label == "reflection, mean tokens"
+    assert metric_of("reflection_tokens").label == "tokens of a reflection"
 
 
 def test_before_and_after_are_compared_question_by_question(processor):
@@ -146,7 +146,7 @@ def test_before_and_after_are_compared_question_by_question(processor):
     rows = compare_results(before, after)
     assert rows["correction_share"].change.value == rows["acc_t2"].change.value == 1.0
     assert rows["effectiveness"].after.interval == (0.5, 0.5)
-    assert rows["response_tokens"].change.value == 0.0
+    assert rows["tokens"].change.value == 0.0
 
 
 def test_a_server_counts_tokens_alone():
@@ -161,4 +161,4 @@ def test_a_server_counts_tokens_alone():
 
     row = {"prompt": [{"role": "user", "content": "1+1?"}], "answer": "2"}
     [[found]] = evaluate(Dataset.from_list([row]), Server(), None, Reflection()).samples
-    assert found["measures"] == {"effectiveness": 0.25, "response_tokens": 40, "reflection_tokens": None}
+    assert found["measures"] == {"effectiveness": 0.25, "reflection_tokens": None}

@@ -46,9 +46,8 @@ METHOD = Method(
         ),
     ),
     metrics={
-        "effectiveness": Metric("I_eff, mean reward", is_share=False),
-        "response_tokens": Metric("response, mean tokens", is_share=False),
-        "reflection_tokens": Metric("reflection, mean tokens", is_share=False),
+        "effectiveness": Metric("I_eff", is_share=False),
+        "reflection_tokens": Metric("tokens of a reflection", is_share=False, decimals=1),
     },
     pieces=_pieces,
 )

@@ -41,7 +41,7 @@ class Reflection:
         "failed_share",
         "misjudgment_share",
         "effectiveness",
-        "response_tokens",
+        "tokens",
         "reflection_tokens",
     )
 
@@ -63,14 +63,14 @@ class Reflection:
         ]
 
     def measures(self, sample: Mapping[str, Any]) -> dict[str, float | None]:
-        """I_eff (Eq. 8) of a graded response, and its lengths where the engine knows tokens.
+        """I_eff (Eq. 8) of a graded response, and the length of its reflection; `None` without a reflection.
 
-        `None` for what a response has none of, such as the length of a reflection that is not there.
+        An engine that does not give its tokens leaves the length out.
         """
         read = sample.get("extra")
         if read is None:  # of a store that an older version filled
             return {}
-        found = {name: read[name] or None for name in ("response_tokens", "reflection_tokens")}
+        found = {"reflection_tokens": read["reflection_tokens"] or None}
         first, *others = [turn["correct"] for turn in sample["turns"]]
         if first is None:
             return found
@@ -109,7 +109,6 @@ def _read(opening: str, sample: Sample, writer: Any) -> Answered:
     extra = {
         "reflects": response.has_reflection_format,
         "solves_again": score.reflected,
-        "response_tokens": sample.tokens,
         "reflection_tokens": score.reflection_tokens,
     }
     return Answered(turns, [sample.finish_reason], sample.tokens, response.problem, extra=extra)
