@@ -45,7 +45,8 @@ class ReflectionArguments(DataArguments):
             cold start out, for a policy that had it or for the ablation.
         reflection_problems: for "miniature", how many problems the policy solves.
         reflection_right_share: for "miniature", share of right first answers among the rows.
-        sft_complete_share: the cold start ends when this share of responses, sampled as in RL, is in full format.
+        sft_complete_share: the cold start ends when this share of responses is in full format; they are sampled by
+            the temperature, top-p and top-k of RL.
         sft_min_delta: and when their acc@t2 - acc@t1 is this or more, a fraction: the form is learnt before what a
             reflection says. `None` does not look at it.
         sft_max_steps: and after so many steps in any case.

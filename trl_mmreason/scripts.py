@@ -191,7 +191,12 @@ def train_and_compare(
 
     Returns:
         Whether acc@t2 rose by more than the intervals; `None` without rows to compare on, and on other processes.
+
+    Raises:
+        ValueError: the protocol does not ask for two answers.
     """
+    if protocol.turns != 2:
+        raise ValueError(f"train_and_compare: the protocol has {protocol.turns} turns, expected 2: acc@t2 is compared.")
 
     def measure(stage: str) -> Samples | None:
         return None if rows is None else _answer(trainer, rows, protocol, system_prompt, stage)

@@ -64,6 +64,17 @@ def test_rows_keep_their_order_and_get_their_number_for_an_id(checkpoints):
     assert summarise(found).unusable == ["3"]
 
 
+def test_questions_that_share_an_id_stay_apart():
+    """Each is a question of its own in the numbers, in the report, and in what is drawn for it."""
+    prompts = [[{"role": "user", "content": f"question {k}"}] for k in range(3)]
+    rows = Dataset.from_list([{"id": id_, "prompt": p, "answer": "7"} for id_, p in zip("aab", prompts, strict=True)])
+    engine = Scripted(lambda request, times: "7")
+    found = evaluate(rows, engine, None, Direct())
+    assert [row["id"] for row in found.rows] == ["a#0", "a#1", "b"]
+    assert len({question.problem for question in summarise(found).questions}) == 3
+    assert len({request.seed for request in engine.asked}) == 3
+
+
 @pytest.mark.parametrize("gold", ["right", "wrong"])
 def test_answers_are_graded_against_the_gold(checkpoints, gold):
     policy, rows = load(checkpoints("internvl")), drawn_rows(2)
@@ -83,11 +94,12 @@ def test_the_checkpoints_own_penalties_do_not_count_and_the_mode_stays(checkpoin
     assert model.training
 
 
-def test_failures_stay_in_their_place():
+def test_failures_stay_in_their_place(caplog):
     rows = Dataset.from_list([{"prompt": [{"role": "user", "content": str(k)}], "answer": "7"} for k in range(3)])
     engine = Scripted(lambda request, times: Failure("torn") if request.messages[0]["content"] == "1" else "7")
     found = evaluate(rows, engine, None, Direct())
     assert found.samples[1] == [Failure("torn")]
+    assert "answering: 1 of 3 samples failed, the first: torn" in caplog.text
     assert [sample["turns"][0]["correct"] for (sample,) in (found.samples[0], found.samples[2])] == [True, True]
 
 

@@ -310,6 +310,21 @@ def test_a_truncated_trajectory_counts_as_wrong_and_is_never_selected(tmp_path):
     assert len(made(path, reasoner_=idle(), captions=1, unselected=True).rows) == 6
 
 
+@pytest.mark.parametrize("hard", [(), ("cats", "dogs")], ids=["none is hard", "all are hard"])
+def test_a_reasoner_without_questions_is_asked_nothing(tmp_path, hard):
+    rows, script = questions(["cats", "dogs"]), dict.fromkeys(["cats", "dogs"], WORKED)
+    large, own = reasoner(script, kind="large reasoner"), reasoner(script)
+    chosen = {"hard_reasoner": large if hard else idle_large(), "is_hard": lambda row: row["id"][6:] in hard}
+    data = made(tmp_path / "s.sqlite", rows, reasoner_=idle() if hard else own, **chosen)
+    assert data.trajectories.total == 2 * 2 * 8
+
+
+def test_without_one_caption_nothing_is_made(tmp_path):
+    torn = Scripted(lambda request, times: Failure("torn"))
+    data = made(tmp_path / "s.sqlite", policy_=torn, reasoner_=idle(), retries=0)
+    assert (len(data.rows), data.captions, data.trajectories) == (0, Sampled(2, 0, 2), Sampled(0, 0, 0))
+
+
 def test_all_cut_off_is_said(tmp_path):
     script = [[Sample(right(10), "length")] * 8] * 2
     data = made(tmp_path / "s.sqlite", reasoner_=reasoner(script), rule="random")

@@ -6,7 +6,7 @@ from support import drawn_rows, ids_of, load
 from trl_mmreason import SRPOConfig
 from trl_mmreason.sampling import Decoding, Sample
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.srpo.stopping import learnt
+from trl_mmreason.srpo.stopping import StopWhenReflecting, learnt
 
 RESPONSE = "<think>1+1=2</think> <answer>{}</answer>"
 
@@ -39,3 +39,12 @@ def test_a_cold_start_is_measured_on_what_is_sampled_as_in_training(checkpoints,
     assert found == (0.75, -0.25)
     assert str(found) == "75% of the sampled responses complete, acc@t2 - acc@t1 -25 points"
     assert asked == [(4, ["Reflect."] * 4, Decoding(77, temperature=0.9, top_p=0.8))]
+
+
+def test_settings_that_the_measure_does_not_know_are_named(checkpoints, tmp_path, caplog):
+    _, processor = load(checkpoints("qwen2_5_vl"))
+    args = SRPOConfig(
+        str(tmp_path), use_cpu=True, bf16=False, repetition_penalty=1.1, generation_kwargs={"typical_p": 0.9}
+    )
+    StopWhenReflecting(processor, Dataset.from_list(drawn_rows(1)), args, complete_share=0.9)
+    assert "repetition_penalty, typical_p of reinforcement do not count there" in caplog.text

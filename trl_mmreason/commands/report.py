@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import options
-
-if TYPE_CHECKING:
-    pass
 
 _TRAINING_REPORT = "training.html"  # `report.html` is what the examples write, with the answers before and after
 

@@ -20,7 +20,6 @@ from .runner import Samples
 from .trajectory import Piece, Trajectory, Turn, scored_pieces
 
 REPORT, COMPARISON = "report.html", "compared.html"
-_ORDINALS = ("First", "Second", "Third", "Fourth")
 _SAMPLES_SHOWN = 8  # of a question
 _INTERVALS = "Brackets: 95 % bootstrap intervals over questions, or over problems where several questions are variants."
 
@@ -123,7 +122,9 @@ def trajectories_of(
 def _turns(sample: Mapping[str, Any] | Failure, turns: int) -> list[Turn | None]:
     if isinstance(sample, Failure):
         return [None] * turns
-    labels = ["Answer"] if turns == 1 else [f"{which} answer" for which in _ORDINALS[:turns]]
+    labels = (
+        ["Answer"] if turns == 1 else ["First answer", "Second answer", *(f"Answer {k}" for k in range(3, turns + 1))]
+    )
     given: list[Turn | None] = [None] * turns
     for place, turn in enumerate(sample["turns"]):
         given[place] = Turn(

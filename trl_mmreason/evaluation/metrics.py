@@ -149,13 +149,19 @@ def bootstrap_interval(
         ValueError: for columns of unequal length, no question, a level outside (0, 1), or fewer than one resample.
     """
     arrays = _arrays(columns)
-    return _bootstrap(
-        lambda rows: metric_fn(*(array[rows] for array in arrays)),
-        len(arrays[0]),
-        level=level,
-        resamples=resamples,
-        seed=seed,
-    )
+    questions = len(arrays[0])
+    if questions == 0:
+        raise ValueError("bootstrap: no question was given; an interval needs at least one")
+    if not 0 < level < 1:
+        raise ValueError(f"bootstrap: level={level}; expected a share between 0 and 1, such as 0.95")
+    if resamples < 1:
+        raise ValueError(f"bootstrap: resamples={resamples}; expected at least 1")
+    generator = np.random.default_rng(seed)
+    draws = []
+    for _ in range(resamples):
+        drawn = generator.integers(questions, size=questions)
+        draws.append(metric_fn(*(array[drawn] for array in arrays)))
+    return {name: _percentile_interval([draw[name] for draw in draws], level) for name in draws[0]}
 
 
 def improves(before: Interval, after: Interval) -> bool:
@@ -232,26 +238,6 @@ def _number(value: float, decimals: int, signed: bool) -> str:
         return "n/a"
     rounded = round(value, decimals) + 0.0  # + 0.0 turns -0.0 into 0.0
     return f"{rounded:+.{decimals}f}" if signed and rounded else f"{rounded:.{decimals}f}"
-
-
-def _bootstrap(
-    statistic: Callable[[np.ndarray], dict[str, float]],
-    questions: int,
-    *,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int,
-) -> dict[str, Interval]:
-    """Percentile intervals of `statistic`, which maps the drawn row numbers (N,) to named values."""
-    if questions == 0:
-        raise ValueError("bootstrap: no question was given; an interval needs at least one")
-    if not 0 < level < 1:
-        raise ValueError(f"bootstrap: level={level}; expected a share between 0 and 1, such as 0.95")
-    if resamples < 1:
-        raise ValueError(f"bootstrap: resamples={resamples}; expected at least 1")
-    generator = np.random.default_rng(seed)
-    draws = [statistic(generator.integers(questions, size=questions)) for _ in range(resamples)]
-    return {name: _percentile_interval([draw[name] for draw in draws], level) for name in draws[0]}
 
 
 def _percentile_interval(values: list[float], level: float) -> Interval:

@@ -16,7 +16,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin
 
-from ..sampling.answering import TEXTS, answer_in_memory, answer_questions
+from ..sampling.answering import TEXTS, answer_in_memory, answer_questions, distinct_ids
 from ..sampling.engine import Decoding, Engine, Failure
 from ..sampling.protocols import AnsweringProtocol, Direct, last_verdict
 from ..sampling.store import Store
@@ -78,7 +78,7 @@ def evaluate(
     if store is None:
         samples = answer_in_memory(rows, engine, protocol, n=n, decoding=decoding, **asking)
         texts = rows.select_columns([name for name in TEXTS if name in rows.column_names]).to_list()
-        rows_said = [{**row, "id": str(row.get("id") or number)} for number, row in enumerate(texts)]
+        rows_said = [{**row, "id": id_} for row, id_ in zip(texts, distinct_ids(rows), strict=True)]
     else:
         answers = answer_questions(rows, engine, store, protocol, stage=ANSWERS, n=n, decoding=decoding, **asking)
         rows_said, samples = answers.rows.to_list(), list(map(list, answers))
@@ -129,10 +129,10 @@ def accuracy(
 ) -> float:
     """Share of right answers of a policy amid training, one greedy answer a row.
 
-    A row whose gold answer cannot be used does not count; NaN if none can be used.
+    A row whose gold answer cannot be used does not count; NaN if none can be used. An answer that failed is wrong.
     """
     decoding = Decoding(max_new_tokens, temperature=0.0)
     samples = evaluate_policy(model, processing_class, rows, Direct(), batch_size=batch_size, decoding=decoding)
-    verdicts = [last_verdict(sample, 1) for (sample,) in samples.samples if not isinstance(sample, Failure)]
+    verdicts = [False if isinstance(one, Failure) else last_verdict(one, 1) for (one,) in samples.samples]
     known = [verdict for verdict in verdicts if verdict is not None]
     return sum(known) / len(known) if known else float("nan")

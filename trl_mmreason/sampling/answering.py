@@ -3,7 +3,8 @@
     with Store("runs/answers.sqlite") as store:
         answers = answer_questions(rows, engine, store, Direct(), stage="answers", n=8)
         for id_, samples in zip(answers.ids, answers):
-            right = [sample["turns"][-1]["correct"] for sample in samples]
+            whole = [sample for sample in samples if not isinstance(sample, Failure)]
+            right = [last_verdict(sample, answers.turns) for sample in whole]
 
 Answers and verdicts are kept apart: another grader asks nobody again. Whatever filters, selects or measures by sampled
 answers does it through this function.
@@ -13,7 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -33,6 +36,8 @@ from .engine import Decoding, Engine, Failure
 from .protocols import Answered, AnsweringProtocol, Unit
 from .run import remember_questions, run, wait_for_all
 from .store import Store
+
+logger = logging.getLogger(__name__)
 
 TEXTS = ("id", "prompt", "answer", "choices", "category", "hint", "group", "tolerance")  # all but the pictures
 
@@ -72,9 +77,9 @@ class Answers:
         answer = next(self.store.find(self.stage, [(row["id"], index)]), None)
         if answer is None or answer.status == "failed":
             return Failure("was not sampled" if answer is None else answer.reason)
-        (verdict,) = self.store.find(self.verdicts, [(unit_name(row, index), 0)])
-        if verdict.status == "failed":
-            return Failure(f"was not graded: {verdict.reason}")
+        verdict = next(self.store.find(self.verdicts, [(unit_name(row, index), 0)]), None)
+        if verdict is None or verdict.status == "failed":
+            return Failure("was not graded" if verdict is None else f"was not graded: {verdict.reason}")
         return _joined(answer.payload, verdict.payload)
 
 
@@ -154,17 +159,18 @@ def answer_in_memory(
     Under several processes each takes a share, and every process gets the whole result; they need no disk in common.
 
     Args:
-        rows: as for `answer_questions`; a row without an id gets its number.
+        rows: as for `answer_questions`, under the ids of `distinct_ids`.
         batch_size: samples asked for at once.
 
     Other arguments as for `answer_questions`.
     """
     decoding, grader, state = decoding or Decoding(), grader or Grader(), PartialState()
+    ids = distinct_ids(rows)
     found: list[tuple[int, dict[str, Any] | Failure]] = []
     with state.split_between_processes(list(range(len(rows) * n))) as share:
         batches = [share[start : start + batch_size] for start in range(0, len(share), batch_size)]
         for batch in tqdm(batches, desc=description, disable=not (state.is_main_process and sys.stderr.isatty())):
-            units = [({**(row := rows[k // n]), "id": str(row.get("id") or k // n)}, k % n) for k in batch]
+            units = [({**rows[k // n], "id": ids[k // n]}, k % n) for k in batch]
             answers = ask(units, engine, protocol, decoding, system_prompt=system_prompt, seed=seed)
             done = [place for place, answer in enumerate(answers) if not isinstance(answer, Failure)]
             payloads = [answers[place] for place in done]
@@ -174,7 +180,20 @@ def answer_in_memory(
             found += zip(batch, answers, strict=True)
     gathered = gather_object(found) if state.num_processes > 1 else found
     samples = [sample for _, sample in sorted(gathered, key=lambda item: item[0])]
+    failures = [sample.reason for sample in samples if isinstance(sample, Failure)]
+    if failures and state.is_main_process:
+        logger.warning(
+            "%s: %d of %d samples failed, the first: %s", description, len(failures), len(samples), failures[0]
+        )
     return [samples[start : start + n] for start in range(0, len(samples), n)]
+
+
+def distinct_ids(rows: Dataset) -> list[str]:
+    """The rows' ids; a row without one gets its number, and ids that come more than once get it behind them."""
+    given = rows["id"][:] if "id" in rows.column_names else [None] * len(rows)
+    ids = [str(id_ or number) for number, id_ in enumerate(given)]
+    times = Counter(ids)
+    return [id_ if times[id_] == 1 else f"{id_}#{number}" for number, id_ in enumerate(ids)]
 
 
 def verdict_stage(stage: str, grader: Grader | JudgeGrader) -> str:

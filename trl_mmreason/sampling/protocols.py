@@ -1,7 +1,7 @@
 """How a question is put to a policy, and which parts of its replies are graded.
 
-`Direct` and `TwoTurn` are here. The protocols that read a method's own format live with it: `srpo.protocol.Reflection`,
-`chain_of_step.protocols.Chains` (best-of-n with a process reward model) and `chain_of_step.protocols.StepBeam`. One of
+`Direct` and `TwoTurn` are here. The protocols that read a method's own format live with it, such as
+`srpo.protocols.Reflection` and `chain_of_step.protocols.Chains` (best-of-n with a process reward model). A protocol of
 your own is anything that has what `AnsweringProtocol` says.
 """
 

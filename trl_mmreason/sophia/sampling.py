@@ -180,22 +180,26 @@ def make_off_policy_data(
     remember_questions(store, CAPTIONS, questions, question_text)
     _describe(asked, policy, store, sampling, running)
     described, caption_counts = read_captions(store, ids, sampling.captions)
-    answered = [
-        answer_questions(
-            _units(questions, described, [one == stage for one in stages]),
-            engine,
-            store,
-            FromCaption(store, CAPTIONS, sampling.reason),
-            stage=stage,
-            n=sampling.trajectories,
-            decoding=sampling.decoding,
-            grader=grader,
-            seed=sampling.seed,
-            **{"description": "reasoning", **running},
+    answered = []
+    for stage, engine in ((TRAJECTORIES, reasoner), (HARD_TRAJECTORIES, hard_reasoner)):
+        places = [(position, k) for position, found in enumerate(described) if stages[position] == stage for k in found]
+        if engine is None or not places:
+            continue
+        asking = {"description": "reasoning", **running}
+        answered.append(
+            answer_questions(
+                _units(questions, places),
+                engine,
+                store,
+                FromCaption(store, CAPTIONS, sampling.reason),
+                stage=stage,
+                n=sampling.trajectories,
+                decoding=sampling.decoding,
+                grader=grader,
+                seed=sampling.seed,
+                **asking,
+            )
         )
-        for stage, engine in ((TRAJECTORIES, reasoner), (HARD_TRAJECTORIES, hard_reasoner))
-        if engine is not None
-    ]
     outcomes = read_outcomes(answered, ids, sampling.captions, sampling.trajectories)
 
     def find(question: int, k: int, n: int) -> dict[str, Any]:
@@ -306,9 +310,8 @@ def _describe(
     wait_for_all()
 
 
-def _units(questions: Dataset, described: Sequence[Sequence[int]], chosen: Sequence[bool]) -> Dataset:
-    """A row for each caption of the chosen questions; of a prompt the question alone is left."""
-    places = [(position, k) for position, found in enumerate(described) if chosen[position] for k in found]
+def _units(questions: Dataset, places: Sequence[tuple[int, int]]) -> Dataset:
+    """A row for each (question, caption); of a prompt the question alone is left."""
     units = questions.select([position for position, _ in places])
     ids = units["id"][:]
     asked = [[{"role": "user", "content": question_text(prompt)}] for prompt in units["prompt"]]

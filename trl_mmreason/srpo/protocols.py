@@ -10,6 +10,7 @@ import torch
 
 from ..sampling.engine import Decoding, Engine, Failure, Sample
 from ..sampling.protocols import Answered, AnsweredTurn, Unit, sample_units
+from ..sampling.run import UnsuitableEngine
 from ..turns import generation_prefix
 from .objective import effectiveness
 from .response import first_answer, parse_reflection_response, tagged
@@ -27,7 +28,7 @@ class Reflection:
         missing_second_is_wrong: as in `ReflectionRewards`; of `measures`.
 
     Raises:
-        ValueError: the engine's tokenizer does not give SRPO's tags back.
+        UnsuitableEngine: the engine's tokenizer does not give SRPO's tags back.
     """
 
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
@@ -55,7 +56,10 @@ class Reflection:
         # a server writes the opening into the prompt itself, and what it leaves open is counted as a problem
         writer = getattr(engine, "processing_class", None)
         if writer is not None:
-            check_tags_survive(writer)
+            try:
+                check_tags_survive(writer)
+            except ValueError as error:  # no other unit will do better
+                raise UnsuitableEngine(str(error)) from error
         opening = "" if writer is None else generation_prefix(writer, **self.chat_template_kwargs)
         return [
             sample if isinstance(sample, Failure) else _read(opening, sample, writer)

@@ -38,7 +38,7 @@ class Learnt(NamedTuple):
 
 
 def learnt(model: PreTrainedModel, processing_class: ProcessorMixin, dataset: Dataset, args: SRPOConfig) -> Learnt:
-    """Measure a cold start on responses sampled as reinforcement with `args` samples them, one to each row.
+    """Measure a cold start on responses sampled by the temperature, top-p and top-k of reinforcement, one to each row.
 
     Args:
         model, processing_class: the policy.
@@ -61,11 +61,12 @@ def learnt(model: PreTrainedModel, processing_class: ProcessorMixin, dataset: Da
     )
     complete, gains = [], []
     for (response,) in samples.samples:
-        second = None if isinstance(response, Failure) else last_verdict(response, protocol.turns)
-        if isinstance(response, Failure) or second is None:
-            continue
-        complete.append("problem" not in response)
-        gains.append(float(second) - float(response["turns"][0]["correct"]))
+        if isinstance(response, Failure):
+            complete.append(False)
+            gains.append(0.0)
+        elif (second := last_verdict(response, protocol.turns)) is not None:
+            complete.append("problem" not in response)
+            gains.append(float(second) - float(response["turns"][0]["correct"]))
     return Learnt(float(np.mean(complete)), float(np.mean(gains)))
 
 
@@ -97,6 +98,13 @@ class StopWhenReflecting(StopAtAccuracy):
         super().__init__(self._complete_share, complete_share, every_steps)
         self.sampled = {"processing_class": processing_class, "dataset": questions, "args": args}
         self.min_delta = -1.0 if min_delta is None else min_delta
+        others = {"min_p": args.min_p, "repetition_penalty": args.repetition_penalty != 1.0}
+        left_out = [name for name, value in {**others, **(args.generation_kwargs or {})}.items() if value]
+        if left_out:
+            logger.warning(
+                f"SRPO's cold start is measured by {', '.join(SAMPLING)} alone; {', '.join(left_out)} of reinforcement "
+                "do not count there."
+            )
         self.learnt = Learnt(0.0, -1.0)
 
     def _complete_share(self, model: PreTrainedModel) -> float:
