@@ -96,12 +96,12 @@ def do_twice(capsys, url, *command):
 
 
 def units(store):
-    """Stage → units that are done, but for those that remember questions."""
+    """Stage → units that are done, but for those that remember questions and for verdicts."""
     with Store(store) as opened:
         return {
             stage: sum(record.status == "done" for record in opened.records(stage))
             for stage in opened.stages()
-            if not stage.endswith("questions")
+            if not stage.endswith("questions") and "verdicts-" not in stage
         }
 
 
