@@ -76,7 +76,7 @@ class SophiaArguments(StagedArguments):
         reasoner: for the miniature, "model" for a tiny language model, or "rule" for the rule that taught it.
         drawn_problems: for the miniature, how many problems the reasoner thinks about.
         sampling: for the miniature, fields of `OffPolicySampling`, such as captions and trajectories.
-        variants: name → fields of `OffPolicySampling` in which this variant differs. The first goes on to GRPO.
+        variants: name → fields of `OffPolicySampling` in which this variant differs. GRPO continues from the first.
             Rows that were not sampled here allow one.
         mixed_in: name → `dataset` and `share` of the rows of general data that are mixed in, for any variant.
         captions_as_data: "none"; "beside" learns the captions of reward 1 as rows of their own, "before" writes them
