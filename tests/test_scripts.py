@@ -6,7 +6,16 @@ from support import adapo_config, drawn_rows
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason.adapo.miniature import two_answers
-from trl_mmreason.scripts import DataArguments, _without_nan, last_checkpoint, load_data, load_split, policy_path
+from trl_mmreason.sampling.protocols import TwoTurn
+from trl_mmreason.scripts import (
+    DataArguments,
+    _without_nan,
+    last_checkpoint,
+    load_data,
+    load_split,
+    policy_path,
+    train_and_compare,
+)
 from trl_mmreason.srpo.miniature import TAGGED_ANSWERS
 
 
@@ -108,3 +117,8 @@ def test_resuming_by_true_or_by_path(tmp_path):
     assert resumed(str(tmp_path / "checkpoint-2")) == str(tmp_path / "checkpoint-2")
     with pytest.raises(ValueError, match=r"checkpoint-3.*has \['checkpoint-10', 'checkpoint-2'\]"):
         resumed(str(tmp_path / "checkpoint-3"))
+
+
+def test_another_number_of_answers_is_refused_before_training():
+    with pytest.raises(ValueError, match="the protocol has 3 turns, expected 2"):
+        train_and_compare(None, None, None, TwoTurn("Check.", turns=3))

@@ -9,7 +9,7 @@ from PIL import Image
 from written_samples import sample, samples
 
 from trl_mmreason.cli import main
-from trl_mmreason.evaluation.evaluation_report import save_evaluation, write_evaluation_report
+from trl_mmreason.evaluation.evaluation_report import save_evaluation, trajectories_of, write_evaluation_report
 from trl_mmreason.evaluation.metrics import Estimate
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.sampling import Failure
@@ -135,3 +135,12 @@ def test_only_so_many_questions_are_shown(tmp_path):
     write_evaluation_report([tmp_path], shown=2)
     assert len(page_of(report).with_class("question")) == 2
     assert json.loads((tmp_path / "results.json").read_text())["counts"]["questions"] == 5
+
+
+def test_every_answer_of_a_sample_has_a_name():
+    """Five answers, of which the last was never given."""
+    found = samples([sample(False, False, False, True)], [sample(*[True] * 5)])
+    one, _ = trajectories_of(found, {}, 2, "", {"q0": "?", "q1": "?"})
+    assert [turn and turn.label for turn in one.turns] == [
+        "First answer", "Second answer", "Answer 3", "Answer 4", None
+    ]  # fmt: skip

@@ -10,7 +10,8 @@ from support import drawn_rows, load
 
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import accuracy, evaluate, evaluate_policy
-from trl_mmreason.sampling import Decoding, Failure
+from trl_mmreason.sampling import Decoding, Failure, Sample
+from trl_mmreason.sampling.answering import answer_questions
 from trl_mmreason.sampling.protocols import Direct, TwoTurn
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
@@ -115,3 +116,24 @@ def test_a_tokenizer_alone_is_refused(checkpoints):
     model, processor = load(checkpoints("qwen2_5_vl"))
     with pytest.raises(TypeError, match="expected the processor"):
         answers((model, processor.tokenizer), drawn_rows(1))
+
+
+def test_an_answer_that_failed_is_wrong(checkpoints, monkeypatch):
+    policy, rows = load(checkpoints("qwen2_5_vl")), Dataset.from_list([{**row, "answer": "7"} for row in drawn_rows(4)])
+    said = [[Sample("7", "stop")], Failure("torn"), [Sample("7", "stop")], [Sample("8", "stop")]]
+    monkeypatch.setattr(TransformersEngine, "sample", lambda engine, requests, decoding: said)
+    assert accuracy(*policy, rows, max_new_tokens=4, batch_size=4) == 1 / 2
+
+
+def test_what_nobody_has_graded_yet_is_said_and_graded_by_the_next_run(tmp_path):
+    """Processes that are started by hand, with a rank, wait for nobody: they share out what there is at their time."""
+    prompt = [{"role": "user", "content": "?"}]
+    rows = Dataset.from_list([{"id": id_, "prompt": prompt, "answer": "7"} for id_ in "abcd"])
+    engine = Scripted(lambda request, times: "7")
+    with Store(tmp_path / "s.sqlite") as store:
+        for rank in range(2):
+            found = answer_questions(rows, engine, store, Direct(), stage="x", rank=rank, world_size=2)
+        assert [one.reason for (one,) in found if isinstance(one, Failure)] == ["was not graded"]
+        whole = answer_questions(rows, engine, store, Direct(), stage="x")
+        assert [one["turns"][0]["correct"] for (one,) in whole] == [True] * 4
+    assert len(engine.asked) == 4

@@ -9,6 +9,7 @@ from trl_mmreason.evaluation.results import compare_results, summarise
 from trl_mmreason.evaluation.runner import evaluate, evaluate_policy
 from trl_mmreason.sampling import Decoding, Sample
 from trl_mmreason.sampling.protocols import last_verdict
+from trl_mmreason.sampling.run import UnsuitableEngine
 from trl_mmreason.srpo.protocols import Reflection
 
 SOLUTION = "<think>1+1=2</think> <answer>{}</answer>"
@@ -162,3 +163,9 @@ def test_a_server_counts_tokens_alone():
     row = {"prompt": [{"role": "user", "content": "1+1?"}], "answer": "2"}
     [[found]] = evaluate(Dataset.from_list([row]), Server(), None, Reflection()).samples
     assert found["measures"] == {"effectiveness": 0.25, "reflection_tokens": None}
+
+
+def test_a_tokenizer_that_loses_the_tags_ends_the_run(processor):
+    processor.tokenizer.add_tokens(["<think>"], special_tokens=True)
+    with pytest.raises(UnsuitableEngine, match="so no response could be understood"):
+        read(processor, [SOLUTION.format(2)])

@@ -4,7 +4,7 @@ from datasets import Dataset
 from support import drawn_rows, ids_of, load
 
 from trl_mmreason import SRPOConfig
-from trl_mmreason.sampling import Decoding, Sample
+from trl_mmreason.sampling import Decoding, Failure, Sample
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.srpo.stopping import StopWhenReflecting, learnt
 
@@ -48,3 +48,12 @@ def test_settings_that_the_measure_does_not_know_are_named(checkpoints, tmp_path
     )
     StopWhenReflecting(processor, Dataset.from_list(drawn_rows(1)), args, complete_share=0.9)
     assert "repetition_penalty, typical_p of reinforcement do not count there" in caplog.text
+
+
+def test_a_response_that_failed_is_not_complete(checkpoints, monkeypatch, tmp_path):
+    policy = load(checkpoints("qwen2_5_vl"))
+    whole = f"{RESPONSE.format(3)} <reflection>No.</reflection> {RESPONSE.format(2)}"
+    said = [[Sample(whole, "stop", ids_of(policy[1], whole))], Failure("torn")]
+    monkeypatch.setattr(TransformersEngine, "sample", lambda engine, requests, decoding: said)
+    rows = Dataset.from_list([{**row, "answer": "2"} for row in drawn_rows(2)])
+    assert learnt(*policy, rows, SRPOConfig(str(tmp_path), use_cpu=True, bf16=False)) == (0.5, 0.5)
