@@ -12,7 +12,7 @@ from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import accuracy, evaluate, evaluate_policy
 from trl_mmreason.sampling import Decoding, Failure, Sample
 from trl_mmreason.sampling.answering import answer_questions
-from trl_mmreason.sampling.protocols import Direct, TwoTurn
+from trl_mmreason.sampling.protocols import Direct, TwoTurn, last_verdict
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
@@ -137,3 +137,11 @@ def test_what_nobody_has_graded_yet_is_said_and_graded_by_the_next_run(tmp_path)
         whole = answer_questions(rows, engine, store, Direct(), stage="x")
         assert [one["turns"][0]["correct"] for (one,) in whole] == [True] * 4
     assert len(engine.asked) == 4
+
+
+def test_an_answer_that_was_never_given_is_not_right():
+    right, spoiled, unknown = (
+        {"turns": [{"correct": one} for one in turns]} for turns in ([True], [True, False], [None])
+    )
+    assert [last_verdict(sample, 2) for sample in (right, spoiled, unknown)] == [False, False, None]
+    assert last_verdict(right, 1) is True
