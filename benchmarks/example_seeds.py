@@ -1,10 +1,11 @@
 """Whether an example's policy improves on seeds that nobody chose: the same run over several seeds.
 
-    python benchmarks/example_seeds.py adapo          # seeds 70 to 79, two at a time, each on one core
-    python benchmarks/example_seeds.py srpo
+    python benchmarks/example_seeds.py adapo                          # seeds 70 to 79, two at a time, each on one core
+    python benchmarks/example_seeds.py sophia --seeds 70 71 72
 
-Prints acc@t1 and acc@t2 before and after of each seed, with their 95 % intervals. A run that was finished is read, not
-repeated. The exit code is 1 if acc@t2 did not rise by more than the intervals on some seed.
+Prints the accuracies of each seed with their 95 % intervals: acc@t1 and acc@t2 before and after, or that of every
+policy of an example of several stages. A run that was finished is read, not repeated. The exit code is 1 if accuracy
+(acc@t2) did not rise by more than the intervals on some seed.
 """
 
 from __future__ import annotations
@@ -21,44 +22,62 @@ from typing import Any
 from trl_mmreason.evaluation.metrics import improves
 
 ROOT = Path(__file__).parents[1]
-METRICS = ("acc_t1", "acc_t2")
+STAGED = {
+    "chain_of_step": ("SFT", "GRPO"),
+    "self_evolution": ("before", "self-evolution"),
+    "sophia": ("before", "SOPHIA"),
+}
+"""Examples of several stages: the evaluations that stand for before and after."""
+
+Estimates = dict[str, dict[str, Any]]
+"""What was measured → value and interval."""
 
 
-def run_example(method: str, seed: int, root: Path, options: list[str]) -> dict[str, Any]:
-    """The results that the example writes: metric → before, after and change, each with value and interval."""
+def run_example(method: str, seed: int, root: Path, options: list[str]) -> Estimates:
+    """The accuracies that the example measured, in their order."""
     folder = root / f"seed-{seed}"
-    results = folder / "results.json"
-    if not results.exists():
+    staged = method in STAGED
+    finished = folder / ("evaluation/table.txt" if staged else "results.json")
+    if not finished.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        config = ROOT / "configs" / method / "miniature.yaml"
+        config, section = ROOT / "configs" / method / "miniature.yaml", "common." if staged else ""
         command = [sys.executable, str(ROOT / "examples" / f"{method}.py"), "--config", str(config)]
-        command += ["--use_cpu", "true", "--seed", str(seed), "--output_dir", str(folder), *options]
+        command += [f"--{section}use_cpu", "true", f"--{section}seed", str(seed), "--output_dir", str(folder), *options]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         with (folder / "output.txt").open("w") as output:
             subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=output, stderr=output)
-    return json.loads(results.read_text())
+    if staged:
+        measured = sorted((folder / "evaluation").glob("*/results.json"), key=lambda path: path.stat().st_mtime)
+        return {path.parent.name: accuracy_of(path) for path in measured}
+    found = json.loads(finished.read_text())
+    moments = [(metric, moment) for metric in ("acc_t1", "acc_t2") for moment in ("before", "after")]
+    return {f"{metric} {moment}": found[metric][moment] for metric, moment in moments}
 
 
-def rose(results: dict[str, Any]) -> bool:
-    """Whether the interval of acc@t2 after training lies above that before it."""
-    before, after = (results["acc_t2"][moment]["interval"] for moment in ("before", "after"))
-    return improves(tuple(before), tuple(after))
+def accuracy_of(results: Path) -> dict[str, Any]:
+    """Value and interval, from the results of an evaluation."""
+    found = json.loads(results.read_text())["metrics"]["accuracy"]
+    return {"value": found["value"], "interval": (found["low"], found["high"])}
 
 
-def row_of(seed: int, results: dict[str, Any]) -> str:
+def rose(method: str, found: Estimates) -> bool:
+    """Whether the interval after training lies above that before it."""
+    before, after = STAGED.get(method, ("acc_t2 before", "acc_t2 after"))
+    return improves(tuple(found[before]["interval"]), tuple(found[after]["interval"]))
+
+
+def row_of(seed: int, names: list[str], found: Estimates, verdict: bool) -> str:
     """One line of the table, in Markdown."""
     cells = [str(seed)]
-    for metric in METRICS:
-        for moment in ("before", "after"):
-            estimate = results[metric][moment]
-            low, high = estimate["interval"]
-            cells.append(f"{100 * estimate['value']:.1f} [{100 * low:.1f}, {100 * high:.1f}]")
-    return f"| {' | '.join(cells)} | {'yes' if rose(results) else 'no'} |"
+    for name in names:
+        (low, high), value = found[name]["interval"], found[name]["value"]
+        cells.append(f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]")
+    return f"| {' | '.join(cells)} | {'yes' if verdict else 'no'} |"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("method", choices=["adapo", "srpo"])
+    parser.add_argument("method", choices=["adapo", "srpo", *STAGED])
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(70, 80)))
     parser.add_argument("--workers", type=int, default=2, help="Runs at a time, each on one core.")
     parser.add_argument("--output_dir", type=Path, default=ROOT / "runs" / "seeds")
@@ -66,10 +85,11 @@ def main() -> int:
     root = arguments.output_dir.resolve() / arguments.method
     with ThreadPoolExecutor(arguments.workers) as pool:
         found = list(pool.map(lambda seed: run_example(arguments.method, seed, root, options), arguments.seeds))
-    print("| seed | acc@t1 before | acc@t1 after | acc@t2 before | acc@t2 after | acc@t2 rose |")
-    print("|---|---|---|---|---|---|")
-    print("\n".join(row_of(seed, results) for seed, results in zip(arguments.seeds, found, strict=True)))
-    return 0 if all(map(rose, found)) else 1
+    names, verdicts = list(found[0]), [rose(arguments.method, each) for each in found]
+    print(f"| seed | {' | '.join(names)} | rose |\n|{'---|' * (len(names) + 2)}")
+    rows = zip(arguments.seeds, found, verdicts, strict=True)
+    print("\n".join(row_of(seed, names, each, verdict) for seed, each, verdict in rows))
+    return 0 if all(verdicts) else 1
 
 
 if __name__ == "__main__":

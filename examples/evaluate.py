@@ -17,14 +17,10 @@ from trl import ModelConfig, TrlParser
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import two_answers
 from trl_mmreason.evaluation.benchmarks import BENCHMARKS, load_benchmark
-from trl_mmreason.evaluation.evaluation_report import save_evaluation, write_evaluation_report
+from trl_mmreason.evaluation.evaluation_report import REPORT, evaluate_into, write_evaluation_report
 from trl_mmreason.evaluation.files import format_results
-from trl_mmreason.evaluation.provenance import provenance_record
-from trl_mmreason.evaluation.results import summarise
-from trl_mmreason.evaluation.runner import evaluate
 from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.protocols import AnsweringProtocol, Direct, TwoTurn
-from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import DataArguments, policy_path
 
@@ -59,20 +55,24 @@ def main(
     }
     folder = Path(training_args.output_dir)
     benchmark = BENCHMARKS[data_args.dataset_name]
-    named = {"name": benchmark.name, "title": benchmark.title, "split": data_args.dataset_split}
-    folders = []
     protocols: dict[str, AnsweringProtocol] = {"direct": Direct(), "two-turn": TwoTurn(arguments.followup)}
     for name, protocol in protocols.items():
-        with Store(folder / name / "answers.sqlite") as store:
-            samples = evaluate(rows, engine, store, protocol, description=name, **asked)
+        results = evaluate_into(
+            folder / name,
+            rows,
+            engine,
+            protocol,
+            title=benchmark.title,
+            command=shlex.join(sys.argv),
+            about={"name": benchmark.name, "split": data_args.dataset_split},
+            benchmark=benchmark,
+            description=name,
+            **asked,
+        )
         if training_args.should_save:  # the main process alone
-            results = summarise(samples, benchmark)
-            made = provenance_record(engine, protocol, command=shlex.join(sys.argv), benchmark=named, **asked)
-            report = save_evaluation(folder / name, rows, samples, results, made)
-            print(f"{name}\n{format_results(results)}\n\n{report}\n")
-        folders.append(folder / name)
+            print(f"{name}\n{format_results(results)}\n\n{folder / name / REPORT}\n")
     if training_args.should_save:
-        print(f"Both: {write_evaluation_report(folders, folder / 'report.html')}")
+        print(f"Both: {write_evaluation_report([folder / name for name in protocols], folder / 'report.html')}")
 
 
 if __name__ == "__main__":

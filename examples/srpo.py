@@ -8,19 +8,16 @@ overridden on the command line. What was made before, in `output_dir`, is not ma
 """
 
 import hashlib
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from datasets import Dataset
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason import ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
-from trl_mmreason.construction import parse_optional_text
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import (
     MINIATURE,
-    DataArguments,
     load_data,
     policy_path,
     train_and_compare,
@@ -28,55 +25,12 @@ from trl_mmreason.scripts import (
     trainer_settings,
 )
 from trl_mmreason.sources import read_source
+from trl_mmreason.srpo.arguments import ReflectionArguments
 from trl_mmreason.srpo.miniature import TAGGED_ANSWERS, drawn_reflections
 from trl_mmreason.srpo.protocols import Reflection
 from trl_mmreason.srpo.stopping import SAMPLING, StopWhenReflecting
 
 _ASKED = 100  # questions of RL that the cold start is measured on
-
-
-@dataclass
-class ReflectionArguments(DataArguments):
-    """Where questions come from, and what the policy learns of reflections before.
-
-    Attributes:
-        reflection_dataset: rows for the cold start, as `mmreason reflect` makes them: a Hub id or a parquet file;
-            "miniature" has them made on drawn problems, by the policy and a teacher of known truth; `None` leaves the
-            cold start out, for a policy that had it or for the ablation.
-        reflection_problems: for "miniature", how many problems the policy solves.
-        reflection_right_share: for "miniature", share of right first answers among the rows.
-        sft_complete_share: the cold start ends when this share of responses is in full format; they are sampled by
-            the temperature, top-p and top-k of RL.
-        sft_min_delta: and when their acc@t2 - acc@t1 is this or more, a fraction: the form is learnt before what a
-            reflection says. `None` does not look at it.
-        sft_max_steps: and after so many steps in any case.
-        sft_learning_rate, sft_batch_size: of the cold start; the batch size is that of each process.
-    """
-
-    reflection_dataset: str | None = field(default=None, metadata={"help": "Rows of the cold start, or miniature."})
-    reflection_problems: int = field(default=1000, metadata={"help": "Miniature: problems to reflect on."})
-    reflection_right_share: float = field(default=0.3, metadata={"help": "Miniature: share of right first answers."})
-    sft_complete_share: float = field(
-        default=0.95, metadata={"help": "Share of sampled responses in full format at which the cold start ends."}
-    )
-    sft_min_delta: float | None = field(
-        default=None, metadata={"help": "Their acc@t2 - acc@t1 at which the cold start ends."}
-    )
-    sft_max_steps: int = field(default=500, metadata={"help": "Steps after which the cold start ends in any case."})
-    sft_learning_rate: float = field(default=1e-5, metadata={"help": "Learning rate of the cold start."})
-    sft_batch_size: int = field(default=8, metadata={"help": "Rows of a step of the cold start, for each process."})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.reflection_dataset = parse_optional_text("reflection_dataset", self.reflection_dataset)
-        least = self.sft_min_delta
-        known = 0 <= self.sft_complete_share <= 1 and (least is None or -1 <= least <= 1)
-        if not known or self.sft_max_steps < 1:
-            raise ValueError(
-                f"ReflectionArguments: sft_complete_share={self.sft_complete_share}, sft_min_delta={least} and "
-                f"sft_max_steps={self.sft_max_steps}, expected a share from 0 to 1, a delta from -1 to 1 and at least "
-                "one step."
-            )
 
 
 def main(data_args: ReflectionArguments, training_args: SRPOConfig, model_args: ModelConfig) -> None:

@@ -19,13 +19,15 @@ from trl_mmreason.chain_of_step.miniature import (
     drawn_chains,
     label_drawn_chains,
     labels_file,
-    learn_drawn_chains,
+    stop_at,
 )
 from trl_mmreason.chain_of_step.paths import DECODING, ProcessReward, path_score
 from trl_mmreason.chain_of_step.process_reward_trainer import ProcessRewardTrainer
 from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
 from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
+from trl_mmreason.evaluation.evaluation_report import save_evaluation
 from trl_mmreason.evaluation.files import read_evaluation
+from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import Samples
 from trl_mmreason.miniature.cold_start import cold_start
 from trl_mmreason.miniature.tasks import to_dataset
@@ -38,7 +40,7 @@ from trl_mmreason.stages import do_once
 
 from .claims import Claim, Term, above
 from .figures import Figure
-from .running import BEFORE, Part, Start, keep, same_model
+from .running import BEFORE, Part, Start, same_model
 from .running import measure as let_answer
 
 _BATCH = 256
@@ -70,11 +72,10 @@ def _learn_steps(start: Start, policy: Path) -> None:
     args = ChainOfStepSFTConfig(str(policy.parent), **_settings(start, "sft"))
     trainer = ChainOfStepSFTTrainer(start.policy, args=args, train_dataset=rows)
     target = start.args.prepared.get("sft_accuracy")
-    if target is None:
-        train_once(trainer, policy)
-    else:
+    if target is not None:
         measured = to_dataset(start.problems(_MEASURED, stream=5, split="new_pictures"))
-        learn_drawn_chains(trainer, measured, policy, target=target, max_new_tokens=_limit(start))
+        trainer.add_callback(stop_at(trainer, measured, target, _limit(start)))
+    train_once(trainer, policy)
 
 
 def _learn_rewards(start: Start, policy: Path, finished: Path) -> None:
@@ -213,7 +214,9 @@ def measure(start: Start, asked: AnsweringProtocol, arm: str, model: Path, folde
         return
     found = read_evaluation(source / "evaluation")
     made = {**found.about, "settings": {**found.about["settings"], "protocol": asked.settings}}
-    keep(start, weighed(found.samples, float(settings["step_weight"])), arm, folder, made)
+    made["benchmark"] = {"name": start.title(arm), "title": start.title(arm)}
+    samples = weighed(found.samples, float(settings["step_weight"]))
+    save_evaluation(folder / "evaluation", start.evaluation, samples, summarise(samples), made)
 
 
 def weighed(samples: Samples, step_weight: float) -> Samples:

@@ -22,18 +22,14 @@ from datasets import Dataset
 from filelock import FileLock
 from tqdm.auto import tqdm
 
-from trl_mmreason.evaluation.evaluation_report import save_evaluation
+from trl_mmreason.evaluation.evaluation_report import evaluate_into
 from trl_mmreason.evaluation.files import read_evaluation
-from trl_mmreason.evaluation.provenance import provenance_record
 from trl_mmreason.evaluation.question_table import Table
-from trl_mmreason.evaluation.results import summarise
-from trl_mmreason.evaluation.runner import Samples, evaluate
 from trl_mmreason.miniature.cold_start import Lessons, cold_start
 from trl_mmreason.miniature.models import FAMILIES, SIZES, build_model
 from trl_mmreason.miniature.tasks import CATEGORIES, LEVELS, Problem, make_problems, to_dataset
 from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.protocols import AnsweringProtocol
-from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.stages import do_once, values_of
 
@@ -219,6 +215,10 @@ class Start:
                 f"begin with. Leave {_OF!r} out."
             )
 
+    def title(self, arm: str) -> str:
+        """Of an arm's evaluation."""
+        return f"{arm}, seed {self.seed}"
+
     def asked(self, arm: str) -> dict[str, Any]:
         """How an arm is measured: `n`, `decoding` and `seed` of `evaluate`."""
         decoding = {**self.args.evaluation, **self.args.arms.get(arm, {}).get(_EVALUATION, {})}
@@ -228,16 +228,16 @@ class Start:
 
 def measure(start: Start, protocol: AnsweringProtocol, arm: str, model: Path, folder: Path) -> None:
     """Let a policy answer the new pictures, and keep that as an evaluation."""
-    engine, asked = TransformersEngine(str(model), batch_size=_BATCH), start.asked(arm)
-    with Store(folder / "answers.sqlite") as store:
-        samples = evaluate(start.evaluation, engine, store, protocol, batch_size=_BATCH, description=arm, **asked)
-    keep(start, samples, arm, folder, provenance_record(engine, protocol, command="", benchmark={}, **asked))
-
-
-def keep(start: Start, samples: Samples, arm: str, folder: Path, made: Mapping[str, Any]) -> None:
-    """Keep samples as the evaluation of an arm."""
-    made = {**made, "benchmark": {"title": f"{arm}, seed {start.seed}", "name": "study"}}
-    save_evaluation(folder / "evaluation", start.evaluation, samples, summarise(samples), made)
+    evaluate_into(
+        folder / "evaluation",
+        start.evaluation,
+        TransformersEngine(str(model), batch_size=_BATCH),
+        protocol,
+        title=start.title(arm),
+        batch_size=_BATCH,
+        description=arm,
+        **start.asked(arm),
+    )
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,6 @@ from typing import Any
 
 from datasets import Dataset
 
-from trl_mmreason.miniature.captions import DESCRIBE
-from trl_mmreason.miniature.reasoner import RuleReasoner, ask_miniature, count_tokens_of
-from trl_mmreason.miniature.tasks import to_dataset
 from trl_mmreason.sampling import Decoding
 from trl_mmreason.sampling.difficulty import difficulty_filter
 from trl_mmreason.sampling.protocols import Direct
@@ -18,20 +15,20 @@ from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import train_once
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
-from trl_mmreason.sophia.miniature import CAPTIONS_AND_ANSWERS
-from trl_mmreason.sophia.sampling import OffPolicySampling, make_off_policy_data
+from trl_mmreason.sophia.miniature import CAPTIONS_AND_ANSWERS, drawn_trajectories
 from trl_mmreason.sophia.trainer import OffPolicyRewardTrainer
 
 from .claims import Claim, Term, above
 from .running import BEFORE, Part, Start
 
 _BATCH = 256
-_CAPTION_TOKENS, _THOUGHT_TOKENS = 40, 96  # the longest trajectory, a second look at a count, has 78
 _SAMPLED: dict[str, Any] = {
     "captions": 4,
     "trajectories": 4,
-    "threshold": 0.74,
-}  # of four trajectories three have to be right
+    "threshold": 0.74,  # of four trajectories three have to be right
+    "caption_tokens": 40,
+    "tokens": 96,  # the longest trajectory, a second look at a count, has 78
+}
 _DIFFICULTY: dict[str, Any] = {"n": 4, "low": 0.25, "high": 0.75}
 
 
@@ -60,22 +57,15 @@ def train(start: Start, arm: str, folder: Path) -> None:
 
 
 def _rows(start: Start, choose: dict[str, Any]) -> Dataset:
-    problems = start.problems(start.args.train_rows, stream=2)
-    policy = TransformersEngine(start.policy, batch_size=_BATCH)
-    with Store(start.folder / "trajectories.sqlite") as store:
-        sampling = OffPolicySampling(
-            caption_prompt=DESCRIBE,
-            reason=ask_miniature,
-            thinking_prompt=None,
-            caption_decoding=Decoding(_CAPTION_TOKENS),
-            decoding=Decoding(_THOUGHT_TOKENS),
-            seed=start.seed,
-            **{**_SAMPLED, **choose},
-        )
-        given: dict[str, Any] = {"count_tokens": count_tokens_of(policy), "batch_size": _BATCH}
-        made = make_off_policy_data(to_dataset(problems), policy, RuleReasoner(problems), store, sampling, **given)
-    if not len(made.rows):
-        raise ValueError(f"SOPHIA: there is nothing to learn from: {made}.")
+    made = drawn_trajectories(
+        TransformersEngine(start.policy, batch_size=_BATCH),
+        start.problems(start.args.train_rows, stream=2),
+        start.folder / "trajectories.sqlite",
+        batch_size=_BATCH,
+        seed=start.seed,
+        thinking_prompt=None,
+        **{**_SAMPLED, **choose},
+    )
     return made.rows
 
 

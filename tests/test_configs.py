@@ -1,8 +1,7 @@
 """Every shipped configuration is understood by the script it is for, and says what the paper says where it cites it."""
 
-import importlib.util
+import importlib
 import re
-from inspect import signature
 from pathlib import Path
 from typing import get_type_hints
 
@@ -10,16 +9,19 @@ import pytest
 import torch
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
+from example_runs import load_example
 from peft import get_peft_model
 from trl import ModelConfig, TrlParser
 
 from study.claims import claims_about
 from study.running import BEFORE, StudyArguments
 from trl_mmreason import ChainOfStepGRPOConfig, ChainOfStepSFTConfig, IterativeDPOConfig, ProcessRewardConfig
-from trl_mmreason.chain_of_step.scaling import inference_scaling
+from trl_mmreason.chain_of_step.arguments import ChainOfStepArguments
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.scripts import trainer_settings
+from trl_mmreason.self_evolution.arguments import EvolutionArguments
 from trl_mmreason.self_evolution.config import SelfEvolutionConfig
+from trl_mmreason.sophia.arguments import SophiaArguments
 from trl_mmreason.sophia.config import OffPolicyRewardConfig
 
 ROOT = Path(__file__).parents[1]
@@ -55,13 +57,6 @@ def name(path):
 
 def each(paths):
     return pytest.mark.parametrize("path", paths, ids=name)
-
-
-def load_example(method):
-    spec = importlib.util.spec_from_file_location("example", ROOT / f"examples/{method}.py")
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    return example
 
 
 def parse(path, *options):
@@ -263,11 +258,8 @@ PAPER_BATCHES = {"sft": 128, "prm": 128, "dpo": 256, "grpo": 128 * 5}
 
 @each(CHAIN_OF_STEP)
 def test_every_section_of_chain_of_step_is_a_stage_s_configuration(path, tmp_path):
-    example = load_example("chain_of_step")
     given = yaml.safe_load(path.read_text())
-    args, model_args = TrlParser((example.ChainOfStepArguments, ModelConfig)).parse_args_and_config(
-        ["--config", str(path)]
-    )
+    args, model_args = TrlParser((ChainOfStepArguments, ModelConfig)).parse_args_and_config(["--config", str(path)])
     parsed = {**vars(model_args), **vars(args)}
     assert {key: parsed[key] for key in given} == given
     args.output_dir, args.common["use_cpu"] = str(tmp_path), True
@@ -277,7 +269,7 @@ def test_every_section_of_chain_of_step_is_a_stage_s_configuration(path, tmp_pat
         for key, value in {**given["common"], **given[stage]}.items():
             if key not in ("report_to", "use_cpu"):
                 assert getattr(config, key) == value, (stage, key)
-    assert set(given["search"]) <= set(signature(inference_scaling).parameters)
+    assert set(given["search"]) <= {"n", "step_weight", "max_steps"}
 
 
 @each([path for path in CHAIN_OF_STEP if path.stem != "miniature"])
@@ -306,25 +298,23 @@ def test_every_value_in_a_section_cites_its_place_or_says_ours(path):
 
 @each([path for path in SELF_EVOLUTION if path.stem != "miniature"])
 def test_the_recipe_of_self_evolution(path, tmp_path):
-    """Section 4.1 and Table 5, on 8 processes; all methods that it names are understood."""
-    example = load_example("self_evolution")
-    args, _ = TrlParser((example.EvolutionArguments, ModelConfig)).parse_args_and_config(["--config", str(path)])
+    """Section 4.1 and Table 5, on 8 processes; all arms that it names are understood."""
+    args, _ = TrlParser((EvolutionArguments, ModelConfig)).parse_args_and_config(["--config", str(path)])
     args.common |= {"use_cpu": True, "bf16": False}
     args.evolution["use_vllm"] = False
-    evolution = SelfEvolutionConfig(
-        str(tmp_path), **{**args.common, **args.evolution, **args.methods["self-evolution"]}
-    )
+    evolution = args.config("evolution", SelfEvolutionConfig, tmp_path)
     assert (evolution.vote, evolution.judge, evolution.advantages) == ("self_consistency", True, "log_sum_exp")
-    for line in re.findall(r"[\w-]+: \{.*?\}", path.read_text()):  # the other methods, in comments
-        for differences in yaml.safe_load(f"{{{line}}}").values():
-            SelfEvolutionConfig(str(tmp_path), **{**args.common, **args.evolution, **differences})
+    arms = re.findall(r"\{.*?\}", path.read_text())
+    assert len(arms) == 7
+    for differences in map(yaml.safe_load, arms):
+        SelfEvolutionConfig(str(tmp_path), **{**args.common, **args.evolution, **differences})
     assert 8 * evolution.per_device_train_batch_size * evolution.steps_per_generation == 512 * 8
     assert 8 * evolution.per_device_train_batch_size * evolution.gradient_accumulation_steps == 128 * 8
     assert args.answers == 10
     # a prompt with its picture and a response fit the engine
     whole = evolution.max_prompt_length + evolution.max_completion_length
     assert evolution.vllm_max_model_length == whole
-    assert args.suffix == ""  # appendix D: the official prompt
+    assert evolution.eval_system_prompt is None  # appendix D: the official prompt
 
 
 # ------------------------------------------------------------------------------------------------------------- SOPHIA
@@ -334,9 +324,7 @@ def test_the_recipe_of_self_evolution(path, tmp_path):
 def test_the_recipe_of_sophia(path, tmp_path):
     """Appendix B: batches of 512 on 8 processes."""
     given = yaml.safe_load(path.read_text())
-    args, _ = TrlParser((load_example("sophia").SophiaArguments, ModelConfig)).parse_args_and_config(
-        ["--config", str(path)]
-    )
+    args, _ = TrlParser((SophiaArguments, ModelConfig)).parse_args_and_config(["--config", str(path)])
     args.common["use_cpu"] = True
     update = args.config("update", OffPolicyRewardConfig, tmp_path)
     assert update.per_device_train_batch_size * update.gradient_accumulation_steps * 8 == 512

@@ -1,6 +1,5 @@
 """The examples as users start them: real, short runs of a random model, with everything that they leave behind."""
 
-import importlib.util
 import json
 import os
 import re
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
+from example_runs import ACCELERATE, PYTHON, ROOT, load_example, start
 from PIL import Image
 from safetensors.torch import load_file
 from support import load
@@ -24,11 +24,18 @@ from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.srpo.protocols import Reflection
 from trl_mmreason.srpo.stopping import learnt
 
-ROOT = Path(__file__).parents[1]
 # As `make quickstart` starts them.
-ACCELERATE = [str(Path(sys.executable).with_name("accelerate")), "launch"]
-ACCELERATE += ["--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-PYTHON = [sys.executable]
+ONE_PROCESS = [
+    *ACCELERATE,
+    "--num_processes",
+    "1",
+    "--num_machines",
+    "1",
+    "--mixed_precision",
+    "no",
+    "--dynamo_backend",
+    "no",
+]
 # The rendezvous finds a free port by itself.
 TWO_PROCESSES = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
 TWO_PROCESSES += ["--rdzv-endpoint=localhost:0"]
@@ -51,17 +58,9 @@ def run(launcher, method, model, folder, *options, config=None):
         "save_strategy": "steps",
         "save_steps": 1,
         "logging_steps": 1,
-        "output_dir": folder,
     }
     arguments = [str(part) for key, value in settings.items() for part in (f"--{key}", value)]
-    done = subprocess.run(
-        [*launcher, str(ROOT / f"examples/{method}.py"), *arguments, *map(str, options)],
-        cwd=folder.parent,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_DATASETS_CACHE": str(folder.parent / "cache")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = start(method, folder, *arguments, *options, launcher=launcher)
     assert done.returncode == 0, done.stderr[-3000:]
     return done
 
@@ -96,7 +95,7 @@ def assert_everything_is_there(done, folder, trainer_name, metrics=TWO_TURNS):
 def adapo_run(checkpoints, tmp_path_factory):
     """Two steps whose weights change although no answer is right: by decay in the first, by the KL term too after."""
     folder = tmp_path_factory.mktemp("adapo") / "out"
-    done = run(ACCELERATE, "adapo", checkpoints("qwen2_5_vl"), folder, *changing_weights())
+    done = run(ONE_PROCESS, "adapo", checkpoints("qwen2_5_vl"), folder, *changing_weights())
     return done, folder
 
 
@@ -136,7 +135,7 @@ def test_a_resumed_run_ends_with_the_same_weights(adapo_run, checkpoints, tmp_pa
 
 def test_grpo(checkpoints, tmp_path):
     folder = tmp_path / "out"
-    done = run(ACCELERATE, "grpo", checkpoints("qwen2_5_vl"), folder)
+    done = run(ONE_PROCESS, "grpo", checkpoints("qwen2_5_vl"), folder)
     steps = assert_everything_is_there(done, folder, "GRPO")
     assert [entry["rewards/accuracy_reward/mean"] for entry in steps] == [0.0, 0.0]
     assert "length_t1" not in steps[0]  # one turn
@@ -172,7 +171,7 @@ def test_srpo_from_nothing(tmp_path):
     early = {"cold_start_accuracy": 0.05, "reflection_problems": 100, "reflection_right_share": 0, "sft_max_steps": 4}
     early |= {"filter_min_accuracy": 0}  # of few right answers whole groups are wrong
     options = [str(part) for key, value in early.items() for part in (f"--{key}", value)]
-    done = run(ACCELERATE, "srpo", "miniature/qwen2_5_vl/demo", folder, *options)
+    done = run(ONE_PROCESS, "srpo", "miniature/qwen2_5_vl/demo", folder, *options)
     assert table_rows(done.stdout, REFLECTIONS) == labels(REFLECTIONS)
     told = r"SRPO's cold start: \d+% of the sampled responses complete, .* after 4 steps, expected 95% and \+10 or more"
     assert re.search(told, done.stderr)
@@ -297,14 +296,6 @@ def test_the_cold_start_by_itself_with_the_settings_of_the_paper(checkpoints, tm
     changed = fine_tune("reflection_sft/qwen2_5_vl_7b", checkpoints("qwen2_5_vl"), tmp_path, row)
     assert "2506.01713" in (tmp_path / "out/README.md").read_text()
     assert not [name for name in changed if name.startswith("visual.")]  # the configuration freezes the encoder
-
-
-def load_example(method):
-    spec = importlib.util.spec_from_file_location(f"{method}_example", ROOT / f"examples/{method}.py")
-    example = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = example  # dataclasses look their module up
-    spec.loader.exec_module(example)
-    return example
 
 
 def test_local_rows_of_which_one_is_bad(checkpoints, tmp_path):

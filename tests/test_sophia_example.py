@@ -1,45 +1,32 @@
 """examples/sophia.py as users start it: every stage with a tiny model, again, and with what it refuses."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-import yaml
 from chat_stub import Handler, chat_stub
 from datasets import Dataset, Features, Image, List, Value
+from example_runs import ROOT, SMALL_COMMON, StagedExample, save_base
 from safetensors.torch import load_file
-from test_configs import load_example
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason.miniature.captions import DESCRIBE, caption
-from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import plain, solve
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.store import SettingsChanged, Store
+from trl_mmreason.sophia.arguments import SophiaArguments
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
 from trl_mmreason.sophia.prompts import THINKING_PROMPT
 
-ROOT = Path(__file__).parents[1]
 SETTINGS = {
-    "dataset_name": "miniature/adding",
     "train_rows": 8,
-    "eval_dataset_name": "miniature/adding",
-    "eval_split": "new_pictures",
-    "eval_rows": 4,
     "thinking_prompt": "Think in tags.",
     "max_completion_length": 40,
     "sampling_batch_size": 32,
-    "dtype": "float32",
-    "common": {"use_cpu": True, "bf16": False, "gradient_checkpointing": False, "report_to": "none"}
-    | {"save_strategy": "no", "logging_steps": 1, "disable_tqdm": True},
+    "common": SMALL_COMMON,
     "reasoner": "rule",
     "drawn_problems": 6,
-    "sampling": {"captions": 2, "trajectories": 4, "threshold": 0.7, "caption_tokens": 30, "tokens": 64},
-    "variants": {"sophia": {}, "random": {"rule": "random"}, "keep-8": {"keep": 8}},
+    "sampling": {"captions": 2, "trajectories": 4, "threshold": 0.7, "caption_tokens": 30, "tokens": 64, "keep": 8},
     "warm_up": {"num_train_epochs": 100, "learning_rate": 2e-3, "per_device_train_batch_size": 12}
     | {"sequence_reduction": "mean", "trainable_parts": ["vision", "projector", "language"]},
     "update": {"num_train_epochs": 1, "learning_rate": 1e-3, "per_device_train_batch_size": 2},
@@ -49,25 +36,10 @@ SETTINGS = {
 }
 
 
-def start(folder, *options):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_DATASETS_CACHE": str(folder.parent / "cache")}
-    command = [sys.executable, str(ROOT / "examples/sophia.py"), "--config", str(folder.parent / "small.yaml")]
-    return subprocess.run(
-        [*command, "--output_dir", str(folder), *map(str, options)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.fixture(scope="module")
-def whole_run(tmp_path_factory):
+def run(tmp_path_factory):
     """The warm-up shows the policy the very pictures that it will describe, so that its captions are good."""
-    folder = tmp_path_factory.mktemp("sophia") / "out"
-    model, processor = build_model("qwen2_5_vl", "test", in_steps=True)
-    model.save_pretrained(folder.parent / "base")
-    processor.save_pretrained(folder.parent / "base")
+    root = tmp_path_factory.mktemp("sophia")
     rows = [
         {"prompt": prompt, "completion": said, "images": [problem.image]}
         for problem in make_problems(["adding"], 6, seed=2)
@@ -78,114 +50,85 @@ def whole_run(tmp_path_factory):
     ]
     message = List({"role": Value("string"), "content": Value("string")})
     features = Features({"prompt": message, "completion": Value("string"), "images": List(Image())})
-    Dataset.from_list(rows, features=features).to_parquet(folder.parent / "warm_up.parquet")
-    settings = {
-        "model_name_or_path": str(folder.parent / "base"),
-        "warm_up_dataset": str(folder.parent / "warm_up.parquet"),
-        **SETTINGS,
-    }
-    (folder.parent / "small.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
-    done = start(folder)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder, done
+    Dataset.from_list(rows, features=features).to_parquet(root / "warm_up.parquet")
+    policy = {"model_name_or_path": save_base(root / "base", in_steps=True)}
+    return StagedExample("sophia", root, {**policy, "warm_up_dataset": str(root / "warm_up.parquet"), **SETTINGS})
 
 
-def test_every_stage_leaves_its_result_and_the_table_names_all(whole_run):
-    folder, done = whole_run
-    table = (folder / "table.txt").read_text()
-    assert table.strip() in done.stdout
-    names = ["before", "sophia", "random", "keep-8", "sophia + GRPO", "base + GRPO"]
-    assert [line.split("  ")[0] for line in table.splitlines()[1:]] == names
-    results = json.loads((folder / "results.json").read_text())
-    assert list(results) == names
-    assert results["before"][0]["rows"] is None
-    assert results["random"][0]["rows"] == 6  # one a question
-    assert results["keep-8"][0]["rows"] > results["sophia"][0]["rows"] > 0
-    for path in ("warm_up/model", "sophia/model", "random/model", "keep-8/model", "grpo/model", "base_grpo/model"):
-        assert (folder / "seed-0" / path / "model.safetensors").exists(), path
-    for picture in ("accuracy.png", "seed-0/sophia/curves.png", "seed-0/grpo/curves.png"):
-        assert (folder / picture).read_bytes().startswith(b"\x89PNG")
+def test_every_stage_leaves_its_result_and_the_table_names_all(run):
+    table = (run.folder / "evaluation/table.txt").read_text()
+    assert table.strip() in run.done.stdout
+    assert table.splitlines()[0].split()[-4:] == ["before", "SOPHIA", "SOPHIA-GRPO", "GRPO"]
+    assert table.splitlines()[1].startswith("accuracy")
+    for stage in ("warm_up", "update", "grpo", "base_grpo"):
+        assert (run.folder / stage / "model/model.safetensors").exists(), stage
+        assert (run.folder / stage / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (run.folder / "evaluation/compared.html").stat().st_size > 10_000
 
 
-def test_captions_know_no_question_and_rows_no_caption(whole_run):
+def test_captions_know_no_question_and_rows_no_caption(run):
     """In what was really sampled and written: the policy was asked one thing only, and no prompt holds a caption."""
-    folder, _ = whole_run
-    with Store(folder / "seed-0/trajectories.sqlite") as store:
+    with Store(run.folder / "trajectories.sqlite") as store:
         assert store.stages()["sophia-captions"]["prompt"] == DESCRIBE
         captions = {record.payload["text"] for record in store.records("sophia-captions")}
     assert captions
-    for variant in ("sophia", "random", "keep-8"):
-        rows = Dataset.from_parquet(str(folder / f"seed-0/{variant}.parquet"))
-        for row in rows:
-            assert [message["role"] for message in row["prompt"]] == ["system", "user"]
-            assert row["prompt"][0]["content"] == "Think in tags."
-            assert not any(said and said in json.dumps(row["prompt"]) for said in captions)
-            assert "digit is" not in row["prompt"][1]["content"]
-            assert row["completion"].startswith("<think>") or "<think>" in row["completion"]
-            assert row["reward"] == 1.0
-            assert row["images"]
+    rows = Dataset.from_parquet(str(run.folder / "trajectories.parquet"))
+    assert len(rows) > 6  # up to 8 a question
+    for row in rows:
+        assert [message["role"] for message in row["prompt"]] == ["system", "user"]
+        assert row["prompt"][0]["content"] == "Think in tags."
+        assert not any(said and said in json.dumps(row["prompt"]) for said in captions)
+        assert "digit is" not in row["prompt"][1]["content"]
+        assert "<think>" in row["completion"]
+        assert row["reward"] == 1.0
+        assert row["images"]
 
 
-def test_what_is_finished_is_not_done_again(whole_run):
-    folder, done = whole_run
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")}
-    again = start(folder)
-    assert again.returncode == 0, again.stderr[-3000:]
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")} == before
-    assert (folder / "table.txt").read_text().strip() in again.stdout
+def test_what_is_finished_is_not_done_again(run):
+    run.assert_done_once()
 
 
-def test_other_settings_are_refused(whole_run):
-    folder, _ = whole_run
-    run = run_of(folder, "--output_dir", folder)
-    run.args.update["beta"] = 0.1
+def test_other_settings_are_refused(run):
+    pipeline = run.pipeline(run.folder)
+    pipeline.args.update["beta"] = 0.1
     with pytest.raises(SettingsChanged, match="stage 'update' was begun with other settings"):
-        run.do("update")
-
-
-def run_of(folder, *options):
-    """A run in this process, with the settings of the whole one."""
-    example = load_example("sophia")
-    given = ["--config", str(folder.parent / "small.yaml"), *map(str, options)]
-    return example.Run(*TrlParser((example.SophiaArguments, ModelConfig)).parse_args_and_config(given), 0)
+        pipeline.do("update")
 
 
 @pytest.mark.parametrize(
     ("stage", "message"),
     [("trajectories", "warm_up writes"), ("update", "trajectories writes"), ("grpo", "update writes")],
 )
-def test_a_stage_out_of_order_names_the_one_before(stage, message, whole_run, tmp_path):
-    folder, _ = whole_run
+def test_a_stage_out_of_order_names_the_one_before(stage, message, run, tmp_path):
     with pytest.raises(FileNotFoundError, match=message):
-        run_of(folder, "--output_dir", tmp_path).do(stage)
+        run.pipeline(tmp_path).do(stage)
 
 
-def test_without_a_warm_up_the_policy_that_came_is_measured(whole_run, tmp_path):
+def test_without_a_warm_up_the_policy_that_came_is_measured(run, tmp_path, capsys):
     """A path, or a Hub id, which is no path."""
-    folder, _ = whole_run
-    run = run_of(folder, "--output_dir", tmp_path, "--warm_up_dataset", "null")
-    run.do("warm_up")
-    assert list(run.results()) == ["before"]
-    run = run_of(folder, "--output_dir", tmp_path, "--warm_up_dataset", "null", "--model_name_or_path", "owner/name")
-    assert run.start == "owner/name"
+    pipeline = run.pipeline(tmp_path, "--warm_up_dataset", "null")
+    pipeline.do("warm_up")
+    pipeline.measure()
+    assert capsys.readouterr().out.split("\n")[1].split()[-1] == "before"
+    given = ("--warm_up_dataset", "null", "--model_name_or_path", "owner/name")
+    assert run.pipeline(tmp_path, *given).start == "owner/name"
 
 
-def test_grpo_without_sophia_starts_with_the_policy_that_came(whole_run):
+def test_grpo_without_sophia_starts_with_the_policy_that_came(run):
     """Table 1, "+GRPO". Both runs of GRPO ask the questions that this policy finds neither too easy nor too hard (B.2),
     and keep what B.1 freezes: their vision encoders are those that they began with."""
-    folder, _ = whole_run
 
     def encoder(path):
         return {name: weight for name, weight in load_file(path / "model.safetensors").items() if "visual" in name}
 
-    base, seed = folder.parent / "base", folder / "seed-0"
-    for began, ended in ((base, seed / "base_grpo/model"), (seed / "sophia/model", seed / "grpo/model")):
-        first, last = encoder(began), encoder(ended)
+    base = run.folder.parent / "base"
+    for began, stage in ((base, "base_grpo"), (run.folder / "update/model", "grpo")):
+        first, last = encoder(began), encoder(run.folder / stage / "model")
         assert first
         assert all(first[name].equal(weight) for name, weight in last.items())
-    taught = encoder(seed / "warm_up/model")
+    taught = encoder(run.folder / "warm_up/model")
     assert not all(taught[name].equal(weight) for name, weight in encoder(base).items())
-    with Store(seed / "difficulty.sqlite") as store:
+    with Store(run.folder / "difficulty.sqlite") as store:
         assert store.stages()["difficulty"]["engine"]["model"] == str(base)
 
 
@@ -197,45 +140,40 @@ class Lenient(Handler):
         self.say("7" if asks_for_an_answer else "Judgement: 1")
 
 
-def test_a_generative_verifier_decides_in_grpo_and_about_its_questions(whole_run, tmp_path):
+def test_a_generative_verifier_decides_in_grpo_and_about_its_questions(run, tmp_path):
     """B.2: it is asked, as by the rules some of these answers are wrong; to it none is, and no group has a contrast."""
-    folder, _ = whole_run
-    policy = ("--output_dir", tmp_path, "--model_name_or_path", folder / "seed-0/warm_up/model")
-    policy += ("--warm_up_dataset", "null")
+    policy = ("--model_name_or_path", run.folder / "warm_up/model", "--warm_up_dataset", "null")
     with chat_stub(Lenient) as judge:
-        run_of(folder, *policy, "--judge_model", "j", "--judge_server", judge.url).do("base_grpo")
+        run.pipeline(tmp_path, *policy, "--judge_model", "j", "--judge_server", judge.url).do("base_grpo")
         assert {body["model"] for body in judge.bodies} == {"j"}
-    with Store(tmp_path / "seed-0/difficulty.sqlite") as store:
+    with Store(tmp_path / "difficulty.sqlite") as store:
         (graded,) = [stage for stage in store.stages() if stage.startswith("difficulty-verdicts-")]
         assert all(record.payload["turns"][0]["correct"] for record in store.records(graded))
-    state = json.loads((tmp_path / "seed-0/base_grpo/model/trainer_state.json").read_text())
+    state = json.loads((tmp_path / "base_grpo/model/trainer_state.json").read_text())
     assert [state["log_history"][0][name] for name in ("reward", "dropped_all_right")] == [1.0, 1.0]
     with pytest.raises(SettingsChanged, match="stage 'base_grpo' was begun with other settings"):
-        run_of(folder, *policy).do("base_grpo")
+        run.pipeline(tmp_path, *policy).do("base_grpo")
 
 
-def test_captions_are_data_if_asked_for(whole_run, tmp_path):
+def test_captions_are_data_if_asked_for(run, tmp_path):
     """Table A2, DI: the update has a step for every two rows, and the captions with all trajectories right are rows."""
-    folder, _ = whole_run
-    rows = folder / "seed-0/sophia.parquet"
+    rows = run.folder / "trajectories.parquet"
     made = Dataset.from_parquet(str(rows))
-    right = sum(reward == 1 for reward in made["caption_reward"])
+    told = zip(made["id"], made["caption_reward"], strict=True)
+    right = len({id_.rpartition(".")[0] for id_, reward in told if reward == 1})  # a caption may have several rows
     assert right
-    run = run_of(folder, "--output_dir", tmp_path, "--warm_up_dataset", "null", "--captions_as_data", "beside")
-    run.args.variants = {"sophia": {}}
-    run.folder.mkdir()
-    shutil.copy(rows, tmp_path / "seed-0/sophia.parquet")
-    run.do("update")
-    state = json.loads((tmp_path / "seed-0/sophia/model/trainer_state.json").read_text())
+    pipeline = run.pipeline(tmp_path, "--warm_up_dataset", "null", "--captions_as_data", "beside")
+    shutil.copy(rows, tmp_path / "trajectories.parquet")
+    pipeline.do("update")
+    state = json.loads((tmp_path / "update/model/trainer_state.json").read_text())
     assert state["global_step"] == (len(made) + right + 1) // 2
 
 
 @pytest.mark.parametrize("size", ["8b", "38b"])
 def test_the_recipe_is_the_paper_s(size, tmp_path):
     """Appendices B and C; eight processes."""
-    example = load_example("sophia")
     given = ["--config", str(ROOT / f"configs/sophia/internvl3_{size}.yaml")]
-    args, _ = TrlParser((example.SophiaArguments, ModelConfig)).parse_args_and_config(given)
+    args, _ = TrlParser((SophiaArguments, ModelConfig)).parse_args_and_config(given)
     args.common |= {"use_cpu": True, "bf16": False}
     update, grpo = (
         args.config("update", OffPolicyRewardConfig, tmp_path),
@@ -257,18 +195,11 @@ def test_the_recipe_is_the_paper_s(size, tmp_path):
     ("settings", "message"),
     [
         ({"stages": "sft"}, "there is no 'sft'; expected warm_up,trajectories,update,grpo,base_grpo"),
-        ({"variants": {"before": {}}}, "'before' cannot be a variant's name"),
-        ({"variants": {"../x": {}}}, "'../x' cannot be a variant's name"),
-        ({"variants": {"base_grpo": {}}}, "'base_grpo' cannot be a variant's name"),
         ({"reasoner": "r1"}, "reasoner='r1', expected one of model, rule"),
         ({"captions_as_data": "behind"}, "captions_as_data='behind', expected one of none, beside, before"),
         ({"judge_server": "http://127.0.0.1:1"}, "judge_server='http://127.0.0.1:1' came without judge_model"),
-        (
-            {"trajectory_dataset": "rows.parquet", "variants": {"a": {"keep": 2}}},
-            "the rows of rows.parquet were selected already",
-        ),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        load_example("sophia").SophiaArguments(dataset_name="miniature/adding", **settings)
+        SophiaArguments(dataset_name="miniature/adding", **settings)

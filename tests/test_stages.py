@@ -11,7 +11,7 @@ from trl_mmreason.stages import StagedArguments, do_once, made_by, values_of
 
 @dataclass
 class Arguments(StagedArguments):
-    STAGES = ("read",)
+    STAGES = {"read": "finished"}
 
     source: str | None = None
     mixed_in: dict = field(default_factory=dict)

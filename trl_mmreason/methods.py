@@ -27,11 +27,13 @@ class Method(NamedTuple):
         panels: curves of what its trainer logs.
         metrics: name → how a metric of its evaluation is shown.
         pieces: a logged completion → the pieces of each of its answers; `None` if it is not in the method's format.
+        weighted_scores: an evaluated sample → its score for each weight that its parts may have; `None` without parts.
     """
 
     panels: Sequence[Panel] = ()
     metrics: Mapping[str, Metric] = {}
     pieces: Callable[[Mapping[str, Any]], list[Sequence[Piece]] | None] | None = None
+    weighted_scores: Callable[[Mapping[str, Any]], Mapping[float, float] | None] | None = None
 
 
 @cache
@@ -48,3 +50,9 @@ def panels() -> Iterator[Panel]:
 def metric_named(name: str) -> Metric | None:
     """How a method's metric is shown; `None` if no method has it."""
     return next((method.metrics[name] for method in declared() if name in method.metrics), None)
+
+
+def weighted_scores(sample: Mapping[str, Any]) -> Mapping[float, float] | None:
+    """The sample's score for each weight of its parts, by the first method that knows them."""
+    known = (method.weighted_scores(sample) for method in declared() if method.weighted_scores is not None)
+    return next((scores for scores in known if scores is not None), None)

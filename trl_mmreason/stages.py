@@ -1,41 +1,56 @@
-"""What example scripts of several stages share: a section of settings for each, and each stage done once."""
+"""What example scripts of several stages share: a section of settings for each, each stage done once, and the table."""
 
 from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 import yaml
 from accelerate import PartialState
+from datasets import Dataset
 from huggingface_hub.utils.sha import sha_fileobj
 from trl import ModelConfig, TrlParser
 
+from .evaluation.curves import plot_curves
+from .evaluation.evaluation_report import COMPARISON, evaluate_into, write_evaluation_report
+from .evaluation.results import Results
+from .miniature.cold_start import Lessons
+from .miniature.tasks import Problem, make_problems
+from .sampling.protocols import AnsweringProtocol
 from .sampling.store import Store
-from .scripts import DataArguments
+from .sampling.transformers_engine import TransformersEngine
+from .scripts import MINIATURE, DataArguments, load_data, policy_path, train_once, trainer_settings
 
 
 @dataclass
 class StagedArguments(DataArguments):
     """Where questions come from, which stages to do, and the settings that they have in common.
 
-    A subclass names its stages, and has a field, a dict, for each of its sections.
+    A subclass has a field, a dict, for each of its sections.
 
     Attributes:
+        STAGES: stage → the file or folder in `output_dir` that it writes last, in the order of the stages.
+        READS: stage → arguments that its result depends on, besides `common`, its own section and the stages before it.
+        SECTIONS: settings of a stage, or of several.
         output_dir: where all stages write.
         stages: which to do, with commas between them; all by default.
+        sampling_batch_size: answers sampled, or scored, at a time, in each process.
         common: settings of every trainer.
     """
 
-    STAGES: ClassVar[tuple[str, ...]] = ()
+    STAGES: ClassVar[Mapping[str, str]] = {}
+    READS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     SECTIONS: ClassVar[tuple[str, ...]] = ()
 
     output_dir: str = field(default="runs", metadata={"help": "Where all stages write."})
     stages: str | None = field(default=None, metadata={"help": "Which stages to do, with commas between."})
+    sampling_batch_size: int = field(default=32, metadata={"help": "Answers sampled at a time, in each process."})
     common: dict = field(default_factory=dict, metadata={"help": "Settings of every trainer."})
 
     def __post_init__(self) -> None:
@@ -66,6 +81,122 @@ class StagedArguments(DataArguments):
     def config(self, section: str, config_class: type, folder: Path, **own: Any) -> Any:
         """A configuration with the section's settings, those common to all behind them; it writes into `folder`."""
         return config_class(str(folder), **{**self.common, **own, **getattr(self, section)})
+
+
+class Pipeline:
+    """The stages of an example, each of which leaves files that the next ones read.
+
+    A subclass has a method for each of its arguments' `STAGES`, and `measure`.
+
+    Attributes:
+        train_rows, eval_rows: the questions; `eval_rows` is `None` without `eval_dataset_name`.
+    """
+
+    def __init__(self, args: Any, model_args: ModelConfig) -> None:
+        if model_args.use_peft:
+            raise ValueError("use_peft: this script trains whole models; use the trainers themselves for adapters.")
+        self.args, self.model_args, self.folder = args, model_args, args.folder
+        self.seed = args.common.get("seed", 42)
+        self.train_rows, self.eval_rows = load_data(args, self.seed)
+
+    def run(self) -> None:
+        """Do the stages that are asked for, and measure every policy that there is."""
+        for stage in self.args.wanted:
+            self.do(stage)
+        if self.eval_rows is not None:
+            self.measure()
+
+    def do(self, stage: str) -> None:
+        """Do a stage, unless it is finished; one that was begun with other settings is refused."""
+        settings = self.args.read_by(["common", stage, *self.args.READS[stage]])
+        settings["policy"] = self.model_args.model_name_or_path
+        do_once(self.folder, stage, settings, self.folder / self.args.STAGES[stage], getattr(self, stage))
+
+    def measure(self) -> None:
+        """Let the policies answer the evaluation questions, by `evaluate`."""
+        raise NotImplementedError
+
+    def evaluate(
+        self,
+        policies: Mapping[str, str | Path],
+        protocol: AnsweringProtocol,
+        *,
+        folder: str = "evaluation",
+        rows: Dataset | None = None,
+        **asked: Any,
+    ) -> dict[str, Results]:
+        """Let each policy answer, and write an evaluation of each.
+
+        Args:
+            policies: name → path or Hub id. A `Path` that is not there belongs to a stage that was not done: left out.
+            protocol: how they are asked.
+            folder: in `output_dir`; the evaluation of each is the folder of its name there.
+            rows: `eval_rows` by default.
+            **asked: for `evaluate_into`.
+        """
+        asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, **asked}
+        return {
+            name: evaluate_into(
+                self.folder / folder / name,
+                self.eval_rows if rows is None else rows,
+                self.engine(path),
+                protocol,
+                title=name,
+                description=f"evaluating {name}",
+                **asked,
+            )
+            for name, path in policies.items()
+            if isinstance(path, str) or path.exists()
+        }
+
+    def compare(self, text: str, found: Mapping[str, Results], folder: str = "evaluation") -> None:
+        """Write the page that shows evaluations side by side; print `text`, and keep it in `table.txt`."""
+        if len(found) > 1 and PartialState().is_main_process:
+            write_evaluation_report([self.folder / folder / name for name in found], self.folder / folder / COMPARISON)
+        self.say(text, f"{folder}/table.txt")
+
+    # --------------------------------------------------------------------------------------------------------- helpers
+
+    def config(self, section: str, config_class: type, name: str | None = None, **own: Any) -> Any:
+        """The section's settings; training writes into the folder `name`, by default the section's."""
+        return self.args.config(section, config_class, self.folder / (name or section), **own)
+
+    def trainer(self, trainer_class: Any, policy: str, config: Any, rows: Dataset, **settings: Any) -> Any:
+        """A trainer of this policy."""
+        settings |= trainer_settings(self.model_args, config)
+        return trainer_class(policy, args=config, train_dataset=rows, **settings)
+
+    def learn(self, trainer: Any) -> None:
+        """Train, save the model into `model` in the trainer's folder, and draw its curves beside it."""
+        folder = Path(trainer.args.output_dir)
+        train_once(trainer, folder / "model")
+        if trainer.is_world_process_zero():
+            plot_curves(trainer.state.log_history, folder / "curves.png")
+
+    def first_policy(self, config: Any, lessons: Lessons) -> str:
+        """The policy that came; a miniature one is taught `lessons`."""
+        return policy_path(self.args, self.model_args, config, lessons)
+
+    def other_policy(self, config: Any, lessons: Lessons, name: str, accuracy: float) -> str:
+        """Another policy than the one that came; a miniature one is taught until this accuracy."""
+        args = replace(self.args, cold_start_accuracy=accuracy)
+        return policy_path(args, replace(self.model_args, model_name_or_path=name), config, lessons)
+
+    def problems(self, n: int, stream: int, split: str = "train") -> list[Problem]:
+        """For the miniature: drawn problems; `train_rows` are of stream 0, and `eval_rows` of stream 1."""
+        category = self.args.dataset_name.removeprefix(MINIATURE)
+        return make_problems([category], n, split=split, seed=self.seed + stream)
+
+    def engine(self, path: str | Path) -> TransformersEngine:
+        """Samples from the policy at `path`."""
+        return TransformersEngine(str(path), batch_size=self.args.sampling_batch_size)
+
+    def say(self, text: str, file: str | None = None) -> None:
+        """Print on the main process, and keep it in a file."""
+        if PartialState().is_main_process:
+            sys.stdout.write(f"\n{text}\n")
+            if file is not None:
+                (self.folder / file).write_text(f"{text}\n")
 
 
 def do_once(folder: Path, stage: str, settings: Mapping[str, Any], finished: Path, work: Callable[[], None]) -> None:

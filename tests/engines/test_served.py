@@ -238,14 +238,6 @@ def test_trajectories(url, data, tmp_path, capsys):
     assert len(row["behavior_logps"]) > 5
 
 
-def test_search(url, data, scorer, tmp_path, capsys):
-    output = tmp_path / "search"
-    searched = ["--process-reward", scorer, "--n", "2", "--max-new-tokens", "48", "--split", "train"]
-    do_twice(capsys, url, "search", data, output, *POLICY, *searched)
-    assert list(units(output / "search.sqlite").values()) == [4, 4, 2, 2]  # paths, scores, searches for 1 and for 2
-    assert (output / "scaling.json").is_file()
-
-
 def test_evaluate_with_vllm_in_the_process(parties, data, tmp_path):
     command = [sys.executable, "-m", "trl_mmreason.cli", "evaluate", f"own={data}", "--model", parties, "--vllm"]
     command += ["--system-prompt", COT_PROMPT, "--max-new-tokens", "24", "--output", str(tmp_path)]

@@ -1,7 +1,6 @@
 """A smoke form of the study's part on Chain-of-Step, and what it makes of scores, arms and figures."""
 
 import json
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from study.claims import claims_about
 from study.figures import Figure, draw_figures, over_seeds
 from study.running import BEFORE, Start, StudyArguments, do_arm, outcomes
 from trl_mmreason.chain_of_step.config import ChainOfStepSFTConfig
-from trl_mmreason.chain_of_step.miniature import drawn_chains, learn_drawn_chains
+from trl_mmreason.chain_of_step.miniature import drawn_chains, stop_at
 from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.question_table import Table
@@ -23,6 +22,7 @@ from trl_mmreason.evaluation.runner import Samples
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
 from trl_mmreason.sampling.engine import Failure
 from trl_mmreason.sampling.store import SettingsChanged
+from trl_mmreason.scripts import train_once
 
 CONFIG = Path(__file__).parents[2] / "configs/study/chain_of_step.yaml"
 SEARCHED = {"temperature": 1.0, "top_p": 0.95}
@@ -83,11 +83,10 @@ def test_the_policy_stops_where_its_chains_are_right_often_enough(done, tmp_path
         for _ in range(2)
     ]
     questions = to_dataset(make_problems(["adding"], 2, split="new_pictures", seed=5))
-    learn = partial(learn_drawn_chains, questions=questions, folder=tmp_path / "model", max_new_tokens=4)
-    learn(trainers[0], target=0.0)
-    assert trainers[0].state.global_step == 10  # of 30
-    learn(trainers[1], target=1.0)  # is loaded, and not measured again
-    assert trainers[1].state.global_step == 10
+    for trainer, target in zip(trainers, (0.0, 1.0), strict=True):  # the second is loaded, and not measured again
+        trainer.add_callback(stop_at(trainer, questions, target, max_new_tokens=4))
+        train_once(trainer, tmp_path / "model")
+        assert trainer.state.global_step == 10  # of 30
 
 
 def folder_of(args):

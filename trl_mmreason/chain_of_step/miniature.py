@@ -20,7 +20,7 @@ from ..miniature.tasks import Problem, to_dataset
 from ..miniature.teacher import KnownTruthTeacher
 from ..sampling.engine import Decoding, Engine
 from ..sampling.store import Store
-from ..scripts import train_once
+from ..stages import made_by
 from ..stopping import StopAtAccuracy
 from .annotation import annotate_by_judge, annotate_by_monte_carlo, chains_of
 from .sampling import sample_paths
@@ -48,30 +48,24 @@ def drawn_chains(problems: Sequence[Problem], replies: Path) -> Dataset:
         return make_step_data(to_dataset(problems), KnownTruthTeacher(problems), store, min_steps=3).rows
 
 
-def learn_drawn_chains(
-    trainer: ChainOfStepSFTTrainer, questions: Dataset, folder: Path, *, target: float, max_new_tokens: int
-) -> None:
-    """Train on chains until the policy's own are right often enough, and save it into `folder`.
+def stop_at(trainer: ChainOfStepSFTTrainer, questions: Dataset, target: float, max_new_tokens: int) -> StopAtAccuracy:
+    """A callback that ends training on chains when the policy's own are right often enough.
 
-    Chains are learnt within a few dozen steps, and which ones they are varies with the seed.
+    Chains are learnt within a few dozen steps, and which ones they are varies with the seed. Where training ends below
+    the target it raises RuntimeError, before anything is saved.
 
     Args:
         trainer: its rows are chains.
         questions: others than those of the chains; the greedy answers to them are measured every tenth step.
-        folder: of the saved policy; one that is there is loaded.
         target: a share of right answers.
         max_new_tokens: bound of a chain.
-
-    Raises:
-        RuntimeError: training ended below the target. Nothing is saved then.
     """
 
     def measure(model: PreTrainedModel) -> float:
         bounds = {"max_new_tokens": max_new_tokens, "batch_size": len(questions)}
         return accuracy(model, trainer.processing_class, questions, **bounds)
 
-    trainer.add_callback(StopAtAccuracy(measure, target, _EVERY_STEPS, "Give more chains or epochs."))
-    train_once(trainer, folder)
+    return StopAtAccuracy(measure, target, _EVERY_STEPS, "Give more chains or epochs.")
 
 
 def label_drawn_chains(
@@ -137,3 +131,13 @@ def label_drawn_chains(
 def labels_file(folder: Path, name: str) -> Path:
     """The labelled chains with one of the names in `LABELS`."""
     return folder / f"labels_{name}.parquet"
+
+
+def labelled_chains(folder: Path) -> tuple[Dataset, dict[str, Dataset]]:
+    """What `label_drawn_chains` wrote: chains to train a process reward model on, and those to measure it on.
+
+    Raises:
+        FileNotFoundError: it was not done.
+    """
+    train, *held_out = (Dataset.from_parquet(made_by("annotate", labels_file(folder, name))) for name in LABELS)
+    return train, dict(zip(LABELS[1:], held_out, strict=True))

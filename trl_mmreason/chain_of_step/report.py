@@ -7,14 +7,13 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ..evaluation.curves import style_axes
-from ..evaluation.metrics import Estimate, Metric, aligned, bootstrap_interval
+from ..evaluation.metrics import Metric, aligned
 
-_ACCURACY = Metric("accuracy")
+_SHARE = Metric("accuracy")
 _MEASURES = {
     "accuracy": "Accuracy",
     "trajectory_score": "Trajectory score",
@@ -22,22 +21,6 @@ _MEASURES = {
     "step_tokens": "Tokens a step",
 }
 _SETS = {"train": ("#0072b2", "sampled, training questions"), "eval": ("#d55e00", "greedy, other questions")}
-
-
-def accuracy(correct: Sequence[bool]) -> Estimate:
-    """The share of right answers, with its interval over questions."""
-    interval = bootstrap_interval([correct], lambda drawn: {"accuracy": float(np.mean(drawn))})["accuracy"]
-    return Estimate(float(np.mean(correct)), interval)
-
-
-def format_policies(correct: Mapping[str, Sequence[bool]]) -> str:
-    """One line a policy: its accuracy in percent, with its 95 % interval.
-
-    Args:
-        correct: name of the policy → whether each answer is right; one answer or more.
-    """
-    lines = [[name, _ACCURACY.with_interval(accuracy(found))] for name, found in correct.items()]
-    return f"accuracy in percent [95 % interval]\n{aligned(lines)}"
 
 
 def format_process_reward(metrics: Mapping[str, float]) -> str:
@@ -52,7 +35,7 @@ def format_process_reward(metrics: Mapping[str, float]) -> str:
     lines = [["", "step acc", "answer acc", "step AUROC", "answer AUROC"]]
     for name in sets:
         shown = (metrics.get(f"eval_{name}_{column}", nan) for column in columns)
-        lines.append([name, *map(_ACCURACY.text, shown)])
+        lines.append([name, *map(_SHARE.text, shown)])
     return f"process reward model, in percent\n{aligned(lines, right=True)}"
 
 

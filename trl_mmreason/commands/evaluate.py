@@ -84,58 +84,64 @@ class _Questions(NamedTuple):
 
 def _evaluate(arguments: argparse.Namespace) -> None:
     from ..chain_of_step.client import ProcessRewardServerError
-    from ..evaluation.results import summarise
-    from ..evaluation.runner import evaluate
+    from ..evaluation.evaluation_report import REPORT, evaluate_into
+    from ..evaluation.files import format_overview, format_results
     from ..sampling.server_engine import ServerError
-    from ..sampling.store import SettingsChanged, Store, StoreError
+    from ..sampling.store import SettingsChanged, StoreError
 
     settings = _settings(arguments)
     given = options.system_prompt("evaluate", arguments.system_prompt)
     with options.exit_on("evaluate", ValueError):  # of rows, their ids and splits
         asked = [_load(arguments, given) for given in arguments.benchmarks]  # all, before anything takes time
     _refuse_repeated([questions.name for questions in asked])
-    done = {}
+    done: dict[str, Any] = {}
     with options.exit_on("evaluate", SettingsChanged, StoreError, ServerError, ProcessRewardServerError):
         engine, protocol, system_prompt = _engine(arguments), *_protocol(arguments, given)
         for questions in asked:
             folder = Path(arguments.output) / questions.name
-            rows = options.rows_of_share("evaluate", arguments, questions.rows)
-            with Store(folder / "answers.sqlite") as store:
-                samples = evaluate(
-                    rows,
-                    engine,
-                    store,
-                    protocol,
-                    system_prompt=system_prompt,
-                    description=questions.name,
-                    **settings,
-                )
-            if not options.is_main_process():
-                continue
             if arguments.share:
-                options.print_share(arguments, len(rows), store.path)
-            else:
-                results = done[questions.name] = summarise(samples, questions.benchmark, grader=settings["grader"])
-                drawn = {name: settings[name] for name in ("n", "decoding", "grader", "seed")}
-                made = {"engine": engine, "protocol": protocol, "system_prompt": system_prompt, **drawn}
-                _write(arguments, folder, questions, samples, results, made)
+                _do_share(arguments, folder, questions, engine, protocol, system_prompt, settings)
+                continue
+            results = evaluate_into(
+                folder,
+                questions.rows,
+                engine,
+                protocol,
+                title=questions.about["title"],
+                command=arguments.command_line,
+                about=questions.about,
+                benchmark=questions.benchmark,
+                shown=arguments.shown,
+                system_prompt=system_prompt,
+                description=questions.name,
+                **settings,
+            )
+            if options.is_main_process():
+                done[questions.name] = results
+                # what the command is asked for
+                print(f"{questions.about['title']}\n{format_results(results)}\n\n{folder / REPORT}\n")  # noqa: T201
     if len(done) > 1:
-        from ..evaluation.files import format_overview
-
         print(format_overview(done))  # noqa: T201 - what the command is asked for
 
 
-def _write(
-    arguments: argparse.Namespace, folder: Path, questions: _Questions, samples: Any, results: Any, made: dict[str, Any]
+def _do_share(
+    arguments: argparse.Namespace,
+    folder: Path,
+    questions: _Questions,
+    engine: Any,
+    protocol: Any,
+    system_prompt: str | None,
+    settings: dict[str, Any],
 ) -> None:
-    from ..evaluation.evaluation_report import save_evaluation
-    from ..evaluation.files import format_results
-    from ..evaluation.provenance import provenance_record
+    """Ask and grade the questions of this machine alone; results are made when all shares are merged."""
+    from ..evaluation.runner import evaluate
+    from ..sampling.store import Store
 
-    made = provenance_record(**made, command=arguments.command_line, benchmark=questions.about)
-    report = save_evaluation(folder, questions.rows, samples, results, made, arguments.shown)
-    # what the command is asked for
-    print(f"{questions.about['title']}\n{format_results(results)}\n\n{report}\n")  # noqa: T201
+    rows = options.rows_of_share("evaluate", arguments, questions.rows)
+    with Store(folder / "answers.sqlite") as store:
+        evaluate(rows, engine, store, protocol, system_prompt=system_prompt, description=questions.name, **settings)
+    if options.is_main_process():
+        options.print_share(arguments, len(rows), store.path)
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:

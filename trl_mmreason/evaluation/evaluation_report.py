@@ -8,20 +8,69 @@ from pathlib import Path
 from typing import Any
 
 import PIL.Image
+from accelerate import PartialState
 from datasets import Dataset
 
+from ..grading import Grader, JudgeGrader
 from ..messages import question_text
-from ..sampling.engine import Failure
+from ..sampling.engine import Decoding, Engine, Failure
+from ..sampling.protocols import AnsweringProtocol
+from ..sampling.store import Store
+from .benchmarks import Benchmark
 from .files import SavedEvaluation, headline, problems_of, read_evaluation, write_evaluation
 from .metrics import Estimate, metric_of
+from .provenance import provenance_record
 from .report import TURNS, Table, cell, comparison_table, write_report
-from .results import Results, compare_results
-from .runner import Samples
+from .results import Results, compare_results, summarise
+from .runner import GREEDY, Samples, evaluate
+from .scaling import draw_scaling
 from .trajectory import Piece, Trajectory, Turn, scored_pieces
 
 REPORT, COMPARISON = "report.html", "compared.html"
 _SAMPLES_SHOWN = 8  # of a question
 _INTERVALS = "Brackets: 95 % bootstrap intervals over questions, or over problems where several questions are variants."
+
+
+def evaluate_into(
+    folder: str | Path,
+    rows: Dataset,
+    engine: Engine,
+    protocol: AnsweringProtocol,
+    *,
+    title: str,
+    command: str = "",
+    about: Mapping[str, Any] | None = None,
+    benchmark: Benchmark | None = None,
+    shown: int = 100,
+    n: int = 1,
+    decoding: Decoding = GREEDY,
+    grader: Grader | JudgeGrader | None = None,
+    system_prompt: str | None = None,
+    seed: int = 0,
+    **asking: Any,
+) -> Results:
+    """`evaluate` a policy, `summarise`, and save all of it with its report; what is there already is not asked again.
+
+    Under several processes call it on all of them; each gets the results, and the main one writes.
+
+    Args:
+        folder: is made if need be; gets `answers.sqlite` and the files of `save_evaluation`.
+        rows, engine, protocol, n, decoding, grader, system_prompt, seed: as for `evaluate`.
+        title, command, about: go on record: what was evaluated, by which command line, and what else says so.
+        benchmark: adds what is its own, as for `summarise`.
+        shown: questions in the report.
+        **asking: for `evaluate`, such as `batch_size` and `description`.
+    """
+    asked: dict[str, Any] = {"n": n, "decoding": decoding, "grader": grader, "system_prompt": system_prompt}
+    asked["seed"] = seed
+    with Store(Path(folder) / "answers.sqlite") as store:
+        samples = evaluate(rows, engine, store, protocol, **asked, **asking)
+    results = summarise(samples, benchmark, grader=grader)
+    if PartialState().is_main_process:
+        named = {"name": title, "title": title, **(about or {})}
+        made = provenance_record(engine, protocol, command=command, benchmark=named, **asked)
+        save_evaluation(folder, rows, samples, results, made, shown)
+    return results
 
 
 def save_evaluation(
@@ -43,7 +92,7 @@ def save_evaluation(
 
 
 def write_evaluation_report(folders: Sequence[str | Path], output: str | Path | None = None, shown: int = 100) -> Path:
-    """Write the page.
+    """Write the page, with curves over n where questions have several samples or searches differ in candidates.
 
     Args:
         folders: of evaluations; several have to be of the same questions, and the first is what the others are
@@ -52,7 +101,7 @@ def write_evaluation_report(folders: Sequence[str | Path], output: str | Path | 
         shown: questions whose samples can be looked at.
 
     Returns:
-        The file.
+        The file; the curves are beside it, as a PNG file of its name.
 
     Raises:
         DataError: a folder holds no evaluation.
@@ -64,6 +113,9 @@ def write_evaluation_report(folders: Sequence[str | Path], output: str | Path | 
     results = {name: each.results for name, each in saved.items()}
     asked = {row["id"]: question_text(row["prompt"]) for row in first.samples.rows}
     tables = _tables(results)  # refuses other questions
+    scaling = draw_scaling(saved)
+    if scaling is not None:
+        scaling.savefig(path.with_suffix(".png"), format="png", dpi=120)
     write_report(
         path,
         title=f"{first.about['benchmark']['title']}: {len(first.samples.rows)} questions",
@@ -77,6 +129,8 @@ def write_evaluation_report(folders: Sequence[str | Path], output: str | Path | 
                 each.samples, first.pictures, shown, "" if len(saved) == 1 else name, asked
             )
         ],
+        curves_png=None if scaling is None else path.with_suffix(".png"),
+        curves_title="Inference-time scaling",
         notes=[*_other_prompts(saved), *(line for name, each in results.items() for line in _notes(name, each, saved))],
     )
     return path

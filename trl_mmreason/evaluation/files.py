@@ -118,6 +118,19 @@ def format_overview(results: Mapping[str, Results]) -> str:
     return aligned(lines)
 
 
+def format_side_by_side(results: Mapping[str, Results]) -> str:
+    """A column for each policy, and a line for each metric that one of them has.
+
+    Args:
+        results: name of the policy → what the same questions came to.
+    """
+    lines = [["percent [95 % interval]", *results]]
+    for name in dict.fromkeys(name for found in results.values() for name in found.metrics):
+        metric, known = metric_of(name), [found.metrics.get(name) for found in results.values()]
+        lines.append([metric.label, *("" if one is None else metric.with_interval(one) for one in known)])
+    return aligned(lines)
+
+
 def headline(metrics: Mapping[str, Estimate]) -> list[str]:
     """The metrics that stand in tables by category: accuracies of single answers."""
     return ["acc_t1", "acc_t2"] if "acc_t1" in metrics else ["accuracy"]

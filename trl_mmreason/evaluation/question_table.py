@@ -20,7 +20,8 @@ from .runner import Samples
 from .samples import best_of_n, group_sizes, pass_at_n, self_consistency
 from .voting import cluster_answers, votes_of
 
-_BELOW_ALL = -1.0  # the score of a sample without one: any other is chosen before it
+BELOW_ALL = -1.0
+"""The score of a sample without one: any other is chosen before it."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def _many(samples: Samples, correct: np.ndarray, grader: Grader | JudgeGrader | 
     columns |= {f"self_consistency_at_{n}": (self_consistency(correct, votes, n, rules.equivalent), one) for n in sizes}
     columns["distinct_answers"] = (distinct, one)
     scores = np.array([[_score(sample) for sample in tried] for tried in samples.samples])
-    if (scores > _BELOW_ALL).any():
+    if (scores > BELOW_ALL).any():
         columns |= {f"best_of_{n}": (best_of_n(correct, scores, n), one) for n in sizes}
     return columns
 
@@ -206,4 +207,4 @@ def _vote(sample: Mapping[str, Any] | Failure, turns: int) -> str | None:
 
 def _score(sample: Mapping[str, Any] | Failure) -> float:
     score = None if isinstance(sample, Failure) else sample.get("score")
-    return _BELOW_ALL if score is None or math.isnan(score) else score
+    return BELOW_ALL if score is None or math.isnan(score) else score

@@ -56,6 +56,7 @@ def write_report(
     tables: Sequence[Table],
     trajectories: Sequence[Trajectory],
     curves_png: str | Path | None = None,
+    curves_title: str = "Training curves",
     notes: Sequence[str] = (),
 ) -> None:
     """Write the report; a section without content is left out.
@@ -66,7 +67,7 @@ def write_report(
         settings: names and values, shown in their order.
         tables: shown in this order.
         trajectories: what the browser shows, in this order; all stages together.
-        curves_png: the picture that `curves.plot_curves` wrote.
+        curves_png, curves_title: a picture, such as that of `curves.plot_curves`, and what stands above it.
         notes: sentences that a reader should see first, such as what could not be graded.
 
     Raises:
@@ -86,6 +87,7 @@ def write_report(
         notes=notes,
         tables=[table for table in tables if table.rows],
         curves=None if curves_png is None else _inlined(Path(curves_png)),
+        curves_title=curves_title,
         questions=[_question(group) for group in _by_question(trajectories)],
         filters=filters,
     )

@@ -1,10 +1,58 @@
-"""What a miniature policy is taught before SOPHIA."""
+"""SOPHIA on drawn problems: what a policy is taught before, and trajectories by a reasoner of known faults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from ..miniature.captions import DESCRIBE
 from ..miniature.cold_start import Lessons
+from ..miniature.reasoner import RuleReasoner, ask_miniature, count_tokens_of
 from ..miniature.solutions import plain
+from ..miniature.tasks import Problem, to_dataset
+from ..sampling.engine import Decoding, Engine
+from ..sampling.store import Store
+from ..sampling.transformers_engine import TransformersEngine
+from .sampling import OffPolicyData, OffPolicySampling, make_off_policy_data
 
 CAPTIONS_AND_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True, describe=DESCRIBE, answers_every=4)
 r"""To describe a picture ("The first digit is 3. The second digit is 4.") and to answer `3+4=\boxed{7}`.
 
 Captions are mostly right by the time that half the answers are."""
+
+
+def drawn_trajectories(
+    policy: TransformersEngine,
+    problems: Sequence[Problem],
+    replies: Path,
+    *,
+    reasoner: Engine | None = None,
+    caption_tokens: int,
+    tokens: int,
+    batch_size: int,
+    **sampling: Any,
+) -> OffPolicyData:
+    """Rows to learn from: the policy describes drawn problems, a reasoner answers, and the best trajectories earn.
+
+    Args:
+        policy: describes.
+        problems: are reasoned about.
+        replies: the file that keeps every caption and trajectory.
+        reasoner: by default the rule that knows the problems, and slips and rambles at known rates.
+        caption_tokens, tokens: bounds of a caption and of a trajectory.
+        batch_size: replies asked for at once.
+        **sampling: fields of `OffPolicySampling`.
+
+    Raises:
+        ValueError: no trajectory earned anything.
+    """
+    bounds = {"caption_decoding": Decoding(caption_tokens), "decoding": Decoding(tokens)}
+    drawing = OffPolicySampling(**{"caption_prompt": DESCRIBE, "reason": ask_miniature, **bounds, **sampling})
+    asked: dict[str, Any] = {"count_tokens": count_tokens_of(policy), "batch_size": batch_size}
+    reasoner = RuleReasoner(problems) if reasoner is None else reasoner
+    with Store(replies) as store:
+        made = make_off_policy_data(to_dataset(problems), policy, reasoner, store, drawing, **asked)
+    if not len(made.rows):
+        raise ValueError(f"SOPHIA: there is nothing to learn from: {made}. Give the policy a longer warm-up.")
+    return made

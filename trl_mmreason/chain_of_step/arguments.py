@@ -1,0 +1,105 @@
+"""What `examples/chain_of_step.py` is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..sampling.engine import Decoding
+from ..stages import StagedArguments
+from .paths import DECODING
+
+_ASKED = ("dataset_name", "dataset_split", "train_rows", "cold_start_accuracy", "max_completion_length")
+_MEASURED = ("process_reward", "eval_dataset_name", "eval_split", "eval_rows")
+
+
+@dataclass
+class ChainOfStepArguments(StagedArguments):
+    """Where questions, chains and labels come from, and the settings of each stage.
+
+    Attributes:
+        output_dir: where all stages write.
+        pattern: how the policy reasons (Table 4): "chain_of_step", "direct_prompt" or "no_reason"; see
+            `baselines.patterns`. The last two have no steps to score, so that sft and dpo by outcome are their stages.
+        max_completion_length: bound of a chain in tokens.
+        step_dataset: chains for the sft stage, as `mmreason steps` makes them: a Hub id or a parquet file; "miniature"
+            has a teacher of known truth write them.
+        label_dataset: labelled chains for the prm stage, as `mmreason annotate` makes them; "miniature" has chains of
+            the policy labelled, some by Monte Carlo, the others by a judge of known truth.
+        label_eval_datasets: name → labelled chains to evaluate the process reward model on; the miniature makes "seen"
+            and "unseen" questions.
+        process_reward_base: what the process reward model is trained from; the sft stage's policy by default. The paper
+            has a larger model; a miniature one is taught to answer until `process_reward_accuracy`.
+        process_reward_accuracy: for the miniature, the accuracy at which that one's supervised start ends.
+        process_reward: where the score comes from in dpo, grpo and search: "prm" is that of the prm stage; a path; the
+            address of `mmreason serve-prm`; or "outcome", for dpo and grpo by right answers alone (Table 2 and 5).
+        drawn_chains: for the miniature, how many problems the teacher writes a chain for.
+        sft_accuracy: for the miniature, the share of right answers at which the sft stage ends; `None` for all of its
+            epochs. It is an error not to reach it.
+        drawn_labels: for the miniature, how many `problems` the policy reasons about, in how many `paths`; how many of
+            these chains are labelled by Monte Carlo (`monte_carlo`), with how many `continuations` a step.
+        dpo_questions, search_questions: use no more questions in these stages.
+        sft: fields of `ChainOfStepSFTConfig`.
+        prm: fields of `ProcessRewardConfig`.
+        dpo: fields of `IterativeDPOConfig`.
+        grpo: fields of `ChainOfStepGRPOConfig`.
+        search: `n`, chains a question and most candidates a step (64 in the paper); `step_weight` of the trajectory
+            score; `max_steps` of a search.
+    """
+
+    STAGES = {
+        "sft": "sft/model",
+        "annotate": "labels_unseen.parquet",
+        "prm": "prm/metrics.json",
+        "dpo": "dpo/rounds.png",
+        "grpo": "grpo/curves.png",
+        "search": "search/table.txt",
+    }
+    READS = {
+        "sft": (*_ASKED, "pattern", "step_dataset", "drawn_chains", "sft_accuracy"),
+        "annotate": (*_ASKED, "label_dataset", "drawn_labels"),
+        "prm": (*_ASKED, "label_dataset", "label_eval_datasets", "process_reward_base", "process_reward_accuracy"),
+        "dpo": (*_ASKED, *_MEASURED, "pattern", "dpo_questions"),
+        "grpo": (*_ASKED, "process_reward"),
+        "search": (*_ASKED, *_MEASURED, "search_questions"),
+    }
+    SECTIONS = ("sft", "prm", "dpo", "grpo", "search")
+
+    output_dir: str = "runs/chain_of_step"
+    pattern: str = "chain_of_step"
+    max_completion_length: int = 1024
+    step_dataset: str = "miniature"
+    label_dataset: str = "miniature"
+    label_eval_datasets: dict = field(default_factory=dict)
+    process_reward_base: str | None = None
+    process_reward_accuracy: float = 0.95
+    process_reward: str = "prm"
+    drawn_chains: int = 1000
+    sft_accuracy: float | None = None
+    drawn_labels: dict = field(default_factory=dict)
+    dpo_questions: int | None = None
+    search_questions: int | None = None
+    sft: dict = field(default_factory=dict)
+    prm: dict = field(default_factory=dict)
+    dpo: dict = field(default_factory=dict)
+    grpo: dict = field(default_factory=dict)
+    search: dict = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        unscored = ["sft", "dpo"] if self.process_reward == "outcome" else ["sft"]
+        if self.pattern != "chain_of_step" and not set(self.wanted) <= set(unscored):
+            raise ValueError(
+                f"pattern={self.pattern!r} has no steps to score, but came with stages={self.stages} and "
+                f"process_reward={self.process_reward!r}. Fix: --stages sft,dpo --process_reward outcome."
+            )
+        if "search" in self.wanted and (self.eval_dataset_name is None or self.process_reward == "outcome"):
+            raise ValueError(
+                f"The search stage came with eval_dataset_name={self.eval_dataset_name!r} and "
+                f"process_reward={self.process_reward!r}, expected questions and a process reward model. Fix: leave "
+                "search out of --stages, or give both."
+            )
+
+    @property
+    def decoding(self) -> Decoding:
+        """The paper's sampling, with this bound."""
+        return Decoding(self.max_completion_length, DECODING.temperature, DECODING.top_p)

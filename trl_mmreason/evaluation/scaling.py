@@ -1,0 +1,163 @@
+"""What more samples bring at inference, drawn from evaluations (arXiv:2509.19003, sections 4.3.1 and 4.3.2).
+
+    pass@n             the chance that one of n samples is right (unbiased; what no choice among them can exceed)
+    self-consistency   the answer that most of n samples agree on
+    best of n          the sample of n with the highest score
+    searches           one answer for n candidates a step: an evaluation for each n, whose protocol says `candidates`
+
+The first three come from one evaluation of N samples a question, for n = 1, 2, 4 … N (see `samples`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import cycle
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .. import methods
+from ..sampling.engine import Failure
+from .curves import style_axes
+from .files import SavedEvaluation
+from .metrics import Estimate
+from .question_table import BELOW_ALL, Table, is_right
+from .samples import best_of_n, group_sizes
+
+SWEEP_N = 16
+"""Samples among which the best is chosen, over the weight of its steps (Fig. 3)."""
+
+_CHOICES = {"pass_at": "pass@n", "self_consistency_at": "self-consistency", "best_of": "best of n"}
+_COLOURS = ("#000000", "#e69f00", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")  # told apart with any vision
+
+
+class Point(NamedTuple):
+    """What n samples or candidates bring.
+
+    Attributes:
+        right: share of right answers.
+        tokens: sampled a question, of all of them together; NaN if the engine does not say.
+    """
+
+    right: Estimate
+    tokens: float
+
+
+Curve = dict[int, Point]
+"""n → what it brings."""
+
+
+def scaling_curves(evaluations: Mapping[str, SavedEvaluation]) -> dict[str, Curve]:
+    """The curves over n; empty where no evaluation has several samples or candidates.
+
+    Args:
+        evaluations: of the same questions, by what the legend calls them where it has to tell them apart.
+    """
+    sampled = {name: each for name, each in evaluations.items() if each.samples.n > 1}
+    curves: dict[str, Curve] = {}
+    for name, each in sampled.items():
+        metrics, tokens = each.results.metrics, _tokens(each)
+        for kind, label in _CHOICES.items():
+            if f"{kind}_{each.samples.n}" in metrics:
+                found = {n: metrics["accuracy" if n == 1 else f"{kind}_{n}"] for n in group_sizes(each.samples.n)}
+                points = {n: Point(right, n * tokens) for n, right in found.items()}
+                curves[label if len(sampled) == 1 else f"{name}, {label}"] = points
+    searches = _searches(evaluations)
+    for name, (label, points) in searches.items():
+        curves[label if len(searches) == 1 else f"{name}, {label}"] = dict(sorted(points.items()))
+    return curves
+
+
+def _searches(evaluations: Mapping[str, SavedEvaluation]) -> dict[str, tuple[str, Curve]]:
+    """The name of the first of those that differ in their candidates alone → the protocol's name, and their curve."""
+    found: dict[str, tuple[str, str, Curve]] = {}
+    for name, each in evaluations.items():
+        settings = each.about.get("settings", {})
+        protocol = dict(settings.get("protocol", {}))
+        candidates = protocol.pop("candidates", None)
+        if candidates is not None:
+            key = json.dumps({**settings, "protocol": protocol}, sort_keys=True)
+            found.setdefault(key, (name, protocol["name"], {}))[2][candidates] = Point(
+                each.results.metrics["accuracy"], _tokens(each)
+            )
+    return {name: (label, curve) for name, label, curve in found.values()}
+
+
+def _tokens(evaluation: SavedEvaluation) -> float:
+    """Mean of a sample; NaN if the engine does not say."""
+    found = evaluation.results.metrics.get("tokens")
+    return np.nan if found is None else found.value
+
+
+def sweep_of_weights(evaluation: SavedEvaluation) -> dict[float, Estimate]:
+    """Best of up to 16 over the weight of the scored steps; empty for an evaluation without scored steps.
+
+    Args:
+        evaluation: of several samples a question.
+    """
+    samples, questions = evaluation.samples, evaluation.results.questions
+    usable = [k for k, question in enumerate(questions) if question.usable]
+    tried = [samples.samples[k] for k in usable]
+    scored = [[None if isinstance(one, Failure) else methods.weighted_scores(one) for one in each] for each in tried]
+    weights = next((tuple(one) for each in scored for one in each if one), ())
+    if not weights or samples.n < 2:
+        return {}
+    correct = np.array([[is_right(one, samples.turns - 1) for one in each] for each in tried])
+    scores = np.array([[[one[w] if one else BELOW_ALL for w in weights] for one in each] for each in scored])
+    n = min(SWEEP_N, samples.n)
+    right = np.stack([best_of_n(correct, scores[..., place], n) for place in range(len(weights))], axis=1)
+    table = Table(tuple(map(str, weights)), right, np.ones_like(right))
+    estimates = table.by_problem([questions[k].problem for k in usable]).estimates()
+    return {weight: estimates[str(weight)] for weight in weights}
+
+
+def draw_scaling(evaluations: Mapping[str, SavedEvaluation]) -> Figure | None:
+    """The share of right answers over n and over tokens (Fig. 5), and of best-of-n over the weight of steps (Fig. 3).
+
+    Args:
+        evaluations: as for `scaling_curves`.
+
+    Returns:
+        `None` if no evaluation has several samples, and there is no search with several numbers of candidates.
+    """
+    curves = scaling_curves(evaluations)
+    if not any(len(points) > 1 for points in curves.values()):
+        return None
+    sizes = sorted({n for points in curves.values() for n in points})
+    costs = {
+        label: {point.tokens: point.right for point in points.values()}
+        for label, points in curves.items()
+        if not any(np.isnan(point.tokens) for point in points.values())
+    }
+    sweeps = {name: sweep for name, each in evaluations.items() if (sweep := sweep_of_weights(each))}
+    panels = 1 + bool(costs) + bool(sweeps)
+    figure = Figure(figsize=(4.6 * panels, 3.8), layout="constrained")
+    over_n, *others = np.atleast_1d(figure.subplots(1, panels))
+    _draw(over_n, {label: {n: point.right for n, point in points.items()} for label, points in curves.items()})
+    over_n.set_xscale("log", base=2)
+    over_n.set_xticks(sizes, [str(n) for n in sizes])
+    over_n.minorticks_off()
+    style_axes(over_n, "Inference-time scaling", "n, samples a question or candidates a step", "share right")
+    if costs:
+        over_tokens, *others = others
+        _draw(over_tokens, costs)
+        over_tokens.set_xscale("log")
+        style_axes(over_tokens, "What it costs", "tokens sampled a question", "share right")
+    for axes in others:
+        _draw(axes, sweeps)
+        style_axes(axes, f"Best of n, up to {SWEEP_N}", "weight of the step scores, w", "share right")
+    figure.supxlabel("shaded: 95 % intervals over questions", fontsize=9, color="#555555")
+    return figure
+
+
+def _draw(axes: Axes, curves: Mapping[str, Mapping[Any, Estimate]]) -> None:
+    for colour, (label, points) in zip(cycle(_COLOURS), curves.items(), strict=False):
+        places = list(points)
+        axes.plot(places, [points[x].value for x in places], color=colour, marker="o", markersize=4, label=label)
+        low, high = zip(*(points[x].interval for x in places), strict=True)
+        axes.fill_between(places, low, high, color=colour, alpha=0.12, linewidth=0)
+    if len(curves) > 1:
+        axes.legend(fontsize=8, frameon=False)

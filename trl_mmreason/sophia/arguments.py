@@ -1,0 +1,88 @@
+"""What `examples/sophia.py` is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..construction import parse_optional_text
+from ..stages import StagedArguments
+from .mixture import CAPTIONS_AS_DATA
+from .prompts import THINKING_PROMPT
+
+_REINFORCED = (
+    *("difficulty", "thinking_prompt", "judge_model"),
+    *("max_completion_length", "dataset_name", "train_rows"),
+)
+
+
+@dataclass
+class SophiaArguments(StagedArguments):
+    """Where questions, captions and trajectories come from, and the settings of each stage.
+
+    Attributes:
+        output_dir: where all stages write.
+        max_completion_length: bound of an answer in tokens, in GRPO and when accuracy is measured.
+        thinking_prompt: system message of rows that think in tags, of GRPO and of the comparison; null for none, and by
+            default the paper's (Fig. A4).
+        warm_up_dataset: rows with prompt, images and completion (captions, general questions): a Hub id or a parquet
+            file. Without it the policy starts as it is; a miniature one has been taught to describe and to answer.
+        trajectory_dataset: rows as `mmreason trajectories` makes them; "miniature" has them sampled here.
+        reasoner: for the miniature, "model" for a tiny language model, or "rule" for the rule that taught it.
+        drawn_problems: for the miniature, how many problems the reasoner thinks about.
+        sampling: for the miniature, fields of `OffPolicySampling`, such as captions and rule, and caption_tokens and
+            tokens, bounds of a caption and of a trajectory.
+        mixed_in: name → `dataset` and `share` of the rows of general data that are mixed in.
+        captions_as_data: "none"; "beside" learns the captions of reward 1 as rows of their own, "before" writes them
+            before their trajectories (Table A2). Captions take their share of the rows that are not mixed in.
+        judge_model: generative verifier of GRPO and of the questions that it keeps: a path or Hub id, or with
+            judge_server the name there. It is asked about answers that the rules call wrong; null for the rules alone.
+        judge_server: address of a server with OpenAI's API.
+        warm_up, update: fields of `OffPolicyRewardConfig`; the warm-up has rewards of 1.
+        grpo: fields of `MixedGroupsGRPOConfig`, of both stages of GRPO.
+        difficulty: n, low and high of the questions that GRPO keeps.
+        evaluation: fields of `Decoding`, when accuracy is measured.
+    """
+
+    STAGES = {
+        "warm_up": "warm_up/model",
+        "trajectories": "trajectories.parquet",
+        "update": "update/model",
+        "grpo": "grpo/model",
+        "base_grpo": "base_grpo/model",
+    }
+    READS = {
+        "warm_up": ("warm_up_dataset", "cold_start_accuracy", "dataset_name"),
+        "trajectories": ("trajectory_dataset", "reasoner", "drawn_problems", "sampling", "thinking_prompt"),
+        "update": ("mixed_in", "captions_as_data", "thinking_prompt"),
+        "grpo": _REINFORCED,
+        "base_grpo": ("grpo", *_REINFORCED),
+    }
+    SECTIONS = ("warm_up", "sampling", "update", "grpo", "difficulty", "evaluation")
+
+    output_dir: str = "runs/sophia"
+    max_completion_length: int = 1024
+    thinking_prompt: str | None = THINKING_PROMPT
+    warm_up_dataset: str | None = None
+    trajectory_dataset: str = "miniature"
+    reasoner: str = "model"
+    drawn_problems: int = 500
+    sampling: dict = field(default_factory=dict)
+    mixed_in: dict = field(default_factory=dict)
+    captions_as_data: str = "none"
+    judge_model: str | None = None
+    judge_server: str | None = None
+    warm_up: dict = field(default_factory=dict)
+    update: dict = field(default_factory=dict)
+    grpo: dict = field(default_factory=dict)
+    difficulty: dict = field(default_factory=dict)
+    evaluation: dict = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("thinking_prompt", "warm_up_dataset", "judge_model", "judge_server"):
+            setattr(self, name, parse_optional_text(name, getattr(self, name)))
+        for name, known in (("reasoner", ("model", "rule")), ("captions_as_data", CAPTIONS_AS_DATA)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}={getattr(self, name)!r}, expected one of {', '.join(known)}.")
+        if self.judge_server and not self.judge_model:
+            raise ValueError(f"judge_server={self.judge_server!r} came without judge_model: name the model there.")
