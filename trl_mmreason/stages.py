@@ -15,10 +15,12 @@ from accelerate import PartialState
 from huggingface_hub.utils.sha import sha_fileobj
 from trl import ModelConfig, TrlParser
 
+from .documented import documented
 from .sampling.store import Store
 from .scripts import DataArguments
 
 
+@documented
 @dataclass
 class StagedArguments(DataArguments):
     """Where questions come from, which stages to do, and the settings that they have in common.
@@ -34,9 +36,9 @@ class StagedArguments(DataArguments):
     STAGES: ClassVar[tuple[str, ...]] = ()
     SECTIONS: ClassVar[tuple[str, ...]] = ()
 
-    output_dir: str = field(default="runs", metadata={"help": "Where all stages write."})
-    stages: str | None = field(default=None, metadata={"help": "Which stages to do, with commas between."})
-    common: dict = field(default_factory=dict, metadata={"help": "Settings of every trainer."})
+    output_dir: str = "runs"
+    stages: str | None = None
+    common: dict = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
