@@ -7,8 +7,13 @@ from transformers import HfArgumentParser
 from trl import GRPOConfig, TrlParser
 
 import trl_mmreason
+from study.running import StudyArguments
 from trl_mmreason import AdaPOConfig
+from trl_mmreason.baselines.sft import PlainSFTConfig
+from trl_mmreason.baselines.two_turns import FixedRewardsConfig, SCoReConfig
 from trl_mmreason.documented import documented
+from trl_mmreason.scripts import CompletionArguments
+from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 from trl_mmreason.stages import StagedArguments
 
 
@@ -69,12 +74,15 @@ def test_the_command_line_shows_what_the_docstring_says_of_adapo(parser):
 
 
 CONFIGS = [getattr(trl_mmreason, name) for name in trl_mmreason.__all__ if name.endswith("Config")]
+CONFIGS += [FixedRewardsConfig, MixedGroupsGRPOConfig, PlainSFTConfig, SCoReConfig]
+ARGUMENTS = [CompletionArguments, StagedArguments, StudyArguments]
 
 
-@pytest.mark.parametrize("cls", [*CONFIGS, StagedArguments])
+@pytest.mark.parametrize("cls", CONFIGS + ARGUMENTS)
 def test_the_command_line_describes_every_argument(cls):
     assert [name for name, text in helps(cls).items() if not text] == []
-    assert "--output_dir" in shown(cls)
+    text = shown(cls)
+    assert [name for name in helps(cls) if f"--{name}" not in text] == []
 
 
 def test_a_subclass_describes_its_own_fields_and_may_describe_others():
