@@ -8,7 +8,7 @@
 
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from transformers import TrainingArguments
@@ -16,6 +16,7 @@ from trl import ModelConfig, TrlParser
 
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import two_answers
+from trl_mmreason.documented import documented
 from trl_mmreason.evaluation.benchmarks import BENCHMARKS, load_benchmark
 from trl_mmreason.evaluation.evaluation_report import REPORT, evaluate_into, write_evaluation_report
 from trl_mmreason.evaluation.files import format_results
@@ -25,6 +26,7 @@ from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import DataArguments, policy_path
 
 
+@documented
 @dataclass
 class EvaluationArguments:
     """How the policy is asked.
@@ -33,13 +35,13 @@ class EvaluationArguments:
         followup: what the user says to the first of two answers.
         max_new_tokens: bound of each answer.
         n: samples a question; with more than one they are drawn at `temperature`.
-        temperature: of sampling; 0 is greedy.
+        temperature: temperature of sampling; 0 is greedy.
     """
 
-    followup: str = field(default=EVALUATION_PROMPT, metadata={"help": "What the user says to the first answer."})
-    max_new_tokens: int = field(default=2048, metadata={"help": "Bound of each answer."})
-    n: int = field(default=1, metadata={"help": "Samples a question."})
-    temperature: float = field(default=0.0, metadata={"help": "Of sampling; 0 is greedy."})
+    followup: str = EVALUATION_PROMPT
+    max_new_tokens: int = 2048
+    n: int = 1
+    temperature: float = 0.0
 
 
 def main(

@@ -22,6 +22,7 @@ from datasets import Dataset
 from filelock import FileLock
 from tqdm.auto import tqdm
 
+from trl_mmreason.documented import documented
 from trl_mmreason.evaluation.evaluation_report import evaluate_into
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.question_table import Table
@@ -53,25 +54,26 @@ _TRAINED_BY = (*_TAUGHT_BY, "train_rows", "common", "rl", "sft", "dpo", "prepare
 """The arguments that a trained arm depends on."""
 
 
+@documented
 @dataclass
 class StudyArguments:
     """What a part of the study trains, and on what.
 
     Attributes:
-        part: of `PARTS`.
+        part: which part of the study, of `PARTS`.
         output_dir: where everything is written.
         seeds: each is a run of its own: another policy, other problems, other answers. Six or more apart.
-        family, size: of the miniature policy.
+        family, size: family and size of the miniature policy.
         tasks: categories of the drawn problems, and the level of each.
         quick_first: first answers are given at a glance, without a working, and second ones may have it, so that to
             check is easier than to answer; for parts with second answers.
         cold_start_accuracy: share of right first answers at which the supervised start ends.
-        cold_start_rows: problems that it sees.
+        cold_start_rows: problems that the supervised start sees.
         train_rows, eval_rows: problems to learn from, and new pictures to measure on.
         arms: name → settings in which an arm differs from the part's sections. With `of`, it is made of another arm,
             when that one is done; with `evaluation`, it is measured in another way.
         common: settings of every trainer.
-        rl, sft, dpo: settings of arms that learn by reinforcement, from examples, and from pairs.
+        rl, sft, dpo: settings of arms that learn by reinforcement (rl), from examples (sft), and from pairs (dpo).
         prepared: settings of what the arms of a seed share, and the part makes before them.
         evaluation: fields of `Decoding`, and `n`.
         decide: seeds are added until these `claims` are decided: the interval of each lies above 0, below 0, or within
@@ -80,27 +82,27 @@ class StudyArguments:
         only: "seed/arm": do this one here.
     """
 
-    part: str = field(default="", metadata={"help": "Which part of the study."})
-    output_dir: str = field(default="runs/study", metadata={"help": "Where everything is written."})
-    seeds: list[int] = field(default_factory=lambda: [0, 10, 20], metadata={"help": "Each is a run of its own."})
-    family: str = field(default="qwen2_5_vl", metadata={"help": "Of the miniature policy."})
-    size: str = field(default="demo", metadata={"help": "Of the miniature policy."})
-    tasks: dict[str, int] = field(default_factory=lambda: {"adding": 1}, metadata={"help": "Category to level."})
-    quick_first: bool = field(default=False, metadata={"help": "First answers without a working."})
-    cold_start_accuracy: float = field(default=0.5, metadata={"help": "Where the supervised start ends."})
-    cold_start_rows: int = field(default=3000, metadata={"help": "Problems of the supervised start."})
-    train_rows: int = field(default=2000, metadata={"help": "Problems to learn from."})
-    eval_rows: int = field(default=400, metadata={"help": "Problems to measure on."})
-    arms: dict = field(default_factory=dict, metadata={"help": "Name to its differences."})
-    common: dict = field(default_factory=dict, metadata={"help": "Settings of every trainer."})
-    rl: dict = field(default_factory=dict, metadata={"help": "Settings of reinforcement learning."})
-    sft: dict = field(default_factory=dict, metadata={"help": "Settings of supervised training."})
-    dpo: dict = field(default_factory=dict, metadata={"help": "Settings of preference learning."})
-    prepared: dict = field(default_factory=dict, metadata={"help": "Settings of what arms share."})
-    evaluation: dict = field(default_factory=dict, metadata={"help": "Decoding, and n."})
-    decide: dict = field(default_factory=dict, metadata={"help": "Which claims to add seeds for, until when."})
-    workers: int = field(default=2, metadata={"help": "Arms that are trained at a time."})
-    only: str | None = field(default=None, metadata={"help": "seed/arm: do this one here."})
+    part: str = ""
+    output_dir: str = "runs/study"
+    seeds: list[int] = field(default_factory=lambda: [0, 10, 20])
+    family: str = "qwen2_5_vl"
+    size: str = "demo"
+    tasks: dict[str, int] = field(default_factory=lambda: {"adding": 1})
+    quick_first: bool = False
+    cold_start_accuracy: float = 0.5
+    cold_start_rows: int = 3000
+    train_rows: int = 2000
+    eval_rows: int = 400
+    arms: dict = field(default_factory=dict)
+    common: dict = field(default_factory=dict)
+    rl: dict = field(default_factory=dict)
+    sft: dict = field(default_factory=dict)
+    dpo: dict = field(default_factory=dict)
+    prepared: dict = field(default_factory=dict)
+    evaluation: dict = field(default_factory=dict)
+    decide: dict = field(default_factory=dict)
+    workers: int = 2
+    only: str | None = None
 
     def __post_init__(self) -> None:
         for section in ("common", "rl", "sft", "dpo", "prepared", "evaluation"):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-TEXTS = ["messages", "grading", "sampling.turns", "sampling.store", "evaluation.metrics", "cli"]
+TEXTS = ["documented", "messages", "grading", "sampling.turns", "sampling.store", "evaluation.metrics", "cli"]
 TEXTS += ["chain_of_step.template", "srpo.response"]
 TENSORS = ["functional", "turns", "parts", "stopping"]
 TENSORS += [f"{method}.objective" for method in ("adapo", "srpo", "chain_of_step", "sophia", "self_evolution")]

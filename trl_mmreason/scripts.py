@@ -7,7 +7,7 @@ import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from trl.models import unwrap_model_for_generation
 
 from .checkpoint import restore_weights, save_whole
 from .data import load_rows
+from .documented import documented
 from .evaluation.curves import plot_curves
 from .evaluation.evaluation_report import trajectories_of
 from .evaluation.metrics import format_table, improves
@@ -46,6 +47,7 @@ MINIATURE = "miniature/"
 _SHOWN = 100  # questions in the report, which holds their pictures
 
 
+@documented
 @dataclass
 class DataArguments:
     """Where questions come from.
@@ -54,28 +56,28 @@ class DataArguments:
         dataset_name: Hub id, local file or folder (see `trl_mmreason.data.load_rows`), or `miniature/<category>` for
             drawn problems.
         dataset_split: the split to train on.
-        eval_dataset_name: the same, for the comparison before and after training; `None` leaves it out.
+        eval_dataset_name: questions to compare on before and after training, named likewise; `None` leaves that out.
         eval_split: the split to compare on. For the miniature: `new_pictures`, or `heldout` for problems whose
             content does not occur in training either.
-        columns: our column names → the source's.
+        columns: our column names → the source's, on the command line as JSON.
         image_root: folder that relative picture paths start from.
         system_prompt: put before every question.
         on_error: "drop" leaves bad rows out and names them; "raise" stops.
-        train_rows, eval_rows: use no more than these, sampled with the run's seed.
+        train_rows, eval_rows: train and compare on no more rows than these, sampled with the run's seed.
         cold_start_accuracy: for a miniature policy, the accuracy at which its supervised start ends.
     """
 
-    dataset_name: str = field(metadata={"help": "Hub id, local file or folder, or miniature/<category>."})
-    dataset_split: str = field(default="train", metadata={"help": "Split to train on."})
-    eval_dataset_name: str | None = field(default=None, metadata={"help": "Questions for before and after."})
-    eval_split: str = field(default="test", metadata={"help": "Split for before and after."})
-    columns: dict | str | None = field(default=None, metadata={"help": "Our column names to the source's, as JSON."})
-    image_root: str | None = field(default=None, metadata={"help": "Folder of relative picture paths."})
-    system_prompt: str | None = field(default=None, metadata={"help": "Put before every question."})
-    on_error: str = field(default="drop", metadata={"help": "Bad rows: drop or raise."})
-    train_rows: int | None = field(default=None, metadata={"help": "Train on so many rows, sampled with the seed."})
-    eval_rows: int | None = field(default=None, metadata={"help": "Compare on so many rows, sampled with the seed."})
-    cold_start_accuracy: float = field(default=0.5, metadata={"help": "Miniature: where the supervised start ends."})
+    dataset_name: str
+    dataset_split: str = "train"
+    eval_dataset_name: str | None = None
+    eval_split: str = "test"
+    columns: dict | str | None = None
+    image_root: str | None = None
+    system_prompt: str | None = None
+    on_error: str = "drop"
+    train_rows: int | None = None
+    eval_rows: int | None = None
+    cold_start_accuracy: float = 0.5
 
     def __post_init__(self) -> None:
         if self.on_error not in ("drop", "raise"):
@@ -223,6 +225,7 @@ def train_and_save(trainer: GRPOTrainer | SFTTrainer, dataset_name: str, checkpo
         trainer.push_to_hub(dataset_name=dataset_name)
 
 
+@documented
 @dataclass
 class CompletionArguments:
     """Where the rows of supervised training come from.
@@ -232,8 +235,8 @@ class CompletionArguments:
         dataset_split: the split to train on.
     """
 
-    dataset_name: str = field(metadata={"help": "Parquet file, folder or Hub id."})
-    dataset_split: str = field(default="train", metadata={"help": "Split to train on."})
+    dataset_name: str
+    dataset_split: str = "train"
 
 
 def train_on_completions(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -11,26 +11,28 @@ from trl import SFTConfig, SFTTrainer
 
 from .checkpoint import CheckpointRestoreMixin
 from .construction import check_rows, check_template, load_processor, prepare_policy, search_no_weights, with_pictures
+from .documented import documented
 from .messages import completion_text
 from .parts import freeze_vision_encoder
 from .precision import check_precision
 
 
+@documented
 @dataclass
 class CompletionSFTConfig(SFTConfig):
     """`SFTConfig` for rows that are learnt whole: the loss is on all that the assistant says, and on nothing else.
 
     Attributes:
-        num_train_epochs: 1; TRL's own default is 3.
-        max_length: `None`, as a cut row would lose its answer or, worse, part of a picture.
-        completion_only_loss: on.
+        num_train_epochs: epochs, 1; TRL's own default is 3.
+        max_length: has to be `None`, as a cut row would lose its answer or, worse, part of a picture.
+        completion_only_loss: has to be on: the loss is on the assistant's words only.
         freeze_vision_encoder: leave the vision encoder's weights as they are.
     """
 
-    num_train_epochs: float = field(default=1.0, metadata={"help": "Epochs."})
-    max_length: int | None = field(default=None, metadata={"help": "Has to be None: rows are never cut."})
-    completion_only_loss: bool | None = field(default=True, metadata={"help": "Loss on the assistant's words only."})
-    freeze_vision_encoder: bool = field(default=False, metadata={"help": "Do not train the vision encoder."})
+    num_train_epochs: float = 1.0
+    max_length: int | None = None
+    completion_only_loss: bool | None = True
+    freeze_vision_encoder: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,6 +17,7 @@ from datasets import Dataset
 from huggingface_hub.utils.sha import sha_fileobj
 from trl import ModelConfig, TrlParser
 
+from .documented import documented
 from .evaluation.curves import plot_curves
 from .evaluation.evaluation_report import COMPARISON, evaluate_into, write_evaluation_report
 from .evaluation.results import Results
@@ -28,6 +29,7 @@ from .sampling.transformers_engine import TransformersEngine
 from .scripts import MINIATURE, DataArguments, load_data, policy_path, train_once, trainer_settings
 
 
+@documented
 @dataclass
 class StagedArguments(DataArguments):
     """Where questions come from, which stages to do, and the settings that they have in common.
@@ -35,9 +37,6 @@ class StagedArguments(DataArguments):
     A subclass has a field, a dict, for each of its sections.
 
     Attributes:
-        STAGES: stage → the file or folder in `output_dir` that it writes last, in the order of the stages.
-        READS: stage → arguments that its result depends on, besides `common`, its own section and the stages before it.
-        SECTIONS: settings of a stage, or of several.
         output_dir: where all stages write.
         stages: which to do, with commas between them; all by default.
         sampling_batch_size: answers sampled, or scored, at a time, in each process.
@@ -45,13 +44,16 @@ class StagedArguments(DataArguments):
     """
 
     STAGES: ClassVar[Mapping[str, str]] = {}
+    """Stage → the file or folder in `output_dir` that it writes last, in the order of the stages."""
     READS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Stage → arguments that its result depends on, besides `common`, its own section and the stages before it."""
     SECTIONS: ClassVar[tuple[str, ...]] = ()
+    """Fields that hold the settings of a stage, or of several."""
 
-    output_dir: str = field(default="runs", metadata={"help": "Where all stages write."})
-    stages: str | None = field(default=None, metadata={"help": "Which stages to do, with commas between."})
-    sampling_batch_size: int = field(default=32, metadata={"help": "Answers sampled at a time, in each process."})
-    common: dict = field(default_factory=dict, metadata={"help": "Settings of every trainer."})
+    output_dir: str = "runs"
+    stages: str | None = None
+    sampling_batch_size: int = 32
+    common: dict = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..construction import parse_optional_text
+from ..documented import documented
 from ..engines.config import RolloutConfig
 
 EVALUATION_PROMPT = (
@@ -13,6 +14,7 @@ EVALUATION_PROMPT = (
 ZERO_ADVANTAGE_CRITERIA = ("reward", "correctness")
 
 
+@documented
 @dataclass
 class AdaPOConfig(RolloutConfig):
     """`GRPOConfig` with the adaptive reward model, the KL coefficient of each turn and the filters of AdaPO.
@@ -26,55 +28,47 @@ class AdaPOConfig(RolloutConfig):
             as both.
         base_correct: R_base+, reward of a right second answer before adaptation.
         base_incorrect: R_base−, reward of a wrong second answer before adaptation.
-        k_01: K01 ≥ 0 (Eq. 4); correcting pays more where the group often errs.
-        k_11: K11 ≤ 0 (Eq. 4); keeping a right answer pays more where the group seldom errs.
-        k_10: K10 ≥ 0 (Eq. 5).
-        k_00: K00 ≤ 0 (Eq. 5).
-        threshold: θ, the error rate above which a question is in the correction state.
-        kl_scale: λ of Eq. 7–8; 0 gives both turns the coefficient `beta`.
-        beta: β_base of Eq. 7–8; TRL's own default is 0.
-        use_bias_correction_kl: off, as the paper's "low variance KL" is plain k3; TRL's own default is on.
+        k_01: K01 ≥ 0 of wrong → right (Eq. 4); correcting pays more where the group often errs.
+        k_11: K11 ≤ 0 of right → right (Eq. 4); keeping a right answer pays more where the group seldom errs.
+        k_10: K10 ≥ 0 of right → wrong (Eq. 5).
+        k_00: K00 ≤ 0 of wrong → wrong (Eq. 5).
+        threshold: θ, the error rate above which a question is in the correction state: correcting outweighs keeping.
+        kl_scale: λ of Eq. 7–8, scale of the adaptive part of the KL coefficients; 0 gives both turns `beta`.
+        beta: β_base of Eq. 7–8, base KL coefficient of both turns; TRL's own default is 0.
+        use_bias_correction_kl: multiply the KL by the importance ratio; off, as the paper's "low variance KL" is plain
+            k3; TRL's own default is on.
         epsilon: clip ratio, 0.25; TRL's own default is 0.2.
-        top_p: 0.99; TRL's own default is 1.
+        top_p: top-p of sampling, 0.99; TRL's own default is 1.
         max_completion_length: bound of each of the two answers in tokens, 5000; TRL's own default is 512.
-        learning_rate: 5e-7; TRL's own default is 1e-6.
-        num_train_epochs: 2; TRL's own default is 3.
-        filter_zero_advantage: groups whose kept trajectories all have the same reward take part in nothing (A.2).
-        zero_advantage_criterion: which reward that is: "reward", the one that makes the advantage, or "correctness",
-            R(τ) = C(y2, y), as A.2 defines it there. Differs from the paper: under its ARM (Eq. 3) a group of 0→1 and
-            1→1 has one R(τ) and two rewards, so the letter of A.2 drops advantages that are not zero.
-        filter_truncated: trajectories with an answer that hit the length limit take part in nothing (A.2).
+        learning_rate: initial learning rate, 5e-7; TRL's own default is 1e-6.
+        num_train_epochs: epochs, 2; TRL's own default is 3.
+        filter_zero_advantage: drop groups whose kept trajectories all have the same reward: they take part in nothing
+            (A.2).
+        zero_advantage_criterion: what is the same in a group that is dropped: "reward", which makes the advantage, or
+            "correctness", R(τ) = C(y2, y), as A.2 defines it there. Differs from the paper: under its ARM (Eq. 3) a
+            group of 0→1 and 1→1 has one R(τ) and two rewards, so the letter of A.2 drops advantages that are not zero.
+        filter_truncated: drop trajectories with an answer that hit the length limit: they take part in nothing (A.2).
     """
 
-    evaluation_prompt: str | None = field(
-        default=EVALUATION_PROMPT, metadata={"help": "The user's second turn; None for one turn."}
-    )
-    base_correct: float = field(default=1.0, metadata={"help": "Base reward of a right second answer."})
-    base_incorrect: float = field(default=-1.0, metadata={"help": "Base reward of a wrong second answer."})
-    k_01: float = field(default=1.0, metadata={"help": "K of wrong -> right, >= 0."})
-    k_11: float = field(default=-1.0, metadata={"help": "K of right -> right, <= 0."})
-    k_10: float = field(default=0.5, metadata={"help": "K of right -> wrong, >= 0."})
-    k_00: float = field(default=-0.5, metadata={"help": "K of wrong -> wrong, <= 0."})
-    threshold: float = field(default=0.6, metadata={"help": "Error rate at which correction outweighs keeping."})
-    kl_scale: float = field(default=0.01, metadata={"help": "Scale of the adaptive part of the KL coefficients."})
-    beta: float = field(default=0.001, metadata={"help": "Base KL coefficient of both turns."})
-    use_bias_correction_kl: bool = field(
-        default=False, metadata={"help": "Multiply the KL by the importance ratio, as TRL does by default."}
-    )
-    epsilon: float = field(default=0.25, metadata={"help": "Clip ratio."})
-    top_p: float = field(default=0.99, metadata={"help": "Of sampling."})
-    max_completion_length: int | None = field(default=5000, metadata={"help": "Bound of each answer in tokens."})
-    learning_rate: float = field(default=5e-7, metadata={"help": "Initial learning rate."})
-    num_train_epochs: float = field(default=2.0, metadata={"help": "Epochs."})
-    filter_zero_advantage: bool = field(
-        default=True, metadata={"help": "Drop groups whose kept trajectories all have the same reward."}
-    )
-    zero_advantage_criterion: str = field(
-        default="reward", metadata={"help": "What is the same in a group that is dropped: reward or correctness."}
-    )
-    filter_truncated: bool = field(
-        default=True, metadata={"help": "Drop trajectories with an answer that hit the length limit."}
-    )
+    evaluation_prompt: str | None = EVALUATION_PROMPT
+    base_correct: float = 1.0
+    base_incorrect: float = -1.0
+    k_01: float = 1.0
+    k_11: float = -1.0
+    k_10: float = 0.5
+    k_00: float = -0.5
+    threshold: float = 0.6
+    kl_scale: float = 0.01
+    beta: float = 0.001
+    use_bias_correction_kl: bool = False
+    epsilon: float = 0.25
+    top_p: float = 0.99
+    max_completion_length: int | None = 5000
+    learning_rate: float = 5e-7
+    num_train_epochs: float = 2.0
+    filter_zero_advantage: bool = True
+    zero_advantage_criterion: str = "reward"
+    filter_truncated: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from ..documented import documented
 from ..sft import CompletionSFTConfig, CompletionSFTTrainer
 
 
+@documented
 @dataclass
 class PlainSFTConfig(CompletionSFTConfig):
     """`SFTConfig` for completions without a format, with the values of AdaPO's baselines (appendix B).
 
     Attributes:
-        num_train_epochs: 2; TRL's own default is 3.
-        warmup_steps: 0.1, a share of all steps; TRL's own default is 0.
+        num_train_epochs: epochs, 2; TRL's own default is 3.
+        warmup_steps: steps of warm-up, or below 1 their share of all, 0.1; TRL's own default is 0.
     """
 
-    num_train_epochs: float = field(default=2.0, metadata={"help": "Epochs."})
-    warmup_steps: float = field(default=0.1, metadata={"help": "Steps of the warm-up, or below 1 their share."})
+    num_train_epochs: float = 2.0
+    warmup_steps: float = 0.1
 
 
 class PlainSFTTrainer(CompletionSFTTrainer):

@@ -7,7 +7,7 @@ filters and metrics.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -16,25 +16,29 @@ from torch import Tensor
 from ..adapo.config import AdaPOConfig
 from ..adapo.objective import informative_groups
 from ..adapo.trainer import AdaPOTrainer, Paid
+from ..documented import documented
 from .objective import fixed_rewards, score_rewards, turn_advantages
 
 _ADAPTIVE = ("base_correct", "base_incorrect", "k_01", "k_11", "k_10", "k_00", "threshold", "kl_scale")
 _WHOLE_TRAJECTORIES = ("scale_rewards", "multi_objective_aggregation", "reward_weights")
 
 
+@documented
 @dataclass
 class FixedRewardsConfig(AdaPOConfig):
     """`AdaPOConfig` with a reward for each type of trajectory in the place of AdaPO's adaptive ones (Fig. 2).
 
     Attributes:
-        r_01, r_11, r_10, r_00: rewards of 0→1 and so on. R01 > R11 prioritises correction, R11 > R01 preservation.
+        r_01, r_11, r_10, r_00: rewards of each type of trajectory, whose first and second answer are wrong (0) or right
+            (1): r_01 is that of wrong → right. R01 > R11 prioritises correction, R11 > R01 preservation.
+        kl_scale: has to be 0: the KL coefficients do not adapt.
     """
 
-    r_01: float = field(default=1.0, metadata={"help": "Reward of wrong -> right."})
-    r_11: float = field(default=1.0, metadata={"help": "Reward of right -> right."})
-    r_10: float = field(default=-1.0, metadata={"help": "Reward of right -> wrong."})
-    r_00: float = field(default=-1.0, metadata={"help": "Reward of wrong -> wrong."})
-    kl_scale: float = field(default=0.0, metadata={"help": "Has to be 0: the KL coefficients do not adapt."})
+    r_01: float = 1.0
+    r_11: float = 1.0
+    r_10: float = -1.0
+    r_00: float = -1.0
+    kl_scale: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,24 +59,26 @@ class FixedRewardsTrainer(AdaPOTrainer):
         return Paid(rewards, _coefficients(errors, self.args.beta, self.args.beta))
 
 
+@documented
 @dataclass
 class SCoReConfig(AdaPOConfig):
     """`AdaPOConfig` with SCoRe's two stages (AdaPO, appendix B) in the place of AdaPO's rewards and KL.
 
     Attributes:
-        alpha: α of stage II, of what the second answer gains over the first.
+        alpha: α, weight in stage II of what the second answer gains over the first.
         stage_one_share: share of the training steps that are stage I; neither paper says.
         stage_one_beta: β2 of SCoRe, KL coefficient of the first answer in stage I; the second has none there.
         beta: β1 of SCoRe, KL coefficient of both answers in stage II.
-        learning_rate: 2e-5, as appendix B has it for SCoRe.
+        kl_scale: has to be 0: the KL coefficients do not adapt.
+        learning_rate: initial learning rate, 2e-5, as appendix B has it for SCoRe.
     """
 
-    alpha: float = field(default=10.0, metadata={"help": "Weight of the second answer's gain in stage II."})
-    stage_one_share: float = field(default=0.5, metadata={"help": "Share of the steps that are stage I."})
-    stage_one_beta: float = field(default=0.1, metadata={"help": "KL coefficient of the first answer in stage I."})
-    beta: float = field(default=0.01, metadata={"help": "KL coefficient of both answers in stage II."})
-    kl_scale: float = field(default=0.0, metadata={"help": "Has to be 0: the KL coefficients do not adapt."})
-    learning_rate: float = field(default=2e-5, metadata={"help": "Initial learning rate."})
+    alpha: float = 10.0
+    stage_one_share: float = 0.5
+    stage_one_beta: float = 0.1
+    beta: float = 0.01
+    kl_scale: float = 0.0
+    learning_rate: float = 2e-5
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..documented import documented
 from ..sampling.engine import Decoding
 from ..stages import StagedArguments
 from .paths import DECODING
@@ -12,6 +13,7 @@ _ASKED = ("dataset_name", "dataset_split", "train_rows", "cold_start_accuracy", 
 _MEASURED = ("process_reward", "eval_dataset_name", "eval_split", "eval_rows")
 
 
+@documented
 @dataclass
 class ChainOfStepArguments(StagedArguments):
     """Where questions, chains and labels come from, and the settings of each stage.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from transformers.trainer_utils import IntervalStrategy
 from trl import DPOConfig, SFTConfig
 
+from ..documented import documented
 from ..sampling.engine import Decoding
 from ..sft import CompletionSFTConfig
 from .objective import PAIRINGS, select_pairs, trajectory_score
@@ -33,6 +34,7 @@ _UNUSED: dict[str, Any] = {
 }
 
 
+@documented
 @dataclass
 class ChainOfStepSFTConfig(CompletionSFTConfig):
     """`SFTConfig` for chains of steps (arXiv:2509.19003, section 4.1, Table 7).
@@ -41,18 +43,19 @@ class ChainOfStepSFTConfig(CompletionSFTConfig):
     `gradient_accumulation_steps`. Its drop path of 0.1 acts in the vision encoder, which is frozen, and is left out.
 
     Attributes:
-        freeze_vision_encoder: on, as the paper trains projector and LLM.
-        learning_rate: 5e-6; TRL's own default is 2e-5.
-        warmup_steps: 0.03 of all steps; TRL's own default is 0.
-        weight_decay: 0.05; TRL's own default is 0.
+        freeze_vision_encoder: leave the vision encoder's weights as they are; on: the paper trains projector and LLM.
+        learning_rate: initial learning rate, 5e-6; TRL's own default is 2e-5.
+        warmup_steps: steps of warm-up, or below 1 their share of all, 0.03; TRL's own default is 0.
+        weight_decay: weight decay, 0.05; TRL's own default is 0.
     """
 
-    freeze_vision_encoder: bool = field(default=True, metadata={"help": "Do not train the vision encoder."})
-    learning_rate: float = field(default=5e-6, metadata={"help": "Initial learning rate."})
-    warmup_steps: float = field(default=0.03, metadata={"help": "Steps of warm-up, or below 1 their share of all."})
-    weight_decay: float = field(default=0.05, metadata={"help": "Weight decay."})
+    freeze_vision_encoder: bool = True
+    learning_rate: float = 5e-6
+    warmup_steps: float = 0.03
+    weight_decay: float = 0.05
 
 
+@documented
 @dataclass
 class ProcessRewardConfig(SFTConfig):
     """`SFTConfig` for a process reward model (arXiv:2509.19003, section 3.4, Eq. 1; section 4.1, Table 7).
@@ -61,25 +64,26 @@ class ProcessRewardConfig(SFTConfig):
     `gradient_accumulation_steps`. Its drop path of 0.4 acts in the vision encoder, which is frozen, and is left out.
 
     Attributes:
-        right_token, wrong_token: the two tokens whose logits are compared; `None` for those that the model was made
-            with, or else "+" and "-".
+        right_token, wrong_token: tokens for right and for wrong, whose logits are compared; `None` for those that the
+            model was made with, or else "+" and "-".
         freeze_vision_encoder: leave the vision encoder's weights as they are; the paper trains projector and LLM.
-        learning_rate: 1e-6; TRL's own default is 2e-5.
-        num_train_epochs: 2; TRL's own default is 3.
-        warmup_steps: 0.03 of all steps; TRL's own default is 0.
-        weight_decay: 0.05; TRL's own default is 0.
-        max_length: `None`, as a cut row would lose steps or, worse, part of a picture.
+        learning_rate: initial learning rate, 1e-6; TRL's own default is 2e-5.
+        num_train_epochs: epochs, 2; TRL's own default is 3.
+        warmup_steps: steps of warm-up, or below 1 their share of all, 0.03; TRL's own default is 0.
+        weight_decay: weight decay, 0.05; TRL's own default is 0.
+        max_length: has to be `None`, as a cut row would lose steps or, worse, part of a picture.
+        remove_unused_columns: has to be False: labels are columns.
     """
 
-    right_token: str | None = field(default=None, metadata={"help": "Token for right; None: the model's, or '+'."})
-    wrong_token: str | None = field(default=None, metadata={"help": "Token for wrong; None: the model's, or '-'."})
-    freeze_vision_encoder: bool = field(default=True, metadata={"help": "Do not train the vision encoder."})
-    learning_rate: float = field(default=1e-6, metadata={"help": "Initial learning rate."})
-    num_train_epochs: float = field(default=2.0, metadata={"help": "Epochs."})
-    warmup_steps: float = field(default=0.03, metadata={"help": "Steps of warm-up, or below 1 their share of all."})
-    weight_decay: float = field(default=0.05, metadata={"help": "Weight decay."})
-    max_length: int | None = field(default=None, metadata={"help": "Has to be None: rows are never cut."})
-    remove_unused_columns: bool | None = field(default=False, metadata={"help": "Has to be False: labels are columns."})
+    right_token: str | None = None
+    wrong_token: str | None = None
+    freeze_vision_encoder: bool = True
+    learning_rate: float = 1e-6
+    num_train_epochs: float = 2.0
+    warmup_steps: float = 0.03
+    weight_decay: float = 0.05
+    max_length: int | None = None
+    remove_unused_columns: bool | None = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,54 +97,55 @@ class ProcessRewardConfig(SFTConfig):
         self.dataset_kwargs = {"skip_prepare_dataset": True}
 
 
+@documented
 @dataclass
 class IterativeDPOConfig(DPOConfig):
     """`DPOConfig` for rounds of sampling, scoring, pairing and DPO (arXiv:2509.19003, section 3.4, Table 7).
 
     The paper's batch has 256 pairs: the product of processes, `per_device_train_batch_size` and
-    `gradient_accumulation_steps`. `num_train_epochs`, `max_steps`, the schedule and the checkpoints are those of one
-    round. Its drop path of 0.1 in the vision encoder is left out.
+    `gradient_accumulation_steps`. `beta` (0.1) and `learning_rate` (1e-6) are the paper's too, as they are TRL's.
+    `num_train_epochs`, `max_steps`, the schedule and the checkpoints are those of one round. Its drop path of 0.1 in
+    the vision encoder is left out.
 
     Attributes:
-        rounds: 3.
+        rounds: rounds of sampling, scoring, pairing and DPO; 3.
         chains: whether paths are chains of steps. False for a policy of another reasoning pattern (section 4.4), whose
             whole answer is graded, and whose pairs are by outcome.
         num_paths: paths a question and round; 16.
-        step_weight: w of the trajectory score; 0 counts the answer alone ("Answer (PRM)" of Table 2).
+        step_weight: w, weight of the steps in a path's score; 0 counts the answer alone ("Answer (PRM)" of Table 2).
         pair_threshold: t, which the scores of a pair have to differ by more than. The paper gives no number.
-        pairing, max_pairs: which pairs of a question are taken; see `objective.select_pairs`. `step_wise` is the
-            attempt of appendix E, which the paper advises against: `num_paths` candidates for each step in turn, a pair
-            of the best and the worst, and the next step behind the best (see `step_pairs`).
+        pairing: which pairs of a question are taken: "best_worst", "ranked" or "all" (see `objective.select_pairs`), or
+            "step_wise", the attempt of appendix E, which the paper advises against: `num_paths` candidates for each
+            step in turn, a pair of the best and the worst, and the next step behind the best (see `step_pairs`).
+        max_pairs: for "ranked" and "all": take no more pairs of a question, those with the widest margins.
         max_completion_length: bound of a path in tokens, for `step_wise` of a step; ours.
-        temperature, top_p: of sampling (appendix C).
+        temperature, top_p: temperature and top-p of sampling (appendix C).
         sampling_batch_size: paths, or candidates of steps, sampled at a time in each process.
         scoring_batch_size: paths, or candidates of steps, scored at a time in each process.
-        freeze_vision_encoder: off, as the paper trains it in this stage.
-        beta: 0.1, as TRL's own default.
-        learning_rate: 1e-6, as TRL's own default.
-        num_train_epochs: 1; TRL's own default is 3.
-        warmup_steps: 0.03 of all steps; TRL's own default is 0.
-        weight_decay: 0.05; TRL's own default is 0.
-        max_length: `None`, as a cut row would lose its answer or, worse, part of a picture.
+        freeze_vision_encoder: leave the vision encoder's weights as they are; off: the paper trains it in this stage.
+        num_train_epochs: epochs of a round, 1; TRL's own default is 3.
+        warmup_steps: steps of warm-up, or below 1 their share of all, 0.03; TRL's own default is 0.
+        weight_decay: weight decay, 0.05; TRL's own default is 0.
+        max_length: has to be `None`, as a cut row would lose its answer or, worse, part of a picture.
     """
 
-    rounds: int = field(default=3, metadata={"help": "Rounds of sampling, scoring, pairing and DPO."})
-    chains: bool = field(default=True, metadata={"help": "Paths are chains; false: whole answers are graded."})
-    num_paths: int = field(default=16, metadata={"help": "Paths a question and round."})
-    step_weight: float = field(default=0.2, metadata={"help": "Weight of the steps in a path's score."})
-    pair_threshold: float = field(default=0.2, metadata={"help": "The scores of a pair differ by more than this."})
-    pairing: str = field(default="best_worst", metadata={"help": "best_worst, ranked, all or step_wise."})
-    max_pairs: int | None = field(default=None, metadata={"help": "For ranked and all: no more pairs a question."})
-    max_completion_length: int = field(default=1024, metadata={"help": "Bound of a path in tokens."})
-    temperature: float = field(default=1.0, metadata={"help": "Of sampling."})
-    top_p: float = field(default=0.95, metadata={"help": "Of sampling."})
-    sampling_batch_size: int = field(default=32, metadata={"help": "Paths sampled at a time, in each process."})
-    scoring_batch_size: int = field(default=32, metadata={"help": "Paths scored at a time, in each process."})
-    freeze_vision_encoder: bool = field(default=False, metadata={"help": "Do not train the vision encoder."})
-    num_train_epochs: float = field(default=1.0, metadata={"help": "Epochs of a round."})
-    warmup_steps: float = field(default=0.03, metadata={"help": "Steps of warm-up, or below 1 their share of all."})
-    weight_decay: float = field(default=0.05, metadata={"help": "Weight decay."})
-    max_length: int | None = field(default=None, metadata={"help": "Has to be None: pairs are never cut."})
+    rounds: int = 3
+    chains: bool = True
+    num_paths: int = 16
+    step_weight: float = 0.2
+    pair_threshold: float = 0.2
+    pairing: str = "best_worst"
+    max_pairs: int | None = None
+    max_completion_length: int = 1024
+    temperature: float = 1.0
+    top_p: float = 0.95
+    sampling_batch_size: int = 32
+    scoring_batch_size: int = 32
+    freeze_vision_encoder: bool = False
+    num_train_epochs: float = 1.0
+    warmup_steps: float = 0.03
+    weight_decay: float = 0.05
+    max_length: int | None = None
 
     @property
     def decoding(self) -> Decoding:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from ..documented import documented
 from ..engines.config import RolloutConfig
 from .objective import trajectory_score
 
 
+@documented
 @dataclass
 class ChainOfStepGRPOConfig(RolloutConfig):
     """`GRPOConfig` with the settings of arXiv:2509.19003, section 4.5.
@@ -18,24 +20,25 @@ class ChainOfStepGRPOConfig(RolloutConfig):
     is the one that is trained.
 
     Attributes:
-        step_weight: w of the trajectory score (sections 3.4 and 4.3.1); without a process reward model nothing.
+        step_weight: w, weight of the steps in a path's score (sections 3.4 and 4.3.1); leave it out without a process
+            reward model.
         freeze_vision_encoder: leave the vision encoder's weights as they are.
-        num_generations: 5; TRL's own default is 8.
-        per_device_train_batch_size: 5, one question; TRL's own default is 8.
-        per_device_eval_batch_size: likewise.
-        learning_rate: 1e-5; TRL's own default is 1e-6.
-        max_steps: 100; TRL's own default is -1, three epochs.
+        num_generations: rollouts a question, 5; TRL's own default is 8.
+        per_device_train_batch_size, per_device_eval_batch_size: rollouts a process and forward pass, in training and in
+            evaluation, 5, one question; TRL's own default is 8.
+        learning_rate: initial learning rate, 1e-5; TRL's own default is 1e-6.
+        max_steps: optimizer steps, 100; TRL's own default is -1: as many as `num_train_epochs` says, three epochs.
         max_completion_length: bound of a chain in tokens; ours. TRL's own default is 512.
     """
 
-    step_weight: float = field(default=0.2, metadata={"help": "Weight of the steps in a path's score."})
-    freeze_vision_encoder: bool = field(default=False, metadata={"help": "Do not train the vision encoder."})
-    num_generations: int | None = field(default=5, metadata={"help": "Rollouts a question."})
-    per_device_train_batch_size: int = field(default=5, metadata={"help": "Rollouts a process and forward pass."})
-    per_device_eval_batch_size: int = field(default=5, metadata={"help": "Likewise, in evaluation."})
-    learning_rate: float = field(default=1e-5, metadata={"help": "Initial learning rate."})
-    max_steps: int = field(default=100, metadata={"help": "Optimizer steps; -1: as num_train_epochs says."})
-    max_completion_length: int | None = field(default=1024, metadata={"help": "Bound of a chain in tokens."})
+    step_weight: float = 0.2
+    freeze_vision_encoder: bool = False
+    num_generations: int | None = 5
+    per_device_train_batch_size: int = 5
+    per_device_eval_batch_size: int = 5
+    learning_rate: float = 1e-5
+    max_steps: int = 100
+    max_completion_length: int | None = 1024
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trl import GRPOConfig
+
+from ..documented import documented
 
 DTYPES = ("float32", "bfloat16", "float16")
 
 
+@documented
 @dataclass
 class RolloutConfig(GRPOConfig):
     """`GRPOConfig` as the papers' equations have it, with the dtype of a colocated vLLM.
 
     Attributes:
-        loss_type: "grpo", the mean over trajectories of the mean over their tokens; TRL's own default is "dapo", the
-            mean over all tokens, in which a long trajectory weighs more.
-        vllm_importance_sampling_mode: by default "token_truncate" where `top_p`, `top_k` or `min_p` cut off unlikely
-            tokens, and otherwise TRL's "sequence_mask". With a cut vLLM's log-probability of a token is that among the
-            tokens that are left, the trainer's that among all, and their ratio is below 1 for every token
-            (huggingface/trl#6789): 0.99 at the least with `top_p=0.99`, but the product over a sequence of 1,000 tokens
-            comes down to e^-10, and such a sequence would train nothing.
-        vllm_dtype: "float32", "bfloat16" or "float16"; by default that in which the policy is trained (`engine_dtype`).
-            A server has a dtype of its own: start it with `--dtype`.
+        loss_type: how the loss of tokens is averaged (see `GRPOConfig`): "grpo", the mean over trajectories of the mean
+            over their tokens; TRL's own default is "dapo", the mean over all tokens, in which a long trajectory weighs
+            more.
+        vllm_importance_sampling_mode: see `GRPOConfig`; by default "token_truncate" where `top_p`, `top_k` or `min_p`
+            cut off unlikely tokens, and otherwise TRL's "sequence_mask". With a cut vLLM's log-probability of a token
+            is that among the tokens that are left, the trainer's that among all, and their ratio is below 1 for every
+            token (huggingface/trl#6789): 0.99 at the least with `top_p=0.99`, but the product over a sequence of 1,000
+            tokens comes down to e^-10, and such a sequence would train nothing.
+        vllm_dtype: dtype of a colocated vLLM: "float32", "bfloat16" or "float16"; by default that in which the policy
+            is trained (`engine_dtype`). A server has a dtype of its own: start it with `--dtype`.
     """
 
-    loss_type: str = field(default="grpo", metadata={"help": "How the loss of tokens is averaged; see GRPOConfig."})
-    vllm_importance_sampling_mode: str | None = field(
-        default=None, metadata={"help": "See GRPOConfig; by default as sampling needs it."}
-    )
-    vllm_dtype: str | None = field(
-        default=None, metadata={"help": "Dtype of a colocated vLLM; that of training by default."}
-    )
+    loss_type: str = "grpo"
+    vllm_importance_sampling_mode: str | None = None
+    vllm_dtype: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

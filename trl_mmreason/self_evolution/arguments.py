@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..documented import documented
 from ..stages import StagedArguments
 
 
+@documented
 @dataclass
 class EvolutionArguments(StagedArguments):
     """Where questions come from, who judges, and how the policy learns and is measured.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..construction import parse_optional_text
+from ..documented import documented
 from ..engines.config import RolloutConfig
 from .prompts import ACTOR_PROMPT, JUDGE_PROMPT
 
@@ -14,6 +15,7 @@ VOTES = ("self_consistency", "majority", "none")
 ADVANTAGES = ("log_sum_exp", "grpo")
 
 
+@documented
 @dataclass
 class SelfEvolutionConfig(RolloutConfig):
     """`GRPOConfig` without labels ("When Models Judge Themselves"; the values are the paper's where it gives them).
@@ -28,11 +30,13 @@ class SelfEvolutionConfig(RolloutConfig):
             (Eq. 5), "none" nothing: the judge's score is the reward.
         judge: let a frozen judge score each response, and modulate what agreement pays (Eq. 7).
         advantages: "log_sum_exp" (Eq. 9–11), or "grpo" for TRL's, which `scale_rewards` normalises.
-        alpha: α of Eq. 9.
+        alpha: α of Eq. 9, inverse temperature of the log-sum-exp advantages.
         centre_advantages: take the group's mean off the log-sum-exp advantages. Ours; it cancels the log-sum-exp.
-        format_penalty: λ_fmt of Eq. 8.
-        high_weight, low_weight, high_threshold, low_threshold, high_temperature, low_temperature: λ₊, λ₋, t_h, t_l, τ_h
-            and τ_l of Eq. 7.
+        format_penalty: λ_fmt of Eq. 8, what a violated format costs.
+        high_weight, low_weight: λ₊ and λ₋ of Eq. 7, the most that the judge raises and lowers a reward by.
+        high_threshold, low_threshold: t_h and t_l of Eq. 7: the further a score lies above t_h, the more it raises a
+            reward, and the further below t_l, the more it lowers it.
+        high_temperature, low_temperature: τ_h and τ_l of Eq. 7, smoothness of raising and of lowering.
         actor_prompt: system message put before every question in training, which asks for the format; `None` leaves
             prompts as they are.
         actor_prompt_in_evaluation: put it before the questions of an evaluation, too. Off, as in the paper: the policy
@@ -40,49 +44,44 @@ class SelfEvolutionConfig(RolloutConfig):
             system message that the model's own chat template writes, if any.
         max_prompt_length: rows of `train_dataset` with longer prompts are left out, in tokens, those of pictures and of
             `actor_prompt` included (Table 5); `None` keeps all.
-        judge_prompt: put before the question and the response that the judge scores.
-        judge_sampling_temperature, judge_top_p: how the judge's replies are drawn.
-        judge_max_tokens: bound of a reply; ours.
+        judge_prompt: what the judge is asked, before the question and the response that it scores.
+        judge_sampling_temperature, judge_top_p: temperature and top-p of the judge's replies.
+        judge_max_tokens: bound of a reply of the judge in tokens; ours.
         judge_batch_size: replies drawn at a time in each process, by the judge that comes from the policy; by default
             `per_device_train_batch_size`.
         beta: KL coefficient; TRL's own default is 0.
-        weight_decay: 0.01; TRL's own default is 0.
-        num_train_epochs: 20; TRL's own default is 3.
+        weight_decay: weight decay, 0.01; TRL's own default is 0.
+        num_train_epochs: epochs, 20; TRL's own default is 3.
         max_completion_length: bound of a response in tokens, 2048 (Table 5); TRL's own default is 512.
-        use_bias_correction_kl: off: the paper's is the plain low-variance estimator; TRL's own default is on.
+        use_bias_correction_kl: multiply the KL by the importance ratio; off, as the paper's is the plain low-variance
+            estimator; TRL's own default is on.
     """
 
-    vote: str = field(default="self_consistency", metadata={"help": "self_consistency, majority or none."})
-    judge: bool = field(default=True, metadata={"help": "Let a frozen judge modulate the rewards."})
-    advantages: str = field(default="log_sum_exp", metadata={"help": "log_sum_exp or grpo."})
-    alpha: float = field(default=1.0, metadata={"help": "Inverse temperature of log-sum-exp advantages."})
-    centre_advantages: bool = field(default=False, metadata={"help": "Take their mean off log-sum-exp advantages."})
-    format_penalty: float = field(default=0.5, metadata={"help": "What a violated format costs."})
-    high_weight: float = field(default=0.2, metadata={"help": "Most that the judge raises a reward by."})
-    low_weight: float = field(default=0.2, metadata={"help": "Most that the judge lowers a reward by."})
-    high_threshold: float = field(default=0.95, metadata={"help": "Scores from here on raise a reward."})
-    low_threshold: float = field(default=0.40, metadata={"help": "Scores below this lower a reward."})
-    high_temperature: float = field(default=1.0, metadata={"help": "Smoothness of raising."})
-    low_temperature: float = field(default=1.0, metadata={"help": "Smoothness of lowering."})
-    actor_prompt: str | None = field(default=ACTOR_PROMPT, metadata={"help": "System message; None for none."})
-    actor_prompt_in_evaluation: bool = field(
-        default=False, metadata={"help": "Evaluate under the actor's prompt, not the model's official one."}
-    )
-    max_prompt_length: int | None = field(
-        default=1024, metadata={"help": "Rows with longer prompts, pictures included, are left out; null keeps all."}
-    )
-    judge_prompt: str = field(default=JUDGE_PROMPT, metadata={"help": "What the judge is asked."})
-    judge_sampling_temperature: float = field(default=1.0, metadata={"help": "Temperature of the judge's replies."})
-    judge_top_p: float = field(default=0.9, metadata={"help": "Top-p of the judge's replies."})
-    judge_max_tokens: int = field(default=1024, metadata={"help": "Bound of a reply of the judge in tokens."})
-    judge_batch_size: int | None = field(default=None, metadata={"help": "Replies drawn at a time."})
-    max_completion_length: int | None = field(default=2048, metadata={"help": "Bound of a response in tokens."})
-    beta: float = field(default=0.01, metadata={"help": "KL coefficient."})
-    weight_decay: float = field(default=0.01, metadata={"help": "Weight decay."})
-    num_train_epochs: float = field(default=20.0, metadata={"help": "Epochs."})
-    use_bias_correction_kl: bool = field(
-        default=False, metadata={"help": "Multiply the KL by the importance ratio, as TRL does by default."}
-    )
+    vote: str = "self_consistency"
+    judge: bool = True
+    advantages: str = "log_sum_exp"
+    alpha: float = 1.0
+    centre_advantages: bool = False
+    format_penalty: float = 0.5
+    high_weight: float = 0.2
+    low_weight: float = 0.2
+    high_threshold: float = 0.95
+    low_threshold: float = 0.40
+    high_temperature: float = 1.0
+    low_temperature: float = 1.0
+    actor_prompt: str | None = ACTOR_PROMPT
+    actor_prompt_in_evaluation: bool = False
+    max_prompt_length: int | None = 1024
+    judge_prompt: str = JUDGE_PROMPT
+    judge_sampling_temperature: float = 1.0
+    judge_top_p: float = 0.9
+    judge_max_tokens: int = 1024
+    judge_batch_size: int | None = None
+    max_completion_length: int | None = 2048
+    beta: float = 0.01
+    weight_decay: float = 0.01
+    num_train_epochs: float = 20.0
+    use_bias_correction_kl: bool = False
 
     @property
     def modulation(self) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..construction import parse_optional_text
+from ..documented import documented
 from ..stages import StagedArguments
 from .mixture import CAPTIONS_AS_DATA
 from .prompts import THINKING_PROMPT
@@ -15,6 +16,7 @@ _REINFORCED = (
 )
 
 
+@documented
 @dataclass
 class SophiaArguments(StagedArguments):
     """Where questions, captions and trajectories come from, and the settings of each stage.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..documented import documented
 from ..engines.config import RolloutConfig
 from ..parts import check_chosen
 from ..sft import CompletionSFTConfig
@@ -25,38 +26,40 @@ _UNUSED: dict[str, Any] = {
 _INSTEAD = {"freeze_vision_encoder": "say it with trainable_parts"}
 
 
+@documented
 @dataclass
 class OffPolicyRewardConfig(CompletionSFTConfig):
     """`SFTConfig` for completions with rewards, whoever wrote them (arXiv:2507.16814, section 4.3).
 
+    `learning_rate` (2e-5) is the paper's (appendix B.1), as it is TRL's.
+
     Attributes:
         importance_sampling: weights π/μ of Eq. 7: "none" leaves them out (Lemma A.3), "sequence" has one a completion,
             "token" one a token. The last two need `behavior_logps` in the rows.
-        importance_clip_low, importance_clip_high: bounds that these weights are truncated to; ours.
+        importance_clip_low, importance_clip_high: bounds that importance weights are truncated to; ours.
         sequence_reduction: "sum" over the tokens of a completion and the mean over completions, as in Eq. 7; "mean"
             over all tokens of the batch, as in supervised training, where too `eval_loss` is a mean over batches and
             depends a little on their size.
         beta: coefficient of a KL term (k3) against the policy that training began with; 0, as in appendix B.1, needs no
             reference.
-        learning_rate: 2e-5, as TRL's own default (appendix B.1).
-        weight_decay: 0.05 (appendix B.1); TRL's own default is 0.
-        lr_scheduler_type: a cosine down to `min_lr_rate`, by default 1/4, of the learning rate (appendix B.1); TRL's
-            own default is linear.
+        weight_decay: weight decay, 0.05 (appendix B.1); TRL's own default is 0.
+        lr_scheduler_type: schedule of the learning rate: a cosine down to `min_lr_rate` of it, by default 1/4 (appendix
+            B.1); TRL's own default is linear.
         trainable_parts: which of vision, projector and language to train; the language model alone, as in appendix B.1.
+        remove_unused_columns: has to be False: rewards are columns.
+        prediction_loss_only: has to be True: there are no logits.
     """
 
-    importance_sampling: str = field(default="none", metadata={"help": "Importance weights: none, sequence or token."})
-    importance_clip_low: float = field(default=0.0, metadata={"help": "No importance weight is below this."})
-    importance_clip_high: float = field(default=2.0, metadata={"help": "No importance weight is above this."})
-    sequence_reduction: str = field(default="sum", metadata={"help": "Of tokens: sum, or mean over the batch's."})
-    beta: float = field(default=0.0, metadata={"help": "Coefficient of the KL term against the initial policy."})
-    weight_decay: float = field(default=0.05, metadata={"help": "Weight decay."})
-    lr_scheduler_type: str = field(default="cosine_with_min_lr", metadata={"help": "Schedule of the learning rate."})
-    trainable_parts: list[str] = field(
-        default_factory=lambda: ["language"], metadata={"help": "What to train of: vision projector language."}
-    )
-    remove_unused_columns: bool | None = field(default=False, metadata={"help": "Has to be False, for rewards."})
-    prediction_loss_only: bool = field(default=True, metadata={"help": "Has to be True: there are no logits."})
+    importance_sampling: str = "none"
+    importance_clip_low: float = 0.0
+    importance_clip_high: float = 2.0
+    sequence_reduction: str = "sum"
+    beta: float = 0.0
+    weight_decay: float = 0.05
+    lr_scheduler_type: str = "cosine_with_min_lr"
+    trainable_parts: list[str] = field(default_factory=lambda: ["language"])
+    remove_unused_columns: bool | None = False
+    prediction_loss_only: bool = True
 
     @property
     def importance_clip(self) -> tuple[float, float]:
@@ -86,24 +89,23 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
                 )
 
 
+@documented
 @dataclass
 class MixedGroupsGRPOConfig(RolloutConfig):
     """`GRPOConfig` as in appendix B.2, which takes from B.1 what it does not say itself.
 
     Attributes:
-        learning_rate: 5e-7 (appendix B.2); TRL's own default is 1e-6.
-        weight_decay: 0.05 (appendix B.1); TRL's own default is 0.
-        lr_scheduler_type: a cosine down to `min_lr_rate`, by default 1/4, of the learning rate (appendix B.1); TRL's
-            own default is linear.
+        learning_rate: initial learning rate, 5e-7 (appendix B.2); TRL's own default is 1e-6.
+        weight_decay: weight decay, 0.05 (appendix B.1); TRL's own default is 0.
+        lr_scheduler_type: schedule of the learning rate: a cosine down to `min_lr_rate` of it, by default 1/4 (appendix
+            B.1); TRL's own default is linear.
         trainable_parts: which of vision, projector and language to train; the language model alone, as in appendix B.1.
     """
 
-    learning_rate: float = field(default=5e-7, metadata={"help": "Learning rate."})
-    weight_decay: float = field(default=0.05, metadata={"help": "Weight decay."})
-    lr_scheduler_type: str = field(default="cosine_with_min_lr", metadata={"help": "Schedule of the learning rate."})
-    trainable_parts: list[str] = field(
-        default_factory=lambda: ["language"], metadata={"help": "What to train of: vision projector language."}
-    )
+    learning_rate: float = 5e-7
+    weight_decay: float = 0.05
+    lr_scheduler_type: str = "cosine_with_min_lr"
+    trainable_parts: list[str] = field(default_factory=lambda: ["language"])
 
     def __post_init__(self) -> None:
         _decay_to_a_quarter(self)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..construction import parse_optional_text
+from ..documented import documented
 from ..scripts import DataArguments
 
 
+@documented
 @dataclass
 class ReflectionArguments(DataArguments):
     """Where questions come from, and what the policy learns of reflections before.

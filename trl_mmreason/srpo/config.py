@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 from ..construction import parse_optional_text
+from ..documented import documented
 from ..engines.config import RolloutConfig
 from ..sft import CompletionSFTConfig
 from .objective import brevity
 from .prompts import REFLECTION_PROMPT
 
 
+@documented
 @dataclass
 class SRPOConfig(RolloutConfig):
     """`GRPOConfig` with SRPO's reflection reward (arXiv:2506.01713).
@@ -28,48 +30,36 @@ class SRPOConfig(RolloutConfig):
             first solution.
         missing_second_is_wrong: count a second answer that is missing behind a well-formed reflection as a wrong one in
             I_eff (Eq. 8), −0.25 after a right first answer; off: I_eff is then 0.
-        brevity_coef: α of Eq. 6.
-        target_ratio: T_target of Eq. 7, as a multiple of the first solution's length.
-        max_ratio: T_max of Eq. 7, likewise.
-        target_response_tokens, max_response_tokens: T_target and T_max in tokens instead, both or neither.
-        filter_min_accuracy, filter_max_accuracy: groups whose share of right first answers lies below the first or
-            above the second train nothing (appendix B.2); a share equal to a bound is inside. 0 and 1 switch the filter
-            off. Evaluation drops nothing.
+        brevity_coef: α of Eq. 6, weight of the reward for brevity.
+        target_ratio, max_ratio: T_target and T_max of Eq. 7, target and maximum length of a response, as multiples of
+            the first solution's length.
+        target_response_tokens, max_response_tokens: T_target and T_max in tokens, in place of the ratios; both or
+            neither.
+        filter_min_accuracy, filter_max_accuracy: groups whose share of right first answers lies below the minimum or
+            above the maximum train nothing (appendix B.2); a share equal to a bound is inside; 0 and 1 drop none.
+            Evaluation drops nothing.
         freeze_vision_encoder: leave the vision encoder's weights as they are; on, as in appendix B.2.
         max_completion_length: bound of a response in tokens: two solutions and a reflection; TRL's own default is 512.
         beta: KL coefficient. The paper gives the estimator (k3) and no number; 0.01 is the default of OpenRLHF, with
             which it trained. TRL's own default is 0.
-        use_bias_correction_kl: off, as k3 is the plain estimator; TRL's own default is on.
+        use_bias_correction_kl: multiply the KL by the importance ratio; off, as k3 is the plain estimator; TRL's own
+            default is on.
     """
 
-    reflection_prompt: str | None = field(
-        default=REFLECTION_PROMPT, metadata={"help": "System message before every question; None for none."}
-    )
-    reflection_reward: bool = field(default=True, metadata={"help": "Pay for the reflection; off: plain GRPO."})
-    missing_second_is_wrong: bool = field(
-        default=True, metadata={"help": "I_eff: a missing second answer is a wrong one; off: it earns 0."}
-    )
-    brevity_coef: float = field(default=0.1, metadata={"help": "Weight of the reward for brevity."})
-    target_ratio: float = field(default=2.0, metadata={"help": "Target length / length of the first solution."})
-    max_ratio: float = field(default=2.5, metadata={"help": "Maximum length / length of the first solution."})
-    target_response_tokens: int | None = field(
-        default=None, metadata={"help": "Target length in tokens, instead of the ratio."}
-    )
-    max_response_tokens: int | None = field(
-        default=None, metadata={"help": "Maximum length in tokens, instead of the ratio."}
-    )
-    filter_min_accuracy: float = field(
-        default=0.1, metadata={"help": "Groups with fewer right first answers train nothing; 0: all train."}
-    )
-    filter_max_accuracy: float = field(
-        default=0.9, metadata={"help": "Groups with more right first answers train nothing; 1: all train."}
-    )
-    freeze_vision_encoder: bool = field(default=True, metadata={"help": "Do not train the vision encoder."})
-    max_completion_length: int | None = field(default=2048, metadata={"help": "Bound of a response in tokens."})
-    beta: float = field(default=0.01, metadata={"help": "KL coefficient."})
-    use_bias_correction_kl: bool = field(
-        default=False, metadata={"help": "Multiply the KL by the importance ratio, as TRL does by default."}
-    )
+    reflection_prompt: str | None = REFLECTION_PROMPT
+    reflection_reward: bool = True
+    missing_second_is_wrong: bool = True
+    brevity_coef: float = 0.1
+    target_ratio: float = 2.0
+    max_ratio: float = 2.5
+    target_response_tokens: int | None = None
+    max_response_tokens: int | None = None
+    filter_min_accuracy: float = 0.1
+    filter_max_accuracy: float = 0.9
+    freeze_vision_encoder: bool = True
+    max_completion_length: int | None = 2048
+    beta: float = 0.01
+    use_bias_correction_kl: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

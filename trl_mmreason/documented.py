@@ -1,0 +1,49 @@
+"""An argument is described once, in the docstring of its dataclass; from there `--help` has it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from copy import copy
+from dataclasses import fields
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_Class = TypeVar("_Class", bound="type[DataclassInstance]")
+
+
+def documented(cls: _Class) -> _Class:
+    """Fill in the help of a dataclass's fields from its docstring; `HfArgumentParser` and `TrlParser` show it.
+
+    Stands above `@dataclass`. The docstring's section "Attributes:" has an entry for every field of the class itself,
+    as `name: text`, or `name, other: text` for several. An inherited field keeps its help, unless it has an entry too.
+
+    Raises:
+        ValueError: a field of the class has no entry, or an entry has no field.
+    """
+    texts = _read_entries(cls.__doc__ or "")
+    known = [field.name for field in fields(cls)]
+    missing = [name for name in known if name in inspect.get_annotations(cls) and not texts.get(name)]
+    unknown = [name for name in texts if name not in known]
+    faults = {"has no entry for": missing, "describes what is no field": unknown}
+    if found := " and ".join(f"{fault}: {', '.join(names)}" for fault, names in faults.items() if names):
+        raise ValueError(
+            f"{cls.__name__}: the section 'Attributes:' of its docstring {found}. Fix: write 'name: text' for each "
+            "field that the class declares, and indent continued lines by four spaces more."
+        )
+    for name, text in texts.items():
+        field = copy(cls.__dataclass_fields__[name])  # an inherited one stays as it is in its own class
+        field.metadata = MappingProxyType({**field.metadata, "help": text.replace("%", "%%")})  # argparse formats it
+        cls.__dataclass_fields__[name] = field
+    return cls
+
+
+def _read_entries(docstring: str) -> dict[str, str]:
+    """name → text of the section "Attributes:", which ends at the next line that is not indented."""
+    section = inspect.cleandoc(docstring).partition("\nAttributes:\n")[2]
+    indented = re.split(r"^(?=\S)", section, maxsplit=1, flags=re.MULTILINE)[0]
+    entries = [entry.partition(":") for entry in re.split(r"^ {4}(?=\S)", indented, flags=re.MULTILINE)[1:]]
+    return {name.strip(): " ".join(text.split()) for names, _, text in entries for name in names.split(",")}
