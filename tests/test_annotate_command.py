@@ -28,7 +28,11 @@ class Parties(Handler):
         if body["model"] == "judge":
             self.say("Good, bad." if times == 1 else "### Step Label: [0,-1]")
         elif body["messages"][-1]["role"] == "assistant":
-            self.say(*(f"{REASONING_END}{ANSWER_START}{answer}{ANSWER_END}" for answer in "7787"))
+            with self.server.lock:
+                step = (text, str(body["messages"][-1]["content"]))
+                self.server.attempts[step] += 1
+                answer = "7787"[self.server.attempts[step] - 1]
+            self.say(f"{REASONING_END}{ANSWER_START}{answer}{ANSWER_END}")
         else:
             self.say(next(path for name, path in PATHS.items() if name in text))
 
@@ -52,13 +56,14 @@ def test_by_monte_carlo(questions, tmp_path, capsys):
         said = capsys.readouterr().out
         main(command)
         assert capsys.readouterr().out == said == f"{KEPT}{DROPPED}{output}\n"
-        assert len(server.bodies) == 3 * 2 + 2 * 2  # two paths a question, two steps a chain; and nothing twice
+        asked = 3 * 2 + 2 * 2 * 4  # two paths a question, two steps a chain with four continuations; and nothing twice
+        assert len(server.bodies) == asked
         hard = tmp_path / "hard.parquet"
         main(
             [*arguments(questions, hard, server.url, "monte-carlo"), "--labels", "hard", "--store", f"{output}.sqlite"]
         )
-        assert len(server.bodies) == 10
-    assert {(body["n"], body["top_p"]) for body in server.bodies[6:]} == {(4, 0.95)}
+        assert len(server.bodies) == asked
+    assert {body["top_p"] for body in server.bodies[6:]} == {0.95}
     asked = {body["messages"][0]["content"][-1]["text"] for body in server.bodies}
     assert asked == {f"How many {name}?" for name in PATHS}  # the answer is in none
     rows = rows_of(output)
@@ -97,7 +102,7 @@ def test_two_processes_share_the_work(questions, tmp_path):
     with chat_stub(Parties) as server:
         command = arguments(questions, output, server.url, "monte-carlo")
         said = launch("command_run.py", 2, *command)
-        assert len(server.bodies) == 10  # nothing was asked by both
+        assert len(server.bodies) == 22  # nothing was asked by both
     assert said == f"{KEPT}{DROPPED}{output}\n"
     assert rows_of(output)["step_labels"][:] == [[0.75, 0.75]] * 2
 
@@ -107,8 +112,8 @@ def test_settings_that_cannot_be_meant_are_said_in_a_line(questions, tmp_path):
     with chat_stub(Parties) as server:
         command = arguments(questions, output, server.url, "monte-carlo")
         main(command)
-        with pytest.raises(SystemExit, match=r"mmreason annotate: .*other settings.*\n.*n: 4 → 3"):
-            main([*command, "--n", "3"])
+        with pytest.raises(SystemExit, match=r"mmreason annotate: .*other settings.*\n.*seed: 0 → 3"):
+            main([*command, "--seed", "3"])
         with pytest.raises(SystemExit, match="mmreason annotate: --judge came with --by monte-carlo"):
             main([*command, "--judge", "judge"])
         with pytest.raises(SystemExit, match="--judge-server came without --judge"):

@@ -1,5 +1,7 @@
 """Labels of steps: by continuations counted by hand, by a judge, and by a real policy from end to end."""
 
+import hashlib
+
 import pytest
 from datasets import Dataset, Features, Image, List, Value
 from PIL import Image as Pictures
@@ -31,12 +33,13 @@ from trl_mmreason.chain_of_step.template import (
     prefixes,
     render_chain,
 )
+from trl_mmreason.grading import Grader
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import ERRORS, chain_of_steps, solve
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
 from trl_mmreason.miniature.teacher import KnownTruthTeacher
 from trl_mmreason.miniature.truth import true_labels
-from trl_mmreason.sampling import Decoding, Failure
+from trl_mmreason.sampling import Decoding, Failure, derive_seed
 from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
@@ -141,7 +144,7 @@ def test_letters_are_graded_by_their_choices(tmp_path):
     found = chains_of(rows, paths).rows
     assert found[0]["choices"] == problem.choices
     result = problem.choices[problem.answer]
-    policy = Scripted(lambda request, times: [ending(problem.answer), ending(result), ending("Z"), ending("")])
+    policy = Scripted(lambda request, times: [ending(problem.answer), ending(result), ending("Z"), ending("")][times])
     with Store(tmp_path / "s.sqlite") as store:
         labelled = annotate_by_monte_carlo(found, policy, store, n=4).rows
     assert labelled["step_labels"][:] == [[0.5] * 4]
@@ -157,8 +160,17 @@ BEHIND = [
 ]
 
 
+def number_of(request):
+    """Which continuation of its step is asked for: its seed says so, however many were asked before."""
+    animal, steps = request.messages[0]["content"].split()[2].rstrip("?"), read_path(request.prefix).steps
+    digest = hashlib.sha256(request.prefix.encode()).hexdigest()[:8]
+    ids = [f"{animal}#{path}/{steps}-{digest}" for path in range(6)]
+    (number,) = (k for id_ in ids for k in range(4) if derive_seed(0, id_, k) == request.seed)
+    return number
+
+
 def policy(**settings):
-    return Scripted(lambda request, times: BEHIND[read_path(request.prefix).steps - 1], **settings)
+    return Scripted(lambda request, times: BEHIND[read_path(request.prefix).steps - 1][number_of(request)], **settings)
 
 
 def continued(path, rows, party=None, **settings):
@@ -191,12 +203,11 @@ def test_each_step_is_continued_from_the_chain_as_it_was_written(tmp_path):
     rows = chains_of(questions(["cats"]), {"cats": [Path(5, spaced, "stop", 9, True)]}).rows
     party = policy()
     continued(tmp_path / "s.sqlite", rows, party)
-    first, second, third = (request.prefix for request in party.asked)
+    first, second, third = dict.fromkeys(request.prefix for request in party.asked)
     assert first == prefixes(Chain(STEPS))[0]
     assert second.startswith(first + "\n<|reasoning_proceed|>\n")
     assert spaced == third + ending("7")
-    assert {request.n for request in party.asked} == {4}
-    assert len({request.seed for request in party.asked}) == 3
+    assert len({request.seed for request in party.asked}) == len(party.asked) == 3 * 4
 
 
 def test_the_policy_sees_question_and_pictures_and_never_the_answer(tmp_path):
@@ -215,7 +226,7 @@ def test_the_policy_sees_question_and_pictures_and_never_the_answer(tmp_path):
 def test_a_chain_is_dropped_if_a_step_of_it_could_not_be_sampled(tmp_path):
     def answer(request, times):
         fails = "dogs" in request.messages[0]["content"] and read_path(request.prefix).steps == 2
-        return Failure("too long") if fails else BEHIND[0]
+        return Failure("too long") if fails else BEHIND[0][number_of(request)]
 
     rows = chains("7", "7", "7")
     some = continued(tmp_path / "s.sqlite", rows, Scripted(answer))
@@ -225,23 +236,23 @@ def test_a_chain_is_dropped_if_a_step_of_it_could_not_be_sampled(tmp_path):
     assert none.rows.column_names == some.rows.column_names
     assert (len(none.rows), none.dropped) == (0, {"sampling failed": 3})
     party = policy()
-    mended = continued(tmp_path / "s.sqlite", rows, party, retry_failed=True)
-    assert mended.dropped == {}
-    assert mended.rows["step_labels"][1] == [0.75, 0.0, 0.75]
-    assert len(party.asked) == 1
+    again = continued(tmp_path / "s.sqlite", rows, party, retry_failed=True)
+    assert again.dropped == {}
+    assert again.rows["step_labels"][1] == [0.75, 0.0, 0.75]
+    assert len(party.asked) == 4
 
 
 def test_sampling_goes_on_where_it_was_killed(tmp_path):
     rows, whole = chains("7", "8"), policy()
     undisturbed = continued(tmp_path / "whole.sqlite", rows, whole)
-    dying, rest = policy(dies_at=4), policy()
+    dying, rest = policy(dies_at=10), policy()  # amid the third step
     with pytest.raises(KeyboardInterrupt):
         continued(tmp_path / "s.sqlite", rows, dying)
     resumed = continued(tmp_path / "s.sqlite", rows, rest)
     assert resumed.rows.to_list() == undisturbed.rows.to_list()
     assert resumed.tokens == undisturbed.tokens
     assert dying.asked + rest.asked == whole.asked
-    assert len(rest.asked) == 2
+    assert len(rest.asked) == 2 * 3 * 4 - 10
 
 
 def test_processes_share_the_steps(tmp_path):
@@ -250,10 +261,11 @@ def test_processes_share_the_steps(tmp_path):
     undisturbed = continued(tmp_path / "whole.sqlite", rows, alone)
     parties = policy(), policy()
     for rank, party in enumerate(parties):
-        result = continued(tmp_path / "s.sqlite", rows, party, rank=rank, world_size=2)
+        continued(tmp_path / "s.sqlite", rows, party, rank=rank, world_size=2)
+    result = continued(tmp_path / "s.sqlite", rows, policy(dies_at=0))  # real ones wait for each other's verdicts
     assert result.rows.to_list() == undisturbed.rows.to_list()
-    assert parties[0].asked == alone.asked[::2]
-    assert parties[1].asked == alone.asked[1::2]
+    steps = [alone.asked[start : start + 4] for start in range(0, 24, 4)]
+    assert [party.asked for party in parties] == [sum(steps[rank::2], []) for rank in (0, 1)]
 
 
 def test_another_chain_under_the_same_id_is_labelled_anew(tmp_path):
@@ -262,18 +274,29 @@ def test_another_chain_under_the_same_id_is_labelled_anew(tmp_path):
         continued(tmp_path / "s.sqlite", rows, party)
         judged(tmp_path / "s.sqlite", rows, judge)
     # "7" and "8" differ behind the last step, so that continuations of one are those of the other
-    assert (len(party.asked), len(judge.asked)) == (3, 2)
+    assert (len(party.asked), len(judge.asked)) == (12, 2)
     edited = chains("7").map(
         lambda text: {"completion": text.replace("name_start|>", "name_start|>So ")}, input_columns="completion"
     )
     continued(tmp_path / "s.sqlite", edited, party)
-    assert len(party.asked) == 6
+    assert len(party.asked) == 24
+
+
+def test_more_continuations_ask_for_those_that_are_missing_and_another_grader_for_none(tmp_path):
+    party, rows = policy(), chains("7")
+    few = continued(tmp_path / "s.sqlite", rows, party, n=2)
+    assert few.rows["step_labels"][:] == [[1.0, 0.0, 0.5]]
+    more = continued(tmp_path / "s.sqlite", rows, party)
+    assert more.rows["step_labels"][:] == [[0.75, 0.0, 0.25]]
+    assert len(party.asked) == 3 * 4
+    lenient = continued(tmp_path / "s.sqlite", rows, party, grader=Grader(tolerance="lenient"))
+    assert lenient.rows["step_labels"][:] == more.rows["step_labels"][:]
+    assert len(party.asked) == 3 * 4
 
 
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"n": 3}, "n: 4 → 3"),
         ({"seed": 1}, "seed: 0 → 1"),
         ({"decoding": Decoding(top_p=0.9)}, "decoding.top_p: 0.95 → 0.9"),
         ({"party": policy(kind="other")}, "engine.kind: 'script' → 'other'"),
@@ -400,17 +423,19 @@ def test_a_real_policy_from_step_data_to_a_process_reward_model(tmp_path):
         continued = annotate_by_monte_carlo(found, policy, store, n=3, decoding=decoding)
         judged = annotate_by_judge(found, teacher, store)
         # the id of a unit ends with a digest of its text
-        records = {record.id.rpartition("-")[0]: record.payload for record in store.records(MONTE_CARLO)}
+        records = {}
+        for record in store.records(MONTE_CARLO):
+            records.setdefault(record.id.rpartition("-")[0], []).append(record.payload)
         assert {record.status for stage in (MONTE_CARLO, JUDGED) for record in store.records(stage)} == {"done"}
 
     assert continued.dropped == judged.dropped == {}
-    assert continued.tokens == sum(sum(payload["tokens"]) for payload in records.values()) > 0
+    assert continued.tokens == sum(one["tokens"] for sampled in records.values() for one in sampled) > 0
     for by_policy, by_truth in zip(continued.rows, judged.rows, strict=True):
         assert by_policy["id"] == by_truth["id"]
         problem, written = problems[by_policy["id"].rpartition("#")[0]], parse_chain(by_policy["completion"])
         shares = []
         for number, prefix in enumerate(prefixes(written), start=1):
-            texts = records[f"{by_policy['id']}/{number}"]["texts"]
+            texts = [one["turns"][0]["text"] for one in records[f"{by_policy['id']}/{number}"]]
             shares.append(sum(read_path(prefix + text).answer == problem.answer for text in texts) / 3)
         assert by_policy["step_labels"] == pytest.approx(shares)
         truth = true_labels(problem, written.steps, written.answer)

@@ -13,24 +13,23 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Literal, NamedTuple
 
 from datasets import Dataset, Features, List, Value
 
 from ..grading import Grader
-from ..grading.grader import grader_settings
 from ..grading.reward import items_of
 from ..messages import completion_text, pictures_of, question_text, with_system_message
+from ..sampling.answering import JoinedRows, answer_questions
 from ..sampling.asking import ReplyCollector, parsed_positions, reference_answer
 from ..sampling.difficulty import tally
-from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, derive_seed
+from ..sampling.engine import Decoding, Engine, Failure, Request
 from ..sampling.export import join_source_columns
-from ..sampling.run import remember_questions, run, wait_for_all
 from ..sampling.store import Store
 from .objective import judge_labels, monte_carlo_labels
 from .paths import DECODING, Path, Row, read_path
 from .prompts import JUDGE_PROMPT, judge_message, read_ratings
+from .protocols import Continuation
 from .template import chain_ends, parse_chain
 
 PATHS = "chain-of-step-paths"
@@ -170,7 +169,7 @@ def annotate_by_monte_carlo(
     A continuation is right if the chain that it completes comes to the right answer. The engine sees question, pictures
     and the chain up to the step, and never the answer.
 
-    It goes on where a killed run stopped; a step is sampled as a whole. What failed is sampled again with
+    A killed run resumes where it stopped, and another grader samples nothing again. What failed is sampled again with
     `retry_failed=True`. Under several processes each takes its share of the steps; call it on all of them with the same
     store, and every process gets the whole result.
 
@@ -183,7 +182,7 @@ def annotate_by_monte_carlo(
         labels: soft, the share of right continuations; or hard, 1 if any is right. Both come from the same samples.
         grader: `Grader()` by default.
         seed: other seeds give other continuations.
-        **running: for `run`, such as `batch_size`, which counts steps, and `retry_failed`.
+        **running: for `answer_questions`, such as `batch_size`, which counts continuations, and `retry_failed`.
 
     Returns:
         A chain is dropped if the sampling behind any of its steps failed.
@@ -197,94 +196,44 @@ def annotate_by_monte_carlo(
             f"annotate_by_monte_carlo: got n={n} and labels={labels!r}, expected 1 or more, and 'soft' or 'hard'."
         )
     _check_chains("annotate_by_monte_carlo", chains)
-    grader = grader or Grader()
-
-    def work(asked: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
-        units = [unit for unit, _ in asked]
-        questions = {unit["position"]: chains[unit["position"]] for unit in units}
-        rows = [questions[unit["position"]] for unit in units]
-        drawn = engine.sample(
-            [_continuation(row, unit, n, seed) for row, unit in zip(rows, units, strict=True)], decoding
-        )
-        return _graded(rows, [unit["prefix"] for unit in units], drawn, grader)
-
-    settings = {
-        "engine": engine.settings,
-        "decoding": asdict(decoding),
-        "n": n,
-        "seed": seed,
-        "grader": grader_settings(grader),
-    }
-    steps = _steps(chains)
-    units = [unit for of_chain in steps for unit in of_chain]
-    remember_questions(store, MONTE_CARLO, chains)
-    run(store, MONTE_CARLO, units, work, settings=settings, **{"description": "continuing chains", **running})
-    wait_for_all()
-    correct, tokens = _outcomes(store, {unit["id"] for unit in units})
-    kept = [k for k, of_chain in enumerate(steps) if all(unit["id"] in correct for unit in of_chain)]
-    found = [monte_carlo_labels([correct[unit["id"]] for unit in steps[k]]) for k in kept]
+    positions, ids, prefixes = _steps(chains)
+    steps = JoinedRows(chains, positions, {"id": ids, "prefix": prefixes})
+    asked: dict[str, Any] = {"n": n, "decoding": decoding, "grader": grader, "seed": seed}
+    asked |= {"description": "continuing chains", **running}
+    answers = answer_questions(steps, engine, store, Continuation(), stage=MONTE_CARLO, **asked)
+    failed: set[int] = set()
+    correct: list[list[list[bool]]] = [[] for _ in range(len(chains))]
+    tokens: int | None = 0
+    for position, samples in zip(positions, answers, strict=True):
+        correct[position].append([])
+        for sample in samples:
+            if isinstance(sample, Failure):
+                failed.add(position)
+            else:
+                correct[position][-1].append(sample["turns"][0]["correct"])
+                count = sample.get("tokens")
+                tokens = None if tokens is None or count is None else tokens + count
+    kept = [position for position in range(len(chains)) if position not in failed]
+    found = [monte_carlo_labels(correct[position]) for position in kept]
     step_labels = [(soft if labels == "soft" else hard).tolist() for soft, hard in found]
-    dropped = {"sampling failed": len(chains) - len(kept)}
-    return Annotated(_labelled(chains, kept, step_labels), {k: v for k, v in dropped.items() if v}, tokens)
+    dropped = {"sampling failed": len(failed)} if failed else {}
+    return Annotated(_labelled(chains, kept, step_labels), dropped, tokens)
 
 
-def _steps(chains: Dataset) -> list[list[dict[str, Any]]]:
-    """For each chain its units of work: one a step, with the chain as it was written up to there."""
-    return [
-        [
-            {"id": f"{id_}/{number}-{_digest(text[:end])}", "position": position, "prefix": text[:end]}
-            for number, end in enumerate(chain_ends(text).steps, start=1)
-        ]
+def _steps(chains: Dataset) -> tuple[list[int], list[str], list[str]]:
+    """Of each step the position of its chain, an id, and the chain as it was written up to there."""
+    found = [
+        (position, f"{id_}/{number}-{_digest(text[:end])}", text[:end])
         for position, (id_, text) in enumerate(zip(chains["id"], chains["completion"], strict=True))
+        for number, end in enumerate(chain_ends(text).steps, start=1)
     ]
+    positions, ids, prefixes = (list(column) for column in zip(*found, strict=True)) if found else ([], [], [])
+    return positions, ids, prefixes
 
 
 def _digest(text: str) -> str:
     """For the ids of units, so that another text under the same id is not taken for the one that was asked about."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def _continuation(row: Row, unit: Row, n: int, seed: int) -> Request:
-    return Request(
-        row["prompt"], pictures_of(row), prefix=unit["prefix"], n=n, seed=derive_seed(seed, "continue", unit["id"])
-    )
-
-
-def _graded(
-    rows: Sequence[Row], prefixes: Sequence[str], drawn: Sequence[list[Sample] | Failure], grader: Grader
-) -> list[dict[str, Any] | Failure]:
-    """The continuations of each step with whether they come to the right answer; all are graded in one batch."""
-    triples = list(zip(rows, prefixes, drawn, strict=True))
-    items = [
-        (row, read_path(prefix + sample.text).answer or "")
-        for row, prefix, samples in triples
-        if not isinstance(samples, Failure)
-        for sample in samples
-    ]
-    verdicts = iter(grader.grade_batch(items_of([row for row, _ in items], [answer for _, answer in items])))
-    return [
-        samples
-        if isinstance(samples, Failure)
-        else {
-            "texts": [sample.text for sample in samples],
-            "finish_reasons": [sample.finish_reason for sample in samples],
-            "tokens": [sample.tokens for sample in samples],
-            "correct": [next(verdicts).correct for _ in samples],
-        }
-        for _, _, samples in triples
-    ]
-
-
-def _outcomes(store: Store, wanted: set[str]) -> tuple[dict[str, list[bool]], int | None]:
-    """Unit id → which of its continuations were right, for those that were sampled; and how many tokens that took."""
-    correct: dict[str, list[bool]] = {}
-    tokens: int | None = 0
-    for record in store.records(MONTE_CARLO):
-        if record.status == "done" and record.id in wanted:
-            correct[record.id] = record.payload["correct"]
-            counts = record.payload["tokens"]
-            tokens = None if tokens is None or None in counts else tokens + sum(counts)
-    return correct, tokens
 
 
 # --------------------------------------------------------------------------------------------------------------- judge
@@ -302,8 +251,8 @@ def annotate_by_judge(
 ) -> Annotated:
     """Label each step by a judge's rating: right if it is Good, or Neutral in a chain with the right answer.
 
-    The prompt of Fig. 9 is the system message; question, pictures, reference answer and steps are the user's. It goes
-    on where a killed run stopped, and shares the work, as `annotate_by_monte_carlo` does.
+    The prompt of Fig. 9 is the system message; question, pictures, reference answer and steps are the user's. A killed
+    run resumes, and shares the work, as `annotate_by_monte_carlo` does.
 
     Args:
         chains: `rows` of `chains_of` or `graded_chains`. Of several reference answers the first is told.

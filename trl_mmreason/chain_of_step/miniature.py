@@ -120,7 +120,7 @@ def label_drawn_chains(
                     n=continuations,
                     decoding=decoding,
                     seed=seed,
-                    batch_size=max(1, batch_size // continuations),
+                    batch_size=batch_size,
                 )
                 labelled.append(made.rows)
         if PartialState().is_main_process:

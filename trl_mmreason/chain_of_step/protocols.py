@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..sampling.engine import Decoding, Engine, Failure
+from ..sampling.engine import Decoding, Engine, Failure, Sample
 from ..sampling.protocols import Answered, AnsweredTurn, Unit, sample_units
 from .paths import PathScore, ProcessReward, read_path, score_paths
 from .scored_chain import scored_ends
@@ -47,6 +47,26 @@ class Chains:
         return [
             sample if isinstance(sample, Failure) else _chain(sample.text, sample.finish_reason, sample.tokens, score)
             for sample, score in zip(samples, scores, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What a policy writes behind the beginning of a chain, which is the row's `prefix`; its answer is graded."""
+
+    turns = 1
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"name": "continuation"}
+
+    def answer(
+        self, units: Sequence[Unit], engine: Engine, decoding: Decoding, seed: int
+    ) -> Sequence[Answered | Failure]:
+        samples = sample_units(units, engine, decoding, seed)
+        return [
+            sample if isinstance(sample, Failure) else _continued(row["prefix"], sample)
+            for (row, _), sample in zip(units, samples, strict=True)
         ]
 
 
@@ -96,6 +116,11 @@ def _chain(text: str, finish_reason: str, tokens: int | None, score: PathScore |
         return answered
     ends = scored_ends(path.scorable).steps
     return answered._replace(step_ends=ends, step_scores=score.steps, answer_score=score.answer, score=score.total)
+
+
+def _continued(prefix: str, sample: Sample) -> Answered:
+    answer = read_path(prefix + sample.text).answer or ""
+    return Answered([AnsweredTurn(sample.text, answer)], [sample.finish_reason], sample.tokens)
 
 
 def _searched(search: BeamSearched) -> Answered:

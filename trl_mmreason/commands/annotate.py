@@ -76,11 +76,8 @@ def _annotate(arguments: argparse.Namespace) -> None:
 def _by_monte_carlo(arguments: argparse.Namespace, policy: Any) -> Label:
     from ..chain_of_step.annotation import annotate_by_monte_carlo
 
-    steps_a_batch = max(1, arguments.batch_size // arguments.n)
-
     def label(chains: Any, store: Any, settings: dict[str, Any]) -> Any:
-        given = {**settings, "labels": arguments.labels, "batch_size": steps_a_batch}
-        return annotate_by_monte_carlo(chains, policy, store, **given)
+        return annotate_by_monte_carlo(chains, policy, store, **settings, labels=arguments.labels)
 
     return label
 

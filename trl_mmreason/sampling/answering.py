@@ -84,7 +84,7 @@ class Answers:
 
 
 def answer_questions(
-    rows: Dataset,
+    rows: Dataset | JoinedRows,
     engine: Engine,
     store: Store,
     protocol: AnsweringProtocol,
@@ -186,6 +186,39 @@ def answer_in_memory(
             "%s: %d of %d samples failed, the first: %s", description, len(failures), len(samples), failures[0]
         )
     return [samples[start : start + n] for start in range(0, len(samples), n)]
+
+
+class JoinedRows(Sequence):
+    """Rows that each belong to a row of a data set, such as the steps of its chains; pictures are copied nowhere.
+
+    Args:
+        rows: the data set.
+        positions: of the row that each belongs to.
+        columns: what each has of its own, `id` among it, in the place of the data set's.
+    """
+
+    def __init__(self, rows: Dataset, positions: Sequence[int], columns: Mapping[str, Sequence[Any]]) -> None:
+        self.rows, self.positions, self.columns = rows, positions, columns
+        self.column_names = [*columns, *(name for name in rows.column_names if name not in columns)]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, place: Any) -> Any:
+        """A whole row, or a column of their own."""
+        if isinstance(place, str):
+            return self.columns[place]
+        own = {name: values[place] for name, values in self.columns.items()}
+        return {**self.rows[self.positions[place]], **own}
+
+    def select_columns(self, names: Sequence[str]) -> Dataset:
+        """These columns as a data set of its own; none of them holds pictures."""
+        shared = [name for name in names if name not in self.columns]
+        made = self.rows.select_columns(shared).select(self.positions)
+        for name in names:
+            if name in self.columns:
+                made = made.add_column(name, list(self.columns[name]))
+        return made
 
 
 def distinct_ids(rows: Dataset) -> list[str]:

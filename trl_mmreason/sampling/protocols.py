@@ -153,9 +153,11 @@ class TwoTurn:
 
 
 def sample_units(units: Sequence[Unit], engine: Engine, decoding: Decoding, seed: int) -> list[Sample | Failure]:
-    """One answer to the question of each unit."""
-    seeds = unit_seeds(units, seed)
-    asked = [Request(row["prompt"], pictures_of(row), seed=each) for (row, _), each in zip(units, seeds, strict=True)]
+    """One answer to the question of each unit, behind the row's `prefix` if it has one."""
+    asked = [
+        Request(row["prompt"], pictures_of(row), prefix=row.get("prefix", ""), seed=each)
+        for (row, _), each in zip(units, unit_seeds(units, seed), strict=True)
+    ]
     drawn = engine.sample(asked, decoding)
     return [samples if isinstance(samples, Failure) else samples[0] for samples in drawn]
 

@@ -139,7 +139,7 @@ def run(
 
 
 def remember_questions(
-    store: Store, stage: str, rows: Dataset, asked: Callable[[Any], Any] = lambda prompt: prompt
+    store: Store, stage: str, rows: Any, asked: Callable[[Any], Any] = lambda prompt: prompt
 ) -> None:
     """Keep what is asked and graded under each id, so that no other question gets the results of this one.
 
@@ -148,14 +148,15 @@ def remember_questions(
     Args:
         store: where results go.
         stage: theirs; the questions stand in one beside it.
-        rows: with a unique text `id`, and of `prompt`, `answer` and `choices` what there is.
+        rows: a data set, or something with its `select_columns`; with a unique string `id`, and of `prompt`, `answer`
+            and `choices` what there is.
         asked: what of a prompt is asked; all of it by default.
 
     Raises:
         SettingsChanged: an id had another prompt, answer or choices before.
     """
     ids, beside = unique_ids(rows), f"{stage}-questions"
-    words = rows.with_format(None).select_columns(["id", *(name for name in _WORDS if name in rows.column_names)])
+    words = rows.select_columns(["id", *(name for name in _WORDS if name in rows.column_names)]).with_format(None)
     now = {id_: _digests(row, asked) for id_, row in zip(ids, words, strict=True)}
     store.open_stage(beside, {})
     then = {record.id: record.payload for record in store.records(beside)}
