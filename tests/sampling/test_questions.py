@@ -108,6 +108,7 @@ def annotate(rows, engine, store, grader):
 
 
 PIPELINES = {
+    "annotate_by_monte_carlo": annotate,
     "difficulty_filter": lambda rows, engine, store, grader: difficulty_filter(
         rows, engine, store, low=0, high=1, n=1, grader=grader
     ),
@@ -125,7 +126,6 @@ PIPELINES = {
 }
 
 REFUSING = {
-    "annotate_by_monte_carlo": annotate,
     "make_step_data": lambda rows, engine, store, grader: make_step_data(
         rows, engine, store, attempts=1, grader=grader
     ),
@@ -155,7 +155,7 @@ def test_another_grader_grades_anew_and_asks_nobody_and_other_questions_are_refu
         pipeline(rows, asked, store, Grader())
         assert len(verdicts(store)) == 2
         assert len(asked.asked) == first
-        with pytest.raises(SettingsChanged, match="  answer of 'cats'"):
+        with pytest.raises(SettingsChanged, match="  answer of 'cats"):
             pipeline(Dataset.from_list([row(answer="8")]), asked, store, Own())
 
 
