@@ -95,7 +95,9 @@ def picture(image=RED, kind="PNG"):
 
 
 def test_a_chat_completion(client):
-    messages = [{"role": "system", "content": "s"}, *user(text("a"), picture(), picture(kind="JPEG"), text("b"))]
+    more = {"name": "n"}  # fields of a message or part that say nothing about the answer
+    parts = [text("a"), {**picture(), **more}, picture(kind="JPEG"), {**text("b"), **more}]
+    messages = [{"role": "system", "content": "s", **more}, *user(*parts)]
     reply = client.chat.completions.create(model="m", messages=messages, n=2, seed=3, logprobs=True, user="me")
     assert [(choice.index, choice.finish_reason) for choice in reply.choices] == [(0, "stop"), (1, "stop")]
     assert reply.choices[0].message.content == "['s', 'ab'] '' 2 3"
@@ -152,10 +154,11 @@ REFUSED = {
     "n of text": ({"n": "3"}, "n is '3': Input should be a valid integer"),
     "bool for a number": ({"max_tokens": True}, "max_tokens is True: Input should be a valid integer"),
     "bool for a temperature": ({"temperature": True}, "temperature is True: Input should be a valid number"),
+    "temperature": ({"temperature": -1}, "temperature is -1: Input should be greater than or equal to 0"),
     "top_p": ({"top_p": 1.5}, "top_p is 1.5: Input should be less than or equal to 1"),
     "stop": ({"stop": [""]}, r"stop\[0\] is '': String should have at least 1 character"),
     "stop of numbers": ({"stop": 3}, "stop is 3: Input should be a string or a list of strings"),
-    "no messages": ({"messages": []}, r"messages is \[\]: Input should end with the user's message"),
+    "no messages": ({"messages": None}, r"messages is \[\]: Input should end with the user's message"),
     "role": ({"messages": [{"role": "tool", "content": "a"}]}, r"messages\[0\].role is 'tool': .* 'system', 'user' or"),
     "content": ({"messages": user(3)}, r"messages\[0\].content is 3: Input should be a string or a list of parts"),
     "no content": ({"messages": [{"role": "user"}]}, r"messages\[0\].content is missing"),
@@ -170,6 +173,8 @@ REFUSED = {
         {"continue_final_message": True, "add_generation_prompt": True},
         "add_generation_prompt is True: Input should be False where continue_final_message is True",
     ),
+    "neither": ({"add_generation_prompt": False}, "Input should be True where continue_final_message is False"),
+    "a picture too early": ({"messages": [{**LATER[2], "role": "system"}, LATER[0]]}, r"Only .*messages\[0\] has"),
     "a picture later": ({"messages": LATER}, r"Only the first user message may have pictures, and messages\[2\] has"),
     "a picture elsewhere": (
         {"messages": user({"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}, text("a"))},
@@ -204,6 +209,7 @@ def test_what_is_not_supported_is_refused_by_name(client, name):
         (b"\xff", "The body is no JSON"),
         (b"[1]", r"The body is \[1\]: Input should be an object"),
         (b"[" * 9_000, "The body is no JSON"),
+        (b'{"model": "m", "messages": [{"role": "user", "content": ""}], "temperature": 1e999}', "inf: .* finite"),
         (b'{"temperature": Infinity}', "The body is no JSON: expected value at"),
     ],
 )
@@ -222,7 +228,9 @@ def test_a_body_that_is_too_long(client):
 
 def test_other_models_and_paths_are_not_found(telling, client):
     with pytest.raises(openai.NotFoundError, match="There is no model 'gpt'; this server has 'm'"):
-        client.chat.completions.create(model="gpt", messages=user("a"))
+        client.chat.completions.create(model="gpt", messages=[])
+    with pytest.raises(openai.NotFoundError, match="There is no model ''; this server has 'm'"):
+        client.post("/chat/completions", cast_to=object, body={})
     with pytest.raises(openai.NotFoundError, match="Not Found: POST /v1/embeddings; expected POST /v1/chat"):
         client.embeddings.create(model="m", input="a")
     assert [model.id for model in client.models.list()] == ["m"]

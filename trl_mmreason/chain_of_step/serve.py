@@ -164,7 +164,7 @@ def rows_of(body: bytes, most: int) -> list[dict[str, Any]]:
 
     Raises:
         ApiError: it is not understood.
-        UnscorableRow: a completion has no chain.
+        UnscorableRow: a completion is a malformed chain.
     """
     rows = read_json(_Body, body, most=most).rows
     for number, row in enumerate(rows):
@@ -200,9 +200,7 @@ class _Body(Fields):
     def _are_not_too_many(cls, rows: Any, info: ValidationInfo[dict[str, Any]]) -> Any:
         most = info.context["most"]
         if isinstance(rows, list) and len(rows) > most:
-            problem = (
-                f"The body has {len(rows)} rows; this server takes {most} at a time. Send them in several requests."
-            )
+            problem = f"The body has {len(rows)} rows; this server takes {most} at a time. Send them in several bodies."
             raise ApiError(problem, status=413, param="rows", code="request_too_large")
         return rows
 
