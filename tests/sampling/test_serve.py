@@ -95,7 +95,9 @@ def picture(image=RED, kind="PNG"):
 
 
 def test_a_chat_completion(client):
-    messages = [{"role": "system", "content": "s"}, *user(text("a"), picture(), picture(kind="JPEG"), text("b"))]
+    more = {"name": "n"}  # fields of a message or part that say nothing about the answer
+    parts = [text("a"), {**picture(), **more}, picture(kind="JPEG"), {**text("b"), **more}]
+    messages = [{"role": "system", "content": "s", **more}, *user(*parts)]
     reply = client.chat.completions.create(model="m", messages=messages, n=2, seed=3, logprobs=True, user="me")
     assert [(choice.index, choice.finish_reason) for choice in reply.choices] == [(0, "stop"), (1, "stop")]
     assert reply.choices[0].message.content == "['s', 'ab'] '' 2 3"
@@ -144,41 +146,48 @@ def test_without_a_seed_every_answer_has_its_own(client):
 LATER = [*user("a"), {"role": "assistant", "content": "b"}, *user(text("c"), picture())]
 CUT = {"type": "image_url", "image_url": {"url": picture()["image_url"]["url"][:80]}}
 REFUSED = {
-    "stream": ({"stream": True}, "stream is True; this server supports only False"),
-    "unknown": ({"guided_json": {}}, "guided_json is not supported by this server; leave it out"),
-    "penalty": ({"presence_penalty": 0.5}, "presence_penalty is 0.5; this server supports only 0"),
+    "stream": ({"stream": True}, "stream is True, which this server does not support; leave it out"),
+    "unknown": ({"guided_json": {}}, "guided_json is {}, which this server does not support; leave it out"),
+    "penalty": ({"presence_penalty": 0.5}, "presence_penalty is 0.5, which this server does not support"),
     "many logprobs": ({"logprobs": True, "top_logprobs": 3}, "top_logprobs is 3"),
-    "n": ({"n": 0}, "n is 0; expected 1 to 1024"),
-    "n of text": ({"n": "3"}, "n is '3'; expected int"),
-    "bool for a number": ({"max_tokens": True}, "max_tokens is True; expected int"),
-    "top_p": ({"top_p": 1.5}, "expected .* 0 < top_p ≤ 1"),
-    "stop": ({"stop": [""]}, r"stop is \[''\]; expected a text or a list of texts"),
-    "no messages": ({"messages": []}, "The last message is missing; expected one of the user"),
-    "role": ({"messages": [{"role": "tool", "content": "a"}]}, r"messages\[0\] is .*; expected a role of"),
-    "content": ({"messages": user(3)}, r"messages\[0\].content is 3; expected a text or a list of parts"),
-    "part": ({"messages": user({"type": "input_audio"}, text("a"))}, "holds .*; expected a text or image_url part"),
-    "ends with the assistant": (
-        {"messages": LATER[:2]},
-        "The last message is of the assistant; expected one of the user",
-    ),
+    "n": ({"n": 0}, "n is 0: Input should be greater than or equal to 1"),
+    "n of text": ({"n": "3"}, "n is '3': Input should be a valid integer"),
+    "bool for a number": ({"max_tokens": True}, "max_tokens is True: Input should be a valid integer"),
+    "bool for a temperature": ({"temperature": True}, "temperature is True: Input should be a valid number"),
+    "temperature": ({"temperature": -1}, "temperature is -1: Input should be greater than or equal to 0"),
+    "top_p": ({"top_p": 1.5}, "top_p is 1.5: Input should be less than or equal to 1"),
+    "stop": ({"stop": [""]}, r"stop\[0\] is '': String should have at least 1 character"),
+    "stop of numbers": ({"stop": 3}, "stop is 3: Input should be a string or a list of strings"),
+    "no messages": ({"messages": None}, r"messages is \[\]: Input should end with the user's message"),
+    "role": ({"messages": [{"role": "tool", "content": "a"}]}, r"messages\[0\].role is 'tool': .* 'system', 'user' or"),
+    "content": ({"messages": user(3)}, r"messages\[0\].content is 3: Input should be a string or a list of parts"),
+    "no content": ({"messages": [{"role": "user"}]}, r"messages\[0\].content is missing"),
+    "part": ({"messages": user({"type": "input_audio"}, text("a"))}, "'input_audio' .* not match .*'text', 'image"),
+    "text": ({"messages": user(text("a"), text(3))}, r"messages\[0\].content\[1\].text is 3: .* valid string"),
+    "ends with the assistant": ({"messages": LATER[:2]}, "messages is .*: Input should end with the user's message"),
     "nothing to continue": (
         {"continue_final_message": True, "add_generation_prompt": False},
-        "The last message is of the user; expected one of the assistant",
+        "Input should end with the assistant's message where continue_final_message is True",
     ),
     "begun and continued": (
         {"continue_final_message": True, "add_generation_prompt": True},
-        "either begun .* or continued .*; expected exactly one",
+        "add_generation_prompt is True: Input should be False where continue_final_message is True",
     ),
-    "a picture later": ({"messages": LATER}, r"messages\[2\] has pictures; this server takes them in the first user"),
+    "neither": ({"add_generation_prompt": False}, "Input should be True where continue_final_message is False"),
+    "a picture too early": ({"messages": [{**LATER[2], "role": "system"}, LATER[0]]}, r"Only .*messages\[0\] has"),
+    "a picture later": ({"messages": LATER}, r"Only the first user message may have pictures, and messages\[2\] has"),
     "a picture elsewhere": (
         {"messages": user({"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}, text("a"))},
-        "has a picture at 'http://127.0.0.1/x.png'; this server fetches nothing. Send the picture itself",
+        r"content\[0\].image_url.url is 'http://127.0.0.1/x.png': Input should be the picture itself, as data:im",
     ),
     "a picture on disk": (
         {"messages": user({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, text("a"))},
         "this server fetches nothing",
     ),
-    "half a picture": ({"messages": user(CUT, text("a"))}, "has a picture that cannot be read"),
+    "half a picture": (
+        {"messages": user(CUT, text("a"))},
+        "url is 'data:.*: Input should be a picture that can be read",
+    ),
     "what the engine refuses": ({"messages": user("too long")}, "^Error code: 400 .*the prompt has 5000 tokens"),
     "how the engine refuses": ({"messages": user("impossible")}, "a stop text that no answer can show"),
 }
@@ -190,6 +199,7 @@ def test_what_is_not_supported_is_refused_by_name(client, name):
     with pytest.raises(openai.BadRequestError, match=message) as caught:
         client.post("/chat/completions", cast_to=object, body={"model": "m", "messages": user("a"), **fields})
     assert caught.value.type == "invalid_request_error"
+    assert caught.value.body["message"].startswith(caught.value.param or "")
 
 
 @pytest.mark.parametrize(
@@ -197,9 +207,10 @@ def test_what_is_not_supported_is_refused_by_name(client, name):
     [
         (b"{", "The body is no JSON"),
         (b"\xff", "The body is no JSON"),
-        (b"[1]", "The body is a JSON list; expected an object"),
+        (b"[1]", r"The body is \[1\]: Input should be an object"),
         (b"[" * 9_000, "The body is no JSON"),
-        (b'{"temperature": Infinity}', "The body is no JSON: it holds Infinity"),
+        (b'{"model": "m", "messages": [{"role": "user", "content": ""}], "temperature": 1e999}', "inf: .* finite"),
+        (b'{"temperature": Infinity}', "The body is no JSON: expected value at"),
     ],
 )
 def test_a_body_that_is_no_object(client, body, message):
@@ -217,7 +228,9 @@ def test_a_body_that_is_too_long(client):
 
 def test_other_models_and_paths_are_not_found(telling, client):
     with pytest.raises(openai.NotFoundError, match="There is no model 'gpt'; this server has 'm'"):
-        client.chat.completions.create(model="gpt", messages=user("a"))
+        client.chat.completions.create(model="gpt", messages=[])
+    with pytest.raises(openai.NotFoundError, match="There is no model ''; this server has 'm'"):
+        client.post("/chat/completions", cast_to=object, body={})
     with pytest.raises(openai.NotFoundError, match="Not Found: POST /v1/embeddings; expected POST /v1/chat"):
         client.embeddings.create(model="m", input="a")
     assert [model.id for model in client.models.list()] == ["m"]

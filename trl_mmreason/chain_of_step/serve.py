@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from math import ceil
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import uvicorn
@@ -26,22 +26,23 @@ from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ..sampling.http import (
     KEEP_ALIVE_SECONDS,
     MAX_BODY_BYTES,
     ApiError,
+    Fields,
+    Picture,
     add_error_handlers,
-    json_object,
     read_bytes,
+    read_json,
     unless_gone,
 )
-from ..sampling.pictures import picture_of
 from .process_reward import ProcessRewardModel, Scores
 from .scored_chain import UnscorableRow, read_completion
 
 _LONGEST_RETRY_SECONDS = 60
-_ROLES = ("system", "user", "assistant")
 
 
 class ScoringQueue:
@@ -134,8 +135,8 @@ def create_app(
     @app.post("/score")
     async def score(http: HttpRequest) -> JSONResponse:
         body = await read_bytes(http, max_body_bytes)
-        rows = await run_in_threadpool(rows_of, body, max_waiting)
         try:
+            rows = await run_in_threadpool(rows_of, body, max_waiting)
             scores = await unless_gone(http, app.state.queue.score(rows))
         except UnscorableRow as error:
             raise ApiError(str(error), param="rows") from error
@@ -162,63 +163,46 @@ def rows_of(body: bytes, most: int) -> list[dict[str, Any]]:
         most: rows.
 
     Raises:
-        ApiError: it is not understood, or a row cannot be scored.
+        ApiError: it is not understood.
+        UnscorableRow: a completion is a malformed chain.
     """
-    rows = _fields(json_object(body, "rows"), "The body", {"rows": list})["rows"]
-    if len(rows) > most:
-        raise ApiError(
-            f"The body has {len(rows)} rows; this server takes {most} at a time. Send them in several requests.",
-            status=413,
-            param="rows",
-            code="request_too_large",
-        )
-    return [_row(row, f"row {number}") for number, row in enumerate(rows)]
+    rows = read_json(_Body, body, most=most).rows
+    for number, row in enumerate(rows):
+        read_completion(row.completion, f"row {number}")
+    return [{**row.model_dump(), "images": row.images or []} for row in rows]
 
 
-def _row(content: Any, where: str) -> dict[str, Any]:
-    row = _fields(content, where, {"prompt": list, "completion": str}, {"images": list})
-    for number, message in enumerate(row["prompt"]):
-        there = f"prompt[{number}] of {where}"
-        if _fields(message, there, {"role": str, "content": str})["role"] not in _ROLES:
-            raise _refusal(there, f"has the role {message['role']!r:.40}", f"one of {', '.join(_ROLES)}")
-    roles = [message["role"] for message in row["prompt"]]
-    if not roles or roles[-1] == "assistant":
-        raise _refusal(f"prompt of {where}", f"has the roles {roles}", "messages, the last not the assistant's")
-    try:
-        read_completion(row["completion"], where)
-        row["images"] = [picture_of(url) for url in row.get("images") or ()]
-    except UnscorableRow as error:
-        raise ApiError(str(error), param=where) from error
-    except ValueError as error:
-        raise ApiError(f"{where} has {error}", param=where) from error
-    if row["images"] and "user" not in roles:
-        raise _refusal(where, f"has {len(row['images'])} picture(s)", "a message of the user to put them before")
-    return row
+class _Message(Fields):
+    role: Literal["system", "user", "assistant"]
+    content: str
 
 
-def _fields(
-    content: Any, where: str, needed: Mapping[str, type], optional: Mapping[str, type] | None = None
-) -> dict[str, Any]:
-    """A JSON object that has these fields, no others, and of these types; an optional one may be null."""
-    known = {**needed, **(optional or {})}
-    expected = ", ".join(f"{name} ({_KINDS[kind]})" for name, kind in known.items())
-    if not isinstance(content, dict):
-        raise _refusal(where, f"is {content!r:.60}", f"an object with {expected}")
-    for name in [*needed, *content]:
-        if name not in known or name not in content:
-            problem = f"has the unknown field {name!r:.40}" if name in content else f"lacks {name}"
-            raise _refusal(where, problem, expected)
-        value = content[name]
-        if not isinstance(value, known[name]) and not (value is None and name not in needed):
-            raise _refusal(where, f"has {value!r:.60} for {name}", expected)
-    return dict(content)
+class _Row(Fields):
+    prompt: list[_Message] = Field(fail_fast=True)
+    completion: str
+    images: list[Picture] | None = Field(default=None, fail_fast=True)
+
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> _Row:
+        roles = [message.role for message in self.prompt]
+        if not roles or roles[-1] == "assistant":
+            raise ValueError("prompt should have messages, the last not the assistant's")
+        if self.images and "user" not in roles:
+            raise ValueError("prompt should have a message of the user to put the images before")
+        return self
 
 
-_KINDS: dict[type, str] = {list: "a list", str: "a text"}
+class _Body(Fields):
+    rows: list[_Row] = Field(fail_fast=True)
 
-
-def _refusal(where: str, problem: str, expected: str) -> ApiError:
-    return ApiError(f"{where} {problem}; expected {expected}.", param=where)
+    @field_validator("rows", mode="before")
+    @classmethod
+    def _are_not_too_many(cls, rows: Any, info: ValidationInfo[dict[str, Any]]) -> Any:
+        most = info.context["most"]
+        if isinstance(rows, list) and len(rows) > most:
+            problem = f"The body has {len(rows)} rows; this server takes {most} at a time. Send them in several bodies."
+            raise ApiError(problem, status=413, param="rows", code="request_too_large")
+        return rows
 
 
 def serve(

@@ -1,22 +1,38 @@
-"""What this package's servers share: errors as JSON, bodies that are bounded, clients that hang up."""
+"""What this package's servers share: errors as JSON, bodies that are bounded and checked, clients that hang up."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Coroutine, Mapping
-from typing import Any, NoReturn, TypeVar
+from itertools import groupby
+from typing import Annotated, Any, TypeVar
 
+import PIL.Image
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
+from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from .pictures import picture_of
+
 T = TypeVar("T")
+Body = TypeVar("Body", bound=BaseModel)
 
 MAX_BODY_BYTES = 64 << 20
 KEEP_ALIVE_SECONDS = 75  # a connection closed just as its client sends costs a retry
 _LOOK_SECONDS = 1.0  # how often to look whether a client is still there
+_MOST_PROBLEMS = 100  # of a body to list: a body of a million unknown fields would take seconds and gigabytes
+
+Picture = Annotated[PIL.Image.Image, PlainValidator(picture_of)]
+"""A data URL in JSON, and the picture in it here."""
+
+
+class Fields(BaseModel):
+    """A JSON object that has these fields, no others, and of exactly these types."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
 class ApiError(Exception):
@@ -86,24 +102,35 @@ async def read_bytes(http: Request, most: int) -> bytes:
     return bytes(body)
 
 
-def json_object(body: bytes, fields: str) -> dict[str, Any]:
-    """The JSON object in a body.
+def read_json(kind: type[Body], body: bytes, **context: Any) -> Body:
+    """Validate a body's JSON; the context is for validators, which may raise an `ApiError` of another status.
 
-    Args:
-        body: as it came.
-        fields: what the object has to have, for the error.
+    Raises:
+        ApiError: the body is not JSON, or not of this kind.
     """
     try:
-        content = json.loads(body, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
+        return kind.model_validate(from_json(body, allow_inf_nan=False), context=context)
+    except ValidationError as error:
+        raise _refusal(error) from error
+    except ValueError as error:
         raise ApiError(f"The body is no JSON: {error}.") from error
-    if not isinstance(content, dict):
-        raise ApiError(f"The body is a JSON {type(content).__name__}; expected an object with {fields}.")
-    return content
 
 
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"it holds {name}")
+def _refusal(error: ValidationError) -> ApiError:
+    """The first thing that is wrong with a body."""
+    if error.error_count() > _MOST_PROBLEMS:
+        return ApiError(f"The body has {error.error_count()} fields that are unknown or wrong; expected this API's")
+    first = error.errors(include_url=False)[0]
+    path = (part for part, _ in groupby(first["loc"]))  # a union's tag stands before the field that is named like it
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part:.40}" for part in path).removeprefix(".")
+    came = f"{where or 'The body'} is {first['input']!r:.80}"
+    messages = {
+        "missing": f"{where} is missing; expected a value",
+        "extra_forbidden": f"{came}, which this server does not support; leave it out",
+        "model_type": f"{came}: Input should be an object",  # pydantic would name our class
+    }
+    expected = first["msg"].removeprefix("Value error, ")
+    return ApiError(messages.get(first["type"], f"{came}: {expected}"), param=where or None)
 
 
 async def unless_gone(http: Request, answer: Coroutine[Any, Any, T]) -> T:

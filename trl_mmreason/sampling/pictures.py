@@ -39,16 +39,13 @@ def picture_of(url: Any) -> PIL.Image.Image:
     # Fetching an address for a client would let it reach what only this machine can reach.
     head, comma, data = url.partition(",") if isinstance(url, str) else ("", "", "")
     if not (comma and head.startswith("data:image/") and head.endswith(";base64")):
-        raise ValueError(
-            f"a picture at {url!r:.60}; this server fetches nothing. Send the picture itself, as "
-            "data:image/png;base64,…"
-        )
+        raise ValueError("Input should be the picture itself, as data:image/png;base64,…; this server fetches nothing")
     try:
         content = base64.b64decode(data, validate=True)
         _opened(content).load()
         return _opened(content)
     except DECODING_ERRORS as error:
-        raise ValueError(f"a picture that cannot be read: {error}") from error
+        raise ValueError(f"Input should be a picture that can be read: {error}") from error
 
 
 def _opened(content: bytes) -> PIL.Image.Image:

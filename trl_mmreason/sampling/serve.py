@@ -20,9 +20,9 @@ from fastapi import Request as HttpRequest
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
-from .chat_api import completion, read_body
+from .chat_api import ChatRequest, completion
 from .engine import Decoding, Engine, Failure, Request, Sample
-from .http import KEEP_ALIVE_SECONDS, MAX_BODY_BYTES, ApiError, add_error_handlers, read_bytes, unless_gone
+from .http import KEEP_ALIVE_SECONDS, MAX_BODY_BYTES, ApiError, add_error_handlers, read_bytes, read_json, unless_gone
 
 if TYPE_CHECKING:
     from .transformers_engine import TransformersEngine
@@ -154,7 +154,7 @@ def create_app(
     @app.post("/v1/chat/completions")
     async def chat(http: HttpRequest) -> JSONResponse:
         body = await read_bytes(http, max_body_bytes)
-        asked = await run_in_threadpool(read_body, body, model)
+        asked = await run_in_threadpool(read_json, ChatRequest, body, model=model)
         try:
             outcome = await unless_gone(http, queue.sample(asked.request, asked.decoding))
         except ValueError as error:  # a decoding that the engine cannot follow
