@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pages import page_of
 from written_samples import sample, samples
 
+from trl_mmreason import methods
 from trl_mmreason.cli import main
 from trl_mmreason.evaluation.evaluation_report import save_evaluation
 from trl_mmreason.evaluation.files import read_evaluation
@@ -115,6 +116,10 @@ def test_the_sweep_of_the_step_weight_rises_and_falls(evaluations):
     assert list(found) == [tenths / 10 for tenths in range(11)]
     assert [one.value for one in found.values()] == SWEEP
     assert sweep_of_weights(evaluations["beam-4"]) == {}
+    searched = sample(
+        True, step_ends=[1], step_scores=[0.5]
+    )  # what a search kept has scores of steps, and none of its own
+    assert methods.weighted_scores(searched) is None
 
 
 def test_a_failed_sample_is_not_chosen_and_a_gold_answer_that_cannot_be_used_does_not_count(tmp_path):
