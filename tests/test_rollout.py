@@ -3,7 +3,7 @@
 import pytest
 import torch
 from datasets import Dataset
-from support import adapo_trainer, is_even, load
+from support import adapo_trainer, changed_weights, is_even, load, weights_of
 
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.turns import next_turn_ids
@@ -193,9 +193,9 @@ def test_prompts_that_are_no_conversation_are_refused(checkpoints, tmp_path):
 
 
 def learns_something(trainer):
-    before = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
+    before = weights_of(trainer.model)
     trainer.train()
-    return any(not torch.equal(before[name], weight) for name, weight in trainer.model.named_parameters())
+    return bool(changed_weights(trainer.model, before))
 
 
 def test_questions_without_pictures(family, checkpoints, rows, tmp_path):
