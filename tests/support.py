@@ -169,6 +169,31 @@ def assert_micro_batches_agree(train, sizes=(8, 4, 2), *, atol: float = 1e-5, rt
     return [first, *others]
 
 
+def prepared_batch(trainer, rows=None, *, seed: int = 0) -> dict:
+    """The batch of a first step: what is sampled, with advantages; of these rows or of the data loader's."""
+    trainer.current_gradient_accumulation_steps = 1  # set by `train`
+    trainer.model.train()
+    torch.manual_seed(seed)
+    rows = next(iter(trainer.get_train_dataloader())) if rows is None else [dict(row) for row in rows]
+    return trainer._generate_and_score_completions(rows)
+
+
+PICTURE_FIELDS = ("pixel_values", "image_grid_thw", "num_images", "num_tiles", "image_sizes", "mm_token_type_ids")
+
+
+def logps_of(trainer, batch) -> torch.Tensor:
+    """(B, T) log-probabilities of a batch's completions under the policy; 0 in padding."""
+    with torch.no_grad():
+        logps, _, _ = trainer._get_per_token_logps_and_entropies(
+            trainer.model,
+            torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
+            torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
+            batch["completion_ids"].shape[1],
+            **{name: batch[name] for name in PICTURE_FIELDS if name in batch},
+        )
+    return logps * batch["completion_mask"]
+
+
 def png(colour="red", size: tuple[int, int] = (2, 2)) -> bytes:
     buffer = io.BytesIO()
     Image.new("RGB", size, colour).save(buffer, "PNG")
