@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import PIL.Image
+from loopback import serving
 
 HANG_SECONDS = 60  # or until the test ends
 SLOW_SECONDS = 0.05
@@ -153,12 +154,8 @@ class Handler(BaseHTTPRequestHandler):
 def chat_stub(handler: type[Handler] | None = None, port: int = 0) -> Iterator[ChatStub]:
     """Serve in a thread while the block runs; another handler answers otherwise. Port 0 is a free one."""
     server = ChatStub(handler or Handler, port)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.released.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(server):
+        try:
+            yield server
+        finally:
+            server.released.set()

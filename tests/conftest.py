@@ -38,3 +38,9 @@ def checkpoints(tmp_path_factory):
 @pytest.fixture(scope="session")
 def rows():
     return drawn_rows(24)
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """A cache of data sets for this test alone."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")

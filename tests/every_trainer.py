@@ -1,144 +1,215 @@
-"""Every trainer on one tiny checkpoint, with rewards or labels that it learns from: for what holds for all of them."""
+"""The nine trainers on rows with one picture, two pictures or none, each with rewards or labels that it learns from."""
+
+from contextlib import contextmanager
 
 import pytest
+import torch
 from datasets import Dataset
-from support import SMALL_RUN, ParityGrader, drawn_rows, is_even
+from support import SMALL_RUN, SUPERVISED_RUN, ParityGrader, drawn_rows, ends_often, ids_of
 
-from trl_mmreason import (
-    AdaPOConfig,
-    AdaPOTrainer,
-    ChainOfStepGRPOConfig,
-    ChainOfStepGRPOTrainer,
-    ChainOfStepSFTConfig,
-    ChainOfStepSFTTrainer,
-    IterativeDPOConfig,
-    IterativeDPOTrainer,
-    OffPolicyRewardConfig,
-    OffPolicyRewardTrainer,
-    ProcessRewardConfig,
-    ProcessRewardTrainer,
-    ReflectionSFTConfig,
-    ReflectionSFTTrainer,
-    SelfEvolutionConfig,
-    SelfEvolutionTrainer,
-    SRPOConfig,
-    SRPOTrainer,
-)
-from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
+import trl_mmreason
+from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, Scores
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import chain_of_steps, solve
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.engine import Sample
 
-GRPO = ["adapo", "srpo", "chain_of_step_grpo", "self_evolution"]
-SUPERVISED = ["reflection_sft", "chain_of_step_sft", "process_reward", "off_policy"]
-NAMES = [*GRPO, *SUPERVISED, "dpo"]
+GRPO = ["AdaPOTrainer", "SRPOTrainer", "ChainOfStepGRPOTrainer", "SelfEvolutionTrainer"]
+DPO = "IterativeDPOTrainer"
+TRAINERS = [  # in the order of the table in docs/engines.md
+    "AdaPOTrainer",
+    "SRPOTrainer",
+    "ReflectionSFTTrainer",
+    "ChainOfStepSFTTrainer",
+    "ProcessRewardTrainer",
+    DPO,
+    "ChainOfStepGRPOTrainer",
+    "OffPolicyRewardTrainer",
+    "SelfEvolutionTrainer",
+]
 
-REFLECTION = (
-    "<think>3+4=8</think>\n<answer>8</answer>\n<reflection>Not so.</reflection>\n"
-    "<think>3+4=7</think>\n<answer>7</answer>"
-)
+PROBLEMS = make_problems(["adding", "counting"], 16)
+CHAINS = [chain_of_steps(solve(problem)) for problem in PROBLEMS]
+REFLECTION = "<think>a</think> <answer>7</answer> <reflection>{}</reflection> <answer>7</answer>"
+
+# ------------------------------------------------------------------------------------------------- rows and settings
+
+
+def labels_of(number):
+    steps = len(solve(PROBLEMS[number]).labels)
+    return [float((number + step) % 3 == 0) for step in range(steps)]
+
+
+LEARNT = {
+    "ReflectionSFTTrainer": lambda k: {"completion": REFLECTION.format("so " * (1 + k))},
+    "ChainOfStepSFTTrainer": lambda k: {"completion": CHAINS[k]},
+    "ProcessRewardTrainer": lambda k: {
+        "completion": CHAINS[k],
+        "step_labels": labels_of(k),
+        "answer_label": float(k % 2),
+    },
+    "OffPolicyRewardTrainer": lambda k: {
+        "completion": f"It is {k}." + " so" * k,
+        "reward": [1.0, -0.5, 2.0, 0.25][k % 4],
+    },
+}
+"""Trainer → what the row of a number has beside its question; the others answer the questions themselves."""
+
+
+def rows_of(name):
+    """What a trainer learns from unless it is given other rows."""
+    rows = drawn_rows(16)
+    if name in LEARNT:
+        rows = [
+            {"prompt": row["prompt"], "images": row["images"], **LEARNT[name](number)}
+            for number, row in enumerate(rows)
+        ]
+    return Dataset.from_list(rows)
+
+
+OWN = {
+    "AdaPOTrainer": {"filter_zero_advantage": False, "filter_truncated": False},
+    "SRPOTrainer": {"reflection_prompt": None, "filter_min_accuracy": 0.0},  # wrong answers train, too
+    "SelfEvolutionTrainer": {"judge_max_tokens": 8, "judge_prompt": "Judge.", "actor_prompt": None},
+    "OffPolicyRewardTrainer": {"beta": 0.1, "trainable_parts": ["vision", "projector", "language"]},
+    DPO: {"rounds": 1, "num_paths": 2, "pair_threshold": 0.0, "max_completion_length": 4},
+}
+
+
+def run_of(name):
+    """Two steps of a trainer, in float32 on a CPU.
+
+    GRPO's loss is a mean over all processes' tokens: a mean over trajectories would be 0 before the first update.
+    """
+    if name in GRPO:
+        return {**SMALL_RUN, "warmup_steps": 0, "beta": 0.1, "loss_type": "dapo"}
+    return {**SUPERVISED_RUN, "warmup_steps": 0, "per_device_train_batch_size": 2 if name == DPO else 4}
+
+
+STEPS, SAVED = 4, 2
+
+
+def four_steps(name):
+    """Settings of the engine tests: four steps, of which GRPO's first three, and so a checkpoint's, are on one rollout.
+
+    Adam divides by the root of squared gradients; without a large epsilon it would make rounding errors of gradients
+    near zero as large as the learning rate.
+    """
+    settings = {"max_steps": STEPS, "save_strategy": "steps", "save_steps": SAVED}
+    settings |= {"learning_rate": 1e-2, "adam_epsilon": 1e-2, "lr_scheduler_type": "constant"}
+    if name == DPO:
+        return {**settings, "save_strategy": "no", "rounds": 2, "max_steps": STEPS // 2}
+    if name in GRPO:
+        settings |= {"per_device_train_batch_size": 4, "num_iterations": 3}
+    return settings
+
+
+# -------------------------------------------------------------------------------------------------------- the trainers
+
+
+class TextReward:
+    """Scores a chain by its length: known to every process, and different for different chains."""
+
+    settings = {"kind": "length"}
+
+    def score(self, rows):
+        values = [len(row["completion"]) % 10 / 10 for row in rows]
+        return [Scores(torch.tensor([value]), value) for value in values]
+
+
+def last_digit_reward(completions, **_):
+    """An additional reward that differs within every group, whatever a random policy writes."""
+    return [sum(map(ord, completion[-1]["content"])) % 5 / 5 for completion in completions]
+
+
+ARGUMENTS = {
+    "AdaPOTrainer": lambda: {"grader": ParityGrader()},
+    "ChainOfStepGRPOTrainer": lambda: {"process_reward_model": TextReward()},
+    "SelfEvolutionTrainer": lambda: {"reward_funcs": [last_digit_reward]},
+    DPO: lambda: {"process_reward_model": TextReward()},
+}
+WRITTEN = {
+    "SRPOTrainer": [REFLECTION.format("so " * (1 + n)).replace("7", str(n)) for n in range(7)],
+    "ChainOfStepGRPOTrainer": CHAINS,
+    "SelfEvolutionTrainer": [rf"<think>a</think>\boxed{{{3 + place % 4 // 2}}}" for place in range(7)],
+}
+"""Trainer → what stands in the place of what its policy wrote."""
+
+
+def make(name, model, folder, *, adapter=None, rows=None, trainer_kwargs=None, **settings):
+    """A trainer of that name; `settings` override those of its configuration.
+
+    Args:
+        model: a path, as `saved_base` gives it, or a model.
+        adapter: configuration of an adapter.
+        rows: a data set in the place of its own.
+        trainer_kwargs: further arguments of the trainer.
+    """
+    kwargs = {**ARGUMENTS.get(name, dict)(), **(trainer_kwargs or {})}
+    if adapter is not None:
+        kwargs["peft_config"] = adapter
+    config = getattr(trl_mmreason, name.replace("Trainer", "Config"))
+    args = config(str(folder), **{**run_of(name), **OWN.get(name, {}), **settings})
+    rows = rows_of(name) if rows is None else rows
+    trainer = getattr(trl_mmreason, name)(model, args=args, train_dataset=rows, **kwargs)
+    if name in WRITTEN:
+        write(trainer, WRITTEN[name])
+    if name == DPO:
+        write_paths(trainer)
+    return trainer
+
+
+def write(trainer, texts):
+    """Let the policy sample as ever, and then put these texts in the place of what it wrote."""
+    sample, tokenizer = trainer._generate_single_turn, trainer.processing_class.tokenizer
+
+    def generate(prompt_ids, *args, **kwargs):
+        ids, logps = sample(prompt_ids, *args, **kwargs)
+        assert len(ids) == len(prompt_ids)
+        first = trainer.accelerator.process_index * len(ids) + trainer.state.global_step
+        chosen = [texts[(first + row) % len(texts)] for row in range(len(ids))]
+        return [[*ids_of(trainer.processing_class, text), tokenizer.eos_token_id] for text in chosen], logps
+
+    trainer._generate_single_turn = generate
+
+
+class _Rewriting:
+    """The engine, whose answers are replaced by chains: what a path says follows from its seed."""
+
+    def __init__(self, engine):
+        self.engine, self.settings = engine, engine.settings
+
+    def sample(self, requests, decoding):
+        self.engine.sample(requests, decoding)
+        return [
+            [Sample(CHAINS[(request.seed + n) % len(CHAINS)], "stop", token_ids=[1]) for n in range(request.n)]
+            for request in requests
+        ]
+
+
+def write_paths(trainer):
+    """Put chains in the place of the paths that the policy samples."""
+    engine_of = trainer._engine
+
+    @contextmanager
+    def engine(finished):
+        with engine_of(finished) as found:
+            yield _Rewriting(found)
+
+    trainer._engine = engine
+
+
+# ----------------------------------------------------------------------------------------------- saved and resumed runs
 
 
 def saved_base(family, folder):
     """A random policy and process reward model in one: it knows the chain's tokens, and ends turns often."""
     model, processor = build_model(family, "test")
     add_chain_tokens(model, processor)
-    size = len(processor.tokenizer)
-    model.generation_config.eos_token_id = [processor.tokenizer.eos_token_id, *range(size - size // 4, size)]
+    ends_often(model, processor.tokenizer)
     ProcessRewardModel(model, processor).save_pretrained(folder)
     return str(folder)
-
-
-def parity_reward(completions, **kwargs):
-    """1 for a text whose characters' codes sum to an even number, 0 for another."""
-    return [float(is_even(completion[-1]["content"])) for completion in completions]
-
-
-class Pairs:
-    """A sampler: its engine writes a right chain, a wrong one and no chain, in turn."""
-
-    settings = {"kind": "pairs"}
-
-    def __call__(self, folder):
-        return self
-
-    def sample(self, requests, decoding):
-        problem = make_problems(["adding"], 1)[0]
-        texts = [chain_of_steps(solve(problem)), chain_of_steps(solve(problem, error="slip")), "no chain"]
-        return [[Sample(texts[number % 3], "stop", token_ids=[1])] for number in range(len(requests))]
-
-
-def rows_of(name):
-    """Eight rows of a supervised trainer, with one picture, two or none."""
-    rows = []
-    for number, (row, problem) in enumerate(zip(drawn_rows(8), make_problems(["adding", "counting"], 8), strict=True)):
-        solution = solve(problem, error=[None, "slip"][number % 2])
-        row = {"prompt": row["prompt"], "images": row["images"], "completion": chain_of_steps(solution)}
-        labels = {"step_labels": [float(label) for label in solution.labels], "answer_label": float(solution.correct)}
-        rows.append(
-            {
-                "reflection_sft": {**row, "completion": REFLECTION},
-                "chain_of_step_sft": row,
-                "process_reward": {**row, **labels},
-                "off_policy": {**row, "reward": [1.0, -0.5, 2.0, 0.25][number % 4]},
-            }[name]
-        )
-    return Dataset.from_list(rows)
-
-
-def questions():
-    return Dataset.from_list(drawn_rows(24))
-
-
-def trainer_of(name, model, folder, *, trainer_kwargs=None, **settings):
-    """A trainer by its name, on a CPU; `settings` override those of its configuration.
-
-    Args:
-        name: one of `NAMES`.
-        model: a checkpoint of `saved_base`, or a model that was loaded from it.
-        folder: output folder.
-        trainer_kwargs: further arguments of the trainer.
-    """
-    run = {**SMALL_RUN, "warmup_steps": 0, "max_steps": 2, **settings}
-    kwargs = trainer_kwargs or {}
-    if name in GRPO:
-        return _grpo_trainer(name, model, folder, {"beta": 0.05, **run}, kwargs)
-    run = {key: value for key, value in run.items() if key not in ("num_generations", "max_completion_length")}
-    if name == "dpo":
-        run |= {"rounds": 1, "num_paths": 3, "per_device_train_batch_size": 2, "max_completion_length": 6}
-        args = IterativeDPOConfig(str(folder), **{**run, **settings})
-        answer = make_problems(["adding"], 1)[0].answer  # of what `Pairs` writes
-        train = Dataset.from_list([{**row, "answer": answer} for row in drawn_rows(4)])
-        return IterativeDPOTrainer(model, None, args=args, train_dataset=train, **{"sampler": Pairs(), **kwargs})
-    run = {**run, "per_device_train_batch_size": 4, **settings}
-    trainer, config, own = {
-        "reflection_sft": (ReflectionSFTTrainer, ReflectionSFTConfig, {}),
-        "chain_of_step_sft": (ChainOfStepSFTTrainer, ChainOfStepSFTConfig, {}),
-        "process_reward": (ProcessRewardTrainer, ProcessRewardConfig, {}),
-        "off_policy": (OffPolicyRewardTrainer, OffPolicyRewardConfig, {"beta": 0.05}),
-    }[name]
-    return trainer(model, args=config(str(folder), **{**own, **run}), train_dataset=rows_of(name), **kwargs)
-
-
-def _grpo_trainer(name, model, folder, run, kwargs):
-    rows = {"train_dataset": questions()}
-    if name == "adapo":
-        args = AdaPOConfig(str(folder), **{"filter_zero_advantage": False, "filter_truncated": False, **run})
-        return AdaPOTrainer(model, args=args, grader=ParityGrader(), **rows, **kwargs)
-    rows["reward_funcs"] = parity_reward
-    if name == "srpo":
-        args = SRPOConfig(str(folder), **{"reflection_prompt": None, "filter_min_accuracy": 0.0, **run})
-        return SRPOTrainer(model, args=args, **rows, **kwargs)
-    if name == "chain_of_step_grpo":
-        return ChainOfStepGRPOTrainer(model, None, args=ChainOfStepGRPOConfig(str(folder), **run), **rows, **kwargs)
-    own = {"judge_max_tokens": 8, "judge_prompt": "Judge.", "actor_prompt": None}
-    return SelfEvolutionTrainer(model, args=SelfEvolutionConfig(str(folder), **{**own, **run}), **rows, **kwargs)
-
-
-STEPS = 2
-"""Of a run that is resumed behind its first one."""
 
 
 class Interrupted(Exception):
@@ -147,8 +218,8 @@ class Interrupted(Exception):
 
 def whole(name, model, folder, **settings):
     """A trainer of two steps that writes a checkpoint behind each."""
-    settings = {"max_steps": STEPS, "save_strategy": "steps", "save_steps": 1, "num_train_epochs": 2, **settings}
-    return trainer_of(name, model, folder, **settings)
+    settings = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1, "num_train_epochs": 2, **settings}
+    return make(name, model, folder, **settings)
 
 
 def resumed(name, model, folder, *, trainer_kwargs=dict, **settings):
@@ -159,7 +230,7 @@ def resumed(name, model, folder, *, trainer_kwargs=dict, **settings):
     """
     folder = folder / "interrupted"
     killed = whole(name, model, folder, trainer_kwargs=trainer_kwargs(), **settings)
-    step, count = killed.training_step, iter(range(STEPS))
+    step, count = killed.training_step, iter(range(2))
 
     def train_once(*args, **kwargs):
         if next(count):
@@ -170,5 +241,5 @@ def resumed(name, model, folder, *, trainer_kwargs=dict, **settings):
     with pytest.raises(Interrupted):
         killed.train()
     trainer = whole(name, model, folder, trainer_kwargs=trainer_kwargs(), **settings)
-    trainer.train(**({} if name == "dpo" else {"resume_from_checkpoint": True}))
+    trainer.train(**({} if name == DPO else {"resume_from_checkpoint": True}))
     return trainer

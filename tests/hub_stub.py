@@ -9,9 +9,7 @@ import base64
 import hashlib
 import json
 import re
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -210,17 +208,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Keep the test's output quiet."""
-
-
-@contextmanager
-def hub_stub(user: str, token: str) -> Iterator[HubStub]:
-    """Serve a stub of the Hub in a thread while the block runs."""
-    hub = HubStub(user, token)
-    thread = threading.Thread(target=hub.serve_forever)
-    thread.start()
-    try:
-        yield hub
-    finally:
-        hub.shutdown()
-        hub.server_close()
-        thread.join()

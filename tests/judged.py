@@ -2,23 +2,19 @@
 
 import json
 
-from datasets import Dataset
 from scripted import Scripted
-from support import SMALL_RUN, drawn_rows
+from support import SMALL_RUN, drawn_rows, maker
 
 from trl_mmreason import SelfEvolutionConfig, SelfEvolutionTrainer
 
 RUN = {**SMALL_RUN, "judge_max_tokens": 8, "judge_prompt": "Judge.", "actor_prompt": None, "beta": 0.1}
 
 
-def trainer_for(model, folder, rows=None, *, trainer_kwargs=None, **settings):
-    rows = drawn_rows(4) if rows is None else rows
-    return SelfEvolutionTrainer(
-        model,
-        args=SelfEvolutionConfig(str(folder), **{**RUN, **settings}),
-        train_dataset=Dataset.from_list(rows) if isinstance(rows, list) else rows,
-        **(trainer_kwargs or {}),
-    )
+make = maker(SelfEvolutionTrainer, SelfEvolutionConfig, **RUN)
+
+
+def trainer_for(model, folder, rows=None, **settings):
+    return make(model, folder, drawn_rows(4) if rows is None else rows, **settings)
 
 
 def reply(score):

@@ -1,4 +1,4 @@
-"""Applications served on loopback, as clients meet them."""
+"""Applications and stubs served on loopback, as clients meet them."""
 
 import threading
 import time
@@ -20,6 +20,19 @@ def served(app):
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
+        thread.join()
+
+
+@contextmanager
+def serving(stub):
+    """Run a server of the standard library in a thread while the block runs."""
+    thread = threading.Thread(target=stub.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield stub
+    finally:
+        stub.shutdown()
+        stub.server_close()
         thread.join()
 
 

@@ -14,6 +14,8 @@ import time
 from multiprocessing.connection import wait
 from pathlib import Path
 
+import torch
+
 HERE = Path(__file__).parent
 
 _FORKS = multiprocessing.get_context("forkserver")
@@ -65,6 +67,13 @@ def launch(script, processes, *arguments, ends=0, seconds=600, environment=None)
         )
     assert [process.exitcode for process in started] == [ends] * processes, errors[-6000:]
     return printed
+
+
+def outcomes(script, processes, model, folder, *arguments):
+    """What each process of a script `MODEL FOLDER …` leaves in its folder as `process_RANK.pt`."""
+    folder.mkdir(exist_ok=True)
+    launch(script, processes, model, folder, *arguments)
+    return [torch.load(folder / f"process_{rank}.pt") for rank in range(processes)]
 
 
 def begin(script, *arguments):

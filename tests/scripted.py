@@ -1,4 +1,7 @@
-"""An engine whose every reply is known."""
+"""An engine whose every reply is known, and questions to ask it, whose pictures are told apart by their red."""
+
+from datasets import Dataset, Features, Image, List, Value
+from PIL import Image as Pictures
 
 from trl_mmreason.sampling import Failure, Sample
 
@@ -30,6 +33,23 @@ class Scripted:
         replies = reply if isinstance(reply, list) else [reply] * request.n
         assert len(replies) == request.n
         return [one if isinstance(one, Sample) else Sample(one, "stop", list(range(len(one)))) for one in replies]
+
+
+def picture(red):
+    return Pictures.new("RGB", (8, 8), (red, 0, 0))
+
+
+def reds(pictures):
+    return [picture.getpixel((0, 0))[0] for picture in pictures]
+
+
+def questions_of(rows):
+    """A data set of questions, in whose types a row may be without pictures; other columns are texts."""
+    answer = List(Value("string")) if isinstance(rows[0]["answer"], list) else Value("string")
+    messages = List({"role": Value("string"), "content": Value("string")})
+    known = {"prompt": messages, "answer": answer, "images": List(Image())}
+    features = {name: known.get(name, Value("string")) for name in rows[0]}
+    return Dataset.from_list(rows, features=Features(features))
 
 
 def said(request):

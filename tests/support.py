@@ -1,7 +1,12 @@
 """What several tests build: small checkpoints, drawn rows, trainers."""
 
+import io
+import json
 from pathlib import Path
 
+import torch
+from datasets import Dataset
+from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from trl_mmreason import (
@@ -20,17 +25,21 @@ FAMILY_NAMES = sorted(FAMILIES)
 
 
 def saved_model(family: str, folder: Path) -> Path:
-    """A random model that ends about every fourth token with an end-of-turn token.
-
-    A random model would never emit the one token that ends a turn, so a quarter of the vocabulary ends turns too.
-    Answers then end early or late or are cut off, as in training.
-    """
+    """A random model that ends about every fourth token with an end-of-turn token."""
     model, processor = build_model(family, "test")
-    size = len(processor.tokenizer)
-    model.generation_config.eos_token_id = [processor.tokenizer.eos_token_id, *range(size - size // 4, size)]
+    ends_often(model, processor.tokenizer)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
     return folder
+
+
+def ends_often(model, tokenizer) -> None:
+    """Let a quarter of the vocabulary end turns, as a random model would never emit the one token that does.
+
+    Answers then end early or late or are cut off, as in training.
+    """
+    size = len(tokenizer)
+    model.generation_config.eos_token_id = [tokenizer.eos_token_id, *range(size - size // 4, size)]
 
 
 def load(path: str):
@@ -57,11 +66,6 @@ def is_even(text: str) -> bool:
     return sum(map(ord, text)) % 2 == 0
 
 
-def adapo_config(folder, **settings) -> AdaPOConfig:
-    """Two questions of four trajectories a step, in fp32 on a CPU; `settings` override."""
-    return AdaPOConfig(str(folder), **{**SMALL_RUN, **settings})
-
-
 SMALL_RUN = {
     "use_cpu": True,
     "bf16": False,
@@ -77,44 +81,128 @@ SMALL_RUN = {
     "disable_tqdm": True,
     "model_init_kwargs": {"dtype": "float32"},
 }
+"""Two questions of four trajectories a step, in fp32 on a CPU."""
+
+PATHS_RUN = {name: value for name, value in SMALL_RUN.items() if name != "num_generations"}
+SUPERVISED_RUN = {name: value for name, value in PATHS_RUN.items() if name != "max_completion_length"}
 
 
-def adapo_trainer(model, folder, rows, *, trainer_kwargs=None, **settings) -> AdaPOTrainer:
-    from datasets import Dataset
+def maker(trainer, config, *, arguments=None, **defaults):
+    """A function `make(model, folder, rows, *, trainer_kwargs=None, **settings)` of such trainers.
 
-    return AdaPOTrainer(
-        model,
-        args=adapo_config(folder, **settings),
-        train_dataset=Dataset.from_list(rows),
-        grader=ParityGrader(),
-        **(trainer_kwargs or {}),
+    Args:
+        arguments: of the trainer, unless `trainer_kwargs` has others.
+        defaults: of the configuration, unless `settings` has others.
+    """
+
+    def make(model, folder, rows, *, trainer_kwargs=None, **settings):
+        return trainer(
+            model,
+            args=config(str(folder), **{**defaults, **settings}),
+            train_dataset=Dataset.from_list(rows) if isinstance(rows, list) else rows,
+            **{**(arguments or {}), **(trainer_kwargs or {})},
+        )
+
+    return make
+
+
+def adapo_config(folder, **settings) -> AdaPOConfig:
+    return AdaPOConfig(str(folder), **{**SMALL_RUN, **settings})
+
+
+adapo_trainer = maker(AdaPOTrainer, AdaPOConfig, arguments={"grader": ParityGrader()}, **SMALL_RUN)
+sft_trainer = maker(ReflectionSFTTrainer, ReflectionSFTConfig, **SUPERVISED_RUN)
+# one step, without a prompt and without the accuracy filter
+_OPEN = {"max_steps": 1, "reflection_prompt": None, "filter_min_accuracy": 0.0, "filter_max_accuracy": 1.0}
+srpo_trainer = maker(SRPOTrainer, SRPOConfig, **{**SMALL_RUN, **_OPEN})
+
+
+def losses_of(trainer) -> list[float]:
+    """The losses that a run has logged."""
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def weights_of(model) -> dict[str, torch.Tensor]:
+    """The weights of a model as they are now."""
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+def changed_weights(model, before: dict[str, torch.Tensor]) -> set[str]:
+    """The names of the weights that are no more what they were."""
+    return {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
+
+
+def assert_weights(found, expected, *, atol: float = 0, rtol: float = 0) -> None:
+    """The same weights, name by name: of models, or as dictionaries."""
+    found, expected = (each if isinstance(each, dict) else weights_of(each) for each in (found, expected))
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight, atol=atol, rtol=rtol, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def assert_resumes(make, folder, *, step: int = 2, atol: float = 0):
+    """A trainer that goes on from another's checkpoint ends with the other's weights; gives the other.
+
+    Args:
+        make: makes a trainer that saves into `folder`.
+    """
+    whole, resumed = make(), make()
+    before = weights_of(whole.model)
+    whole.train()
+    assert changed_weights(whole.model, before)
+    resumed.train(resume_from_checkpoint=str(folder / f"checkpoint-{step}"))
+    assert_weights(resumed.model, whole.model, atol=atol)
+    return whole
+
+
+def assert_micro_batches_agree(train, sizes=(8, 4, 2), *, atol: float = 1e-5, rtol: float = 0):
+    """Steps of `sizes[0]` rows end with the same weights in micro-batches of any of these sizes; gives the trainers.
+
+    Args:
+        train: gives a trainer that has trained under the settings that it is called with.
+    """
+    first, *others = (
+        train(per_device_train_batch_size=size, gradient_accumulation_steps=sizes[0] // size) for size in sizes
     )
+    for other in others:
+        assert_weights(other.model, first.model, atol=atol, rtol=rtol)
+    return [first, *others]
 
 
-def srpo_trainer(model, folder, rows, *, trainer_kwargs=None, **settings) -> SRPOTrainer:
-    """As `adapo_trainer`, one step, without a prompt and without the accuracy filter, with Grader."""
-    from datasets import Dataset
-
-    own = {"max_steps": 1, "reflection_prompt": None, "filter_min_accuracy": 0.0, "filter_max_accuracy": 1.0}
-    return SRPOTrainer(
-        model,
-        args=SRPOConfig(str(folder), **{**SMALL_RUN, **own, **settings}),
-        train_dataset=Dataset.from_list(rows),
-        **(trainer_kwargs or {}),
-    )
+def prepared_batch(trainer, rows=None, *, seed: int = 0) -> dict:
+    """The batch of a first step: what is sampled, with advantages; of these rows or of the data loader's."""
+    trainer.current_gradient_accumulation_steps = 1  # set by `train`
+    trainer.model.train()
+    torch.manual_seed(seed)
+    rows = next(iter(trainer.get_train_dataloader())) if rows is None else [dict(row) for row in rows]
+    return trainer._generate_and_score_completions(rows)
 
 
-def sft_trainer(model, folder, rows, *, trainer_kwargs=None, **settings) -> ReflectionSFTTrainer:
-    """As `adapo_trainer`, on completions; `rows` may be a Dataset."""
-    from datasets import Dataset
+PICTURE_FIELDS = ("pixel_values", "image_grid_thw", "num_images", "num_tiles", "image_sizes", "mm_token_type_ids")
 
-    run = {name: value for name, value in SMALL_RUN.items() if name not in ("num_generations", "max_completion_length")}
-    return ReflectionSFTTrainer(
-        model,
-        args=ReflectionSFTConfig(str(folder), **{**run, **settings}),
-        train_dataset=rows if isinstance(rows, Dataset) else Dataset.from_list(rows),
-        **(trainer_kwargs or {}),
-    )
+
+def logps_of(trainer, batch) -> torch.Tensor:
+    """(B, T) log-probabilities of a batch's completions under the policy; 0 in padding."""
+    with torch.no_grad():
+        logps, _, _ = trainer._get_per_token_logps_and_entropies(
+            trainer.model,
+            torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
+            torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
+            batch["completion_ids"].shape[1],
+            **{name: batch[name] for name in PICTURE_FIELDS if name in batch},
+        )
+    return logps * batch["completion_mask"]
+
+
+def png(colour="red", size: tuple[int, int] = (2, 2)) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", size, colour).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def write_lines(file: Path, rows) -> Path:
+    file.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    return file
 
 
 def ids_of(processor, text: str) -> list[int]:

@@ -1,7 +1,6 @@
 """Rows from every kind of source, their columns, and that a bad row costs no other."""
 
 import csv
-import io
 import json
 import logging
 
@@ -10,17 +9,14 @@ import numpy as np
 import PIL.Image
 import pytest
 from datasets import Dataset, DatasetDict
+from support import png, write_lines
 from trl.data_utils import prepare_multimodal_messages
 
 from trl_mmreason.data import DataError, load_rows
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 NAMES = ["prompt", "images", "answer", "choices", "id", "category"]
 COLOURS = {"red": (255, 0, 0), "blue": (0, 0, 255)}
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 @pytest.fixture
@@ -31,17 +27,6 @@ def folder(tmp_path):
     PIL.Image.new("RGB", (3, 2), COLOURS["red"]).save(folder / "pictures/red.png")
     PIL.Image.new("RGB", (5, 4), COLOURS["blue"]).save(folder / "pictures/blue.jpg", quality=100)
     return folder
-
-
-def png(colour="red", size=(2, 2)):
-    buffer = io.BytesIO()
-    PIL.Image.new("RGB", size, colour).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def write_lines(file, rows):
-    file.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
-    return file
 
 
 def picture_rows(images="images", prefix="pictures/"):

@@ -2,16 +2,10 @@
 
 import pytest
 import torch
-from processes import launch
+from processes import launch, outcomes
+from support import assert_weights
 
 LOGGED = ["acc_t1", "acc_t2", "error_rate", "beta_1", "beta_2", "length_t1", "length_t2", "kl_t1", "dropped_truncated"]
-
-
-def run(model, folder, processes, loss_type, method):
-    rows = 12 // processes  # three groups of four: with two processes the second group lies half on each
-    folder.mkdir()
-    launch("two_process_run.py", processes, model, folder, rows, loss_type, method)
-    return [torch.load(folder / f"process_{rank}.pt") for rank in range(processes)]
 
 
 @pytest.mark.parametrize(
@@ -19,8 +13,9 @@ def run(model, folder, processes, loss_type, method):
 )
 def test_two_processes_equal_one(checkpoints, tmp_path, method, loss_type):
     model = checkpoints("qwen2_5_vl")
-    (alone,) = run(model, tmp_path / "one", 1, loss_type, method)
-    pair = run(model, tmp_path / "two", 2, loss_type, method)
+    # three groups of four: with two processes the second group lies half on each
+    (alone,) = outcomes("two_process_run.py", 1, model, tmp_path / "one", 12, loss_type, method)
+    pair = outcomes("two_process_run.py", 2, model, tmp_path / "two", 6, loss_type, method)
     assert alone["world_size"] == 1
     assert [part["world_size"] for part in pair] == [2, 2]
     assert 0 < alone["keep"].sum() < 12  # some are dropped
@@ -35,8 +30,7 @@ def test_two_processes_equal_one(checkpoints, tmp_path, method, loss_type):
         torch.testing.assert_close(part["kl_coefs"], alone["kl_coefs"])
         assert torch.equal(part["keep"], alone["keep"])
         assert part["kept_tokens"] == alone["kept_tokens"]
-        for name, weight in alone["weights"].items():
-            torch.testing.assert_close(part["weights"][name], weight, atol=1e-5, rtol=0)
+        assert_weights(part["weights"], alone["weights"], atol=1e-5)
     together = [row for part in pair for row in part["advantages"]]
     assert any(len(set(row)) == 2 for row in together) == (method == "score")  # of each turn its own
     for row, expected in zip(together, alone["advantages"], strict=True):
@@ -45,16 +39,10 @@ def test_two_processes_equal_one(checkpoints, tmp_path, method, loss_type):
         assert pair[0]["logged"][name] == pytest.approx(alone["logged"][name], abs=1e-6), name
 
 
-def run_srpo(model, folder, processes):
-    folder.mkdir()
-    launch("two_process_srpo.py", processes, model, folder, 12 // processes)
-    return [torch.load(folder / f"process_{rank}.pt") for rank in range(processes)]
-
-
 def test_srpo_in_two_processes_equals_one_in_both_stages(checkpoints, tmp_path):
     model = checkpoints("qwen2_5_vl")
-    (alone,) = run_srpo(model, tmp_path / "one", 1)
-    pair = run_srpo(model, tmp_path / "two", 2)
+    (alone,) = outcomes("two_process_srpo.py", 1, model, tmp_path / "one", 12)
+    pair = outcomes("two_process_srpo.py", 2, model, tmp_path / "two", 6)
     assert [part["world_size"] for part in [alone, *pair]] == [1, 2, 2]
     together = torch.cat([part["advantages"] for part in pair])
     torch.testing.assert_close(together, alone["advantages"])
@@ -65,8 +53,7 @@ def test_srpo_in_two_processes_equals_one_in_both_stages(checkpoints, tmp_path):
     assert alone["logged"]["dropped_too_easy"] == pytest.approx(1 / 3)
     for part in pair:
         for stage in ("sft", "rl"):
-            for name, weight in alone[stage].items():
-                torch.testing.assert_close(part[stage][name], weight, atol=1e-5, rtol=0)
+            assert_weights(part[stage], alone[stage], atol=1e-5)
     logged = pair[0]["logged"]
     assert logged.keys() == alone["logged"].keys()
     for name, value in alone["logged"].items():

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from hub_stub import hub_stub
+from hub_stub import HubStub
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import HfHubHTTPError
+from loopback import serving
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from support import adapo_trainer, drawn_rows, load, saved_model
 
@@ -101,7 +102,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def hub(folder):
     """The stub, after the worker process has pushed everything to it."""
-    with hub_stub("tester", TOKEN) as stub:
+    with serving(HubStub("tester", TOKEN)) as stub:
         worker = subprocess.run(
             [sys.executable, "-c", f"from test_hub import *; push_everything(Path({str(folder)!r}))"],
             cwd=Path(__file__).parent,

@@ -2,32 +2,13 @@
 
 import torch
 from PIL import ImageOps
-from support import adapo_trainer, load, recorded_batches
-
-PICTURES = ("pixel_values", "image_grid_thw", "num_images", "num_tiles", "image_sizes", "mm_token_type_ids")
+from support import adapo_trainer, load, logps_of, prepared_batch, recorded_batches
 
 
-def scored_logps(trainer, rows, *, seed=0):
+def scored_logps(trainer, rows):
     """Log-probabilities of sampled trajectories, each row's on its own line, padding zeroed."""
-    trainer.current_gradient_accumulation_steps = 1
-    trainer.model.train()
-    torch.manual_seed(seed)
-    batch = trainer._generate_and_score_completions([dict(row) for row in rows])
+    batch = prepared_batch(trainer, rows)
     return logps_of(trainer, batch), batch
-
-
-def logps_of(trainer, batch):
-    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-    attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
-    with torch.no_grad():
-        logps, _, _ = trainer._get_per_token_logps_and_entropies(
-            trainer.model,
-            ids,
-            attention,
-            batch["completion_ids"].shape[1],
-            **{name: batch[name] for name in PICTURES if name in batch},
-        )
-    return logps * batch["completion_mask"]
 
 
 def with_other_picture(trainer, batch, rows, row):

@@ -4,10 +4,10 @@ import bitsandbytes
 import pytest
 import torch
 from bitsandbytes.functional import has_avx512bf16
-from every_trainer import GRPO, NAMES, resumed, rows_of, saved_base, trainer_of, whole
+from every_trainer import DPO, GRPO, TRAINERS, make, resumed, rows_of, saved_base, whole
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
-from support import written_by_hand
+from support import assert_weights, losses_of, written_by_hand
 from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
@@ -66,16 +66,9 @@ def logits(model):
     return logits
 
 
-def losses(trainer):
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-
-
 def assert_equal(trainer, other):
-    others = dict(other.model.named_parameters())
-    for name, weight in trainer.model.named_parameters():
-        assert weight.dtype == others[name].dtype
-        assert torch.equal(weight, others[name]), name
-    assert losses(trainer) == losses(other)
+    assert_weights(trainer.model, other.model)
+    assert losses_of(trainer) == losses_of(other)
 
 
 def states(folder):
@@ -87,9 +80,9 @@ def states(folder):
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TRAINERS)
 def test_qlora_with_an_8_bit_optimiser_trains_saves_loads_and_resumes(base, tmp_path, name):
-    optim = "paged_adamw_8bit" if name in ("srpo", "process_reward") else "adamw_8bit"
+    optim = "paged_adamw_8bit" if name in ("SRPOTrainer", "ProcessRewardTrainer") else "adamw_8bit"
     trainer = whole(name, base, tmp_path / "whole", trainer_kwargs=qlora(), **RUN, optim=optim)
     layers = [module for module in trainer.model.modules() if isinstance(module, bitsandbytes.nn.Linear4bit)]
     assert len(layers) == 2 * 7 + 2 * 5 + 2  # of the language model, of the vision tower, and the projector
@@ -100,7 +93,7 @@ def test_qlora_with_an_8_bit_optimiser_trains_saves_loads_and_resumes(base, tmp_
     assert {weight.dtype for weight in trained.values()} == {torch.bfloat16}  # TRL's choice for quantised models
     assert all(not torch.equal(weight, begun[key]) for key, weight in trained.items() if "lora_B" in key)
 
-    folder = (tmp_path / "whole" / "round-1" if name == "dpo" else tmp_path / "whole") / "checkpoint-2"
+    folder = (tmp_path / "whole" / "round-1" if name == DPO else tmp_path / "whole") / "checkpoint-2"
     kept = states(folder)
     assert kept[64 * 64] == {torch.uint8}
     assert kept[64 * 32] == {torch.float32}
@@ -116,13 +109,14 @@ def test_qlora_with_an_8_bit_optimiser_trains_saves_loads_and_resumes(base, tmp_
 
 @pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
 @pytest.mark.parametrize(
-    ("name", "optim"), [("adapo", "adamw_8bit"), ("off_policy", "paged_adamw_8bit"), ("dpo", "adamw_8bit")]
+    ("name", "optim"),
+    [("AdaPOTrainer", "adamw_8bit"), ("OffPolicyRewardTrainer", "paged_adamw_8bit"), (DPO, "adamw_8bit")],
 )
 def test_8_bit_optimisers_train_whole_models_and_resume(base, tmp_path, name, optim):
     settings = {"bf16": True, "optim": optim}
     trainer = whole(name, base, tmp_path / "whole", **settings)
     trainer.train()
-    folder = (tmp_path / "whole" / "round-1" if name == "dpo" else tmp_path / "whole") / "checkpoint-2"
+    folder = (tmp_path / "whole" / "round-1" if name == DPO else tmp_path / "whole") / "checkpoint-2"
     kept = states(folder)
     assert kept[64 * 128] == {torch.uint8}  # of the language model's MLP
     assert kept[64] == {torch.float32}
@@ -132,13 +126,13 @@ def test_8_bit_optimisers_train_whole_models_and_resume(base, tmp_path, name, op
 # ------------------------------------------------------------------------------- an adapter that was there before
 
 
-@pytest.mark.parametrize("name", [*GRPO, "off_policy", "dpo"])
+@pytest.mark.parametrize("name", [*GRPO, "OffPolicyRewardTrainer", DPO])
 def test_the_reference_is_the_quantised_model_with_the_adapter_that_came(base, tmp_path, name):
     """Whose divergence from the policy is 0 before the first update, and not after it."""
-    trainer = trainer_of(name, with_adapter(base), tmp_path, **{**RUN, "model_init_kwargs": None})
+    trainer = make(name, with_adapter(base), tmp_path, **{**RUN, "model_init_kwargs": None})
     trainer.train()
     first, second = (entry for entry in trainer.state.log_history if "loss" in entry)
-    if name == "dpo":
+    if name == DPO:
         assert first["loss"] == pytest.approx(0.693147, abs=1e-6)
         assert abs(second["loss"] - 0.693147) > 0.01
     else:
@@ -151,7 +145,7 @@ def test_the_judge_of_a_quantised_policy_is_the_policy_as_it_came(base, tmp_path
     model, kwargs = (with_adapter(base), {}) if came_with == "an adapter" else (base, qlora())
     begun = logits(model if came_with == "an adapter" else quantised(base))
     settings = {**RUN, "model_init_kwargs": None if came_with == "an adapter" else RUN["model_init_kwargs"]}
-    trainer = trainer_of("self_evolution", model, tmp_path, trainer_kwargs=kwargs, **settings)
+    trainer = make("SelfEvolutionTrainer", model, tmp_path, trainer_kwargs=kwargs, **settings)
     written_by_hand(trainer, [rf"<think>{word}</think>\boxed{{{word}}}" for word in "11223334"])
     trainer.train()
     assert "judge/neutral" in trainer.state.log_history[0]  # a random policy judges, although nobody can read it
@@ -163,13 +157,13 @@ def test_the_judge_of_a_quantised_policy_is_the_policy_as_it_came(base, tmp_path
 # ----------------------------------------------------------------------------------------- evaluation and checkpoints
 
 
-@pytest.mark.parametrize("name", ["reflection_sft", "process_reward", "off_policy"])
+@pytest.mark.parametrize("name", ["ReflectionSFTTrainer", "ProcessRewardTrainer", "OffPolicyRewardTrainer"])
 def test_an_evaluation_between_two_steps_changes_neither(base, tmp_path, name):
     """On a CPU with AVX512-BF16, bitsandbytes would repack the weights, and no gradient pass them (`precision.py`)."""
 
     def trained(folder, **settings):
         kwargs = {**qlora(), "eval_dataset": rows_of(name)}
-        trainer = trainer_of(name, base, tmp_path / folder, trainer_kwargs=kwargs, **RUN, **settings)
+        trainer = make(name, base, tmp_path / folder, trainer_kwargs=kwargs, **RUN, **settings)
         trainer.train()
         return trainer
 
@@ -196,7 +190,7 @@ def test_bitsandbytes_still_repacks_for_evaluation():
 
 
 def test_the_best_adapter_keeps_its_type(base, tmp_path):
-    trainer = whole("reflection_sft", base, tmp_path, trainer_kwargs=qlora(), **RUN)
+    trainer = whole("ReflectionSFTTrainer", base, tmp_path, trainer_kwargs=qlora(), **RUN)
     trainer.train()
     trainer.state.best_model_checkpoint = str(tmp_path / "checkpoint-1")
     trainer._load_best_model()
@@ -208,7 +202,7 @@ def test_the_best_adapter_keeps_its_type(base, tmp_path):
 
 
 def test_a_quantised_process_reward_model_scores_as_it_did_in_training(base, tmp_path):
-    trainer = trainer_of("process_reward", base, tmp_path, trainer_kwargs=qlora(), **RUN)
+    trainer = make("ProcessRewardTrainer", base, tmp_path, trainer_kwargs=qlora(), **RUN)
     trainer.train()
     trainer.save_model(str(tmp_path / "saved"))
     loaded = ProcessRewardModel.from_pretrained(
@@ -223,7 +217,7 @@ def test_a_quantised_process_reward_model_scores_as_it_did_in_training(base, tmp
         assert one.answer == pytest.approx(other.answer, abs=2**-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TRAINERS)
 def test_a_quantised_model_without_an_adapter_is_refused(base, tmp_path, name):
     with pytest.raises(ValueError, match="fine-tuning on purely quantized models. Please attach trainable adapters"):
-        trainer_of(name, base, tmp_path, trainer_kwargs={"quantization_config": quantization()}, **RUN)
+        make(name, base, tmp_path, trainer_kwargs={"quantization_config": quantization()}, **RUN)

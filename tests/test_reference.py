@@ -3,20 +3,13 @@
 import pytest
 import torch
 from peft import LoraConfig
-from support import adapo_trainer, load
+from support import adapo_trainer, assert_weights, changed_weights, load, weights_of
 
 from trl_mmreason.miniature.models import build_model
 
 
-def weights(model):
-    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
-
-
 def assert_reference_is(trainer, policy):
-    reference = weights(trainer.accelerator.unwrap_model(trainer.ref_model))
-    assert reference.keys() == policy.keys()
-    for name, weight in policy.items():
-        torch.testing.assert_close(reference[name], weight, atol=0, rtol=0)
+    assert_weights(trainer.accelerator.unwrap_model(trainer.ref_model), policy)
 
 
 def test_a_policy_changed_in_memory_is_its_own_reference(family, checkpoints, rows, tmp_path):
@@ -26,13 +19,13 @@ def test_a_policy_changed_in_memory_is_its_own_reference(family, checkpoints, ro
             weight.add_(0.01)
     name = model.config._name_or_path
     trainer = adapo_trainer(model, tmp_path, rows, trainer_kwargs={"processing_class": processor})
-    assert_reference_is(trainer, weights(model))
+    assert_reference_is(trainer, model)
     assert model.config._name_or_path == name
 
 
 def test_a_policy_that_was_never_saved_works(rows, tmp_path):
     model, processor = build_model("qwen2_5_vl", "test")
-    start = weights(model)
+    start = weights_of(model)
     trainer = adapo_trainer(
         model, tmp_path, rows, trainer_kwargs={"processing_class": processor}, filter_zero_advantage=False
     )
@@ -43,7 +36,7 @@ def test_a_policy_that_was_never_saved_works(rows, tmp_path):
 
 def test_a_policy_named_by_path_is_its_own_reference(checkpoints, rows, tmp_path):
     trainer = adapo_trainer(checkpoints("internvl"), tmp_path, rows)
-    assert_reference_is(trainer, weights(trainer.model))
+    assert_reference_is(trainer, trainer.model)
     assert not (tmp_path / "_reference").exists()
 
 
@@ -66,11 +59,10 @@ def test_lora_trains_the_adapter_and_its_reference_is_the_base(family, checkpoin
         beta=0.05,
     )
     assert trainer.ref_model is None
-    before = weights(trainer.model)
+    before = weights_of(trainer.model)
     trainer.train()
-    after = weights(trainer.model)
-    changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert changed == {name for name in before if "lora_" in name}  # every adapter tensor, and nothing else
+    # every adapter tensor, and nothing else
+    assert changed_weights(trainer.model, before) == {name for name in before if "lora_" in name}
 
     # with the adapter off it is the base, and that is what the logged KL is taken against
     with trainer.model.disable_adapter():

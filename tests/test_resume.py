@@ -8,7 +8,7 @@ import torch
 from peft import LoraConfig
 from processes import launch
 from safetensors.torch import load_file, save_file
-from support import adapo_trainer, load
+from support import adapo_trainer, assert_weights, load, weights_of
 from transformers import TrainerCallback
 
 from trl_mmreason.checkpoint import CheckpointError, restore_weights
@@ -46,9 +46,7 @@ def assert_same(whole, resumed):
     again, final = resumed
     for step in range(SAVED + 1, STEPS + 1):
         assert again[step] == pytest.approx(losses[step], abs=1e-6)
-    assert weights.keys() == final.keys()
-    for name, weight in weights.items():
-        torch.testing.assert_close(final[name], weight, atol=1e-6, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+    assert_weights(final, weights, atol=1e-6)
 
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
@@ -56,7 +54,7 @@ def test_resumed_equals_uninterrupted(family, checkpoints, rows, tmp_path, lora)
     path = checkpoints(family)
     whole = outcome(trainer_for(path, tmp_path, rows, lora=lora))
     resumed = trainer_for(path, tmp_path, rows, lora=lora)
-    start = {name: p.detach().clone() for name, p in resumed.model.named_parameters()}
+    start = weights_of(resumed.model)
     resumed = outcome(resumed, resume_from_checkpoint=str(tmp_path / f"checkpoint-{SAVED}"))
     assert_same(whole, resumed)
     assert any(not torch.equal(start[name], weight) for name, weight in whole[1].items())  # something was learnt
@@ -141,8 +139,7 @@ def test_the_best_model_is_really_loaded(checkpoints, rows, tmp_path):
     trainer.state.best_model_checkpoint = str(tmp_path / f"checkpoint-{SAVED}")
     trainer._load_best_model()
     saved, _ = load(trainer.state.best_model_checkpoint)
-    for name, weight in saved.named_parameters():
-        torch.testing.assert_close(trainer.model.get_parameter(name), weight, atol=0, rtol=0)
+    assert_weights(trainer.model, saved)
 
 
 def damaged(folder, file_name, change):

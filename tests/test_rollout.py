@@ -3,7 +3,7 @@
 import pytest
 import torch
 from datasets import Dataset
-from support import adapo_trainer, is_even, load
+from support import adapo_trainer, changed_weights, is_even, load, prepared_batch, weights_of
 
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.turns import next_turn_ids
@@ -22,17 +22,10 @@ def spy_on_generation(trainer):
     return calls
 
 
-def first_batch(trainer):
-    rows = next(iter(trainer.get_train_dataloader()))
-    trainer.current_gradient_accumulation_steps = 1  # set by `train`
-    trainer.model.train()
-    return rows, trainer._generate_and_score_completions(rows)
-
-
 def test_the_second_prompt_is_the_first_the_sampled_answer_and_the_template(family, checkpoints, rows, tmp_path):
     trainer = adapo_trainer(checkpoints(family), tmp_path, rows, max_completion_length=4)
     calls = spy_on_generation(trainer)
-    _, batch = first_batch(trainer)
+    batch = prepared_batch(trainer)
     (prompts, first), (second_prompts, second) = calls
     ended = [row for row, ids in enumerate(first) if ids[-1] in trainer.eos_token_ids]
     assert 0 < len(ended) < len(first)  # both cases occur
@@ -54,7 +47,7 @@ def test_rewards_see_the_turns_as_messages(checkpoints, rows, tmp_path):
     calls = spy_on_generation(trainer)
     grade = trainer.adapo
     trainer.reward_funcs[0] = lambda **kwargs: seen.update(kwargs) or grade(**kwargs)
-    first_batch(trainer)
+    prepared_batch(trainer)
     (_, first), (_, second) = calls
     decode = trainer.processing_class.decode
     ended = [row for row, ids in enumerate(first) if ids[-1] in trainer.eos_token_ids]
@@ -87,7 +80,7 @@ def test_the_type_of_a_trajectory(checkpoints, rows, tmp_path):
 
 def test_what_the_user_says_carries_no_loss_kl_or_entropy(family, checkpoints, rows, tmp_path):
     trainer = adapo_trainer(checkpoints(family), tmp_path, rows, beta=0.1, filter_truncated=False)
-    _, batch = first_batch(trainer)
+    batch = prepared_batch(trainer)
     asked = (batch["completion_mask"] == 1) & (batch["tool_mask"] == 0)
     kept = (batch["completion_mask"] * batch["tool_mask"]).bool()
     assert asked.any()
@@ -135,7 +128,7 @@ def test_the_training_pass_agrees_with_generation_in_both_turns(family, checkpoi
     trainer = adapo_trainer(
         checkpoints(family), tmp_path, rows, filter_truncated=False, generation_kwargs={"do_sample": False}
     )
-    _, batch = first_batch(trainer)
+    batch = prepared_batch(trainer)
     logits = completion_logits(trainer, batch)
     logits[..., trainer.model.config.image_token_id] = -torch.inf  # never generated
     predicted = logits.argmax(-1)
@@ -172,7 +165,7 @@ def test_a_processor_that_pads_right_is_put_right(checkpoints, rows, tmp_path):
     _, processor = load(checkpoints("qwen2_5_vl"))
     processor.tokenizer.padding_side = "right"
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs={"processing_class": processor})
-    _, batch = first_batch(trainer)
+    batch = prepared_batch(trainer)
     image = batch["prompt_ids"] == trainer.model.config.image_token_id
     types = batch["mm_token_type_ids"][:, : image.shape[1]].bool()
     assert image.any()
@@ -189,13 +182,13 @@ def test_prompts_that_are_no_conversation_are_refused(checkpoints, tmp_path):
     rows = [{"prompt": "How many?", "answer": "1"}] * 8
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
     with pytest.raises(ValueError, match="conversational"):
-        first_batch(trainer)
+        prepared_batch(trainer)
 
 
 def learns_something(trainer):
-    before = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
+    before = weights_of(trainer.model)
     trainer.train()
-    return any(not torch.equal(before[name], weight) for name, weight in trainer.model.named_parameters())
+    return bool(changed_weights(trainer.model, before))
 
 
 def test_questions_without_pictures(family, checkpoints, rows, tmp_path):
@@ -217,10 +210,7 @@ def test_pictures_that_stand_in_the_messages(family, checkpoints, rows, tmp_path
     losses = []
     for given in (pictured, inside):
         trainer = adapo_trainer(checkpoints(family), tmp_path, rows, beta=0.1, filter_truncated=False)
-        trainer.current_gradient_accumulation_steps = 1
-        trainer.model.train()
-        torch.manual_seed(0)
-        batch = trainer._generate_and_score_completions([dict(row) for row in given])
+        batch = prepared_batch(trainer, given)
         batch["ref_per_token_logps"] = batch["ref_per_token_logps"] - 1.0  # makes the loss depend on the logps
         losses.append(trainer.compute_loss(trainer.model, batch).item())
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
@@ -233,9 +223,7 @@ def text_of(row):
 def test_no_picture_may_be_written_as_none(checkpoints, rows, tmp_path):
     empty = [{**row, "images": None} for row in rows[:8]]
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
-    trainer.current_gradient_accumulation_steps = 1
-    trainer.model.train()
-    assert "pixel_values" not in trainer._generate_and_score_completions(empty)
+    assert "pixel_values" not in prepared_batch(trainer, empty)
     single = [{"prompt": row["prompt"], "answer": "1", "image": None} for row in rows[:7]]
     single.append({"prompt": rows[0]["prompt"], "answer": "1", "image": rows[0]["images"][0]})
     assert trainer._generate_and_score_completions(single)["num_images"] == [0] * 7 + [1]
@@ -282,6 +270,6 @@ def test_a_picture_is_never_sampled(family, checkpoints, rows, tmp_path):
     image = trainer.model.config.image_token_id
     with torch.no_grad():
         trainer.model.get_output_embeddings().weight[image] *= 1000  # where its logit is positive, nothing else counts
-    _, batch = first_batch(trainer)
+    batch = prepared_batch(trainer)
     assert not (batch["completion_ids"] == image).any()
     assert (completion_logits(trainer, batch).argmax(-1) == image).any()  # it would have been

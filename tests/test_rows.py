@@ -1,8 +1,6 @@
 """Every mistake that a row can have, and the pictures that reach the trainer."""
 
 import base64
-import io
-import json
 import logging
 
 import datasets
@@ -10,24 +8,11 @@ import numpy as np
 import PIL.Image
 import pytest
 from datasets import Dataset, load_dataset
+from support import png, write_lines
 
 from trl_mmreason.data import DataError, RowProblem, load_rows
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-
-
-def write_lines(file, rows):
-    file.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
-    return file
-
-
-def png(colour="red", size=(2, 2)):
-    buffer = io.BytesIO()
-    PIL.Image.new("RGB", size, colour).save(buffer, "PNG")
-    return buffer.getvalue()
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_answers_and_choices_survive_parquet_and_map(tmp_path):

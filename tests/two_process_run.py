@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from support import SMALL_RUN, ParityGrader, drawn_rows, recorded_batches
+from support import SMALL_RUN, ParityGrader, drawn_rows, recorded_batches, weights_of
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.baselines.two_turns import SCoReConfig, SCoReTrainer
@@ -76,7 +76,7 @@ torch.save(
         "advantages": [(row[own] if row.ndim else row.unsqueeze(0)).tolist() for row, own in by_row],
         "kept_tokens": batches[0]["num_items_in_batch"],
         "logged": {k: v for k, v in trainer.state.log_history[0].items() if isinstance(v, float)},
-        "weights": {name: weight.detach() for name, weight in trainer.model.named_parameters()},
+        "weights": weights_of(trainer.model),
     },
     folder / f"process_{process}.pt",
 )

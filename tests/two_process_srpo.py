@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
-from support import drawn_rows, ids_of, recorded_batches, sft_trainer, srpo_trainer
+from support import drawn_rows, ids_of, recorded_batches, sft_trainer, srpo_trainer, weights_of
 
 torch.set_num_threads(1)
 model, folder, rows_a_process = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
@@ -54,8 +54,8 @@ torch.save(
         "advantages": batches[0]["advantages"],
         "keep": batches[0]["tool_mask"].any(dim=1),
         "logged": {k: v for k, v in trainer.state.log_history[0].items() if k not in timings},
-        "sft": {name: weight.detach() for name, weight in sft.model.named_parameters()},
-        "rl": {name: weight.detach() for name, weight in trainer.model.named_parameters()},
+        "sft": weights_of(sft.model),
+        "rl": weights_of(trainer.model),
     },
     folder / f"process_{process}.pt",
 )

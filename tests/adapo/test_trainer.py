@@ -5,7 +5,18 @@ import math
 import pytest
 import torch
 from datasets import Dataset
-from support import ParityGrader, adapo_config, adapo_trainer, is_even, load
+from support import (
+    ParityGrader,
+    adapo_config,
+    adapo_trainer,
+    assert_micro_batches_agree,
+    assert_weights,
+    is_even,
+    load,
+    logps_of,
+    prepared_batch,
+    weights_of,
+)
 from transformers.utils import logging
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import nanstd
@@ -107,13 +118,8 @@ def test_a_question_whose_gold_is_unusable_trains_nothing(checkpoints, rows, tmp
 
 
 def test_an_added_reward_counts_and_can_tell_groups_apart(checkpoints, rows, tmp_path):
-    trainer = adapo_trainer(
-        checkpoints("qwen2_5_vl"),
-        tmp_path,
-        rows,
-        trainer_kwargs={"reward_funcs": lambda completions, **_: [0.0] * len(completions)},
-        reward_weights=[1.0, 2.0],
-    )
+    added = {"reward_funcs": lambda completions, **_: [0.0] * len(completions)}
+    trainer = trainer_with(checkpoints, tmp_path, rows, trainer_kwargs=added, reward_weights=[1.0, 2.0])
     types = torch.tensor([[3.0, 1.0], [3.0, 0.0], [3.0, 0.0], [7.0, 1.0]] * 2)
     outcome = trainer.score_groups(types)
     assert outcome.keep.tolist() == [True, True, True, False] * 2
@@ -121,18 +127,11 @@ def test_an_added_reward_counts_and_can_tell_groups_apart(checkpoints, rows, tmp
     assert outcome.rewards[0, 1] == 1.0
 
 
-def prepared(trainer, seed=0):
-    trainer.current_gradient_accumulation_steps = 1
-    trainer.model.train()
-    torch.manual_seed(seed)
-    return trainer._generate_and_score_completions(next(iter(trainer.get_train_dataloader())))
-
-
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo", "dr_grpo"])
 def test_dropped_trajectories_leave_no_trace_in_the_loss(checkpoints, rows, tmp_path, loss_type):
     """The loss of a batch with dropped rows is the loss of the batch without these rows."""
     trainer = trainer_with(checkpoints, tmp_path, rows, loss_type=loss_type, beta=0.05, max_completion_length=4)
-    batch = prepared(trainer)
+    batch = prepared_batch(trainer)
     keep = batch["tool_mask"].bool().any(dim=1)
     assert 0 < keep.sum() < len(keep)
     loss = trainer.compute_loss(trainer.model, batch)
@@ -154,42 +153,18 @@ def test_dropped_trajectories_leave_no_trace_in_the_loss(checkpoints, rows, tmp_
     assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
 
 
-def logps_of(trainer, batch):
-    names = ("pixel_values", "image_grid_thw", "num_images", "mm_token_type_ids")
-    with torch.no_grad():
-        logps, _, _ = trainer._get_per_token_logps_and_entropies(
-            trainer.model,
-            torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
-            torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
-            batch["completion_ids"].shape[1],
-            **{name: batch[name] for name in names if name in batch},
-        )
-    return logps
-
-
 def test_advantages_are_normalised_over_the_kept_of_each_group(checkpoints, rows, tmp_path):
     trainer = trainer_with(checkpoints, tmp_path, rows)
     outcomes = []
     score_groups = trainer.score_groups
     trainer.score_groups = lambda rewards: outcomes.append(score_groups(rewards)) or outcomes[-1]
-    batch = prepared(trainer)
+    batch = prepared_batch(trainer)
     for group, advantages in zip(outcomes[0].rewards[:, 0].view(2, 4), batch["advantages"].view(2, 4), strict=True):
         kept = group[~group.isnan()]
         assert len(kept) >= 2
         expected = (kept - kept.mean()) / (kept.std() + 1e-4)
         assert advantages[~group.isnan()].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
         assert (advantages[group.isnan()] == 0).all()
-
-
-def final_weights(trainer):
-    trainer.train()
-    return {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
-
-
-def assert_same_weights(left, right, atol):
-    assert left.keys() == right.keys()
-    for name in left:
-        torch.testing.assert_close(left[name], right[name], atol=atol, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def even_reward(completions, **kwargs):
@@ -205,7 +180,8 @@ def test_without_its_parts_it_is_trls_grpo(checkpoints, rows, tmp_path, loss_typ
     shared = {"loss_type": loss_type, "use_bias_correction_kl": bias_correction, "beta": 0.05, "max_steps": 3}
     plain = {"k_01": 0.0, "k_11": 0.0, "k_10": 0.0, "k_00": 0.0, "kl_scale": 0.0, "evaluation_prompt": None}
     unfiltered = {"filter_truncated": False, "filter_zero_advantage": False}
-    ours = final_weights(adapo_trainer(path, tmp_path / "ours", rows, **shared, **plain, **unfiltered))
+    ours = adapo_trainer(path, tmp_path / "ours", rows, **shared, **plain, **unfiltered)
+    ours.train()
 
     fields = GRPOConfig.__dataclass_fields__
     made = adapo_config(tmp_path / "theirs", **shared)
@@ -214,7 +190,8 @@ def test_without_its_parts_it_is_trls_grpo(checkpoints, rows, tmp_path, loss_typ
     theirs = GRPOTrainer(
         path, reward_funcs=even_reward, args=GRPOConfig(**given), train_dataset=Dataset.from_list(rows)
     )
-    assert_same_weights(ours, final_weights(theirs), atol=0)
+    theirs.train()
+    assert_weights(ours.model, theirs.model)
 
 
 def move_reference(trainer):
@@ -226,26 +203,19 @@ def move_reference(trainer):
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo"])
 def test_gradient_accumulation_does_not_change_the_update(checkpoints, rows, tmp_path, loss_type):
-    path, weights = checkpoints("qwen2_5_vl"), []
-    for micro_batch in (8, 4, 2):
-        trainer = adapo_trainer(
-            path,
-            tmp_path / str(micro_batch),
-            rows,
-            per_device_train_batch_size=micro_batch,
-            gradient_accumulation_steps=8 // micro_batch,
-            loss_type=loss_type,
-            beta=0.05,
-            max_steps=1,
-            optim="sgd",  # Adam's first step is the sign of the gradient and would hide its size
-            learning_rate=1.0,
-        )
+    path = checkpoints("qwen2_5_vl")
+
+    def trained(**settings):
+        # Adam's first step is the sign of the gradient and would hide its size
+        run = {"loss_type": loss_type, "beta": 0.05, "max_steps": 1, "optim": "sgd", "learning_rate": 1.0, **settings}
+        trainer = adapo_trainer(path, tmp_path, rows, **run)
         move_reference(trainer)
-        weights.append(final_weights(trainer))
-    start = dict(load(path)[0].named_parameters())
-    assert max((weights[0][name] - start[name]).abs().max() for name in start) > 1e-3
-    assert_same_weights(weights[0], weights[1], atol=1e-5)
-    assert_same_weights(weights[0], weights[2], atol=1e-5)
+        trainer.train()
+        return trainer
+
+    weights = weights_of(assert_micro_batches_agree(trained)[0].model)
+    start = weights_of(load(path)[0])
+    assert max((weights[name] - start[name]).abs().max() for name in start) > 1e-3
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "bnpo", "luspo", "sapo", "vespo", "cispo"])
@@ -283,7 +253,7 @@ def test_a_uniform_coefficient_equals_trls_own(checkpoints, rows, tmp_path, loss
 def test_each_coefficient_acts_on_its_turn(checkpoints, rows, tmp_path):
     settings = {"loss_type": "dapo", "filter_truncated": False, "filter_zero_advantage": False}  # mean over tokens
     trainer = trainer_with(checkpoints, tmp_path, rows, beta=0.1, **settings)
-    batch = prepared(trainer)
+    batch = prepared_batch(trainer)
     batch["advantages"] = torch.zeros(8)
     mask = (batch["completion_mask"] * batch["tool_mask"]).bool()
     # the first turn of a row ends where its user's turn begins, or where the row ends
@@ -318,7 +288,7 @@ def test_the_kept_share_the_weight_of_the_dropped(checkpoints, rows, tmp_path, l
     outcomes = []
     score_groups = trainer.score_groups
     trainer.score_groups = lambda rewards: outcomes.append(score_groups(rewards)) or outcomes[-1]
-    batch = prepared(trainer)
+    batch = prepared_batch(trainer)
     keep = outcomes[0].keep
     assert 0 < keep.sum() < 8
     weight = 1.0 if loss_type == "dapo" else 8 / keep.sum().item()
@@ -330,13 +300,8 @@ def test_the_kept_share_the_weight_of_the_dropped(checkpoints, rows, tmp_path, l
 
 
 def test_reward_weights_decide_which_groups_are_alike(checkpoints, rows, tmp_path):
-    trainer = adapo_trainer(
-        checkpoints("qwen2_5_vl"),
-        tmp_path,
-        rows,
-        trainer_kwargs={"reward_funcs": lambda completions, **_: [0.0] * len(completions)},
-        reward_weights=[1.0, 0.0],
-    )
+    added = {"reward_funcs": lambda completions, **_: [0.0] * len(completions)}
+    trainer = trainer_with(checkpoints, tmp_path, rows, trainer_kwargs=added, reward_weights=[1.0, 0.0])
     types = torch.tensor([[3.0, 0.0], [3.0, 1.0], [3.0, 2.0], [3.0, 3.0]] * 2)
     assert not trainer.score_groups(types).keep.any()  # they differ only where the weight is 0
 
@@ -358,7 +323,7 @@ def test_dropped_groups_do_not_move_a_std_over_the_batch(checkpoints, rows, tmp_
 
 def test_a_micro_batch_without_kept_tokens_logs_nothing(checkpoints, rows, tmp_path):
     trainer = trainer_with(checkpoints, tmp_path, rows)
-    batch = prepared(trainer)
+    batch = prepared_batch(trainer)
     trainer._metrics["train"].clear()
     loss = trainer.compute_loss(trainer.model, {**batch, "tool_mask": torch.zeros_like(batch["tool_mask"])})
     assert loss.item() == 0

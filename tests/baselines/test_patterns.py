@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from datasets import Dataset
-from support import SMALL_RUN, drawn_rows, load
+from support import SUPERVISED_RUN, drawn_rows, load
 
 from trl_mmreason import ChainOfStepSFTConfig, IterativeDPOConfig, IterativeDPOTrainer
 from trl_mmreason.baselines.patterns import INSTRUCTION, PatternSFTTrainer, in_pattern
@@ -17,8 +17,7 @@ STEPS = [Step("Look", "I see 3 and 4.", "I looked twice."), Step("Add", "3+4=7",
 CHAIN = render_chain(Chain(STEPS, "The answer is 7."))
 WRITTEN = {"no_reason": "The answer is 7.", "direct_prompt": "I see 3 and 4.\n3+4=7\n<answer>7</answer>"}
 ASKED = {"no_reason": "Add.", "direct_prompt": "Add.\nLet's think step by step."}
-RUN = {name: value for name, value in SMALL_RUN.items() if name not in ("num_generations", "max_completion_length")}
-RUN["warmup_steps"] = 0
+RUN = {**SUPERVISED_RUN, "warmup_steps": 0}
 
 
 def rows(completion=CHAIN, n=3):

@@ -3,10 +3,9 @@
 import json
 
 import pytest
-import torch
 from datasets import Dataset
 from scripted import Scripted
-from support import SMALL_RUN, drawn_rows, load
+from support import SUPERVISED_RUN, changed_weights, drawn_rows, load, maker, weights_of
 
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from trl_mmreason.baselines.star import first_revision, make_revisions
@@ -16,6 +15,7 @@ from trl_mmreason.sampling.store import Store
 from trl_mmreason.sources import read_source
 
 CHECK = "Check it."
+trainer_for = maker(PlainSFTTrainer, PlainSFTConfig, **SUPERVISED_RUN)
 # question → answers in turn; the gold answer is 7
 SAID = {
     "mended at once": ["8", "7", "7"],
@@ -94,19 +94,15 @@ def test_interrupted_it_ends_alike(tmp_path):
 
 def test_training_on_revisions_puts_loss_on_the_revision_alone(checkpoints, tmp_path):
     model = checkpoints("qwen2_5_vl")
-    settings = {
-        name: value for name, value in SMALL_RUN.items() if name not in ("num_generations", "max_completion_length")
-    }
-    args = PlainSFTConfig(str(tmp_path / "out"), **{**settings, "per_device_train_batch_size": 4, "max_steps": 4})
-    trainer = PlainSFTTrainer(model, args=args, train_dataset=made(tmp_path).rows)
+    run = {"per_device_train_batch_size": 4, "max_steps": 4}
+    trainer = trainer_for(model, tmp_path / "out", made(tmp_path).rows, **run)
     batch = next(iter(trainer.get_train_dataloader()))
     decode = trainer.processing_class.decode
     for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True):
         assert decode(labels[labels != -100], skip_special_tokens=True).strip() == "7"
         assert CHECK in decode(ids)
     trainer.train()
-    before = dict(load(model)[0].named_parameters())
-    assert any(not torch.equal(before[name], value) for name, value in trainer.model.named_parameters())
+    assert changed_weights(trainer.model, weights_of(load(model)[0]))
 
 
 def test_solutions_become_rows_to_train_on(checkpoints, tmp_path):
@@ -117,14 +113,8 @@ def test_solutions_become_rows_to_train_on(checkpoints, tmp_path):
     rows = load_rows(tmp_path / "train.jsonl", columns={"answer": None}, keep_columns=["solution"]).dataset
     columns = rows.select_columns(["prompt", "images", "solution"]).rename_column("solution", "completion")
     columns.to_parquet(tmp_path / "solutions.parquet")
-    settings = {
-        name: value for name, value in SMALL_RUN.items() if name not in ("num_generations", "max_completion_length")
-    }
-    trainer = PlainSFTTrainer(
-        checkpoints("qwen2_5_vl"),
-        args=PlainSFTConfig(str(tmp_path / "out"), **{**settings, "per_device_train_batch_size": 4}),
-        train_dataset=read_source(str(tmp_path / "solutions.parquet"), "train").dataset,
-    )
+    rows = read_source(str(tmp_path / "solutions.parquet"), "train").dataset
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path / "out", rows, per_device_train_batch_size=4)
     batch = next(iter(trainer.get_train_dataloader()))
     learnt = [labels[labels != -100] for labels in batch["labels"]]
     said = {trainer.processing_class.decode(labels, skip_special_tokens=True).strip() for labels in learnt}
@@ -133,12 +123,9 @@ def test_solutions_become_rows_to_train_on(checkpoints, tmp_path):
 
 
 def test_an_empty_completion_is_refused(checkpoints, tmp_path):
-    settings = {
-        name: value for name, value in SMALL_RUN.items() if name not in ("num_generations", "max_completion_length")
-    }
-    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": "?"}], "completion": " "}])
+    rows = [{"prompt": [{"role": "user", "content": "?"}], "completion": " "}]
     with pytest.raises(ValueError, match="row 0 is not in the format: it is empty"):
-        PlainSFTTrainer(checkpoints("qwen2_5_vl"), args=PlainSFTConfig(str(tmp_path), **settings), train_dataset=rows)
+        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows)
 
 
 def test_three_turns_of_a_real_policy(checkpoints, tmp_path):

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from datasets import Dataset
-from support import SMALL_RUN, ParityGrader, is_even, load, recorded_batches
+from support import SMALL_RUN, ParityGrader, changed_weights, is_even, load, maker, recorded_batches, weights_of
 
 from trl_mmreason.adapo.trainer import Paid
 from trl_mmreason.baselines.two_turns import FixedRewardsConfig, FixedRewardsTrainer, SCoReConfig, SCoReTrainer
@@ -14,8 +13,7 @@ TYPES = torch.tensor([0.0, 1.0, 2.0, 3.0]).unsqueeze(1)
 
 
 def trainer_of(trainer, config, model, folder, rows, **settings):
-    args = config(str(folder), **{**SMALL_RUN, **settings})
-    return trainer(model, args=args, train_dataset=Dataset.from_list(rows), grader=ParityGrader())
+    return maker(trainer, config, arguments={"grader": ParityGrader()}, **SMALL_RUN)(model, folder, rows, **settings)
 
 
 def outcome(trainer):
@@ -96,8 +94,7 @@ def test_a_real_run_trains_and_logs_both_turns(checkpoints, rows, tmp_path, trai
     run.train()
     entry = run.state.log_history[0]
     assert {"acc_t1", "acc_t2", "correction_rate", "misjudgment_rate", "kl_t1", "kl_t2"} <= entry.keys()
-    before = dict(load(path)[0].named_parameters())
-    assert any(not torch.equal(before[name], value) for name, value in run.model.named_parameters())
+    assert changed_weights(run.model, weights_of(load(path)[0]))
 
 
 def test_score_stage_two_begins_in_the_run(checkpoints, rows, tmp_path):

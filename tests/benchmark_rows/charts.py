@@ -20,7 +20,6 @@ LAYOUTS = {
                 answer="B",
                 right="(B)",
                 wrong="(A)",
-                choices={"A": "A", "B": "C", "C": "B", "D": "D"},
             ),
             Asked(
                 id="ai2d-1",
@@ -28,7 +27,6 @@ LAYOUTS = {
                 answer="B",
                 right="hare",
                 wrong="A",
-                choices={"A": "fox", "B": "hare"},
                 pictures=["blue"],
             ),
         ],

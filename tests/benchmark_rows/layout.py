@@ -4,13 +4,13 @@
 inside, or JSON beside a folder of pictures.
 """
 
-import io
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import PIL.Image
 from datasets import Dataset, Features, Image, List, Value
+from support import png
 
 TEXT, NUMBER, PICTURE, TEXTS = Value("string"), Value("float64"), Image(), List(Value("string"))
 COLOURS = {"red": (255, 0, 0), "lime": (0, 255, 0), "blue": (0, 0, 255)}
@@ -23,9 +23,7 @@ class Picture(NamedTuple):
     def png(self) -> bytes:
         if self.colour not in COLOURS:
             return b"no picture"
-        buffer = io.BytesIO()
-        PIL.Image.new("RGB", (8, 6), self.colour).save(buffer, "PNG")
-        return buffer.getvalue()
+        return png(self.colour, (8, 6))
 
 
 RED, GREEN, BLUE = Picture("red"), Picture("lime"), Picture("blue")
@@ -33,7 +31,7 @@ RED, GREEN, BLUE = Picture("red"), Picture("lime"), Picture("blue")
 
 @dataclass(kw_only=True)
 class Asked:
-    """What a row must become, an answer that is right and one that is wrong."""
+    """What a row must become, an answer that is right and one that is wrong; `choices` are those in the prompt."""
 
     prompt: str  # without the instruction
     answer: str | list[str]
@@ -46,6 +44,10 @@ class Asked:
     hint: str = ""
     group: str | None = None
     tolerance: dict[str, Any] | None = None
+
+    def __post_init__(self):
+        if self.choices is None:
+            self.choices = dict(re.findall(r"^\(([A-Z])\) (.*)$", self.prompt, re.MULTILINE)) or None
 
 
 @dataclass(kw_only=True)
@@ -98,6 +100,11 @@ def _filed(value, folder):
 
 def _stored(value):
     return {"bytes": value.png, "path": None} if isinstance(value, Picture) else value
+
+
+def texts(names):
+    """Columns of text with these names, a row of words."""
+    return dict.fromkeys(names.split(), TEXT)
 
 
 def numbered(count):

@@ -2,21 +2,15 @@
 
 from datasets import Value
 
-from benchmark_rows.layout import BLUE, GREEN, NUMBER, PICTURE, RED, TEXT, TEXTS, Asked, Layout
+from benchmark_rows.layout import BLUE, GREEN, NUMBER, PICTURE, RED, TEXT, TEXTS, Asked, Layout, texts
 
 _MATHVERSE = {
     "features": {
-        "sample_index": TEXT,
-        "problem_index": TEXT,
-        "problem_version": TEXT,
-        "question": TEXT,
+        **texts("sample_index problem_index problem_version question"),
         "image": PICTURE,
-        "answer": TEXT,
-        "question_type": TEXT,
+        **texts("answer question_type"),
         "metadata": {"split": TEXT, "source": TEXT, "subject": TEXT, "subfield": TEXT},
-        "query_wo": TEXT,
-        "query_cot": TEXT,
-        "question_for_eval": TEXT,
+        **texts("query_wo query_cot question_for_eval"),
     },
     "needed": "problem_version",
     "picture": "image",
@@ -58,13 +52,11 @@ _WHOLE = (
 )
 _VISION_ONLY = {"prompt": "The question is in the picture.", "answer": "D", "right": "D", "wrong": "B", "id": "5"}
 _VISION_FEATURES = {
-    "id": TEXT,
-    "question": TEXT,
+    **texts("id question"),
     "options": TEXTS,
     "image": TEXT,
     "decoded_image": PICTURE,
-    "answer": TEXT,
-    "solution": TEXT,
+    **texts("answer solution"),
     "level": Value("int64"),
     "subject": TEXT,
 }
@@ -107,7 +99,6 @@ _VISION_ASKED = [
         answer="C",
         right="KNR",
         wrong="A",
-        choices={"A": "KNAO", "B": "KNGO", "C": "KNR", "D": "AGRO", "E": "KAO"},
         category="combinatorics",
     ),
     Asked(  # choices that are in the picture are not listed; one picture holds all four drawings
@@ -140,16 +131,12 @@ _VISION = {
 LAYOUTS = {
     "mathvista": Layout(
         features={
-            "pid": TEXT,
-            "question": TEXT,
-            "image": TEXT,
+            **texts("pid question image"),
             "decoded_image": PICTURE,
             "choices": TEXTS,
             "unit": TEXT,
             "precision": NUMBER,
-            "answer": TEXT,
-            "question_type": TEXT,
-            "answer_type": TEXT,
+            **texts("answer question_type answer_type"),
             "metadata": {"category": TEXT, "task": TEXT, "skills": TEXTS, "img_height": Value("int64")},
             "query": TEXT,
         },
@@ -212,7 +199,6 @@ LAYOUTS = {
                 answer="B",
                 right="No",
                 wrong="A",
-                choices={"A": "Yes", "B": "No"},
                 category="figure question answering",
                 pictures=["blue"],
             ),
@@ -240,7 +226,6 @@ LAYOUTS = {
                 answer="D",
                 right="140°",
                 wrong="(A)",
-                choices={"A": "40°", "B": "60°", "C": "120°", "D": "140°"},
                 category="Text Dominant",
                 hint=_VERSE_HINT,
                 group="1",

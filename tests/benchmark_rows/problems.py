@@ -2,7 +2,7 @@
 
 from datasets import Value
 
-from benchmark_rows.layout import BLUE, GREEN, PICTURE, RED, TEXT, TEXTS, Asked, Layout, numbered
+from benchmark_rows.layout import BLUE, GREEN, PICTURE, RED, TEXT, TEXTS, Asked, Layout, numbered, texts
 
 LAYOUTS = {
     "we_math": Layout(
@@ -41,13 +41,6 @@ LAYOUTS = {
                 answer="C",
                 right="C",
                 wrong="E",
-                choices={
-                    "A": "300, 400",
-                    "B": "400, 300",
-                    "C": "3000, 4000",
-                    "D": "4000, 3000.",
-                    "E": "No correct answer",
-                },
                 category="one step",
                 group="2steps_1",
             ),
@@ -57,7 +50,6 @@ LAYOUTS = {
                 answer="D",
                 right="(D)",
                 wrong="(C)",
-                choices={"A": "B", "B": "C", "C": "D", "D": "E", "E": "No correct answer"},
                 category="two steps",
                 group="2steps_1",
                 pictures=["blue"],
@@ -68,14 +60,9 @@ LAYOUTS = {
     ),
     "dynamath": Layout(
         features={
-            "id": TEXT,
-            "question": TEXT,
-            "image": TEXT,
+            **texts("id question image"),
             "decoded_image": PICTURE,
-            "ground_truth": TEXT,
-            "answer_type": TEXT,
-            "subject": TEXT,
-            "knowledge_level": TEXT,
+            **texts("ground_truth answer_type subject knowledge_level"),
         },
         rows=[
             {
@@ -115,7 +102,6 @@ LAYOUTS = {
                 answer="B",
                 right="the blue one",
                 wrong="both",
-                choices={"A": "the red one", "B": "the blue one", "C": "both", "D": "none of them"},
                 category="analytic geometry",
                 group="1",
             ),
@@ -155,16 +141,9 @@ LAYOUTS = {
             "final_answer": TEXTS,
             "context": TEXT,
             **numbered(5),
-            "modality": TEXT,
-            "difficulty": TEXT,
+            **texts("modality difficulty"),
             "is_multiple_answer": Value("bool"),
-            "unit": TEXT,
-            "answer_type": TEXT,
-            "error": TEXT,
-            "question_type": TEXT,
-            "subfield": TEXT,
-            "subject": TEXT,
-            "language": TEXT,
+            **texts("unit answer_type error question_type subfield subject language"),
         },
         rows=[
             {
@@ -281,7 +260,6 @@ LAYOUTS = {
                 answer="B",
                 right="B",
                 wrong="A",
-                choices={"A": "image 1", "B": "image 2"},
                 category="Solid Geometry",
                 pictures=["red", "blue"],
             ),
@@ -317,7 +295,6 @@ LAYOUTS = {
                 answer="D",
                 right="D. The fourth",
                 wrong="A",
-                choices={"A": "The first", "B": "The second", "C": "The third", "D": "The fourth"},
                 category="biology",
             ),
             Asked(

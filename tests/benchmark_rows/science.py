@@ -2,17 +2,12 @@
 
 from datasets import Value
 
-from benchmark_rows.layout import BLUE, GREEN, PICTURE, RED, TEXT, TEXTS, Asked, Layout, numbered
+from benchmark_rows.layout import BLUE, GREEN, PICTURE, RED, TEXT, TEXTS, Asked, Layout, numbered, texts
 
 _MMMU_FEATURES = {
-    "id": TEXT,
-    "question": TEXT,
-    "options": TEXT,
-    "explanation": TEXT,
+    **texts("id question options explanation"),
     **numbered(7),
-    "img_type": TEXT,
-    "answer": TEXT,
-    "topic_difficulty": TEXT,
+    **texts("img_type answer topic_difficulty"),
 }
 _LETTERS_10 = "ABCDEFGHIJ"
 
@@ -46,7 +41,6 @@ LAYOUTS = {
                 answer=["B"],
                 right='The "second"',
                 wrong="C",
-                choices={"A": "The first", "B": 'The "second"', "C": "image 3"},
                 category="Art_Theory",
                 pictures=["red", "blue", "lime"],
             ),
@@ -119,7 +113,6 @@ LAYOUTS = {
                 answer="J",
                 right="9th",
                 wrong="8th",
-                choices={letter: f"{number}th" for number, letter in enumerate(_LETTERS_10)},
                 category="Music",
             ),
             Asked(
@@ -129,11 +122,6 @@ LAYOUTS = {
                 answer="A",
                 right="A",
                 wrong="minor",
-                choices={
-                    "A": "major",
-                    "B": "minor",
-                    **{letter: f"none of {number}" for number, letter in enumerate(_LETTERS_10[2:])},
-                },
                 category="Music",
                 pictures=["red", "blue"],
             ),
@@ -146,9 +134,7 @@ LAYOUTS = {
             "index": Value("int64"),
             "question": TEXT,
             "image": PICTURE,
-            "answer": TEXT,
-            "category": TEXT,
-            "l2_category": TEXT,
+            **texts("answer category l2_category"),
             "meta_info": {"source": TEXT, "split": TEXT, "image_path": TEXT},
         },
         rows=[
@@ -176,7 +162,6 @@ LAYOUTS = {
                 answer="A",
                 right="A",
                 wrong="C",
-                choices={"A": "The man, old, sits.", "B": "A dog", "C": "Two cats", "D": "Nothing"},
                 category="coarse perception",
             ),
             Asked(
@@ -194,18 +179,11 @@ LAYOUTS = {
     ),
     "m3cot": Layout(
         features={
-            "id": TEXT,
-            "category": TEXT,
-            "image_id": TEXT,
-            "question": TEXT,
+            **texts("id category image_id question"),
             "choices": TEXTS,
-            "context": TEXT,
-            "answer": TEXT,
-            "rationale": TEXT,
-            "split": TEXT,
+            **texts("context answer rationale split"),
             "image": PICTURE,
-            "domain": TEXT,
-            "topic": TEXT,
+            **texts("domain topic"),
         },
         rows=[
             {
@@ -234,7 +212,6 @@ LAYOUTS = {
                 answer="A",
                 right="rain",
                 wrong="B",
-                choices={"A": "rain", "B": "snow"},
                 category="commonsense",
                 hint="The sky is grey.",
             ),
@@ -244,7 +221,6 @@ LAYOUTS = {
                 answer="C",
                 right="3",
                 wrong="1",
-                choices={"A": "1", "B": "2", "C": "3"},
                 category="mathematics",
                 pictures=[],
             ),
@@ -294,7 +270,6 @@ LAYOUTS = {
                 answer="D",
                 right="50%",
                 wrong="A",
-                choices={"A": "33%", "B": "17%", "C": "25%", "D": "50%"},
                 category="numerical",
                 pictures=["blue"],
             ),
@@ -305,18 +280,11 @@ LAYOUTS = {
     ),
     "emma": Layout(
         features={
-            "pid": TEXT,
-            "question": TEXT,
+            **texts("pid question"),
             "options": TEXTS,
             "answer": TEXT,
             **numbered(5),
-            "solution": TEXT,
-            "subject": TEXT,
-            "task": TEXT,
-            "category": TEXT,
-            "source": TEXT,
-            "type": TEXT,
-            "context": TEXT,
+            **texts("solution subject task category source type context"),
         },
         rows=[
             {
@@ -347,7 +315,6 @@ LAYOUTS = {
                 answer="B",
                 right="B",
                 wrong="Replace line 6",
-                choices={"A": "Replace line 6", "B": "Replace line 7"},
                 category="Coding",
                 pictures=["red", "blue"],
             ),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from support import SMALL_RUN, drawn_rows
+from support import PATHS_RUN, drawn_rows, weights_of
 
 from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer
 from trl_mmreason.chain_of_step.process_reward import Scores
@@ -36,10 +36,9 @@ class PlaceReward:
         return [Scores(torch.tensor([place]), place) for place in places]
 
 
-run = {name: value for name, value in SMALL_RUN.items() if name != "num_generations"}
-run |= {"rounds": 2, "num_paths": 5, "warmup_steps": 0, "num_train_epochs": 1, "max_steps": -1, "optim": "sgd"}
+run = {**PATHS_RUN, "rounds": 2, "num_paths": 5, "warmup_steps": 0, "num_train_epochs": 1, "max_steps": -1}
 run |= {"pair_threshold": 0.0}  # a pair a question: three equal steps of four pairs, whatever the processes
-run |= {"per_device_train_batch_size": pairs, "learning_rate": 1e-3}
+run |= {"per_device_train_batch_size": pairs, "optim": "sgd", "learning_rate": 1e-3}
 trainer = IterativeDPOTrainer(
     model,
     PlaceReward(),
@@ -51,7 +50,7 @@ trainer.train()
 torch.save(
     {
         "world_size": trainer.accelerator.num_processes,
-        "weights": {name: weight.detach() for name, weight in trainer.model.named_parameters()},
+        "weights": weights_of(trainer.model),
         "rounds": trainer.rounds,
     },
     folder / f"process_{trainer.accelerator.process_index}.pt",

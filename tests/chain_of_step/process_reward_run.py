@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
+from support import weights_of
 from test_process_reward_trainer import labelled_rows, trainer_for
 
 torch.set_num_threads(1)
@@ -27,7 +28,7 @@ timings = ("step_time", "epoch", "runtime", "per_second")
 evaluation = {name: value for name, value in trainer.evaluate().items() if not name.endswith(timings)}
 logged = {name: value for name, value in trainer.state.log_history[0].items() if not name.endswith(timings)}
 process = trainer.accelerator.process_index
-weights = {name: weight.detach() for name, weight in trainer.model.named_parameters()}
+weights = weights_of(trainer.model)
 torch.save(
     {"world_size": trainer.accelerator.num_processes, "logged": logged, "evaluation": evaluation, "weights": weights},
     folder / f"process_{process}.pt",

@@ -3,10 +3,9 @@
 import hashlib
 
 import pytest
-from datasets import Dataset, Features, Image, List, Value
-from PIL import Image as Pictures
-from scripted import Scripted
-from support import SMALL_RUN
+from datasets import Dataset
+from scripted import Scripted, picture, questions_of, reds
+from support import SUPERVISED_RUN, maker
 
 from trl_mmreason.chain_of_step.annotation import (
     JUDGED,
@@ -61,17 +60,11 @@ def questions(names, answer="7"):
             "id": name,
             "prompt": [{"role": "user", "content": f"How many {name}?"}],
             "answer": [answer, "seven"],
-            "images": [Pictures.new("RGB", (8, 8), (index, 0, 0))] * index,
+            "images": [picture(index)] * index,
         }
         for index, name in enumerate(names)
     ]
-    features = {
-        "id": Value("string"),
-        "prompt": List({"role": Value("string"), "content": Value("string")}),
-        "answer": List(Value("string")),
-        "images": List(Image()),
-    }
-    return Dataset.from_list(rows, features=Features(features))
+    return questions_of(rows)
 
 
 def chains(*answers):
@@ -81,10 +74,6 @@ def chains(*answers):
         name: [Path(0, chain(answer), "stop", 9, answer == "7")] for name, answer in zip(names, answers, strict=True)
     }
     return chains_of(questions(names), paths).rows
-
-
-def reds(pictures):
-    return [picture.getpixel((0, 0))[0] for picture in pictures]
 
 
 # -------------------------------------------------------------------------------------------------------------- chains
@@ -395,27 +384,18 @@ def test_the_miniature_s_judge_labels_by_the_truth(tmp_path):
     assert found["answer_label"][:] == [float(solutions[id_].correct) for id_ in found["id"]]
 
 
-def run_of(folder, **settings):
-    names = ("num_generations", "max_completion_length")
-    run = {name: value for name, value in SMALL_RUN.items() if name not in names}
-    return {"output_dir": str(folder), **run, "per_device_train_batch_size": 2, **settings}
-
-
 def test_a_real_policy_from_step_data_to_a_process_reward_model(tmp_path):
     """It is trained for a few seconds on two questions: it writes whole chains, and is right now and then."""
     problems = {problem.id: problem for problem in make_problems(["adding"], 2)}
     rows, decoding = to_dataset(problems.values()), Decoding(200, 1.0, 0.95)
     teacher, base = KnownTruthTeacher(problems.values()), str(tmp_path / "base")
+    run = {**SUPERVISED_RUN, "per_device_train_batch_size": 2}
     for part in build_model("qwen2_5_vl"):
         part.save_pretrained(base)
     with Store(tmp_path / "s.sqlite") as store:
         data = make_step_data(rows, teacher, store, min_steps=3).rows
         settings = {"max_steps": 40, "learning_rate": 1e-2, "lr_scheduler_type": "constant", "warmup_steps": 0}
-        trainer = ChainOfStepSFTTrainer(
-            base,
-            args=ChainOfStepSFTConfig(**run_of(tmp_path / "sft", **settings)),
-            train_dataset=data,
-        )
+        trainer = maker(ChainOfStepSFTTrainer, ChainOfStepSFTConfig, **run)(base, tmp_path / "sft", data, **settings)
         trainer.train()
         policy = TransformersEngine(trainer.model, trainer.processing_class)
         found = chains_of(rows, sample_paths(rows, policy, store, "paths", n=4, decoding=decoding)).rows
@@ -443,10 +423,7 @@ def test_a_real_policy_from_step_data_to_a_process_reward_model(tmp_path):
         assert by_truth["answer_label"] == by_policy["answer_label"] == float(truth.answer)
 
     for labelled in (continued.rows, judged.rows):
-        prm = ProcessRewardTrainer(
-            base,
-            args=ProcessRewardConfig(**run_of(tmp_path / "prm", max_steps=1)),
-            train_dataset=labelled,
-        )
+        make = maker(ProcessRewardTrainer, ProcessRewardConfig, **run)
+        prm = make(base, tmp_path / "prm", labelled, max_steps=1)
         prm.train()
         assert prm.state.global_step == 1

@@ -9,8 +9,8 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
-from processes import launch
-from support import SMALL_RUN, drawn_rows, load
+from processes import outcomes
+from support import PATHS_RUN, assert_weights, changed_weights, drawn_rows, load, losses_of, weights_of
 
 from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer
 from trl_mmreason.chain_of_step.paths import read_path
@@ -20,8 +20,7 @@ from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.engine import Sample
 from trl_mmreason.sampling.store import SettingsChanged
 
-RUN = {name: value for name, value in SMALL_RUN.items() if name != "num_generations"}
-RUN |= {"per_device_train_batch_size": 2, "rounds": 2, "num_paths": 3, "warmup_steps": 0}
+RUN = {**PATHS_RUN, "per_device_train_batch_size": 2, "rounds": 2, "num_paths": 3, "warmup_steps": 0}
 RUN |= {"num_train_epochs": 1, "max_steps": -1}
 
 
@@ -74,15 +73,6 @@ def trainer_for(model, folder, reward=None, *, rows=None, trainer_kwargs=None, *
 
 def same(one, other):
     return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-
-
-def test_the_paper_s_recipe():
-    """Section 3.4, appendix C, Table 7."""
-    config = IterativeDPOConfig("out", use_cpu=True, bf16=False)
-    assert (config.rounds, config.num_paths, config.step_weight, config.pair_threshold) == (3, 16, 0.2, 0.2)
-    assert (config.beta, config.learning_rate, config.warmup_steps, config.weight_decay) == (0.1, 1e-6, 0.03, 0.05)
-    assert (config.temperature, config.top_p, config.pairing) == (1.0, 0.95, "best_worst")
-    assert not config.freeze_vision_encoder
 
 
 def test_the_reference_is_the_sft_model_in_all_rounds_and_the_policy_moves_on(family, bases, tmp_path):
@@ -167,11 +157,9 @@ def test_killed_in_any_stage_it_goes_on_there(whole, bases, tmp_path, stage, mon
     assert writers.policies == [str(tmp_path / "killed" / "round-1" / "policy")]
     if stage != "sampling":
         assert writers.calls == 0
-    for (name, one), other in zip(whole.model.named_parameters(), resumed.model.parameters(), strict=True):
-        torch.testing.assert_close(one, other, msg=name)
+    assert_weights(resumed.model, whole.model, atol=1e-6)
     assert resumed.rounds == whole.rounds
-    losses = [[entry["loss"] for entry in trainer.state.log_history if "loss" in entry] for trainer in (whole, resumed)]
-    assert losses[0] == pytest.approx(losses[1])
+    assert losses_of(whole) == pytest.approx(losses_of(resumed))
 
 
 def interrupt(trainer, stage, monkeypatch):
@@ -304,8 +292,7 @@ def test_an_adapter_s_reference_is_its_base(family, bases, tmp_path):
     resumed = trainer_for(bases(family), tmp_path, trainer_kwargs={"peft_config": adapter})
     resumed.train()
     assert resumed.sampler.calls == 0
-    for (name, one), other in zip(trainer.model.named_parameters(), resumed.model.parameters(), strict=True):
-        torch.testing.assert_close(one, other, msg=name)
+    assert_weights(resumed.model, trainer.model, atol=1e-6)
     base, _ = load(bases(family))
     kept = dict(base.named_parameters())
     changed = [name for name, value in trainer.model.named_parameters() if "lora_B" in name and value.any()]
@@ -321,9 +308,9 @@ def test_a_frozen_encoder_s_adapter_stays_frozen_in_the_second_round(bases, tmp_
     trainer = trainer_for(
         bases("qwen2_5_vl"), tmp_path, freeze_vision_encoder=True, trainer_kwargs={"peft_config": adapter}
     )
-    before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+    before = weights_of(trainer.model)
     trainer.train()
-    changed = {name for name, weight in trainer.model.named_parameters() if not torch.equal(before[name], weight)}
+    changed = changed_weights(trainer.model, before)
     assert {name.partition("lora_")[1] for name in changed} == {"lora_"}
     assert not {name for name in changed if "visual." in name}
 
@@ -451,23 +438,12 @@ def test_what_it_has_of_its_own(bases, tmp_path):
         IterativeDPOTrainer(bases("qwen2_5_vl"), None, args=1, train_dataset=questions())
 
 
-@pytest.fixture(scope="module")
-def alone(bases, tmp_path_factory):
-    (result,) = rounds_in(1, bases("qwen2_5_vl"), tmp_path_factory.mktemp("alone"))
-    return result
-
-
-def rounds_in(processes, model, folder):
-    launch("chain_of_step/dpo_run.py", processes, model, folder, 4 // processes)
-    return [torch.load(folder / f"process_{rank}.pt") for rank in range(processes)]
-
-
-def test_two_processes_equal_one(alone, bases, tmp_path):
-    pair = rounds_in(2, bases("qwen2_5_vl"), tmp_path)
+def test_two_processes_equal_one(bases, tmp_path):
+    (alone,) = outcomes("chain_of_step/dpo_run.py", 1, bases("qwen2_5_vl"), tmp_path / "one", 4)
+    pair = outcomes("chain_of_step/dpo_run.py", 2, bases("qwen2_5_vl"), tmp_path / "two", 2)
     assert alone["world_size"] == 1
     assert [part["world_size"] for part in pair] == [2, 2]
     assert [entry["train"]["pairs"] for entry in alone["rounds"]] == [12, 12]
     for part in pair:
         assert part["rounds"] == alone["rounds"]
-        for name, weight in alone["weights"].items():
-            torch.testing.assert_close(part["weights"][name], weight, atol=1e-5, rtol=0, msg=name)
+        assert_weights(part["weights"], alone["weights"], atol=1e-5)

@@ -7,8 +7,19 @@ import torch
 from datasets import Dataset
 from loopback import served
 from peft import LoraConfig
-from processes import launch
-from support import SMALL_RUN, drawn_rows, ids_of, load, recorded_batches
+from processes import outcomes
+from support import (
+    SMALL_RUN,
+    assert_micro_batches_agree,
+    assert_resumes,
+    assert_weights,
+    changed_weights,
+    drawn_rows,
+    ids_of,
+    load,
+    recorded_batches,
+    weights_of,
+)
 from telling_scorer import STEP, chain
 from trl import GRPOConfig
 
@@ -145,15 +156,15 @@ def test_a_server_pays_what_a_model_in_process_pays(family, bases, tmp_path):
     with served(create_app(prm, "tiny")) as url:
         for number, source in enumerate([prm, url]):
             trainer = trainer_for(bases(family), tmp_path / str(number), source, rows, scale_rewards="none")
-            before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+            before = weights_of(trainer.model)
             logged, batch = step(trainer, TEXTS)
-            assert any(not torch.equal(before[name], weight) for name, weight in trainer.model.named_parameters())
+            assert changed_weights(trainer.model, before)
             assert 0 < logged["step_score"] < 1
             advantages.append(batch["advantages"])
-            weights.append(trainer.model.state_dict())
+            weights.append(weights_of(trainer.model))
     assert torch.equal(*advantages)
     assert len(set(advantages[0].tolist())) > 5
-    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
+    assert_weights(*weights)
 
 
 def test_the_reward_is_the_score_of_the_question_with_its_pictures(bases, tmp_path):
@@ -261,15 +272,13 @@ def test_an_added_reward_counts_and_needs_a_name_of_its_own(bases, tmp_path):
 
 
 def test_gradient_accumulation_does_not_change_the_update(bases, tmp_path):
-    weights = []
-    for size in (8, 2):
-        settings = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 8 // size}
-        settings |= {"optim": "sgd", "learning_rate": 0.1, "loss_type": "grpo"}
-        trainer = trainer_for(bases(MODEL), tmp_path / str(size), ThoughtScorer(), drawn_rows(6), **settings)
+    def trained(**settings):
+        run = {"optim": "sgd", "learning_rate": 0.1, "loss_type": "grpo", **settings}
+        trainer = trainer_for(bases(MODEL), tmp_path, ThoughtScorer(), drawn_rows(6), **run)
         step(trainer, TEXTS)
-        weights.append(trainer.model.state_dict())
-    for name, weight in weights[0].items():
-        torch.testing.assert_close(weights[1][name], weight, atol=1e-5, rtol=0)
+        return trainer
+
+    assert_micro_batches_agree(trained, (8, 2))
 
 
 def test_lora_trains_and_leaves_the_base_and_the_frozen_encoder(bases, tmp_path):
@@ -292,27 +301,22 @@ def test_lora_trains_and_leaves_the_base_and_the_frozen_encoder(bases, tmp_path)
     )
     trained = {name for name, weight in trainer.model.named_parameters() if weight.requires_grad}
     assert not [name for name in trained if "visual." in name]
-    before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+    before = weights_of(trainer.model)
     step(trainer, TEXTS)
-    changed = {name for name, weight in trainer.model.named_parameters() if not torch.equal(before[name], weight)}
+    changed = changed_weights(trainer.model, before)
     assert changed
     assert changed <= trained
     assert {name for name, weight in trainer.model.named_parameters() if weight.requires_grad} == trained
 
 
 def test_a_resumed_run_is_on_course(bases, tmp_path):
-    def run(folder, **settings):
-        settings = {"save_steps": 1, "save_strategy": "steps", "max_steps": 2, **settings}
-        trainer = trainer_for(bases("internvl"), folder, ThoughtScorer(), drawn_rows(6), **settings)
-        let_write(trainer, TEXTS)
-        return trainer
+    def trainer():
+        settings = {"save_steps": 1, "save_strategy": "steps", "max_steps": 2}
+        made = trainer_for(bases("internvl"), tmp_path, ThoughtScorer(), drawn_rows(6), **settings)
+        let_write(made, TEXTS)
+        return made
 
-    straight = run(tmp_path / "a")
-    straight.train()
-    resumed = run(tmp_path / "b")
-    resumed.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-1"))
-    for name, weight in straight.model.state_dict().items():
-        assert torch.equal(resumed.model.state_dict()[name], weight), name
+    assert_resumes(trainer, tmp_path, step=1)
 
 
 def written(place):
@@ -336,21 +340,19 @@ def one_share(model, folder, rows_a_process):
         "logged": {
             name: value for name, value in logged.items() if name not in ("step_time", "time/generation", "epoch")
         },
-        "weights": {name: weight.detach() for name, weight in trainer.model.named_parameters()},
+        "weights": weights_of(trainer.model),
     }
 
 
 def test_two_processes_equal_one(bases, tmp_path):
     alone = one_share(bases(MODEL), tmp_path, 12)
-    launch("chain_of_step/grpo_run.py", 2, bases(MODEL), tmp_path, 6)
-    pair = [torch.load(tmp_path / f"process_{rank}.pt") for rank in range(2)]
+    pair = outcomes("chain_of_step/grpo_run.py", 2, bases(MODEL), tmp_path, 6)
     assert [part["world_size"] for part in (alone, *pair)] == [1, 2, 2]
     together = torch.cat([part["advantages"] for part in pair])
     torch.testing.assert_close(together, alone["advantages"])
     assert len(set(alone["advantages"].tolist())) > 4
     for part in pair:
-        for name, weight in alone["weights"].items():
-            torch.testing.assert_close(part["weights"][name], weight, atol=1e-5, rtol=0)
+        assert_weights(part["weights"], alone["weights"], atol=1e-5)
     assert pair[0]["logged"] == pytest.approx(alone["logged"], abs=1e-6)
     assert {"steps", "step_tokens", "step_score", "answer_score", "accuracy", "chain/no_step"} <= alone["logged"].keys()
     scored = [part["scored"] for part in pair]
@@ -368,9 +370,8 @@ def test_prompts_are_messages_with_texts():
 # ---------------------------------------------------------------------------------------------------------- arguments
 
 
-def test_the_paper_s_settings_are_the_defaults(tmp_path):
+def test_the_defaults_that_the_paper_leaves_open(tmp_path):
     config = ChainOfStepGRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
-    assert (config.num_generations, config.learning_rate, config.max_steps, config.step_weight) == (5, 1e-5, 100, 0.2)
     assert (config.beta, config.temperature, config.top_p, config.max_completion_length) == (0, 1, 1, 1024)
     assert config.generation_batch_size % config.num_generations == 0
 

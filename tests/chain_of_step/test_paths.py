@@ -1,10 +1,12 @@
 """Paths: what a text is, its scores, sampling and scoring that resume, and measures by hand."""
 
 import math
+from itertools import cycle
 
 import pytest
 import torch
 from datasets import Dataset
+from scripted import Scripted
 
 from trl_mmreason.chain_of_step.paths import (
     Path,
@@ -99,21 +101,10 @@ def test_what_a_model_cannot_score_is_never_asked_of_it(bases):
     assert scores[-1].answer is not None
 
 
-class Scripted:
-    """An engine whose answers are known by the id of the question's text and the seed's order."""
-
-    settings = {"kind": "scripted"}
-
-    def __init__(self, texts):
-        self.texts, self.calls = texts, 0
-
-    def sample(self, requests, decoding):
-        results = []
-        for _ in requests:
-            text = self.texts[self.calls % len(self.texts)]
-            self.calls += 1
-            results.append(Failure("no") if text is None else [Sample(text, "stop", token_ids=[1] * 5)])
-        return results
+def writer(*texts):
+    """An engine that writes these texts of five tokens in turn; None is a failure."""
+    replies = cycle(Failure("no") if text is None else Sample(text, "stop", token_ids=[1] * 5) for text in texts)
+    return Scripted(lambda request, times: next(replies))
 
 
 def questions(n=2):
@@ -125,7 +116,7 @@ def test_sampled_paths_are_graded_by_the_answer_of_the_chain(tmp_path):
     wrong = TEXT.replace("<|answer_start|>7", "<|answer_start|>8")
     texts = [TEXT, wrong, BOTH, "The answer is 7."]
     with Store(tmp_path / "store.sqlite") as store:
-        paths = sample_paths(questions(1), Scripted(texts), store, "paths", n=4)
+        paths = sample_paths(questions(1), writer(*texts), store, "paths", n=4)
     (found,) = paths.values()
     assert found == [
         Path(0, TEXT, "stop", 5, True),
@@ -136,13 +127,13 @@ def test_sampled_paths_are_graded_by_the_answer_of_the_chain(tmp_path):
 
 
 def test_more_paths_ask_for_the_missing_ones_alone_and_failures_are_left_out(tmp_path):
-    engine = Scripted([TEXT, None, BOTH])
+    engine = writer(TEXT, None, BOTH)
     with Store(tmp_path / "store.sqlite") as store:
         paths = sample_paths(questions(1), engine, store, "paths", n=2, retries=0)
         assert [[path.index for path in found] for found in paths.values()] == [[0]]
         paths = sample_paths(questions(1), engine, store, "paths", n=3, retries=0)
         assert [[path.index for path in found] for found in paths.values()] == [[0, 2]]
-        assert engine.calls == 3
+        assert len(engine.asked) == 3
         with pytest.raises(SettingsChanged, match="temperature"):
             sample_paths(questions(1), engine, store, "paths", n=3, decoding=Decoding(temperature=0.5))
 
@@ -150,7 +141,7 @@ def test_more_paths_ask_for_the_missing_ones_alone_and_failures_are_left_out(tmp
 def test_scores_are_kept_and_another_weight_scores_nothing_anew(tmp_path):
     process_reward = KnownScores()
     with Store(tmp_path / "store.sqlite") as store:
-        paths = sample_paths(questions(), Scripted([TEXT, ALONE]), store, "paths", n=2)
+        paths = sample_paths(questions(), writer(TEXT, ALONE), store, "paths", n=2)
         scores = score_sampled_paths(questions(), paths, process_reward, store, "scores")
         assert [[score.total for score in found] for found in scores.values()] == [pytest.approx([0.64, 0.48])] * 2
         assert len(process_reward.asked) == 4
@@ -160,24 +151,19 @@ def test_scores_are_kept_and_another_weight_scores_nothing_anew(tmp_path):
 
 
 def test_every_path_has_a_seed_of_its_own_and_is_scored_with_its_own_question(tmp_path):
-    class Noting(Scripted):
-        def sample(self, requests, decoding):
-            self.seeds += [request.seed for request in requests]
-            return super().sample(requests, decoding)
-
     class NotingReward(KnownScores):
         def score(self, rows):
             self.rows += rows
             return super().score(rows)
 
-    engine, process_reward, rows = Noting([TEXT, ALONE, BOTH, FIRST, STEPLESS, TEXT]), NotingReward(), questions()
-    engine.seeds, process_reward.rows = [], []
+    engine, process_reward, rows = writer(TEXT, ALONE, BOTH, FIRST, STEPLESS, TEXT), NotingReward(), questions()
+    process_reward.rows = []
     rows = rows.map(lambda row, number: {"prompt": [{"role": "user", "content": str(number)}]}, with_indices=True)
     with Store(tmp_path / "store.sqlite") as store:
         sample_paths(rows, engine, store, "paths", n=3)
         fewer = sample_paths(rows, engine, store, "paths", n=2)
         score_sampled_paths(rows, fewer, process_reward, store, "scores")
-    assert len(set(engine.seeds)) == 6
+    assert len({request.seed for request in engine.asked}) == 6
     assert [[path.text for path in found] for found in fewer.values()] == [[TEXT, ALONE], [FIRST, STEPLESS]]
     asked = [(row["prompt"][0]["content"], row["completion"]) for row in process_reward.rows]
     assert asked == [("0", TEXT), ("0", ALONE), ("1", FIRST), ("1", STEPLESS)]
@@ -193,7 +179,7 @@ def test_a_path_that_cannot_be_scored_stops_with_its_reason(tmp_path):
             return super().score(rows)
 
     with Store(tmp_path / "store.sqlite") as store:
-        paths = sample_paths(questions(), Scripted([TEXT, ALONE]), store, "paths", n=2)
+        paths = sample_paths(questions(), writer(TEXT, ALONE), store, "paths", n=2)
         with pytest.raises(RuntimeError, match="2 of 4 paths could not be scored.*the model is ill"):
             score_sampled_paths(questions(), paths, Broken(), store, "scores", batch_size=1)
         scores = score_sampled_paths(questions(), paths, KnownScores(), store, "scores", retry_failed=True)
@@ -235,21 +221,14 @@ def test_measures_by_hand():
 
 def test_a_dataset_of_single_pictures(tmp_path):
     """`image` is taken for `images`, in requests and in scoring."""
-    seen = []
-
-    class Looking(Scripted):
-        def sample(self, requests, decoding):
-            seen.extend(len(request.images) for request in requests)
-            return super().sample(requests, decoding)
-
-    rows = questions().to_list()
+    engine, rows = writer(TEXT), questions().to_list()
     for row, problem in zip(rows, make_problems(["adding"], 2), strict=True):
         del row["images"]
         row["image"] = problem.image
     singles = Dataset.from_list(rows)
     with Store(tmp_path / "store.sqlite") as store:
-        sample_paths(singles, Looking([TEXT]), store, "paths", n=1)
-    assert seen == [1, 1]
+        sample_paths(singles, engine, store, "paths", n=1)
+    assert [len(request.images) for request in engine.asked] == [1, 1]
 
 
 def test_prefixes_of_a_chain_are_scorable():

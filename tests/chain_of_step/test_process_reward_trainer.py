@@ -6,8 +6,17 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from processes import launch
-from support import SMALL_RUN, drawn_rows, load
+from processes import outcomes
+from support import (
+    SUPERVISED_RUN,
+    assert_micro_batches_agree,
+    assert_resumes,
+    assert_weights,
+    changed_weights,
+    drawn_rows,
+    load,
+    weights_of,
+)
 from torch.testing import assert_close
 
 from trl_mmreason.chain_of_step.config import ProcessRewardConfig
@@ -19,8 +28,7 @@ from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import chain_of_steps, solve
 from trl_mmreason.miniature.tasks import make_problems
 
-RUN = {name: value for name, value in SMALL_RUN.items() if name not in ("num_generations", "max_completion_length")}
-RUN["warmup_steps"] = 0  # the first step of a warm-up changes nothing
+RUN = {**SUPERVISED_RUN, "warmup_steps": 0}  # the first step of a warm-up changes nothing
 ADAPTER = {"r": 2, "target_modules": "all-linear", "exclude_modules": ["lm_head"]}
 
 
@@ -73,41 +81,27 @@ def test_the_loss_is_the_mean_over_labelled_positions(family, bases, tmp_path):
 
 
 def test_gradient_accumulation_does_not_change_the_update(bases, tmp_path):
-    weights, logged = [], []
-    for size in (8, 4, 1):
-        trainer = trainer_for(
-            bases("qwen2_5_vl"),
-            tmp_path / str(size),
-            labelled_rows(8),
-            per_device_train_batch_size=size,
-            gradient_accumulation_steps=8 // size,
-            max_steps=1,
-            optim="sgd",
-            learning_rate=1.0,
-        )
+    def trained(**settings):
+        run = {"max_steps": 1, "optim": "sgd", "learning_rate": 1.0, **settings}
+        trainer = trainer_for(bases("qwen2_5_vl"), tmp_path, labelled_rows(8), **run)
         trainer.train()
-        weights.append(trainer.model.state_dict())
-        names = ("loss", "step_accuracy", "step_auroc", "answer_accuracy", "answer_auroc")
-        logged.append([trainer.state.log_history[0][name] for name in names])
-    start = load(bases("qwen2_5_vl"))[0].state_dict()
-    assert max((weight - start[name]).abs().max() for name, weight in weights[0].items()) > 1e-3
-    for other, its_logs in zip(weights[1:], logged[1:], strict=True):
-        assert its_logs == pytest.approx(logged[0], abs=1e-5)
-        for name, weight in weights[0].items():
-            assert_close(other[name], weight, atol=1e-5, rtol=0)
+        return trainer
+
+    first, *others = assert_micro_batches_agree(trained, (8, 4, 1))
+    start = weights_of(load(bases("qwen2_5_vl"))[0])
+    assert max((weight - start[name]).abs().max() for name, weight in weights_of(first.model).items()) > 1e-3
+    for name in ("loss", "step_accuracy", "step_auroc", "answer_accuracy", "answer_auroc"):
+        for other in others:
+            assert other.state.log_history[0][name] == pytest.approx(first.state.log_history[0][name], abs=1e-5)
 
 
 def test_two_processes_equal_one(bases, tmp_path):
-    def run(folder, processes):
-        folder.mkdir()
-        launch("chain_of_step/process_reward_run.py", processes, bases("qwen2_5_vl"), folder, 12 // processes)
-        return [torch.load(folder / f"process_{rank}.pt") for rank in range(processes)]
-
-    (alone,), pair = run(tmp_path / "one", 1), run(tmp_path / "two", 2)
+    script, model = "chain_of_step/process_reward_run.py", bases("qwen2_5_vl")
+    (alone,) = outcomes(script, 1, model, tmp_path / "one", 12)
+    pair = outcomes(script, 2, model, tmp_path / "two", 6)
     assert [part["world_size"] for part in [alone, *pair]] == [1, 2, 2]
     for part in pair:
-        for name, weight in alone["weights"].items():
-            assert_close(part["weights"][name], weight, atol=1e-5, rtol=0)
+        assert_weights(part["weights"], alone["weights"], atol=1e-5)
         assert part["evaluation"] == pytest.approx(alone["evaluation"], abs=1e-5)
     assert pair[0]["logged"] == pytest.approx(alone["logged"], abs=1e-5)
     parts = [f"{part}_{metric}" for part in ("step", "answer") for metric in ("accuracy", "auroc")]
@@ -132,19 +126,12 @@ def test_metrics_by_hand():
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
 def test_resumed_equals_uninterrupted(family, bases, tmp_path, lora):
-    def trainer(folder):
+    def trainer():
         settings = {"per_device_train_batch_size": 2, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
         kwargs = {"peft_config": LoraConfig(**ADAPTER) if lora else None}
-        return trainer_for(bases(family), folder, labelled_rows(8), trainer_kwargs=kwargs, **settings)
+        return trainer_for(bases(family), tmp_path, labelled_rows(8), trainer_kwargs=kwargs, **settings)
 
-    whole, resumed = trainer(tmp_path), trainer(tmp_path)
-    whole.train()
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    expected = dict(whole.model.named_parameters())
-    start = dict(trainer(tmp_path / "new").model.named_parameters())
-    assert any(not torch.equal(start[name], weight) for name, weight in expected.items())
-    for name, weight in resumed.model.named_parameters():
-        assert_close(weight, expected[name], atol=1e-6, rtol=0)
+    whole = assert_resumes(trainer, tmp_path, atol=1e-6)
     # what was saved scores as what was trained
     saved = ProcessRewardModel.from_pretrained(tmp_path / "checkpoint-4", device="cpu").score(labelled_rows(3))
     live = ProcessRewardModel(whole.model, whole.processing_class).score(labelled_rows(3))
@@ -179,9 +166,9 @@ def test_the_vision_encoder_is_frozen_unless_asked(family, bases, tmp_path):
     for frozen in (True, False):
         settings = {} if frozen else {"freeze_vision_encoder": False}
         trainer = trainer_for(bases(family), tmp_path, labelled_rows(8), max_steps=1, **settings)
-        before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+        before = weights_of(trainer.model)
         trainer.train()
-        changed = {name for name, weight in trainer.model.named_parameters() if not torch.equal(before[name], weight)}
+        changed = changed_weights(trainer.model, before)
         assert changed
         assert bool([name for name in changed if "visual." in name or "vision_tower." in name]) is not frozen
 
@@ -260,13 +247,3 @@ def test_a_tiny_model_learns(tmp_path):
     assert after["eval_unseen_step_auroc"] > 0.8
     assert before["eval_seen_answer_auroc"] < 0.6
     assert after["eval_seen_answer_auroc"] > 0.9
-
-
-def test_the_settings_of_the_paper(tmp_path):
-    config = ProcessRewardConfig(str(tmp_path), use_cpu=True, bf16=False)
-    assert (config.learning_rate, config.num_train_epochs, config.warmup_steps, config.weight_decay) == (
-        1e-6,
-        2,
-        0.03,
-        0.05,
-    )

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from datasets import Dataset, IterableDataset
+from datasets import IterableDataset
 from peft import LoraConfig
-from support import SMALL_RUN, drawn_rows, load
+from support import SUPERVISED_RUN, assert_resumes, drawn_rows, load, losses_of, maker
 
 from trl_mmreason import ChainOfStepSFTConfig, ChainOfStepSFTTrainer
 from trl_mmreason.chain_of_step.template import SPECIAL_TOKENS
@@ -12,8 +12,8 @@ from trl_mmreason.chain_of_step.tokens import DEFINITIONS, chain_token_ids, trai
 from trl_mmreason.miniature.solutions import chain_of_steps, solve
 from trl_mmreason.miniature.tasks import make_problems
 
-RUN = {name: value for name, value in SMALL_RUN.items() if name not in ("num_generations", "max_completion_length")}
-RUN["warmup_steps"] = 0  # the first step of a warm-up changes nothing
+RUN = {**SUPERVISED_RUN, "warmup_steps": 0}  # the first step of a warm-up changes nothing
+trainer_for = maker(ChainOfStepSFTTrainer, ChainOfStepSFTConfig, **RUN)
 
 
 def chains(n=8):
@@ -23,22 +23,6 @@ def chains(n=8):
         {"prompt": row["prompt"], "images": row["images"], "completion": chain_of_steps(solve(problem))}
         for row, problem in zip(drawn_rows(n), problems, strict=True)
     ]
-
-
-def trainer_for(model, folder, rows, *, trainer_kwargs=None, **settings):
-    return ChainOfStepSFTTrainer(
-        model,
-        args=ChainOfStepSFTConfig(str(folder), **{**RUN, **settings}),
-        train_dataset=Dataset.from_list(rows),
-        **(trainer_kwargs or {}),
-    )
-
-
-def test_the_paper_s_recipe():
-    """Table 7."""
-    config = ChainOfStepSFTConfig("out", use_cpu=True, bf16=False)
-    assert (config.learning_rate, config.num_train_epochs, config.warmup_steps) == (5e-6, 1, 0.03)
-    assert (config.weight_decay, config.freeze_vision_encoder, config.max_length) == (0.05, True, None)
 
 
 def test_the_model_gets_the_tokens_and_learns_them(family, checkpoints, tmp_path):
@@ -55,7 +39,7 @@ def test_the_model_gets_the_tokens_and_learns_them(family, checkpoints, tmp_path
     before = weight[ids[token]].clone()
     vision = {n: p.clone() for n, p in trainer.model.named_parameters() if not p.requires_grad}
     trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    losses = losses_of(trainer)
     assert losses[-1] < losses[0]
     assert not torch.equal(trainer.model.get_input_embeddings().weight[ids[token]], before)
     assert vision
@@ -69,8 +53,7 @@ def test_the_model_gets_the_tokens_and_learns_them(family, checkpoints, tmp_path
 def test_a_stream_that_does_not_name_its_columns_keeps_its_pictures(checkpoints, tmp_path):
     rows = IterableDataset.from_generator(lambda: iter(chains(2)))
     assert rows.column_names is None
-    args = ChainOfStepSFTConfig(str(tmp_path), **{**RUN, "per_device_train_batch_size": 1})
-    trainer = ChainOfStepSFTTrainer(checkpoints("qwen2_5_vl"), args=args, train_dataset=rows)
+    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, per_device_train_batch_size=1)
     pictures = [len(batch["image_grid_thw"]) for batch in trainer.get_train_dataloader()]
     assert pictures == [1, 2]
 
@@ -109,12 +92,7 @@ def test_resumed_equals_uninterrupted(family, checkpoints, bases, tmp_path, lora
             r=2, target_modules="all-linear", exclude_modules=["lm_head"], trainable_token_indices=indices
         )
         settings["trainer_kwargs"] = {"peft_config": adapter}
-    whole = trainer_for(path, tmp_path, chains(), **settings)
-    whole.train()
-    resumed = trainer_for(path, tmp_path, chains(), **settings)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    for (name, one), other in zip(whole.model.named_parameters(), resumed.model.parameters(), strict=True):
-        torch.testing.assert_close(one, other, msg=name)
+    assert_resumes(lambda: trainer_for(path, tmp_path, chains(), **settings), tmp_path, atol=1e-6)
 
 
 def test_an_adapter_needs_a_base_with_the_tokens(checkpoints, tmp_path):

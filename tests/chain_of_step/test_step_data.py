@@ -1,10 +1,8 @@
 """Step data: what the teacher is told, what becomes of its replies, and that a killed run goes on."""
 
 import pytest
-from datasets import Dataset, Features, Image, List, Value
-from PIL import Image as Pictures
-from scripted import Scripted
-from support import SMALL_RUN
+from scripted import Scripted, picture, questions_of, reds
+from support import SUPERVISED_RUN, maker
 
 from trl_mmreason.chain_of_step.config import ChainOfStepSFTConfig
 from trl_mmreason.chain_of_step.prompts import STEP_DATA_PROMPT, step_data_prompt, steps_as_text
@@ -60,18 +58,12 @@ def questions(names=SCRIPT):
             "id": f"id of {name}",
             "prompt": [{"role": "system", "content": "In steps."}, {"role": "user", "content": name}],
             "answer": SCRIPT[name][1] if isinstance(SCRIPT[name][1], list) else [SCRIPT[name][1]],
-            "images": [Pictures.new("RGB", (8, 8), (index, 0, 0))] * (index % 3),
+            "images": [picture(index)] * (index % 3),
         }
         for index, name in enumerate(SCRIPT)
         if name in names
     ]
-    features = {
-        "id": Value("string"),
-        "prompt": List({"role": Value("string"), "content": Value("string")}),
-        "answer": List(Value("string")),
-        "images": List(Image()),
-    }
-    return Dataset.from_list(rows, features=Features(features))
+    return questions_of(rows)
 
 
 def made(path, names=SCRIPT, party=None, **settings):
@@ -79,10 +71,6 @@ def made(path, names=SCRIPT, party=None, **settings):
         return make_step_data(
             questions(names), party or teacher(), store, **{"min_steps": 2, "max_steps": 3, "batch_size": 2, **settings}
         )
-
-
-def reds(pictures):
-    return [picture.getpixel((0, 0))[0] for picture in pictures]
 
 
 def test_each_question_becomes_a_row_or_is_counted(tmp_path):
@@ -179,8 +167,8 @@ def test_the_miniature_s_teacher_writes_right_chains_that_can_be_trained_on(tmp_
     assert data.dropped == {}
     assert data.rows["completion"][:] == [chain_of_steps(solve(problem)) for problem in problems]
 
-    run = {name: value for name, value in SMALL_RUN.items() if name not in ("num_generations", "max_completion_length")}
-    args = ChainOfStepSFTConfig(str(tmp_path / "run"), **{**run, "max_steps": 1, "per_device_train_batch_size": 2})
-    trainer = ChainOfStepSFTTrainer(checkpoints("qwen2_5_vl"), args=args, train_dataset=data.rows)
+    make = maker(ChainOfStepSFTTrainer, ChainOfStepSFTConfig, **SUPERVISED_RUN)
+    settings = {"max_steps": 1, "per_device_train_batch_size": 2}
+    trainer = make(checkpoints("qwen2_5_vl"), tmp_path / "run", data.rows, **settings)
     trainer.train()
     assert trainer.state.global_step == 1

@@ -6,15 +6,15 @@ import pytest
 import torch
 from datasets import Dataset
 from scripted_search import B_C, PROCEED, TWO_STEPS, A, B, ScriptedEngine, ScriptedReward, answer, searched, step
-from support import SMALL_RUN, drawn_rows, load
+from support import PATHS_RUN, drawn_rows, load, losses_of
 
 from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer
 from trl_mmreason.chain_of_step.objective import last_part_mask
 from trl_mmreason.chain_of_step.pairs import Pair, pairs_dataset
 from trl_mmreason.chain_of_step.step_pairs import make_step_pairs, searched_paths
 
-RUN = {name: value for name, value in SMALL_RUN.items() if name != "num_generations"}
-RUN |= {"rounds": 1, "num_paths": 2, "max_steps": -1, "warmup_steps": 0, "num_train_epochs": 1, "pairing": "step_wise"}
+RUN = {**PATHS_RUN, "max_steps": -1, "warmup_steps": 0, "num_train_epochs": 1}
+RUN |= {"rounds": 1, "num_paths": 2, "pairing": "step_wise"}
 
 D = B + "\n" + PROCEED + step("d 0.1")
 SEVEN, EIGHT = B_C + answer("7,0.9"), B_C + answer("8,0.3")
@@ -135,7 +135,7 @@ def test_a_round_on_steps(bases, tmp_path):
         **{"steps": 2, "complete": 1, "accuracy": 0, "pairs": 2},
         **{"step_tokens": measured["train"]["step_tokens"], "trajectory_score": pytest.approx(0.81)},
     }
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    losses = losses_of(trainer)
     assert losses[0] == pytest.approx(0.6931, abs=1e-4)  # log 2: the policy is its reference
     base, _ = load(bases("qwen2_5_vl"))
     assert not torch.equal(trainer.model.get_output_embeddings().weight, base.get_output_embeddings().weight)

@@ -1,7 +1,7 @@
 """Train one trainer under an engine in several ways: `python cell_run.py JOB.json`, in two processes.
 
-The ways are those of `trainers.ways_of`. Each trains four steps; where it can, it is begun again from the checkpoint of
-the second (or, for iterative DPO, from the first round). What came out is saved for the test.
+The ways are those of `test_table.ways_of`. Each trains four steps; where it can, it is begun again from the checkpoint
+of the second (or, for iterative DPO, from the first round). What came out is saved for the test.
 """
 
 import json
@@ -11,15 +11,37 @@ import sys
 from pathlib import Path
 
 import torch
+from every_trainer import DPO, SAVED, four_steps, make
+from peft import LoraConfig
+from support import losses_of
 from switch import let_cpus_take_the_engine
-from trainers import SAVED, changed_policy, lora, make
+from transformers import AutoModelForImageTextToText
 
+from trl_mmreason.chain_of_step.tokens import trainable_token_indices
 from trl_mmreason.engines.sharding import loading_whole, whole_state
 
 let_cpus_take_the_engine()
 torch.set_num_threads(1)
 job = json.loads(Path(sys.argv[1]).read_text())
 root, engine = Path(job["folder"]), None
+
+
+def lora(path, *, tokens):
+    """An adapter of everything, vision included; with the rows of the template's tokens, if that is asked for."""
+    indices = None
+    if tokens:
+        with loading_whole():
+            indices = trainable_token_indices(AutoModelForImageTextToText.from_pretrained(path))
+    return LoraConfig(r=4, target_modules="all-linear", exclude_modules=["lm_head"], trainable_token_indices=indices)
+
+
+def changed_policy(path):
+    """A policy in memory that differs from its checkpoint, in pieces where the engine loads it so."""
+    model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32)
+    with torch.no_grad():
+        for weight in model.parameters():
+            (weight.ds_tensor if hasattr(weight, "ds_tensor") else weight).mul_(1.05)
+    return model
 
 
 def trainer_for(way, folder):
@@ -31,7 +53,7 @@ def trainer_for(way, folder):
     elif way == "memory, whole":
         with loading_whole():
             model = changed_policy(path)
-    settings = {"judge": False} if way == "no judge" else {}
+    settings = four_steps(job["trainer"]) | ({"judge": False} if way == "no judge" else {})
     trainer = make(job["trainer"], model, folder, adapter=adapter, **settings)
     assert trainer.accelerator.num_processes == 2
     return trainer
@@ -41,13 +63,12 @@ def outcome_of(trainer):
     """Losses, and the whole of every trained weight, by no code that saves."""
     policy = trainer.accelerator.unwrap_model(trainer.model)
     trained = {name: weight for name, weight in policy.named_parameters() if weight.requires_grad}
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return {"losses": losses, "weights": whole_state(trained, keep=True)}
+    return {"losses": losses_of(trainer), "weights": whole_state(trained, keep=True)}
 
 
 def begun_again(way, folder):
     again = folder.with_name(folder.name + "-again")
-    shared = job["trainer"] == "IterativeDPOTrainer"
+    shared = job["trainer"] == DPO
     if shared:
         if int(os.environ["RANK"]) == 0:
             shutil.copytree(folder, again)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from support import drawn_rows
+from every_trainer import CHAINS, DPO, REFLECTION, four_steps, labels_of, make
+from support import drawn_rows, losses_of
 from switch import let_cpus_take_the_engine
-from trainers import CHAINS, REFLECTION, labels_of, make
 
 from trl_mmreason.engines.sharding import whole_state
 
@@ -29,15 +29,16 @@ COMPLETIONS = {
     "OffPolicyRewardTrainer": {"completion": "It is 7.", "reward": 0.5},
 }
 OWN = {
-    "IterativeDPOTrainer": {"rounds": 1},
+    DPO: {"rounds": 1},
     "SelfEvolutionTrainer": {"judge": False},
 }
 
 
 def train(trainer, order, policy, accumulation=1):
-    settings = {"max_steps": len(order) // 2 // accumulation, "save_strategy": "no", **OWN.get(trainer, {})}
+    settings = {**four_steps(trainer), "save_strategy": "no", **OWN.get(trainer, {})}
+    settings["max_steps"] = len(order) // 2 // accumulation
     rows = [{**ROWS[kind], **COMPLETIONS.get(trainer, {})} for kind in order]
-    if trainer in COMPLETIONS or trainer == "IterativeDPOTrainer":  # one row, or pair, a process and micro-batch
+    if trainer in COMPLETIONS or trainer == DPO:  # one row, or pair, a process and micro-batch
         settings |= {"per_device_train_batch_size": 1, "train_sampling_strategy": "sequential"}
         settings["gradient_accumulation_steps"] = accumulation
     else:  # a question of each process a step
@@ -50,8 +51,7 @@ def train(trainer, order, policy, accumulation=1):
         assert made.accelerator.ddp_handler.find_unused_parameters is (policy == "llava_next")
     made.train()
     trained = made.accelerator.unwrap_model(made.model).named_parameters()
-    losses = [entry["loss"] for entry in made.state.log_history if "loss" in entry]
-    return {"losses": losses, "weights": whole_state(dict(trained), keep=True)}
+    return {"losses": losses_of(made), "weights": whole_state(dict(trained), keep=True)}
 
 
 outcomes = [train(**run) for run in job["runs"]]

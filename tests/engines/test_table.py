@@ -8,16 +8,33 @@ from pathlib import Path
 
 import pytest
 import torch
+from every_trainer import DPO, GRPO, STEPS, TRAINERS
 from peft import PeftModel
 from processes import launch
 from support import load
 from switch import ENGINES, environment
-from trainers import STEPS, TRAINERS, ways_of
 
 HERE = Path(__file__).parent
 KINDS = {"ddp": "MULTI_", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED", "fsdp2": "FSDP"}
 SEEN: dict[tuple[str, str], dict[str, str]] = {}
 """(trainer, engine) → way → "agrees", or the sentence that refuses it."""
+
+
+# whose loss has a reference, and which write the template's tokens, so that an adapter may train their rows
+REFERENCE = {*GRPO, "OffPolicyRewardTrainer", DPO}
+TOKENS = {"ChainOfStepSFTTrainer", "ProcessRewardTrainer"}
+
+
+def ways_of(name, engine):
+    """How a trainer trains under an engine: see `cell_run.py`."""
+    ways = ["full", "tied", "lora"]
+    if name in REFERENCE:
+        ways += ["memory", "memory, whole"] if engine == "zero3" else ["memory"]
+    if name in TOKENS:
+        ways.append("lora, tokens")
+    if name == "SelfEvolutionTrainer":
+        ways.append("no judge")
+    return ways
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from accelerate import DistributedType
 from accelerate.state import AcceleratorState
-from support import adapo_trainer, drawn_rows
+from support import adapo_trainer, drawn_rows, losses_of
 from transformers import TrainerCallback
 
 torch.set_num_threads(1)
@@ -64,7 +64,7 @@ torch.save(
         "world_size": accelerator.num_processes,
         "local_world_size": int(os.environ["LOCAL_WORLD_SIZE"]),
         "machine": int(os.environ["GROUP_RANK"]),
-        "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+        "losses": losses_of(trainer),
         "changed": sum(not torch.equal(after[name], weight) for name, weight in before.items() if name in after),
         "weights": after,
     },

@@ -10,20 +10,17 @@ import datasets
 import pytest
 from benchmark_rows import LAYOUTS
 from benchmark_rows.layout import COLOURS, saved
-from dataset_hub import dataset_hub
+from dataset_hub import DatasetHub
 from datasets import Dataset, DatasetDict, load_dataset
 from hub_stub import Repo
+from loopback import serving
 from test_hub import TOKEN, client_environment
 
 from trl_mmreason.evaluation.benchmarks import BENCHMARKS, INSTRUCTION, TEMPLATE, BenchmarkError, load_benchmark
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 EMMA = LAYOUTS["emma"]
 SUBJECTS = BENCHMARKS["emma"].configs
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 def emma_repository(folder, subjects=SUBJECTS, readme=True):
@@ -126,7 +123,7 @@ def test_from_the_hub_with_configurations(tmp_path):
         "from trl_mmreason.evaluation.benchmarks import load_benchmark; "
         "print([[row['id'], row['answer'], row['category']] for row in load_benchmark('emma')])"
     )
-    with dataset_hub("tester", TOKEN) as hub:
+    with serving(DatasetHub("tester", TOKEN)) as hub:
         files = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
         hub.repos["luckychao/EMMA"] = Repo(files, ["first"])
         environment = client_environment(hub.url, tmp_path / "home")

@@ -1,6 +1,5 @@
 """Every adapter on rows in its data set's own layout: what they become, how answers are graded, what is refused."""
 
-import datasets
 import pytest
 from benchmark_rows import LAYOUTS
 from benchmark_rows.layout import COLOURS, Picture, saved
@@ -10,14 +9,10 @@ from trl_mmreason.grading import Grader
 from trl_mmreason.grading.tolerance import grade_answers
 from trl_mmreason.miniature.tasks import CATEGORIES, make_problems
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 COLUMNS = ["prompt", "images", "answer", "choices", "id", "category", "hint", "group", "tolerance"]
 MANY = [f"choice {number}" for number in range(27)]
 each_layout = pytest.mark.parametrize(("name", "layout"), LAYOUTS.items(), ids=list(LAYOUTS))
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 def test_every_benchmark_has_a_layout():

@@ -8,11 +8,10 @@ import math
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from datasets import Dataset
 from pages import page_of
 from PIL import Image
 from processes import launch
-from support import adapo_trainer, drawn_rows, is_even
+from support import SMALL_RUN, adapo_trainer, drawn_rows, is_even, maker
 
 from trl_mmreason import SelfEvolutionConfig, SelfEvolutionTrainer
 from trl_mmreason.evaluation.logged_completions import pieces_of, read_completions, turns_of
@@ -131,23 +130,8 @@ def test_a_process_without_pictures_beside_one_with_some(checkpoints, tmp_path):
 
 
 def test_labels_that_training_must_not_read_are_not_written(checkpoints, rows, tmp_path):
-    args = SelfEvolutionConfig(
-        str(tmp_path),
-        use_cpu=True,
-        bf16=False,
-        judge=False,
-        per_device_train_batch_size=4,
-        num_generations=4,
-        max_completion_length=4,
-        max_steps=1,
-        logging_steps=1,
-        report_to=[],
-        save_strategy="no",
-        model_init_kwargs={"dtype": "float32"},
-        **LOGGING,
-    )
-    trainer = SelfEvolutionTrainer(checkpoints("qwen2_5_vl"), args=args, train_dataset=Dataset.from_list(rows))
-    trainer.train()
+    run = {**SMALL_RUN, "judge": False, "per_device_train_batch_size": 4, "max_steps": 1, **LOGGING}
+    maker(SelfEvolutionTrainer, SelfEvolutionConfig, **run)(checkpoints("qwen2_5_vl"), tmp_path, rows).train()
     assert [
         (question.id in {row["id"] for row in rows}, question.answer) for question in read_questions(tmp_path, 1)
     ] == [(True, "")] * 4

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
-from datasets import Dataset
-from support import drawn_rows
+from support import SMALL_RUN, drawn_rows, maker
 from trl import GRPOConfig, GRPOTrainer
 
 import trl_mmreason  # noqa: F401 - makes processors load without torchvision
@@ -37,25 +36,9 @@ def given_answers(completions, **columns):
     return values
 
 
-trainer = GRPOTrainer(
-    model,
-    reward_funcs=given_answers,
-    args=GRPOConfig(
-        str(folder),
-        use_cpu=True,
-        bf16=False,
-        per_device_train_batch_size=4,
-        num_generations=4,
-        max_completion_length=4,
-        max_steps=1,
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        model_init_kwargs={"dtype": "float32"},
-    ),
-    train_dataset=Dataset.from_list([row for row in drawn_rows(24) if row["images"]]),
-)
+make = maker(GRPOTrainer, GRPOConfig, arguments={"reward_funcs": given_answers}, **SMALL_RUN)
+rows = [row for row in drawn_rows(24) if row["images"]]
+trainer = make(model, folder, rows, per_device_train_batch_size=4, max_steps=1)
 trainer.train()
 logged = {name: value for name, value in trainer.state.log_history[0].items() if name.startswith(("grading", "reward"))}
 result = {"world_size": trainer.accelerator.num_processes, "logged": logged, **seen[0]}

@@ -4,9 +4,8 @@ import logging
 from pathlib import Path
 
 import pytest
-import torch
 from loopback import wait_for
-from processes import launch
+from processes import outcomes
 
 from trl_mmreason.grading import Grader, JudgeGrader, Verdict, accuracy_reward, get_accuracy_reward
 from trl_mmreason.grading.reward import grading_items, log_verdicts
@@ -75,8 +74,7 @@ def test_an_unusable_gold_is_reported_once_with_its_row(caplog):
 
 
 def test_grpo_with_two_processes(checkpoints, tmp_path):
-    launch("grading/grpo_run.py", 2, checkpoints("qwen2_5_vl"), tmp_path)
-    results = [torch.load(tmp_path / f"process_{rank}.pt") for rank in range(2)]
+    results = outcomes("grading/grpo_run.py", 2, checkpoints("qwen2_5_vl"), tmp_path)
     assert [result["world_size"] for result in results] == [2, 2]
     assert results[0]["values"] == [1.0, 1.0, 0.0, None]
     assert results[1]["values"] == [1.0, 0.0, 0.0, 0.0]

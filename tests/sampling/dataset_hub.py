@@ -2,9 +2,6 @@
 
 import json
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from hub_stub import Answer, HubStub, ok, refusal
 
@@ -43,17 +40,3 @@ def children(files: dict[str, bytes], folder: str) -> list[dict[str, object]]:
         for name in inside
         if "/" not in name
     ]
-
-
-@contextmanager
-def dataset_hub(user: str, token: str) -> Iterator[DatasetHub]:
-    """Serve it in a thread while the block runs."""
-    hub = DatasetHub(user, token)
-    thread = threading.Thread(target=hub.serve_forever)
-    thread.start()
-    try:
-        yield hub
-    finally:
-        hub.shutdown()
-        hub.server_close()
-        thread.join()

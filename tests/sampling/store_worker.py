@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +21,20 @@ BATCH = 8
 
 def payload(row, index):
     return {"text": f"answer {index} to {row['id']}", "tokens": len(row["id"]) * index}
+
+
+def begin(task, *arguments, launcher=()):
+    """Start a task in a process of its own."""
+    command = [sys.executable, *launcher, __file__, task, *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process):
+    """What a task printed, when it is done."""
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors[-3000:]
+    return output
 
 
 def slow_run(path, log, seconds, rank=0, world_size=1):
@@ -50,7 +65,7 @@ def die_at_commit(path):
     store.save("answers", [Record("row-1", index, "done", {}) for index in range(3)])
 
 
-def begin(path, name):
+def save_one(path, name):
     """Open the store and save one unit; several processes do so at the same time."""
     with Store(path) as store:
         store.open_stage("answers", SETTINGS)
@@ -111,7 +126,7 @@ if __name__ == "__main__":
     {
         "slow_run": slow_run,
         "die_at_commit": die_at_commit,
-        "begin": begin,
+        "save_one": save_one,
         "fill_the_disk": fill_the_disk,
         "be_refused": be_refused,
         "sharded_run": sharded_run,

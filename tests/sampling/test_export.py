@@ -5,18 +5,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from dataset_hub import dataset_hub
+from dataset_hub import DatasetHub
 from datasets import Dataset, Features, Image, List, Value, load_dataset
 from export_worker import PICTURE_COLUMNS, STAGE, assert_same_samples, picture_rows, sampled
+from loopback import serving
 from test_hub import TOKEN, client_environment
 
 from trl_mmreason.sampling.export import join_source_columns, to_dataset
 from trl_mmreason.sampling.store import Record, Store
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
@@ -174,7 +172,7 @@ def test_parquet_gives_back_what_was_exported(store, tmp_path):
 
 def test_the_hub_gives_back_what_was_pushed(tmp_path):
     """By a process of its own, as the client reads its settings when it is imported."""
-    with dataset_hub("tester", TOKEN) as hub:
+    with serving(DatasetHub("tester", TOKEN)) as hub:
         worker = subprocess.run(
             [sys.executable, str(Path(__file__).with_name("export_worker.py")), str(tmp_path / "pushed.sqlite")],
             env=client_environment(hub.url, tmp_path / "home"),

@@ -1,35 +1,18 @@
 """A run that is killed, or shared by several processes, ends as one that is not."""
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from pathlib import Path
 
-from store_worker import BATCH, ROWS, SAMPLES, SETTINGS, payload
+from store_worker import BATCH, ROWS, SAMPLES, SETTINGS, begin, finish, payload
 
 from trl_mmreason.sampling.run import Summary, run
 from trl_mmreason.sampling.store import Record, Store
 
-HERE = Path(__file__).parent
 STAGE = "answers"
 WHOLE = sorted(Record(row["id"], index, "done", payload(row, index)) for row in ROWS for index in range(SAMPLES))
-
-
-def begin(task, *arguments, launcher=()):
-    command = [sys.executable, *launcher, str(HERE / "store_worker.py"), task, *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def finish(process):
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors[-3000:]
-    return output
 
 
 def summary_of(process):

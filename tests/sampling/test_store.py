@@ -4,29 +4,16 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+from store_worker import begin, finish
 
 from trl_mmreason.sampling import database
 from trl_mmreason.sampling.store import Record, SettingsChanged, Store, StoreError, Unit
 
-WORKER = [sys.executable, str(Path(__file__).with_name("store_worker.py"))]
 STAGE = "answers"
-
-
-def begin(task, *arguments):
-    command = [*WORKER, task, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def finish(process):
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    return output
 
 
 @pytest.fixture
@@ -283,7 +270,7 @@ def test_a_process_killed_amid_a_transaction_leaves_no_part_of_it(path):
 
 def test_processes_that_begin_at_the_same_time_share_a_new_store(path):
     names = [f"process {number}" for number in range(6)]
-    for process in [begin("begin", path, name) for name in names]:
+    for process in [begin("save_one", path, name) for name in names]:
         finish(process)
     with Store(path) as store:
         assert list(store.records(STAGE)) == [done(name, 0, by=name) for name in names]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from judged import judge_by, trainer_for
-from support import drawn_rows, ids_of, recorded_batches
+from support import drawn_rows, ids_of, recorded_batches, weights_of
 
 torch.set_num_threads(1)
 model, folder, rows_a_process = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
@@ -45,7 +45,7 @@ torch.save(
         "world_size": trainer.accelerator.num_processes,
         "advantages": batches[0]["advantages"],
         "logged": {k: v for k, v in trainer.state.log_history[0].items() if k not in timings},
-        "weights": {name: weight.detach() for name, weight in trainer.model.named_parameters()},
+        "weights": weights_of(trainer.model),
     },
     folder / f"process_{process}.pt",
 )

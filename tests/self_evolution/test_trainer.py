@@ -8,9 +8,9 @@ import torch
 from datasets import Dataset
 from judged import ADVANTAGES, REWARDS, SCORES, WORKED, candidate, judge_by, reply, trainer_for
 from peft import LoraConfig, get_peft_model
-from processes import launch
+from processes import outcomes
 from scripted import Scripted
-from support import drawn_rows, load, written_by_hand
+from support import assert_resumes, assert_weights, changed_weights, drawn_rows, load, weights_of, written_by_hand
 
 from study.self_evolution import LOGGED
 from trl_mmreason import SelfEvolutionConfig
@@ -37,33 +37,48 @@ def received_by_the_loss(trainer):
     return torch.cat(received)
 
 
+@pytest.fixture
+def answering(checkpoints, tmp_path):
+    """Makes a trainer of one step whose policy writes these texts; its judge gives `SCORES`, or is another."""
+
+    def make(texts=WORKED * 2, rows=None, *, judge=None, trainer_kwargs=None, **settings):
+        kwargs = {} if judge is False else {"judge": judge or judge_by(SCORES)}
+        settings = {"max_steps": 1, "judge": judge is not False, **settings}
+        kwargs |= trainer_kwargs or {}
+        trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs=kwargs, **settings)
+        written_by_hand(trainer, texts)
+        return trainer
+
+    return make
+
+
+@pytest.fixture
+def logged(answering):
+    """What such a trainer logs of its step."""
+
+    def log(*args, **settings):
+        trainer = answering(*args, **settings)
+        trainer.train()
+        return trainer.state.log_history[0]
+
+    return log
+
+
 # ------------------------------------------------------------------------------------------------ rewards, advantages
 
 
-def test_the_worked_numbers_reach_the_loss(checkpoints, tmp_path):
+def test_the_worked_numbers_reach_the_loss(answering):
     """As they are: nothing has centred or scaled them (PITFALLS 18)."""
-    trainer = trainer_for(
-        checkpoints("qwen2_5_vl"),
-        tmp_path,
-        trainer_kwargs={"judge": judge_by(SCORES)},
-        max_steps=1,
-        shuffle_dataset=False,
-    )
-    written_by_hand(trainer, WORKED * 2)
+    trainer = answering(shuffle_dataset=False)
     received = received_by_the_loss(trainer)
     assert sorted(received.tolist()) == pytest.approx(sorted(ADVANTAGES * 2), abs=1e-5)
     assert list(trainer._logs["rewards"]["agreement_reward"])[-8:] == pytest.approx(REWARDS * 2, abs=1e-5)
     assert list(trainer._logs["advantages"])[-8:] == pytest.approx(ADVANTAGES * 2, abs=1e-5)
 
 
-def test_the_loss_is_that_of_equation_12(checkpoints, tmp_path):
+def test_the_loss_is_that_of_equation_12(logged):
     """While the policy is the one that sampled, all ratios are 1 and the KL is 0: the loss is −mean A, 1.41002."""
-    trainer = trainer_for(
-        checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"judge": judge_by(SCORES)}, max_steps=1, loss_type="grpo"
-    )
-    written_by_hand(trainer, WORKED * 2)
-    trainer.train()
-    log = trainer.state.log_history[0]
+    log = logged(loss_type="grpo")
     assert log["loss"] == pytest.approx(-sum(ADVANTAGES) / 4, abs=1e-3)
     assert log["kl"] == pytest.approx(0, abs=1e-6)
 
@@ -85,14 +100,11 @@ def normalised(rewards):
     ids=["MV", "SC", "judge", "MV+JS", "SC+JS"],
 )
 @pytest.mark.parametrize("advantages", ["grpo", "log_sum_exp", "centred"])
-def test_the_ablations(settings, rewards, advantages, checkpoints, tmp_path):
+def test_the_ablations(settings, rewards, advantages, answering):
     """The rows of Tables 2 and 6."""
-    judge = {} if settings.get("judge") is False else {"judge": judge_by(SCORES)}
     shape = {"advantages": "log_sum_exp", "centre_advantages": True} if advantages == "centred" else {}
     shape = {"alpha": 2.0, **shape} if advantages != "grpo" else {"advantages": advantages}
-    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs=judge, max_steps=1, **settings, **shape)
-    written_by_hand(trainer, WORKED * 2)
-    received = received_by_the_loss(trainer)
+    received = received_by_the_loss(answering(**settings, **shape))
     expected = {
         "grpo": normalised(rewards),
         "log_sum_exp": log_sum_exp_advantages(torch.tensor([rewards]).float(), 2.0)[0].tolist(),
@@ -101,15 +113,12 @@ def test_the_ablations(settings, rewards, advantages, checkpoints, tmp_path):
     assert sorted(received.tolist()) == pytest.approx(sorted(expected * 2), abs=1e-4)
 
 
-def test_a_violated_format_costs_half(checkpoints, tmp_path):
+def test_a_violated_format_costs_half(logged):
     """(0.75·g(1), …) − 0.5 where a word stands before the thoughts; no answer gets 0, votes for nothing, and −0.5."""
     texts = [WORKED[0], WORKED[1], f"So: {WORKED[0]}", "I cannot tell what it is."]
     judge = judge_by(SCORES)
-    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"judge": judge}, max_steps=1)
-    written_by_hand(trainer, texts * 2)
-    trainer.train()
+    log = logged(texts * 2, judge=judge)
     paid = 0.75 * judge_modulation(torch.tensor(1.0)).item()
-    log = trainer.state.log_history[0]
     assert log["rewards/agreement_reward/mean"] == pytest.approx(3 * paid / 4, abs=1e-5)
     assert log["rewards/format_reward/mean"] == pytest.approx(-0.25)
     assert log["format_violations"] == 0.5
@@ -118,13 +127,10 @@ def test_a_violated_format_costs_half(checkpoints, tmp_path):
     assert len(judge.asked) == 6  # nobody asks about what has no answer
 
 
-def test_the_judge_sees_question_picture_and_response_and_no_answer(checkpoints, tmp_path):
+def test_the_judge_sees_question_picture_and_response_and_no_answer(answering):
     rows = [{**row, "answer": "314159"} for row in drawn_rows(2)]
     judge = judge_by(SCORES)
-    trainer = trainer_for(
-        checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs={"judge": judge}, max_steps=1, actor_prompt="Think!"
-    )
-    written_by_hand(trainer, WORKED * 2)
+    trainer = answering(rows=rows, judge=judge, actor_prompt="Think!")
     trainer.train()
     assert {candidate(request) for request in judge.asked} == set(WORKED)
     assert trainer.system_prompt == "Think!"
@@ -136,7 +142,7 @@ def test_the_judge_sees_question_picture_and_response_and_no_answer(checkpoints,
     assert sorted({len(request.images) for request in judge.asked}) == sorted({len(row["images"]) for row in rows})
 
 
-def test_a_reply_that_cannot_be_read_is_asked_for_once_more(checkpoints, tmp_path):
+def test_a_reply_that_cannot_be_read_is_asked_for_once_more(logged):
     """ "one" is read the second time, "two" never, "three" fails: these two are neutral, g = 1."""
 
     def said(request, times):
@@ -148,16 +154,11 @@ def test_a_reply_that_cannot_be_read_is_asked_for_once_more(checkpoints, tmp_pat
         return reply(SCORES["one" if "one" in response else "five"])
 
     judge = Scripted(said)
-    trainer = trainer_for(
-        checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"judge": judge}, max_steps=1, per_device_train_batch_size=4
-    )
-    written_by_hand(trainer, WORKED)
-    trainer.train()
+    log = logged(WORKED, judge=judge, per_device_train_batch_size=4)
     times = {name: sum(name in candidate(request) for request in judge.asked) for name in SCORES}
     assert times == {"one": 2, "two": 2, "three": 2, "five": 1}
     seeds = [request.seed for request in judge.asked if "two" in candidate(request)]
     assert seeds[0] != seeds[1]
-    log = trainer.state.log_history[0]
     assert log["judge/neutral"] == 0.5
     assert log["judge/score"] == 0.5  # of those read: 1 and 0
     expected = [0.75 * 1.03163, 0.75, 0.75, 0.25 * 0.93604]
@@ -165,34 +166,21 @@ def test_a_reply_that_cannot_be_read_is_asked_for_once_more(checkpoints, tmp_pat
 
 
 @pytest.mark.parametrize("advantages", ["grpo", "log_sum_exp"])
-def test_what_the_judge_alone_cannot_pay_is_left_out(advantages, checkpoints, tmp_path):
+def test_what_the_judge_alone_cannot_pay_is_left_out(advantages, answering):
     """Without a vote an unread reply is no reward: the others' advantages are those of a group of three."""
     judge = Scripted(
         lambda request, _: "?" if "three" in candidate(request) else reply(0.9 * ("one" in candidate(request)))
     )
-    trainer = trainer_for(
-        checkpoints("qwen2_5_vl"),
-        tmp_path,
-        trainer_kwargs={"judge": judge},
-        max_steps=1,
-        vote="none",
-        advantages=advantages,
-        loss_type="dapo",
-    )
-    written_by_hand(trainer, WORKED * 2)
+    trainer = answering(judge=judge, vote="none", advantages=advantages, loss_type="dapo")
     received = received_by_the_loss(trainer)
     known = [0.9, 0.0, 0.0]
     expected = normalised(known) if advantages == "grpo" else log_sum_exp_advantages(torch.tensor([known]))[0].tolist()
     assert sorted(received.tolist()) == pytest.approx(sorted([*expected, 0.0] * 2), abs=1e-4)
 
 
-def test_a_response_sampled_twice_is_judged_once(checkpoints, tmp_path):
+def test_a_response_sampled_twice_is_judged_once(logged):
     judge = judge_by(SCORES)
-    trainer = trainer_for(
-        checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"judge": judge}, max_steps=1, per_device_train_batch_size=4
-    )
-    written_by_hand(trainer, [WORKED[0]] * 3 + [WORKED[3]])
-    trainer.train()
+    logged([WORKED[0]] * 3 + [WORKED[3]], judge=judge, per_device_train_batch_size=4)
     assert sorted(candidate(request) for request in judge.asked) == sorted([WORKED[0], WORKED[3]])
 
 
@@ -207,18 +195,16 @@ def test_the_winner_of_the_judge():
     assert Group(0, [None], [0.0], [False]).winners(str.__eq__) == (None, None)
 
 
-def test_a_letter_and_what_it_stands_for_are_one_answer(checkpoints, tmp_path):
+def test_a_letter_and_what_it_stands_for_are_one_answer(logged):
     rows = [{**row, "choices": {"A": "4", "B": "5"}, "answer": "A"} for row in drawn_rows(2)]
-    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, judge=False, max_steps=1)
-    written_by_hand(trainer, [rf"<think>x</think>\boxed{{{said}}}" for said in ("A", "4", "(a)", "5")] * 2)
-    trainer.train()
-    log = trainer.state.log_history[0]
+    texts = [rf"<think>x</think>\boxed{{{said}}}" for said in ("A", "4", "(a)", "5")]
+    log = logged(texts * 2, rows, judge=False)
     assert log["distinct_answers"] == 2
     assert log["rewards/agreement_reward/mean"] == pytest.approx((0.75 * 3 + 0.25) / 4)
     assert log["accuracy"] == 0.75
 
 
-def test_the_judge_is_asked_as_the_settings_say(checkpoints, tmp_path):
+def test_the_judge_is_asked_as_the_settings_say(logged):
     """Decoding; seeds that differ from step to step, and with the seed of the run."""
     seeds = {}
     for seed in (0, 1):
@@ -228,16 +214,14 @@ def test_the_judge_is_asked_as_the_settings_say(checkpoints, tmp_path):
             seen.append(decoding) or sample(requests, decoding)
         )
         settings = {"judge_sampling_temperature": 0.7, "judge_top_p": 0.8, "judge_max_tokens": 33, "seed": seed}
-        trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs={"judge": judge}, **settings)
-        written_by_hand(trainer, WORKED * 2)
-        trainer.train()
+        logged(judge=judge, max_steps=2, **settings)
         assert set(decodings) == {Decoding(33, 0.7, 0.8)}
         seeds[seed] = [request.seed for request in judge.asked]
     assert len(set(seeds[0])) == len(seeds[0]) == 16  # two steps, two questions, four responses
     assert not set(seeds[0]) & set(seeds[1])
 
 
-def test_weights_of_rewards_and_the_grader_count(checkpoints, tmp_path):
+def test_weights_of_rewards_and_the_grader_count(answering):
     """2·r·g − 0.5·δ; a grader that finds everything right."""
 
     class Kind:
@@ -245,42 +229,29 @@ def test_weights_of_rewards_and_the_grader_count(checkpoints, tmp_path):
             assert all("question" in item and "id" in item for item in items)
             return [Verdict(True, None, "") for _ in items]
 
-    kwargs = {"judge": judge_by(SCORES), "grader": Kind()}
-    trainer = trainer_for(
-        checkpoints("qwen2_5_vl"), tmp_path, trainer_kwargs=kwargs, max_steps=1, reward_weights=[2.0, 1.0]
-    )
-    written_by_hand(trainer, WORKED * 2)
+    trainer = answering(trainer_kwargs={"grader": Kind()}, reward_weights=[2.0, 1.0])
     received = received_by_the_loss(trainer)
     expected = log_sum_exp_advantages(2 * torch.tensor([REWARDS]))[0].tolist()
     assert sorted(received.tolist()) == pytest.approx(sorted(expected * 2), abs=1e-4)
     assert trainer.state.log_history[0]["accuracy"] == 1.0
 
 
-def test_a_template_that_opens_the_thoughts(checkpoints, tmp_path):
+def test_a_template_that_opens_the_thoughts(checkpoints, answering):
     """What it wrote belongs to the response; a text prompt, which it never saw, has none of it."""
     _, processor = load(str(checkpoints("qwen2_5_vl")))
     processor.chat_template += "{% if add_generation_prompt %}<think>{% endif %}"
-    trainer = trainer_for(
-        checkpoints("qwen2_5_vl"),
-        tmp_path,
-        trainer_kwargs={"judge": judge_by(SCORES), "processing_class": processor},
-        max_steps=1,
-    )
-    written_by_hand(trainer, [text.removeprefix("<think>") for text in WORKED] * 2)
+    texts = [text.removeprefix("<think>") for text in WORKED]
+    trainer = answering(texts * 2, trainer_kwargs={"processing_class": processor})
     trainer.train()
     assert trainer.state.log_history[0]["format_violations"] == 0
     ids = [processor.tokenizer(WORKED[0]).input_ids]
     assert trainer.rewards.texts(ids, ["3+4?"]) == WORKED[:1]
 
 
-def test_metrics_of_the_winners(checkpoints, tmp_path):
+def test_metrics_of_the_winners(logged):
     """Three say 4 with scores 0.1, one says 5 with 0.9, and 5 is right: they disagree, and the judge is right."""
     rows = [{**row, "answer": "5"} for row in drawn_rows(2)]
-    judge = judge_by({"five": 0.9, "": 0.1})
-    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, trainer_kwargs={"judge": judge}, max_steps=1)
-    written_by_hand(trainer, WORKED + [WORKED[0]] * 3 + [WORKED[1]])
-    trainer.train()
-    log = trainer.state.log_history[0]
+    log = logged(WORKED + [WORKED[0]] * 3 + [WORKED[1]], rows, judge=judge_by({"five": 0.9, "": 0.1}))
     assert log["agreement"] == 0.5  # the second question has one answer, which is everybody's best
     assert log["judge/neutral"] == 0
     assert log["distinct_answers"] == 1.5
@@ -308,12 +279,11 @@ def test_no_label_is_read(checkpoints, tmp_path):
     for number, one in enumerate(given):
         trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path / str(number), one)
         trainer.train()
-        results.append({name: weight.clone() for name, weight in trainer.model.named_parameters()})
+        results.append(weights_of(trainer.model))
         assert ("accuracy" in trainer.state.log_history[0]) == (number < 2)
-    for other in results[1:]:
-        assert all(torch.equal(weight, results[0][name]) for name, weight in other.items())
+        assert_weights(results[-1], results[0])
     start, _ = load(str(checkpoints("qwen2_5_vl")))
-    assert not all(torch.equal(weight, results[0][name]) for name, weight in start.named_parameters())
+    assert changed_weights(start, results[0])
 
 
 def test_no_reward_function_gets_the_answers(checkpoints, tmp_path):
@@ -407,13 +377,13 @@ def test_asking_the_own_judge_changes_nothing_else(kind, family, checkpoints, tm
             **judge,
         )
         trainer.train()
-        trained.append({name: weight.clone() for name, weight in trainer.model.named_parameters()})
+        trained.append(weights_of(trainer.model))
         if judge != {"judge": False}:
             # of 6 tokens no reply can be read, but each was asked for
             assert [entry["judge/neutral"] for entry in trainer.state.log_history[:-1]] == [1.0, 1.0]
             with trainer.judging() as engine:
                 assert engine.batch_size == 3
-    assert all(torch.equal(weight, trained[1][name]) for name, weight in trained[0].items())
+    assert_weights(*trained)
 
 
 def test_judging_leaves_checkpointing_and_frozen_adapters_as_they_were(checkpoints, tmp_path):
@@ -444,40 +414,32 @@ def test_judging_leaves_checkpointing_and_frozen_adapters_as_they_were(checkpoin
 
 def test_resumed_or_not_is_the_same(checkpoints, tmp_path, asked_about_everything):
     settings = {"save_strategy": "steps", "save_steps": 1, "max_steps": 3}
-    whole = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, drawn_rows(6), **settings)
-    whole.train()
-    resumed = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, drawn_rows(6), **settings)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
-    assert all(torch.equal(weight, resumed.model.get_parameter(n)) for n, weight in whole.model.named_parameters())
+    assert_resumes(
+        lambda: trainer_for(checkpoints("qwen2_5_vl"), tmp_path, drawn_rows(6), **settings), tmp_path, step=1
+    )
 
 
 def test_two_processes_are_one(checkpoints, tmp_path):
     """Rewards, advantages, metrics and weights, where a group stands on both."""
-    one, two = tmp_path / "one", tmp_path / "two"
-    for folder, processes in ((one, 1), (two, 2)):
-        folder.mkdir()
-        launch("self_evolution/evolution_run.py", processes, checkpoints("qwen2_vl"), folder, 12 // processes)
-    alone = torch.load(one / "process_0.pt")
+    script, model = "self_evolution/evolution_run.py", checkpoints("qwen2_vl")
+    (alone,) = outcomes(script, 1, model, tmp_path / "one", 12)
+    shares = outcomes(script, 2, model, tmp_path / "two", 6)
     assert alone["world_size"] == 1
     assert len(set(alone["advantages"].tolist())) > 4
-    shares = [torch.load(two / f"process_{process}.pt") for process in (0, 1)]
     torch.testing.assert_close(torch.cat([share["advantages"] for share in shares]), alone["advantages"])
     for share in shares:
         assert share["world_size"] == 2
         assert share["logged"] == pytest.approx(alone["logged"], rel=1e-3)
-        for name, weight in share["weights"].items():
-            torch.testing.assert_close(weight, alone["weights"][name], rtol=1e-3, atol=1e-6)
+        assert_weights(share["weights"], alone["weights"], rtol=1e-3, atol=1e-6)
 
 
-def test_evaluation_has_groups_of_its_own_size(checkpoints, tmp_path):
-    trainer = trainer_for(
-        checkpoints("qwen2_5_vl"),
-        tmp_path,
-        trainer_kwargs={"judge": judge_by(SCORES), "eval_dataset": Dataset.from_list(drawn_rows(4))},
+def test_evaluation_has_groups_of_its_own_size(answering):
+    trainer = answering(
+        WORKED,
+        trainer_kwargs={"eval_dataset": Dataset.from_list(drawn_rows(4))},
         num_generations_eval=2,
         per_device_eval_batch_size=4,
     )
-    written_by_hand(trainer, WORKED)
     measured = trainer.evaluate()
     # 4, 4 and then 4, 5: shares of 1, 1, ½, ½
     expected = [1.03163, 1.03163, 0.5 * 0.97317, 0.5 * 0.93604]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
+from support import weights_of
 from test_trainer import rewarded, trainer_for
 
 torch.set_num_threads(1)
@@ -32,8 +33,7 @@ logged = {
     for name, value in entry.items()
     if not name.endswith(timings)
 }
-weights = {name: weight.detach() for name, weight in trainer.model.named_parameters()}
 torch.save(
-    {"world_size": trainer.accelerator.num_processes, "logged": logged, "weights": weights},
+    {"world_size": trainer.accelerator.num_processes, "logged": logged, "weights": weights_of(trainer.model)},
     folder / f"process_{trainer.accelerator.process_index}.pt",
 )

@@ -11,10 +11,9 @@ import tracemalloc
 from dataclasses import asdict, fields
 
 import pytest
-from datasets import Dataset, Features, Image, List, Value
-from PIL import Image as Pictures
+from datasets import Dataset, Features, Image
 from processes import launch
-from scripted import Scripted, said
+from scripted import Scripted, picture, questions_of, reds, said
 
 from trl_mmreason.commands import trajectories
 from trl_mmreason.grading import Grader, JudgeGrader
@@ -51,24 +50,18 @@ WORKED = [  # caption A: 7 of 8 right, the shortest of 30; caption B: 6 of 8, th
 ]
 
 
-def picture(name):
-    return Pictures.new("RGB", (8, 8), (NAMES.index(name), 0, 0))
-
-
 def questions(names=("cats",), *, answers=None, pictures=None, category="counting"):
     rows = [
         {
             "id": f"id of {name}",
             "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"How many {name}?"}],
             "answer": (answers or {}).get(name, "7"),
-            "images": [picture(name)] * (pictures or {}).get(name, 1),
+            "images": [picture(NAMES.index(name))] * (pictures or {}).get(name, 1),
             "category": category if isinstance(category, str) else category[name],
         }
         for name in names
     ]
-    kinds = {"id": Value("string"), "prompt": List({"role": Value("string"), "content": Value("string")})}
-    kinds |= {"answer": Value("string"), "images": List(Image()), "category": Value("string")}
-    return Dataset.from_list(rows, features=Features(kinds))
+    return questions_of(rows)
 
 
 def with_prompt(prompt):
@@ -77,7 +70,7 @@ def with_prompt(prompt):
 
 
 def name_of(request):
-    return NAMES[request.images[0].getpixel((0, 0))[0]]
+    return NAMES[reds(request.images)[0]]
 
 
 def policy(**settings):
@@ -145,7 +138,7 @@ def test_the_worked_example(tmp_path):
     """R(A) = 7/8 = 0.875 is above 0.75, R(B) = 6/8 = 0.75 is not, though its shortest is shorter."""
     data = made(tmp_path / "s.sqlite")
     (row,) = data.rows
-    assert [image.getpixel((0, 0)) for image in row.pop("images")] == [(0, 0, 0)]
+    assert reds(row.pop("images")) == [0]
     assert row == {
         "id": "id of cats#0.0",
         "prompt": questions()[0]["prompt"],
@@ -221,7 +214,7 @@ def test_questions_without_a_row_are_counted(tmp_path):
 def test_a_data_set_of_single_pictures(tmp_path):
     rows = questions(["cats", "dogs"]).to_list()
     singles = Dataset.from_list(
-        [{**row, "image": picture("cats") if "cats" in row["id"] else None} for row in rows],
+        [{**row, "image": picture(0) if "cats" in row["id"] else None} for row in rows],
         features=Features({**questions().features, "image": Image()}),
     ).remove_columns("images")
     data = made(tmp_path / "s.sqlite", singles)

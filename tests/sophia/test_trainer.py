@@ -6,8 +6,18 @@ import pytest
 import torch
 from datasets import Dataset, IterableDataset
 from peft import LoraConfig
-from processes import launch
-from support import SMALL_RUN, drawn_rows, load
+from processes import outcomes
+from support import (
+    SUPERVISED_RUN,
+    assert_micro_batches_agree,
+    assert_resumes,
+    assert_weights,
+    changed_weights,
+    drawn_rows,
+    load,
+    maker,
+    weights_of,
+)
 from transformers import AutoModelForImageTextToText, Qwen3VLMoeConfig
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.utils import create_model_from_path
@@ -17,8 +27,8 @@ from trl_mmreason.miniature.solutions import plain, solve
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.parts import parts_of
 
-RUN = {name: value for name, value in SMALL_RUN.items() if name not in ("num_generations", "max_completion_length")}
-RUN |= {"warmup_steps": 0, "num_train_epochs": 1, "max_steps": -1}
+RUN = {**SUPERVISED_RUN, "warmup_steps": 0, "num_train_epochs": 1, "max_steps": -1}
+trainer_for = maker(OffPolicyRewardTrainer, OffPolicyRewardConfig, **RUN)
 REWARDS = [1.0, -0.5, 2.0, 0.25]
 EVERYTHING = ["vision", "projector", "language"]
 
@@ -34,15 +44,6 @@ def rewarded(n=8, **columns):
         {**row, "reward": REWARDS[k % 4], **{name: values[k] for name, values in columns.items()}}
         for k, row in enumerate(rows)
     ]
-
-
-def trainer_for(model, folder, rows, *, trainer_kwargs=None, **settings):
-    return OffPolicyRewardTrainer(
-        model,
-        args=OffPolicyRewardConfig(str(folder), **{**RUN, **settings}),
-        train_dataset=Dataset.from_list(rows) if isinstance(rows, list) else rows,
-        **(trainer_kwargs or {}),
-    )
 
 
 def token_logps(trainer, model, rows):
@@ -61,14 +62,6 @@ def token_logps(trainer, model, rows):
         logps = logits.log_softmax(-1).gather(2, labels.clamp(min=0).unsqueeze(2)).squeeze(2)
         found.append(logps[labels != -100])
     return found
-
-
-def moved(model, before):
-    return {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
-
-
-def weights_of(model):
-    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
 
 
 def test_the_loss_is_the_equation(family, checkpoints, tmp_path):
@@ -98,51 +91,33 @@ def test_rewards_of_one_and_the_mean_are_supervised_training(checkpoints, tmp_pa
     run |= {**plain, "sequence_reduction": "mean", "trainable_parts": EVERYTHING}
     ours = trainer_for(path, tmp_path, rows, **run)
     ours.train()
-    differences = [
-        (a - b).abs().max().item() for a, b in zip(ours.model.parameters(), supervised.model.parameters(), strict=True)
-    ]
-    assert max(differences) < 1e-6
+    assert_weights(ours.model, supervised.model, atol=1e-6)
     base, _ = load(str(path))
-    assert moved(ours.model, weights_of(base)) == set(dict(base.named_parameters()))
+    assert changed_weights(ours.model, weights_of(base)) == set(dict(base.named_parameters()))
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_any_micro_batch_is_the_same_update(reduction, checkpoints, tmp_path):
-    results = []
-    for size in (1, 2, 4):
-        trainer = trainer_for(
-            checkpoints("internvl"),
-            tmp_path / str(size),
-            rewarded(4),
-            per_device_train_batch_size=size,
-            gradient_accumulation_steps=4 // size,
-            sequence_reduction=reduction,
-            optim="sgd",
-            learning_rate=0.1,
-            max_grad_norm=0.0,
-        )
+    def trained(**settings):
+        run = {"sequence_reduction": reduction, "optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0, **settings}
+        trainer = trainer_for(checkpoints("internvl"), tmp_path, rewarded(4), **run)
         trainer.train()
-        results.append((trainer.state.log_history[0]["loss"], weights_of(trainer.model)))
-    for loss, weights in results[1:]:
-        assert loss == pytest.approx(results[0][0], rel=1e-5)
-        for name, weight in weights.items():
-            torch.testing.assert_close(weight, results[0][1][name], rtol=1e-4, atol=1e-6)
+        return trainer
+
+    trainers = assert_micro_batches_agree(trained, (4, 2, 1), rtol=1e-4, atol=1e-6)
+    losses = [trainer.state.log_history[0]["loss"] for trainer in trainers]
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
 
 
 def test_two_processes_are_one(checkpoints, tmp_path):
     """Loss, metrics and weights, with importance weights and a KL term; completions of one process are longer."""
-    one, two = tmp_path / "one", tmp_path / "two"
-    for folder, processes in ((one, 1), (two, 2)):
-        folder.mkdir()
-        launch("sophia/off_policy_run.py", processes, checkpoints("qwen2_vl"), folder, 4 // processes)
-    alone = torch.load(one / "process_0.pt")
+    script, model = "sophia/off_policy_run.py", checkpoints("qwen2_vl")
+    (alone,) = outcomes(script, 1, model, tmp_path / "one", 4)
     assert alone["world_size"] == 1
-    for process in (0, 1):
-        shared = torch.load(two / f"process_{process}.pt")
+    for shared in outcomes(script, 2, model, tmp_path / "two", 2):
         assert shared["world_size"] == 2
         assert shared["logged"] == pytest.approx(alone["logged"], rel=1e-3)
-        for name, weight in shared["weights"].items():
-            torch.testing.assert_close(weight, alone["weights"][name], rtol=1e-3, atol=1e-6)
+        assert_weights(shared["weights"], alone["weights"], rtol=1e-3, atol=1e-6)
 
 
 def test_rows_without_reward_cost_nothing(checkpoints, tmp_path):
@@ -162,7 +137,7 @@ def test_rows_without_reward_cost_nothing(checkpoints, tmp_path):
         trainer.train()
         assert seen == [3]
         updated.append(weights_of(trainer.model))
-    assert all(torch.equal(weight, updated[1][name]) for name, weight in updated[0].items())
+    assert_weights(*updated)
 
 
 @pytest.mark.parametrize("chosen", ["vision", "projector", "language"])
@@ -172,9 +147,9 @@ def test_exactly_the_chosen_part_moves(chosen, family, checkpoints, tmp_path, ca
     assert all(f"{name}: {part}" in said for name, part in trainer.parts.items())
     before, place = weights_of(trainer.model), parts_of(trainer.model)
     trainer.train()
-    changed = moved(trainer.model, before)
-    assert {place[name] for name in changed} == {chosen}
-    unused = {name for name in place if place[name] == chosen} - changed
+    moved = changed_weights(trainer.model, before)
+    assert {place[name] for name in moved} == {chosen}
+    unused = {name for name in place if place[name] == chosen} - moved
     # LLaVA-NeXT takes its features before the encoder's last layer.
     assert all("post_layernorm" in name or ".layers.2." in name for name in unused), unused
 
@@ -270,12 +245,12 @@ def test_the_kl_term(checkpoints, tmp_path):
         optim="sgd",
         learning_rate=0.1,
     )
-    assert all(torch.equal(weight, model.get_parameter(name)) for name, weight in trainer.reference.named_parameters())
+    assert_weights(trainer.reference, model)
     trainer.train()
     first, second = (entry for entry in trainer.state.log_history if "kl" in entry)
     assert first["kl"] == pytest.approx(0, abs=1e-9)
     assert second["kl"] > 1e-6
-    assert all(torch.equal(weight, model.get_parameter(name)) for name, weight in trainer.reference.named_parameters())
+    assert_weights(trainer.reference, model)
 
 
 def test_the_kl_term_is_k3_summed_over_each_completion(checkpoints, tmp_path):
@@ -314,18 +289,14 @@ def test_an_adapter_s_reference_is_the_model_without_it(checkpointing, checkpoin
     first, second = (entry["kl"] for entry in trainer.state.log_history if "kl" in entry)
     assert first == pytest.approx(0, abs=1e-7)
     assert second > 1e-6
-    changed = moved(trainer.model, before)
-    assert changed
-    assert all("lora" in name and "visual" not in name for name in changed)
+    moved = changed_weights(trainer.model, before)
+    assert moved
+    assert all("lora" in name and "visual" not in name for name in moved)
 
 
 def test_resumed_or_not_is_the_same(family, checkpoints, tmp_path):
     settings = {"per_device_train_batch_size": 2, "save_strategy": "steps", "save_steps": 2, "beta": 0.1}
-    whole = trainer_for(checkpoints(family), tmp_path, rewarded(8), **settings)
-    whole.train()
-    resumed = trainer_for(checkpoints(family), tmp_path, rewarded(8), **settings)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert all(torch.equal(weight, resumed.model.get_parameter(n)) for n, weight in whole.model.named_parameters())
+    assert_resumes(lambda: trainer_for(checkpoints(family), tmp_path, rewarded(8), **settings), tmp_path)
 
 
 def test_a_long_trajectory_is_kept_whole(checkpoints, tmp_path):

@@ -5,8 +5,8 @@ import re
 from dataclasses import fields
 
 import pytest
-from datasets import Dataset, Features, Image, List, Value
-from PIL import Image as Pictures
+from datasets import Dataset
+from scripted import Scripted, picture, questions_of, reds
 from support import sft_trainer
 
 from trl_mmreason.miniature.tasks import make_dataset
@@ -41,52 +41,26 @@ SCRIPT = {
 USABLE = ["right", "wrong", "right in words", "chatty"]
 
 
-class Scripted:
-    """Replies as `answer` says to the request and the number of times that it was asked; keeps what it was asked."""
-
-    def __init__(self, answer, kind="script"):
-        self.answer, self.settings = answer, {"kind": kind}
-        self.asked = []
-
-    def sample(self, requests, decoding):
-        return [self._one(request) for request in requests]
-
-    def _one(self, request):
-        texts = [message["content"] for message in request.messages]
-        times = sum([message["content"] for message in old.messages] == texts for old in self.asked)
-        reply = self.answer(request.messages[-1]["content"], times)
-        self.asked.append(request)
-        return reply if isinstance(reply, Failure) else [reply if isinstance(reply, Sample) else Sample(reply, "stop")]
-
-
 def policy():
-    return Scripted(lambda question, times: SCRIPT[question][0])
+    return Scripted(lambda request, times: SCRIPT[request.messages[-1]["content"]][0])
 
 
-def cot_of(text):
-    return re.search(r"(?:Original Chain of Thought|Reasoning): (.*)", text)[1]
+def cot_of(request):
+    return re.search(r"(?:Original Chain of Thought|Reasoning): (.*)", request.messages[-1]["content"])[1]
 
 
 def teacher(**replies):
     """Reflects on each reasoning; `replies`: reasoning → what comes first, second, …"""
 
-    def answer(text, times):
-        cot = cot_of(text)
+    def answer(request, times):
+        cot = cot_of(request)
         return replies[cot][times] if cot in replies else json.dumps({"reflection": f"About {cot}."})
 
     return Scripted(answer)
 
 
 def scorer(**scores):
-    return Scripted(lambda text, times: json.dumps({"score": scores[cot_of(text)]}))
-
-
-def picture(index):
-    return Pictures.new("RGB", (8, 8), (index, 0, 0))
-
-
-def reds(pictures):
-    return [picture.getpixel((0, 0))[0] for picture in pictures]
+    return Scripted(lambda request, times: json.dumps({"score": scores[cot_of(request)]}))
 
 
 def questions(names=SCRIPT):
@@ -100,14 +74,7 @@ def questions(names=SCRIPT):
         for index, name in enumerate(SCRIPT)
         if name in names
     ]
-    message = {"role": Value("string"), "content": Value("string")}
-    features = {
-        "id": Value("string"),
-        "prompt": List(message),
-        "answer": List(Value("string")),
-        "images": List(Image()),
-    }
-    return Dataset.from_list(rows, features=Features(features))
+    return questions_of(rows)
 
 
 def made(path, names=USABLE, policy_=None, teacher_=None, **settings):
@@ -157,7 +124,7 @@ def test_what_is_made_can_be_trained_on(tmp_path, checkpoints):
 
 def test_a_second_thought_stands_before_the_last_answer(tmp_path):
     reply = json.dumps({"reflection": "No.", "think": "Count again."})
-    asked = Scripted(lambda text, times: reply)
+    asked = Scripted(lambda request, times: reply)
     row = made(tmp_path / "s.sqlite", ["wrong"], teacher_=asked, right_share=0, second_thought=True).rows[0]
     assert row["completion"] == (
         "<think>wrong</think>\n<answer>8</answer>\n<reflection>No.</reflection>\n<think>Count again.</think>\n"
@@ -171,7 +138,7 @@ def test_the_true_answer_reaches_the_teacher_alone(tmp_path):
     """The marker is searched in all that is said to each party, and in each part of a row."""
     gold = "GOLD-73129"
     rows = questions(USABLE).remove_columns("answer").add_column("answer", [gold] * len(USABLE))
-    parties = policy(), Scripted(lambda text, times: '{"score": 5}'), teacher()
+    parties = policy(), Scripted(lambda request, times: '{"score": 5}'), teacher()
     with Store(tmp_path / "s.sqlite") as store:
         reflections = make_reflections(
             rows, parties[0], parties[2], store, ReflectionMaking(right_share=0, n=2), scorer=parties[1]
@@ -250,7 +217,7 @@ def test_malformed_replies_are_asked_for_again_with_another_seed_and_then_counte
         wrong=["?", Failure("busy"), "[]"],
         chatty=["?", "?", Failure("too long: 4097 tokens")],
     )
-    rate = Scripted(lambda text, times: '{"score": 4}' if "words" not in text and times == 1 else "four")
+    rate = Scripted(lambda request, times: '{"score": 4}' if "words" not in cot_of(request) and times == 1 else "four")
     reflections = made(tmp_path / "s.sqlite", teacher_=asked, scorer=rate, right_share=1 / 3)
     assert reflections.rows["completion"][:] == [
         "<think>right</think>\n<answer>7</answer>\n<reflection>good</reflection>\n<answer>7</answer>"
@@ -273,7 +240,7 @@ def test_malformed_replies_are_asked_for_again_with_another_seed_and_then_counte
 @pytest.mark.parametrize("party", ["policy", "scorer", "teacher"])
 def test_it_goes_on_where_it_was_killed_and_asks_nothing_twice(tmp_path, party):
     def parties():
-        return {"policy": policy(), "scorer": Scripted(lambda text, times: '{"score": 5}'), "teacher": teacher()}
+        return {"policy": policy(), "scorer": Scripted(lambda request, times: '{"score": 5}'), "teacher": teacher()}
 
     def run(path, parties):
         return made(path, USABLE, parties["policy"], parties["teacher"], scorer=parties["scorer"], batch_size=1)
@@ -281,14 +248,7 @@ def test_it_goes_on_where_it_was_killed_and_asks_nothing_twice(tmp_path, party):
     whole = parties()
     undisturbed = run(tmp_path / "undisturbed.sqlite", whole)
     dying = parties()
-    sample = dying[party].sample
-
-    def dies_at_the_third(requests, decoding):
-        if len(dying[party].asked) == 2:
-            raise KeyboardInterrupt
-        return sample(requests, decoding)
-
-    dying[party].sample = dies_at_the_third
+    dying[party].dies_at = 2
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "s.sqlite", dying)
     rest = parties()
@@ -305,7 +265,7 @@ def test_more_rows_ask_only_for_what_is_missing(tmp_path):
     again, more = policy(), teacher()
     second = made(tmp_path / "s.sqlite", policy_=again, teacher_=more, size=4)
     assert first.rows.to_list() == second.rows.to_list()[:2]
-    assert [cot_of(request.messages[-1]["content"]) for request in more.asked] == ["right in words", "chatty"]
+    assert [cot_of(request) for request in more.asked] == ["right in words", "chatty"]
     assert again.asked == []
     assert len(made(tmp_path / "s.sqlite", n=2).rows) == 8
     assert made(tmp_path / "s.sqlite", n=1).rows.to_list() == second.rows.to_list()

@@ -1,10 +1,19 @@
 """ReflectionSFTTrainer: what carries loss, what is refused, every family, resumed or not, one process or two."""
 
 import pytest
-import torch
 from datasets import Dataset
 from peft import LoraConfig
-from support import drawn_rows, load, sft_trainer
+from support import (
+    assert_micro_batches_agree,
+    assert_resumes,
+    assert_weights,
+    changed_weights,
+    drawn_rows,
+    load,
+    losses_of,
+    sft_trainer,
+    weights_of,
+)
 
 from trl_mmreason import ReflectionSFTTrainer
 
@@ -39,7 +48,7 @@ def test_the_loss_is_on_every_token_of_the_assistant_and_on_no_other(family, che
 def test_a_step_with_every_family(family, checkpoints, tmp_path):
     trainer = sft_trainer(checkpoints(family), tmp_path, reflections(), per_device_train_batch_size=2, max_steps=4)
     trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    losses = losses_of(trainer)
     assert losses[-1] < losses[0]
 
 
@@ -144,22 +153,14 @@ def test_resumed_equals_uninterrupted(family, checkpoints, tmp_path, lora):
         "save_steps": 2,
         "trainer_kwargs": {"peft_config": lora_config if lora else None},
     }
-    whole = sft_trainer(checkpoints(family), tmp_path, reflections(), **settings)
-    whole.train()
-    resumed = sft_trainer(checkpoints(family), tmp_path, reflections(), **settings)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    expected = dict(whole.model.named_parameters())
-    for name, weight in resumed.model.named_parameters():
-        torch.testing.assert_close(weight, expected[name], atol=1e-6, rtol=0)
-    start = dict(sft_trainer(checkpoints(family), tmp_path / "new", reflections(), **settings).model.named_parameters())
-    assert any(not torch.equal(start[name], weight) for name, weight in expected.items())
+    assert_resumes(lambda: sft_trainer(checkpoints(family), tmp_path, reflections(), **settings), tmp_path, atol=1e-6)
 
 
 def test_the_vision_encoder_can_be_frozen(family, checkpoints, tmp_path):
     trainer = sft_trainer(checkpoints(family), tmp_path, reflections(), freeze_vision_encoder=True)
-    before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+    before = weights_of(trainer.model)
     trainer.train()
-    changed = {name for name, weight in trainer.model.named_parameters() if not torch.equal(before[name], weight)}
+    changed = changed_weights(trainer.model, before)
     assert changed
     assert not [name for name in changed if "visual." in name or "vision_tower." in name]
 
@@ -169,24 +170,14 @@ def test_gradient_accumulation_does_not_change_the_update(family, checkpoints, t
     rows = reflections(8)
     for number, row in enumerate(rows):
         row["completion"] = FULL.replace("Not so.", "Not so. " * (1 + 3 * number))
-    weights = []
-    for size in (8, 4, 2):
-        trainer = sft_trainer(
-            checkpoints(family),
-            tmp_path / str(size),
-            rows,
-            per_device_train_batch_size=size,
-            gradient_accumulation_steps=8 // size,
-            max_steps=1,
-            max_grad_norm=0.0,
-            optim="sgd",
-            learning_rate=1.0,
-        )
+
+    def trained(**settings):
+        run = {"max_steps": 1, "max_grad_norm": 0.0, "optim": "sgd", "learning_rate": 1.0, **settings}
+        trainer = sft_trainer(checkpoints(family), tmp_path, rows, **run)
         trainer.train()
-        weights.append(trainer.model.state_dict())
-    for other in weights[1:]:
-        for name, weight in weights[0].items():
-            torch.testing.assert_close(other[name], weight, atol=1e-5, rtol=0)
+        return trainer
+
+    assert_micro_batches_agree(trained)
 
 
 def test_what_is_saved_loads_again(checkpoints, tmp_path):
@@ -194,8 +185,7 @@ def test_what_is_saved_loads_again(checkpoints, tmp_path):
     trainer.train()
     trainer.save_model()
     model, processor = load(str(tmp_path))
-    expected = trainer.model.state_dict()
-    assert all(torch.equal(weight, expected[name]) for name, weight in model.state_dict().items())
+    assert_weights(model, trainer.model)
     assert processor.tokenizer.eos_token_id == trainer.processing_class.tokenizer.eos_token_id
 
 

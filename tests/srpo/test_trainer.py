@@ -6,7 +6,17 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from support import ids_of, load, recorded_batches, srpo_trainer, written_by_hand
+from support import (
+    assert_micro_batches_agree,
+    assert_weights,
+    changed_weights,
+    ids_of,
+    load,
+    recorded_batches,
+    srpo_trainer,
+    weights_of,
+    written_by_hand,
+)
 from transformers.utils import logging
 from trl import GRPOConfig
 
@@ -32,12 +42,12 @@ def step(trainer, texts):
 def test_a_step_with_every_family(family, checkpoints, rows, tmp_path):
     """A picture, two pictures or none a row; what is sampled is random, so the form is what earns."""
     trainer = srpo_trainer(checkpoints(family), tmp_path, rows, max_completion_length=24, max_steps=2)
-    before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+    before = weights_of(trainer.model)
     texts = [KEPT, WRONG, "8", CORRECTED] * 2
     logged = step(trainer, texts)
     assert logged["response/complete"] == 0.5
     assert logged["response/missing"] == 0.5
-    assert any(not torch.equal(before[name], weight) for name, weight in trainer.model.named_parameters())
+    assert changed_weights(trainer.model, before)
 
 
 def test_sampling_for_real(checkpoints, rows, tmp_path):
@@ -138,33 +148,22 @@ def test_the_vision_encoder_can_be_frozen(family, checkpoints, rows, tmp_path, l
     trained = [name for name, weight in trainer.model.named_parameters() if weight.requires_grad]
     assert trained
     assert not [name for name in trained if "visual." in name or "vision_tower." in name]
-    before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+    before = weights_of(trainer.model)
     step(trainer, [KEPT, CORRECTED, FAILED, SPOILT] * 2)
-    changed = {name for name, weight in trainer.model.named_parameters() if not torch.equal(before[name], weight)}
+    changed = changed_weights(trainer.model, before)
     assert changed
     assert changed <= set(trained)
     assert [name for name, weight in trainer.model.named_parameters() if weight.requires_grad] == trained
 
 
 def test_gradient_accumulation_does_not_change_the_update(checkpoints, rows, tmp_path):
-    weights = []
-    texts = [KEPT, CORRECTED, FAILED, SPOILT, WRONG, KEPT, "8", RIGHT]
-    for size in (8, 4, 2):
-        trainer = srpo_trainer(
-            checkpoints("qwen2_5_vl"),
-            tmp_path / str(size),
-            rows,
-            per_device_train_batch_size=size,
-            gradient_accumulation_steps=8 // size,
-            optim="sgd",
-            learning_rate=0.1,
-            loss_type="grpo",
-        )
-        step(trainer, texts)
-        weights.append(trainer.model.state_dict())
-    for other in weights[1:]:
-        for name, weight in weights[0].items():
-            torch.testing.assert_close(other[name], weight, atol=1e-5, rtol=0)
+    def trained(**settings):
+        run = {"optim": "sgd", "learning_rate": 0.1, "loss_type": "grpo", **settings}
+        trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, **run)
+        step(trainer, [KEPT, CORRECTED, FAILED, SPOILT, WRONG, KEPT, "8", RIGHT])
+        return trainer
+
+    assert_micro_batches_agree(trained)
 
 
 def test_evaluate_logs_the_same_metrics(checkpoints, rows, tmp_path):
@@ -297,7 +296,7 @@ def updated(model, folder, texts, **settings):
         for weight in trainer.ref_model.parameters():
             weight.add_(0.02)
     step(trainer, texts)
-    return trainer.model.state_dict()
+    return weights_of(trainer.model)
 
 
 @pytest.mark.parametrize(("loss_type", "scale"), [("grpo", "group"), ("dapo", "batch")])
@@ -309,8 +308,7 @@ def test_a_dropped_group_leaves_no_trace(checkpoints, tmp_path, loss_type, scale
     small = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 4}
     for number, batches in enumerate(({}, small)):
         dropped = updated(model, tmp_path / str(number), [*MIXED, *EASY, *other], **run, **batches)
-        for name, weight in without.items():
-            torch.testing.assert_close(dropped[name], weight, atol=2e-6, rtol=0)
+        assert_weights(dropped, without, atol=2e-6)
     everything = updated(model, tmp_path / "all", [*MIXED, *EASY, *other], **run, filter_max_accuracy=1.0)
     assert max((everything[name] - weight).abs().max() for name, weight in without.items()) > 1e-3
 
