@@ -1,4 +1,4 @@
-"""What trainers put right about their arguments, where no trainer is needed to see it."""
+"""What trainers check and correct in their arguments, where no trainer is needed to see it."""
 
 import pytest
 from peft import LoraConfig, get_peft_model

@@ -1,4 +1,4 @@
-"""What the trainers put right about their arguments before and after TRL's constructors."""
+"""What the trainers check and correct in their arguments before and after TRL's constructors."""
 
 from __future__ import annotations
 

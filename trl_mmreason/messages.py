@@ -91,14 +91,14 @@ def with_system_message(prompt: Any, text: str | None) -> Any:
     """
     if text is None:
         return prompt
-    mend = "set the trainer's prompt to None (null in a configuration file) to leave prompts as they are"
+    fix = "set the trainer's prompt to None (null in a configuration file) to leave prompts as they are"
     if isinstance(prompt, str):
         raise TypeError(
-            f"The prompt {prompt[:60]!r} is a text, which can have no system message; write messages, or {mend}."
+            f"The prompt {prompt[:60]!r} is a string, which can have no system message; write messages, or {fix}."
         )
     if prompt[0]["role"] == "system":
         raise ValueError(
-            f"A row has a system message of its own, {str(prompt[0]['content'])[:60]!r}; drop it, or {mend}."
+            f"A row has a system message of its own, {str(prompt[0]['content'])[:60]!r}; drop it, or {fix}."
         )
     return [{"role": "system", "content": text}, *prompt]
 

@@ -67,7 +67,7 @@ class RowProblem:
         id: the row's own id, or the one that it was given.
         column: the source's column; "line" if the whole line could not be read.
         reason: a short phrase to count by.
-        message: what came, what was expected and the mend.
+        message: what came, what was expected and the fix.
     """
 
     row: int
@@ -228,7 +228,7 @@ def read_answers(value: Any, choices: Mapping[str, str] | None) -> list[str]:
         if letter and letter[1] not in choices and answer not in choices.values():
             raise RefusedValue(
                 "letter not among the choices",
-                f"the answer is {answer!r} but the choices are {list(choices)}; mend the answer or the choices",
+                f"the answer is {answer!r} but the choices are {list(choices)}; fix the answer or the choices",
             )
     return answers
 
@@ -320,7 +320,7 @@ def _existing_file(path: str, image_root: Path) -> Path:
         )
     file = (image_root / path).absolute()
     if not file.is_file():
-        raise RefusedValue("missing picture file", f"{str(file)!r} does not exist; mend the path or pass image_root")
+        raise RefusedValue("missing picture file", f"{str(file)!r} does not exist; fix the path or pass image_root")
     return file
 
 

@@ -167,7 +167,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         if not keep.any():
             logger.warning_once(
                 f"AdaPO: not one of {keep.numel()} trajectories can be trained on: {(~graded).sum()} have an unusable "
-                f"gold answer, {truncated.sum()} hit the length limit. Raise max_completion_length or mend the answers."
+                f"gold answer, {truncated.sum()} hit the length limit. Raise max_completion_length or fix the answers."
             )
         elif args.filter_truncated and truncated.float().mean() > 0.5:
             logger.warning_once(

@@ -247,7 +247,7 @@ def load_engine(
 
 @contextmanager
 def exit_on(name: str, *expected: type[Exception]) -> Iterator[None]:
-    """End the command with the messages of these errors, which name the mend, and without a traceback."""
+    """End the command with the messages of these errors, which name the fix, and without a traceback."""
     try:
         yield
     except expected as error:

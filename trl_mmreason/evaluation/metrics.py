@@ -99,7 +99,7 @@ class Change:
 
 
 def two_turn_metrics(first_correct: Flags, second_correct: Flags) -> dict[str, float]:
-    """Accuracy of both turns and how often the second turn mends or spoils the first.
+    """Accuracy of both turns and how often the second turn corrects or spoils the first.
 
     Args:
         first_correct, second_correct: (N,) bools, one a trajectory, in the same order.

@@ -213,7 +213,7 @@ def _report(gold: Any, id: Any, problem: str) -> None:
         _reported.add(row)
         where = "a row without id" if id is None else f"row {id}"
         logger.warning(
-            "The gold answer %s of %s cannot be used: %s. Answers to it get no verdict and train nothing; mend or "
+            "The gold answer %s of %s cannot be used: %s. Answers to it get no verdict and train nothing; fix or "
             "drop the row.",
             shown,
             where,

@@ -39,7 +39,7 @@ class ApiError(Exception):
     """What a client gets instead of an answer.
 
     Args:
-        message: what came, what was expected, the mend.
+        message: what came, what was expected, the fix.
         status: of HTTP.
         param: the field at fault.
         code: as OpenAI names some errors.

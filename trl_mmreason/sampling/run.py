@@ -171,7 +171,7 @@ def remember_questions(
         raise SettingsChanged(
             f"{store.path}: {len(changed)} rows are not those that stage {stage!r} was begun with under their ids, and "
             "results must not mix:\n" + "\n".join(listed) + "\n"
-            "Mend: take the questions back, give those that changed other ids, or give another file."
+            "Fix: take the questions back, give those that changed other ids, or give another file."
         )
     store.save(beside, [Record(id_, 0, "done", digests) for id_, digests in now.items() if id_ not in then])
 

@@ -110,7 +110,7 @@ class Store:
             raise SettingsChanged(
                 f"{self.path}: stage {stage!r} was begun with other settings, and results must not mix:\n"
                 + "".join(f"  {line}\n" for line in changed)
-                + "Mend: take these settings back, or give another stage name or another file."
+                + "Fix: take these settings back, or give another stage name or another file."
             )
 
     def stages(self) -> dict[str, dict[str, Any]]:
@@ -156,7 +156,7 @@ class Store:
         found = self._database.read("SELECT number FROM stages WHERE name = ?", stage)
         if not found:
             raise StoreError(
-                f"{self.path} has no stage {stage!r}, but {list(self.stages())}. Mend: begin it by open_stage."
+                f"{self.path} has no stage {stage!r}, but {list(self.stages())}. Fix: begin it by open_stage."
             )
         return found[0][0]
 

@@ -31,7 +31,7 @@ If the image depicts realistic human figures, provide a detailed description of 
 Lastly, aim to describe the image as comprehensively as possible, ensuring no detail is overlooked. Capture every nuance in the image, providing an accurate, in-depth account of each element and its precise attributes, arrangement, and interactions within the scene."""  # noqa: E501 - the paper's own lines
 """Fig. A2: what the policy is asked about a picture. It says nothing of the question, which would be answered."""
 
-# Of the paper's "***Final answer**" and "boxed{ }" the typing errors are mended, or a reasoner would repeat them.
+# The typing errors of the paper's "***Final answer**" and "boxed{ }" are fixed, or a reasoner would repeat them.
 REASONING_PROMPT = r"""Please read the following example carefully.
 
 <Begin of example>
