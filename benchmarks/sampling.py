@@ -1,6 +1,6 @@
 """How many samples a second TransformersEngine makes, beside a plain loop that generates one question at a time.
 
-Both answer the same questions with pictures, greedily, on the same miniature model with random weights, which goes on
+Both answer the same questions with pictures, greedily, on the same miniature model with random weights, which writes
 to the full length. The loop is what one writes first: the processor, `model.generate`, the tokenizer. The texts of both
 have to be the same. The rounds of the two alternate, and the ratio is between medians: a busy machine slows both alike.
 """

@@ -137,7 +137,7 @@ def keep_adapters_frozen(model: Any) -> None:
     """Let those adapter layers stay frozen that are so now, as a whole.
 
     PEFT makes every weight of the active adapter trainable when it is switched on again, but for those that a layer
-    names. TRL switches it off for each reference pass, and `Trainer` on when it goes on from a checkpoint with a second
+    names. TRL switches it off for each reference pass, and `Trainer` on when it resumes from a checkpoint with a second
     adapter.
 
     Raises:

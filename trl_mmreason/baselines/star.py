@@ -34,7 +34,7 @@ def make_revisions(
 ) -> Filtered:
     """Rows of right revisions.
 
-    A killed run resumes where it stopped. Under several processes each samples its share; call it on all of them with
+    A killed run resumes. Under several processes each samples its share; call it on all of them with
     the same store, and every process gets the whole result.
 
     Args:

@@ -169,7 +169,7 @@ def annotate_by_monte_carlo(
     A continuation is right if the chain that it completes comes to the right answer. The engine sees question, pictures
     and the chain up to the step, and never the answer.
 
-    A killed run resumes where it stopped, and another grader samples nothing again. What failed is sampled again with
+    A killed run resumes, and another grader samples nothing again. What failed is sampled again with
     `retry_failed=True`. Under several processes each takes its share of the steps; call it on all of them with the same
     store, and every process gets the whole result.
 

@@ -76,7 +76,7 @@ class ProcessRewardClient:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those of the served model: a job may go on against another address, or without a server.
+        """The settings of the served model: a job may resume against another address, or without a server.
 
         Raises:
             ProcessRewardServerError: there is none.

@@ -143,7 +143,7 @@ class ProcessRewardModel:
             self.model.train(training)
 
     def _smaller(self, numbers: Sequence[int]) -> int:
-        """The batch size to go on with when a batch of these rows did not fit in memory."""
+        """The batch size to continue with when a batch of these rows did not fit in memory."""
         if len(numbers) == 1:
             raise torch.OutOfMemoryError(
                 f"ProcessRewardModel: row {numbers[0]} does not fit in memory even by itself. Shorten its chain, let "

@@ -146,7 +146,7 @@ class ChainEncoder:
         ids = []
         for part in self._amid_placeholders.split(text):
             ids += self._tokenizer(part, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        self._tokenizer("", add_special_tokens=False)  # or its backend would go on splitting them for others
+        self._tokenizer("", add_special_tokens=False)  # or its backend would keep splitting them for others
         return ids
 
     def collate(self, chains: Sequence[ScoredChain]) -> tuple[dict[str, Tensor], Tensor]:

@@ -69,7 +69,7 @@ def step_beam_search(
 
     At each stage n candidates for the next part are sampled, and the one whose part scores highest is kept; of equal
     ones the earliest. A candidate's score is that of its own part, be it a step or the answer (the paper does not say
-    what an answer's is). All questions go on together: a stage is one call of the engine and one of the process reward.
+    what an answer's is). All questions advance together: a stage is one call of the engine and one of the reward model.
 
     Args:
         rows: with id, prompt, and optionally images (or image).
@@ -138,7 +138,7 @@ class _Candidate(NamedTuple):
 
 
 def _whole_parts(search: BeamSearched, samples: Sequence[Sample], *, only_answers: bool) -> list[_Candidate]:
-    """The candidates that go on by exactly one whole part; those that say the same are one."""
+    """The candidates that continue by exactly one whole part; those that say the same are one."""
     found = []
     for text in dict.fromkeys(search.text + sample.text for sample in samples):
         try:

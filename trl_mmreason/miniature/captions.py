@@ -65,7 +65,7 @@ def write_trajectory(
         question: what is asked.
         description: of the picture, whoever wrote it; sentences that are not as in `caption` are not understood.
         slip: whether it is worked out wrongly, as by `attempt`. The answer is then never that of the facts described.
-        second_look: whether the thoughts go on with another look at the image, which finds the same.
+        second_look: whether the thoughts continue with another look at the image, which finds the same.
         stream: names the random stream that a slip is drawn from.
 
     Returns:

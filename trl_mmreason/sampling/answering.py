@@ -100,7 +100,7 @@ def answer_questions(
 ) -> Answers:
     """Sample and grade `n` answers to each question.
 
-    A killed run resumes where it stopped. Under several processes each takes its share; call it on all of them with the
+    A killed run resumes. Under several processes each takes its share; call it on all of them with the
     same store, and every process gets the whole result.
 
     Args:

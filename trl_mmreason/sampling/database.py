@@ -27,15 +27,15 @@ APPLICATION_ID = 0x6D6D7273  # "mmrs", in the header of every store
 MOUNTS = Path("/proc/self/mounts")
 LOCAL_FILE_SYSTEMS = frozenset("ext2 ext3 ext4 xfs btrfs zfs f2fs jfs bcachefs reiserfs tmpfs ramfs overlay".split())
 
-_GO_ON = "what was saved before is safe, and the same command goes on from there"
+_RESUMES = "what was saved before is safe, and the same command resumes from there"
 _READ_ONLY = ("it may not be written to", "allow writing to the file and its folder, or copy it elsewhere")
-_LOCKED = ("another process held it too long", f"end the process that hangs; {_GO_ON}")
+_LOCKED = ("another process held it too long", f"end the process that hangs; {_RESUMES}")
 _NO_STORE = ("it is no store", "give the path of a store, or of a file that does not exist yet")
 _UNKNOWN = ("the system refuses", "remove what it names, or choose another path")
 # What SQLite or the system says (Python 3.10 gives no error codes of SQLite) → what it means, and the fix.
 _CAUSES = {
-    "disk is full": ("the disk is full", f"free some space; {_GO_ON}"),
-    "disk I/O error": ("the disk refuses to write or read", f"look at its space, quota and health; {_GO_ON}"),
+    "disk is full": ("the disk is full", f"free some space; {_RESUMES}"),
+    "disk I/O error": ("the disk refuses to write or read", f"look at its space, quota and health; {_RESUMES}"),
     "readonly": _READ_ONLY,
     "unable to open": _READ_ONLY,
     "ermission denied": _READ_ONLY,

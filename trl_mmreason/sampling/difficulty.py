@@ -50,7 +50,7 @@ def difficulty_filter(
 ) -> Filtered:
     """Answer each question several times and keep it if low ≤ share of right answers ≤ high.
 
-    A killed run resumes where it stopped. Under several processes each samples its share of the answers; call it on all
+    A killed run resumes. Under several processes each samples its share of the answers; call it on all
     of them with the same store, and every process gets the whole result.
 
     Args:

@@ -32,7 +32,7 @@ def to_dataset(store: Store, stage: str, rows: Dataset | None = None) -> Dataset
     `rows`, are left out with a warning. The files lie in the cache folder of the library datasets.
 
     Args:
-        store: to read from; a run may go on meanwhile.
+        store: to read from; a run may continue meanwhile.
         stage: of the store.
         rows: with unique ids; their columns are joined to each of their samples.
 
@@ -109,7 +109,7 @@ def _widened(schema: pa.Schema, key: str, values: list[Any], stage: str) -> pa.S
 
 
 def _samples(store: Store, stage: str, features: Features, units: list[Unit], fingerprint: str) -> Dataset:
-    surveyed = set(units)  # a run that goes on may add others, of other types
+    surveyed = set(units)  # a run that continues may add others, of other types
 
     def examples() -> Iterator[dict[str, Any]]:
         empty = dict.fromkeys(features)

@@ -52,7 +52,7 @@ class StopTracker(StoppingCriteria):
 
     Attributes:
         ids: of each row, as sampled, with the end-of-turn token if one came.
-        reasons: why each row ended; `None` while it goes on.
+        reasons: why each row ended; `None` while it continues.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class StopTracker(StoppingCriteria):
 
     @property
     def live(self) -> list[int]:
-        """The rows that go on."""
+        """The rows that have not ended."""
         return [row for row, reason in enumerate(self.reasons) if reason is None]
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
@@ -100,7 +100,7 @@ class GumbelMaxSampler(LogitsProcessor):
     Args:
         decoding: temperature 0 adds no noise.
         seeds: one a row.
-        ending: knows which rows go on; only these get noise.
+        ending: knows which rows continue; only these get noise.
         suppressed: tokens that are never drawn.
         device: of the model; the noise is made there.
     """

@@ -80,7 +80,7 @@ def run(
 ) -> Summary:
     """Do all units of a stage that are not done yet, and save them batch by batch.
 
-    A killed run loses the batch in flight; the same call goes on from there. Under several processes each takes every
+    A killed run loses the batch in flight; the same call resumes from there. Under several processes each takes every
     `world_size`-th row with all its samples, so that an engine reads its prompt and pictures once; all may share the
     file.
 

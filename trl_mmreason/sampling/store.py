@@ -1,4 +1,4 @@
-"""What sampling has produced so far, in one SQLite file: a killed run goes on where it was, and repeats nothing.
+"""What sampling has produced so far, in one SQLite file: a killed run resumes and repeats nothing.
 
 with Store("runs/answers.sqlite") as store:
     store.open_stage("first answers", {"model": "…", "temperature": 1.0})
@@ -94,7 +94,7 @@ class Store:
         self._database.close()
 
     def open_stage(self, stage: str, settings: Mapping[str, Any]) -> None:
-        """Begin a stage with these settings (JSON values), or go on with one that was begun with the same.
+        """Begin a stage with these settings (JSON values), or resume one that was begun with the same.
 
         Raises:
             SettingsChanged: it was begun with others.

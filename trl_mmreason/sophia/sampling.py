@@ -140,7 +140,7 @@ def make_off_policy_data(
 ) -> OffPolicyData:
     """Let the policy describe each picture, a reasoner answer from the descriptions, and reward the best trajectories.
 
-    A killed run resumes where it stopped. More captions or trajectories ask only for those that are missing; another
+    A killed run resumes. More captions or trajectories ask only for those that are missing; another
     selection from the same store asks nobody anything. What failed is asked again with `retry_failed=True`. Under
     several processes each takes its share; call it on all of them with the same store, and every process gets the whole
     result.

@@ -114,7 +114,7 @@ def make_reflections(
 ) -> Reflections:
     """Let the policy solve each question, and the teacher reflect on a mix of right and wrong solutions.
 
-    A killed run resumes where it stopped; `n`, `size` and `right_share` may differ from those of the run before, and
+    A killed run resumes; `n`, `size` and `right_share` may differ from those of the run before, and
     then only what is missing is asked. What failed is asked again with `retry_failed=True`. Under several processes
     each takes its share; call it on all of them with the same store, and every process gets the whole result.
 
