@@ -52,7 +52,7 @@ def saved_base(family, folder):
 
 
 def parity_reward(completions, **kwargs):
-    """1 for a text whose characters' codes sum to an even number, 0 for another."""
+    """1 for a completion whose characters' codes sum to an even number, 0 for another."""
     return [float(is_even(completion[-1]["content"])) for completion in completions]
 
 

@@ -33,5 +33,5 @@ class Scripted:
 
 
 def said(request):
-    """All texts of a request, in order."""
+    """All text of a request, in order."""
     return [*(message["content"] for message in request.messages), request.prefix]

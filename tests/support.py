@@ -118,7 +118,7 @@ def sft_trainer(model, folder, rows, *, trainer_kwargs=None, **settings) -> Refl
 
 
 def ids_of(processor, text: str) -> list[int]:
-    """The token ids of a text, without special tokens around it."""
+    """The token ids of `text`, without special tokens around it."""
     return processor.tokenizer(text, add_special_tokens=False)["input_ids"]
 
 

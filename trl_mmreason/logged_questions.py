@@ -63,10 +63,10 @@ def about_question(row: Mapping[str, Any], hidden: Set[str] = frozenset()) -> di
 
 
 def prompts_alike(prompts: Sequence[Any]) -> list[Any]:
-    """Prompts whose contents are all parts, if some are: a parquet column cannot hold texts beside them.
+    """Prompts whose contents are all parts, if some are: a parquet column cannot hold strings beside them.
 
     Args:
-        prompts: texts or messages; TRL makes parts of the contents where a process has pictures, and only there.
+        prompts: strings or messages; TRL makes parts of the contents where a process has pictures, and only there.
     """
     messages = [message for prompt in prompts if not isinstance(prompt, str) for message in prompt]
     if all(isinstance(message["content"], str) for message in messages):

@@ -122,8 +122,8 @@ class CompletionSFTTrainer(CheckpointRestoreMixin, SFTTrainer):
     def prepare_rows(self, rows: Any, args: CompletionSFTConfig, processing_class: Any) -> Any:
         """The rows with each completion checked, and as one message of the assistant; done twice, it is as once.
 
-        A prompt that is a text is one message of the user. Rows without pictures get an empty list of them, so that all
-        go the same way.
+        A prompt that is a string is one message of the user. Rows without pictures get an empty list of them, so that
+        all go the same way.
         """
         columns = rows.column_names or list(next(iter(rows), ()))  # a stream may not know
         pictureless = not {"image", "images"} & set(columns)

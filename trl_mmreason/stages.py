@@ -266,12 +266,12 @@ def _with_contents(value: Any) -> Any:
 
 
 def values_of(section: Mapping[str, Any]) -> dict[str, Any]:
-    """A section's settings, with numbers where YAML sees a text, in sections of it, too."""
+    """A section's settings, with numbers where YAML sees a string, in sections of it, too."""
     return {name: _value_of(value) for name, value in section.items()}
 
 
 def _value_of(value: Any) -> Any:
-    """A number where YAML sees a text: it knows 1.0e-5, and not 1e-5."""
+    """A number where YAML sees a string: it knows 1.0e-5, and not 1e-5."""
     if isinstance(value, dict):
         return values_of(value)
     try:

@@ -43,7 +43,7 @@ def test_the_best_candidate_of_each_stage_is_kept():
             (answer("8,0.3"), 0.3),
         ),
     )
-    assert not found.continues
+    assert not found.goes_on
     seeds = [derive_seed(5, "search", "sum", stage) for stage in range(3)]
     assert engine.calls == [
         {"sum": (kept, 2, seed)} for kept, seed in zip(["", B, B_C], seeds, strict=True)
@@ -129,10 +129,10 @@ def test_behind_the_last_step_allowed_only_an_answer_counts():
         "answers": {"": [A, B], B: [more, answer("7,0.1")]},
         "continues": {"": [A, B], B: [more, more]},
     }
-    (answers, continues), engine, _ = searched(script, max_steps=1)
+    (answers, goes_on), engine, _ = searched(script, max_steps=1)
     assert (answers.answer, answers.scores) == ("7,0.1", (pytest.approx(0.7), 0.1))
-    assert (continues.text, continues.answer, continues.steps, continues.problem) == (B, None, 1, "too_long")
-    assert continues.tokens == len(A) + len(B) + 2 * len(more)
+    assert (goes_on.text, goes_on.answer, goes_on.steps, goes_on.problem) == (B, None, 1, "too_long")
+    assert goes_on.tokens == len(A) + len(B) + 2 * len(more)
     assert len(engine.calls) == 2
 
 

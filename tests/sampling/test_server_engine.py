@@ -224,9 +224,7 @@ def test_a_picture_that_cannot_be_read_is_its_request_s_failure(stub, tmp_path):
     assert lost.reason == "1 pictures came without a user message to put them into"
 
 
-@pytest.mark.parametrize(
-    ("status", "fix"), [(401, "Pass the right api_key"), (403, "not allowed"), (404, "model 'm'")]
-)
+@pytest.mark.parametrize(("status", "fix"), [(401, "Pass the right api_key"), (403, "not allowed"), (404, "model 'm'")])
 def test_a_server_that_will_never_answer_stops_the_run(stub, status, fix):
     """At once, not after what else is in flight."""
     start = time.monotonic()

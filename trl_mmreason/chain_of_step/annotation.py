@@ -43,7 +43,7 @@ _LABEL_FEATURES = Features({"step_labels": List(Value("float64")), "answer_label
 
 
 class Chains(NamedTuple):
-    """Whole chains, and why other texts are none: reason → number of texts.
+    """Whole chains, and why other completions are none: reason → number of completions.
 
     `rows` has the columns `id`, `prompt`, `images` and `choices` if the questions have them, `answer`, `completion`
     (the chain) and `correct` (whether it comes to the right answer).
@@ -107,7 +107,7 @@ def graded_chains(rows: Dataset, *, grader: Grader | None = None) -> Chains:
     """The whole chains among the completions of rows that exist already, graded.
 
     Args:
-        rows: rows with id, prompt, answer, completion (a text or a message), and optionally images and choices.
+        rows: rows with id, prompt, answer, completion (a string or a message), and optionally images and choices.
         grader: `Grader()` by default.
     """
     columns = [name for name in _CHAIN_COLUMNS if name in rows.column_names and name not in ("images", "image")]
@@ -232,7 +232,7 @@ def _steps(chains: Dataset) -> tuple[list[int], list[str], list[str]]:
 
 
 def _digest(text: str) -> str:
-    """For the ids of units, so that another text under the same id is not taken for the one that was asked about."""
+    """For the ids of units, so that another chain under the same id is not taken for the one that was asked about."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 

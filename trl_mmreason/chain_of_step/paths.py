@@ -92,7 +92,7 @@ class PathScore(NamedTuple):
 
 
 def read_path(text: str) -> ReadPath:
-    """What a text is as a path; never raises."""
+    """Read a policy's text as a path; never raises."""
     if not has_token(text):
         return ReadPath(0, None, "", "no_chain")
     try:
@@ -120,7 +120,7 @@ def path_metrics(
     Args:
         paths: of any questions.
         scores: of these paths, if there are any.
-        count_tokens: of a text.
+        count_tokens: counts the tokens of a string.
 
     Returns:
         steps (mean number), step_tokens (mean length of a step), complete (share of whole chains), accuracy (of the

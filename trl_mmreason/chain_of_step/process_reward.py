@@ -113,7 +113,7 @@ class ProcessRewardModel:
 
         Args:
             rows: `prompt` (messages), `images` (or `image`, or none) and `completion` (the chain, whole or partial; a
-                text or a message).
+                string or a message).
             batch_size: rows of similar length that go through the model at a time; halved when memory runs out.
 
         Raises:

@@ -115,7 +115,7 @@ def steps_as_text(steps: list[Step]) -> str:
 def read_steps(reply: str, *, min_steps: int = MIN_STEPS, max_steps: int = MAX_STEPS) -> Chain:
     """The chain that a teacher's reply in the format of Fig. 8 is, with or without a fence around it.
 
-    The texts are taken without the white space around them; none may be empty.
+    The parts of a step are taken without the white space around them; none may be empty.
 
     Raises:
         MalformedReply: the reply is anything else, or has too few or too many steps, or a special token in it.

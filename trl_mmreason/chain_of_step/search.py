@@ -73,7 +73,7 @@ def step_beam_search(
 
     Args:
         rows: with id, prompt, and optionally images (or image).
-        engine: samples; it has to continue prefixes and know stop texts.
+        engine: samples; it has to continue prefixes and know stop strings.
         process_reward: scores the candidates.
         n: candidates a stage.
         decoding: how they are drawn; `max_new_tokens` bounds one part, and `stop` is the search's own.
@@ -118,13 +118,13 @@ def part_decoding(decoding: Decoding, *, n: int, max_steps: int) -> Decoding:
     """How a search with these settings draws one part: up to where a step or the answer ends.
 
     Raises:
-        ValueError: n or `max_steps` is below 1, the decoding brings stop texts, or it is greedy although n candidates
+        ValueError: n or `max_steps` is below 1, the decoding brings stop strings, or it is greedy although n candidates
             are to differ.
     """
     if n < 1 or max_steps < 1 or decoding.stop or (n > 1 and not decoding.temperature):
         raise ValueError(
             f"step_beam_search: got n={n}, max_steps={max_steps}, stop={decoding.stop} and "
-            f"temperature={decoding.temperature}; expected n ≥ 1, max_steps ≥ 1, no stop texts, as the template says "
+            f"temperature={decoding.temperature}; expected n ≥ 1, max_steps ≥ 1, no stop strings, as the template says "
             "where parts end, and a temperature above 0 unless n is 1."
         )
     return replace(decoding, stop=(STEP_END, ANSWER_END))

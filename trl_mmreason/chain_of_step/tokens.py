@@ -1,6 +1,6 @@
 """The template's tokens in a tokenizer and a model (arXiv:2509.19003, appendix A).
 
-They are ordinary added tokens, not "special" ones: `decode(skip_special_tokens=True)` keeps them, and stop texts see
+They are ordinary added tokens, not "special" ones: `decode(skip_special_tokens=True)` keeps them, and stop strings see
 them. Their ids are looked up, never assumed.
 """
 

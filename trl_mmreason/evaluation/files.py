@@ -152,7 +152,7 @@ def problems_of(results: Results) -> list[str]:
         "decided_by_size": "answers were too long to compare and count as wrong",
         "decided_by_judge": "verdicts are the judge's",
         "decided_by_tolerance": "answers are right within the benchmark's tolerance",
-        "decided_by_text": "answers were compared as texts, as the benchmark does",
+        "decided_by_text": "answers were compared as strings, as the benchmark does",
     }
     lines = [f"{counts[name]} {words}" for name, words in said.items() if counts.get(name)]
     lines += [f"  {each['id']}, sample {each['sample']}: {each['reason']}" for each in results.failures[:5]]

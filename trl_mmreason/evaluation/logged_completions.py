@@ -72,7 +72,7 @@ def read_completions(folder: Path, shown: int) -> Logged:
 
 
 def answers_of(completion: Completion) -> list[str]:
-    """The texts of the policy in a completion, without what the user said in between."""
+    """What the policy wrote in a completion, without what the user said in between."""
     written = completion["completion"]
     if isinstance(written, str):
         return [written]
@@ -135,7 +135,7 @@ def _trajectory(
 
 
 def _number_columns(schema: pa.Schema) -> list[str]:
-    """Rewards, advantage and whatever else is a number; Chain-of-Step logs one as a text, "" where there is none."""
+    """Rewards, advantage and whatever else is a number; Chain-of-Step logs one as a string, "" where there is none."""
     numbers = [field.name for field in schema if pa.types.is_floating(field.type) or pa.types.is_integer(field.type)]
     return [name for name in schema.names if name != "step" and (name in numbers or name == "answer_score")]
 

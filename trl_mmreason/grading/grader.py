@@ -196,9 +196,9 @@ def _usable(gold: Gold | None, choices: Mapping[str, str]) -> tuple[tuple[str, .
 
 def _check(completion: Any, choices: Any, question: Any) -> None:
     expected = {
-        "completion": (completion, str, "a text"),
+        "completion": (completion, str, "a string"),
         "choices": (choices, Mapping | None, "a mapping of label to text, or None"),
-        "question": (question, str | None, "a text, or None"),
+        "question": (question, str | None, "a string, or None"),
     }
     for name, (value, kind, form) in expected.items():
         if not isinstance(value, kind):

@@ -67,7 +67,7 @@ def grading_items(
 
 
 def items_of(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[dict[str, Any]]:
-    """What the grader is asked about one text a row."""
+    """What the grader is asked about one response a row."""
     columns = {name: [row.get(column) for row in rows] for name, column in _COLUMNS.items()}
     return grading_items(texts, [row["answer"] for row in rows], **columns)
 

@@ -1,6 +1,6 @@
 """A teacher and judge of known truth: it knows the drawn problems, so what it says of them can be relied on.
 
-It knows the methods' prompts by their texts, as they stand in the papers.
+It knows the methods' prompts by their wording, as it stands in the papers.
 """
 
 from __future__ import annotations

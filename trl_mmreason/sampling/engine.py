@@ -19,7 +19,7 @@ class Decoding:
         temperature: 0 is greedy.
         top_p: the smallest set of tokens with this share of the probability; 1 is all.
         top_k: the most probable tokens; 0 is all.
-        stop: an answer ends behind the first of these texts, which stays in it.
+        stop: an answer ends behind the first of these strings, which stays in it.
         logps: whether to return the log-probability of each token, under the model itself (temperature 1, all tokens).
     """
 

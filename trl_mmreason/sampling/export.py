@@ -104,7 +104,7 @@ def _widened(schema: pa.Schema, key: str, values: list[Any], stage: str) -> pa.S
     except (pa.ArrowException, OverflowError) as error:
         raise ValueError(
             f"to_dataset: the values of {key!r} in stage {stage!r} do not fit into one column ({error}); give them one "
-            "type when they are made, or write them as JSON texts"
+            "type when they are made, or write them as JSON strings"
         ) from error
 
 

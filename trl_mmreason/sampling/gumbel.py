@@ -36,7 +36,7 @@ def text_of(tokenizer: Any, ids: Sequence[int], prefix_ids: Sequence[int] = ()) 
 
 
 def cut_behind_stop(text: str, stop: Sequence[str]) -> str:
-    """`text` up to the end of the stop text that ends first in it; all of it if none is there."""
+    """`text` up to the end of the stop string that ends first in it; all of it if none is there."""
     return text[: min((text.find(s) + len(s) for s in stop if s in text), default=len(text))]
 
 
@@ -46,8 +46,8 @@ class StopTracker(StoppingCriteria):
     Args:
         limits: the bound of each row's answer, in tokens.
         eos_ids: the tokens that end an answer.
-        stop: the texts that do.
-        tokenizer: reads stop texts.
+        stop: the strings that end an answer.
+        tokenizer: reads stop strings.
         prefix_ids: what each row's assistant has said already.
 
     Attributes:

@@ -342,7 +342,7 @@ def unique_ids(rows: Any) -> list[str]:
     """The ids of the rows.
 
     Raises:
-        ValueError: there are none, one is no text, or one comes twice.
+        ValueError: there are none, one is no string, or one comes twice.
     """
     columns = getattr(rows, "column_names", None)
     if columns is not None and "id" not in columns:
@@ -351,7 +351,7 @@ def unique_ids(rows: Any) -> list[str]:
     ids = [row.get("id") for row in rows] if columns is None else rows["id"][:]
     for position, id_ in enumerate(ids):
         if not isinstance(id_, str):
-            raise ValueError(f"run: row {position} has the id {id_!r} ({type(id_).__name__}); expected a text")
+            raise ValueError(f"run: row {position} has the id {id_!r} ({type(id_).__name__}); expected a string")
     repeated = [f"{id_!r} ({times} times)" for id_, times in Counter(ids).items() if times > 1]
     if repeated:
         more = f" and {len(repeated) - 5} more" if len(repeated) > 5 else ""

@@ -165,7 +165,7 @@ def _checked(record: Record) -> tuple[str, int, str, str, str]:
     id_, index, status, payload, reason = record
     if not isinstance(id_, str) or not isinstance(index, int) or index < 0 or status not in ("done", "failed"):
         raise ValueError(
-            f"Store.save: got id {id_!r}, index {index!r} and status {status!r}; expected a text, a number ≥ 0, and "
+            f"Store.save: got id {id_!r}, index {index!r} and status {status!r}; expected a string, a number ≥ 0, and "
             "'done' or 'failed'"
         )
     if not isinstance(payload, dict) or any(column in payload for column in EXPORTED_COLUMNS):
@@ -181,7 +181,7 @@ def _as_json(value: Mapping[str, Any], what: str) -> str:
         return _storable(json.dumps(dict(value), ensure_ascii=False))
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"Store: the {what} cannot be kept as JSON ({error}); expected texts, numbers, lists and dicts"
+            f"Store: the {what} cannot be kept as JSON ({error}); expected strings, numbers, lists and dicts"
         ) from error
 
 
@@ -209,7 +209,7 @@ def differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
 
 
 def _short(value: Any, other: Any = None) -> str:
-    """A repr that is not too long, of a text beginning a little before the place where it differs from the other."""
+    """A repr that is not too long, of a string beginning a little before the place where it differs from the other."""
     if value is _ABSENT:
         return "(absent)"
     start = 0

@@ -117,7 +117,7 @@ class SelfEvolutionRewards:
     def texts(self, completion_ids: Sequence[Sequence[int]], prompts: Sequence[Any]) -> list[str]:
         """The responses, with what the chat template wrote at their beginning."""
         written = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
-        openings = ["" if isinstance(prompt, str) else self._opening for prompt in prompts]  # a text has no template
+        openings = ["" if isinstance(prompt, str) else self._opening for prompt in prompts]  # a string has no template
         return [opening + text for opening, text in zip(openings, written, strict=True)]
 
     def _read(

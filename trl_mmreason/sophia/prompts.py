@@ -160,7 +160,7 @@ def reasoning_prompt(question: str, caption: str, example: Example = EXAMPLE, te
     """What the reasoner is asked.
 
     Args:
-        question: of the row; texts may hold braces and anything else.
+        question: of the row; it may hold braces and anything else.
         caption: of the row's pictures.
         example: shown before.
         template: with `{question}` and `{caption}`, and `{example_question}`, `{example_caption}` and

@@ -1,7 +1,7 @@
 """Which of the trajectories in a store are rewarded, and the rows they make (arXiv:2507.16814, section 4.2).
 
 The store may hold more text than memory: it is read once for who is right and how long each is, and then again for the
-texts that are chosen, one at a time.
+trajectories that are chosen, one at a time.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def select(
         ids: of the questions.
         rule: who is rewarded.
         text_of: the text at (question, k, n).
-        count_tokens: of a text, where the engine did not; or `None`.
+        count_tokens: counts the tokens of a string, where the engine did not; or `None`.
 
     Returns:
         (Q, K, N) bool.
@@ -224,7 +224,7 @@ def make_rows(
 
     Args:
         rows: the questions.
-        prompts: theirs, as messages with texts.
+        prompts: theirs, as messages with string contents.
         outcomes: of their trajectories.
         selected: (Q, K, N) bool, which are rewarded.
         find: the payload at (question, k, n).
