@@ -2,7 +2,8 @@
 
 Both answer the same questions with pictures, greedily, on the same miniature model with random weights, which writes
 to the full length. The loop is what one writes first: the processor, `model.generate`, the tokenizer. The answers
-of both have to be the same. The rounds of the two alternate, and the ratio is between medians: a busy machine slows both alike.
+of both have to be the same. The rounds of the two alternate, and the ratio is between medians: a busy machine slows
+both alike.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Do the papers' claims hold in small? One part of the study: its arms over several seeds, and a verdict on each claim.
+"""Do the papers' claims hold on the miniature? Run one part of the study: arms, seeds, and a verdict on each claim.
 
     python -m study --config configs/study/adapo.yaml
 

@@ -20,7 +20,7 @@ from .messages import pictures_of
 
 
 def parse_optional_text(name: str, text: str | None) -> str | None:
-    """What a configuration says where "null" means nothing: the command line knows only text.
+    """Parse an optional text setting: "null" means None, as the command line knows only text.
 
     Raises:
         ValueError: the text is empty.

@@ -16,7 +16,7 @@ PARTS = ("vision", "projector", "language")
 
 
 class Part(NamedTuple):
-    """What of a part is trained.
+    """One part of a model, and how much of it is trained.
 
     Attributes:
         modules: the largest modules, or single parameters, which lie in this part as a whole.

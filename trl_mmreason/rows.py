@@ -90,7 +90,7 @@ class DataError(ValueError):
 
 @dataclass(frozen=True)
 class RowReader:
-    """How the rows of one source are read.
+    """A reader of the rows of one source.
 
     Attributes:
         columns: our name → the source's column; a name that the source does not have is absent.

@@ -185,7 +185,7 @@ class Pipeline:
         return policy_path(args, replace(self.model_args, model_name_or_path=name), config, lessons)
 
     def problems(self, n: int, stream: int, split: str = "train") -> list[Problem]:
-        """For the miniature: drawn problems; `train_rows` are of stream 0, and `eval_rows` of stream 1."""
+        """Draw problems for the miniature; `train_rows` are of stream 0, and `eval_rows` of stream 1."""
         category = self.args.dataset_name.removeprefix(MINIATURE)
         return make_problems([category], n, split=split, seed=self.seed + stream)
 

@@ -25,7 +25,7 @@ TRUNCATED = 4
 
 
 class Paid(NamedTuple):
-    """What the trajectories of Q groups earn, and how strongly they are held to the reference.
+    """The rewards of the trajectories of Q groups, and how strongly they are held to the reference.
 
     Attributes:
         rewards: (Q, G), NaN for those that are not kept.
@@ -193,7 +193,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         )
 
     def pay(self, first: Tensor, second: Tensor, keep: Tensor, errors: Tensor) -> Paid:
-        """What each trajectory earns, and how strongly its turns are held to the reference.
+        """Compute what each trajectory earns, and how strongly its turns are held to the reference.
 
         Args:
             first, second: (Q, G) bool, whether the answers are right.

@@ -92,7 +92,7 @@ def _learnt(rows: Dataset, answers: Answers, followup: str) -> Filtered:
 
 
 def first_revision(correct: Sequence[bool | None]) -> int | None:
-    """Which answer is the first right one behind a wrong one; `None` if there is none.
+    """Find the first right answer behind a wrong one; `None` if there is none.
 
     Args:
         correct: of each answer of a trajectory, in order.

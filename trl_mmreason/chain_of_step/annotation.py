@@ -221,7 +221,7 @@ def annotate_by_monte_carlo(
 
 
 def _steps(chains: Dataset) -> tuple[list[int], list[str], list[str]]:
-    """Of each step the position of its chain, an id, and the chain as it was written up to there."""
+    """Collect for each step the position of its chain, an id, and the chain as it was written up to there."""
     found = [
         (position, f"{id_}/{number}-{_digest(text[:end])}", text[:end])
         for position, (id_, text) in enumerate(zip(chains["id"], chains["completion"], strict=True))
@@ -232,7 +232,7 @@ def _steps(chains: Dataset) -> tuple[list[int], list[str], list[str]]:
 
 
 def _digest(text: str) -> str:
-    """For the ids of units, so that another chain under the same id is not taken for the one that was asked about."""
+    """Shorten a chain to a digest for its unit's id, so that another chain under the same id is not taken for it."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 

@@ -166,7 +166,7 @@ class IterativeDPOTrainer(CheckpointRestoreMixin, DPOTrainer):
             prepare_policy(self.accelerator.unwrap_model(self.ref_model), self.processing_class)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
-        """All rounds that are not finished; returns what `Trainer.train` says of the last one.
+        """Train all rounds that are not finished; return what `Trainer.train` says of the last one.
 
         Args:
             resume_from_checkpoint: nothing or a bool, as training always resumes from what is in the output folder.
@@ -381,7 +381,7 @@ class IterativeDPOTrainer(CheckpointRestoreMixin, DPOTrainer):
         return self._root / f"round-{number}" / "policy"
 
     def _folder(self, finished: int) -> str:
-        """Where the policy is that has finished so many rounds."""
+        """The folder of the policy that has finished so many rounds."""
         if finished:
             return str(self._policy(finished))
         if self._start is not None:

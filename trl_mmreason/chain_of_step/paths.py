@@ -26,7 +26,7 @@ _WORDS = ("id", "prompt", "answer", "choices")  # of a question: no picture is d
 
 
 class ProcessReward(Protocol):
-    """What scores chains: a `ProcessRewardModel`, or the client of a server that has one."""
+    """A scorer of chains: a `ProcessRewardModel`, or the client of a server that has one."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -34,12 +34,12 @@ class ProcessReward(Protocol):
         ...
 
     def score(self, rows: Sequence[Row]) -> list[Scores]:
-        """As `ProcessRewardModel.score`."""
+        """Score the steps and the answer of each row's chain, as `ProcessRewardModel.score` does."""
         ...
 
 
 class ReadPath(NamedTuple):
-    """What a policy's text is.
+    """A policy's text, read as a chain or the beginning of one.
 
     Attributes:
         steps: how many whole steps it begins with.
@@ -78,7 +78,7 @@ class Path(NamedTuple):
 
 
 class PathScore(NamedTuple):
-    """How good a process reward model finds a path.
+    """The scores that a process reward model gives a path.
 
     Attributes:
         steps: the scores of its whole steps.
@@ -115,7 +115,7 @@ def step_texts(scorable: str) -> list[str]:
 def path_metrics(
     paths: Sequence[Path], scores: Sequence[PathScore] | None, count_tokens: Callable[[str], int]
 ) -> dict[str, float]:
-    """What a policy's paths are like, as the paper follows it over the rounds (Fig. 6); NaN for a mean of nothing.
+    """Measure a policy's paths as the paper does over the rounds (Fig. 6); NaN for a mean of nothing.
 
     Args:
         paths: of any questions.

@@ -59,7 +59,7 @@ class ScoredChain(NamedTuple):
 
 
 def scored_ends(text: str) -> Ends:
-    """Where the steps and the answer of a completion end: `chain_ends`, and completions without a step.
+    """Find where the steps and the answer of a completion end: `chain_ends`, and completions without a step.
 
     These are a completion without any of the template's tokens or with `<|reasoning_start|>` alone, in which nothing is
     scored, and an answer by itself.

@@ -27,7 +27,7 @@ MALFORMED, TOO_LONG = "malformed", "too_long"
 
 
 class BeamSearched(NamedTuple):
-    """Where the search of one question has got to, and in the end its result.
+    """The state of the search of one question, and in the end its result.
 
     Attributes:
         text: what was kept: a whole chain, or what there was before the search found no way on.
@@ -115,7 +115,7 @@ def step_beam_search(
 
 
 def part_decoding(decoding: Decoding, *, n: int, max_steps: int) -> Decoding:
-    """How a search with these settings draws one part: up to where a step or the answer ends.
+    """Make the decoding of one part of a search: up to where a step or the answer ends.
 
     Raises:
         ValueError: n or `max_steps` is below 1, the decoding brings stop strings, or it is greedy although n candidates
@@ -154,7 +154,7 @@ def _whole_parts(search: BeamSearched, samples: Sequence[Sample], *, only_answer
 def _part_scores(
     process_reward: ProcessReward, rows: Sequence[Row], candidates: Sequence[Sequence[_Candidate]]
 ) -> list[list[float]]:
-    """For the candidates of each row the scores of their last parts.
+    """Score the last parts of each row's candidates.
 
     Not the trajectory score: the kept steps are the same in all candidates of a row, so they order nothing; and as a
     step has no answer yet, any answer would beat it by the answer's share of that score, 1 - w.

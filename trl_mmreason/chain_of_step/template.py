@@ -110,7 +110,7 @@ def parse_chain(text: str) -> Chain:
 
 
 def chain_ends(text: str) -> Ends:
-    """Where the steps and the answer of a chain end in `text`.
+    """Find where the steps and the answer of a chain end in `text`.
 
     Raises:
         ChainError: as `parse_chain`.
@@ -133,7 +133,7 @@ def render_chain(chain: Chain) -> str:
 
 
 def prefixes(chain: Chain) -> list[str]:
-    """For each step the rendered chain up to and including it.
+    """Render the chain up to and including each step.
 
     Each is a partial chain to be continued: whether a next step or the answer follows is left to the policy, which
     Monte-Carlo labels and step-level search both want (sections 3.3 and 4.3.2).

@@ -197,7 +197,7 @@ def print_share(arguments: argparse.Namespace, questions: int, store: Any) -> No
 
 
 def sampling_settings(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """How answers are drawn, graded and stored, by the names that pipelines have for it."""
+    """Collect how answers are drawn, graded and stored, by the names that pipelines have for it."""
     from ..grading import Grader
     from ..sampling import Decoding
 

@@ -143,7 +143,7 @@ def trajectories_of(
     stage: str,
     asked: Mapping[str, str],
 ) -> list[Trajectory]:
-    """What the report's browser shows: the first questions, and up to eight samples of each.
+    """Collect what the report's browser shows: the first questions, and up to eight samples of each.
 
     Args:
         samples: of `evaluate`.

@@ -37,7 +37,7 @@ _QUESTION = ("category", "group", "choices", "tolerance")  # of a row, as far as
 
 @dataclass(frozen=True)
 class SavedEvaluation:
-    """What a folder holds.
+    """An evaluation as its folder holds it.
 
     Attributes:
         samples: of `evaluate`; each prompt as one message, the question.
@@ -75,7 +75,7 @@ def write_evaluation(
 
 
 def read_evaluation(folder: str | Path) -> SavedEvaluation:
-    """What `write_evaluation` wrote.
+    """Read what `write_evaluation` wrote.
 
     Raises:
         DataError: the folder holds no evaluation, or one of a newer format.

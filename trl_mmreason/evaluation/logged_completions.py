@@ -26,7 +26,7 @@ Completion = Mapping[str, Any]
 
 
 class Logged(NamedTuple):
-    """What a report can show, and what its reader should know of the rest."""
+    """The trajectories that a report can show, and notes on what it cannot show."""
 
     trajectories: list[Trajectory]
     notes: list[str]
@@ -80,7 +80,7 @@ def answers_of(completion: Completion) -> list[str]:
 
 
 def verdicts_of(completion: Completion) -> list[bool | None]:
-    """What was logged on whether the answers are right: of two, of one, or of none."""
+    """The logged verdicts on the answers: on two, on one, or on none."""
     if "second_correct" in completion:
         return [completion["first_correct"], completion["second_correct"]]
     for name in ("first_correct", "correct"):

@@ -162,7 +162,7 @@ class Grader:
 
 
 def grader_settings(grader: Any) -> str:
-    """What a store is told of the grader behind its verdicts: its repr, which another process writes just so.
+    """Describe the grader in a store's settings: by its repr, which another process writes just so.
 
     Of what is known by its address in memory the name of its class remains. So what the repr of a grader of one's own
     does not say, or who a `JudgeGrader` asks through a plain function, may change without being noticed.

@@ -29,7 +29,7 @@ _HEDGE = re.compile(r"(?:≈|~|about |approximately |around |roughly )\s*", re.I
 
 
 class Tolerance(NamedTuple):
-    """How far an answer may be from the gold answer. Of the two widths for a number the wider counts.
+    """The allowed difference of an answer from the gold answer. Of the two widths for a number the wider counts.
 
     Attributes:
         relative: as a share of the gold number.

@@ -55,7 +55,7 @@ class KnownTruthTeacher:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it knows, as a fingerprint."""
+        """The problems that the teacher knows, as a fingerprint."""
         keys = "".join(sorted(self._known))
         return {"kind": "known truth", "problems": hashlib.sha256(keys.encode()).hexdigest()[:16]}
 

@@ -66,7 +66,7 @@ class Answers:
 
     @cached_property
     def ids(self) -> list[str]:
-        """Of the questions."""
+        """The ids of the questions."""
         return self.rows["id"][:]
 
     def __iter__(self) -> Iterator[Iterator[dict[str, Any] | Failure]]:

@@ -22,7 +22,7 @@ STAGE = "difficulty"
 
 
 class Filtered(NamedTuple):
-    """What a filter kept, and why it dropped the rest: reason → number of questions."""
+    """The questions that a filter kept, and why it dropped the rest: reason → number of questions."""
 
     rows: Dataset
     dropped: dict[str, int]
@@ -32,7 +32,7 @@ class Filtered(NamedTuple):
 
 
 def tally(kept: int, dropped: Mapping[str, int], what: str) -> str:
-    """How many were kept of how many, and a line for each reason why others were not."""
+    """Tell how many were kept of how many, and a line for each reason why others were not."""
     lines = [f"kept {kept} of {kept + sum(dropped.values())} {what}"]
     return "\n".join([*lines, *(f"dropped {count}: {reason}" for reason, count in dropped.items() if count)])
 

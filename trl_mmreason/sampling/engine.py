@@ -12,7 +12,7 @@ import PIL.Image
 
 @dataclass(frozen=True)
 class Decoding:
-    """How answers are drawn.
+    """Settings by which answers are drawn.
 
     Attributes:
         max_new_tokens: bound of an answer; one that reaches it ends with finish reason "length".
@@ -107,7 +107,7 @@ class Engine(Protocol):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What of this engine determines its answers, as JSON: kind, model, precision … ; no secrets."""
+        """All that determines this engine's answers, as JSON: kind, model, precision … ; no secrets."""
         ...
 
     def sample(self, requests: Sequence[Request], decoding: Decoding) -> list[list[Sample] | Failure]:

@@ -51,7 +51,7 @@ def to_dataset(store: Store, stage: str, rows: Dataset | None = None) -> Dataset
 
 
 def join_source_columns(made: Dataset, rows: Dataset, positions: Sequence[int], columns: Sequence[str]) -> Dataset:
-    """What was made of some rows, and beside it what it was made of, copied as it is stored, pictures undecoded.
+    """Join what was made of some rows with those rows, copied as they are stored, pictures undecoded.
 
     Args:
         made: one row a position.

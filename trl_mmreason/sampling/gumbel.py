@@ -26,7 +26,7 @@ from .engine import Decoding
 
 
 def text_of(tokenizer: Any, ids: Sequence[int], prefix_ids: Sequence[int] = ()) -> str:
-    """What `ids` say behind `prefix_ids`, without special tokens.
+    """Decode `ids` behind `prefix_ids`, without special tokens.
 
     They are decoded together: some tokenizers drop the space before the first word of what they decode.
     """
@@ -139,7 +139,7 @@ class GumbelMaxSampler(LogitsProcessor):
         return noise.clamp_min_(torch.finfo(noise.dtype).tiny).log_().neg_().log_().neg_()
 
     def logps(self) -> list[list[float] | None]:
-        """Of the tokens of each row's answer, under the model itself; `None` if they were not asked for."""
+        """The log-probabilities of each row's tokens, under the model itself; `None` if they were not asked for."""
         if not self._keep_logps:
             return [None] * len(self._ending.ids)
         rows = torch.stack(self._logps, dim=1).tolist()

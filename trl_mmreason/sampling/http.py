@@ -36,7 +36,7 @@ class Fields(BaseModel):
 
 
 class ApiError(Exception):
-    """What a client gets instead of an answer.
+    """An error that a client gets instead of an answer.
 
     Args:
         message: what came, what was expected, the fix.

@@ -68,7 +68,7 @@ class AnsweringProtocol(Protocol):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What of it determines the samples, as JSON; `name` among it."""
+        """All of the protocol that determines the samples, as JSON; `name` among it."""
         ...
 
     def answer(

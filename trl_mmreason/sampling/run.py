@@ -46,7 +46,7 @@ class UnsuitableEngine(ValueError):
 
 
 class Summary(NamedTuple):
-    """How a run ended, for this process's share: total = done + skipped + failed.
+    """The counts of a run, for this process's share: total = done + skipped + failed.
 
     Attributes:
         total: units.

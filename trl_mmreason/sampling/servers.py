@@ -75,7 +75,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Connection:
-    """How servers are reached.
+    """Settings by which servers are reached.
 
     Attributes:
         model: the model's name there.

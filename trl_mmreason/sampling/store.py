@@ -58,7 +58,7 @@ class Unit(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What became of a unit: a payload of JSON values if it is done, {} and the reason if it failed."""
+    """The result of a unit: a payload of JSON values if it is done, {} and the reason if it failed."""
 
     id: str
     index: int  # type: ignore[assignment]  # hides tuple.index

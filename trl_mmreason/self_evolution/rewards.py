@@ -225,7 +225,7 @@ class SelfEvolutionRewards:
 
 
 def chosen(answer: str | None, choices: Mapping[str, str | None] | None) -> str | None:
-    """What an answer says: the text of the choice, if it is the letter of one."""
+    """The text of the choice, if an answer is the letter of one; otherwise the answer."""
     texts = {letter.upper(): text for letter, text in (choices or {}).items() if text is not None}
     return None if answer is None else texts.get(answer.strip(" ().").upper(), answer)
 

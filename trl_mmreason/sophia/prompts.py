@@ -157,7 +157,7 @@ To check: AB = 4 + 6 = 10 and AC = 6 + 9 = 15, and 4 / 10 = 6 / 15 = 0.4.
 
 
 def reasoning_prompt(question: str, caption: str, example: Example = EXAMPLE, template: str = REASONING_PROMPT) -> str:
-    """What the reasoner is asked.
+    """Write the prompt of the reasoner.
 
     Args:
         question: of the row; it may hold braces and anything else.

@@ -87,7 +87,7 @@ class OffPolicyData(NamedTuple):
 
 @dataclass(frozen=True)
 class OffPolicySampling:
-    """How captions and trajectories are drawn, and which of these earn.
+    """Settings of captions and trajectories: how they are drawn, and which are rewarded.
 
     Attributes:
         captions: K a question.

@@ -45,8 +45,8 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
         model: path or id of a checkpoint, or a model.
         args: an `OffPolicyRewardConfig`.
         train_dataset, eval_dataset: rows with `prompt` (messages), `images`, `completion` (a string or one message of
-            the assistant) and `reward` (any real number, negative included). For importance sampling `behavior_logps`, the
-            log-probabilities of the completion's tokens under the policy that wrote it, in nats; of its end of turn
+            the assistant) and `reward` (any real number, negative included). For importance sampling `behavior_logps`,
+            the log-probabilities of the completion's tokens under the policy that wrote it, in nats; of its end of turn
             too, if that was sampled.
         **kwargs: whatever `trl.SFTTrainer` takes, by keyword, but for what takes the place of loss, metrics or rows.
 

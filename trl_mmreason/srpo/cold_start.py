@@ -65,7 +65,7 @@ class Reflections(NamedTuple):
 
 @dataclass(frozen=True)
 class ReflectionMaking:
-    """How solutions and reflections are drawn, and which become rows.
+    """Settings of solutions and reflections: how they are drawn, and which become rows.
 
     Attributes:
         size: rows to make; by default as many as the mix allows. Less come out if replies of the teacher are dropped.

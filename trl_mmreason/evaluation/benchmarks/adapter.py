@@ -123,7 +123,7 @@ def label(row: Row, *columns: str) -> str | None:
 
 
 def text(row: Row, *columns: str) -> str:
-    """As `label`, for what every row must have."""
+    """The text of the first of these columns that holds any; a row without is refused."""
     found = label(row, *columns)
     if found is None:
         column = next((name for name in columns if name in row), columns[0])
