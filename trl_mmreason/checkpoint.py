@@ -132,7 +132,7 @@ class CheckpointRestoreMixin(Trainer):
             restore_weights(target, resume_from_checkpoint)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model as `Trainer` does; a model in pieces is saved whole, and of an adapter its frozen weights, too.
+        """Save the model as `Trainer` does; a model in pieces is saved whole, an adapter with its frozen weights.
 
         `Trainer` asks DeepSpeed's engine, which leaves frozen weights of an adapter out and does not outlive a round.
         """

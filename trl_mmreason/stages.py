@@ -226,7 +226,7 @@ def do_once(folder: Path, stage: str, settings: Mapping[str, Any], finished: Pat
 
 
 def made_by(stage: str, path: Path) -> str:
-    """The path of what this stage writes.
+    """Find the file or folder that this stage has written.
 
     Raises:
         FileNotFoundError: it was not done.

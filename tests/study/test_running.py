@@ -1,4 +1,4 @@
-"""Part 1 at a small size, every arm trained for two steps, measured and judged; and running parts, once and in order."""
+"""Part 1 at a small size, every arm trained for two steps, measured, judged; and running parts, once and in order."""
 
 import json
 import re

@@ -12,5 +12,5 @@ def two_answers(followup: str) -> Lessons:
 
 
 def quick_then_worked(followup: str) -> Lessons:
-    r"""Lessons to answer `\boxed{7}` at a glance, and to work it out after the user said `followup`: `3+4=\boxed{7}`."""
+    r"""Lessons to answer `\boxed{7}` at a glance, and to work it out after the user's `followup`: `3+4=\boxed{7}`."""
     return Lessons(quick, answer_tokens=16, followup=followup, write_again=plain)

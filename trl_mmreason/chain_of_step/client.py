@@ -174,7 +174,7 @@ class ProcessRewardClient:
 
 
 def process_reward_from(source: ProcessReward | str | Path) -> ProcessReward:
-    """A process reward model from what names one.
+    """Load a process reward model, or connect to a served one.
 
     Args:
         source: a path or Hub id of a checkpoint, which is loaded here; the address of a server, http(s)://…; or what

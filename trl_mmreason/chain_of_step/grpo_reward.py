@@ -60,7 +60,7 @@ class ChainRewards:
         log_extra: Callable[[str, list], None] | None = None,
         **columns: Any,
     ) -> list[float | None]:
-        """The trajectory score."""
+        """Reward each path with its trajectory score."""
         assert self.process_reward is not None
         texts = self._texts(completion_ids)
         self._read(texts, prompts, log_metric, log_extra, columns)

@@ -114,7 +114,7 @@ class ChainEncoder:
         self._pad = eos if pad is None else pad
 
     def encode(self, row: Mapping[str, Any], where: str) -> ScoredChain:
-        """One row.
+        """Encode one row.
 
         Args:
             row: `prompt` (messages), `images` or `image`, and `completion`.
@@ -150,7 +150,7 @@ class ChainEncoder:
         return ids
 
     def collate(self, chains: Sequence[ScoredChain]) -> tuple[dict[str, Tensor], Tensor]:
-        """A batch.
+        """Make a batch of encoded rows.
 
         Returns:
             The model's inputs, left-padded, and (B, P) where in the T tokens of a row its scores are: the answer's,

@@ -109,7 +109,7 @@ def format_results(results: Results) -> str:
 
 
 def format_overview(results: Mapping[str, Results]) -> str:
-    """One line a benchmark: its accuracies."""
+    """Tabulate the accuracies, one line a benchmark."""
     shown = list(dict.fromkeys(name for found in results.values() for name in headline(found.metrics)))
     lines = [["", "questions", *(metric_of(name).label for name in shown)]]
     for benchmark, found in results.items():

@@ -25,7 +25,7 @@ Interval: TypeAlias = tuple[float, float]
 
 
 class Metric(NamedTuple):
-    """Label and form of a metric: shares in percent, with one decimal; other numbers as they are, with two, unless said."""
+    """Label and form of a metric: shares in percent, with one decimal; others as they are, with two by default."""
 
     label: str
     is_share: bool = True

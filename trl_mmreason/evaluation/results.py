@@ -66,7 +66,7 @@ class Results:
 def summarise(
     samples: Samples, benchmark: Benchmark | None = None, *, grader: Grader | JudgeGrader | None = None
 ) -> Results:
-    """All numbers of an evaluation.
+    """Compute all numbers of an evaluation.
 
     Args:
         samples: of `evaluate`.

@@ -26,7 +26,7 @@ class Piece(NamedTuple):
 def scored_pieces(
     text: str, ends: Sequence[int], scores: Sequence[float | None], last_score: float | None = None
 ) -> list[Piece]:
-    """The text cut behind each step.
+    """Cut `text` behind each step, and give the pieces their scores.
 
     Args:
         ends: for each step the position behind it, ascending.

@@ -47,7 +47,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt of a solver: the facts as read, the working up to its result ("3+4="), that result, and the one stated."""
+    """One attempt of a solver: the facts as read, the working up to its result ("3+4="), that result, the answer."""
 
     facts: dict[str, int]
     lead: str

@@ -212,7 +212,7 @@ class JoinedRows(Sequence):
         return {**self.rows[self.positions[place]], **own}
 
     def select_columns(self, names: Sequence[str]) -> Dataset:
-        """These columns as a data set of its own; none of them holds pictures."""
+        """Copy these columns into a data set of its own; none of them holds pictures."""
         shared = [name for name in names if name not in self.columns]
         made = self.rows.select_columns(shared).select(self.positions)
         for name in names:

@@ -91,7 +91,7 @@ def usable_questions(rows: Dataset, grader: Grader) -> list[int]:
 
 
 def keep_rows(rows: Dataset, reasons: Mapping[str, str]) -> Filtered:
-    """The rows without a reason to drop them."""
+    """Keep the rows without a reason to drop them."""
     kept = [index for index, row_id in enumerate(rows["id"]) if not reasons[row_id]]
     dropped: dict[str, int] = defaultdict(int)
     for reason in reasons.values():

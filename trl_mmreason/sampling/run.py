@@ -339,7 +339,7 @@ def _check_results(results: Any, expected: int) -> None:
 
 
 def unique_ids(rows: Any) -> list[str]:
-    """The ids of the rows.
+    """Collect the ids of the rows, and refuse rows that cannot be told apart by them.
 
     Raises:
         ValueError: there are none, one is no string, or one comes twice.
