@@ -82,7 +82,7 @@ BAD = [
     ("answer", "1/0", "unusable answer", "cannot be graded: its value is undefined"),
     ("answer", True, "wrong type", "got True (bool); expected a string or a finite number"),
     ("answer", float("nan"), "wrong type", "got nan (float)"),
-    ("choices", "A. x B. y", "wrong type", "got 'A. x B. y' (str); expected a dictionary letter → text"),
+    ("choices", "A. x B. y", "wrong type", "got 'A. x B. y' (str); expected a dictionary letter → string"),
     ("choices", {"first": "x"}, "wrong choices", "the choices are named ['first']; expected capital letters"),
     ("choices", {"A": ""}, "wrong choices", "one of them is empty"),
     ("prompt", " <image>\n", "empty prompt", "the prompt has no text"),
