@@ -2,7 +2,7 @@
 
 Both ask a miniature policy, which is right about half of the time, the same questions with pictures, greedily, and
 grade with the same grader. The loop is what one writes first: the processor, `model.generate`, the tokenizer, the
-grader. What `evaluate` does beside, its store, its metrics and their intervals, is in its time. All texts and verdicts
+grader. What `evaluate` does beside, its store, its metrics and their intervals, is in its time. Answers and verdicts
 have to be the same. The rounds of the two alternate, and the ratio is between medians: a busy machine slows both alike.
 """
 
@@ -115,7 +115,7 @@ def report(arguments: argparse.Namespace, seconds: dict[str, list[float]], found
     print(f"{arguments.questions} questions, {right} right, answers of up to {arguments.tokens} tokens")
     for name, median in medians.items():
         print(f"{name:>10}: {arguments.questions / median:8.1f} questions a second, median of {arguments.rounds}")
-    print(f"ratio {ratio:.1f}, expected at least {arguments.limit:.1f}; all texts and verdicts are the same")
+    print(f"ratio {ratio:.1f}, expected at least {arguments.limit:.1f}; all answers and verdicts are the same")
     if arguments.json:
         record: dict[str, Any] = {"ratio": ratio, "seconds": seconds, "questions": arguments.questions, "right": right}
         arguments.json.write_text(json.dumps(record, indent=2))

@@ -2,7 +2,7 @@
 
 Speed: a batch of answers drawn from a seed, 45 % plain numbers, 25 % letters, 25 % LaTeX, 4 % hard and 1 % hostile,
 each at the end of a completion as a model writes it; half are right. Golds are boxed for the others, which cannot read
-most of them otherwise. The graders take turns, and every round draws new texts.
+most of them otherwise. The graders take turns, and every round draws new answers.
 
 Ours grades a batch as a whole with its default two workers, which are started beforehand, in a new process for every
 batch, so that its cache of verdicts is cold; "warm cache" is the same batch once more. Each of the others runs in a

@@ -1,8 +1,9 @@
 """How many samples a second TransformersEngine makes, beside a plain loop that generates one question at a time.
 
-Both answer the same questions with pictures, greedily, on the same miniature model with random weights, which goes on
-to the full length. The loop is what one writes first: the processor, `model.generate`, the tokenizer. The texts of both
-have to be the same. The rounds of the two alternate, and the ratio is between medians: a busy machine slows both alike.
+Both answer the same questions with pictures, greedily, on the same miniature model with random weights, which writes
+to the full length. The loop is what one writes first: the processor, `model.generate`, the tokenizer. The answers
+of both have to be the same. The rounds of the two alternate, and the ratio is between medians: a busy machine slows
+both alike.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def main() -> None:
     ratios = [plain / ours for plain, ours in zip(seconds["one by one"], seconds["engine"], strict=True)][1:]
     print(
         f"{len(rows)} questions with a picture, {arguments.tokens} tokens each, {arguments.family} demo, engine in "
-        f"batches of {arguments.batch}, same texts"
+        f"batches of {arguments.batch}, same answers"
     )
     for name, rate in rates.items():
         print(f"{name:12}{rate:8.1f} samples/s")

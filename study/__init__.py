@@ -1,1 +1,1 @@
-"""Do the papers' claims hold in small? Arms that start alike, what became of them, and a verdict on each claim."""
+"""Do the papers' claims hold on the miniature? Arms that start alike, their results, and a verdict on each claim."""

@@ -1,9 +1,9 @@
-"""Do the papers' claims hold in small? One part of the study: its arms over several seeds, and a verdict on each claim.
+"""Do the papers' claims hold on the miniature? Run one part of the study: arms, seeds, and a verdict on each claim.
 
     python -m study --config configs/study/adapo.yaml
 
 Arms are trained two at a time, each in a process of its own (`--workers`). What is finished is not done again, and
-what was killed goes on. OUTPUT gets table.txt, claims.txt, claims.json and curves.png, and for every arm of every seed
+what was killed resumes. OUTPUT gets table.txt, claims.txt, claims.json and curves.png, and for every arm of every seed
 an evaluation with its report; figures.png, too, where a paper compares more than two arms in a curve. Claims and
 figures about arms that the config does not name are left out. Where it names claims to `decide`, seeds are added until
 they are.

@@ -357,7 +357,7 @@ def _mark(args: StudyArguments, seed: int, arm: str) -> Path:
 def _decided_by(args: StudyArguments, arm: str) -> str:
     """All that an arm's evaluation depends on: what is shared, its own settings, and those of what it is made of.
 
-    A text, so that one which was cut when its process was killed is merely another one.
+    A string, so that one which was cut when its process was killed is merely another one.
     """
     shared = {name: getattr(args, name) for name in (*_TRAINED_BY, "eval_rows", "evaluation")}
     return json.dumps({**shared, "arms": _made_of(args, arm)}, sort_keys=True)

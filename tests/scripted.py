@@ -53,5 +53,5 @@ def questions_of(rows):
 
 
 def said(request):
-    """All texts of a request, in order."""
+    """All text of a request, in order."""
     return [*(message["content"] for message in request.messages), request.prefix]

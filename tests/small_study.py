@@ -1,4 +1,4 @@
-"""The study in small, for its tests."""
+"""The study at a small size, for its tests."""
 
 from pathlib import Path
 

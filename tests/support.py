@@ -206,7 +206,7 @@ def write_lines(file: Path, rows) -> Path:
 
 
 def ids_of(processor, text: str) -> list[int]:
-    """The token ids of a text, without special tokens around it."""
+    """The token ids of `text`, without special tokens around it."""
     return processor.tokenizer(text, add_special_tokens=False)["input_ids"]
 
 

@@ -16,7 +16,7 @@ RECIPES = [path for path in ADAPO if path in PAPER_MODELS]
 
 def sampling_command(path, command):
     """The `mmreason` command at the head of the file, as its parser reads it."""
-    head = path.read_text().replace("\\\n#", "")  # a backslash goes on in the next line
+    head = path.read_text().replace("\\\n#", "")  # a backslash continues in the next line
     (words,) = re.findall(rf"#   mmreason ({command.__name__.rpartition('.')[2]} .*)", head)
     parser = argparse.ArgumentParser()
     command.add(parser.add_subparsers())

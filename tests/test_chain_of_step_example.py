@@ -110,7 +110,7 @@ def test_chains_that_are_not_learnt_are_said_and_not_saved(run, tmp_path):
 
 def test_an_option_of_a_section_is_put_there():
     args = ChainOfStepArguments("miniature/adding", stages="dpo", dpo={"rounds": 3, "learning_rate": "1e-6"})
-    assert args.dpo["learning_rate"] == 1e-6  # YAML takes 1e-6 for a text
+    assert args.dpo["learning_rate"] == 1e-6  # YAML takes 1e-6 for a string
     override_sections(args, ["--dpo.rounds", "1", "--grpo.use_vllm", "true", "--sft.learning_rate", "1e-5"])
     assert (args.dpo["rounds"], args.grpo["use_vllm"], args.sft["learning_rate"]) == (1, True, 1e-5)
     for given in (["--dpo.rounds"], ["--rounds", "1"], ["--nothing.rounds", "1"], ["dpo.rounds", "1"]):

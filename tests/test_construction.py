@@ -1,4 +1,4 @@
-"""What trainers put right about their arguments, where no trainer is needed to see it."""
+"""What trainers check and correct in their arguments, where no trainer is needed to see it."""
 
 import pytest
 from peft import LoraConfig, get_peft_model
@@ -42,7 +42,7 @@ def test_the_text_of_a_completion():
 @pytest.mark.parametrize("roles", [[], ["user"], ["assistant"] * 2])
 def test_a_completion_that_is_not_one_message_of_the_assistant_is_refused(roles):
     messages = [{"role": role, "content": "a"} for role in roles]
-    with pytest.raises(ValueError, match="completion of row 1 is .* expected a text or one message of the assistant"):
+    with pytest.raises(ValueError, match="completion of row 1 is .* expected a string or one message of the assistant"):
         completion_text(messages, "row 1")
 
 

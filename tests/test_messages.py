@@ -1,4 +1,4 @@
-"""The texts of messages with pictures and without."""
+"""The text of messages with pictures and without."""
 
 import pytest
 

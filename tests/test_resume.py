@@ -151,7 +151,7 @@ def damaged(folder, file_name, change):
 
 
 def test_an_adapter_in_bfloat16_stays_so(checkpoints, rows, tmp_path):
-    """TRL holds a QLoRA's adapter in bfloat16, and PEFT would load it as float32: then the run goes on differently."""
+    """TRL holds a QLoRA's adapter in bfloat16, and PEFT would load it as float32: then the run differs."""
 
     def trainer():
         made = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, lora=True)

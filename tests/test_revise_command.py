@@ -8,7 +8,7 @@ from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.cli import main
 
 # Each question says what is answered in turn; the right answer is always 7.
-QUESTIONS = {"mended": "8 7 7", "mended late": "8 9 7", "right": "7 7 7", "never": "8 9 8"}
+QUESTIONS = {"fixed": "8 7 7", "fixed late": "8 9 7", "right": "7 7 7", "never": "8 9 8"}
 
 
 class Turns(Handler):
@@ -41,9 +41,9 @@ def test_revise(questions, tmp_path, capsys):
     assert said == (f"kept 2 of 4 questions\ndropped 1: never wrong before right\ndropped 1: never right\n{output}\n")
     rows = {row["id"]: row for row in rows_of(output)}
     assert {id_: row["completion"] for id_, row in rows.items()} == {
-        id_: [{"role": "assistant", "content": r"\boxed{7}"}] for id_ in ("mended#0", "mended late#0")
+        id_: [{"role": "assistant", "content": r"\boxed{7}"}] for id_ in ("fixed#0", "fixed late#0")
     }
-    late = rows["mended late#0"]
+    late = rows["fixed late#0"]
     assert [(message["role"], message["content"]) for message in late["prompt"]] == [
         ("system", "Box it."), ("user", "8 9 7"), ("assistant", r"\boxed{8}"), ("user", EVALUATION_PROMPT),
         ("assistant", r"\boxed{9}"), ("user", EVALUATION_PROMPT),
@@ -57,7 +57,7 @@ def test_one_revision_after_other_words(questions, tmp_path):
         main(arguments(questions, output, server.url, "--revisions", "1", "--followup", "Check it.", "--n", "2"))
         assert len(server.bodies) == 2 * 2 * len(QUESTIONS)
     rows = rows_of(output)
-    assert rows["id"][:] == ["mended#0", "mended#1"]
+    assert rows["id"][:] == ["fixed#0", "fixed#1"]
     assert rows[0]["prompt"][-1] == {"role": "user", "content": "Check it."}
 
 

@@ -50,7 +50,7 @@ GOOD = {"prompt": "p", "images": [], "answer": "a", "choices": None, "id": "good
 AB = {"A": "x", "B": "y"}
 PARTS = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "p"}]}]
 BAD = [
-    ("images", ["absent.png"], "missing picture file", "absent.png' does not exist; mend the path or pass image_root"),
+    ("images", ["absent.png"], "missing picture file", "absent.png' does not exist; fix the path or pass image_root"),
     ("images", ["corrupt.png"], "unreadable picture", "corrupt.png cannot be decoded"),
     ("images", ["chunk.png"], "unreadable picture", "chunk.png cannot be decoded (broken PNG file"),
     ("images", ["cut.jpg"], "unreadable picture", "cut.jpg cannot be decoded"),
@@ -60,19 +60,19 @@ BAD = [
     ("images", [base64.b64encode(bytes(2000)).decode()], "picture is base64", "save it as a file and give its path"),
     ("images", [None], "wrong type", "got None (NoneType); expected a path"),
     ("images", 7, "wrong type", "got 7 (int); expected a path"),
-    ("answer", "  ", "empty answer", "the answer is '  '; give a text"),
+    ("answer", "  ", "empty answer", "the answer is '  '; give a string"),
     ("answer", [], "empty answer", "the answer is []"),
     ("answer", None, "empty answer", "the answer is None"),
     ("answer", r"\frac{1}{", "unusable answer", "cannot be graded: its braces are not balanced"),
     ("answer", "1/0", "unusable answer", "cannot be graded: its value is undefined"),
-    ("answer", True, "wrong type", "got True (bool); expected a text or a finite number"),
+    ("answer", True, "wrong type", "got True (bool); expected a string or a finite number"),
     ("answer", float("nan"), "wrong type", "got nan (float)"),
-    ("choices", "A. x B. y", "wrong type", "got 'A. x B. y' (str); expected a dictionary letter → text"),
+    ("choices", "A. x B. y", "wrong type", "got 'A. x B. y' (str); expected a dictionary letter → string"),
     ("choices", {"first": "x"}, "wrong choices", "the choices are named ['first']; expected capital letters"),
     ("choices", {"A": ""}, "wrong choices", "one of them is empty"),
     ("prompt", " <image>\n", "empty prompt", "the prompt has no text"),
     ("prompt", [], "empty prompt", "the prompt has no user message"),
-    ("prompt", 5, "wrong type", "got 5 (int); expected a text or a list of messages"),
+    ("prompt", 5, "wrong type", "got 5 (int); expected a string or a list of messages"),
     ("prompt", ["p"], "wrong type", "got 'p' (str); expected a message with 'role' and 'content'"),
     (
         "prompt",
@@ -85,8 +85,8 @@ BAD = [
     ("prompt", PARTS, "wrong message", "it must be a string: move pictures into the column of pictures"),
     ("prompt", "Is <image> red?", "misplaced <image>", "TRL puts all pictures before the first user message"),
     ("prompt", "<image> Red?", "wrong number of <image>", "1 <image> placeholder(s) and the row 0 picture(s)"),
-    ("category", ["geo"], "wrong type", "got ['geo'] (list); expected a text"),
-    ("id", {"n": 1}, "wrong type", "got {'n': 1} (dict); expected a text"),
+    ("category", ["geo"], "wrong type", "got ['geo'] (list); expected a string"),
+    ("id", {"n": 1}, "wrong type", "got {'n': 1} (dict); expected a string"),
 ]
 
 

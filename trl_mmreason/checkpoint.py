@@ -1,8 +1,8 @@
-"""Put a checkpoint's weights back into a model, and refuse to go on when that did not happen.
+"""Put a checkpoint's weights back into a model, and refuse to train when that did not happen.
 
 `Trainer` reads a checkpoint with `load_state_dict(strict=False)`. Several vision-language families are saved under
 the key names of their published checkpoints and not under those of the live module, so nothing matches, a warning is
-printed, and training goes on from the base weights. `from_pretrained` knows the renaming.
+printed, and training continues from the base weights. `from_pretrained` knows the renaming.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def restore_weights(model: PreTrainedModel, checkpoint: str | Path) -> None:
         broadcast_object_list(problems)
     if problems[0]:
         raise CheckpointError(
-            f"The checkpoint {checkpoint} does not fit {type(model).__name__}: {problems[0]}. Training would have gone "
-            "on from other weights. Resume with the model and the library versions that wrote the checkpoint."
+            f"The checkpoint {checkpoint} does not fit {type(model).__name__}: {problems[0]}. Training would have "
+            "continued from other weights. Resume with the model and the library versions that wrote the checkpoint."
         )
     load_whole_state(model.state_dict(keep_vars=True), state)
 
@@ -106,7 +106,7 @@ def _check_names(live: Collection[str], saved: Collection[str], checkpoint: str 
     if wrong := sorted(set(live) ^ set(saved)):
         raise CheckpointError(
             f"{len(wrong)} of {max(len(live), len(saved))} adapter tensors of {checkpoint} did not reach the model, "
-            f"the first of them {wrong[0]!r}. Training would have gone on from other weights. Resume with the "
+            f"the first of them {wrong[0]!r}. Training would have continued from other weights. Resume with the "
             "`peft_config` and the library versions that wrote the checkpoint."
         )
 
@@ -118,7 +118,7 @@ def _cast_back(model: PeftModel, types: dict[str, torch.dtype]) -> None:
 
 
 class CheckpointRestoreMixin(Trainer):
-    """A trainer that goes on from the weights of its checkpoint, for every model family, and saves before it pushes."""
+    """A trainer that resumes from the weights of its checkpoint, for every model family, and saves before it pushes."""
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         target = self.model if model is None else model
@@ -132,7 +132,7 @@ class CheckpointRestoreMixin(Trainer):
             restore_weights(target, resume_from_checkpoint)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """As `Trainer.save_model`; a model in pieces is saved whole, and of an adapter its frozen weights, too.
+        """Save the model as `Trainer` does; a model in pieces is saved whole, an adapter with its frozen weights.
 
         `Trainer` asks DeepSpeed's engine, which leaves frozen weights of an adapter out and does not outlive a round.
         """

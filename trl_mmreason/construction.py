@@ -1,4 +1,4 @@
-"""What the trainers put right about their arguments before and after TRL's constructors."""
+"""What the trainers check and correct in their arguments before and after TRL's constructors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .messages import pictures_of
 
 
 def parse_optional_text(name: str, text: str | None) -> str | None:
-    """What a configuration says where "null" means nothing: the command line knows only text.
+    """Parse an optional text setting: "null" means None, as the command line knows only text.
 
     Raises:
         ValueError: the text is empty.

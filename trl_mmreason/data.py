@@ -75,11 +75,11 @@ def load_rows(
 
     The dataset has exactly these columns, and those of `keep_columns`:
 
-    - `prompt`: messages with string contents. A text becomes one user message; `<image>` at the two ends of the
+    - `prompt`: messages with string contents. A string becomes one user message; `<image>` at the two ends of the
       first user message is removed, because TRL puts the pictures there itself. Choices are not written into it.
     - `images`: PIL pictures in RGB, upright, transparent parts white, decoded on access; `[]` without pictures.
     - `answer`: a string; or a list of acceptable strings in every row if any row of the source has several.
-    - `choices`: letter → text, or None. A list of texts gets the letters A, B, C, …
+    - `choices`: letter → text, or None. A list of strings gets the letters A, B, C, …
     - `id`: the row's own, or "<source>-<index>".
     - `category`: a string or None.
 

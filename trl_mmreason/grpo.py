@@ -38,7 +38,7 @@ from .turns import next_turn_ids
 
 @dataclass(frozen=True)
 class GroupOutcome:
-    """What the gathered groups say about each trajectory; equal on every process.
+    """The rewards of the gathered groups and the trajectories to keep; equal on every process.
 
     Attributes:
         rewards: (N, K); NaN in a whole row keeps that trajectory out of its group's mean and std.
@@ -305,7 +305,7 @@ class GroupGRPOTrainer(CheckpointRestoreMixin, GRPOTrainer):
             self._logs["images"].extend(gather_object([row.get("images") or [] for row in rows]))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """As TRL, and the questions of the completions in its table."""
+        """Log as TRL does, and write the questions of the completions in its table."""
         writes = self.log_completions and self.accelerator.is_main_process
         if writes:
             self._logs["prompt"] = deque(prompts_alike(self._logs["prompt"]), maxlen=self._logs["prompt"].maxlen)

@@ -29,7 +29,7 @@ _SCHEMA = pa.schema(
 
 
 class LoggedQuestion(NamedTuple):
-    """What is known of one completion's question; "" where nothing is.
+    """The question of one logged completion; "" for what is not known.
 
     Attributes:
         question: the text of the user's first message.
@@ -46,7 +46,7 @@ class LoggedQuestion(NamedTuple):
 
 
 def about_question(row: Mapping[str, Any], hidden: Set[str] = frozenset()) -> dict[str, str]:
-    """What is written of a row, but for its pictures.
+    """Collect what is written of a row, but for its pictures.
 
     Args:
         row: a row of the data set.
@@ -63,10 +63,10 @@ def about_question(row: Mapping[str, Any], hidden: Set[str] = frozenset()) -> di
 
 
 def prompts_alike(prompts: Sequence[Any]) -> list[Any]:
-    """Prompts whose contents are all parts, if some are: a parquet column cannot hold texts beside them.
+    """Prompts whose contents are all parts, if some are: a parquet column cannot hold strings beside them.
 
     Args:
-        prompts: texts or messages; TRL makes parts of the contents where a process has pictures, and only there.
+        prompts: strings or messages; TRL makes parts of the contents where a process has pictures, and only there.
     """
     messages = [message for prompt in prompts if not isinstance(prompt, str) for message in prompt]
     if all(isinstance(message["content"], str) for message in messages):
@@ -93,7 +93,7 @@ def write_questions(
 
 
 def read_questions(output_dir: str | Path, step: int) -> list[LoggedQuestion]:
-    """What `write_questions` wrote; nothing if it did not."""
+    """Read what `write_questions` wrote; nothing if it did not."""
     file = _table(output_dir, step)
     if not file.exists():
         return []

@@ -1,4 +1,4 @@
-"""Rows as conversations: the texts and pictures of messages, whose content is a string, or parts."""
+"""Rows as conversations: the text and pictures of messages, whose content is a string, or parts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def text_of(content: Any, between: str = "") -> str:
     """The text of a message's content, without its pictures.
 
     Args:
-        content: a text, or parts with a `type`.
-        between: stands between the texts of two parts.
+        content: a string, or parts with a `type`.
+        between: stands between the text of two parts.
     """
     if isinstance(content, str):
         return content
@@ -27,13 +27,13 @@ def question_text(prompt: Any) -> str:
 
 
 def plain_messages(prompt: Any, where: str) -> list[dict[str, str]]:
-    """A prompt as messages of `role` and `content`, every content a text.
+    """A prompt as messages of `role` and `content`, every content a string.
 
-    The texts of parts are joined as chat templates write them, with nothing between. Placeholders of pictures are left
+    The text parts are joined as chat templates write them, with nothing between. Placeholders of pictures are left
     out at the beginning of the user's first message: that is where TRL puts the row's pictures by itself.
 
     Args:
-        prompt: messages, or a text for one of the user.
+        prompt: messages, or a string for one of the user.
         where: which prompt that is, for the error.
 
     Raises:
@@ -49,7 +49,7 @@ def plain_messages(prompt: Any, where: str) -> list[dict[str, str]]:
         plain.append({"role": given["role"], "content": text})
     if not plain or len(plain) < len(messages):
         raise ValueError(
-            f"{where} has the prompt {prompt!r:.300}, expected messages of role and content alone, with texts as "
+            f"{where} has the prompt {prompt!r:.300}, expected messages of role and content alone, with strings as "
             "content. Of parts, placeholders of pictures may come before the text of the user's first message; move "
             "others, and pictures themselves, into the column `images`."
         )
@@ -62,7 +62,7 @@ def pictures_of(row: Mapping[str, Any]) -> list[Any]:
 
 
 def completion_text(completion: Any, where: str) -> str:
-    """The text of a completion, which is a text or one message of the assistant.
+    """The text of a completion, which is a string or one message of the assistant.
 
     Args:
         completion: as the row has it.
@@ -74,7 +74,7 @@ def completion_text(completion: Any, where: str) -> str:
     messages = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
     if not messages or len(messages) > 1 or messages[0]["role"] != "assistant":
         raise ValueError(
-            f"The completion of {where} is {completion!r}, expected a text or one message of the assistant."
+            f"The completion of {where} is {completion!r}, expected a string or one message of the assistant."
         )
     content = messages[0]["content"]
     if not isinstance(content, str) and any(part["type"] != "text" for part in content):
@@ -91,14 +91,14 @@ def with_system_message(prompt: Any, text: str | None) -> Any:
     """
     if text is None:
         return prompt
-    mend = "set the trainer's prompt to None (null in a configuration file) to leave prompts as they are"
+    fix = "set the trainer's prompt to None (null in a configuration file) to leave prompts as they are"
     if isinstance(prompt, str):
         raise TypeError(
-            f"The prompt {prompt[:60]!r} is a text, which can have no system message; write messages, or {mend}."
+            f"The prompt {prompt[:60]!r} is a string, which can have no system message; write messages, or {fix}."
         )
     if prompt[0]["role"] == "system":
         raise ValueError(
-            f"A row has a system message of its own, {str(prompt[0]['content'])[:60]!r}; drop it, or {mend}."
+            f"A row has a system message of its own, {str(prompt[0]['content'])[:60]!r}; drop it, or {fix}."
         )
     return [{"role": "system", "content": text}, *prompt]
 

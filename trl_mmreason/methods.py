@@ -43,12 +43,12 @@ def declared() -> tuple[Method, ...]:
 
 
 def panels() -> Iterator[Panel]:
-    """Of all methods."""
+    """The panels of all methods."""
     return (panel for method in declared() for panel in method.panels)
 
 
 def metric_named(name: str) -> Metric | None:
-    """How a method's metric is shown; `None` if no method has it."""
+    """Find the label and form of a method's metric; `None` if no method has it."""
     return next((method.metrics[name] for method in declared() if name in method.metrics), None)
 
 

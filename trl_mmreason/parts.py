@@ -16,7 +16,7 @@ PARTS = ("vision", "projector", "language")
 
 
 class Part(NamedTuple):
-    """What of a part is trained.
+    """One part of a model, and how much of it is trained.
 
     Attributes:
         modules: the largest modules, or single parameters, which lie in this part as a whole.
@@ -137,7 +137,7 @@ def keep_adapters_frozen(model: Any) -> None:
     """Let those adapter layers stay frozen that are so now, as a whole.
 
     PEFT makes every weight of the active adapter trainable when it is switched on again, but for those that a layer
-    names. TRL switches it off for each reference pass, and `Trainer` on when it goes on from a checkpoint with a second
+    names. TRL switches it off for each reference pass, and `Trainer` on when it resumes from a checkpoint with a second
     adapter.
 
     Raises:

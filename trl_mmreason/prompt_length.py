@@ -32,7 +32,7 @@ def prompt_length(
         **template: for the chat template.
     """
     prompt = with_system_message(row["prompt"], system_prompt)
-    if isinstance(prompt, str):  # TRL tokenizes a text as it is, and shows the policy no picture
+    if isinstance(prompt, str):  # TRL tokenizes a string as it is, and shows the policy no picture
         return len(processing_class(text=[prompt])["input_ids"][0])
     return len(encode(processing_class, prompt, pictures_of(row), **template).ids)
 

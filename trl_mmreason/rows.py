@@ -67,7 +67,7 @@ class RowProblem:
         id: the row's own id, or the one that it was given.
         column: the source's column; "line" if the whole line could not be read.
         reason: a short phrase to count by.
-        message: what came, what was expected and the mend.
+        message: what came, what was expected and the fix.
     """
 
     row: int
@@ -90,7 +90,7 @@ class DataError(ValueError):
 
 @dataclass(frozen=True)
 class RowReader:
-    """How the rows of one source are read.
+    """A reader of the rows of one source.
 
     Attributes:
         columns: our name → the source's column; a name that the source does not have is absent.
@@ -139,7 +139,7 @@ def read_prompt(value: Any, image_count: int | None, system_prompt: str | None =
     """Return messages with string contents, without `<image>` placeholders.
 
     Args:
-        value: a text, which becomes a user message, or a list of messages.
+        value: a string, which becomes a user message, or a list of messages.
         image_count: how many pictures the row has; None if unknown, and then placeholders are not counted.
         system_prompt: goes first as a system message, or None.
 
@@ -148,7 +148,7 @@ def read_prompt(value: Any, image_count: int | None, system_prompt: str | None =
     """
     messages = [{"role": "user", "content": value}] if isinstance(value, str) else value
     if not isinstance(messages, list):
-        raise _wrong_type(value, "a text or a list of messages with 'role' and 'content'")
+        raise _wrong_type(value, "a string or a list of messages with 'role' and 'content'")
     messages = [_read_message(message) for message in messages]
     asked = next((message for message in messages if message["role"] == "user"), None)
     if asked is None:
@@ -212,7 +212,7 @@ def read_answers(value: Any, choices: Mapping[str, str] | None) -> list[str]:
     """Return the acceptable answers, at least one. `value` is one answer or a list of them; numbers become text."""
     answers = [_read_text(item) for item in (value if isinstance(value, list) else [value])]
     if not answers or "" in answers:
-        raise RefusedValue("empty answer", f"the answer is {_show(value)}; give a text or a list of texts")
+        raise RefusedValue("empty answer", f"the answer is {_show(value)}; give a string or a list of strings")
     for answer in answers:
         if problem := gold_problem(read_gold(answer)):
             raise RefusedValue("unusable answer", f"the answer {_show(answer)} cannot be graded: {problem}")
@@ -228,13 +228,13 @@ def read_answers(value: Any, choices: Mapping[str, str] | None) -> list[str]:
         if letter and letter[1] not in choices and answer not in choices.values():
             raise RefusedValue(
                 "letter not among the choices",
-                f"the answer is {answer!r} but the choices are {list(choices)}; mend the answer or the choices",
+                f"the answer is {answer!r} but the choices are {list(choices)}; fix the answer or the choices",
             )
     return answers
 
 
 def read_choices(value: Any) -> dict[str, str] | None:
-    """Return letter → text, or None if there are no choices. A list of texts gets the letters A, B, C, …"""
+    """Return letter → text, or None if there are no choices. A list of strings gets the letters A, B, C, …"""
     if value is None or value in ([], {}, ""):
         return None
     if isinstance(value, list) and len(value) <= len(string.ascii_uppercase):
@@ -243,7 +243,7 @@ def read_choices(value: Any) -> dict[str, str] | None:
         # Arrow gives every row the letters of all rows, with None where this row has none.
         value = {letter: text for letter, text in value.items() if text is not None}
     else:
-        raise _wrong_type(value, "a dictionary letter → text or a list of at most 26 texts")
+        raise _wrong_type(value, "a dictionary letter → string or a list of at most 26 strings")
     if not all(isinstance(key, str) and re.fullmatch("[A-Z]", key) for key in value):
         raise RefusedValue("wrong choices", f"the choices are named {list(value)}; expected capital letters A to Z")
     texts = {letter: _read_text(text) for letter, text in value.items()}
@@ -258,14 +258,14 @@ def read_label(value: Any) -> str | None:
 
 
 def _read_text(value: Any) -> str:
-    """Return `value` without outer spaces; numbers as the shortest text (7.0 → '7'), None as ''."""
+    """Return `value` without outer spaces; numbers as the shortest string (7.0 → '7'), None as ''."""
     if value is None:
         return ""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return str(int(value)) if value == int(value) else str(value)
-    raise _wrong_type(value, "a text or a finite number")
+    raise _wrong_type(value, "a string or a finite number")
 
 
 def read_images(value: Any, image_root: Path) -> list[dict[str, Any]]:
@@ -320,7 +320,7 @@ def _existing_file(path: str, image_root: Path) -> Path:
         )
     file = (image_root / path).absolute()
     if not file.is_file():
-        raise RefusedValue("missing picture file", f"{str(file)!r} does not exist; mend the path or pass image_root")
+        raise RefusedValue("missing picture file", f"{str(file)!r} does not exist; fix the path or pass image_root")
     return file
 
 

@@ -50,7 +50,7 @@ _SHOWN = 100  # questions in the report, which holds their pictures
 @documented
 @dataclass
 class DataArguments:
-    """Where questions come from.
+    """The source of the questions.
 
     Attributes:
         dataset_name: Hub id, local file or folder (see `trl_mmreason.data.load_rows`), or `miniature/<category>` for
@@ -228,7 +228,7 @@ def train_and_save(trainer: GRPOTrainer | SFTTrainer, dataset_name: str, checkpo
 @documented
 @dataclass
 class CompletionArguments:
-    """Where the rows of supervised training come from.
+    """The source of the rows of supervised training.
 
     Attributes:
         dataset_name: parquet file, folder or Hub id of rows with `prompt`, `images` and `completion`.

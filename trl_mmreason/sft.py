@@ -112,7 +112,7 @@ class CompletionSFTTrainer(CheckpointRestoreMixin, SFTTrainer):
 
     @staticmethod
     def problem_of(completion: str) -> str | None:
-        """What is wrong with the form of a completion; `None` if nothing is."""
+        """Find what is wrong with the form of a completion; `None` if nothing is."""
         raise NotImplementedError
 
     @staticmethod
@@ -122,8 +122,8 @@ class CompletionSFTTrainer(CheckpointRestoreMixin, SFTTrainer):
     def prepare_rows(self, rows: Any, args: CompletionSFTConfig, processing_class: Any) -> Any:
         """The rows with each completion checked, and as one message of the assistant; done twice, it is as once.
 
-        A prompt that is a text is one message of the user. Rows without pictures get an empty list of them, so that all
-        go the same way.
+        A prompt that is a string is one message of the user. Rows without pictures get an empty list of them, so that
+        all go the same way.
         """
         columns = rows.column_names or list(next(iter(rows), ()))  # a stream may not know
         pictureless = not {"image", "images"} & set(columns)
@@ -144,11 +144,11 @@ class CompletionSFTTrainer(CheckpointRestoreMixin, SFTTrainer):
         return rows.map(convert, input_columns=["prompt", "completion"], with_indices=True)
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """As `Trainer.evaluate`; rows that are given are prepared as those of the constructor are."""
+        """Evaluate as `Trainer` does; rows that are given are prepared as those of the constructor are."""
         return super().evaluate(self._all_prepared(eval_dataset), *args, **kwargs)
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `Trainer.predict`; the rows are prepared as those of the constructor are."""
+        """Predict as `Trainer` does; the rows are prepared as those of the constructor are."""
         return super().predict(self._all_prepared(test_dataset), *args, **kwargs)
 
     def _all_prepared(self, given: Any) -> Any:

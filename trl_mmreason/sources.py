@@ -127,7 +127,7 @@ def _read_json(file: Path) -> Iterable[str]:
 
 
 def _read_csv(file: Path) -> Iterable[str]:
-    """Return lines of JSON from a file with a header line; all values are texts."""
+    """Return lines of JSON from a file with a header line; all values are strings."""
     with file.open(encoding="utf-8-sig", newline="") as stream:
         return [json.dumps(row, ensure_ascii=False) for row in csv.DictReader(stream)]
 

@@ -185,7 +185,7 @@ class Pipeline:
         return policy_path(args, replace(self.model_args, model_name_or_path=name), config, lessons)
 
     def problems(self, n: int, stream: int, split: str = "train") -> list[Problem]:
-        """For the miniature: drawn problems; `train_rows` are of stream 0, and `eval_rows` of stream 1."""
+        """Draw problems for the miniature; `train_rows` are of stream 0, and `eval_rows` of stream 1."""
         category = self.args.dataset_name.removeprefix(MINIATURE)
         return make_problems([category], n, split=split, seed=self.seed + stream)
 
@@ -226,7 +226,7 @@ def do_once(folder: Path, stage: str, settings: Mapping[str, Any], finished: Pat
 
 
 def made_by(stage: str, path: Path) -> str:
-    """The path of what this stage writes.
+    """Find the file or folder that this stage has written.
 
     Raises:
         FileNotFoundError: it was not done.
@@ -266,12 +266,12 @@ def _with_contents(value: Any) -> Any:
 
 
 def values_of(section: Mapping[str, Any]) -> dict[str, Any]:
-    """A section's settings, with numbers where YAML sees a text, in sections of it, too."""
+    """A section's settings, with numbers where YAML sees a string, in sections of it, too."""
     return {name: _value_of(value) for name, value in section.items()}
 
 
 def _value_of(value: Any) -> Any:
-    """A number where YAML sees a text: it knows 1.0e-5, and not 1e-5."""
+    """A number where YAML sees a string: it knows 1.0e-5, and not 1e-5."""
     if isinstance(value, dict):
         return values_of(value)
     try:

@@ -1,4 +1,4 @@
-"""Which questions the two offline filters keep, and that they go on where they stopped."""
+"""Which questions the two offline filters keep, and that a killed run resumes."""
 
 import re
 

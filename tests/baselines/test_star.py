@@ -18,12 +18,12 @@ CHECK = "Check it."
 trainer_for = maker(PlainSFTTrainer, PlainSFTConfig, **SUPERVISED_RUN)
 # question → answers in turn; the gold answer is 7
 SAID = {
-    "mended at once": ["8", "7", "7"],
-    "mended in the end": ["8", "9", "7"],
-    "mended twice": ["8", "7", "8"],
+    "fixed at once": ["8", "7", "7"],
+    "fixed in the end": ["8", "9", "7"],
+    "fixed twice": ["8", "7", "8"],
     "right from the start": ["7", "7", "7"],
     "spoiled": ["7", "8", "8"],
-    "spoiled and mended": ["7", "8", "7"],
+    "spoiled and fixed": ["7", "8", "7"],
     "never right": ["8", "9", "8"],
     "cut": ["8", Sample("7", "length")],
     "failed": [Failure("torn")],
@@ -67,16 +67,16 @@ def test_right_revisions_of_wrong_answers_are_learnt(tmp_path):
     found = made(tmp_path)
     learnt = {row["id"]: row for row in found.rows}
     assert set(learnt) == {
-        "mended at once#0", "mended in the end#0", "mended twice#0", "spoiled and mended#0"
+        "fixed at once#0", "fixed in the end#0", "fixed twice#0", "spoiled and fixed#0"
     }  # fmt: skip
-    row = learnt["mended in the end#0"]
+    row = learnt["fixed in the end#0"]
     assert [(message["role"], message["content"]) for message in row["prompt"]] == [
-        ("user", "mended in the end"), ("assistant", "8"), ("user", CHECK), ("assistant", "9"), ("user", CHECK),
+        ("user", "fixed in the end"), ("assistant", "8"), ("user", CHECK), ("assistant", "9"), ("user", CHECK),
     ]  # fmt: skip
     assert row["completion"] == [{"role": "assistant", "content": "7"}]
-    assert len(learnt["mended at once#0"]["prompt"]) == 3
+    assert len(learnt["fixed at once#0"]["prompt"]) == 3
     pictures = dict(zip(questions()["id"], questions()["images"], strict=True))
-    assert len(row["images"]) == len(pictures["mended in the end"])
+    assert len(row["images"]) == len(pictures["fixed in the end"])
     assert found.dropped == {
         "never wrong before right": 2, "never right": 1, "cut by the length limit": 1, "sampling failed": 1
     }  # fmt: skip

@@ -121,7 +121,7 @@ def test_score_takes_no_other_rewards(checkpoints, tmp_path):
     [
         ({"scale_rewards": "none"}, "scale_rewards belong to advantages of whole trajectories and do nothing here"),
         ({"reward_weights": [2.0]}, "reward_weights belong to advantages of whole trajectories"),
-        ({"evaluation_prompt": None}, "got evaluation_prompt=None; expected a text"),
+        ({"evaluation_prompt": None}, "got evaluation_prompt=None; expected a string"),
     ],
 )
 def test_score_refuses_what_does_nothing(tmp_path, given, told):

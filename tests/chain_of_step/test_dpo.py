@@ -424,7 +424,7 @@ def test_the_folder_of_an_adapter_is_refused_and_the_adapter_itself_trains_again
 def test_what_it_has_of_its_own(bases, tmp_path):
     with pytest.raises(TypeError, match="leave `ref_model` out"):
         trainer_for(bases("qwen2_5_vl"), tmp_path, trainer_kwargs={"ref_model": object()})
-    with pytest.raises(ValueError, match="goes on from the rounds"):
+    with pytest.raises(ValueError, match="resumes from the rounds"):
         trainer_for(bases("qwen2_5_vl"), tmp_path).train("somewhere")
     with pytest.raises(TypeError, match="eval_dataset is of type dict, expected one datasets.Dataset"):
         trainer_for(bases("qwen2_5_vl"), tmp_path, trainer_kwargs={"eval_dataset": {"easy": questions()}})

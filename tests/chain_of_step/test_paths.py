@@ -1,4 +1,4 @@
-"""Paths: what a text is, its scores, sampling and scoring that resume, and measures by hand."""
+"""Paths: how a policy's text is read, its scores, sampling and scoring that resume, and measures by hand."""
 
 import math
 from itertools import cycle

@@ -296,7 +296,7 @@ def test_gradients_reach_the_two_rows_of_the_head_and_no_other():
         (CHAINS[0] + " and so on", "completion of row 1: malformed chain .* found 'and so on'"),
         ("<|reasoning_start|> hm", "completion of row 1: malformed chain .* found 'hm'"),
         (CHAINS[0][: CHAINS[0].index(STEP_END)], "completion of row 1: .*Cut an unfinished one"),
-        ([{"role": "user", "content": CHAINS[0]}], "completion of row 1 is .*expected a text or one message"),
+        ([{"role": "user", "content": CHAINS[0]}], "completion of row 1 is .*expected a string or one message"),
         (None, "completion of row 1 is None"),
     ],
 )

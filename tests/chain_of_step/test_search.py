@@ -127,7 +127,7 @@ def test_behind_the_last_step_allowed_only_an_answer_counts():
     more = PROCEED + step("more 0.9")
     script = {
         "answers": {"": [A, B], B: [more, answer("7,0.1")]},
-        "goes on": {"": [A, B], B: [more, more]},
+        "continues": {"": [A, B], B: [more, more]},
     }
     (answers, goes_on), engine, _ = searched(script, max_steps=1)
     assert (answers.answer, answers.scores) == ("7,0.1", (pytest.approx(0.7), 0.1))

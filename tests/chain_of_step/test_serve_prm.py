@@ -239,7 +239,7 @@ def test_nothing_is_scored_for_who_hung_up(telling, http):
         time.sleep(1.5)
         telling.gate.set()
         assert post(http, row(93)).status_code == 200
-    assert telling.batches == [["92", "92"], ["93"]]  # and what was begun is not gone on with
+    assert telling.batches == [["92", "92"], ["93"]]  # and what was begun is not continued
 
 
 def test_hundreds_at_once_good_and_bad(telling, http):

@@ -1,4 +1,4 @@
-"""Step data: what the teacher is told, what becomes of its replies, and that a killed run goes on."""
+"""Step data: what the teacher is told, what becomes of its replies, and that a killed run resumes."""
 
 import pytest
 from scripted import Scripted, picture, questions_of, reds

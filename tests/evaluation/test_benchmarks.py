@@ -74,7 +74,7 @@ def test_a_picture_that_is_missing_or_broken_is_named(name, layout, tmp_path):
             "mathvista",
             "answer",
             "",
-            "row 0 (id '1'), column 'answer': empty: it holds ''; every row needs a text there",
+            "row 0 (id '1'), column 'answer': empty: it holds ''; every row needs a string there",
         ),
         ("mathvista", "answer", "Maybe", "none of the choices ['Yes', 'No']"),
         ("mathvision", "answer", "F", "the answer is 'F' but the choices are A, B, C, D, E"),

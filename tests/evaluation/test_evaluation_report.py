@@ -27,7 +27,7 @@ def saved(folder, found, *, title="Mine", name="mine", **about):
 
 
 def said(*texts, correct, **fields):
-    """A sample with these texts."""
+    """A sample with these answers."""
     found = sample(*correct, **fields)
     for turn, text in zip(found["turns"], texts, strict=True):
         turn["text"] = text

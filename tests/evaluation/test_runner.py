@@ -183,7 +183,7 @@ def test_a_system_prompt_reaches_the_policy(drawn, tmp_path):
 
 def test_reflections_are_read_in_both_parts(tmp_path):
     texts = {
-        "mended": "<think>a</think> <answer>8</answer> <reflection>no</reflection> <think>b</think> <answer>7</answer>",
+        "fixed": "<think>a</think> <answer>8</answer> <reflection>no</reflection> <think>b</think> <answer>7</answer>",
         "first alone": "<think>a</think> <answer>7</answer>",
         "no second": "<think>a</think> <answer>7</answer> <reflection>well",
         "prose": "It is 7.",

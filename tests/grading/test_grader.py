@@ -129,7 +129,7 @@ def test_the_cache_is_bounded(monkeypatch):
 @pytest.mark.parametrize(
     ("item", "named"),
     [
-        ({"completion": None, "gold": "7"}, "completion is None of type NoneType, expected a text"),
+        ({"completion": None, "gold": "7"}, "completion is None of type NoneType, expected a string"),
         ({"completion": "7", "gold": "7", "choices": ["1", "7"]}, "choices is"),
         ({"completion": "7", "gold": "7", "question": float("nan")}, "question is nan of type float"),
     ],

@@ -372,7 +372,7 @@ def test_several_answers_follow_from_the_seed(chain):
 
 
 def test_stop_texts_stay_in_the_answer(chain):
-    """An answer that goes on behind the text without it."""
+    """An answer that continues behind the text without it."""
     engine, through = chain
     requests = requests_of(24)
     found = ((request, plain.text) for request, [plain] in zip(requests, engine.sample(requests, GREEDY), strict=True))

@@ -224,13 +224,11 @@ def test_a_picture_that_cannot_be_read_is_its_request_s_failure(stub, tmp_path):
     assert lost.reason == "1 pictures came without a user message to put them into"
 
 
-@pytest.mark.parametrize(
-    ("status", "mend"), [(401, "Pass the right api_key"), (403, "not allowed"), (404, "model 'm'")]
-)
-def test_a_server_that_will_never_answer_stops_the_run(stub, status, mend):
+@pytest.mark.parametrize(("status", "fix"), [(401, "Pass the right api_key"), (403, "not allowed"), (404, "model 'm'")])
+def test_a_server_that_will_never_answer_stops_the_run(stub, status, fix):
     """At once, not after what else is in flight."""
     start = time.monotonic()
-    with pytest.raises(ServerError, match=rf"^HTTP {status} from {stub.url}: .*<key>.*{mend}") as caught:
+    with pytest.raises(ServerError, match=rf"^HTTP {status} from {stub.url}: .*<key>.*{fix}") as caught:
         engine_at(stub).sample([asked("hang"), asked(f"leak and {status}")], Decoding())
     assert KEY not in str(caught.value)
     assert time.monotonic() - start < HANG_SECONDS / 2

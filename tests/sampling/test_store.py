@@ -174,14 +174,14 @@ def test_another_file_is_refused_and_left_as_it_is(tmp_path):
         connection.execute("CREATE TABLE theirs (value)")
     for path in (text, foreign):
         before = path.read_bytes()
-        with pytest.raises(StoreError, match=rf"{path.name}.* it is no store.*Mend: give the path of a store"):
+        with pytest.raises(StoreError, match=rf"{path.name}.* it is no store.*Fix: give the path of a store"):
             Store(path)
         assert path.read_bytes() == before
 
 
 def test_a_newer_format_is_refused(store, path):
     store._database._connected().execute("PRAGMA user_version = 7")
-    with pytest.raises(StoreError, match="has format 7, this trl-mmreason knows 1. Mend: update"):
+    with pytest.raises(StoreError, match="has format 7, this trl-mmreason knows 1. Fix: update"):
         Store(path)
 
 
@@ -191,7 +191,7 @@ def test_a_damaged_file_is_named(store, path):
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(4096) * 20)
-    with pytest.raises(StoreError, match=r"answers\.sqlite.* it is damaged .*Mend: restore a copy"):  # noqa: PT012
+    with pytest.raises(StoreError, match=r"answers\.sqlite.* it is damaged .*Fix: restore a copy"):  # noqa: PT012
         again = Store(path)
         list(again.records(STAGE))
 
@@ -210,7 +210,7 @@ def test_a_file_that_was_deleted_or_replaced_is_not_written_to(store, path):
 def test_files_and_folders_that_may_only_be_read_are_named():
     for error in json.loads(finish(begin("be_refused"))):
         assert "it may not be written to" in error
-        assert "Mend: allow writing" in error
+        assert "Fix: allow writing" in error
 
 
 def test_a_path_below_a_file_is_refused(tmp_path):
@@ -229,7 +229,7 @@ def test_a_full_disk_loses_nothing_that_was_saved(store, path):
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages + 2}")
     lost = [done(f"row-{number}", 0, text="x" * 3000) for number in range(10, 40)]
-    with pytest.raises(StoreError, match=r"saving 30 records .* the disk is full .*Mend: free some space"):
+    with pytest.raises(StoreError, match=r"saving 30 records .* the disk is full .*Fix: free some space"):
         store.save(STAGE, lost)
     assert list(store.records(STAGE)) == kept
     store.close()

@@ -331,7 +331,7 @@ def test_the_judge_takes_no_memory(checkpoints, tmp_path):
 
 @pytest.mark.parametrize("kind", ["full", "copy", "lora", "adapter"])
 def test_the_judge_is_the_policy_as_it_came(kind, family, checkpoints, tmp_path):
-    """After training, by its logits on a question; and training goes on as before behind it."""
+    """After training, by its logits on a question; and training continues as before behind it."""
     model, processor = load(str(checkpoints(family)))
     if kind == "adapter":  # one that has learnt something already
         model = get_peft_model(model, LoraConfig(r=4, target_modules=r".*(q_proj|v_proj)"))

@@ -164,12 +164,12 @@ def test_the_order_is_random_and_the_seed_s():
         (
             {"text": Dataset.from_list([{"prompt": "Why?", "completion": [{"role": "user", "content": "?"}]}])},
             {"text": 1.0},
-            "The completion of part 'text', prompt 'Why.' is .*expected a text or one message of the assistant",
+            "The completion of part 'text', prompt 'Why.' is .*expected a string or one message of the assistant",
         ),
         (
             {"text": Dataset.from_list([{"prompt": [{"role": "user", "content": [{"text": "?"}]}], "completion": ""}])},
             {"text": 1.0},
-            "part 'text' has the prompt .*expected messages of role and content alone, with texts as content",
+            "part 'text' has the prompt .*expected messages of role and content alone, with strings as content",
         ),
     ],
 )  # fmt: skip

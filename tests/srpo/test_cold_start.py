@@ -1,4 +1,4 @@
-"""SRPO's cold-start data: what each party is told, what is dropped and why, and that a killed run goes on."""
+"""SRPO's cold-start data: what each party is told, what is dropped and why, and that a killed run resumes."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Responses in SRPO's format, read and graded: texts put into a policy's mouth, and a real tiny policy."""
+"""Responses in SRPO's format, read and graded: strings put into a policy's mouth, and a real tiny policy."""
 
 import pytest
 from datasets import Dataset

@@ -108,7 +108,7 @@ def test_text_outside_the_tags_is_refused_without_a_second_thought_too(completio
     ],
 )
 def test_a_completion_is_one_message_of_the_assistant(checkpoints, tmp_path, completion):
-    with pytest.raises(ValueError, match="row 0 is .* expected a text or one message"):
+    with pytest.raises(ValueError, match="row 0 is .* expected a string or one message"):
         sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, reflections(1, completion=completion))
 
 

@@ -14,7 +14,7 @@ RESPONSE = "<think>1+1=2</think> <answer>{}</answer>"
 def test_a_cold_start_is_measured_on_what_is_sampled_as_in_training(checkpoints, monkeypatch, tmp_path):
     model, processor = load(checkpoints("qwen2_5_vl"))
     check = "<reflection>I look again.</reflection>"
-    pairs = [(2, 3), (3, 2), (2, 2)]  # of four responses one is mended, one spoilt, and one has no second answer
+    pairs = [(2, 3), (3, 2), (2, 2)]  # of four responses one is corrected, one spoilt, and one has no second answer
     whole = [f"{RESPONSE.format(first)} {check} {RESPONSE.format(second)}" for first, second in pairs]
     written = [Sample(text, "stop", ids_of(processor, text)) for text in (*whole, RESPONSE.format(2))]
     asked = []

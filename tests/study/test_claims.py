@@ -98,7 +98,7 @@ def test_a_seed_that_says_otherwise_leaves_a_claim_undecided():
 
 
 def test_a_seed_without_a_number_leaves_a_claim_undecided():
-    """Such as the share of first answers that were mended, where none was wrong."""
+    """Such as the share of first answers that were corrected, where none was wrong."""
     for sign in (1, -1):
         found = Judged(BETTER, Estimate(sign * 0.2, (sign * 0.1, sign * 0.3)), [sign * 0.2, float("nan")], {})
         assert found.verdict == "undecided"

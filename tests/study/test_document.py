@@ -89,10 +89,10 @@ def test_where_all_claims_hold_there_need_be_no_notes(document):
 def test_a_seed_without_a_number_is_shown_as_such(document):
     """Such as the share of right answers that were spoilt, where none was right; JSON knows no NaN."""
     nan = float("nan")
-    mended = Claim("ours spoils less", "Table 1", "none", above("theirs", "ours", "misjudgment_rate"))
+    fixed = Claim("ours spoils less", "Table 1", "none", above("theirs", "ours", "misjudgment_rate"))
     spoilt = {"ours misjudgment_rate": nan, "theirs misjudgment_rate": 0.2}
     folder = document.with_suffix("")
-    write_part(folder, SETTINGS, [Judged(mended, Estimate(nan, (nan, nan)), [0.1, nan], spoilt)], "")
+    write_part(folder, SETTINGS, [Judged(fixed, Estimate(nan, (nan, nan)), [0.1, nan], spoilt)], "")
     written = (folder / "claims.json").replace(folder / "some.json").read_text()
     (claim,) = json.loads(written, parse_constant=pytest.fail)["claims"]
     assert (claim["value"], claim["by_seed"], claim["verdict"]) == (None, [0.1, None], "undecided")

@@ -1,4 +1,4 @@
-"""Part 1 in small, every arm trained for two steps, measured and judged; and how parts are run, once and in order."""
+"""Part 1 at a small size, every arm trained for two steps, measured, judged; and running parts, once and in order."""
 
 import json
 import re
@@ -243,7 +243,7 @@ def test_an_arm_waits_for_its_own_seed_alone(tmp_path):
         "assert all((jobs / f'{seed}-{earlier}').exists() for earlier in order[: order.index(arm)]), 'too early'\n"
         "end = time.monotonic() + 20\n"
         "while job == '0-sft' and not (jobs / '10-again').exists():\n"
-        "    assert time.monotonic() < end, 'the other seed did not go on'\n"
+        "    assert time.monotonic() < end, 'the other seed did not continue'\n"
         "    time.sleep(0.05)\n"
         "(jobs / job).write_text('done')\n"
     )

@@ -84,14 +84,14 @@ def test_reflections_are_on_as_many_right_answers_as_asked_for(tmp_path, right_s
 
 def test_the_last_answer_of_a_response_counts():
     texts = {
-        "mended": "<think>a</think> <answer>8</answer> <reflection>no</reflection> <think>b</think> <answer>7</answer>",
+        "fixed": "<think>a</think> <answer>8</answer> <reflection>no</reflection> <think>b</think> <answer>7</answer>",
         "plain": "<think>a</think> <answer>7</answer>",
         "prose": "It is 7.",
     }
     units = [({"id": id_, "prompt": [{"role": "user", "content": id_}]}, 0) for id_ in texts]
     engine = Scripted(lambda request, times: texts[request.messages[0]["content"]])
     found = srpo.FirstAndLast().answer(units, engine, Decoding(64, 0.0), 0)
-    assert [turn.graded for turn in found[0].turns] == ["<answer>8</answer>", texts["mended"]]
+    assert [turn.graded for turn in found[0].turns] == ["<answer>8</answer>", texts["fixed"]]
     assert [turn.graded for turn in found[1].turns] == ["<answer>7</answer>", texts["plain"]]
     assert [turn.graded for turn in found[2].turns] == ["", texts["prose"]]
 
@@ -128,7 +128,7 @@ def user(text):
 
 
 def test_star_goes_on_from_its_first_iteration(tmp_path):
-    """The policy always errs, and mends it when told that there might be an error."""
+    """The policy always errs, and corrects itself when told that there might be an error."""
     rows = []
     for problem in make_problems(["adding"], 6):
         wrong, right = plain(solve(problem, error=ERRORS[0])), plain(solve(problem))

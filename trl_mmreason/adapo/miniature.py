@@ -7,10 +7,10 @@ from ..miniature.solutions import plain, quick
 
 
 def two_answers(followup: str) -> Lessons:
-    r"""To answer `3+4=\boxed{7}`, and to answer again after the user said `followup`."""
+    r"""Lessons to answer `3+4=\boxed{7}`, and to answer again after the user said `followup`."""
     return Lessons(plain, answer_tokens=16, followup=followup)
 
 
 def quick_then_worked(followup: str) -> Lessons:
-    r"""To answer `\boxed{7}` at a glance, and to work it out after the user said `followup`: `3+4=\boxed{7}`."""
+    r"""Lessons to answer `\boxed{7}` at a glance, and to work it out after the user's `followup`: `3+4=\boxed{7}`."""
     return Lessons(quick, answer_tokens=16, followup=followup, write_again=plain)

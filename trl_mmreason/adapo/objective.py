@@ -95,7 +95,7 @@ def kl_coefficients(
 
 
 def informative_groups(rewards: Tensor) -> Tensor:
-    """Which groups can teach something: two or more kept trajectories whose rewards are not all the same (A.2).
+    """Find the groups that can teach something: two or more kept trajectories whose rewards are not all the same (A.2).
 
     Args:
         rewards: (Q, G), NaN where a trajectory is not kept.

@@ -25,7 +25,7 @@ TRUNCATED = 4
 
 
 class Paid(NamedTuple):
-    """What the trajectories of Q groups earn, and how strongly they are held to the reference.
+    """The rewards of the trajectories of Q groups, and how strongly they are held to the reference.
 
     Attributes:
         rewards: (Q, G), NaN for those that are not kept.
@@ -167,7 +167,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         if not keep.any():
             logger.warning_once(
                 f"AdaPO: not one of {keep.numel()} trajectories can be trained on: {(~graded).sum()} have an unusable "
-                f"gold answer, {truncated.sum()} hit the length limit. Raise max_completion_length or mend the answers."
+                f"gold answer, {truncated.sum()} hit the length limit. Raise max_completion_length or fix the answers."
             )
         elif args.filter_truncated and truncated.float().mean() > 0.5:
             logger.warning_once(
@@ -193,7 +193,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         )
 
     def pay(self, first: Tensor, second: Tensor, keep: Tensor, errors: Tensor) -> Paid:
-        """What each trajectory earns, and how strongly its turns are held to the reference.
+        """Compute what each trajectory earns, and how strongly its turns are held to the reference.
 
         Args:
             first, second: (Q, G) bool, whether the answers are right.

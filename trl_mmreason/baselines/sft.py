@@ -28,7 +28,7 @@ class PlainSFTTrainer(CompletionSFTTrainer):
     _tag_names = ["trl", "trl-mmreason", "sft"]
     _name = "SFT"
     _config = PlainSFTConfig
-    _format = "a text that says something"
+    _format = "a completion that says something"
 
     @staticmethod
     def problem_of(completion: str) -> str | None:

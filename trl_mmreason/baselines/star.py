@@ -34,7 +34,7 @@ def make_revisions(
 ) -> Filtered:
     """Rows of right revisions.
 
-    A killed run resumes where it stopped. Under several processes each samples its share; call it on all of them with
+    A killed run resumes. Under several processes each samples its share; call it on all of them with
     the same store, and every process gets the whole result.
 
     Args:
@@ -92,7 +92,7 @@ def _learnt(rows: Dataset, answers: Answers, followup: str) -> Filtered:
 
 
 def first_revision(correct: Sequence[bool | None]) -> int | None:
-    """Which answer is the first right one behind a wrong one; `None` if there is none.
+    """Find the first right answer behind a wrong one; `None` if there is none.
 
     Args:
         correct: of each answer of a trajectory, in order.

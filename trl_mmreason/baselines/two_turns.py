@@ -86,7 +86,7 @@ class SCoReConfig(AdaPOConfig):
         refuse_changed(self, _WHOLE_TRAJECTORIES, "advantages of whole trajectories")
         if self.evaluation_prompt is None:
             raise ValueError(
-                "SCoReConfig: got evaluation_prompt=None; expected a text, since both stages pay two turns."
+                "SCoReConfig: got evaluation_prompt=None; expected a string, since both stages pay two turns."
             )
         if not 0 <= self.stage_one_share <= 1 or self.stage_one_beta < 0 or self.alpha < 0:
             raise ValueError(

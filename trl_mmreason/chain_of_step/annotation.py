@@ -43,7 +43,7 @@ _LABEL_FEATURES = Features({"step_labels": List(Value("float64")), "answer_label
 
 
 class Chains(NamedTuple):
-    """Whole chains, and why other texts are none: reason → number of texts.
+    """Whole chains, and why other completions are none: reason → number of completions.
 
     `rows` has the columns `id`, `prompt`, `images` and `choices` if the questions have them, `answer`, `completion`
     (the chain) and `correct` (whether it comes to the right answer).
@@ -107,7 +107,7 @@ def graded_chains(rows: Dataset, *, grader: Grader | None = None) -> Chains:
     """The whole chains among the completions of rows that exist already, graded.
 
     Args:
-        rows: rows with id, prompt, answer, completion (a text or a message), and optionally images and choices.
+        rows: rows with id, prompt, answer, completion (a string or a message), and optionally images and choices.
         grader: `Grader()` by default.
     """
     columns = [name for name in _CHAIN_COLUMNS if name in rows.column_names and name not in ("images", "image")]
@@ -169,7 +169,7 @@ def annotate_by_monte_carlo(
     A continuation is right if the chain that it completes comes to the right answer. The engine sees question, pictures
     and the chain up to the step, and never the answer.
 
-    A killed run resumes where it stopped, and another grader samples nothing again. What failed is sampled again with
+    A killed run resumes, and another grader samples nothing again. What failed is sampled again with
     `retry_failed=True`. Under several processes each takes its share of the steps; call it on all of them with the same
     store, and every process gets the whole result.
 
@@ -221,7 +221,7 @@ def annotate_by_monte_carlo(
 
 
 def _steps(chains: Dataset) -> tuple[list[int], list[str], list[str]]:
-    """Of each step the position of its chain, an id, and the chain as it was written up to there."""
+    """Collect for each step the position of its chain, an id, and the chain as it was written up to there."""
     found = [
         (position, f"{id_}/{number}-{_digest(text[:end])}", text[:end])
         for position, (id_, text) in enumerate(zip(chains["id"], chains["completion"], strict=True))
@@ -232,7 +232,7 @@ def _steps(chains: Dataset) -> tuple[list[int], list[str], list[str]]:
 
 
 def _digest(text: str) -> str:
-    """For the ids of units, so that another text under the same id is not taken for the one that was asked about."""
+    """Shorten a chain to a digest for its unit's id, so that another chain under the same id is not taken for it."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 

@@ -76,7 +76,7 @@ class ProcessRewardClient:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those of the served model: a job may go on against another address, or without a server.
+        """The settings of the served model: a job may resume against another address, or without a server.
 
         Raises:
             ProcessRewardServerError: there is none.
@@ -135,7 +135,7 @@ class ProcessRewardClient:
             except httpx2.TransportError as error:
                 problem = (
                     f"no answer from {self._shown_url}{path}: {type(error).__name__} {error}. Start the server with "
-                    "`mmreason serve-prm`, or mend the address; HTTP_PROXY and NO_PROXY of the environment are followed"
+                    "`mmreason serve-prm`, or fix the address; HTTP_PROXY and NO_PROXY of the environment are followed"
                 )
                 self._silent |= attempt == self._retries
             else:
@@ -158,7 +158,7 @@ class ProcessRewardClient:
             raise UnscorableRow(f"ProcessRewardClient: {said}.{of_call}")
         if response.status_code != 200:
             raise ProcessRewardServerError(
-                f"ProcessRewardClient: {said}. Mend the address: it is that of `mmreason serve-prm`, without a path."
+                f"ProcessRewardClient: {said}. Fix the address: it is that of `mmreason serve-prm`, without a path."
             )
         try:
             return response.json()
@@ -168,13 +168,13 @@ class ProcessRewardClient:
     def _unexpected(self, reply: Any, expected: str) -> ProcessRewardServerError:
         shown = str(reply)[:_SHOWN]
         return ProcessRewardServerError(
-            f"ProcessRewardClient: {self._shown_url} answered {shown!r}; expected {expected}. Mend the address: it is "
+            f"ProcessRewardClient: {self._shown_url} answered {shown!r}; expected {expected}. Fix the address: it is "
             "that of `mmreason serve-prm`."
         )
 
 
 def process_reward_from(source: ProcessReward | str | Path) -> ProcessReward:
-    """A process reward model from what names one.
+    """Load a process reward model, or connect to a served one.
 
     Args:
         source: a path or Hub id of a checkpoint, which is loaded here; the address of a server, http(s)://…; or what

@@ -2,7 +2,7 @@
 
     D_r = pairs of paths (or steps) of π_(r−1),   π_r = DPO(π_(r−1); D_r, π_ref),   π_0 = π_ref = the SFT model
 
-Everything is kept in the output folder, and a run goes on from what it finds there:
+Everything is kept in the output folder, and a run resumes from what it finds there:
 
     rounds.sqlite          every round's paths and scores
     round-1/pairs.parquet  what DPO learnt from, without the pictures
@@ -79,7 +79,7 @@ _DECIDING = (
 class IterativeDPOTrainer(CheckpointRestoreMixin, DPOTrainer):
     """Trains a policy on pairs of its own paths, in rounds; the reference stays the policy that it began with.
 
-    `train()` goes on where a killed run stopped, in whichever round and stage. After it, `state.log_history` has the
+    `train()` resumes a killed run, in whichever round and stage it stopped. After it, `state.log_history` has the
     steps of all rounds, one behind the other, and `rounds` the measures of each.
 
     Args:
@@ -166,10 +166,10 @@ class IterativeDPOTrainer(CheckpointRestoreMixin, DPOTrainer):
             prepare_policy(self.accelerator.unwrap_model(self.ref_model), self.processing_class)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
-        """All rounds that are not finished; returns what `Trainer.train` says of the last one.
+        """Train all rounds that are not finished; return what `Trainer.train` says of the last one.
 
         Args:
-            resume_from_checkpoint: nothing or a bool, as what is in the output folder is always gone on from.
+            resume_from_checkpoint: nothing or a bool, as training always resumes from what is in the output folder.
 
         Raises:
             SettingsChanged: the output folder holds rounds that were made in another way.
@@ -177,7 +177,7 @@ class IterativeDPOTrainer(CheckpointRestoreMixin, DPOTrainer):
         """
         if isinstance(resume_from_checkpoint, str):
             raise ValueError(
-                f"IterativeDPOTrainer: resume_from_checkpoint={resume_from_checkpoint!r}; it goes on from the rounds "
+                f"IterativeDPOTrainer: resume_from_checkpoint={resume_from_checkpoint!r}; it resumes from the rounds "
                 f"in output_dir, {self.args.output_dir}. Leave it out, or set output_dir."
             )
         output, finished = TrainOutput(0, 0.0, {}), 0
@@ -381,7 +381,7 @@ class IterativeDPOTrainer(CheckpointRestoreMixin, DPOTrainer):
         return self._root / f"round-{number}" / "policy"
 
     def _folder(self, finished: int) -> str:
-        """Where the policy is that has finished so many rounds."""
+        """The folder of the policy that has finished so many rounds."""
         if finished:
             return str(self._policy(finished))
         if self._start is not None:

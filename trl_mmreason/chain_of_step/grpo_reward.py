@@ -48,7 +48,7 @@ class ChainRewards:
 
     @property
     def function(self) -> RewardFunction:
-        """The one that the arguments ask for."""
+        """The reward function that the arguments ask for."""
         return self.outcome_reward if self.process_reward is None else self.trajectory_reward
 
     def trajectory_reward(
@@ -60,7 +60,7 @@ class ChainRewards:
         log_extra: Callable[[str, list], None] | None = None,
         **columns: Any,
     ) -> list[float | None]:
-        """The trajectory score."""
+        """Reward each path with its trajectory score."""
         assert self.process_reward is not None
         texts = self._texts(completion_ids)
         self._read(texts, prompts, log_metric, log_extra, columns)
@@ -129,7 +129,7 @@ class ChainRewards:
 
 
 def path_measures(path: ReadPath) -> dict[str, float]:
-    """What is logged of one path as means over the batch."""
+    """Measure one path; means over the batch are logged."""
     return {
         "chain/complete": float(path.problem is None),
         **{f"chain/{problem}": float(problem == path.problem) for problem in PROBLEMS},
@@ -138,7 +138,7 @@ def path_measures(path: ReadPath) -> dict[str, float]:
 
 
 def score_measures(score: PathScore) -> dict[str, float]:
-    """Likewise of its scores; a path adds nothing to what it has none of."""
+    """Collect the scores of one path that it has; means over the batch are logged."""
     found = {"trajectory_score": score.total}
     if score.steps:
         found["step_score"] = mean(score.steps)

@@ -134,7 +134,7 @@ def labels_file(folder: Path, name: str) -> Path:
 
 
 def labelled_chains(folder: Path) -> tuple[Dataset, dict[str, Dataset]]:
-    """What `label_drawn_chains` wrote: chains to train a process reward model on, and those to measure it on.
+    """Load what `label_drawn_chains` wrote: chains to train a process reward model on, and those to measure it on.
 
     Raises:
         FileNotFoundError: it was not done.

@@ -31,7 +31,7 @@ class Pair(NamedTuple):
 
     Attributes:
         question: position of its row.
-        chosen, rejected: the two texts.
+        chosen, rejected: the two completions.
         chosen_score, rejected_score: their scores in [0, 1].
     """
 

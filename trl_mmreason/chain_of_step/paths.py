@@ -26,7 +26,7 @@ _WORDS = ("id", "prompt", "answer", "choices")  # of a question: no picture is d
 
 
 class ProcessReward(Protocol):
-    """What scores chains: a `ProcessRewardModel`, or the client of a server that has one."""
+    """A scorer of chains: a `ProcessRewardModel`, or the client of a server that has one."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -34,12 +34,12 @@ class ProcessReward(Protocol):
         ...
 
     def score(self, rows: Sequence[Row]) -> list[Scores]:
-        """As `ProcessRewardModel.score`."""
+        """Score the steps and the answer of each row's chain, as `ProcessRewardModel.score` does."""
         ...
 
 
 class ReadPath(NamedTuple):
-    """What a policy's text is.
+    """A policy's text, read as a chain or the beginning of one.
 
     Attributes:
         steps: how many whole steps it begins with.
@@ -78,7 +78,7 @@ class Path(NamedTuple):
 
 
 class PathScore(NamedTuple):
-    """How good a process reward model finds a path.
+    """The scores that a process reward model gives a path.
 
     Attributes:
         steps: the scores of its whole steps.
@@ -92,7 +92,7 @@ class PathScore(NamedTuple):
 
 
 def read_path(text: str) -> ReadPath:
-    """What a text is as a path; never raises."""
+    """Read a policy's text as a path; never raises."""
     if not has_token(text):
         return ReadPath(0, None, "", "no_chain")
     try:
@@ -115,12 +115,12 @@ def step_texts(scorable: str) -> list[str]:
 def path_metrics(
     paths: Sequence[Path], scores: Sequence[PathScore] | None, count_tokens: Callable[[str], int]
 ) -> dict[str, float]:
-    """What a policy's paths are like, as the paper follows it over the rounds (Fig. 6); NaN for a mean of nothing.
+    """Measure a policy's paths as the paper does over the rounds (Fig. 6); NaN for a mean of nothing.
 
     Args:
         paths: of any questions.
         scores: of these paths, if there are any.
-        count_tokens: of a text.
+        count_tokens: counts the tokens of a string.
 
     Returns:
         steps (mean number), step_tokens (mean length of a step), complete (share of whole chains), accuracy (of the

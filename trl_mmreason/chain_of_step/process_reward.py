@@ -36,7 +36,7 @@ TOKENS_RECORD = "process_reward_tokens"
 
 
 class Scores(NamedTuple):
-    """How likely each step and the answer of a chain are right.
+    """The probabilities that each step and the answer of a chain are right.
 
     Attributes:
         steps: (S,) float32 in [0, 1], on the CPU.
@@ -113,7 +113,7 @@ class ProcessRewardModel:
 
         Args:
             rows: `prompt` (messages), `images` (or `image`, or none) and `completion` (the chain, whole or partial; a
-                text or a message).
+                string or a message).
             batch_size: rows of similar length that go through the model at a time; halved when memory runs out.
 
         Raises:
@@ -124,7 +124,7 @@ class ProcessRewardModel:
         return [scores[number] for number in range(len(rows))]
 
     def score_batches(self, rows: Sequence[Mapping[str, Any]], batch_size: int = 8) -> Iterator[dict[int, Scores]]:
-        """As `score`, batch by batch, the longest chains first: number of the row → its scores."""
+        """Score the rows batch by batch, the longest chains first: number of the row → its scores."""
         if batch_size < 1:
             raise ValueError(f"ProcessRewardModel.score: got batch_size={batch_size}, expected 1 or more.")
         waiting = deque(sorted(range(len(rows)), key=lambda number: -len(str(rows[number]["completion"]))))
@@ -143,7 +143,7 @@ class ProcessRewardModel:
             self.model.train(training)
 
     def _smaller(self, numbers: Sequence[int]) -> int:
-        """The batch size to go on with when a batch of these rows did not fit in memory."""
+        """The batch size to continue with when a batch of these rows did not fit in memory."""
         if len(numbers) == 1:
             raise torch.OutOfMemoryError(
                 f"ProcessRewardModel: row {numbers[0]} does not fit in memory even by itself. Shorten its chain, let "

@@ -51,7 +51,7 @@ class ProcessRewardTrainer(CheckpointRestoreMixin, SFTTrainer):
             `add_chain_tokens`, then `ProcessRewardModel(model, processor, ...).save_pretrained(folder)`.
         args: a `ProcessRewardConfig`.
         train_dataset, eval_dataset: rows with `prompt` (messages), `images`, `completion` (the chain, whole or partial,
-            a text or a message), `step_labels` (one a step, in [0, 1], hard or soft, `None` or NaN for none) and
+            a string or a message), `step_labels` (one a step, in [0, 1], hard or soft, `None` or NaN for none) and
             `answer_label` (likewise).
         **kwargs: whatever `trl.SFTTrainer` takes, by keyword, but for what takes the place of loss, metrics or rows.
 
@@ -189,7 +189,7 @@ def _evaluation_metrics(prediction: EvalPrediction) -> dict[str, float]:
 
 
 def _checked(rows: Any) -> Any:
-    """The rows with each chain checked against its labels, and completions as texts."""
+    """The rows with each chain checked against its labels, and completions as strings."""
 
     def check(completion: Any, step_labels: Any, answer_label: Any, number: int) -> dict[str, str]:
         where = f"row {number}"

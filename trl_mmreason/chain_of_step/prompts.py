@@ -82,7 +82,7 @@ def step_data_prompt(min_steps: int = MIN_STEPS, max_steps: int = MAX_STEPS) -> 
 
 
 def step_data_message(question: str, answer: str) -> str:
-    """What the teacher is told next to `STEP_DATA_PROMPT`; the paper does not show this part.
+    """Write the user message that goes with `STEP_DATA_PROMPT`; the paper does not show this part.
 
     Args:
         question: without its pictures, which go with the request.
@@ -92,7 +92,7 @@ def step_data_message(question: str, answer: str) -> str:
 
 
 def judge_message(question: str, answer: str, steps: list[Step]) -> str:
-    """What the judge is told next to `JUDGE_PROMPT`; the paper does not show this part.
+    """Write the user message that goes with `JUDGE_PROMPT`; the paper does not show this part.
 
     A chain's own answer is left out: the list has one rating a step, and the answer's label is whether it is right.
 
@@ -115,7 +115,7 @@ def steps_as_text(steps: list[Step]) -> str:
 def read_steps(reply: str, *, min_steps: int = MIN_STEPS, max_steps: int = MAX_STEPS) -> Chain:
     """The chain that a teacher's reply in the format of Fig. 8 is, with or without a fence around it.
 
-    The texts are taken without the white space around them; none may be empty.
+    The parts of a step are taken without the white space around them; none may be empty.
 
     Raises:
         MalformedReply: the reply is anything else, or has too few or too many steps, or a special token in it.

@@ -52,7 +52,7 @@ class Chains:
 
 @dataclass(frozen=True)
 class Continuation:
-    """What a policy writes behind the beginning of a chain, which is the row's `prefix`; its answer is graded."""
+    """Let a policy continue the beginning of a chain, which is the row's `prefix`, and grade its answer."""
 
     turns = 1
 

@@ -33,7 +33,7 @@ def sample_paths(
 ) -> dict[str, list[Path]]:
     """Let a policy answer each question `n` times, and grade the answers of the chains.
 
-    A killed run resumes where it stopped. Under several processes each takes its share; call it on all of them with the
+    A killed run resumes. Under several processes each takes its share; call it on all of them with the
     same store, and every process gets all.
 
     Args:

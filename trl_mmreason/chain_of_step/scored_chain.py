@@ -59,9 +59,9 @@ class ScoredChain(NamedTuple):
 
 
 def scored_ends(text: str) -> Ends:
-    """Where the steps and the answer of a completion end: `chain_ends`, and completions without a step.
+    """Find where the steps and the answer of a completion end: `chain_ends`, and completions without a step.
 
-    These are a text without any of the template's tokens or with `<|reasoning_start|>` alone, in which nothing is
+    These are a completion without any of the template's tokens or with `<|reasoning_start|>` alone, in which nothing is
     scored, and an answer by itself.
 
     Raises:
@@ -114,7 +114,7 @@ class ChainEncoder:
         self._pad = eos if pad is None else pad
 
     def encode(self, row: Mapping[str, Any], where: str) -> ScoredChain:
-        """One row.
+        """Encode one row.
 
         Args:
             row: `prompt` (messages), `images` or `image`, and `completion`.
@@ -146,11 +146,11 @@ class ChainEncoder:
         ids = []
         for part in self._amid_placeholders.split(text):
             ids += self._tokenizer(part, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        self._tokenizer("", add_special_tokens=False)  # or its backend would go on splitting them for others
+        self._tokenizer("", add_special_tokens=False)  # or its backend would keep splitting them for others
         return ids
 
     def collate(self, chains: Sequence[ScoredChain]) -> tuple[dict[str, Tensor], Tensor]:
-        """A batch.
+        """Make a batch of encoded rows.
 
         Returns:
             The model's inputs, left-padded, and (B, P) where in the T tokens of a row its scores are: the answer's,

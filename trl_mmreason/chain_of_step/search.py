@@ -27,7 +27,7 @@ MALFORMED, TOO_LONG = "malformed", "too_long"
 
 
 class BeamSearched(NamedTuple):
-    """Where the search of one question has got to, and in the end its result.
+    """The state of the search of one question, and in the end its result.
 
     Attributes:
         text: what was kept: a whole chain, or what there was before the search found no way on.
@@ -69,11 +69,11 @@ def step_beam_search(
 
     At each stage n candidates for the next part are sampled, and the one whose part scores highest is kept; of equal
     ones the earliest. A candidate's score is that of its own part, be it a step or the answer (the paper does not say
-    what an answer's is). All questions go on together: a stage is one call of the engine and one of the process reward.
+    what an answer's is). All questions advance together: a stage is one call of the engine and one of the reward model.
 
     Args:
         rows: with id, prompt, and optionally images (or image).
-        engine: samples; it has to continue prefixes and know stop texts.
+        engine: samples; it has to continue prefixes and know stop strings.
         process_reward: scores the candidates.
         n: candidates a stage.
         decoding: how they are drawn; `max_new_tokens` bounds one part, and `stop` is the search's own.
@@ -115,16 +115,16 @@ def step_beam_search(
 
 
 def part_decoding(decoding: Decoding, *, n: int, max_steps: int) -> Decoding:
-    """How a search with these settings draws one part: up to where a step or the answer ends.
+    """Make the decoding of one part of a search: up to where a step or the answer ends.
 
     Raises:
-        ValueError: n or `max_steps` is below 1, the decoding brings stop texts, or it is greedy although n candidates
+        ValueError: n or `max_steps` is below 1, the decoding brings stop strings, or it is greedy although n candidates
             are to differ.
     """
     if n < 1 or max_steps < 1 or decoding.stop or (n > 1 and not decoding.temperature):
         raise ValueError(
             f"step_beam_search: got n={n}, max_steps={max_steps}, stop={decoding.stop} and "
-            f"temperature={decoding.temperature}; expected n ≥ 1, max_steps ≥ 1, no stop texts, as the template says "
+            f"temperature={decoding.temperature}; expected n ≥ 1, max_steps ≥ 1, no stop strings, as the template says "
             "where parts end, and a temperature above 0 unless n is 1."
         )
     return replace(decoding, stop=(STEP_END, ANSWER_END))
@@ -138,7 +138,7 @@ class _Candidate(NamedTuple):
 
 
 def _whole_parts(search: BeamSearched, samples: Sequence[Sample], *, only_answers: bool) -> list[_Candidate]:
-    """The candidates that go on by exactly one whole part; those that say the same are one."""
+    """The candidates that continue by exactly one whole part; those that say the same are one."""
     found = []
     for text in dict.fromkeys(search.text + sample.text for sample in samples):
         try:
@@ -154,7 +154,7 @@ def _whole_parts(search: BeamSearched, samples: Sequence[Sample], *, only_answer
 def _part_scores(
     process_reward: ProcessReward, rows: Sequence[Row], candidates: Sequence[Sequence[_Candidate]]
 ) -> list[list[float]]:
-    """For the candidates of each row the scores of their last parts.
+    """Score the last parts of each row's candidates.
 
     Not the trajectory score: the kept steps are the same in all candidates of a row, so they order nothing; and as a
     step has no answer yet, any answer would beat it by the answer's share of that score, 1 - w.

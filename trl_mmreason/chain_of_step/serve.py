@@ -107,7 +107,7 @@ def create_app(
     max_waiting: int = 1024,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> FastAPI:
-    """The application.
+    """Make the application that serves a process reward model.
 
     Args:
         model: scores.

@@ -54,7 +54,7 @@ def make_step_data(
 ) -> StepData:
     """Let a teacher write a chain of steps to each question, for `ChainOfStepSFTTrainer`.
 
-    It goes on where a killed run stopped. What failed is asked again with `retry_failed=True`. Under several processes
+    A killed run resumes. What failed is asked again with `retry_failed=True`. Under several processes
     each takes its share; call it on all of them with the same store, and every process gets the whole result.
 
     The prompt of Fig. 8 is the system message; question, pictures and reference answer are the user's. A chain keeps

@@ -28,7 +28,7 @@ def make_step_pairs(
 ) -> Dataset:
     """Make the preference pairs of every stage of every search, as TRL's `DPOTrainer` takes them.
 
-    A pair's two texts share what was kept before the stage; `with_last_parts` takes that out of the loss.
+    A pair's two completions share what was kept before the stage; `with_last_parts` takes that out of the loss.
 
     Args:
         questions: rows with id, prompt and optionally images or image.
@@ -76,7 +76,7 @@ def with_last_parts(
     """Wrap TRL's collator of pairs so that the loss is on the last part of each text alone.
 
     Args:
-        collate: makes a batch with `input_ids` and `completion_mask`, chosen texts first.
+        collate: makes a batch with `input_ids` and `completion_mask`, chosen completions first.
         end_ids: the tokens that close a step or an answer.
     """
 

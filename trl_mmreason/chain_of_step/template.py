@@ -10,7 +10,7 @@
     <|reasoning_end|>                       behind the last one
     <|answer_start|>…<|answer_end|>
 
-The texts between an opening and its closing token are kept as they are, white space and all, and may be empty. Between
+What stands between an opening and its closing token is kept as it is, white space and all, and may be empty. Between
 all other tokens white space may stand when a chain is read, as Fig. 7 has it; none is written. A step has all three
 parts: the paper knows none without a reflection ("must consist of and only consist of the following three parts",
 Fig. 8). A chain has one step or more. It is partial when it ends behind a step, whether or not
@@ -52,7 +52,7 @@ _TOKEN = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
 
 
 class ChainError(ValueError):
-    """A text that is no chain.
+    """A string that is no chain.
 
     Attributes:
         position: the character at which it stops being one.
@@ -110,7 +110,7 @@ def parse_chain(text: str) -> Chain:
 
 
 def chain_ends(text: str) -> Ends:
-    """Where the steps and the answer of a chain end in `text`.
+    """Find where the steps and the answer of a chain end in `text`.
 
     Raises:
         ChainError: as `parse_chain`.
@@ -122,7 +122,7 @@ def render_chain(chain: Chain) -> str:
     """The chain in special tokens, without white space between them; a partial one ends behind its last step.
 
     Raises:
-        ValueError: the chain has no step, or one of its texts holds a special token.
+        ValueError: the chain has no step, or one of its parts holds a special token.
     """
     if not chain.steps:
         raise ValueError("render_chain: the chain has no step, expected one or more.")
@@ -133,7 +133,7 @@ def render_chain(chain: Chain) -> str:
 
 
 def prefixes(chain: Chain) -> list[str]:
-    """For each step the rendered chain up to and including it.
+    """Render the chain up to and including each step.
 
     Each is a partial chain to be continued: whether a next step or the answer follows is left to the policy, which
     Monte-Carlo labels and step-level search both want (sections 3.3 and 4.3.2).
@@ -192,7 +192,7 @@ def _scan(reader: _Reader, steps: list[Step], step_ends: list[int]) -> tuple[Cha
 
 
 class _Reader:
-    """Goes through a text token by token; `position` is that behind the last one taken."""
+    """Goes through `text` token by token; `position` is that behind the last one taken."""
 
     def __init__(self, text: str) -> None:
         self._text = text

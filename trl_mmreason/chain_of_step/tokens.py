@@ -1,6 +1,6 @@
 """The template's tokens in a tokenizer and a model (arXiv:2509.19003, appendix A).
 
-They are ordinary added tokens, not "special" ones: `decode(skip_special_tokens=True)` keeps them, and stop texts see
+They are ordinary added tokens, not "special" ones: `decode(skip_special_tokens=True)` keeps them, and stop strings see
 them. Their ids are looked up, never assumed.
 """
 
@@ -114,7 +114,7 @@ def chain_token_ids(processing_class: ProcessorMixin | PreTrainedTokenizerBase) 
 
 
 def trainable_token_indices(model: PreTrainedModel) -> dict[str, list[int]]:
-    """What `LoraConfig(trainable_token_indices=...)` needs for these tokens' rows to be trained next to an adapter.
+    """Return what `LoraConfig(trainable_token_indices=...)` needs to train these tokens' rows next to an adapter.
 
     LoRA leaves the embeddings as they are otherwise. The adapter then holds these rows; before it is loaded, its base
     needs the tokens too, and `add_chain_tokens` gives the same base the same rows. `modules_to_save` would instead

@@ -18,8 +18,8 @@ def add(commands: Any) -> None:
         "annotate",
         help="make a process reward model's data: chains of a policy, labelled step by step",
         description="Let a policy answer each question in chains of steps, and label every step by what becomes of "
-        "continuations behind it, or by a judge who is told the answer (Chain-of-Step, section 3.3). A killed run goes "
-        "on where it stopped. Servers get the key in OPENAI_API_KEY. Several GPUs: accelerate launch -m "
+        "continuations behind it, or by a judge who is told the answer (Chain-of-Step, section 3.3). A killed run "
+        "resumes. Servers get the key in OPENAI_API_KEY. Several GPUs: accelerate launch -m "
         "trl_mmreason.cli annotate …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

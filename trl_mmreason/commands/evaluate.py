@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
         "evaluate",
         help="evaluate a policy on benchmarks",
         description="Let a policy answer benchmarks, grade what it says, and write the numbers with their intervals, "
-        "every sample, and a report. A killed run goes on where it stopped. Servers get the key in OPENAI_API_KEY. "
+        "every sample, and a report. A killed run resumes. Servers get the key in OPENAI_API_KEY. "
         "Several GPUs: accelerate launch -m trl_mmreason.cli evaluate …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

@@ -197,7 +197,7 @@ def print_share(arguments: argparse.Namespace, questions: int, store: Any) -> No
 
 
 def sampling_settings(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """How answers are drawn, graded and stored, by the names that pipelines have for it."""
+    """Collect how answers are drawn, graded and stored, by the names that pipelines have for it."""
     from ..grading import Grader
     from ..sampling import Decoding
 
@@ -247,7 +247,7 @@ def load_engine(
 
 @contextmanager
 def exit_on(name: str, *expected: type[Exception]) -> Iterator[None]:
-    """End the command with the messages of these errors, which name the mend, and without a traceback."""
+    """End the command with the messages of these errors, which name the fix, and without a traceback."""
     try:
         yield
     except expected as error:
@@ -255,14 +255,14 @@ def exit_on(name: str, *expected: type[Exception]) -> Iterator[None]:
 
 
 def count(text: str) -> int:
-    """A whole number from 1."""
+    """Parse a whole number, at least 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number, at least 1, got {text!r}")
     return int(text)
 
 
 def share(text: str) -> float:
-    """A number from 0 to 1."""
+    """Parse a number from 0 to 1."""
     try:
         value = float(text)
     except ValueError:
@@ -273,7 +273,7 @@ def share(text: str) -> float:
 
 
 def share_of_machines(text: str) -> tuple[int, int]:
-    """K/M: number and count of machines."""
+    """Parse K/M: number and count of machines."""
     first, slash, machines = text.partition("/")
     if not (slash and first.isdecimal() and machines.isdecimal() and int(first) < int(machines)):
         raise argparse.ArgumentTypeError(f"expected K/M with K from 0 to M - 1, as in 0/2 and 1/2; got {text!r}")
@@ -281,7 +281,7 @@ def share_of_machines(text: str) -> tuple[int, int]:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """A JSON object."""
+    """Parse a JSON object."""
     try:
         value = json.loads(text)
     except ValueError as error:

@@ -14,7 +14,7 @@ def add(commands: Any) -> None:
         "prefilter",
         help="keep the questions that have something to teach a policy",
         description="Let a policy answer each question several times and keep those that are neither too easy nor too "
-        "hard for it. A killed run goes on where it stopped. Several GPUs: accelerate launch -m trl_mmreason.cli "
+        "hard for it. A killed run resumes. Several GPUs: accelerate launch -m trl_mmreason.cli "
         "prefilter …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

@@ -14,7 +14,7 @@ def add(commands: Any) -> None:
         "reflect",
         help="make SRPO's cold-start data: solutions of a policy, reflections of a teacher",
         description="Let a policy solve each question, and a teacher who is told the answer reflect on a mix of right "
-        "and wrong solutions (SRPO, section 3.1). A killed run goes on where it stopped. Servers get the key in "
+        "and wrong solutions (SRPO, section 3.1). A killed run resumes. Servers get the key in "
         "OPENAI_API_KEY. Several GPUs: accelerate launch -m trl_mmreason.cli reflect …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

@@ -14,7 +14,7 @@ def add(commands: Any) -> None:
         "revise",
         help="make STaR's data: a policy's own right revisions of its wrong answers",
         description="Let a policy answer each question and revise its answer, and keep the first right revision of a "
-        "wrong answer as a row of supervised training (AdaPO, appendix B). A killed run resumes where it stopped. "
+        "wrong answer as a row of supervised training (AdaPO, appendix B). A killed run resumes. "
         "Several GPUs: accelerate launch -m trl_mmreason.cli revise …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

@@ -36,7 +36,7 @@ def add_arguments(
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What `add_arguments` declared, but for the model, by the names that servers have for it."""
+    """Collect the arguments of `add_arguments`, but for the model, by the names that servers have for them."""
     return {name: getattr(arguments, name) for name in ("adapter", "dtype", "host", "port", "batch_size")}
 
 

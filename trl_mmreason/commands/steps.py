@@ -14,7 +14,7 @@ def add(commands: Any) -> None:
         "steps",
         help="make Chain-of-Step's SFT data: a teacher writes the steps to known answers",
         description="Let a teacher who is told the answer write the steps leading to it (Chain-of-Step, section 3.2). "
-        "A killed run goes on where it stopped. Servers get the key in OPENAI_API_KEY. Several GPUs: accelerate launch "
+        "A killed run resumes. Servers get the key in OPENAI_API_KEY. Several GPUs: accelerate launch "
         "-m trl_mmreason.cli steps …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
         help="make SOPHIA's off-policy data: captions of a policy, trajectories of a reasoner",
         description="Let a policy describe each picture without its question, and a text-only reasoner answer from the "
         "descriptions; reward the shortest right trajectory behind a good description (SOPHIA, sections 4.1 and 4.2). "
-        "A killed run goes on where it stopped, and another selection asks nobody anything. Servers get the key in "
+        "A killed run resumes, and another selection asks nobody anything. Servers get the key in "
         "OPENAI_API_KEY. Several GPUs: accelerate launch -m trl_mmreason.cli trajectories …",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

@@ -43,7 +43,7 @@ class PromptMemory:
                 self._known.append(entry)
 
     def unexpanded(self, ids: list[int], pictures: int) -> list[int]:
-        """A prompt with one placeholder a picture.
+        """Reduce the placeholders in a prompt to one a picture.
 
         Args:
             ids: token ids of a prompt that was kept, or of one that continues it with text, such as a second turn.

@@ -58,7 +58,7 @@ _LAST = (
 
 
 def all_panels() -> list[Panel]:
-    """What can be drawn: the panels of all trainers, those of the methods between them."""
+    """All panels that can be drawn: those of all trainers, and those of the methods between them."""
     return [*_FIRST, *methods.panels(), *_LAST]
 
 

@@ -56,7 +56,7 @@ def evaluate_into(
     Args:
         folder: is made if need be; gets `answers.sqlite` and the files of `save_evaluation`.
         rows, engine, protocol, n, decoding, grader, system_prompt, seed: as for `evaluate`.
-        title, command, about: go on record: what was evaluated, by which command line, and what else says so.
+        title, command, about: are recorded: what was evaluated, by which command line, and what else says so.
         benchmark: adds what is its own, as for `summarise`.
         shown: questions in the report.
         **asking: for `evaluate`, such as `batch_size` and `description`.
@@ -143,7 +143,7 @@ def trajectories_of(
     stage: str,
     asked: Mapping[str, str],
 ) -> list[Trajectory]:
-    """What the report's browser shows: the first questions, and up to eight samples of each.
+    """Collect what the report's browser shows: the first questions, and up to eight samples of each.
 
     Args:
         samples: of `evaluate`.

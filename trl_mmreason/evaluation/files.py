@@ -37,7 +37,7 @@ _QUESTION = ("category", "group", "choices", "tolerance")  # of a row, as far as
 
 @dataclass(frozen=True)
 class SavedEvaluation:
-    """What a folder holds.
+    """An evaluation as its folder holds it.
 
     Attributes:
         samples: of `evaluate`; each prompt as one message, the question.
@@ -75,7 +75,7 @@ def write_evaluation(
 
 
 def read_evaluation(folder: str | Path) -> SavedEvaluation:
-    """What `write_evaluation` wrote.
+    """Read what `write_evaluation` wrote.
 
     Raises:
         DataError: the folder holds no evaluation, or one of a newer format.
@@ -109,7 +109,7 @@ def format_results(results: Results) -> str:
 
 
 def format_overview(results: Mapping[str, Results]) -> str:
-    """One line a benchmark: its accuracies."""
+    """Tabulate the accuracies, one line a benchmark."""
     shown = list(dict.fromkeys(name for found in results.values() for name in headline(found.metrics)))
     lines = [["", "questions", *(metric_of(name).label for name in shown)]]
     for benchmark, found in results.items():
@@ -152,7 +152,7 @@ def problems_of(results: Results) -> list[str]:
         "decided_by_size": "answers were too long to compare and count as wrong",
         "decided_by_judge": "verdicts are the judge's",
         "decided_by_tolerance": "answers are right within the benchmark's tolerance",
-        "decided_by_text": "answers were compared as texts, as the benchmark does",
+        "decided_by_text": "answers were compared as strings, as the benchmark does",
     }
     lines = [f"{counts[name]} {words}" for name, words in said.items() if counts.get(name)]
     lines += [f"  {each['id']}, sample {each['sample']}: {each['reason']}" for each in results.failures[:5]]

@@ -26,7 +26,7 @@ Completion = Mapping[str, Any]
 
 
 class Logged(NamedTuple):
-    """What a report can show, and what its reader should know of the rest."""
+    """The trajectories that a report can show, and notes on what it cannot show."""
 
     trajectories: list[Trajectory]
     notes: list[str]
@@ -72,7 +72,7 @@ def read_completions(folder: Path, shown: int) -> Logged:
 
 
 def answers_of(completion: Completion) -> list[str]:
-    """The texts of the policy in a completion, without what the user said in between."""
+    """What the policy wrote in a completion, without what the user said in between."""
     written = completion["completion"]
     if isinstance(written, str):
         return [written]
@@ -80,7 +80,7 @@ def answers_of(completion: Completion) -> list[str]:
 
 
 def verdicts_of(completion: Completion) -> list[bool | None]:
-    """What was logged on whether the answers are right: of two, of one, or of none."""
+    """The logged verdicts on the answers: on two, on one, or on none."""
     if "second_correct" in completion:
         return [completion["first_correct"], completion["second_correct"]]
     for name in ("first_correct", "correct"):
@@ -135,7 +135,7 @@ def _trajectory(
 
 
 def _number_columns(schema: pa.Schema) -> list[str]:
-    """Rewards, advantage and whatever else is a number; Chain-of-Step logs one as a text, "" where there is none."""
+    """Rewards, advantage and whatever else is a number; Chain-of-Step logs one as a string, "" where there is none."""
     numbers = [field.name for field in schema if pa.types.is_floating(field.type) or pa.types.is_integer(field.type)]
     return [name for name in schema.names if name != "step" and (name in numbers or name == "answer_score")]
 

@@ -25,7 +25,7 @@ Interval: TypeAlias = tuple[float, float]
 
 
 class Metric(NamedTuple):
-    """How a metric is shown: shares in percent, with one decimal; other numbers as they are, with two, unless said."""
+    """Label and form of a metric: shares in percent, with one decimal; others as they are, with two by default."""
 
     label: str
     is_share: bool = True
@@ -37,7 +37,7 @@ class Metric(NamedTuple):
         return _number(scale * value, usual if self.decimals is None else self.decimals, signed)
 
     def with_interval(self, estimate: Estimate, signed: bool = False) -> str:
-        """As `text`, and the interval in brackets."""
+        """The value as a reader sees it, and the interval in brackets."""
         low, high = estimate.interval
         return f"{self.text(estimate.value, signed)} [{self.text(low, signed)}, {self.text(high, signed)}]"
 
@@ -74,7 +74,7 @@ class Estimate:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Estimate:
-        """What `as_json` gave, among other things perhaps."""
+        """Read what `as_json` gave, which may stand among other things."""
         value, low, high = (number_from_json(found[name]) for name in ("value", "low", "high"))
         return cls(value, (low, high))
 
@@ -85,7 +85,7 @@ def number_as_json(number: float) -> float | None:
 
 
 def number_from_json(value: float | None) -> float:
-    """What `number_as_json` gave."""
+    """Read what `number_as_json` gave."""
     return math.nan if value is None else value
 
 
@@ -99,7 +99,7 @@ class Change:
 
 
 def two_turn_metrics(first_correct: Flags, second_correct: Flags) -> dict[str, float]:
-    """Accuracy of both turns and how often the second turn mends or spoils the first.
+    """Accuracy of both turns and how often the second turn corrects or spoils the first.
 
     Args:
         first_correct, second_correct: (N,) bools, one a trajectory, in the same order.
@@ -138,7 +138,7 @@ def bootstrap_interval(
 
     Questions are what is drawn, so give one trajectory a question. A resample in which a metric is NaN is left
     out of that metric's interval; the interval is (NaN, NaN) when no resample is left. When all outcomes are
-    alike, every resample is too, and the interval has no width although other questions might end otherwise.
+    alike, every resample is too, and the interval has no width although other questions might end differently.
 
     Args:
         columns: what `metric_fn` takes, each (N,) with one value a trajectory, N >= 1.
@@ -197,7 +197,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def metric_of(name: str) -> Metric:
-    """How a metric is shown."""
+    """The label and form of a metric, by its name."""
     known = METRICS.get(name) or methods.metric_named(name)
     if known is not None:
         return known

@@ -44,7 +44,7 @@ def provenance_record(
     system_prompt: str | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """What is recorded beside every number, as JSON.
+    """Record what made the numbers of an evaluation, as JSON.
 
     Args:
         engine, protocol, decoding, n, grader, system_prompt, seed: as `evaluate` was given them.

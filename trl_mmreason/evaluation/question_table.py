@@ -52,7 +52,7 @@ class Table:
         return {name: Estimate(value, intervals[name]) for name, value in self.values().items()}
 
     def of(self, chosen: Sequence[int] | np.ndarray) -> Table:
-        """These questions alone."""
+        """The table of these questions alone."""
         return Table(self.names, self.over[chosen], self.under[chosen])
 
     def by_problem(self, problems: Sequence[str]) -> Table:
@@ -69,7 +69,7 @@ class Table:
 
 
 def question_table(samples: Samples, *, grader: Grader | JudgeGrader | None, has_variants: bool) -> Table:
-    """What each question adds above and below the line of each metric; nothing where its gold answer cannot be used.
+    """Make the table of what each question adds to each metric; nothing where its gold answer cannot be used.
 
     Args:
         samples: of `evaluate`.

@@ -25,7 +25,7 @@ _RESAMPLES = 500  # of a benchmark's own scores, which take seconds
 
 @dataclass(frozen=True)
 class Question:
-    """What tells one question of an evaluation from another.
+    """A question of an evaluation, without its samples.
 
     Attributes:
         id: its own.
@@ -66,7 +66,7 @@ class Results:
 def summarise(
     samples: Samples, benchmark: Benchmark | None = None, *, grader: Grader | JudgeGrader | None = None
 ) -> Results:
-    """All numbers of an evaluation.
+    """Compute all numbers of an evaluation.
 
     Args:
         samples: of `evaluate`.
@@ -99,7 +99,7 @@ def summarise(
 
 
 def compare_results(before: Results, after: Results) -> dict[str, Change]:
-    """What differs between two evaluations of the same questions; a question's before and after are drawn together.
+    """Compare two evaluations of the same questions; a question's before and after are drawn together.
 
     Prompts may differ; only questions that can be graded on both sides are counted, and only metrics that both have.
 

@@ -30,7 +30,7 @@ GREEDY = Decoding(max_new_tokens=2048, temperature=0.0)
 
 @dataclass(frozen=True)
 class Samples:
-    """What became of every question, in the order of the rows.
+    """The samples of every question, in the order of the rows.
 
     Attributes:
         rows: the questions, without their pictures.

@@ -35,7 +35,7 @@ _COLOURS = ("#000000", "#e69f00", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#
 
 
 class Point(NamedTuple):
-    """What n samples or candidates bring.
+    """The accuracy and the tokens of n samples or candidates.
 
     Attributes:
         right: share of right answers.

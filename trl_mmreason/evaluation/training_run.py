@@ -69,7 +69,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def progress_table(history: Sequence[Mapping[str, Any]]) -> Table:
-    """What the curves show in numbers: each metric at the start and at the end of the run.
+    """Tabulate each metric at the start and at the end of the run: what the curves show, in numbers.
 
     Args:
         history: `trainer.state.log_history`.

@@ -26,7 +26,7 @@ class Piece(NamedTuple):
 def scored_pieces(
     text: str, ends: Sequence[int], scores: Sequence[float | None], last_score: float | None = None
 ) -> list[Piece]:
-    """The text cut behind each step.
+    """Cut `text` behind each step, and give the pieces their scores.
 
     Args:
         ends: for each step the position behind it, ascending.
@@ -43,7 +43,7 @@ class Turn:
     """One answer.
 
     Attributes:
-        pieces: joined they are the text; a text without scores is one piece.
+        pieces: joined they are the answer; one without scores is one piece.
         correct: the verdict; `None` if there is none, as the gold answer cannot be used or nobody graded.
         label: what the turn is called, such as "First answer".
         answer: what the grader read off the text; `None` if nothing, or if that is not known.

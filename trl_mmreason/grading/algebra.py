@@ -2,7 +2,7 @@ r"""Computer algebra, for worker processes only: are two LaTeX expressions equal
 
 latex2sympy2_extended parses, sympy evaluates. That parser guesses: `2(3)` is a mixed number to it, `f(x)` a call,
 `\sin x \cdot y` the sine of a product, `x'` is x, γ is Euler's constant, and a degree sign means nothing. So first
-`explicit.py` rewrites a text so that nothing is left to guess, and refuses what it does not know.
+`explicit.py` rewrites an answer so that nothing is left to guess, and refuses what it does not know.
 
 Expressions are compared by their values to thirty digits; with variables, at random points. Real points only, and only
 where both are real: √(x²) is |x|, not x.

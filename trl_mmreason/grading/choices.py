@@ -35,8 +35,8 @@ def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str
 
     Args:
         answer: as extracted.
-        choices: label, in upper case, → text; an empty text is one that is not known.
-        same: whether two texts are equal; may raise `NeedsAlgebra`.
+        choices: label, in upper case, → text; an empty string is one that is not known.
+        same: whether two strings are equal; may raise `NeedsAlgebra`.
 
     Returns:
         The labels; an empty set where letter and text disagree; None where no choice is named.
@@ -80,7 +80,7 @@ def _readings(text: str, choices: Mapping[str, str]) -> Iterator[tuple[str, str]
             continue
         part_of_it = text[len(match["label"]) :].lstrip().startswith("=") and equations
         at_the_end = match.start("rest") < match.start("label")
-        if at_the_end and (text[-1] in endings or "" in endings):  # `5 A`, and texts that are not known
+        if at_the_end and (text[-1] in endings or "" in endings):  # `5 A`, and choices that are not known
             continue
         if not part_of_it:
             yield match["label"].upper(), match["rest"]

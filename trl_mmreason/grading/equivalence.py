@@ -35,7 +35,7 @@ class Algebra(Protocol):
 
 @dataclass(frozen=True)
 class Terms:
-    """What two answers are compared under.
+    """The conditions under which two answers are compared.
 
     Attributes:
         lenient: 1 % instead of 1e-6, where the gold is no whole number.

@@ -70,7 +70,7 @@ def read_gold(text: str) -> str:
 
 
 def without_thinking(text: str) -> str | None:
-    """What follows the last `</think>`; `None` if a `<think>` in it never closes."""
+    """The text behind the last `</think>`; `None` if a `<think>` in it never closes."""
     spoken_from, thinking = 0, False
     for mark in _THINK.finditer(text):
         thinking = not mark[1]

@@ -162,7 +162,7 @@ class Grader:
 
 
 def grader_settings(grader: Any) -> str:
-    """What a store is told of the grader behind its verdicts: its repr, which another process writes just so.
+    """Describe the grader in a store's settings: by its repr, which another process writes just so.
 
     Of what is known by its address in memory the name of its class remains. So what the repr of a grader of one's own
     does not say, or who a `JudgeGrader` asks through a plain function, may change without being noticed.
@@ -196,9 +196,9 @@ def _usable(gold: Gold | None, choices: Mapping[str, str]) -> tuple[tuple[str, .
 
 def _check(completion: Any, choices: Any, question: Any) -> None:
     expected = {
-        "completion": (completion, str, "a text"),
+        "completion": (completion, str, "a string"),
         "choices": (choices, Mapping | None, "a mapping of label to text, or None"),
-        "question": (question, str | None, "a text, or None"),
+        "question": (question, str | None, "a string, or None"),
     }
     for name, (value, kind, form) in expected.items():
         if not isinstance(value, kind):
@@ -213,7 +213,7 @@ def _report(gold: Any, id: Any, problem: str) -> None:
         _reported.add(row)
         where = "a row without id" if id is None else f"row {id}"
         logger.warning(
-            "The gold answer %s of %s cannot be used: %s. Answers to it get no verdict and train nothing; mend or "
+            "The gold answer %s of %s cannot be used: %s. Answers to it get no verdict and train nothing; fix or "
             "drop the row.",
             shown,
             where,

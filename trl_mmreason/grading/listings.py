@@ -39,7 +39,7 @@ _MARK = "\ue000"  # stands for the comma inside 1,000
 
 
 def entries(text: str, *, bare: bool) -> list[str]:
-    """What stands between the separators; without brackets (`bare`) `and` and `or` separate too."""
+    """Split a list at its separators; without brackets (`bare`) `and` and `or` separate too."""
     if bare or ", " in text:  # (100,200) is a point, but 100,200 a number
         text = _GROUPED.sub(lambda match: match.group().replace(",", _MARK), text)
     pieces = split_top(text, _WORDED if bare or is_prose(text) else _LOOSE)

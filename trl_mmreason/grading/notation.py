@@ -152,7 +152,7 @@ _WRAPPERS = frozenset(
 _MARKED_LETTERS = re.compile(
     r"\\(?:overline|overrightarrow|overleftrightarrow|widehat|wideparen|vec|bar|hat)\s*\{\s*([A-Za-z]\s*[A-Za-z][A-Za-z\s']*)\}"
 )
-# What changes how a text looks, not what it says.
+# What changes how an answer looks, not what it says.
 _LAYOUT = re.compile(
     r"\\(?:textcolor|color|phantom|hphantom|vphantom|label|tag)\s*\{[^{}]*\}"
     r"|\\(?:rm|bf|it|sf|tt|tiny|small|normalsize|large|Large|LARGE|huge|Huge|centering|boldmath)\b\s*"
@@ -175,7 +175,7 @@ def normalise(text: str) -> str:
     text = re.sub(f"[{''.join(_SUPERSCRIPTS)}]+", _superscript, text).translate(_CHARACTERS)
     text = unicodedata.normalize("NFKC", text).replace("⁄", "/").replace("∕", "/")
     if len(text) > 2 * MAX_CHARACTERS:
-        raise Refused("it unfolds into a text too long to compare")
+        raise Refused("it unfolds into a string too long to compare")
     # format and control characters have no width and no meaning
     text = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
     text = _LAYOUT.sub("", re.sub(r",\\!\s*", ",", text.replace("{,}", ",")))
@@ -308,7 +308,7 @@ def _undotted(text: str) -> str:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """What a text says, without case, articles and punctuation."""
+    """What `text` says, without case, articles and punctuation."""
     return tuple(_WORD.findall(_ARTICLE.sub("", _undotted(text)).casefold().replace("'", "")))
 
 

@@ -53,7 +53,7 @@ def grading_items(
     id: Sequence[Any] | None = None,
     hint: Sequence[Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """What `Grader.grade_batch` takes, from the columns of a batch."""
+    """Make the items for `Grader.grade_batch` from the columns of a batch."""
     columns: dict[str, Sequence[Any]] = {"completion": texts, "gold": answer}
     if prompts is not None:
         columns["question"] = [question_text(prompt) for prompt in prompts]
@@ -67,7 +67,7 @@ def grading_items(
 
 
 def items_of(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[dict[str, Any]]:
-    """What the grader is asked about one text a row."""
+    """Make the grader's items from rows and one response a row."""
     columns = {name: [row.get(column) for row in rows] for name, column in _COLUMNS.items()}
     return grading_items(texts, [row["answer"] for row in rows], **columns)
 

@@ -2,7 +2,7 @@
 
 The grader takes 2.9 for wrong where the gold answer is 3.0. ChartQA takes it for right, as it is within 5 %; other
 benchmarks state an absolute error. Such a row has a `tolerance`, and a wrong answer to it gets a second look. ChartQA
-also compares as texts what is no number, labels such as "65+" and "N/A" included, which the grader cannot use.
+also compares as strings what is no number, labels such as "65+" and "N/A" included, which the grader cannot use.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HEDGE = re.compile(r"(?:≈|~|about |approximately |around |roughly )\s*", re.I
 
 
 class Tolerance(NamedTuple):
-    """How far an answer may be from the gold answer. Of the two widths for a number the wider counts.
+    """The allowed difference of an answer from the gold answer. Of the two widths for a number the wider counts.
 
     Attributes:
         relative: as a share of the gold number.
@@ -49,7 +49,7 @@ class BatchGrader(Protocol):
 
 
 def grade_answers(grader: BatchGrader, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[Verdict]:
-    """Grade one text a row.
+    """Grade one response a row.
 
     Args:
         grader: asked first; what it finds right stays right.
@@ -59,7 +59,7 @@ def grade_answers(grader: BatchGrader, rows: Sequence[Mapping[str, Any]], texts:
 
     Returns:
         The grader's verdicts, but for what a row's tolerance changes: those say `decided_by` "tolerance" where numbers
-        are near enough, "text" where texts were compared. A gold answer that the grader cannot use has no verdict,
+        are near enough, "text" where strings were compared. A gold answer that the grader cannot use has no verdict,
         unless its row says `as_text`.
     """
     verdicts = grader.grade_batch(items_of(rows, texts))
@@ -126,7 +126,7 @@ def _second_look(verdict: Verdict, row: Mapping[str, Any], text: str) -> Verdict
 
 
 def _compared_as_texts(verdict: Verdict, golds: Sequence[str], text: str) -> Verdict:
-    """Right where the texts are the same; wrong where they differ and the grader could not use the gold answer."""
+    """Right where the strings are the same; wrong where they differ and the grader could not use the gold answer."""
     known = {spelled: gold for gold in golds if (spelled := _spelled(read_gold(gold)))}
     answer = extract_answer(text) if verdict.correct is None else verdict.extracted
     if known and answer is not None and (gold := known.get(_spelled(answer))):
@@ -140,7 +140,7 @@ def _compared_as_texts(verdict: Verdict, golds: Sequence[str], text: str) -> Ver
 
 
 def _spelled(text: str) -> str:
-    r"""What texts are compared by: without case, outer spaces and the dressing of `\text{…}`; "" if it is too long."""
+    r"""The form that is compared: without case, outer spaces and the dressing of `\text{…}`; "" if it is too long."""
     try:
         return normalise(text).casefold()
     except Refused:
@@ -167,7 +167,7 @@ def _quantities(text: str) -> list[_Quantity]:
 
 
 def _quantity(text: str) -> _Quantity | None:
-    """The one number that a text is: `1,234`, `12 %`, `$5`, `1.2 \\times 10^{3}`, `1/2`, `x = 3 cm`."""
+    """The one number that `text` is: `1,234`, `12 %`, `$5`, `1.2 \\times 10^{3}`, `1/2`, `x = 3 cm`."""
     if len(text) > _LONGEST_NUMBER:
         return None
     try:

@@ -14,7 +14,7 @@ _ALGEBRA = ("sympy", "latex2sympy2_extended")
 
 @cache
 def grader_version() -> str:
-    """This package's version, and a digest of the rules that read and compare answers: tolerances and algebra too.
+    """The package's version, and a digest of the rules that read and compare answers: tolerances and algebra too.
 
     It changes with every change to them, so that two results of one version were graded alike.
     """

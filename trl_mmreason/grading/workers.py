@@ -34,7 +34,7 @@ _LOG_BYTES = 2000
 
 
 class Outcome(NamedTuple):
-    """What became of one job.
+    """The result of one job.
 
     Attributes:
         correct: the decision; `None` when there is none.
@@ -203,7 +203,7 @@ class Workers:
         _EVERY.add(self)
 
     def decide(self, jobs: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """What the workers decide, in the order of the jobs.
+        """Let the workers decide all jobs; results in the order of the jobs.
 
         Args:
             jobs: the arguments of `decide.decide` by name, without `algebra`; only what JSON holds.

@@ -26,7 +26,7 @@ _VALUE = r"(?P<value>\d{1,3})"
 
 
 class Question(NamedTuple):
-    """What the question of a problem says, and nothing that only the picture shows; fields as `Problem` has them."""
+    """A problem without what only the picture shows; fields as `Problem` has them."""
 
     category: str
     level: int
@@ -40,12 +40,12 @@ def question_of(problem: Problem) -> Question:
 
 
 def readings(problem: Problem) -> list[str]:
-    """What is to be seen, a sentence a fact."""
+    """The facts that the picture shows, a sentence each."""
     return [step.thought for step in problem.steps[:-2]]  # behind them stand the working and the answer
 
 
 def caption(problem: Problem) -> str:
-    """What a good description of the picture says: "The first digit is 3. The second digit is 4."
+    """Describe the picture well: "The first digit is 3. The second digit is 4."
 
     A problem keeps the facts that its answer needs and no others. So the whole picture is described for `adding`,
     `lengths`, `triangle` and `clock`, and for `counting` and `bar_chart` at level 1. Otherwise the caption tells of
@@ -65,7 +65,7 @@ def write_trajectory(
         question: what is asked.
         description: of the picture, whoever wrote it; sentences that are not as in `caption` are not understood.
         slip: whether it is worked out wrongly, as by `attempt`. The answer is then never that of the facts described.
-        second_look: whether the thoughts go on with another look at the image, which finds the same.
+        second_look: whether the thoughts continue with another look at the image, which finds the same.
         stream: names the random stream that a slip is drawn from.
 
     Returns:

@@ -39,7 +39,7 @@ _MAX_STEPS = 1500
 
 @dataclass(frozen=True)
 class Lessons:
-    """What is taught.
+    """What a cold start teaches.
 
     Attributes:
         write: how a solution is written.

@@ -57,7 +57,7 @@ class RuleReasoner:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Its rates, and what it understands as a fingerprint."""
+        """The reasoner's rates, and what it understands as a fingerprint."""
         questions = hashlib.sha256(repr(sorted(self._known)).encode()).hexdigest()[:16]
         rates = {"slip_rate": self.slip_rate, "second_look_rate": self.second_look_rate}
         return {"kind": "rule reasoner", "questions": questions, **rates}
@@ -217,7 +217,7 @@ def _said(trajectory: str) -> str:
 
 
 def ask_miniature(question: str, caption: str) -> str:
-    """What a tiny reasoner is asked; the paper's prompt would be a hundred times as long as its question."""
+    """Write what a tiny reasoner is asked; the paper's prompt would be a hundred times as long as its question."""
     return REASON.format(question=question, caption=caption)
 
 

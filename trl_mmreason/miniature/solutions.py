@@ -47,7 +47,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a solver does: the facts as read, the working up to its result ("3+4="), that result, and the one stated."""
+    """One attempt of a solver: the facts as read, the working up to its result ("3+4="), that result, the answer."""
 
     facts: dict[str, int]
     lead: str
@@ -56,7 +56,7 @@ class Attempt:
 
 
 class Working(NamedTuple):
-    """What a written working tells of its writer.
+    """A written working, read back.
 
     Attributes:
         facts: as the writer read them; `None` if no reading explains the working.
@@ -130,7 +130,7 @@ def attempt(
     error: str | None = None,
     stream: str = "",
 ) -> Attempt:
-    """How a solver fares on these facts with the mistake `error`.
+    """Solve with these facts, and with the mistake `error`.
 
     Which number goes wrong, and how far, is drawn from a random stream of its own, which `stream` and `error` name.
 
@@ -231,7 +231,7 @@ def reflection(first: Solution, second: Solution) -> str:
 
 
 def remark(thought: str | None = None) -> str:
-    """What a reflection says: the step that was not so, as it should be; or, without one, that all was."""
+    """Write a reflection: the wrong step, as it should be; or, without one, that all was right."""
     return "I check it and find the same." if thought is None else f"Not so. {thought}"
 
 

@@ -337,7 +337,7 @@ _SCENES: dict[str, Callable[[random.Random, int], _Scene]] = {
 
 
 def _choices(category: str, level: int, scene: _Scene, stream: str) -> dict[str, str]:
-    """Four different texts: the right one, the outcome of each kind of mistake, and near ones where mistakes agree."""
+    """Four different choices: the right one, the outcome of each kind of mistake, near ones where mistakes agree."""
     right, *mistaken = (
         attempt(category, level, scene.facts, scene.asked, error=error, stream=stream).stated
         for error in (None, *ERRORS)

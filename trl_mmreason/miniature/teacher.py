@@ -1,6 +1,6 @@
 """A teacher and judge of known truth: it knows the drawn problems, so what it says of them can be relied on.
 
-It knows the methods' prompts by their texts, as they stand in the papers.
+It knows the methods' prompts by their wording, as it stands in the papers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class KnownTruthTeacher:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it knows, as a fingerprint."""
+        """The problems that the teacher knows, as a fingerprint."""
         keys = "".join(sorted(self._known))
         return {"kind": "known truth", "problems": hashlib.sha256(keys.encode()).hexdigest()[:16]}
 

@@ -18,7 +18,7 @@ def train_tokenizer(
     """Train a tokenizer that can encode any text and splits numbers into single digits.
 
     Args:
-        corpus: the texts that merges are learnt from.
+        corpus: the strings that merges are learnt from.
         special_tokens: every special token of the family; they get the lowest ids, in this order.
         named_tokens: the roles that transformers knows by name, such as `eos_token`, `pad_token`, `image_token`.
         vocab_size: upper bound of the vocabulary, special tokens included.

@@ -20,7 +20,7 @@ class WrittenStep(Protocol):
 
 
 class Truth(NamedTuple):
-    """What is right about a chain.
+    """Which steps of a chain are right, and whether its answer is.
 
     Attributes:
         steps: one a step, True = right.

@@ -66,7 +66,7 @@ class Answers:
 
     @cached_property
     def ids(self) -> list[str]:
-        """Of the questions."""
+        """The ids of the questions."""
         return self.rows["id"][:]
 
     def __iter__(self) -> Iterator[Iterator[dict[str, Any] | Failure]]:
@@ -100,7 +100,7 @@ def answer_questions(
 ) -> Answers:
     """Sample and grade `n` answers to each question.
 
-    A killed run resumes where it stopped. Under several processes each takes its share; call it on all of them with the
+    A killed run resumes. Under several processes each takes its share; call it on all of them with the
     same store, and every process gets the whole result.
 
     Args:
@@ -212,7 +212,7 @@ class JoinedRows(Sequence):
         return {**self.rows[self.positions[place]], **own}
 
     def select_columns(self, names: Sequence[str]) -> Dataset:
-        """These columns as a data set of its own; none of them holds pictures."""
+        """Copy these columns into a data set of its own; none of them holds pictures."""
         shared = [name for name in names if name not in self.columns]
         made = self.rows.select_columns(shared).select(self.positions)
         for name in names:

@@ -30,7 +30,7 @@ class MalformedReply(ValueError):
 
 @dataclass(frozen=True)
 class ReplyCollector:
-    """How a party is asked, and where what it says is kept.
+    """Asks a party, and keeps its replies.
 
     Attributes:
         store: keeps what was read.
@@ -96,7 +96,7 @@ class ReplyCollector:
 def ask_until_read(
     engine: Engine, decoding: Decoding, requests: Sequence[Request], reads: Sequence[Read], attempts: int
 ) -> list[dict[str, Any] | Failure]:
-    """What is read from the first reply to each request that is not malformed; the last `Failure` if all are.
+    """Read the first reply to each request that is not malformed; the last `Failure` if all are.
 
     Args:
         reads: how the reply to each request is read; raises `MalformedReply`.

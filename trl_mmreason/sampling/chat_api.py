@@ -70,7 +70,7 @@ class _Message(Fields, extra="ignore"):
 
     @property
     def text(self) -> str:
-        """Its texts joined, as chat templates do."""
+        """The message's text parts joined, as chat templates do."""
         return "".join(part.text for part in self.content if isinstance(part, _TextPart))
 
     @property

@@ -27,15 +27,15 @@ APPLICATION_ID = 0x6D6D7273  # "mmrs", in the header of every store
 MOUNTS = Path("/proc/self/mounts")
 LOCAL_FILE_SYSTEMS = frozenset("ext2 ext3 ext4 xfs btrfs zfs f2fs jfs bcachefs reiserfs tmpfs ramfs overlay".split())
 
-_GO_ON = "what was saved before is safe, and the same command goes on from there"
+_RESUMES = "what was saved before is safe, and the same command resumes from there"
 _READ_ONLY = ("it may not be written to", "allow writing to the file and its folder, or copy it elsewhere")
-_LOCKED = ("another process held it too long", f"end the process that hangs; {_GO_ON}")
+_LOCKED = ("another process held it too long", f"end the process that hangs; {_RESUMES}")
 _NO_STORE = ("it is no store", "give the path of a store, or of a file that does not exist yet")
 _UNKNOWN = ("the system refuses", "remove what it names, or choose another path")
-# What SQLite or the system says (Python 3.10 gives no error codes of SQLite) → what it means, and the mend.
+# What SQLite or the system says (Python 3.10 gives no error codes of SQLite) → what it means, and the fix.
 _CAUSES = {
-    "disk is full": ("the disk is full", f"free some space; {_GO_ON}"),
-    "disk I/O error": ("the disk refuses to write or read", f"look at its space, quota and health; {_GO_ON}"),
+    "disk is full": ("the disk is full", f"free some space; {_RESUMES}"),
+    "disk I/O error": ("the disk refuses to write or read", f"look at its space, quota and health; {_RESUMES}"),
     "readonly": _READ_ONLY,
     "unable to open": _READ_ONLY,
     "ermission denied": _READ_ONLY,
@@ -47,7 +47,7 @@ _CAUSES = {
 
 
 class StoreError(RuntimeError):
-    """The file cannot be used; the message names it, the cause and the mend."""
+    """The file cannot be used; the message names it, the cause and the fix."""
 
 
 class Database:
@@ -105,12 +105,12 @@ class Database:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            cause, mend = next((meant for said, meant in _CAUSES.items() if said in str(error)), _UNKNOWN)
-            raise StoreError(f"{self.path}: {doing} failed: {cause} ({error}). Mend: {mend}.") from error
+            cause, fix = next((meant for said, meant in _CAUSES.items() if said in str(error)), _UNKNOWN)
+            raise StoreError(f"{self.path}: {doing} failed: {cause} ({error}). Fix: {fix}.") from error
 
     def _connected(self) -> sqlite3.Connection:
         if self._closed:
-            raise StoreError(f"{self.path} was closed here. Mend: open it again.")
+            raise StoreError(f"{self.path} was closed here. Fix: open it again.")
         if self._connection is None:
             connection = sqlite3.connect(
                 self.path, timeout=self.busy_seconds, isolation_level=None, check_same_thread=False
@@ -136,11 +136,11 @@ class Database:
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {self.version}")
         elif application != APPLICATION_ID:
-            cause, mend = _NO_STORE
-            raise StoreError(f"{self.path}: {cause}, but another SQLite database. Mend: {mend}.")
+            cause, fix = _NO_STORE
+            raise StoreError(f"{self.path}: {cause}, but another SQLite database. Fix: {fix}.")
         elif version > self.version:
             raise StoreError(
-                f"{self.path} has format {version}, this trl-mmreason knows {self.version}. Mend: update the package."
+                f"{self.path} has format {version}, this trl-mmreason knows {self.version}. Fix: update the package."
             )
 
     def _choose_journal(self, connection: sqlite3.Connection) -> None:
@@ -170,7 +170,7 @@ class Database:
         """Raise if the file is no longer there: what is written to a deleted file is lost, and nothing tells."""
         if not self.path.exists() or _identity(self.path) != self._file:
             raise StoreError(
-                f"{self.path} was deleted or replaced while it was open. Mend: start again, with a file that stays."
+                f"{self.path} was deleted or replaced while it was open. Fix: start again, with a file that stays."
             )
 
 

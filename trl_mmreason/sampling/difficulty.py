@@ -22,7 +22,7 @@ STAGE = "difficulty"
 
 
 class Filtered(NamedTuple):
-    """What a filter kept, and why it dropped the rest: reason → number of questions."""
+    """The questions that a filter kept, and why it dropped the rest: reason → number of questions."""
 
     rows: Dataset
     dropped: dict[str, int]
@@ -32,7 +32,7 @@ class Filtered(NamedTuple):
 
 
 def tally(kept: int, dropped: Mapping[str, int], what: str) -> str:
-    """How many were kept of how many, and a line for each reason why others were not."""
+    """Tell how many were kept of how many, and a line for each reason why others were not."""
     lines = [f"kept {kept} of {kept + sum(dropped.values())} {what}"]
     return "\n".join([*lines, *(f"dropped {count}: {reason}" for reason, count in dropped.items() if count)])
 
@@ -50,7 +50,7 @@ def difficulty_filter(
 ) -> Filtered:
     """Answer each question several times and keep it if low ≤ share of right answers ≤ high.
 
-    A killed run resumes where it stopped. Under several processes each samples its share of the answers; call it on all
+    A killed run resumes. Under several processes each samples its share of the answers; call it on all
     of them with the same store, and every process gets the whole result.
 
     Args:
@@ -91,7 +91,7 @@ def usable_questions(rows: Dataset, grader: Grader) -> list[int]:
 
 
 def keep_rows(rows: Dataset, reasons: Mapping[str, str]) -> Filtered:
-    """The rows without a reason to drop them."""
+    """Keep the rows without a reason to drop them."""
     kept = [index for index, row_id in enumerate(rows["id"]) if not reasons[row_id]]
     dropped: dict[str, int] = defaultdict(int)
     for reason in reasons.values():

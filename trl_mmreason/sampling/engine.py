@@ -12,14 +12,14 @@ import PIL.Image
 
 @dataclass(frozen=True)
 class Decoding:
-    """How answers are drawn.
+    """Settings by which answers are drawn.
 
     Attributes:
         max_new_tokens: bound of an answer; one that reaches it ends with finish reason "length".
         temperature: 0 is greedy.
         top_p: the smallest set of tokens with this share of the probability; 1 is all.
         top_k: the most probable tokens; 0 is all.
-        stop: an answer ends behind the first of these texts, which stays in it.
+        stop: an answer ends behind the first of these strings, which stays in it.
         logps: whether to return the log-probability of each token, under the model itself (temperature 1, all tokens).
     """
 
@@ -107,7 +107,7 @@ class Engine(Protocol):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What of this engine determines its answers, as JSON: kind, model, precision … ; no secrets."""
+        """All that determines this engine's answers, as JSON: kind, model, precision … ; no secrets."""
         ...
 
     def sample(self, requests: Sequence[Request], decoding: Decoding) -> list[list[Sample] | Failure]:

@@ -32,7 +32,7 @@ def to_dataset(store: Store, stage: str, rows: Dataset | None = None) -> Dataset
     `rows`, are left out with a warning. The files lie in the cache folder of the library datasets.
 
     Args:
-        store: to read from; a run may go on meanwhile.
+        store: to read from; a run may continue meanwhile.
         stage: of the store.
         rows: with unique ids; their columns are joined to each of their samples.
 
@@ -51,7 +51,7 @@ def to_dataset(store: Store, stage: str, rows: Dataset | None = None) -> Dataset
 
 
 def join_source_columns(made: Dataset, rows: Dataset, positions: Sequence[int], columns: Sequence[str]) -> Dataset:
-    """What was made of some rows, and beside it what it was made of, copied as it is stored, pictures undecoded.
+    """Join what was made of some rows with those rows, copied as they are stored, pictures undecoded.
 
     Args:
         made: one row a position.
@@ -104,12 +104,12 @@ def _widened(schema: pa.Schema, key: str, values: list[Any], stage: str) -> pa.S
     except (pa.ArrowException, OverflowError) as error:
         raise ValueError(
             f"to_dataset: the values of {key!r} in stage {stage!r} do not fit into one column ({error}); give them one "
-            "type when they are made, or write them as JSON texts"
+            "type when they are made, or write them as JSON strings"
         ) from error
 
 
 def _samples(store: Store, stage: str, features: Features, units: list[Unit], fingerprint: str) -> Dataset:
-    surveyed = set(units)  # a run that goes on may add others, of other types
+    surveyed = set(units)  # a run that continues may add others, of other types
 
     def examples() -> Iterator[dict[str, Any]]:
         empty = dict.fromkeys(features)

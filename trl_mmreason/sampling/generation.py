@@ -43,7 +43,7 @@ class Prompt:
     picture_fields: dict[str, Tensor]
 
     def extended(self, ids: Sequence[int]) -> Prompt:
-        """The same conversation with more text at its end."""
+        """The prompt with more text at the end of its conversation."""
         token_fields = {name: [*values, *[0] * len(ids)] for name, values in self.token_fields.items()}
         return Prompt([*self.ids, *ids], token_fields, self.picture_fields)
 

@@ -26,7 +26,7 @@ from .engine import Decoding
 
 
 def text_of(tokenizer: Any, ids: Sequence[int], prefix_ids: Sequence[int] = ()) -> str:
-    """What `ids` say behind `prefix_ids`, without special tokens.
+    """Decode `ids` behind `prefix_ids`, without special tokens.
 
     They are decoded together: some tokenizers drop the space before the first word of what they decode.
     """
@@ -36,7 +36,7 @@ def text_of(tokenizer: Any, ids: Sequence[int], prefix_ids: Sequence[int] = ()) 
 
 
 def cut_behind_stop(text: str, stop: Sequence[str]) -> str:
-    """`text` up to the end of the stop text that ends first in it; all of it if none is there."""
+    """`text` up to the end of the stop string that ends first in it; all of it if none is there."""
     return text[: min((text.find(s) + len(s) for s in stop if s in text), default=len(text))]
 
 
@@ -46,13 +46,13 @@ class StopTracker(StoppingCriteria):
     Args:
         limits: the bound of each row's answer, in tokens.
         eos_ids: the tokens that end an answer.
-        stop: the texts that do.
-        tokenizer: reads stop texts.
+        stop: the strings that end an answer.
+        tokenizer: reads stop strings.
         prefix_ids: what each row's assistant has said already.
 
     Attributes:
         ids: of each row, as sampled, with the end-of-turn token if one came.
-        reasons: why each row ended; `None` while it goes on.
+        reasons: why each row ended; `None` while it continues.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class StopTracker(StoppingCriteria):
 
     @property
     def live(self) -> list[int]:
-        """The rows that go on."""
+        """The rows that have not ended."""
         return [row for row, reason in enumerate(self.reasons) if reason is None]
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
@@ -100,7 +100,7 @@ class GumbelMaxSampler(LogitsProcessor):
     Args:
         decoding: temperature 0 adds no noise.
         seeds: one a row.
-        ending: knows which rows go on; only these get noise.
+        ending: knows which rows continue; only these get noise.
         suppressed: tokens that are never drawn.
         device: of the model; the noise is made there.
     """
@@ -139,7 +139,7 @@ class GumbelMaxSampler(LogitsProcessor):
         return noise.clamp_min_(torch.finfo(noise.dtype).tiny).log_().neg_().log_().neg_()
 
     def logps(self) -> list[list[float] | None]:
-        """Of the tokens of each row's answer, under the model itself; `None` if they were not asked for."""
+        """The log-probabilities of each row's tokens, under the model itself; `None` if they were not asked for."""
         if not self._keep_logps:
             return [None] * len(self._ending.ids)
         rows = torch.stack(self._logps, dim=1).tolist()

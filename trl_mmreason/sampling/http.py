@@ -36,10 +36,10 @@ class Fields(BaseModel):
 
 
 class ApiError(Exception):
-    """What a client gets instead of an answer.
+    """An error that a client gets instead of an answer.
 
     Args:
-        message: what came, what was expected, the mend.
+        message: what came, what was expected, the fix.
         status: of HTTP.
         param: the field at fault.
         code: as OpenAI names some errors.

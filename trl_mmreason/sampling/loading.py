@@ -94,7 +94,7 @@ def load_model(
         loaded = PeftModel.from_pretrained(loaded, adapter := _local(adapter, None))
         check_adapter_restored(loaded, adapter)
     keep_training_layout(loaded)
-    weights = fingerprint(loaded.named_parameters())  # merging would round them otherwise on another device
+    weights = fingerprint(loaded.named_parameters())  # merging would round them differently on another device
     if adapter is not None and getattr(loaded.get_base_model(), "quantization_method", None) is None:
         loaded = loaded.merge_and_unload(safe_merge=True)
     return loaded.eval(), weights

@@ -37,7 +37,7 @@ class StageCount(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """What was merged: the counts of each stage, in the order in which the stages were begun."""
+    """The counts of each merged stage, in the order in which the stages were begun."""
 
     stages: dict[str, StageCount]
 

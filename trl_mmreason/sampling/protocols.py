@@ -68,7 +68,7 @@ class AnsweringProtocol(Protocol):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What of it determines the samples, as JSON; `name` among it."""
+        """All of the protocol that determines the samples, as JSON; `name` among it."""
         ...
 
     def answer(
@@ -93,7 +93,7 @@ class ComparedProtocol(AnsweringProtocol, Protocol):
 
 @dataclass(frozen=True)
 class Direct:
-    """The question, and one answer.
+    """Ask the question, and take one answer.
 
     Attributes:
         grades_cut: whether what the length limit cut can be right; it may name an answer on its way to another.

@@ -46,7 +46,7 @@ class UnsuitableEngine(ValueError):
 
 
 class Summary(NamedTuple):
-    """How a run ended, for this process's share: total = done + skipped + failed.
+    """The counts of a run, for this process's share: total = done + skipped + failed.
 
     Attributes:
         total: units.
@@ -80,7 +80,7 @@ def run(
 ) -> Summary:
     """Do all units of a stage that are not done yet, and save them batch by batch.
 
-    A killed run loses the batch in flight; the same call goes on from there. Under several processes each takes every
+    A killed run loses the batch in flight; the same call resumes from there. Under several processes each takes every
     `world_size`-th row with all its samples, so that an engine reads its prompt and pictures once; all may share the
     file.
 
@@ -171,7 +171,7 @@ def remember_questions(
         raise SettingsChanged(
             f"{store.path}: {len(changed)} rows are not those that stage {stage!r} was begun with under their ids, and "
             "results must not mix:\n" + "\n".join(listed) + "\n"
-            "Mend: take the questions back, give those that changed other ids, or give another file."
+            "Fix: take the questions back, give those that changed other ids, or give another file."
         )
     store.save(beside, [Record(id_, 0, "done", digests) for id_, digests in now.items() if id_ not in then])
 
@@ -339,10 +339,10 @@ def _check_results(results: Any, expected: int) -> None:
 
 
 def unique_ids(rows: Any) -> list[str]:
-    """The ids of the rows.
+    """Collect the ids of the rows, and refuse rows that cannot be told apart by them.
 
     Raises:
-        ValueError: there are none, one is no text, or one comes twice.
+        ValueError: there are none, one is no string, or one comes twice.
     """
     columns = getattr(rows, "column_names", None)
     if columns is not None and "id" not in columns:
@@ -351,7 +351,7 @@ def unique_ids(rows: Any) -> list[str]:
     ids = [row.get("id") for row in rows] if columns is None else rows["id"][:]
     for position, id_ in enumerate(ids):
         if not isinstance(id_, str):
-            raise ValueError(f"run: row {position} has the id {id_!r} ({type(id_).__name__}); expected a text")
+            raise ValueError(f"run: row {position} has the id {id_!r} ({type(id_).__name__}); expected a string")
     repeated = [f"{id_!r} ({times} times)" for id_, times in Counter(ids).items() if times > 1]
     if repeated:
         more = f" and {len(repeated) - 5} more" if len(repeated) > 5 else ""

@@ -31,7 +31,7 @@ GATHER_SECONDS = 0.02  # requests that come together are no further apart
 
 
 class Answered(NamedTuple):
-    """What a request came to."""
+    """The samples of one request, and the length of its prompt."""
 
     samples: list[Sample]
     prompt_tokens: int

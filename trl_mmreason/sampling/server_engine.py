@@ -53,7 +53,7 @@ class ServerEngine:
         extra_body: further fields of each call, stored with the settings. They replace this engine's own; `None`
             leaves a field out.
         openai_only: send only fields of OpenAI's API, for hosted APIs and `transformers serve`, which refuse others.
-            Top-k, a prefix and stop texts, whose text such a server cuts off, are then refused, and placeholders are
+            Top-k, a prefix and stop strings, whose text such a server cuts off, are then refused, and placeholders are
             not looked for.
         suppressed_ids: tokens that the model must not write, in the place of the placeholders; () for none.
 
@@ -122,7 +122,7 @@ class ServerEngine:
 
         Raises:
             ServerError: the server cannot be used.
-            ValueError: the server is `openai_only`, and top-k, stop texts or a prefix are asked for.
+            ValueError: the server is `openai_only`, and top-k, stop strings or a prefix are asked for.
         """
         if self.openai_only and (decoding.top_k or decoding.stop or any(request.prefix for request in requests)):
             raise ValueError(

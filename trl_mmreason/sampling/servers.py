@@ -75,7 +75,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Connection:
-    """How servers are reached.
+    """Settings by which servers are reached.
 
     Attributes:
         model: the model's name there.
@@ -346,7 +346,7 @@ def api_key_of(given: str | None) -> str:
 
 
 def import_openai() -> Any:
-    """The package `openai`, or how to install it."""
+    """Import the package `openai`, or say how to install it."""
     try:
         import openai
     except ImportError as error:

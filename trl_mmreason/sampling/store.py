@@ -1,4 +1,4 @@
-"""What sampling has produced so far, in one SQLite file: a killed run goes on where it was, and repeats nothing.
+"""What sampling has produced so far, in one SQLite file: a killed run resumes and repeats nothing.
 
 with Store("runs/answers.sqlite") as store:
     store.open_stage("first answers", {"model": "…", "temperature": 1.0})
@@ -58,7 +58,7 @@ class Unit(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What became of a unit: a payload of JSON values if it is done, {} and the reason if it failed."""
+    """The result of a unit: a payload of JSON values if it is done, {} and the reason if it failed."""
 
     id: str
     index: int  # type: ignore[assignment]  # hides tuple.index
@@ -94,7 +94,7 @@ class Store:
         self._database.close()
 
     def open_stage(self, stage: str, settings: Mapping[str, Any]) -> None:
-        """Begin a stage with these settings (JSON values), or go on with one that was begun with the same.
+        """Begin a stage with these settings (JSON values), or resume one that was begun with the same.
 
         Raises:
             SettingsChanged: it was begun with others.
@@ -110,7 +110,7 @@ class Store:
             raise SettingsChanged(
                 f"{self.path}: stage {stage!r} was begun with other settings, and results must not mix:\n"
                 + "".join(f"  {line}\n" for line in changed)
-                + "Mend: take these settings back, or give another stage name or another file."
+                + "Fix: take these settings back, or give another stage name or another file."
             )
 
     def stages(self) -> dict[str, dict[str, Any]]:
@@ -156,7 +156,7 @@ class Store:
         found = self._database.read("SELECT number FROM stages WHERE name = ?", stage)
         if not found:
             raise StoreError(
-                f"{self.path} has no stage {stage!r}, but {list(self.stages())}. Mend: begin it by open_stage."
+                f"{self.path} has no stage {stage!r}, but {list(self.stages())}. Fix: begin it by open_stage."
             )
         return found[0][0]
 
@@ -165,7 +165,7 @@ def _checked(record: Record) -> tuple[str, int, str, str, str]:
     id_, index, status, payload, reason = record
     if not isinstance(id_, str) or not isinstance(index, int) or index < 0 or status not in ("done", "failed"):
         raise ValueError(
-            f"Store.save: got id {id_!r}, index {index!r} and status {status!r}; expected a text, a number ≥ 0, and "
+            f"Store.save: got id {id_!r}, index {index!r} and status {status!r}; expected a string, a number ≥ 0, and "
             "'done' or 'failed'"
         )
     if not isinstance(payload, dict) or any(column in payload for column in EXPORTED_COLUMNS):
@@ -181,7 +181,7 @@ def _as_json(value: Mapping[str, Any], what: str) -> str:
         return _storable(json.dumps(dict(value), ensure_ascii=False))
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"Store: the {what} cannot be kept as JSON ({error}); expected texts, numbers, lists and dicts"
+            f"Store: the {what} cannot be kept as JSON ({error}); expected strings, numbers, lists and dicts"
         ) from error
 
 
@@ -209,7 +209,7 @@ def differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
 
 
 def _short(value: Any, other: Any = None) -> str:
-    """A repr that is not too long, of a text beginning a little before the place where it differs from the other."""
+    """A repr that is not too long, of a string beginning a little before the place where it differs from the other."""
     if value is _ABSENT:
         return "(absent)"
     start = 0

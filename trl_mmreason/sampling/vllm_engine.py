@@ -164,7 +164,7 @@ def sampling_settings(request: Request, decoding: Decoding, suppressed: Sequence
 
 
 def samples_of(output: Any, n: int, decoding: Decoding) -> list[Sample] | Failure:
-    """A `RequestOutput` as answers."""
+    """Turn a `RequestOutput` into samples."""
     samples = []
     for answer in sorted(output.outputs, key=lambda answer: answer.index):
         if answer.finish_reason not in ("stop", "length"):

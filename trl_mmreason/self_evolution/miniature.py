@@ -10,7 +10,7 @@ from ..miniature.solutions import boxed_thoughts
 
 
 def judged_answers(judge: Callable[[str, str], str], *, answers_every: int = 8) -> Lessons:
-    r"""To answer `<think>3+4=7</think>\boxed{7}`, to judge such answers, one by one, and to describe.
+    r"""Lessons to answer `<think>3+4=7</think>\boxed{7}`, to judge such answers, one by one, and to describe.
 
     The judge reads a picture in the words of a description. It learns to see from descriptions, as a response gives
     most digits away.

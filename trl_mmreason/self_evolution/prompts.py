@@ -85,7 +85,7 @@ _BEGIN, _END = "[BEGIN SCORES]", "[END SCORES]"
 
 
 def judge_message(prompt: str, question: str, response: str, special_tokens: Collection[str] = ()) -> str:
-    """What the judge is told of one response, which cannot speak in the judge's own voice, or end its prompt.
+    """Write the judge's prompt on one response, which cannot speak in the judge's own voice, or end the prompt.
 
     Args:
         prompt: what is asked of the judge.
@@ -100,7 +100,7 @@ def judge_message(prompt: str, question: str, response: str, special_tokens: Col
 
 
 def asked_text(prompt: Any) -> str:
-    """What the policy was asked, without its system message; of several turns each with its role."""
+    """The question that the policy was asked, without its system message; of several turns each with its role."""
     if isinstance(prompt, str):
         return prompt
     turns = [message for message in prompt if message["role"] != "system"]

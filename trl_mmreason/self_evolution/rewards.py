@@ -117,7 +117,7 @@ class SelfEvolutionRewards:
     def texts(self, completion_ids: Sequence[Sequence[int]], prompts: Sequence[Any]) -> list[str]:
         """The responses, with what the chat template wrote at their beginning."""
         written = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
-        openings = ["" if isinstance(prompt, str) else self._opening for prompt in prompts]  # a text has no template
+        openings = ["" if isinstance(prompt, str) else self._opening for prompt in prompts]  # a string has no template
         return [opening + text for opening, text in zip(openings, written, strict=True)]
 
     def _read(
@@ -225,7 +225,7 @@ class SelfEvolutionRewards:
 
 
 def chosen(answer: str | None, choices: Mapping[str, str | None] | None) -> str | None:
-    """What an answer says: the text of the choice, if it is the letter of one."""
+    """The text of the choice, if an answer is the letter of one; otherwise the answer."""
     texts = {letter.upper(): text for letter, text in (choices or {}).items() if text is not None}
     return None if answer is None else texts.get(answer.strip(" ().").upper(), answer)
 

@@ -43,13 +43,13 @@ def mix(
 ) -> Dataset:
     """Rows of several data sets in given shares of the whole, as many as the parts allow, in random order.
 
-    The result has `prompt`, `images` (empty for text alone), `completion` (a text), `reward`, and `behavior_logps` if
+    The result has `prompt`, `images` (empty for text alone), `completion` (a string), `reward`, and `behavior_logps` if
     all parts have them. Pictures are copied as they are stored.
 
     Args:
-        parts: name → rows with `prompt` (messages, or a text for one of the user; of parts pictures come first) and
-            `completion` (a text, or one message of the assistant), and optionally `images` (or `image`), `reward` (1 by
-            default) and `behavior_logps`. Other columns are left out.
+        parts: name → rows with `prompt` (messages, or a string for one of the user; of parts pictures come first) and
+            `completion` (a string, or one message of the assistant), and optionally `images` (or `image`), `reward` (1
+            by default) and `behavior_logps`. Other columns are left out.
         shares: name → share of the result's rows; they sum to 1.
         thinking_prompt: system message of rows that think in tags, in the place of their own; `None`: as the rows are.
         seed: of which rows are taken, and in what order.
@@ -126,7 +126,7 @@ def _as_caption(asked: list[dict[str, str]], row: Mapping[str, Any]) -> dict[str
 
 
 def _edited(rows: Dataset, edit: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Dataset:
-    """The rows with what `edit` makes of each row's texts in their place; no picture is decoded."""
+    """The rows with what `edit` makes of each row's text columns in their place; no picture is decoded."""
     kept = [name for name in rows.column_names if name not in ("images", "image")]
 
     def change(table: pa.Table) -> pa.Table:

@@ -44,7 +44,7 @@ def select_trajectories(
     whole: Tensor | None = None,
     seed: int = 0,
 ) -> list[tuple[int, int]]:
-    """Which trajectories of a question are rewarded (Eq. 6, and the ablations of Table 5 and A4).
+    """Select the trajectories of a question that are rewarded (Eq. 6, and the ablations of Table 5 and A4).
 
     | rule                     | candidates                               | kept of them      |
     |--------------------------|------------------------------------------|-------------------|

@@ -31,7 +31,7 @@ If the image depicts realistic human figures, provide a detailed description of 
 Lastly, aim to describe the image as comprehensively as possible, ensuring no detail is overlooked. Capture every nuance in the image, providing an accurate, in-depth account of each element and its precise attributes, arrangement, and interactions within the scene."""  # noqa: E501 - the paper's own lines
 """Fig. A2: what the policy is asked about a picture. It says nothing of the question, which would be answered."""
 
-# Of the paper's "***Final answer**" and "boxed{ }" the typing errors are mended, or a reasoner would repeat them.
+# The typing errors of the paper's "***Final answer**" and "boxed{ }" are fixed, or a reasoner would repeat them.
 REASONING_PROMPT = r"""Please read the following example carefully.
 
 <Begin of example>
@@ -157,10 +157,10 @@ To check: AB = 4 + 6 = 10 and AC = 6 + 9 = 15, and 4 / 10 = 6 / 15 = 0.4.
 
 
 def reasoning_prompt(question: str, caption: str, example: Example = EXAMPLE, template: str = REASONING_PROMPT) -> str:
-    """What the reasoner is asked.
+    """Write the prompt of the reasoner.
 
     Args:
-        question: of the row; texts may hold braces and anything else.
+        question: of the row; it may hold braces and anything else.
         caption: of the row's pictures.
         example: shown before.
         template: with `{question}` and `{caption}`, and `{example_question}`, `{example_caption}` and

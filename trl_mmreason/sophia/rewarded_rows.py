@@ -52,17 +52,17 @@ def check_behavior(rows: Any, name: str, level: str, processing_class: Any) -> A
     Raises:
         ValueError: they are missing, no log-probabilities, or, for the level "token", not one a token.
     """
-    mend = "Drop the row, or set importance_sampling to 'none'."
+    fix = "Drop the row, or set importance_sampling to 'none'."
 
     def check(row: Row, number: int) -> Row:
         given = row.get("behavior_logps")
         if not given:
-            raise ValueError(f"{name}: row {number} has no behavior_logps, which importance weights need. {mend}")
+            raise ValueError(f"{name}: row {number} has no behavior_logps, which importance weights need. {fix}")
         wrong = next((logp for logp in given if not math.isfinite(logp) or logp > _ROUNDING), None)
         if wrong is not None:
             raise ValueError(
                 f"{name}: the behavior_logps of row {number} hold {wrong}, expected natural logarithms of "
-                f"probabilities, at most 0. {mend}"
+                f"probabilities, at most 0. {fix}"
             )
         if level == "token":
             ids = completion_ids(row, processing_class)

@@ -87,7 +87,7 @@ class OffPolicyData(NamedTuple):
 
 @dataclass(frozen=True)
 class OffPolicySampling:
-    """How captions and trajectories are drawn, and which of these earn.
+    """Settings of captions and trajectories: how they are drawn, and which are rewarded.
 
     Attributes:
         captions: K a question.
@@ -140,15 +140,15 @@ def make_off_policy_data(
 ) -> OffPolicyData:
     """Let the policy describe each picture, a reasoner answer from the descriptions, and reward the best trajectories.
 
-    A killed run resumes where it stopped. More captions or trajectories ask only for those that are missing; another
+    A killed run resumes. More captions or trajectories ask only for those that are missing; another
     selection from the same store asks nobody anything. What failed is asked again with `retry_failed=True`. Under
     several processes each takes its share; call it on all of them with the same store, and every process gets the whole
     result.
 
     Args:
         rows: rows with id, prompt, answer, images (or image), and optionally choices. What stands in the first message
-            of the user is the question; a system message is shown to neither model. A prompt may be a text, or hold
-            parts of which the pictures come first, and becomes messages with texts.
+            of the user is the question; a system message is shown to neither model. A prompt may be a string, or hold
+            parts of which the pictures come first, and becomes messages with string contents.
         policy: the vision-language model that is trained. It sees the caption prompt and the pictures.
         reasoner: sees question and caption.
         store: keeps every caption and every trajectory.
@@ -156,7 +156,7 @@ def make_off_policy_data(
         hard_reasoner: answers the hard questions in the place of `reasoner`.
         is_hard: of a row without its pictures; comes with `hard_reasoner`.
         grader: `Grader()` by default. What was cut or failed counts as wrong.
-        count_tokens: of a text, where the reasoner's engine gives no number of tokens.
+        count_tokens: counts the tokens of a string, where the reasoner's engine gives no number of tokens.
         **running: for `run`, such as `batch_size` and `retry_failed`.
 
     Raises:
@@ -245,7 +245,7 @@ def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:
     """The rows' prompts as plain messages.
 
     Raises:
-        ValueError: there are no rows, they lack columns, or a prompt cannot be said in texts or asks nothing.
+        ValueError: there are no rows, they lack columns, or a prompt does not fit into strings or asks nothing.
     """
     if not len(rows):
         raise ValueError("make_off_policy_data: the data set has no rows.")

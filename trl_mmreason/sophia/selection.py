@@ -1,7 +1,7 @@
 """Which of the trajectories in a store are rewarded, and the rows they make (arXiv:2507.16814, section 4.2).
 
 The store may hold more text than memory: it is read once for who is right and how long each is, and then again for the
-texts that are chosen, one at a time.
+trajectories that are chosen, one at a time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class UnknownLengths(RuntimeError):
 
 
 class Sampled(NamedTuple):
-    """How many captions, or trajectories, there are.
+    """Counts of the captions, or the trajectories, that there are.
 
     Attributes:
         total: of them all.
@@ -66,7 +66,7 @@ class Sampled(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What became of the trajectories of Q questions.
+    """The results of the trajectories of Q questions.
 
     Attributes:
         correct: (Q, K, N) bool, R(y); False also for what was cut, failed, or never asked.
@@ -83,7 +83,7 @@ class Outcomes:
 
 @dataclass(frozen=True)
 class Rule:
-    """Who is rewarded; the arguments of `select_trajectories`."""
+    """The rule of selection: the arguments of `select_trajectories`."""
 
     threshold: float
     keep: int
@@ -97,7 +97,7 @@ def unit_id(id_: str, caption: int) -> str:
 
 
 def read_captions(store: Store, ids: Sequence[str], count: int) -> tuple[list[list[int]], Sampled]:
-    """For each question the numbers of the captions that there are, up to `count`; and how many."""
+    """Read, for each question, the numbers of its captions up to `count`, and how many there are."""
     found: dict[str, list[int]] = {id_: [] for id_ in ids}
     truncated = failed = 0
     for record in store.records(CAPTIONS):
@@ -144,7 +144,7 @@ def read_outcomes(answered: Sequence[Answers], ids: Sequence[str], captions: int
 def select(
     outcomes: Outcomes, ids: Sequence[str], rule: Rule, text_of: Callable[[int, int, int], str], count_tokens: Any
 ) -> np.ndarray:
-    """Which trajectories are rewarded (Eq. 6).
+    """Select the trajectories that are rewarded (Eq. 6).
 
     A truncated one never is, by no rule: it has no end, and whoever learns from it learns to stop in mid-sentence.
 
@@ -153,7 +153,7 @@ def select(
         ids: of the questions.
         rule: who is rewarded.
         text_of: the text at (question, k, n).
-        count_tokens: of a text, where the engine did not; or `None`.
+        count_tokens: counts the tokens of a string, where the engine did not; or `None`.
 
     Returns:
         (Q, K, N) bool.
@@ -224,7 +224,7 @@ def make_rows(
 
     Args:
         rows: the questions.
-        prompts: theirs, as messages with texts.
+        prompts: theirs, as messages with string contents.
         outcomes: of their trajectories.
         selected: (Q, K, N) bool, which are rewarded.
         find: the payload at (question, k, n).

@@ -44,9 +44,9 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
     Args:
         model: path or id of a checkpoint, or a model.
         args: an `OffPolicyRewardConfig`.
-        train_dataset, eval_dataset: rows with `prompt` (messages), `images`, `completion` (a text or one message of the
-            assistant) and `reward` (any real number, negative included). For importance sampling `behavior_logps`, the
-            log-probabilities of the completion's tokens under the policy that wrote it, in nats; of its end of turn
+        train_dataset, eval_dataset: rows with `prompt` (messages), `images`, `completion` (a string or one message of
+            the assistant) and `reward` (any real number, negative included). For importance sampling `behavior_logps`,
+            the log-probabilities of the completion's tokens under the policy that wrote it, in nats; of its end of turn
             too, if that was sampled.
         **kwargs: whatever `trl.SFTTrainer` takes, by keyword, but for what takes the place of loss, metrics or rows.
 

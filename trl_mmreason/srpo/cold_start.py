@@ -65,7 +65,7 @@ class Reflections(NamedTuple):
 
 @dataclass(frozen=True)
 class ReflectionMaking:
-    """How solutions and reflections are drawn, and which become rows.
+    """Settings of solutions and reflections: how they are drawn, and which become rows.
 
     Attributes:
         size: rows to make; by default as many as the mix allows. Less come out if replies of the teacher are dropped.
@@ -114,7 +114,7 @@ def make_reflections(
 ) -> Reflections:
     """Let the policy solve each question, and the teacher reflect on a mix of right and wrong solutions.
 
-    A killed run resumes where it stopped; `n`, `size` and `right_share` may differ from those of the run before, and
+    A killed run resumes; `n`, `size` and `right_share` may differ from those of the run before, and
     then only what is missing is asked. What failed is asked again with `retry_failed=True`. Under several processes
     each takes its share; call it on all of them with the same store, and every process gets the whole result.
 

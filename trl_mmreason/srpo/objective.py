@@ -101,7 +101,7 @@ def brevity(
 
 
 def accuracy_filter(first_correct: Tensor, graded: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """Which groups the accuracy filter drops (appendix B.2), as too hard and as too easy.
+    """Find the groups that the accuracy filter drops (appendix B.2), as too hard and as too easy.
 
     A group's accuracy is the share of its graded responses whose first answer is right. Both bounds are inside: a group
     stays if low ≤ accuracy ≤ high, as in `sampling.difficulty`.

@@ -109,7 +109,7 @@ Correct Answer (ground truth): {ground_truth}"""
 
 
 def scorer_prompt(question: str, cot: str) -> str:
-    """What the scorer is asked about a reasoning, without the true answer: it rates the way and not the result."""
+    """Write the scorer's prompt on a reasoning, without the true answer: it rates the way and not the result."""
     return f"{_RATING}\n-- Input --\nQuestion: {question}\nReasoning: {cot}"
 
 

@@ -97,7 +97,7 @@ def first_answer(text: str) -> str:
 
 
 def tags_in(text: str) -> list[str]:
-    """All tags in a text, in lower case."""
+    """All tags in `text`, in lower case."""
     return [tag[0].lower() for tag in _TAG.finditer(text)]
 
 

@@ -21,7 +21,7 @@ RewardFunction = Callable[..., list[float | None]]
 
 
 class ReflectionScores(NamedTuple):
-    """What is known about one response.
+    """A response with its verdicts and lengths.
 
     Attributes:
         response: its parts.
@@ -214,7 +214,7 @@ def read_scores(
 
 
 def measures(score: ReflectionScores) -> dict[str, float]:
-    """What is logged of one response, as means over the batch; a response adds nothing to what it has none of."""
+    """Measure one response; means over the batch are logged. Measures that it lacks are left out."""
     kind = (score.response.problem or "").split(" ")[0]
     found: dict[str, float] = {
         "response/complete": not kind,
@@ -241,7 +241,7 @@ def measures(score: ReflectionScores) -> dict[str, float]:
 
 
 def tokens_until(processing_class: Any, ids: Sequence[int], text: str, position: int) -> int:
-    """How many of the sampled ids it takes to write `text[:position]`, by bisection.
+    """Count the sampled ids that it takes to write `text[:position]`, by bisection.
 
     Args:
         ids: the sampled ids, which decode to `text` without special tokens.

@@ -23,7 +23,7 @@ SAMPLING = ("temperature", "top_p", "top_k")
 
 
 class Learnt(NamedTuple):
-    """What a cold start has taught so far.
+    """Measures of what a cold start has taught so far.
 
     Attributes:
         complete: share of responses in full format.

@@ -123,16 +123,16 @@ def label(row: Row, *columns: str) -> str | None:
 
 
 def text(row: Row, *columns: str) -> str:
-    """As `label`, for what every row must have."""
+    """The text of the first of these columns that holds any; a row without is refused."""
     found = label(row, *columns)
     if found is None:
         column = next((name for name in columns if name in row), columns[0])
-        raise UnusableCell(column, "empty", f"it holds {row.get(column)!r}; every row needs a text there")
+        raise UnusableCell(column, "empty", f"it holds {row.get(column)!r}; every row needs a string there")
     return found
 
 
 def listed(row: Row, column: str) -> list[str]:
-    """A list of texts, also one that is stored in text form ("['a', 'b']"); empty if there is none."""
+    """A list of strings, also one that is stored as a string ("['a', 'b']"); empty if there is none."""
     value = row.get(column)
     if isinstance(value, str) and value.strip().startswith("[") and len(value) <= _LONGEST_LIST:
         try:
@@ -177,7 +177,7 @@ def picture(row: Row, *columns: str) -> dict[str, Any]:
 
 
 def numbered_pictures(row: Row, *texts: str | None) -> dict[str, Any]:
-    """`image_1`, `image_2`, …: those that hold a picture, and those that a tag in the texts names."""
+    """`image_1`, `image_2`, …: those that hold a picture, and those that a tag in `texts` names."""
     present = {int(match[1]) for column in row if (match := _NUMBERED.fullmatch(column)) and row[column]}
     named = pictures_named(one for one in texts if one)
     return {f"image_{number}": row.get(f"image_{number}") for number in sorted(present | named)}

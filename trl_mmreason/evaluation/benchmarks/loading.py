@@ -57,9 +57,9 @@ def load_benchmark(
 
     - `prompt`: one user message. Tags of pictures are written out ("image 2"), as the pictures stand before it.
     - `images`: pictures in RGB, decoded on access.
-    - `answer`: a text; in every row a list of texts, any of which is right, if any row has several.
+    - `answer`: a string; in every row a list of strings, any of which is right, if any row has several.
     - `choices`: letter → text, or None. The answer is then the letter.
-    - `id`: unique. `category`: a text or None. `hint`: a text, "" without.
+    - `id`: unique. `category`: a string or None. `hint`: a string, "" without.
     - `group`: the problem that several rows are variants, versions or steps of, or None.
     - `tolerance`: for `verdicts.grade_answers`, the fields of its `Tolerance` that are set, or None.
 
@@ -211,7 +211,7 @@ def _raise_problems(checked: Dataset, positions: list[int], what: str) -> None:
 
 
 def _with_plain_answers(checked: Dataset) -> Dataset:
-    """Turn the lists of answers into texts if no row has more than one."""
+    """Turn the lists of answers into strings if no row has more than one."""
     answers = checked["answer"][:]
     if any(len(row) > 1 for row in answers):
         return checked

@@ -66,8 +66,8 @@ def _math_vista(row: Row) -> Question:
 def _math_vista_form(row: Row) -> tuple[str, Tolerance | None]:
     """What the answer should look like, and how far it may be off.
 
-    MathVista's evaluation rounds a float to `precision` places and compares the texts, so that half a unit of the last
-    place is the widest difference that passes (github.com/lupantech/MathVista, evaluation/calculate_score.py).
+    MathVista's evaluation rounds a float to `precision` places and compares the strings, so that half a unit of the
+    last place is the widest difference that passes (github.com/lupantech/MathVista, evaluation/calculate_score.py).
     """
     form, places = label(row, "answer_type"), label(row, "precision")
     if form != "float" or places is None:

@@ -51,7 +51,7 @@ def split_semicolons(options: str) -> dict[str, str] | None:
 
 
 def _by_line(question: str) -> tuple[str, dict[str, str] | None]:
-    """A line each; or all texts of choices on the lines below their labels."""
+    """A line each; or all choices on the lines below their labels."""
     lines = question.split("\n")
     marks = [(number, match) for number, line in enumerate(lines) if (match := _LINE.fullmatch(line))]
     if not _in_order([match[1] or match[2] for _, match in marks]):

@@ -38,7 +38,7 @@ def check_template(template: str) -> None:
 def render(template: str, *, question: str, choices: Mapping[str, str] | None, hint: str, instruction: str) -> str:
     """The text of the user's message. Lines of the template whose fields are all empty are left out."""
     shown = choices or {}
-    if all(label == text for label, text in shown.items()):  # the texts are in the picture, the letters say nothing
+    if all(label == text for label, text in shown.items()):  # the choices are in the picture, the letters say nothing
         shown = {}
     values = {
         "question": question,
@@ -62,7 +62,7 @@ def name_pictures(question: str, choices: Mapping[str, str] | None, hint: str, n
     a line say nothing and go. (MathVision keeps several numbered drawings in one picture: a tag amid a sentence stays.)
 
     Args:
-        question, choices, hint: texts with tags.
+        question, choices, hint: strings with tags.
         numbers: of the pictures, as the tags name them, in the order in which they are given.
 
     Returns:

@@ -169,7 +169,7 @@ def _chart_qa(row: Row) -> Question:
     )
 
 
-# A class label of the one copy, a text of the other.
+# A class label of the one copy, a string of the other.
 _CHARTQA_KINDS = {"0": "human", "1": "augmented", "human_test": "human", "augmented_test": "augmented"}
 
 
