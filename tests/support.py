@@ -128,12 +128,12 @@ def weights_of(model) -> dict[str, torch.Tensor]:
 
 
 def changed_weights(model, before: dict[str, torch.Tensor]) -> set[str]:
-    """The names of the weights that are no more what they were."""
+    """The names of the weights that differ from `before`."""
     return {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
 
 
 def assert_weights(found, expected, *, atol: float = 0, rtol: float = 0) -> None:
-    """The same weights, name by name: of models, or as dictionaries."""
+    """Compare weights name by name; each side is a model or a dictionary."""
     found, expected = (each if isinstance(each, dict) else weights_of(each) for each in (found, expected))
     assert found.keys() == expected.keys()
     for name, weight in expected.items():
@@ -141,7 +141,7 @@ def assert_weights(found, expected, *, atol: float = 0, rtol: float = 0) -> None
 
 
 def assert_resumes(make, folder, *, step: int = 2, atol: float = 0):
-    """A trainer that goes on from another's checkpoint ends with the other's weights; gives the other.
+    """Check that a trainer that resumes from another's checkpoint ends with the other's weights; return the other.
 
     Args:
         make: makes a trainer that saves into `folder`.
@@ -156,7 +156,7 @@ def assert_resumes(make, folder, *, step: int = 2, atol: float = 0):
 
 
 def assert_micro_batches_agree(train, sizes=(8, 4, 2), *, atol: float = 1e-5, rtol: float = 0):
-    """Steps of `sizes[0]` rows end with the same weights in micro-batches of any of these sizes; gives the trainers.
+    """Check that micro-batches of these sizes lead to the same weights after `sizes[0]` rows; return the trainers.
 
     Args:
         train: gives a trainer that has trained under the settings that it is called with.
