@@ -28,7 +28,7 @@ from trl_mmreason.grading import Grader
 from trl_mmreason.miniature.cold_start import cold_start
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_dataset
-from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
@@ -50,7 +50,7 @@ def by_loop(model: PreTrainedModel, processor: ProcessorMixin, rows: Dataset, to
 def by_evaluate(engine: TransformersEngine, rows: Dataset, tokens: int, batch: int) -> Answers:
     """The same by the runner, with a store of its own."""
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "answers.sqlite") as store:
-        decoding = Decoding(tokens, temperature=0.0)
+        decoding = SamplingParams(tokens, temperature=0.0)
         samples = evaluate(rows, engine, store, Direct(), decoding=decoding, batch_size=batch)
         summarise(samples)
     found: Answers = []

@@ -13,7 +13,7 @@ from collections import Counter
 
 from trl_mmreason.miniature.solutions import remark
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.sampling import Decoding, Failure, Request
+from trl_mmreason.sampling import Failure, Request, SamplingParams
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.srpo.response import parse_reflection_response
 
@@ -37,7 +37,7 @@ def main() -> None:
     engine = TransformersEngine(arguments.policy, batch_size=250)
     second_right: Counter[tuple[str, str]] = Counter()
     responses: Counter[tuple[str, str]] = Counter()
-    for problem, samples in zip(problems, engine.sample(requests, Decoding(96, 1.0, 0.95)), strict=True):
+    for problem, samples in zip(problems, engine.sample(requests, SamplingParams(96, 1.0, 0.95)), strict=True):
         if isinstance(samples, Failure):
             raise RuntimeError(samples.reason)
         for sample in samples:

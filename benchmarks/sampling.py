@@ -22,7 +22,7 @@ from trl.data_utils import prepare_multimodal_messages
 
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_dataset
-from trl_mmreason.sampling import Decoding, Failure, Request
+from trl_mmreason.sampling import Failure, Request, SamplingParams
 from trl_mmreason.sampling.generation import placeholder_ids
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
@@ -46,7 +46,7 @@ def one_by_one(model: PreTrainedModel, processor: ProcessorMixin, rows: list[dic
 def by_engine(engine: TransformersEngine, rows: list[dict[str, Any]], tokens: int) -> list[str]:
     requests = [Request(row["prompt"], row["images"]) for row in rows]
     texts = []
-    for result in engine.sample(requests, Decoding(tokens, temperature=0)):
+    for result in engine.sample(requests, SamplingParams(tokens, temperature=0)):
         if isinstance(result, Failure) or result[0].finish_reason != "length":
             raise RuntimeError(f"Expected an answer of {tokens} tokens, got {result}.")
         texts.append(result[0].text)

@@ -37,7 +37,7 @@ from trl_mmreason.chain_of_step.search import MAX_STEPS
 from trl_mmreason.evaluation.files import format_overview, format_results, format_side_by_side
 from trl_mmreason.evaluation.samples import group_sizes
 from trl_mmreason.miniature.tasks import to_dataset
-from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sources import read_source
 from trl_mmreason.stages import Pipeline, made_by, parse_arguments
@@ -130,7 +130,7 @@ class ChainOfStep(Pipeline):
         rounds = sorted((self.folder / "dpo").glob("round-*/policy"))
         policies = {"SFT": self.folder / "sft/model", **{f"DPO-{path.parent.name}": path for path in rounds}}
         policies["GRPO"] = self.folder / "grpo/model"
-        greedy = Decoding(self.args.max_completion_length, temperature=0)
+        greedy = SamplingParams(self.args.max_completion_length, temperature=0)
         found = self.evaluate(policies, Chains() if self.in_steps else Direct(), decoding=greedy)
         metrics = self.folder / "prm/metrics.json"
         scorer = format_process_reward(json.loads(metrics.read_text())) if metrics.exists() else ""

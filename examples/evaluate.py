@@ -20,7 +20,7 @@ from trl_mmreason.documented import documented
 from trl_mmreason.evaluation.benchmarks import BENCHMARKS, load_benchmark
 from trl_mmreason.evaluation.evaluation_report import REPORT, evaluate_into, write_evaluation_report
 from trl_mmreason.evaluation.files import format_results
-from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.protocols import AnsweringProtocol, Direct, TwoTurn
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import DataArguments, policy_path
@@ -52,7 +52,7 @@ def main(
     engine = TransformersEngine(policy, batch_size=training_args.per_device_eval_batch_size)
     asked = {
         "n": arguments.n,
-        "decoding": Decoding(arguments.max_new_tokens, arguments.temperature),
+        "decoding": SamplingParams(arguments.max_new_tokens, arguments.temperature),
         "seed": training_args.seed,
     }
     folder = Path(training_args.output_dir)

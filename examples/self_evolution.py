@@ -15,7 +15,7 @@ from typing import Any
 
 from trl_mmreason import SelfEvolutionConfig, SelfEvolutionTrainer
 from trl_mmreason.evaluation.files import format_side_by_side
-from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.server_engine import ServerEngine
 from trl_mmreason.self_evolution.arguments import EvolutionArguments
@@ -48,7 +48,7 @@ class SelfEvolution(Pipeline):
             folder, prompt = "evaluation-actor-prompt", self.settings.actor_prompt
         policies = {"before": self.start, "self-evolution": self.folder / "evolve/model"}
         asked: dict[str, Any] = {"n": self.args.answers, "system_prompt": prompt, "folder": folder}
-        asked["decoding"] = Decoding(**{"max_new_tokens": bound, **self.args.evaluation})
+        asked["decoding"] = SamplingParams(**{"max_new_tokens": bound, **self.args.evaluation})
         found = self.evaluate(policies, Direct(), **asked)
         self.compare(format_side_by_side(found), found, folder)
 

@@ -24,7 +24,7 @@ from trl_mmreason.evaluation.files import format_side_by_side
 from trl_mmreason.grading import Grader, JudgeGrader
 from trl_mmreason.miniature.captions import DESCRIBE
 from trl_mmreason.miniature.reasoner import reasoner_path
-from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.chat import Chat
 from trl_mmreason.sampling.difficulty import difficulty_filter
 from trl_mmreason.sampling.protocols import Direct
@@ -93,7 +93,7 @@ class Sophia(Pipeline):
         """GRPO on the questions that the policy that came finds neither too easy nor too hard (appendix B.2)."""
         bound = self.args.max_completion_length
         settings = {"system_prompt": self.args.thinking_prompt, "grader": self.grader()}
-        asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, "decoding": Decoding(bound)}
+        asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, "decoding": SamplingParams(bound)}
         with Store(self.folder / "difficulty.sqlite") as store:
             base = self.engine(self.base)
             kept = difficulty_filter(self.train_rows, base, store, **settings, **asked, **self.args.difficulty)
@@ -104,7 +104,7 @@ class Sophia(Pipeline):
     def measure(self) -> None:
         names = {"SOPHIA": "update", "SOPHIA-GRPO": "grpo", "GRPO": "base_grpo"}
         policies = {"before": self.start, **{name: self.folder / made / "model" for name, made in names.items()}}
-        decoding = Decoding(**{"max_new_tokens": self.args.max_completion_length, **self.args.evaluation})
+        decoding = SamplingParams(**{"max_new_tokens": self.args.max_completion_length, **self.args.evaluation})
         prompt = self.args.thinking_prompt
         found = self.evaluate(policies, Direct(), decoding=decoding, system_prompt=prompt)
         self.compare(format_side_by_side(found), found)

@@ -15,7 +15,7 @@ from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from trl_mmreason.baselines.star import make_revisions
 from trl_mmreason.baselines.two_turns import FixedRewardsConfig, FixedRewardsTrainer, SCoReConfig, SCoReTrainer
 from trl_mmreason.miniature.solutions import solve
-from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
@@ -59,7 +59,7 @@ def prefiltered(start: Start) -> Dataset:
             TransformersEngine(start.policy, batch_size=_BATCH),
             store,
             n=int(start.args.prepared["prefilter"]),
-            decoding=Decoding(rl["max_completion_length"], rl["temperature"], rl["top_p"]),  # as in training
+            decoding=SamplingParams(rl["max_completion_length"], rl["temperature"], rl["top_p"]),  # as in training
             seed=start.seed,
             batch_size=_BATCH,
         )
@@ -107,7 +107,7 @@ def _star(start: Start, folder: Path, settings: dict[str, Any]) -> None:
                 store,
                 followup=EVALUATION_PROMPT,
                 n=n,
-                decoding=Decoding(start.args.rl["max_completion_length"]),  # as the other arms draw theirs
+                decoding=SamplingParams(start.args.rl["max_completion_length"]),  # as the other arms draw theirs
                 stage=f"iteration-{iteration}",
                 seed=start.seed,
                 batch_size=_BATCH,

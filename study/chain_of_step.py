@@ -31,7 +31,7 @@ from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import Samples
 from trl_mmreason.miniature.cold_start import cold_start
 from trl_mmreason.miniature.tasks import to_dataset
-from trl_mmreason.sampling.engine import Decoding, Failure
+from trl_mmreason.sampling.engine import Failure, SamplingParams
 from trl_mmreason.sampling.loading import load_model, load_processor
 from trl_mmreason.sampling.protocols import AnsweringProtocol
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
@@ -86,7 +86,7 @@ def _learn_rewards(start: Start, policy: Path, finished: Path) -> None:
             start.problems(drawn.pop("held_out"), stream=4),
             TransformersEngine(str(policy), batch_size=_BATCH),
             start.folder,
-            decoding=Decoding(_limit(start), DECODING.temperature, DECODING.top_p),
+            decoding=SamplingParams(_limit(start), DECODING.temperature, DECODING.top_p),
             seed=start.seed,
             batch_size=_BATCH,
             **drawn,

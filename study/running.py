@@ -29,7 +29,7 @@ from trl_mmreason.evaluation.question_table import Table
 from trl_mmreason.miniature.cold_start import Lessons, cold_start
 from trl_mmreason.miniature.models import FAMILIES, SIZES, build_model
 from trl_mmreason.miniature.tasks import CATEGORIES, LEVELS, Problem, make_problems, to_dataset
-from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.protocols import AnsweringProtocol
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.stages import do_once, values_of
@@ -75,7 +75,7 @@ class StudyArguments:
         common: settings of every trainer.
         rl, sft, dpo: settings of arms that learn by reinforcement (rl), from examples (sft), and from pairs (dpo).
         prepared: settings of what the arms of a seed share, and the part makes before them.
-        evaluation: fields of `Decoding`, and `n`.
+        evaluation: fields of `SamplingParams`, and `n`.
         decide: seeds are added until these `claims` are decided: the interval of each lies above 0, below 0, or within
             ± `margin` (a share), or there are `most` seeds. Without it the seeds are those of `seeds`.
         workers: arms that are trained at a time, each in a process of its own.
@@ -225,7 +225,7 @@ class Start:
         """How an arm is measured: `n`, `decoding` and `seed` of `evaluate`."""
         decoding = {**self.args.evaluation, **self.args.arms.get(arm, {}).get(_EVALUATION, {})}
         n = int(decoding.pop("n", 1))
-        return {"n": n, "decoding": Decoding(**{"temperature": 0.0, **decoding}), "seed": self.seed}
+        return {"n": n, "decoding": SamplingParams(**{"temperature": 0.0, **decoding}), "seed": self.seed}
 
 
 def measure(start: Start, protocol: AnsweringProtocol, arm: str, model: Path, folder: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.difficulty import difficulty_filter
 from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.store import Store
@@ -76,7 +76,7 @@ def _reinforce(start: Start, policy: str, folder: Path, settings: dict[str, Any]
             start.train.select(range(min(400, len(start.train)))),
             TransformersEngine(start.policy, batch_size=_BATCH),  # the model that SOPHIA began with (B.2)
             store,
-            decoding=Decoding(args.max_completion_length),
+            decoding=SamplingParams(args.max_completion_length),
             seed=start.seed,
             batch_size=_BATCH,
             **_DIFFICULTY,

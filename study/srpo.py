@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trl_mmreason.miniature.tasks import to_dataset
-from trl_mmreason.sampling.engine import Decoding, Engine, Failure
+from trl_mmreason.sampling.engine import Engine, Failure, SamplingParams
 from trl_mmreason.sampling.protocols import Answered, AnsweredTurn, Unit, sample_units
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import train_once
@@ -38,7 +38,7 @@ class FirstAndLast:
         return {"name": "first and last"}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: Decoding, seed: int
+        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         return [
             sample

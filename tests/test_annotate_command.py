@@ -120,7 +120,7 @@ def test_settings_that_cannot_be_meant_are_said_in_a_line(questions, tmp_path):
             main([*command, "--judge-server", server.url])
         with pytest.raises(SystemExit, match="--openai-only came without --judge-server"):
             main([*command, "--openai-only"])
-        with pytest.raises(SystemExit, match="mmreason annotate: Decoding: got .*temperature=-1.0"):
+        with pytest.raises(SystemExit, match="mmreason annotate: SamplingParams: got .*temperature=-1.0"):
             main([*arguments(questions, output, server.url, "judge"), "--judge-temperature", "-1"])
     with pytest.raises(SystemExit, match="--by judge came without --judge; name the model"):
         main(["annotate", questions, str(output), "--by", "judge", "--model", "policy"])

@@ -76,7 +76,7 @@ def test_settings_that_cannot_be_meant_are_said_in_a_line(questions, tmp_path, c
         main([*command, "--size", "1"])
         with pytest.raises(SystemExit, match=r"mmreason reflect: .*other settings.*\n.*temperature: 1.0 → 0.5"):
             main([*command, "--teacher-temperature", "0.5"])
-        with pytest.raises(SystemExit, match="mmreason reflect: Decoding: got .*temperature=-1.0"):
+        with pytest.raises(SystemExit, match="mmreason reflect: SamplingParams: got .*temperature=-1.0"):
             main([*command, "--teacher-temperature", "-1"])
         with pytest.raises(SystemExit, match="mmreason reflect: ServerEngine: base_url has scheme ''"):
             main([*command, "--teacher-server", "localhost/v1"])

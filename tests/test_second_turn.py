@@ -7,7 +7,7 @@ from support import adapo_trainer, drawn_rows, ids_of, load
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.prefilter import prefilter
 from trl_mmreason.evaluation.runner import evaluate, evaluate_policy
-from trl_mmreason.sampling import Decoding, Failure, Request, Sample
+from trl_mmreason.sampling import Failure, Request, Sample, SamplingParams
 from trl_mmreason.sampling.generation import encode
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.sampling.store import Store
@@ -74,17 +74,17 @@ def test_four_ways_read_the_same_tokens(policy, tmp_path):
     read["training"] = by_heart.read_since()
 
     model.eval()
-    protocol, decoding = TwoTurn(EVALUATION_PROMPT), Decoding(bound, temperature=0.0)
+    protocol, decoding = TwoTurn(EVALUATION_PROMPT), SamplingParams(bound, temperature=0.0)
     evaluate_policy(model, processor, dataset, protocol, decoding=decoding, batch_size=4)
     read["evaluation in training"] = by_heart.read_since()
 
     engine = TransformersEngine(model, processor)
     with Store(tmp_path / "evaluation.sqlite") as store:
-        evaluate(dataset, engine, store, TwoTurn(EVALUATION_PROMPT), decoding=Decoding(bound, 0.0))
+        evaluate(dataset, engine, store, TwoTurn(EVALUATION_PROMPT), decoding=SamplingParams(bound, 0.0))
     read["mmreason evaluate"] = by_heart.read_since()
 
     with Store(tmp_path / "prefilter.sqlite") as store:
-        prefilter(dataset, engine, store, n=2, decoding=Decoding(bound))
+        prefilter(dataset, engine, store, n=2, decoding=SamplingParams(bound))
     read["prefilter"] = by_heart.read_since()
 
     behind = [*said, *next_turn_ids(processor, EVALUATION_PROMPT, eos_token_ids=trainer.eos_token_ids)]
@@ -129,7 +129,7 @@ class Keeping:
 def test_every_answer_goes_along_as_it_was_sampled(token_ids, stop, answer_ids):
     engine = Keeping(Sample("It is 7.", "stop", token_ids))
     row = {"prompt": [{"role": "user", "content": "3+4?"}]}
-    sample_turns([row], engine, Decoding(8, stop=stop), "Sure?", [0], turns=3)
+    sample_turns([row], engine, SamplingParams(8, stop=stop), "Sure?", [0], turns=3)
     assert [request.answer_ids for request in engine.asked] == answer_ids
     assert [len(request.messages) for request in engine.asked] == [1, 3, 5]
 
@@ -147,6 +147,6 @@ def test_messages_and_answers_that_do_not_fit_are_refused(checkpoints):
 def test_an_answer_that_cannot_go_on_is_its_request_s_failure(checkpoints):
     model, processor = load(checkpoints("qwen2_5_vl"))
     turns = [{"role": role, "content": "7"} for role in ("user", "assistant", "user")]
-    (found,) = TransformersEngine(model, processor).sample([Request(turns, answer_ids=[[5]])], Decoding(4))
+    (found,) = TransformersEngine(model, processor).sample([Request(turns, answer_ids=[[5]])], SamplingParams(4))
     assert isinstance(found, Failure)
     assert "nobody can speak behind an answer that was cut" in found.reason

@@ -129,7 +129,7 @@ def test_settings_that_cannot_be_meant_are_said_in_a_line(questions, tmp_path, c
         ("--hard-category", "dogs"): "--hard-reasoner and --hard-category go together",
         ("--hard-reasoner-server", "http://127.0.0.1:1/v1"): "--hard-reasoner-server came without --hard-reasoner",
         ("--openai-only",): "--openai-only came without --reasoner-server or --hard-reasoner-server",
-        ("--caption-temperature", "-1"): "Decoding: got .*temperature=-1.0",
+        ("--caption-temperature", "-1"): "SamplingParams: got .*temperature=-1.0",
         ("--tokenizer", str(tmp_path / "none")): "none",
     }.items():
         with pytest.raises(SystemExit, match=f"mmreason trajectories: .*{message}"):

@@ -38,7 +38,7 @@ from .messages import question_text
 from .miniature.cold_start import Lessons, cold_start
 from .miniature.models import FAMILIES, SIZES, build_model
 from .miniature.tasks import make_dataset
-from .sampling.engine import Decoding
+from .sampling.engine import SamplingParams
 from .sampling.protocols import ComparedProtocol
 from .sft import CompletionSFTConfig, CompletionSFTTrainer
 from .sources import read_source
@@ -300,7 +300,7 @@ def _answer(
             trainer.processing_class,
             rows,
             protocol,
-            decoding=Decoding(limit, temperature=0.0),
+            decoding=SamplingParams(limit, temperature=0.0),
             batch_size=trainer.args.per_device_eval_batch_size,
             system_prompt=system_prompt,
             chat_template_kwargs=trainer.chat_template_kwargs,

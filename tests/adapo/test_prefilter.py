@@ -7,7 +7,7 @@ from datasets import Dataset
 
 from trl_mmreason.adapo.prefilter import STAGE, prefilter
 from trl_mmreason.data import load_rows
-from trl_mmreason.sampling import Decoding, Failure, Sample, derive_seed
+from trl_mmreason.sampling import Failure, Sample, SamplingParams, derive_seed
 from trl_mmreason.sampling.difficulty import difficulty_filter
 from trl_mmreason.sampling.store import SettingsChanged, Store
 
@@ -63,7 +63,7 @@ def questions():
 
 def filtered(path, engine, **settings):
     with Store(path) as store:
-        settings = {"n": 3, "evaluation_prompt": "Check it.", "seed": SEED, "batch_size": 4, **settings}
+        settings = {"n": 3, "followup": "Check it.", "seed": SEED, "batch_size": 4, **settings}
         return prefilter(questions(), engine, store, **settings), list(store.records(STAGE))
 
 
@@ -116,7 +116,7 @@ def test_it_goes_on_where_it_stopped(tmp_path):
 def test_other_settings_are_refused(tmp_path):
     filtered(tmp_path / "s.sqlite", ScriptedEngine())
     with pytest.raises(SettingsChanged, match=re.escape("max_new_tokens")):
-        filtered(tmp_path / "s.sqlite", ScriptedEngine(), decoding=Decoding(max_new_tokens=5))
+        filtered(tmp_path / "s.sqlite", ScriptedEngine(), decoding=SamplingParams(max_new_tokens=5))
 
 
 @pytest.mark.parametrize(

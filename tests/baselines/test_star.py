@@ -10,7 +10,7 @@ from support import SUPERVISED_RUN, changed_weights, drawn_rows, load, maker, we
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from trl_mmreason.baselines.star import first_revision, make_revisions
 from trl_mmreason.data import load_rows
-from trl_mmreason.sampling import Decoding, Failure, Sample
+from trl_mmreason.sampling import Failure, Sample, SamplingParams
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sources import read_source
 
@@ -134,7 +134,7 @@ def test_three_turns_of_a_real_policy(checkpoints, tmp_path):
     engine = TransformersEngine(*load(checkpoints("qwen2_5_vl")))
     with Store(tmp_path / "star.sqlite") as store:
         found = make_revisions(
-            Dataset.from_list(drawn_rows(6)), engine, store, followup=CHECK, n=2, decoding=Decoding(6, 1.0)
+            Dataset.from_list(drawn_rows(6)), engine, store, followup=CHECK, n=2, decoding=SamplingParams(6, 1.0)
         )
         turns = [record.payload["turns"] for record in store.records("star")]
     assert len(turns) == 12

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support import SMALL_RUN, ParityGrader, changed_weights, is_even, load, maker, recorded_batches, weights_of
 
-from trl_mmreason.adapo.trainer import Paid
+from trl_mmreason.adapo.trainer import RewardSignal
 from trl_mmreason.baselines.two_turns import FixedRewardsConfig, FixedRewardsTrainer, SCoReConfig, SCoReTrainer
 from trl_mmreason.functional import turn_of_token
 
@@ -62,12 +62,12 @@ def test_a_turn_s_advantage_reaches_its_tokens_alone(checkpoints, rows, tmp_path
     run = trainer_of(SCoReTrainer, SCoReConfig, checkpoints("qwen2_5_vl"), tmp_path, rows, max_steps=1)
     run.args.filter_truncated = run.args.filter_zero_advantage = False
 
-    def pay(first, second, keep, errors):
+    def compute_rewards(first, second, keep, errors):
         # ±1 for the first answer and ±10 for the second, + when it is right
         by_turn = torch.stack([2.0 * first - 1, 20.0 * second - 10], dim=2)
-        return Paid(by_turn.sum(dim=2), torch.zeros(len(first), 2), by_turn)
+        return RewardSignal(by_turn.sum(dim=2), torch.zeros(len(first), 2), by_turn)
 
-    monkeypatch.setattr(run, "pay", pay)
+    monkeypatch.setattr(run, "compute_rewards", compute_rewards)
     batches = recorded_batches(run)
     run.train()
     seen = set()

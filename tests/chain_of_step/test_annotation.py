@@ -38,7 +38,7 @@ from trl_mmreason.miniature.solutions import ERRORS, chain_of_steps, solve
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
 from trl_mmreason.miniature.teacher import KnownTruthTeacher
 from trl_mmreason.miniature.truth import true_labels
-from trl_mmreason.sampling import Decoding, Failure, derive_seed
+from trl_mmreason.sampling import Failure, SamplingParams, derive_seed
 from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
@@ -287,7 +287,7 @@ def test_more_continuations_ask_for_those_that_are_missing_and_another_grader_fo
     ("settings", "named"),
     [
         ({"seed": 1}, "seed: 0 → 1"),
-        ({"decoding": Decoding(top_p=0.9)}, "decoding.top_p: 0.95 → 0.9"),
+        ({"decoding": SamplingParams(top_p=0.9)}, "decoding.top_p: 0.95 → 0.9"),
         ({"party": policy(kind="other")}, "engine.kind: 'script' → 'other'"),
     ],
 )
@@ -387,7 +387,7 @@ def test_the_miniature_s_judge_labels_by_the_truth(tmp_path):
 def test_a_real_policy_from_step_data_to_a_process_reward_model(tmp_path):
     """It is trained for a few seconds on two questions: it writes whole chains, and is right now and then."""
     problems = {problem.id: problem for problem in make_problems(["adding"], 2)}
-    rows, decoding = to_dataset(problems.values()), Decoding(200, 1.0, 0.95)
+    rows, decoding = to_dataset(problems.values()), SamplingParams(200, 1.0, 0.95)
     teacher, base = KnownTruthTeacher(problems.values()), str(tmp_path / "base")
     run = {**SUPERVISED_RUN, "per_device_train_batch_size": 2}
     for part in build_model("qwen2_5_vl"):

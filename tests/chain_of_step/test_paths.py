@@ -20,7 +20,7 @@ from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, Scores
 from trl_mmreason.chain_of_step.sampling import sample_paths, score_sampled_paths
 from trl_mmreason.chain_of_step.template import Chain, Step, parse_chain, prefixes, render_chain
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
-from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.engine import Failure, Sample
 from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
@@ -135,7 +135,7 @@ def test_more_paths_ask_for_the_missing_ones_alone_and_failures_are_left_out(tmp
         assert [[path.index for path in found] for found in paths.values()] == [[0, 2]]
         assert len(engine.asked) == 3
         with pytest.raises(SettingsChanged, match="temperature"):
-            sample_paths(questions(1), engine, store, "paths", n=3, decoding=Decoding(temperature=0.5))
+            sample_paths(questions(1), engine, store, "paths", n=3, decoding=SamplingParams(temperature=0.5))
 
 
 def test_scores_are_kept_and_another_weight_scores_nothing_anew(tmp_path):
@@ -190,7 +190,7 @@ def test_a_real_policy_scored_by_a_real_model(bases, tmp_path):
     engine = TransformersEngine(bases("qwen2_5_vl"), dtype="float32")
     process_reward = ProcessRewardModel.from_pretrained(bases("qwen2_5_vl"), dtype="float32")
     with Store(tmp_path / "store.sqlite") as store:
-        paths = sample_paths(questions(), engine, store, "paths", n=2, decoding=Decoding(max_new_tokens=5))
+        paths = sample_paths(questions(), engine, store, "paths", n=2, decoding=SamplingParams(max_new_tokens=5))
         scores = score_sampled_paths(questions(), paths, process_reward, store, "scores")
     assert [len(found) for found in paths.values()] == [2, 2]
     assert all(path.tokens <= 5 for found in paths.values() for path in found)

@@ -23,7 +23,7 @@ from taught_policy import questions, reward_model, teach
 
 from trl_mmreason.chain_of_step.search import BeamSearched, part_decoding, step_beam_search
 from trl_mmreason.chain_of_step.template import ANSWER_END, STEP_END, chain_ends
-from trl_mmreason.sampling import Decoding, Failure, derive_seed
+from trl_mmreason.sampling import Failure, SamplingParams, derive_seed
 from trl_mmreason.sampling.serve import engine_app
 from trl_mmreason.sampling.server_engine import ServerEngine
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
@@ -157,8 +157,8 @@ def test_an_engine_that_does_not_count_tokens():
     [
         ({"n": 0}, "got n=0, max_steps=16"),
         ({"n": 1, "max_steps": 0}, "max_steps=0"),
-        ({"n": 1, "decoding": Decoding(stop=("\n",))}, r"stop=\('\\n',\)"),
-        ({"n": 2, "decoding": Decoding(temperature=0)}, "temperature=0; expected"),
+        ({"n": 1, "decoding": SamplingParams(stop=("\n",))}, r"stop=\('\\n',\)"),
+        ({"n": 2, "decoding": SamplingParams(temperature=0)}, "temperature=0; expected"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(settings, message):
@@ -167,8 +167,8 @@ def test_what_cannot_be_meant_is_refused(settings, message):
 
 
 def test_one_greedy_candidate_is_fine():
-    decoding = Decoding(temperature=0)
-    assert part_decoding(decoding, n=1, max_steps=1) == Decoding(temperature=0, stop=(STEP_END, ANSWER_END))
+    decoding = SamplingParams(temperature=0)
+    assert part_decoding(decoding, n=1, max_steps=1) == SamplingParams(temperature=0, stop=(STEP_END, ANSWER_END))
 
 
 # --------------------------------------------------------------------------------------------- a real policy and reward
@@ -184,7 +184,7 @@ def prm():
     return reward_model()
 
 
-REAL = {"decoding": Decoding(max_new_tokens=40, top_p=0.95), "seed": 3}
+REAL = {"decoding": SamplingParams(max_new_tokens=40, top_p=0.95), "seed": 3}
 QUESTIONS = questions()
 
 

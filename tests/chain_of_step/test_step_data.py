@@ -12,7 +12,7 @@ from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
 from trl_mmreason.miniature.solutions import chain_of_steps, solve
 from trl_mmreason.miniature.tasks import CATEGORIES, make_problems, to_dataset
 from trl_mmreason.miniature.teacher import KnownTruthTeacher
-from trl_mmreason.sampling import Decoding, Failure, Sample
+from trl_mmreason.sampling import Failure, Sample, SamplingParams
 from trl_mmreason.sampling.store import SettingsChanged, Store
 
 STEPS = [Step("Look", "There are 3 and 4.", "Plain to see."), Step("Add", "3+4=7", "Done twice.")]
@@ -142,7 +142,7 @@ def test_what_failed_is_asked_again_when_told_to(tmp_path):
     [
         ({"seed": 1}, "seed: 0 → 1"),
         ({"max_steps": 4}, "messages.system: "),
-        ({"decoding": Decoding(max_new_tokens=5)}, "decoding.max_new_tokens: 1024 → 5"),
+        ({"decoding": SamplingParams(max_new_tokens=5)}, "decoding.max_new_tokens: 1024 → 5"),
         ({"party": teacher(kind="other")}, "engine.kind: 'script' → 'other'"),
     ],
 )

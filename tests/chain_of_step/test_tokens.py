@@ -14,7 +14,7 @@ from trl_mmreason.chain_of_step.tokens import DEFINITIONS, add_chain_tokens, cha
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import chain_of_steps, solve
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.sampling.engine import Decoding, Request
+from trl_mmreason.sampling.engine import Request, SamplingParams
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
 STEP_END = "<|reasoning_step_end|>"
@@ -97,7 +97,7 @@ def test_a_stop_text_ends_an_answer_behind_a_step():
     with torch.no_grad():  # so that an untrained model often says it
         model.get_output_embeddings().weight[ids[STEP_END]] *= 30
     request = Request([{"role": "user", "content": "3+4=?"}], prefix="<|reasoning_start|>", n=20)
-    answers = TransformersEngine(model, processor).sample([request], Decoding(16, stop=(STEP_END,)))[0]
+    answers = TransformersEngine(model, processor).sample([request], SamplingParams(16, stop=(STEP_END,)))[0]
     stopped = [answer for answer in answers if STEP_END in answer.text]
     assert len(stopped) > 5
     for answer in stopped:

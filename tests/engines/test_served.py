@@ -21,7 +21,7 @@ from support import drawn_rows
 from taught_parties import CAPTION_PROMPT, FEWEST_STEPS, MOST_STEPS, questions, save_parties, save_scorer
 
 from trl_mmreason.cli import main
-from trl_mmreason.sampling import Decoding, Request
+from trl_mmreason.sampling import Request, SamplingParams
 from trl_mmreason.sampling.generation import placeholder_ids
 from trl_mmreason.sampling.server_engine import ServerEngine
 from trl_mmreason.sampling.store import Store
@@ -126,7 +126,7 @@ def texts_of(folder):
 
 def test_log_probabilities_and_ids_are_those_of_transformers(url, parties):
     requests = [Request(row["prompt"], row["images"], prefix=prefix) for row in drawn_rows(6) for prefix in ("", "So")]
-    decoding = Decoding(max_new_tokens=8, temperature=0, logps=True)
+    decoding = SamplingParams(max_new_tokens=8, temperature=0, logps=True)
     there = ServerEngine("parties", url, concurrency=4, extra_body={"return_token_ids": True}).sample(
         requests, decoding
     )
@@ -149,7 +149,7 @@ def test_no_placeholder_is_sampled(url, parties):
         engine = ServerEngine(
             "parties", url, concurrency=4, extra_body={"return_token_ids": True}, suppressed_ids=suppressed_ids
         )
-        outcomes = engine.sample(requests, Decoding(max_new_tokens=16))
+        outcomes = engine.sample(requests, SamplingParams(max_new_tokens=16))
         tokens = [token for samples in outcomes for sample in samples for token in sample.token_ids]
         assert len(tokens) > 500
         found.append(sum(token in placeholders for token in tokens))

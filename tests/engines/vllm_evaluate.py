@@ -10,7 +10,7 @@ from support import drawn_rows
 from vllm_policies import random_policy, rule_out_placeholders, save, write
 
 from trl_mmreason.commands import evaluate
-from trl_mmreason.sampling import Decoding, Request
+from trl_mmreason.sampling import Request, SamplingParams
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
 if __name__ == "__main__":  # vLLM's own process imports this file again
@@ -29,7 +29,7 @@ if __name__ == "__main__":  # vLLM's own process imports this file again
         parser.parse_args(["evaluate", "own=rows", "--model", policy, "--vllm", "--dtype", "float32"])
     )
     requests = [Request(row["prompt"], images=row["images"]) for row in drawn_rows(3)]
-    greedy = Decoding(8, 0.0, logps=True)
+    greedy = SamplingParams(8, 0.0, logps=True)
     answers = {}
     for name, asked in (("vllm", engine), ("transformers", TransformersEngine(policy, dtype=torch.float32))):
         samples = [row[0] for row in asked.sample(requests, greedy)]

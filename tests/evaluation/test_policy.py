@@ -10,7 +10,7 @@ from support import drawn_rows, load
 
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import accuracy, evaluate, evaluate_policy
-from trl_mmreason.sampling import Decoding, Failure, Sample
+from trl_mmreason.sampling import Failure, Sample, SamplingParams
 from trl_mmreason.sampling.answering import answer_questions
 from trl_mmreason.sampling.protocols import Direct, TwoTurn, last_verdict
 from trl_mmreason.sampling.store import Store
@@ -20,7 +20,7 @@ CHECK = TwoTurn("Please check.")
 
 
 def answers(policy, rows, protocol=CHECK, tokens=4, batch_size=3, **settings):
-    dataset, decoding = Dataset.from_list(rows), Decoding(tokens, temperature=0.0)
+    dataset, decoding = Dataset.from_list(rows), SamplingParams(tokens, temperature=0.0)
     return evaluate_policy(*policy, dataset, protocol, decoding=decoding, batch_size=batch_size, **settings)
 
 
@@ -37,7 +37,7 @@ def test_a_batch_gives_what_one_by_one_gives(family, checkpoints):
 
 def test_a_store_holds_the_same_samples(checkpoints, tmp_path):
     policy, rows = load(checkpoints("qwen2_5_vl")), Dataset.from_list(drawn_rows(5))
-    decoding, engine = Decoding(6, temperature=1.0), TransformersEngine(*policy)
+    decoding, engine = SamplingParams(6, temperature=1.0), TransformersEngine(*policy)
     with Store(tmp_path / "s.sqlite") as store:
         kept = evaluate(rows, engine, store, CHECK, n=3, decoding=decoding, seed=2)
     assert evaluate(rows, engine, None, CHECK, n=3, decoding=decoding, seed=2, batch_size=4) == kept

@@ -15,7 +15,7 @@ from trl_mmreason.evaluation.provenance import digest_of
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import ANSWERS, evaluate
 from trl_mmreason.grading import Grader, JudgeGrader
-from trl_mmreason.sampling import Decoding, Failure
+from trl_mmreason.sampling import Failure, SamplingParams
 from trl_mmreason.sampling.answering import verdict_stage
 from trl_mmreason.sampling.chat import Chat
 from trl_mmreason.sampling.protocols import Direct, TwoTurn
@@ -23,8 +23,8 @@ from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.srpo.protocols import Reflection
 
-SHORT = Decoding(max_new_tokens=8, temperature=0.0)
-DRAWN = Decoding(max_new_tokens=48, temperature=1.0)
+SHORT = SamplingParams(max_new_tokens=8, temperature=0.0)
+DRAWN = SamplingParams(max_new_tokens=48, temperature=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +44,10 @@ def cases(drawn, chained, checkpoints):
     plain, taught, scorer = load(checkpoints("qwen2_5_vl")), teach(), reward_model()
     return {
         "direct": (drawn, plain, Direct(), 1, SHORT),
-        "direct of 3": (drawn, plain, Direct(), 3, Decoding(8, 1.0)),
-        "two-turn": (drawn, plain, TwoTurn("Check it."), 1, Decoding(3, 0.0)),
+        "direct of 3": (drawn, plain, Direct(), 3, SamplingParams(8, 1.0)),
+        "two-turn": (drawn, plain, TwoTurn("Check it."), 1, SamplingParams(3, 0.0)),
         "reflection": (drawn, plain, Reflection(), 1, SHORT),
-        "chain-of-step": (chained, taught, Chains(), 1, Decoding(48, 0.0)),
+        "chain-of-step": (chained, taught, Chains(), 1, SamplingParams(48, 0.0)),
         "best-of-n": (chained, taught, Chains(scorer), 4, DRAWN),
         "step-beam": (chained, taught, StepBeam(scorer, n=3), 1, DRAWN),
     }

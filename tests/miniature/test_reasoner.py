@@ -10,7 +10,7 @@ from trl_mmreason.miniature import reasoner as module
 from trl_mmreason.miniature.captions import NOT_SHOWN, SECOND_LOOK, caption
 from trl_mmreason.miniature.reasoner import REASON, RuleReasoner, reasoner_path
 from trl_mmreason.miniature.tasks import make_problem, make_problems
-from trl_mmreason.sampling.engine import Decoding, Failure, Request
+from trl_mmreason.sampling.engine import Failure, Request, SamplingParams
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
 PROBLEM = make_problem("adding", 4)  # 8+1
@@ -20,7 +20,7 @@ FACTS = "The first digit is 3. The second digit is 4."
 
 def ask(said, *, n=1, seed=0, reasoner=None, **rates):
     reasoner = reasoner or RuleReasoner([PROBLEM], **rates)
-    (result,) = reasoner.sample([Request([{"role": "user", "content": said}], n=n, seed=seed)], Decoding())
+    (result,) = reasoner.sample([Request([{"role": "user", "content": said}], n=n, seed=seed)], SamplingParams())
     return result if isinstance(result, Failure) else [sample.text for sample in result]
 
 
@@ -89,8 +89,10 @@ def test_a_sample_follows_from_its_request_and_number_alone():
     assert other != ten
     reasoner = RuleReasoner([PROBLEM])
     more = [Request([{"role": "user", "content": reason(text)}], n=10) for text in (FACTS[:20], FACTS)]
-    assert [sample.text for sample in reasoner.sample(more, Decoding())[1]] == ten
-    assert all(sample.token_ids is None and sample.logps is None for sample in reasoner.sample(more, Decoding())[1])
+    assert [sample.text for sample in reasoner.sample(more, SamplingParams())[1]] == ten
+    assert all(
+        sample.token_ids is None and sample.logps is None for sample in reasoner.sample(more, SamplingParams())[1]
+    )
 
 
 def test_its_settings_tell_what_determines_its_answers():
@@ -151,7 +153,7 @@ def test_a_taught_reasoner_is_right_greedily_and_errs_and_rambles_when_sampled(t
 
     def write(temperature):
         requests = [Request(messages, seed=number) for number, messages in enumerate(said)]
-        texts = [sample.text for (sample,) in engine.sample(requests, Decoding(96, temperature=temperature))]
+        texts = [sample.text for (sample,) in engine.sample(requests, SamplingParams(96, temperature=temperature))]
         right = [rf"\boxed{{{problem.answer}}}" in text for problem, text in zip(problems, texts, strict=True)]
         return sum(right) / 200, sum(SECOND_LOOK in text for text in texts) / 200
 

@@ -19,7 +19,7 @@ from trl_mmreason.chain_of_step.template import parse_chain, render_chain
 from trl_mmreason.miniature.solutions import ERRORS, chain_of_steps, solve
 from trl_mmreason.miniature.tasks import CATEGORIES, make_problem, make_problems
 from trl_mmreason.miniature.teacher import KnownTruthTeacher
-from trl_mmreason.sampling.engine import Decoding, Failure, Request
+from trl_mmreason.sampling.engine import Failure, Request, SamplingParams
 from trl_mmreason.srpo.prompts import TEACHER_SYSTEM_PROMPT, read_reflection, teacher_prompt
 
 PROBLEM = make_problem("adding", 4)  # 8+1
@@ -30,7 +30,7 @@ def ask(cot, answer, *, problem=PROBLEM, images=None, **request):
     said = teacher_prompt(problem.prompt[0]["content"], cot, answer, problem.answer, second_thought=True)
     messages = [{"role": "system", "content": TEACHER_SYSTEM_PROMPT}, {"role": "user", "content": said}]
     pictures = [problem.image] if images is None else images
-    (result,) = TEACHER.sample([Request(messages, pictures, **request)], Decoding())
+    (result,) = TEACHER.sample([Request(messages, pictures, **request)], SamplingParams())
     return result
 
 
@@ -55,13 +55,13 @@ def test_a_question_with_choices_is_known_by_its_whole_text():
     teacher = KnownTruthTeacher([problem])
     text = "+".join(map(str, problem.facts.values())) + "=" + problem.choices[problem.answer]
     said = teacher_prompt(problem.prompt[0]["content"], text, problem.answer, problem.answer)
-    ((sample,),) = teacher.sample([Request([{"role": "user", "content": said}], [problem.image])], Decoding())
+    ((sample,),) = teacher.sample([Request([{"role": "user", "content": said}], [problem.image])], SamplingParams())
     assert read_reflection(sample.text) == {"reflection": "I check it and find the same.", "think": text}
 
 
 def ask_about(problem, prompt, message, teacher=None):
     messages = [{"role": "system", "content": prompt}, {"role": "user", "content": message}]
-    (result,) = (teacher or KnownTruthTeacher([problem])).sample([Request(messages, [problem.image])], Decoding())
+    (result,) = (teacher or KnownTruthTeacher([problem])).sample([Request(messages, [problem.image])], SamplingParams())
     return result if isinstance(result, Failure) else result[0].text
 
 
@@ -106,7 +106,7 @@ def test_seed_and_number_change_nothing():
 def test_what_it_does_not_know_is_a_failure():
     assert "does not know this picture" in ask("8+1=9", "9", images=[Image.new("RGB", (56, 56))]).reason
     assert "does not know this picture" in ask("8+1=9", "9", images=[]).reason
-    (other,) = TEACHER.sample([Request([{"role": "user", "content": "Hello."}], [PROBLEM.image])], Decoding())
+    (other,) = TEACHER.sample([Request([{"role": "user", "content": "Hello."}], [PROBLEM.image])], SamplingParams())
     assert other == Failure("the request does not have the form of SRPO's prompt for teachers")
 
 

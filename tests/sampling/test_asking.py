@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from scripted import Scripted
 
-from trl_mmreason.sampling import Decoding, Failure, Request, Sample
+from trl_mmreason.sampling import Failure, Request, Sample, SamplingParams
 from trl_mmreason.sampling.asking import (
     MalformedReply,
     ReplyCollector,
@@ -41,7 +41,7 @@ def read(unit, reply):
 
 
 def ask(store, party, names=REPLIES, *, seed=0, attempts=3, decoding=None, settings=None):
-    asking = ReplyCollector(store, decoding or Decoding(), attempts, seed, {"batch_size": 2, "retries": 5})
+    asking = ReplyCollector(store, decoding or SamplingParams(), attempts, seed, {"batch_size": 2, "retries": 5})
     return asking.ask("numbers", party, [{"id": name} for name in names], request, read, settings=settings or {})
 
 
@@ -49,7 +49,7 @@ def test_those_without_a_readable_reply_are_asked_again_with_another_seed():
     party = engine()
     requests = [request({"id": name}) for name in REPLIES]
     reads = [lambda reply, name=name: read({"id": name}, reply) for name in REPLIES]
-    found = ask_until_read(party, Decoding(), requests, reads, attempts=3)
+    found = ask_until_read(party, SamplingParams(), requests, reads, attempts=3)
     assert found == [
         {"number": 3, "of": "once"},
         {"number": 4, "of": "twice"},
@@ -99,7 +99,7 @@ def test_a_killed_run_goes_on_and_gets_what_it_would_have_got(tmp_path):
     ("change", "named"),
     [
         ({"seed": 1}, "seed: 0 → 1"),
-        ({"decoding": Decoding(temperature=0.5)}, "decoding.temperature: 1.0 → 0.5"),
+        ({"decoding": SamplingParams(temperature=0.5)}, "decoding.temperature: 1.0 → 0.5"),
         ({"settings": {"messages": {"user": "b"}}}, r"messages: \(absent\) → {'user': 'b'}"),
     ],
 )

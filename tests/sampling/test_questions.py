@@ -14,7 +14,7 @@ from trl_mmreason.chain_of_step.sampling import sample_paths, search_answers
 from trl_mmreason.chain_of_step.step_data import make_step_data
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
 from trl_mmreason.grading import Grader
-from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.difficulty import difficulty_filter
 from trl_mmreason.sampling.run import remember_questions
 from trl_mmreason.sampling.store import SettingsChanged, Store
@@ -116,7 +116,7 @@ PIPELINES = {
     "make_revisions": lambda rows, engine, store, grader: make_revisions(
         rows, engine, store, followup="Check it.", grader=grader
     ),
-    "solve": lambda rows, engine, store, grader: SolutionSampler(engine, Decoding(), grader, None, 0).solve(
+    "solve": lambda rows, engine, store, grader: SolutionSampler(engine, SamplingParams(), grader, None, 0).solve(
         rows, store, 1, {}
     ),
     "sample_paths": lambda rows, engine, store, grader: sample_paths(rows, engine, store, STAGE, n=1, grader=grader),
@@ -176,7 +176,7 @@ def test_a_store_of_an_older_version_is_refused(tmp_path):
     """Answers used to be kept with their verdicts, and the stage did not name a protocol."""
     rows = Dataset.from_list([row()])
     with Store(tmp_path / "s.sqlite") as store:
-        older = {"engine": engine().settings, "decoding": asdict(Decoding()), "seed": 0, "grader": "Grader()"}
+        older = {"engine": engine().settings, "decoding": asdict(SamplingParams()), "seed": 0, "grader": "Grader()"}
         store.open_stage("difficulty", older)
         with pytest.raises(SettingsChanged, match=r"stage 'difficulty'[\s\S]*protocol: \(absent\) → ") as refusal:
             difficulty_filter(rows, engine(), store, low=0, high=1)

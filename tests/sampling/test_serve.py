@@ -15,7 +15,7 @@ import pytest
 from loopback import served, wait_for
 from support import drawn_rows
 
-from trl_mmreason.sampling import Decoding, Failure, Request, Sample, derive_seed
+from trl_mmreason.sampling import Failure, Request, Sample, SamplingParams, derive_seed
 from trl_mmreason.sampling.serve import GATHER_SECONDS, BatchingQueue, create_app, engine_app
 from trl_mmreason.sampling.server_engine import ServerEngine, ServerError
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
@@ -118,9 +118,9 @@ def test_decoding_reaches_the_engine(telling, client):
         stop=["x", "y"],
         extra_body={"top_k": 3, "min_p": 0, "repetition_penalty": 1.0, "stream": False, "tools": None},
     )
-    assert telling.calls[0][1] == Decoding(5, 0.5, 0.9, 3, ("x", "y"))
+    assert telling.calls[0][1] == SamplingParams(5, 0.5, 0.9, 3, ("x", "y"))
     client.chat.completions.create(model="m", messages=user("a"), stop="x", extra_body={"top_k": -1})
-    assert telling.calls[1][1] == Decoding(stop=("x",))
+    assert telling.calls[1][1] == SamplingParams(stop=("x",))
 
 
 @pytest.mark.parametrize(("kept", "end"), [(False, ""), (True, "</s>")])
@@ -283,7 +283,7 @@ def test_an_idle_engine_waits_for_those_that_come_with_the_first():
 
     async def ask(k):
         await asyncio.sleep(k * GATHER_SECONDS / 2)
-        return await queue.sample(Request(user(str(k))), Decoding())
+        return await queue.sample(Request(user(str(k))), SamplingParams())
 
     async def main():
         worker = asyncio.create_task(queue.run())
@@ -308,7 +308,7 @@ def test_nobody_is_answered_who_hung_up(telling, client):
 # ------------------------------------------------------------------------------------ from a model to the server engine
 
 
-GREEDY = Decoding(max_new_tokens=8, temperature=0, logps=True)
+GREEDY = SamplingParams(max_new_tokens=8, temperature=0, logps=True)
 
 
 @pytest.fixture(scope="module")
@@ -364,7 +364,7 @@ def test_the_server_sees_pictures_and_the_answer_s_beginning(chain):
 def test_several_answers_follow_from_the_seed(chain):
     """The seed that the server engine sends is a request's at the other end."""
     engine, through = chain
-    decoding = Decoding(max_new_tokens=6, top_k=20)
+    decoding = SamplingParams(max_new_tokens=6, top_k=20)
     (got,) = through.sample([Request(user("How many?"), n=4, seed=5)], decoding)
     (expected,) = engine.sample([Request(user("How many?"), n=4, seed=derive_seed(5, 0) >> 32)], decoding)
     assert [sample.text for sample in got] == [sample.text for sample in expected]

@@ -7,7 +7,7 @@ from chat_stub import Handler, chat_stub
 from test_text_only import saved_reasoner
 from transformers import AutoTokenizer
 
-from trl_mmreason.sampling import Decoding, Request
+from trl_mmreason.sampling import Request, SamplingParams
 from trl_mmreason.sampling.server_engine import ServerEngine
 
 REQUESTS = [Request([{"role": "user", "content": "a"}])]
@@ -40,7 +40,7 @@ def serve(stub, checkpoint, *, decodes_like=None, **entry):
 
 
 def bias_of(stub, **options):
-    ServerEngine("m", stub.url, **options).sample(REQUESTS, Decoding())
+    ServerEngine("m", stub.url, **options).sample(REQUESTS, SamplingParams())
     return stub.bodies[-1].get("logit_bias")
 
 
@@ -86,7 +86,7 @@ def test_one_line_says_why_nothing_is_suppressed(stub, checkpoints, entry, why, 
     serve(stub, checkpoints("qwen2_5_vl"), **entry)
     engine = ServerEngine("m", stub.url)
     for _ in range(2):
-        engine.sample(REQUESTS * 3, Decoding())
+        engine.sample(REQUESTS * 3, SamplingParams())
     assert not any("logit_bias" in body for body in stub.bodies)
     [record] = caplog.records
     assert record.getMessage().startswith(WARNING.format(url=stub.url) + why)

@@ -13,7 +13,7 @@ import PIL.Image
 import pytest
 from chat_stub import HANG_SECONDS, Handler, chat_stub
 
-from trl_mmreason.sampling import Decoding, Failure, Request, derive_seed
+from trl_mmreason.sampling import Failure, Request, SamplingParams, derive_seed
 from trl_mmreason.sampling.server_engine import ServerEngine, ServerError
 
 KEY = "sk-very-secret"
@@ -57,7 +57,7 @@ def test_what_is_wrong_with_one_request_harms_no_other(stub):
     """All faults in one call of `sample`, with good requests between them; every outcome stands at its place."""
     requests = [request for text in FAULTS for request in (asked(text), asked(f"beside {text}"))]
     requests += [asked("429 twice"), asked("a picture", images=[BLUE, RED])]
-    outcomes = engine_at(stub, timeout_seconds=1, max_retries=2).sample(requests, Decoding())
+    outcomes = engine_at(stub, timeout_seconds=1, max_retries=2).sample(requests, SamplingParams())
     for (text, reason), outcome, beside in zip(FAULTS.items(), outcomes[0:-2:2], outcomes[1:-2:2], strict=True):
         assert isinstance(outcome, Failure), text
         assert re.search(reason, outcome.reason), outcome.reason
@@ -70,17 +70,17 @@ def test_what_is_wrong_with_one_request_harms_no_other(stub):
 
 
 def test_no_more_calls_at_once_than_allowed(stub):
-    outcomes = engine_at(stub, concurrency=3).sample([asked("slow", n=2, seed=k) for k in range(9)], Decoding())
+    outcomes = engine_at(stub, concurrency=3).sample([asked("slow", n=2, seed=k) for k in range(9)], SamplingParams())
     assert [len(outcome) for outcome in outcomes] == [2] * 9
     assert stub.peak == 3
     stub.peak = 0
-    engine_at(stub, concurrency=3).sample([asked("fewer", n=8)], Decoding())
+    engine_at(stub, concurrency=3).sample([asked("fewer", n=8)], SamplingParams())
     assert stub.peak <= 3
 
 
 def test_n_answers_come_in_one_call_where_the_server_knows_n(stub):
     first = derive_seed(7, 0) >> 32
-    (outcome,) = engine_at(stub).sample([asked("a", n=3, seed=7)], Decoding())
+    (outcome,) = engine_at(stub).sample([asked("a", n=3, seed=7)], SamplingParams())
     assert texts(outcome) == [f"a {first} #0", f"a {first} #1", f"a {first} #2"]
     assert [(body["n"], body["seed"]) for body in stub.bodies] == [(3, first)]
 
@@ -90,7 +90,7 @@ def test_what_a_server_does_not_give_at_once_is_asked_for_singly(stub, text):
     """Each of the n answers has the seed of its index, and the next request is asked for one by one from the start."""
     engine = engine_at(stub)
     for seed in (7, 8):
-        (outcome,) = engine.sample([asked(text, n=3, seed=seed)], Decoding())
+        (outcome,) = engine.sample([asked(text, n=3, seed=seed)], SamplingParams())
         assert texts(outcome) == [f"{text} {derive_seed(seed, k) >> 32}" for k in range(3)]
     calls = [body.get("n", 1) for body in stub.bodies]
     assert calls == ([3, 1, 1] if text == "fewer" else [3, 1, 1, 1]) + [1, 1, 1]
@@ -98,14 +98,14 @@ def test_what_a_server_does_not_give_at_once_is_asked_for_singly(stub, text):
 
 def test_a_request_that_is_too_long_says_nothing_about_n(stub):
     engine = engine_at(stub)
-    outcomes = engine.sample([asked("too long", n=2)], Decoding())
+    outcomes = engine.sample([asked("too long", n=2)], SamplingParams())
     assert "maximum context length" in outcomes[0].reason
-    engine.sample([asked("a", n=2)], Decoding())
+    engine.sample([asked("a", n=2)], SamplingParams())
     assert stub.bodies[-1]["n"] == 2
 
 
 def test_greedy_answers_are_one_answer(stub):
-    (outcome,) = engine_at(stub).sample([asked("a", n=3)], Decoding(temperature=0))
+    (outcome,) = engine_at(stub).sample([asked("a", n=3)], SamplingParams(temperature=0))
     assert texts(outcome) == [f"a {derive_seed(0, 0) >> 32}"] * 3
     assert len(stub.bodies) == 1
 
@@ -113,7 +113,7 @@ def test_greedy_answers_are_one_answer(stub):
 def test_a_call_says_everything_that_decides_the_answer(stub):
     """vLLM and SGLang take what is left out from the model's own generation settings."""
     engine = engine_at(stub, extra_body={"return_token_ids": True, "min_p": None})
-    decoding = Decoding(max_new_tokens=9, temperature=0.5, top_p=0.9, stop=("</step>",), logps=True)
+    decoding = SamplingParams(max_new_tokens=9, temperature=0.5, top_p=0.9, stop=("</step>",), logps=True)
     engine.sample([asked("a", prefix="So", seed=1)], decoding)
     assert stub.bodies == [
         {
@@ -137,12 +137,12 @@ def test_a_call_says_everything_that_decides_the_answer(stub):
 
 def test_openai_only_sends_nothing_else_and_refuses_what_would_need_it(stub):
     engine = engine_at(stub, openai_only=True)
-    engine.sample([asked("a")], Decoding())
+    engine.sample([asked("a")], SamplingParams())
     assert stub.bodies[0].keys() == {"model", "messages", "max_completion_tokens", "temperature", "top_p", "seed"}
     for request, decoding in [
-        (asked("a", prefix="So"), Decoding()),
-        (asked("a"), Decoding(top_k=5)),
-        (asked("a"), Decoding(stop=("x",))),
+        (asked("a", prefix="So"), SamplingParams()),
+        (asked("a"), SamplingParams(top_k=5)),
+        (asked("a"), SamplingParams(stop=("x",))),
     ]:
         with pytest.raises(ValueError, match="openai_only=True.*use a server such as vLLM"):
             engine.sample([request], decoding)
@@ -150,7 +150,7 @@ def test_openai_only_sends_nothing_else_and_refuses_what_would_need_it(stub):
 
 def test_answers_are_read_as_they_are_meant(stub):
     requests = [asked(text) for text in ("trimmed", "long", "silent", "a")]
-    trimmed, long, silent, plain = engine_at(stub).sample(requests, Decoding(stop=("</step>",)))
+    trimmed, long, silent, plain = engine_at(stub).sample(requests, SamplingParams(stop=("</step>",)))
     assert trimmed[0].text.endswith("</step>")
     assert (long[0].finish_reason, plain[0].finish_reason) == ("length", "stop")
     assert texts(silent) == [""]
@@ -180,14 +180,14 @@ class Counting(Handler):
 def test_tokens_are_counted_where_the_server_counts_those_of_one_answer():
     expected = {"a": 4, "ids": 3, "details": 4, "hidden": None, "uncounted": None, "zero": None}
     with chat_stub(Counting) as stub:
-        one = engine_at(stub).sample([asked(text) for text in expected], Decoding())
-        (two,) = engine_at(stub).sample([asked("a", n=2)], Decoding())
+        one = engine_at(stub).sample([asked(text) for text in expected], SamplingParams())
+        (two,) = engine_at(stub).sample([asked("a", n=2)], SamplingParams())
     assert {sample.text: sample.tokens for (sample,) in one} == expected
     assert [sample.tokens for sample in two] == [None, None]
 
 
 def test_log_probabilities_that_do_not_come_are_missed(stub):
-    scored, unscored = engine_at(stub).sample([asked("scored"), asked("a")], Decoding(logps=True))
+    scored, unscored = engine_at(stub).sample([asked("scored"), asked("a")], SamplingParams(logps=True))
     assert (scored[0].logps, scored[0].token_ids) == ([-0.5, -0.25], [5, 6])
     assert "log-probabilities were asked for and did not come" in unscored.reason
 
@@ -204,7 +204,7 @@ def test_pictures_stand_before_the_first_text_of_the_user_in_order(stub):
     cmyk = PIL.Image.new("CMYK", (28, 28), (255, 255, 0, 0))
     for image in (blue, palette, cmyk):
         image.info |= {"icc_profile": b"of a camera", "dpi": (72, 72)}
-    engine_at(stub).sample([Request(messages, [blue, palette, cmyk])], Decoding())
+    engine_at(stub).sample([Request(messages, [blue, palette, cmyk])], SamplingParams())
     sent = stub.bodies[0]["messages"]
     assert [part["type"] for part in sent[1]["content"]] == ["image_url"] * 3 + ["text"]
     assert [sent[0], *sent[2:]] == [messages[0], *messages[2:]]
@@ -217,10 +217,10 @@ def test_a_picture_that_cannot_be_read_is_its_request_s_failure(stub, tmp_path):
     PIL.Image.effect_noise((64, 64), 50).save(tmp_path / "cut.png")
     (tmp_path / "cut.png").write_bytes((tmp_path / "cut.png").read_bytes()[:1500])
     requests = [asked("a", images=[PIL.Image.open(tmp_path / "cut.png")]), asked("b")]
-    cut, fine = engine_at(stub).sample(requests, Decoding())
+    cut, fine = engine_at(stub).sample(requests, SamplingParams())
     assert "a picture cannot be read: " in cut.reason
     assert len(fine) == 1
-    (lost,) = engine_at(stub).sample([Request([{"role": "system", "content": "a"}], [BLUE])], Decoding())
+    (lost,) = engine_at(stub).sample([Request([{"role": "system", "content": "a"}], [BLUE])], SamplingParams())
     assert lost.reason == "1 pictures came without a user message to put them into"
 
 
@@ -229,7 +229,7 @@ def test_a_server_that_will_never_answer_stops_the_run(stub, status, fix):
     """At once, not after what else is in flight."""
     start = time.monotonic()
     with pytest.raises(ServerError, match=rf"^HTTP {status} from {stub.url}: .*<key>.*{fix}") as caught:
-        engine_at(stub).sample([asked("hang"), asked(f"leak and {status}")], Decoding())
+        engine_at(stub).sample([asked("hang"), asked(f"leak and {status}")], SamplingParams())
     assert KEY not in str(caught.value)
     assert time.monotonic() - start < HANG_SECONDS / 2
 
@@ -239,7 +239,7 @@ def test_no_server_at_all():
         port = listener.getsockname()[1]
     engine = ServerEngine("m", f"http://user:word@127.0.0.1:{port}/v1", max_retries=0)
     with pytest.raises(ServerError, match=rf"^Nothing answers at http://127.0.0.1:{port}/v1 \(ConnectError\)\. Start"):
-        engine.sample([asked("a")] * 3, Decoding())
+        engine.sample([asked("a")] * 3, SamplingParams())
 
 
 def test_nothing_secret_is_shown_or_stored():
@@ -257,13 +257,13 @@ def test_nothing_secret_is_shown_or_stored():
 def test_the_key_comes_from_the_environment(stub, monkeypatch):
     for value, shown in (("sk-of-the-environment", "<key>"), ("", "EMPTY")):
         monkeypatch.setenv("OPENAI_API_KEY", value)
-        (outcome,) = ServerEngine("m", stub.url).sample([asked("leak")], Decoding())
+        (outcome,) = ServerEngine("m", stub.url).sample([asked("leak")], SamplingParams())
         assert outcome.reason.endswith(f"you sent Bearer {shown}")
 
 
 def test_works_where_a_loop_runs_already(stub):
     async def cell_of_a_notebook():
-        return engine_at(stub).sample([asked("a")], Decoding())
+        return engine_at(stub).sample([asked("a")], SamplingParams())
 
     assert len(asyncio.run(cell_of_a_notebook())[0]) == 1
 
@@ -271,10 +271,10 @@ def test_works_where_a_loop_runs_already(stub):
 def test_an_interrupt_ends_all_calls(stub):
     """Ctrl-C, not after the time-outs of what is in flight."""
     program = (
-        "import sys; from trl_mmreason.sampling import Decoding, Request\n"
+        "import sys; from trl_mmreason.sampling import SamplingParams, Request\n"
         "from trl_mmreason.sampling.server_engine import ServerEngine\n"
         "requests = [Request([{'role': 'user', 'content': 'hang'}])] * 3\n"
-        "ServerEngine('m', sys.argv[1]).sample(requests, Decoding())"
+        "ServerEngine('m', sys.argv[1]).sample(requests, SamplingParams())"
     )
     process = subprocess.Popen([sys.executable, "-c", program, stub.url], stderr=subprocess.PIPE, text=True)
     assert stub.entered.wait(60)

@@ -15,12 +15,12 @@ from chat_stub import Handler, chat_stub
 from processes import begin, free_port
 from support import drawn_rows
 
-from trl_mmreason.sampling import Decoding, Request, derive_seed, servers
+from trl_mmreason.sampling import Request, SamplingParams, derive_seed, servers
 from trl_mmreason.sampling.run import Summary, run
 from trl_mmreason.sampling.server_engine import ServerEngine, ServerError
 from trl_mmreason.sampling.store import Store
 
-DECODING = Decoding(max_new_tokens=8)
+DECODING = SamplingParams(max_new_tokens=8)
 ROWS = [{**row, "id": f"row-{k}"} for k, row in enumerate(drawn_rows(40))]
 
 
@@ -144,9 +144,9 @@ def texts(count):
 
 def test_a_slow_server_gets_fewer_calls_and_all_servers_get_the_same_calls():
     with chat_stub(Slow) as slow, chat_stub(Quick) as quick, chat_stub() as one:
-        ServerEngine("m", one.url).sample(texts(60), Decoding())
+        ServerEngine("m", one.url).sample(texts(60), SamplingParams())
         engine = ServerEngine("m", [slow.url, quick.url], concurrency=2)
-        engine.sample(texts(60), Decoding())
+        engine.sample(texts(60), SamplingParams())
         assert len(slow.bodies) + len(quick.bodies) == 60  # each was asked once
         assert 8 <= len(slow.bodies) <= 20  # 5 times slower: a sixth of 60, and what it begins with
         sent, expected = (
@@ -157,7 +157,7 @@ def test_a_slow_server_gets_fewer_calls_and_all_servers_get_the_same_calls():
         # What they were like is remembered, so that they share even a batch that both have room for by their speed.
         before = len(slow.bodies)
         engine._connection = replace(engine._connection, concurrency=32)
-        engine.sample(texts(12), Decoding())
+        engine.sample(texts(12), SamplingParams())
         assert len(slow.bodies) - before <= 3
 
 
@@ -168,10 +168,10 @@ def test_a_server_that_answers_again_gets_calls_again(monkeypatch, caplog):
         there = stack.enter_context(chat_stub(Quick))
         port = free_port()
         engine = ServerEngine("m", [there.url, f"http://127.0.0.1:{port}/v1"], concurrency=2, max_retries=6)
-        engine.sample(texts(8), Decoding())  # it was never there
+        engine.sample(texts(8), SamplingParams())  # it was never there
         assert [address.is_gone for address in engine._addresses] == [False, True]
         late = stack.enter_context(chat_stub(Quick, port))
-        engine.sample(texts(30), Decoding())
+        engine.sample(texts(30), SamplingParams())
         assert len(late.bodies) >= 5
     messages = [record.getMessage() for record in caplog.records if "of pictures" not in record.getMessage()]
     assert [message.endswith("answers again") for message in messages] == [False, True]
@@ -184,7 +184,7 @@ def test_a_server_that_hangs_loses_its_calls(monkeypatch):
     with chat_stub(Quick) as there, chat_stub(Mute) as mute:
         engine = ServerEngine("m", [mute.url, there.url], concurrency=2)
         start = time.monotonic()
-        outcomes = engine.sample(texts(8), Decoding())
+        outcomes = engine.sample(texts(8), SamplingParams())
         assert time.monotonic() - start < 5
         assert [outcome[0].text.rpartition(" ")[0] for outcome in outcomes] == [f"question {k}" for k in range(8)]
         assert len(there.bodies) == 8

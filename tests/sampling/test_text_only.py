@@ -25,7 +25,7 @@ from transformers import (
 
 from trl_mmreason.miniature.corpus import corpus
 from trl_mmreason.miniature.tokenizer import train_tokenizer
-from trl_mmreason.sampling import Decoding, Failure, Request
+from trl_mmreason.sampling import Failure, Request, SamplingParams
 from trl_mmreason.sampling.generation import encode, end_of_turn_ids
 from trl_mmreason.sampling.loading import load_processor, processor_fingerprint, sees_pictures
 from trl_mmreason.sampling.serve import engine_app
@@ -33,7 +33,7 @@ from trl_mmreason.sampling.server_engine import ServerEngine
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.sampling.vllm_engine import VLLMEngine, prompt_of
 
-GREEDY = Decoding(8, temperature=0, logps=True)
+GREEDY = SamplingParams(8, temperature=0, logps=True)
 QUESTION = [{"role": "user", "content": "What is 2+3?"}]
 PICTURE = PIL.Image.new("RGB", (28, 28))
 # As published text templates, it adds texts up, and so refuses contents in parts.
@@ -116,7 +116,7 @@ class TestSampling:
 
     @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "top_p": 0.9, "top_k": 40}], ids=["plain", "warped"])
     def test_samples_do_not_depend_on_the_batch(self, engine, settings):
-        decoding = Decoding(8, **settings)
+        decoding = SamplingParams(8, **settings)
         requests = requests_of(6, n=2)
         together = engine.sample(requests, decoding)
         for batch_size in (1, 12):
@@ -127,7 +127,7 @@ class TestSampling:
         """What off-policy training weighs: the end is a decision of the model too. Within 1e-4 in fp32 (PITFALL 16)."""
         eos_ids = end_of_turn_ids(engine.model, engine.processing_class)
         requests = requests_of(6, n=4)
-        answers = engine.sample(requests, Decoding(8, temperature=0.7, logps=True))
+        answers = engine.sample(requests, SamplingParams(8, temperature=0.7, logps=True))
         reasons = set()
         for request, samples in zip(requests, answers, strict=True):
             prompt = plain_ids(engine.processing_class, request)
@@ -248,7 +248,7 @@ class TestVLLM:
         module.LLM, module.SamplingParams = TextOnlyLLM, dict
         monkeypatch.setitem(sys.modules, "vllm", module)
         engine = VLLMEngine(folders["qwen2"])
-        failure, (sample,) = engine.sample([Request(QUESTION, [PICTURE]), Request(QUESTION)], Decoding())
+        failure, (sample,) = engine.sample([Request(QUESTION, [PICTURE]), Request(QUESTION)], SamplingParams())
         assert "it has 1 picture(s), which a text-only model cannot see" in failure.reason
         assert sample.token_ids == [len(plain_ids(engine.processing_class, Request(QUESTION)))]
         assert json.loads(json.dumps(engine.settings)) == engine.settings

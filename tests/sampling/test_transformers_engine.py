@@ -13,12 +13,12 @@ from support import drawn_rows, load
 from trl.data_utils import prepare_multimodal_messages
 
 from trl_mmreason.checkpoint import CheckpointError
-from trl_mmreason.sampling import Decoding, Failure, Request, derive_seed
+from trl_mmreason.sampling import Failure, Request, SamplingParams, derive_seed
 from trl_mmreason.sampling.generation import collate, encode, end_of_turn_ids, generate, placeholder_ids
 from trl_mmreason.sampling.gumbel import GumbelMaxSampler, StopTracker, cut_behind_stop
 from trl_mmreason.sampling.transformers_engine import TransformersEngine, _windows
 
-GREEDY = Decoding(max_new_tokens=8, temperature=0)
+GREEDY = SamplingParams(max_new_tokens=8, temperature=0)
 QUESTION = [{"role": "user", "content": "What is 2+3?"}]
 PREFIXES = ("", "So 1+1")
 
@@ -144,7 +144,7 @@ class TestPictures:
 
         def first_logp(pictures, row):
             requests = [Request(QUESTION, images) for images in pictures]
-            return engines(family).sample(requests, Decoding(1, temperature=0, logps=True))[row][0].logps[0]
+            return engines(family).sample(requests, SamplingParams(1, temperature=0, logps=True))[row][0].logps[0]
 
         base = first_logp([first, second], 0)
         assert first_logp([first, first], 0) == pytest.approx(base, abs=1e-5)
@@ -160,7 +160,7 @@ class TestPictures:
         with torch.no_grad():  # logits of the placeholders far above all others' half of the time
             head[placeholder_ids(qwen.model.config)] *= 100
         try:
-            for decoding in (GREEDY, Decoding(8), Decoding(8, top_k=2)):
+            for decoding in (GREEDY, SamplingParams(8), SamplingParams(8, top_k=2)):
                 answers = qwen.sample([Request(QUESTION, n=8)], decoding)[0]
                 drawn = {token for answer in answers for token in answer.token_ids}
                 assert not drawn & set(placeholder_ids(qwen.model.config))
@@ -173,7 +173,7 @@ class TestSeeds:
     @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "top_p": 0.9, "top_k": 40}], ids=["plain", "warped"])
     def test_samples_do_not_depend_on_the_batch(self, family, engines, settings):
         engine = engines(family)
-        decoding = Decoding(8, **settings)
+        decoding = SamplingParams(8, **settings)
         requests = requests_of(drawn_rows(6), n=2)
         together = engine.sample(requests, decoding)
         larger = TransformersEngine(engine.model, engine.processing_class, batch_size=12)
@@ -182,19 +182,19 @@ class TestSeeds:
         assert alone.sample(requests[:3], decoding) == together[:3]
 
     def test_answer_k_stays_when_more_are_asked_for_and_differs_from_the_others(self, qwen):
-        few, many = (qwen.sample([Request(QUESTION, n=n)], Decoding(8))[0] for n in (3, 12))
+        few, many = (qwen.sample([Request(QUESTION, n=n)], SamplingParams(8))[0] for n in (3, 12))
         assert many[:3] == few
         assert len({tuple(answer.token_ids) for answer in many}) == 12  # the first token alone has 768 possible values
-        other = qwen.sample([Request(QUESTION, n=3, seed=1)], Decoding(8))[0]
+        other = qwen.sample([Request(QUESTION, n=3, seed=1)], SamplingParams(8))[0]
         assert not {tuple(a.token_ids) for a in other} & {tuple(a.token_ids) for a in many}
 
     def test_the_global_random_state_is_neither_used_nor_moved(self, qwen):
         torch.manual_seed(0)
         state = torch.get_rng_state()
-        first = qwen.sample([Request(QUESTION, n=3)], Decoding(8))
+        first = qwen.sample([Request(QUESTION, n=3)], SamplingParams(8))
         assert torch.equal(torch.get_rng_state(), state)
         torch.manual_seed(1)
-        assert qwen.sample([Request(QUESTION, n=3)], Decoding(8)) == first
+        assert qwen.sample([Request(QUESTION, n=3)], SamplingParams(8)) == first
 
 
 class TestDistribution:
@@ -226,14 +226,14 @@ class TestDistribution:
     def test_draws_are_distributed_as_the_warped_probabilities(self, settings, allowed, temperature, quantile):
         settings = dict(settings)
         suppressed = settings.pop("suppressed", ())
-        counts = Counter(self.draws(Decoding(**settings), suppressed)[0])
+        counts = Counter(self.draws(SamplingParams(**settings), suppressed)[0])
         assert set(counts) <= set(allowed)
         weights = {token: math.exp(self.LOGITS[token].item() / temperature) for token in allowed}
         expected = {token: self.ROWS * weight / sum(weights.values()) for token, weight in weights.items()}
         assert sum((counts[t] - expected[t]) ** 2 / expected[t] for t in allowed) < quantile
 
     def test_successive_draws_of_a_row_are_independent(self):
-        first, second = self.draws(Decoding(top_k=3), steps=2)
+        first, second = self.draws(SamplingParams(top_k=3), steps=2)
         weights = {token: math.exp(self.LOGITS[token].item()) for token in (0, 6, 7)}
         shares = {token: weight / sum(weights.values()) for token, weight in weights.items()}
         counts = Counter(zip(first, second, strict=True))
@@ -241,11 +241,11 @@ class TestDistribution:
         assert sum((counts[pair] - e) ** 2 / e for pair, e in expected.items()) < 26.12  # 8 degrees
 
     def test_temperature_0_adds_no_noise(self):
-        assert self.draws(Decoding(temperature=0))[0] == [7] * self.ROWS
+        assert self.draws(SamplingParams(temperature=0))[0] == [7] * self.ROWS
 
     def test_rows_that_ended_cost_no_noise(self):
         ending = StopTracker([1, 2], [], (), None, [[], []])
-        drawing = GumbelMaxSampler(Decoding(), [1, 2], ending, (), torch.device("cpu"))
+        drawing = GumbelMaxSampler(SamplingParams(), [1, 2], ending, (), torch.device("cpu"))
         ids, states = torch.zeros(2, 1, dtype=torch.long), []
         for _ in range(2):
             drawing(ids, self.LOGITS.expand(2, -1).clone())
@@ -260,7 +260,7 @@ class TestLogps:
         """Of the model itself, whatever the temperature, within 1e-4 in fp32 (PITFALL 16)."""
         engine = engines(family)
         requests = requests_of(drawn_rows(6))
-        samples = engine.sample(requests, Decoding(8, temperature=0.7, top_k=50, logps=True))
+        samples = engine.sample(requests, SamplingParams(8, temperature=0.7, top_k=50, logps=True))
         for request, (sample,) in zip(requests, samples, strict=True):
             inputs = append(plain_inputs(engine.processing_class, request), sample.token_ids)
             with torch.no_grad():
@@ -285,15 +285,15 @@ class TestEnds:
         assert sum(a.finish_reason == "length" for a in answers) > 25
 
     def answers(self, model, processor):
-        return TransformersEngine(model, processor).sample([Request(QUESTION, n=50)], Decoding(8))[0]
+        return TransformersEngine(model, processor).sample([Request(QUESTION, n=50)], SamplingParams(8))[0]
 
     def test_an_answer_ends_behind_a_stop_text(self, checkpoints):
         model, processor = load(checkpoints("qwen2_5_vl"))
         model.generation_config.eos_token_id = None
         engine = TransformersEngine(model, processor)
         request = Request(QUESTION, n=40)
-        free = engine.sample([request], Decoding(16))[0]
-        stopped = engine.sample([request], Decoding(16, stop=("e", "1+")))[0]
+        free = engine.sample([request], SamplingParams(16))[0]
+        stopped = engine.sample([request], SamplingParams(16, stop=("e", "1+")))[0]
         assert sum(answer.finish_reason == "stop" for answer in stopped) > 5
         for whole, answer in zip(free, stopped, strict=True):
             assert answer.text == cut_behind_stop(whole.text, ("e", "1+"))
@@ -332,7 +332,7 @@ class TestEnds:
     @pytest.mark.parametrize("text", ["<|vision_end|>", ""])
     def test_a_stop_text_that_no_answer_shows_is_refused(self, qwen, text):
         with pytest.raises(ValueError, match="can never end at the stop text"):
-            qwen.sample([Request(QUESTION)], Decoding(8, stop=(text,)))
+            qwen.sample([Request(QUESTION)], SamplingParams(8, stop=(text,)))
 
     def test_text_goes_on_behind_the_prefix_without_repeating_it(self, qwen):
         """The prefix's own tokens stand behind the rendered prompt, and the answer's text is what joins on to it."""
@@ -380,7 +380,7 @@ class TestFailures:
         prompt_tokens = len(encode(qwen.processing_class, QUESTION).ids)
         try:
             config.max_position_embeddings = prompt_tokens + 3
-            short, long = qwen.sample([Request(QUESTION, n=20), Request(QUESTION, prefix="1")], Decoding(8))
+            short, long = qwen.sample([Request(QUESTION, n=20), Request(QUESTION, prefix="1")], SamplingParams(8))
         finally:
             config.max_position_embeddings = kept
         assert max(len(answer.token_ids) for answer in short) == 3
@@ -406,9 +406,9 @@ class TestFailures:
 
     def test_a_batch_that_does_not_fit_is_halved(self, qwen):
         requests = requests_of(drawn_rows(6), n=2)
-        expected = qwen.sample(requests, Decoding(8))
+        expected = qwen.sample(requests, SamplingParams(8))
         engine = TransformersEngine(qwen.model, qwen.processing_class, batch_size=8)
-        found, sizes = self.with_memory_for(engine, 2, lambda: engine.sample(requests, Decoding(8)))
+        found, sizes = self.with_memory_for(engine, 2, lambda: engine.sample(requests, SamplingParams(8)))
         assert found == expected
         assert sizes[:3] == [8, 4, 2]
         assert sizes.count(8) == 1  # learnt
@@ -417,11 +417,11 @@ class TestFailures:
         engine = TransformersEngine(qwen.model, qwen.processing_class)
         requests = [Request(QUESTION, n=2), Request(QUESTION, prefix="1", n=2)]
         with pytest.raises(torch.OutOfMemoryError, match="this answer alone: .* tokens of prompt and up to 8"):
-            self.with_memory_for(engine, 0, lambda: engine.sample(requests, Decoding(8)))
-        expected = engine.sample(requests, Decoding(8))
-        failed, _ = self.with_memory_for(engine, 0, lambda: engine.sample(requests, Decoding(8)))
+            self.with_memory_for(engine, 0, lambda: engine.sample(requests, SamplingParams(8)))
+        expected = engine.sample(requests, SamplingParams(8))
+        failed, _ = self.with_memory_for(engine, 0, lambda: engine.sample(requests, SamplingParams(8)))
         assert all("out of memory with this answer alone" in failure.reason for failure in failed)
-        assert engine.sample(requests, Decoding(8)) == expected
+        assert engine.sample(requests, SamplingParams(8)) == expected
 
 
 class TestLoading:

@@ -10,7 +10,7 @@ import pytest
 from peft import LoraConfig, get_peft_model
 from support import drawn_rows, load
 
-from trl_mmreason.sampling import Decoding, Failure, Request, Sample, derive_seed
+from trl_mmreason.sampling import Failure, Request, Sample, SamplingParams, derive_seed
 from trl_mmreason.sampling.generation import encode
 from trl_mmreason.sampling.vllm_engine import VLLMEngine, prompt_of, samples_of, sampling_settings
 
@@ -46,7 +46,7 @@ class TestPrompt:
 
 class TestSettings:
     def test_every_part_of_a_decoding(self):
-        decoding = Decoding(64, 0.7, 0.9, 40, ("\n\n",), logps=True)
+        decoding = SamplingParams(64, 0.7, 0.9, 40, ("\n\n",), logps=True)
         assert sampling_settings(Request(QUESTION, n=5, seed=3), decoding, [5, 6]) == {
             "n": 5,
             "seed": derive_seed(3),
@@ -63,7 +63,7 @@ class TestSettings:
         }
 
     def test_greedy_without_logps_or_stop(self):
-        settings = sampling_settings(Request(QUESTION, n=5), Decoding(temperature=0), [])
+        settings = sampling_settings(Request(QUESTION, n=5), SamplingParams(temperature=0), [])
         expected = {"n": 1, "temperature": 0, "top_k": -1, "logprobs": None, "logit_bias": None, "stop": []}
         assert settings.items() >= expected.items()
         assert settings["include_stop_str_in_output"] is False
@@ -78,7 +78,7 @@ class TestSamples:
     def test_answers_come_in_the_order_of_their_index(self):
         output = SimpleNamespace(outputs=[answer(1, (7,), "length"), answer(0, (8, 9))])
         expected = [Sample("text 0", "stop", [8, 9]), Sample("text 1", "length", [7])]
-        assert samples_of(output, 2, Decoding()) == expected
+        assert samples_of(output, 2, SamplingParams()) == expected
 
     def test_the_log_probability_of_the_sampled_token(self):
         steps = [
@@ -86,15 +86,15 @@ class TestSamples:
             {9: SimpleNamespace(logprob=-0.5), 3: SimpleNamespace(logprob=-0.1)},
         ]
         output = SimpleNamespace(outputs=[answer(0, (8, 9), logprobs=steps)])
-        assert samples_of(output, 1, Decoding(logps=True))[0].logps == [-1.5, -0.5]
+        assert samples_of(output, 1, SamplingParams(logps=True))[0].logps == [-1.5, -0.5]
 
     def test_greedy_answers_are_repeated(self):
         output = SimpleNamespace(outputs=[answer(0, (8,))])
-        assert samples_of(output, 3, Decoding(temperature=0)) == [Sample("text 0", "stop", [8])] * 3
+        assert samples_of(output, 3, SamplingParams(temperature=0)) == [Sample("text 0", "stop", [8])] * 3
 
     def test_an_answer_that_was_broken_off_is_a_failure(self):
         output = SimpleNamespace(outputs=[answer(0, (8,)), answer(1, (), "abort")])
-        assert samples_of(output, 2, Decoding()) == Failure("vLLM ended an answer with finish reason 'abort'")
+        assert samples_of(output, 2, SamplingParams()) == Failure("vLLM ended an answer with finish reason 'abort'")
 
 
 class StandInLLM:
@@ -132,7 +132,7 @@ class TestEngine:
         long = [{"role": "user", "content": "1 " * 200}]
         requests = [Request(QUESTION, prefix="1" * k, n=2) for k in range(8)]
         requests[1:1] = [Request(QUESTION, [PIL.Image.open(broken)]), Request(long)]
-        found = engine.sample(requests, Decoding())
+        found = engine.sample(requests, SamplingParams())
         assert "truncated" in found[1].reason
         assert found[2] == Failure(
             "vLLM refuses the prompt: The prompt is longer than the maximum model length of 100."
@@ -144,7 +144,7 @@ class TestEngine:
 
     def test_nothing_to_ask(self, vllm, checkpoints):
         engine = VLLMEngine(checkpoints("qwen2_5_vl"))
-        assert engine.sample([], Decoding()) == []
+        assert engine.sample([], SamplingParams()) == []
         assert engine.llm.calls == []
 
     def test_prefixes_are_cached_unless_the_caller_says_otherwise(self, vllm, checkpoints):

@@ -15,7 +15,7 @@ from support import assert_resumes, assert_weights, changed_weights, drawn_rows,
 from study.self_evolution import LOGGED
 from trl_mmreason import SelfEvolutionConfig
 from trl_mmreason.grading import Verdict
-from trl_mmreason.sampling import Decoding, Failure
+from trl_mmreason.sampling import Failure, SamplingParams
 from trl_mmreason.self_evolution import rewards as rewards_module
 from trl_mmreason.self_evolution.objective import judge_modulation, log_sum_exp_advantages
 from trl_mmreason.self_evolution.response import read_response
@@ -215,7 +215,7 @@ def test_the_judge_is_asked_as_the_settings_say(logged):
         )
         settings = {"judge_sampling_temperature": 0.7, "judge_top_p": 0.8, "judge_max_tokens": 33, "seed": seed}
         logged(judge=judge, max_steps=2, **settings)
-        assert set(decodings) == {Decoding(33, 0.7, 0.8)}
+        assert set(decodings) == {SamplingParams(33, 0.7, 0.8)}
         seeds[seed] = [request.seed for request in judge.asked]
     assert len(set(seeds[0])) == len(seeds[0]) == 16  # two steps, two questions, four responses
     assert not set(seeds[0]) & set(seeds[1])

@@ -17,7 +17,7 @@ from scripted import Scripted, picture, questions_of, reds, said
 
 from trl_mmreason.commands import trajectories
 from trl_mmreason.grading import Grader, JudgeGrader
-from trl_mmreason.sampling import Decoding, Failure, Sample
+from trl_mmreason.sampling import Failure, Sample, SamplingParams
 from trl_mmreason.sampling import store as store_module
 from trl_mmreason.sampling.run import UnsuitableEngine
 from trl_mmreason.sampling.store import SettingsChanged, Store
@@ -396,7 +396,7 @@ def test_lengths_that_are_counted_are_so_for_all_of_a_question(tmp_path):
 def test_an_engine_without_log_probabilities_is_refused_at_its_first_batch(tmp_path):
     mute = reasoner()
     with pytest.raises(UnsuitableEngine, match="the reasoner's engine gives no log-probabilities .*'kind': 'reasoner'"):
-        made(tmp_path / "s.sqlite", reasoner_=mute, decoding=Decoding(32768, logps=True))
+        made(tmp_path / "s.sqlite", reasoner_=mute, decoding=SamplingParams(32768, logps=True))
     assert len(mute.asked) == 3  # a batch
 
 
@@ -405,7 +405,7 @@ def test_log_probabilities_are_recorded(tmp_path):
     logps = [[-0.5, -0.25, -0.125], [-1.5, -0.75], [-2.0]]
     texts = [f"{n}</think> \\boxed{{7}}" for n in range(3)]
     spoken = [Sample(text, "stop", None, given) for text, given in zip(texts, logps, strict=True)]
-    settings = {"captions": 1, "trajectories": 3, "keep": 2, "decoding": Decoding(32768, logps=True)}
+    settings = {"captions": 1, "trajectories": 3, "keep": 2, "decoding": SamplingParams(32768, logps=True)}
     rows = made(tmp_path / "s.sqlite", reasoner_=reasoner([spoken]), **settings).rows
     assert rows.column_names[-1] == "behavior_logps"
     assert rows["behavior_logps"][:] == logps[1:]
@@ -519,9 +519,9 @@ def test_a_store_of_the_same_settings_and_other_texts_is_not_taken_for_this_one(
     ("settings", "named"),
     [
         ({"caption_prompt": "Describe it."}, 'prompt: "Provide a highly'),
-        ({"caption_decoding": Decoding(5)}, "decoding.max_new_tokens: 32768 → 5"),
-        ({"decoding": Decoding(32768, 0.5)}, "decoding.temperature: 1.0 → 0.5"),
-        ({"decoding": Decoding(32768, logps=True)}, "decoding.logps: False → True"),
+        ({"caption_decoding": SamplingParams(5)}, "decoding.max_new_tokens: 32768 → 5"),
+        ({"decoding": SamplingParams(32768, 0.5)}, "decoding.temperature: 1.0 → 0.5"),
+        ({"decoding": SamplingParams(32768, logps=True)}, "decoding.logps: False → True"),
         ({"reason": lambda question, caption: f"{caption} {question}"}, "prompt: 'Please read the following"),
         ({"seed": 1}, "seed: 0 → 1"),
         ({"policy_": Scripted(None, "other")}, "engine.kind: 'script' → 'other'"),
@@ -669,7 +669,7 @@ def test_the_texts_are_never_in_memory_together(tmp_path, monkeypatch):
 def test_a_real_policy_describes(checkpoints, tmp_path):
     engine = TransformersEngine(checkpoints("qwen2_5_vl"), dtype="float32")
     asked = Scripted(lambda request, times: right(20 + times), kind="reasoner")
-    data = made(tmp_path / "s.sqlite", None, engine, asked, caption_decoding=Decoding(max_new_tokens=4))
+    data = made(tmp_path / "s.sqlite", None, engine, asked, caption_decoding=SamplingParams(max_new_tokens=4))
     with Store(tmp_path / "s.sqlite") as store:
         captions = [record.payload for record in store.records(CAPTIONS)]
     assert all(1 <= caption["tokens"] <= 4 for caption in captions)

@@ -10,7 +10,7 @@ from scripted import Scripted, picture, questions_of, reds
 from support import sft_trainer
 
 from trl_mmreason.miniature.tasks import make_dataset
-from trl_mmreason.sampling import Decoding, Failure, Sample
+from trl_mmreason.sampling import Failure, Sample, SamplingParams
 from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.srpo import prompts
@@ -275,9 +275,9 @@ def test_more_rows_ask_only_for_what_is_missing(tmp_path):
     ("settings", "named"),
     [
         ({"cot_prompt": "Solve."}, "system_prompt: "),
-        ({"decoding": Decoding(max_new_tokens=5)}, "decoding.max_new_tokens: 1024 → 5"),
+        ({"decoding": SamplingParams(max_new_tokens=5)}, "decoding.max_new_tokens: 1024 → 5"),
         ({"seed": 1}, "seed: 0 → 1"),
-        ({"teacher_decoding": Decoding(temperature=0.5)}, "decoding.temperature: 1.0 → 0.5"),
+        ({"teacher_decoding": SamplingParams(temperature=0.5)}, "decoding.temperature: 1.0 → 0.5"),
         ({"second_thought": True}, "messages.user: "),
         ({"policy_": Scripted(None, "other")}, "engine.kind: 'script' → 'other'"),
         ({"teacher_": Scripted(None, "other")}, "engine.kind: 'script' → 'other'"),
@@ -318,7 +318,7 @@ def test_a_real_policy_that_knows_no_format_makes_no_rows(tmp_path, checkpoints)
     asked = teacher()
     with Store(tmp_path / "s.sqlite") as store:
         engine = TransformersEngine(checkpoints("qwen2_5_vl"))
-        decoding = Decoding(max_new_tokens=4)  # fewer than a solution has tags
+        decoding = SamplingParams(max_new_tokens=4)  # fewer than a solution has tags
         reflections = make_reflections(rows, engine, asked, store, ReflectionMaking(n=2, decoding=decoding))
         records = list(store.records("srpo-answers"))
     assert len(reflections.rows) == 0

@@ -7,7 +7,7 @@ from support import drawn_rows, ids_of, load
 from trl_mmreason.evaluation.metrics import metric_of
 from trl_mmreason.evaluation.results import compare_results, summarise
 from trl_mmreason.evaluation.runner import evaluate, evaluate_policy
-from trl_mmreason.sampling import Decoding, Sample
+from trl_mmreason.sampling import Sample, SamplingParams
 from trl_mmreason.sampling.protocols import last_verdict
 from trl_mmreason.sampling.run import UnsuitableEngine
 from trl_mmreason.srpo.protocols import Reflection
@@ -112,7 +112,7 @@ def test_a_random_policy_is_asked_with_the_system_prompt_and_gets_nothing_right(
         asked.clear()
         found = evaluate_policy(
             model, processor, Dataset.from_list(rows), Reflection(), batch_size=3, system_prompt=prompt,
-            decoding=Decoding(5, temperature=0.0),
+            decoding=SamplingParams(5, temperature=0.0),
         )  # fmt: skip
         assert [transition(sample) for (sample,) in found.samples] == ["0→0"] * 4
         assert all(1 <= sample["tokens"] <= 5 for (sample,) in found.samples)

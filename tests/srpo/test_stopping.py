@@ -4,7 +4,7 @@ from datasets import Dataset
 from support import drawn_rows, ids_of, load
 
 from trl_mmreason import SRPOConfig
-from trl_mmreason.sampling import Decoding, Failure, Sample
+from trl_mmreason.sampling import Failure, Sample, SamplingParams
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.srpo.stopping import StopWhenReflecting, learnt
 
@@ -38,7 +38,7 @@ def test_a_cold_start_is_measured_on_what_is_sampled_as_in_training(checkpoints,
     found = learnt(model, processor, rows, args)
     assert found == (0.75, -0.25)
     assert str(found) == "75% of the sampled responses complete, acc@t2 - acc@t1 -25 points"
-    assert asked == [(4, ["Reflect."] * 4, Decoding(77, temperature=0.9, top_p=0.8))]
+    assert asked == [(4, ["Reflect."] * 4, SamplingParams(77, temperature=0.9, top_p=0.8))]
 
 
 def test_settings_that_the_measure_does_not_know_are_named(checkpoints, tmp_path, caplog):

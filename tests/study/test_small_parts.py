@@ -27,7 +27,7 @@ from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import ERRORS, plain, solve
 from trl_mmreason.miniature.solutions import tagged as in_tags
 from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.sampling import Decoding
+from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.srpo.miniature import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS, drawn_reflections
 
@@ -90,7 +90,7 @@ def test_the_last_answer_of_a_response_counts():
     }
     units = [({"id": id_, "prompt": [{"role": "user", "content": id_}]}, 0) for id_ in texts]
     engine = Scripted(lambda request, times: texts[request.messages[0]["content"]])
-    found = srpo.FirstAndLast().answer(units, engine, Decoding(64, 0.0), 0)
+    found = srpo.FirstAndLast().answer(units, engine, SamplingParams(64, 0.0), 0)
     assert [turn.graded for turn in found[0].turns] == ["<answer>8</answer>", texts["fixed"]]
     assert [turn.graded for turn in found[1].turns] == ["<answer>7</answer>", texts["plain"]]
     assert [turn.graded for turn in found[2].turns] == ["", texts["prose"]]

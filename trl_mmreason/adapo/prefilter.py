@@ -27,7 +27,7 @@ def prefilter(
     store: Store,
     *,
     n: int = 8,
-    evaluation_prompt: str = EVALUATION_PROMPT,
+    followup: str = EVALUATION_PROMPT,
     **asking: Any,
 ) -> Filtered:
     """Sample `n` two-turn trajectories of each question and keep it unless all are 1→1 or all are 0→0.
@@ -41,13 +41,13 @@ def prefilter(
         engine: the initial policy.
         store: keeps every trajectory and every verdict.
         n: trajectories a question.
-        evaluation_prompt: what the user says between the two answers.
+        followup: what the user says between the two answers.
         **asking: for `answer_questions`, such as `decoding`, `grader`, `seed` and `batch_size`.
 
     Raises:
         SettingsChanged: the store holds trajectories drawn in another way.
     """
-    protocol = TwoTurn(evaluation_prompt)
+    protocol = TwoTurn(followup)
     answers = answer_questions(rows, engine, store, protocol, stage=STAGE, n=n, description="two turns", **asking)
     types = {
         id_: [

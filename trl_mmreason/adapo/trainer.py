@@ -24,7 +24,7 @@ logger = logging.get_logger(__name__)
 TRUNCATED = 4
 
 
-class Paid(NamedTuple):
+class RewardSignal(NamedTuple):
     """The rewards of the trajectories of Q groups, and how strongly they are held to the reference.
 
     Attributes:
@@ -152,7 +152,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         keep = graded & ~truncated if args.filter_truncated else graded
 
         errors = error_rate(first, keep)
-        earned, betas, advantages, informative = self.pay(first, second, keep, errors)
+        earned, betas, advantages, informative = self.compute_rewards(first, second, keep, errors)
 
         rewards = rewards.clone()
         rewards[:, 0] = earned.flatten()
@@ -192,7 +192,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
             advantages=None if advantages is None else advantages.flatten(end_dim=1),
         )
 
-    def pay(self, first: Tensor, second: Tensor, keep: Tensor, errors: Tensor) -> Paid:
+    def compute_rewards(self, first: Tensor, second: Tensor, keep: Tensor, errors: Tensor) -> RewardSignal:
         """Compute what each trajectory earns, and how strongly its turns are held to the reference.
 
         Args:
@@ -213,7 +213,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
             **shared,
         )
         betas = kl_coefficients(errors, beta=args.beta, kl_scale=args.kl_scale, **shared)
-        return Paid(rewards, torch.stack(betas, dim=1))
+        return RewardSignal(rewards, torch.stack(betas, dim=1))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add accuracies and transition rates of all graded trajectories since the last log, the dropped ones too."""

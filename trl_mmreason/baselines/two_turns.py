@@ -1,7 +1,7 @@
 """Two-turn GRPO whose rewards do not adapt: fixed ones, and SCoRe's two stages.
 
-Both are `AdaPOTrainer` with another `pay`, so that a comparison differs in nothing else: the same two turns, grading,
-filters and metrics.
+Both are `AdaPOTrainer` with another `compute_rewards`, so that a comparison differs in nothing else: the same two
+turns, grading, filters and metrics.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..adapo.config import AdaPOConfig
 from ..adapo.objective import informative_groups
-from ..adapo.trainer import AdaPOTrainer, Paid
+from ..adapo.trainer import AdaPOTrainer, RewardSignal
 from ..documented import documented
 from .objective import fixed_rewards, score_rewards, turn_advantages
 
@@ -53,10 +53,10 @@ class FixedRewardsTrainer(AdaPOTrainer):
 
     args: FixedRewardsConfig
 
-    def pay(self, first: Tensor, second: Tensor, keep: Tensor, errors: Tensor) -> Paid:
+    def compute_rewards(self, first: Tensor, second: Tensor, keep: Tensor, errors: Tensor) -> RewardSignal:
         given = {name: getattr(self.args, name) for name in ("r_01", "r_11", "r_10", "r_00")}
         rewards = fixed_rewards(first, second, **given).masked_fill(~keep, torch.nan)
-        return Paid(rewards, _coefficients(errors, self.args.beta, self.args.beta))
+        return RewardSignal(rewards, _coefficients(errors, self.args.beta, self.args.beta))
 
 
 @documented
@@ -123,14 +123,14 @@ class SCoReTrainer(AdaPOTrainer):
         """1 in the first share of the steps, then 2."""
         return 1 if self.state.global_step < self.args.stage_one_share * self.state.max_steps else 2
 
-    def pay(self, first: Tensor, second: Tensor, keep: Tensor, errors: Tensor) -> Paid:
+    def compute_rewards(self, first: Tensor, second: Tensor, keep: Tensor, errors: Tensor) -> RewardSignal:
         by_turn = score_rewards(first, second, stage=self.stage, alpha=self.args.alpha)
         betas = (self.args.stage_one_beta, 0.0) if self.stage == 1 else (self.args.beta, self.args.beta)
         by_turn = by_turn.masked_fill(~keep.unsqueeze(2), torch.nan)
         # of each turn: at α = 1 the sums of 0→1 and 1→1 are the same, and their turns are not
         informative = informative_groups(by_turn[..., 0]) | informative_groups(by_turn[..., 1])
         advantages = turn_advantages(by_turn.nan_to_num(), keep)
-        return Paid(by_turn.sum(dim=2), _coefficients(errors, *betas), advantages, informative)
+        return RewardSignal(by_turn.sum(dim=2), _coefficients(errors, *betas), advantages, informative)
 
 
 def refuse_changed(config: AdaPOConfig, names: Sequence[str], what: str) -> None:

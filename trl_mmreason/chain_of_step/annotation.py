@@ -23,7 +23,7 @@ from ..messages import completion_text, pictures_of, question_text, with_system_
 from ..sampling.answering import JoinedRows, answer_questions
 from ..sampling.asking import ReplyCollector, parsed_positions, reference_answer
 from ..sampling.difficulty import tally
-from ..sampling.engine import Decoding, Engine, Failure, Request
+from ..sampling.engine import Engine, Failure, Request, SamplingParams
 from ..sampling.export import join_source_columns
 from ..sampling.store import Store
 from .objective import judge_labels, monte_carlo_labels
@@ -158,7 +158,7 @@ def annotate_by_monte_carlo(
     store: Store,
     *,
     n: int = 16,
-    decoding: Decoding = DECODING,
+    decoding: SamplingParams = DECODING,
     labels: Literal["soft", "hard"] = "soft",
     grader: Grader | None = None,
     seed: int = 0,
@@ -244,7 +244,7 @@ def annotate_by_judge(
     judge: Engine,
     store: Store,
     *,
-    decoding: Decoding | None = None,
+    decoding: SamplingParams | None = None,
     attempts: int = 3,
     seed: int = 0,
     **running: Any,
@@ -258,7 +258,7 @@ def annotate_by_judge(
         chains: `rows` of `chains_of` or `graded_chains`. Of several reference answers the first is told.
         judge: rates the steps.
         store: keeps the ratings.
-        decoding: by default as `Decoding()` says. At temperature 0 a malformed reply comes again.
+        decoding: by default as `SamplingParams()` says. At temperature 0 a malformed reply comes again.
         attempts: how often to ask, each time with another seed, before a chain is dropped whose reply is malformed, of
             another number of ratings than steps, or failed.
         seed: other seeds give other replies.
@@ -269,7 +269,7 @@ def annotate_by_judge(
         SettingsChanged: the store holds ratings that were drawn in another way.
     """
     _check_chains("annotate_by_judge", chains)
-    asking = ReplyCollector(store, decoding or Decoding(), attempts, seed, {"description": "judging", **running})
+    asking = ReplyCollector(store, decoding or SamplingParams(), attempts, seed, {"description": "judging", **running})
 
     def request(row: Row) -> Request:
         steps = parse_chain(row["completion"]).steps

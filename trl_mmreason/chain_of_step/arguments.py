@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..documented import documented
-from ..sampling.engine import Decoding
+from ..sampling.engine import SamplingParams
 from ..stages import StagedArguments
 from .paths import DECODING
 
@@ -102,6 +102,6 @@ class ChainOfStepArguments(StagedArguments):
             )
 
     @property
-    def decoding(self) -> Decoding:
+    def decoding(self) -> SamplingParams:
         """The paper's sampling, with this bound."""
-        return Decoding(self.max_completion_length, DECODING.temperature, DECODING.top_p)
+        return SamplingParams(self.max_completion_length, DECODING.temperature, DECODING.top_p)

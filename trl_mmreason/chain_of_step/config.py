@@ -9,7 +9,7 @@ from transformers.trainer_utils import IntervalStrategy
 from trl import DPOConfig, SFTConfig
 
 from ..documented import documented
-from ..sampling.engine import Decoding
+from ..sampling.engine import SamplingParams
 from ..sft import CompletionSFTConfig
 from .objective import PAIRINGS, select_pairs, trajectory_score
 
@@ -148,9 +148,9 @@ class IterativeDPOConfig(DPOConfig):
     max_length: int | None = None
 
     @property
-    def decoding(self) -> Decoding:
+    def decoding(self) -> SamplingParams:
         """How paths are drawn."""
-        return Decoding(self.max_completion_length, self.temperature, self.top_p)
+        return SamplingParams(self.max_completion_length, self.temperature, self.top_p)
 
     def __post_init__(self) -> None:
         super().__post_init__()

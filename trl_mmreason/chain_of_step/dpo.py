@@ -37,7 +37,7 @@ from ..grading import Grader
 from ..parts import freeze_vision_encoder
 from ..precision import check_precision
 from ..reference import reference_from_policy
-from ..sampling.engine import Decoding, Engine, Failure
+from ..sampling.engine import Engine, Failure, SamplingParams
 from ..sampling.loading import fingerprint, load_model
 from ..sampling.protocols import Direct
 from ..sampling.store import Store
@@ -260,7 +260,7 @@ class IterativeDPOTrainer(CheckpointRestoreMixin, DPOTrainer):
         """Paths of the present policy, which has finished so many rounds; their scores and what they are like."""
         questions = self.eval_questions if evaluating else self.questions
         stage = f"policy {finished}, {'evaluation' if evaluating else 'training'}"
-        decoding = Decoding(self.args.max_completion_length, temperature=0) if evaluating else self.args.decoding
+        decoding = SamplingParams(self.args.max_completion_length, temperature=0) if evaluating else self.args.decoding
         with self._engine(finished) as engine:
             paths = sample_paths(
                 questions,

@@ -18,7 +18,7 @@ from ..miniature.cold_start import Lessons
 from ..miniature.solutions import plain
 from ..miniature.tasks import Problem, to_dataset
 from ..miniature.teacher import KnownTruthTeacher
-from ..sampling.engine import Decoding, Engine
+from ..sampling.engine import Engine, SamplingParams
 from ..sampling.store import Store
 from ..stages import made_by
 from ..stopping import StopAtAccuracy
@@ -77,7 +77,7 @@ def label_drawn_chains(
     paths: int,
     monte_carlo: int,
     continuations: int,
-    decoding: Decoding,
+    decoding: SamplingParams,
     seed: int,
     batch_size: int,
 ) -> None:

@@ -11,13 +11,13 @@ from datasets import Dataset
 from torch import Tensor
 
 from ..messages import pictures_of
-from ..sampling.engine import Decoding
+from ..sampling.engine import SamplingParams
 from .objective import trajectory_score
 from .process_reward import Scores
 from .scored_chain import scored_ends
 from .template import ANSWER_END, ANSWER_START, STEP_START, ChainError, has_token, parse_chain
 
-DECODING = Decoding(temperature=1.0, top_p=0.95)
+DECODING = SamplingParams(temperature=1.0, top_p=0.95)
 """How paths and continuations are drawn (appendix C)."""
 
 Row = Mapping[str, Any]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..sampling.engine import Decoding, Engine, Failure, Sample
+from ..sampling.engine import Engine, Failure, Sample, SamplingParams
 from ..sampling.protocols import Answered, AnsweredTurn, Unit, sample_units
 from .paths import PathScore, ProcessReward, read_path, score_paths
 from .scored_chain import scored_ends
@@ -37,7 +37,7 @@ class Chains:
         }
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: Decoding, seed: int
+        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         samples = sample_units(units, engine, decoding, seed)
         texts = ["" if isinstance(sample, Failure) else sample.text for sample in samples]
@@ -61,7 +61,7 @@ class Continuation:
         return {"name": "continuation"}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: Decoding, seed: int
+        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         samples = sample_units(units, engine, decoding, seed)
         return [
@@ -95,7 +95,7 @@ class StepBeam:
         }
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: Decoding, seed: int
+        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         found = step_beam_search(
             [{**row, "id": f"{row['id']}#{index}"} for row, index in units],  # from which the candidates' seeds follow

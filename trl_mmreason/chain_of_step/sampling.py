@@ -11,7 +11,7 @@ from typing import Any
 from datasets import Dataset
 
 from ..sampling.answering import answer_questions
-from ..sampling.engine import Decoding, Engine, Failure
+from ..sampling.engine import Engine, Failure, SamplingParams
 from ..sampling.protocols import AnsweringProtocol
 from ..sampling.run import run, wait_for_all
 from ..sampling.store import Store
@@ -28,7 +28,7 @@ def sample_paths(
     *,
     n: int,
     protocol: AnsweringProtocol | None = None,
-    decoding: Decoding = DECODING,
+    decoding: SamplingParams = DECODING,
     **asking: Any,
 ) -> dict[str, list[Path]]:
     """Let a policy answer each question `n` times, and grade the answers of the chains.
@@ -132,7 +132,7 @@ def search_answers(
     *,
     n: int,
     stage: str,
-    decoding: Decoding = DECODING,
+    decoding: SamplingParams = DECODING,
     max_steps: int = MAX_STEPS,
     **asking: Any,
 ) -> dict[str, dict[str, Any] | Failure]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..messages import pictures_of
-from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, derive_seed
+from ..sampling.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from .paths import DECODING, ProcessReward, Row
 from .process_reward import Scores
 from .template import ANSWER_END, STEP_END, ChainError, chain_ends, parse_chain
@@ -61,7 +61,7 @@ def step_beam_search(
     process_reward: ProcessReward,
     *,
     n: int,
-    decoding: Decoding = DECODING,
+    decoding: SamplingParams = DECODING,
     max_steps: int = MAX_STEPS,
     seed: int = 0,
 ) -> list[BeamSearched | Failure]:
@@ -114,7 +114,7 @@ def step_beam_search(
     return searches
 
 
-def part_decoding(decoding: Decoding, *, n: int, max_steps: int) -> Decoding:
+def part_decoding(decoding: SamplingParams, *, n: int, max_steps: int) -> SamplingParams:
     """Make the decoding of one part of a search: up to where a step or the answer ends.
 
     Raises:

@@ -14,7 +14,7 @@ from ..grading.reward import items_of
 from ..messages import pictures_of, question_text, with_system_message
 from ..sampling.asking import MalformedReply, ReplyCollector, parsed_positions, reference_answer
 from ..sampling.difficulty import tally, usable_questions
-from ..sampling.engine import Decoding, Engine, Request
+from ..sampling.engine import Engine, Request, SamplingParams
 from ..sampling.export import join_source_columns
 from ..sampling.run import remember_questions
 from ..sampling.store import Store
@@ -46,7 +46,7 @@ def make_step_data(
     *,
     min_steps: int = MIN_STEPS,
     max_steps: int = MAX_STEPS,
-    decoding: Decoding | None = None,
+    decoding: SamplingParams | None = None,
     attempts: int = 3,
     grader: Grader | None = None,
     seed: int = 0,
@@ -66,7 +66,7 @@ def make_step_data(
         teacher: writes the steps.
         store: keeps every chain.
         min_steps, max_steps: asked for, and what has fewer or more is malformed.
-        decoding: by default as `Decoding()` says. At temperature 0 a malformed reply comes again.
+        decoding: by default as `SamplingParams()` says. At temperature 0 a malformed reply comes again.
         attempts: how often to ask, each time with another seed, before a question is dropped whose reply is malformed,
             failed, or comes to another answer.
         grader: `Grader()` by default.
@@ -80,7 +80,9 @@ def make_step_data(
     if not 1 <= min_steps <= max_steps:
         raise ValueError(f"make_step_data: got {min_steps} to {max_steps} steps, expected 1 or more, in order.")
     grader, prompt = grader or Grader(), step_data_prompt(min_steps, max_steps)
-    asking = ReplyCollector(store, decoding or Decoding(), attempts, seed, {"description": "writing steps", **running})
+    asking = ReplyCollector(
+        store, decoding or SamplingParams(), attempts, seed, {"description": "writing steps", **running}
+    )
 
     def request(row: Mapping[str, Any]) -> Request:
         said = step_data_message(question_text(row["prompt"]), reference_answer(row["answer"]))

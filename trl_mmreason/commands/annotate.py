@@ -84,10 +84,10 @@ def _by_monte_carlo(arguments: argparse.Namespace, policy: Any) -> Label:
 
 def _by_judge(arguments: argparse.Namespace) -> Label:
     from ..chain_of_step.annotation import annotate_by_judge
-    from ..sampling import Decoding
+    from ..sampling import SamplingParams
 
     with options.exit_on("annotate", ValueError):
-        decoding = Decoding(arguments.judge_max_new_tokens, arguments.judge_temperature)
+        decoding = SamplingParams(arguments.judge_max_new_tokens, arguments.judge_temperature)
     judge = options.load_engine(
         "annotate",
         arguments.judge,

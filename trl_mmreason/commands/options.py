@@ -199,12 +199,12 @@ def print_share(arguments: argparse.Namespace, questions: int, store: Any) -> No
 def sampling_settings(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Collect how answers are drawn, graded and stored, by the names that pipelines have for it."""
     from ..grading import Grader
-    from ..sampling import Decoding
+    from ..sampling import SamplingParams
 
     with exit_on(name, ValueError):
         return {
             **({"n": arguments.n} if "n" in arguments else {}),
-            "decoding": Decoding(arguments.max_new_tokens, arguments.temperature, arguments.top_p),
+            "decoding": SamplingParams(arguments.max_new_tokens, arguments.temperature, arguments.top_p),
             "grader": Grader(tolerance=arguments.tolerance),
             "seed": arguments.seed,
             "batch_size": arguments.batch_size,

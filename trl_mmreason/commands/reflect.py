@@ -77,7 +77,7 @@ def _reflect(arguments: argparse.Namespace) -> None:
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    from ..sampling import Decoding
+    from ..sampling import SamplingParams
 
     prompts = {"cot_prompt": arguments.cot_prompt, "system_prompt": arguments.system_prompt}
     return {
@@ -86,6 +86,6 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "right_share": arguments.right_share,
         "second_thought": arguments.second_thought,
         "attempts": arguments.attempts,
-        "teacher_decoding": Decoding(arguments.teacher_max_new_tokens, arguments.teacher_temperature),
+        "teacher_decoding": SamplingParams(arguments.teacher_max_new_tokens, arguments.teacher_temperature),
         **{name: None if prompt == "null" else prompt for name, prompt in prompts.items() if prompt is not None},
     }

@@ -99,7 +99,7 @@ def _trajectories(arguments: argparse.Namespace) -> None:
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    from ..sampling import Decoding
+    from ..sampling import SamplingParams
 
     prompts = {"caption_prompt": arguments.caption_prompt, "thinking_prompt": arguments.thinking_prompt}
     given = {name: prompt for name, prompt in prompts.items() if prompt is not None}
@@ -108,7 +108,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "captions": arguments.captions,
         "trajectories": arguments.trajectories,
-        "caption_decoding": Decoding(arguments.caption_max_new_tokens, arguments.caption_temperature),
+        "caption_decoding": SamplingParams(arguments.caption_max_new_tokens, arguments.caption_temperature),
         "threshold": arguments.threshold,
         "keep": arguments.keep,
         "rule": arguments.rule,

@@ -13,7 +13,7 @@ from datasets import Dataset
 
 from ..grading import Grader, JudgeGrader
 from ..messages import question_text
-from ..sampling.engine import Decoding, Engine, Failure
+from ..sampling.engine import Engine, Failure, SamplingParams
 from ..sampling.protocols import AnsweringProtocol
 from ..sampling.store import Store
 from .benchmarks import Benchmark
@@ -43,7 +43,7 @@ def evaluate_into(
     benchmark: Benchmark | None = None,
     shown: int = 100,
     n: int = 1,
-    decoding: Decoding = GREEDY,
+    decoding: SamplingParams = GREEDY,
     grader: Grader | JudgeGrader | None = None,
     system_prompt: str | None = None,
     seed: int = 0,

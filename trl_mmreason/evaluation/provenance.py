@@ -15,7 +15,7 @@ from .. import __version__
 from ..grading import Grader, JudgeGrader
 from ..grading.grader import grader_settings
 from ..grading.version import grader_version
-from ..sampling.engine import Decoding, Engine
+from ..sampling.engine import Engine, SamplingParams
 from ..sampling.protocols import AnsweringProtocol
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "vllm", "sympy", "latex2sympy2_extended", "pillow", "datasets")
@@ -38,7 +38,7 @@ def provenance_record(
     *,
     command: str,
     benchmark: Mapping[str, Any],
-    decoding: Decoding,
+    decoding: SamplingParams,
     n: int = 1,
     grader: Grader | JudgeGrader | None = None,
     system_prompt: str | None = None,

@@ -17,7 +17,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin
 
 from ..sampling.answering import TEXTS, answer_in_memory, answer_questions, distinct_ids
-from ..sampling.engine import Decoding, Engine, Failure
+from ..sampling.engine import Engine, Failure, SamplingParams
 from ..sampling.protocols import AnsweringProtocol, Direct, last_verdict
 from ..sampling.store import Store
 from ..sampling.transformers_engine import TransformersEngine
@@ -25,7 +25,7 @@ from ..sampling.transformers_engine import TransformersEngine
 ANSWERS = "answers"
 """The stage of the store that keeps what was said."""
 
-GREEDY = Decoding(max_new_tokens=2048, temperature=0.0)
+GREEDY = SamplingParams(max_new_tokens=2048, temperature=0.0)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def evaluate(
     protocol: AnsweringProtocol,
     *,
     n: int = 1,
-    decoding: Decoding = GREEDY,
+    decoding: SamplingParams = GREEDY,
     **asking: Any,
 ) -> Samples:
     """Sample and grade `n` answers to each question.
@@ -131,7 +131,7 @@ def accuracy(
 
     A row whose gold answer cannot be used does not count; NaN if none can be used. An answer that failed is wrong.
     """
-    decoding = Decoding(max_new_tokens, temperature=0.0)
+    decoding = SamplingParams(max_new_tokens, temperature=0.0)
     samples = evaluate_policy(model, processing_class, rows, Direct(), batch_size=batch_size, decoding=decoding)
     verdicts = [False if isinstance(one, Failure) else last_verdict(one, 1) for (one,) in samples.samples]
     known = [verdict for verdict in verdicts if verdict is not None]

@@ -20,7 +20,7 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from ..sampling.engine import Decoding, Failure, Request, Sample, derive_seed
+from ..sampling.engine import Failure, Request, Sample, SamplingParams, derive_seed
 from .captions import NOT_SHOWN, SECOND_LOOK, caption, question_of, readings, write_trajectory
 from .cold_start import teach
 from .corpus import corpus
@@ -62,7 +62,7 @@ class RuleReasoner:
         rates = {"slip_rate": self.slip_rate, "second_look_rate": self.second_look_rate}
         return {"kind": "rule reasoner", "questions": questions, **rates}
 
-    def sample(self, requests: Sequence[Request], decoding: Decoding) -> list[list[Sample] | Failure]:
+    def sample(self, requests: Sequence[Request], decoding: SamplingParams) -> list[list[Sample] | Failure]:
         """n trajectories for each request, without tokens; a `Failure` for what asks no question that it knows."""
         return [self._answer(request) for request in requests]
 
@@ -190,7 +190,7 @@ def _lessons(problems: Sequence[Problem], rule: RuleReasoner, seed: int) -> Data
         if number % 16 == 0:
             sentences.pop(rng.randrange(len(sentences)))
         prompt = _messages(problem, " ".join(sentences))
-        (drawn,) = rule.sample([Request(prompt, seed=derive_seed(seed, number))], Decoding())
+        (drawn,) = rule.sample([Request(prompt, seed=derive_seed(seed, number))], SamplingParams())
         assert not isinstance(drawn, Failure)  # these are its own problems
         rows.append({"prompt": prompt, "completion": [{"role": "assistant", "content": drawn[0].text}]})
     rng.shuffle(rows)

@@ -13,7 +13,7 @@ from typing import Any
 
 import PIL.Image
 
-from ..sampling.engine import Decoding, Failure, Request, Sample
+from ..sampling.engine import Failure, Request, Sample, SamplingParams
 from .solutions import Step, first_mistake, remark, solve
 from .tasks import Problem
 from .truth import true_labels
@@ -59,7 +59,7 @@ class KnownTruthTeacher:
         keys = "".join(sorted(self._known))
         return {"kind": "known truth", "problems": hashlib.sha256(keys.encode()).hexdigest()[:16]}
 
-    def sample(self, requests: Sequence[Request], decoding: Decoding) -> list[list[Sample] | Failure]:
+    def sample(self, requests: Sequence[Request], decoding: SamplingParams) -> list[list[Sample] | Failure]:
         """The reply to each request, n times; a `Failure` for what is no such request or about no known problem."""
         return [self._answer(request) for request in requests]
 

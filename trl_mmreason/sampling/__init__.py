@@ -1,5 +1,5 @@
 """Conversations into text, for every pipeline that samples outside training."""
 
-from .engine import Decoding, Engine, Failure, Request, Sample, derive_seed
+from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 
-__all__ = ["Decoding", "Engine", "Failure", "Request", "Sample", "derive_seed"]
+__all__ = ["Engine", "Failure", "Request", "Sample", "SamplingParams", "derive_seed"]

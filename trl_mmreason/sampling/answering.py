@@ -32,7 +32,7 @@ from ..grading.grader import grader_settings
 from ..grading.tolerance import grade_answers
 from ..grading.version import grader_version
 from ..messages import with_system_message
-from .engine import Decoding, Engine, Failure
+from .engine import Engine, Failure, SamplingParams
 from .protocols import Answered, AnsweringProtocol, Unit
 from .run import remember_questions, run, wait_for_all
 from .store import Store
@@ -91,7 +91,7 @@ def answer_questions(
     *,
     stage: str,
     n: int = 1,
-    decoding: Decoding | None = None,
+    decoding: SamplingParams | None = None,
     grader: Grader | JudgeGrader | None = None,
     system_prompt: str | None = None,
     seed: int = 0,
@@ -110,7 +110,7 @@ def answer_questions(
         protocol: how it is asked, and what of its replies is graded.
         stage: of the store.
         n: samples a question.
-        decoding: by default as `Decoding()` says.
+        decoding: by default as `SamplingParams()` says.
         grader: `Grader()` by default. With another one than before only the grading is done again.
         system_prompt: put before every question; the rows stay as they are.
         seed: other seeds give other samples.
@@ -120,7 +120,7 @@ def answer_questions(
     Raises:
         SettingsChanged: the store holds answers that were drawn in another way, or to other questions.
     """
-    decoding, grader = decoding or Decoding(), grader or Grader()
+    decoding, grader = decoding or SamplingParams(), grader or Grader()
 
     def answer(units: Sequence[Unit]) -> list[dict[str, Any] | Failure]:
         return ask(units, engine, protocol, decoding, system_prompt=system_prompt, seed=seed)
@@ -147,7 +147,7 @@ def answer_in_memory(
     protocol: AnsweringProtocol,
     *,
     n: int = 1,
-    decoding: Decoding | None = None,
+    decoding: SamplingParams | None = None,
     grader: Grader | JudgeGrader | None = None,
     system_prompt: str | None = None,
     seed: int = 0,
@@ -164,7 +164,7 @@ def answer_in_memory(
 
     Other arguments as for `answer_questions`.
     """
-    decoding, grader, state = decoding or Decoding(), grader or Grader(), PartialState()
+    decoding, grader, state = decoding or SamplingParams(), grader or Grader(), PartialState()
     ids = distinct_ids(rows)
     found: list[tuple[int, dict[str, Any] | Failure]] = []
     with state.split_between_processes(list(range(len(rows) * n))) as share:
@@ -295,7 +295,7 @@ def ask(
     units: Sequence[Unit],
     engine: Engine,
     protocol: AnsweringProtocol,
-    decoding: Decoding,
+    decoding: SamplingParams,
     *,
     system_prompt: str | None,
     seed: int,

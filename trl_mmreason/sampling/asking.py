@@ -1,6 +1,6 @@
 """Ask a teacher, a judge or a scorer until its reply can be read, and keep what was read.
 
-asking = Asking(store, Decoding(), attempts=3, seed=0, running={"batch_size": 8})
+asking = ReplyCollector(store, SamplingParams(), attempts=3, seed=0, running={"batch_size": 8})
 replies = asking.ask("ratings", scorer, rows, lambda row: Request(…), lambda row, reply: {"score": …}, settings={…})
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from .engine import Decoding, Engine, Failure, Request, Sample, derive_seed
+from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from .run import run, wait_for_all
 from .store import Record, Store
 
@@ -44,14 +44,14 @@ class ReplyCollector:
     """
 
     store: Store
-    decoding: Decoding
+    decoding: SamplingParams
     attempts: int
     seed: int
     running: Mapping[str, Any]
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
-            raise ValueError(f"Asking: attempts is {self.attempts}, expected at least 1.")
+            raise ValueError(f"ReplyCollector: attempts is {self.attempts}, expected at least 1.")
 
     def ask(
         self,
@@ -94,7 +94,7 @@ class ReplyCollector:
 
 
 def ask_until_read(
-    engine: Engine, decoding: Decoding, requests: Sequence[Request], reads: Sequence[Read], attempts: int
+    engine: Engine, decoding: SamplingParams, requests: Sequence[Request], reads: Sequence[Read], attempts: int
 ) -> list[dict[str, Any] | Failure]:
     """Read the first reply to each request that is not malformed; the last `Failure` if all are.
 
@@ -120,7 +120,7 @@ def parsed_positions(
 
     Args:
         ids: of the units.
-        replies: of `Asking.ask`.
+        replies: of `ReplyCollector.ask`.
         dropped: reason → number of units; grows.
         prefix: of the reasons.
     """

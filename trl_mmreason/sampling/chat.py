@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .engine import Decoding, Engine, Failure, Request
+from .engine import Engine, Failure, Request, SamplingParams
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Chat:
     """
 
     engine: Engine
-    decoding: Decoding = Decoding(max_new_tokens=512, temperature=0.0)
+    decoding: SamplingParams = SamplingParams(max_new_tokens=512, temperature=0.0)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import PIL.Image
 from pydantic import AliasPath, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from .engine import Decoding, Request, Sample
+from .engine import Request, Sample, SamplingParams
 from .http import ApiError, Fields, Picture
 
 _MOST_ANSWERS = 1024  # to one request
@@ -85,7 +85,7 @@ class ChatRequest(Fields):
     continue_final_message: bool = False
     add_generation_prompt: bool = True
     messages: list[_Message] = Field(default=[], validate_default=True, fail_fast=True)
-    max_tokens: int = Field(default=Decoding.max_new_tokens, ge=1, le=_MOST_TOKENS)
+    max_tokens: int = Field(default=SamplingParams.max_new_tokens, ge=1, le=_MOST_TOKENS)
     max_completion_tokens: int | None = Field(default=None, ge=1, le=_MOST_TOKENS)
     temperature: float = Field(default=1.0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -134,8 +134,8 @@ class ChatRequest(Fields):
         return messages
 
     @property
-    def decoding(self) -> Decoding:
-        return Decoding(
+    def decoding(self) -> SamplingParams:
+        return SamplingParams(
             max_new_tokens=self.max_completion_tokens or self.max_tokens,
             temperature=self.temperature,
             top_p=self.top_p,

@@ -8,7 +8,7 @@ from typing import Any
 import PIL.Image
 
 from ..rows import DECODING_ERRORS
-from .engine import Decoding, Request, Sample
+from .engine import Request, Sample, SamplingParams
 from .pictures import data_url
 
 
@@ -50,7 +50,7 @@ def _plain(image: PIL.Image.Image) -> PIL.Image.Image:
     return plain
 
 
-def read_reply(reply: Any, decoding: Decoding) -> list[Sample]:
+def read_reply(reply: Any, decoding: SamplingParams) -> list[Sample]:
     """The answers in a chat completion, in the order of their indices.
 
     Raises:
@@ -71,7 +71,7 @@ def _counted_tokens(reply: Mapping[str, Any]) -> int | None:
     return None if hidden else usage.get("completion_tokens") or None  # some say 0 for "not known"
 
 
-def _sample(choice: Mapping[str, Any], decoding: Decoding, counted_tokens: int | None) -> Sample:
+def _sample(choice: Mapping[str, Any], decoding: SamplingParams, counted_tokens: int | None) -> Sample:
     reason, message = choice["finish_reason"], choice["message"]
     text = message.get("content")
     if reason not in ("stop", "length") or message.get("refusal"):

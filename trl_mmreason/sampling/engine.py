@@ -11,7 +11,7 @@ import PIL.Image
 
 
 @dataclass(frozen=True)
-class Decoding:
+class SamplingParams:
     """Settings by which answers are drawn.
 
     Attributes:
@@ -33,7 +33,8 @@ class Decoding:
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
             raise ValueError(
-                f"Decoding: got {self}; expected max_new_tokens ≥ 1, temperature ≥ 0, 0 < top_p ≤ 1 and top_k ≥ 0."
+                f"SamplingParams: got {self}; expected max_new_tokens ≥ 1, temperature ≥ 0, 0 < top_p ≤ 1 and "
+                "top_k ≥ 0."
             )
 
 
@@ -110,7 +111,7 @@ class Engine(Protocol):
         """All that determines this engine's answers, as JSON: kind, model, precision … ; no secrets."""
         ...
 
-    def sample(self, requests: Sequence[Request], decoding: Decoding) -> list[list[Sample] | Failure]:
+    def sample(self, requests: Sequence[Request], decoding: SamplingParams) -> list[list[Sample] | Failure]:
         """n answers to each request, in order. What is wrong with one request is its `Failure`; what is wrong with the
         engine itself (no connection, no memory) raises."""
         ...

@@ -22,7 +22,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from .engine import Decoding
+from .engine import SamplingParams
 
 
 def text_of(tokenizer: Any, ids: Sequence[int], prefix_ids: Sequence[int] = ()) -> str:
@@ -107,7 +107,7 @@ class GumbelMaxSampler(LogitsProcessor):
 
     def __init__(
         self,
-        decoding: Decoding,
+        decoding: SamplingParams,
         seeds: Sequence[int],
         ending: StopTracker,
         suppressed: Sequence[int],
@@ -146,7 +146,7 @@ class GumbelMaxSampler(LogitsProcessor):
         return [row[: len(ids)] for row, ids in zip(rows, self._ending.ids, strict=True)]
 
 
-def warpers(decoding: Decoding) -> LogitsProcessorList:
+def warpers(decoding: SamplingParams) -> LogitsProcessorList:
     """Temperature, top-k and top-p of a decoding, in the order of transformers."""
     found = LogitsProcessorList()
     if decoding.temperature not in (0, 1):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ..messages import pictures_of
-from .engine import Decoding, Engine, Failure, Request, Sample, derive_seed
+from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from .turns import sample_turns
 
 Unit = tuple[Mapping[str, Any], int]
@@ -72,7 +72,7 @@ class AnsweringProtocol(Protocol):
         ...
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: Decoding, seed: int
+        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         """One sample each. Sample k of a row follows from the row's id, k and the seed alone."""
         ...
@@ -107,7 +107,7 @@ class Direct:
         return {"name": "direct"} if self.grades_cut else {"name": "direct", "grades_cut": False}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: Decoding, seed: int
+        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         found = [
             sample if isinstance(sample, Failure) else _answered([sample])._replace(logps=sample.logps)
@@ -145,14 +145,14 @@ class TwoTurn:
         return settings if self.turns == 2 else {**settings, "turns": self.turns}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: Decoding, seed: int
+        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         rows = [row for row, _ in units]
         found = sample_turns(rows, engine, decoding, self.followup, unit_seeds(units, seed), turns=self.turns)
         return [given if isinstance(given, Failure) else _answered(given) for given in found]
 
 
-def sample_units(units: Sequence[Unit], engine: Engine, decoding: Decoding, seed: int) -> list[Sample | Failure]:
+def sample_units(units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int) -> list[Sample | Failure]:
     """One answer to the question of each unit, behind the row's `prefix` if it has one."""
     asked = [
         Request(row["prompt"], pictures_of(row), prefix=row.get("prefix", ""), seed=each)

@@ -21,7 +21,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
 from .chat_api import ChatRequest, completion
-from .engine import Decoding, Engine, Failure, Request, Sample
+from .engine import Engine, Failure, Request, Sample, SamplingParams
 from .http import KEEP_ALIVE_SECONDS, MAX_BODY_BYTES, ApiError, add_error_handlers, read_bytes, read_json, unless_gone
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Answered(NamedTuple):
 @dataclass(eq=False)
 class _Job:
     request: Request
-    decoding: Decoding
+    decoding: SamplingParams
     outcome: asyncio.Future[Answered | Failure]
 
 
@@ -60,7 +60,7 @@ class BatchingQueue:
         self._jobs: list[_Job] = []
         self._arrived = asyncio.Event()
 
-    async def sample(self, request: Request, decoding: Decoding) -> Answered | Failure:
+    async def sample(self, request: Request, decoding: SamplingParams) -> Answered | Failure:
         """Wait for a request's answers; cancelling takes it out of the queue, unless the engine has it already."""
         job = _Job(request, decoding, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
@@ -112,7 +112,7 @@ class BatchingQueue:
             self._arrived.clear()
         return taken
 
-    def _sample(self, requests: Sequence[Request], decoding: Decoding) -> list[Answered | Failure]:
+    def _sample(self, requests: Sequence[Request], decoding: SamplingParams) -> list[Answered | Failure]:
         outcomes = self._engine.sample(requests, decoding)
         return [
             outcome if isinstance(outcome, Failure) else Answered(outcome, self._count_prompt(request))

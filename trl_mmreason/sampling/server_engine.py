@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .chat_completions import RequestFailed, chat_messages, read_reply
-from .engine import Decoding, Failure, Request, Sample, derive_seed
+from .engine import Failure, Request, Sample, SamplingParams, derive_seed
 from .servers import Address, Connection, ServerError, Servers, api_key_of, connect, import_openai, stop, without_key
 
 __all__ = ["ServerEngine", "ServerError"]
@@ -117,7 +117,7 @@ class ServerEngine:
             "extra_body": self._extra_body,
         }
 
-    def sample(self, requests: Sequence[Request], decoding: Decoding) -> list[list[Sample] | Failure]:
+    def sample(self, requests: Sequence[Request], decoding: SamplingParams) -> list[list[Sample] | Failure]:
         """n answers to each request, in order.
 
         Raises:
@@ -137,7 +137,7 @@ class ServerEngine:
         with start_blocking_portal() as portal:
             return portal.call(self._sample, requests, decoding)
 
-    async def _sample(self, requests: Sequence[Request], decoding: Decoding) -> list[list[Sample] | Failure]:
+    async def _sample(self, requests: Sequence[Request], decoding: SamplingParams) -> list[list[Sample] | Failure]:
         async with connect(self._addresses, self._connection) as servers:
             # A request holds its encoded pictures while its calls wait for theirs, never the other way round.
             calls = _Calls(servers, decoding, self._connection.api_key)
@@ -174,7 +174,7 @@ class ServerEngine:
         rest = await _all(calls.ask(body, seed) for seed in seeds[len(samples) :])
         return [*samples[: request.n], *(one for one, *_ in rest)]
 
-    def _fields(self, request: Request, decoding: Decoding) -> dict[str, Any]:
+    def _fields(self, request: Request, decoding: SamplingParams) -> dict[str, Any]:
         """All of a call but messages, number and seed."""
         length = "max_completion_tokens" if self.openai_only else "max_tokens"
         fields: dict[str, Any] = {
@@ -199,7 +199,7 @@ class _Calls:
     """Single calls to the servers."""
 
     servers: Servers
-    decoding: Decoding
+    decoding: SamplingParams
     key: str
 
     async def ask(self, body: Mapping[str, Any], seed: int) -> list[Sample]:

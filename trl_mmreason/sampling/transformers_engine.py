@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel, ProcessorMixin
 
-from .engine import Decoding, Failure, Request, Sample, derive_seed
+from .engine import Failure, Request, Sample, SamplingParams, derive_seed
 from .generation import (
     ProcessingClass,
     Prompt,
@@ -105,7 +105,7 @@ class TransformersEngine:
             "chat_template_kwargs": self._template,
         }
 
-    def sample(self, requests: Sequence[Request], decoding: Decoding) -> list[list[Sample] | Failure]:
+    def sample(self, requests: Sequence[Request], decoding: SamplingParams) -> list[list[Sample] | Failure]:
         """n answers to each request, in order; see `Engine`.
 
         Raises:
@@ -152,7 +152,7 @@ class TransformersEngine:
     def _positions(self) -> float:
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or math.inf
 
-    def _answer(self, requests: Sequence[Request], decoding: Decoding) -> list[list[Sample] | Failure]:
+    def _answer(self, requests: Sequence[Request], decoding: SamplingParams) -> list[list[Sample] | Failure]:
         """Answer the requests of a window, the longest first: what does not fit in memory shows early."""
         encoded = [self._encode(request) for request in requests]
         results: list[Any] = [
@@ -191,7 +191,7 @@ class TransformersEngine:
             results = [found if isinstance(found, Failure) else found[:1] * len(found) for found in results]
         return results
 
-    def _too_large(self, prompt_tokens: int, decoding: Decoding) -> Failure:
+    def _too_large(self, prompt_tokens: int, decoding: SamplingParams) -> Failure:
         reason = (
             f"out of memory with this answer alone: {prompt_tokens} tokens of prompt and up to "
             f"{decoding.max_new_tokens} of answer; shorten them, let the processor scale pictures down, or use more "
@@ -201,7 +201,9 @@ class TransformersEngine:
             raise torch.OutOfMemoryError(f"TransformersEngine: {reason}.")
         return Failure(reason)
 
-    def _generate(self, encoded: Sequence[_Encoded], seeds: Sequence[int], decoding: Decoding) -> list[Sample] | None:
+    def _generate(
+        self, encoded: Sequence[_Encoded], seeds: Sequence[int], decoding: SamplingParams
+    ) -> list[Sample] | None:
         """One batch; `None` if memory ran out."""
         eos_ids = end_of_turn_ids(self.model, self.processing_class)
         limits = [int(min(decoding.max_new_tokens, self._positions - len(row.prompt.ids))) for row in encoded]

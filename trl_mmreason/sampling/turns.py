@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..messages import pictures_of
-from .engine import Decoding, Engine, Failure, Request, Sample, derive_seed
+from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 
 
 def sample_turns(
     rows: Sequence[Mapping[str, Any]],
     engine: Engine,
-    decoding: Decoding,
+    decoding: SamplingParams,
     followup: str,
     seeds: Sequence[int],
     *,

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import GenerationConfig
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from .engine import Decoding, Failure, Request, Sample, derive_seed
+from .engine import Failure, Request, Sample, SamplingParams, derive_seed
 from .generation import (
     ProcessingClass,
     continuation_of,
@@ -90,7 +90,7 @@ class VLLMEngine:
             **self._determining,
         }
 
-    def sample(self, requests: Sequence[Request], decoding: Decoding) -> list[list[Sample] | Failure]:
+    def sample(self, requests: Sequence[Request], decoding: SamplingParams) -> list[list[Sample] | Failure]:
         """n answers to each request, in order; see `Engine`."""
         results: list[list[Sample] | Failure] = []
         rendered: list[tuple[int, dict[str, Any]]] = []
@@ -143,8 +143,8 @@ def prompt_of(
     return {"prompt_token_ids": ids, **({"multi_modal_data": {"image": images}} if images else {})}
 
 
-def sampling_settings(request: Request, decoding: Decoding, suppressed: Sequence[int]) -> dict[str, Any]:
-    """The arguments of `SamplingParams`; every one that a checkpoint's generation settings might set is given."""
+def sampling_settings(request: Request, decoding: SamplingParams, suppressed: Sequence[int]) -> dict[str, Any]:
+    """vLLM's `SamplingParams` for a request, with every argument that a checkpoint's settings might set."""
     return {
         # vLLM refuses several greedy answers, which would be all alike.
         "n": request.n if decoding.temperature else 1,
@@ -163,7 +163,7 @@ def sampling_settings(request: Request, decoding: Decoding, suppressed: Sequence
     }
 
 
-def samples_of(output: Any, n: int, decoding: Decoding) -> list[Sample] | Failure:
+def samples_of(output: Any, n: int, decoding: SamplingParams) -> list[Sample] | Failure:
     """Turn a `RequestOutput` into samples."""
     samples = []
     for answer in sorted(output.outputs, key=lambda answer: answer.index):

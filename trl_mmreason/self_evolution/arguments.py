@@ -21,7 +21,7 @@ class EvolutionArguments(StagedArguments):
         measure_with_actor_prompt: measure under the prompt of training instead of the model's own (appendix D), into
             `evaluation-actor-prompt`; nothing is trained again.
         evolution: fields of `SelfEvolutionConfig`.
-        evaluation: fields of `Decoding`, when accuracy is measured.
+        evaluation: fields of `SamplingParams`, when accuracy is measured.
     """
 
     STAGES = {"evolve": "evolve/model"}

@@ -22,7 +22,7 @@ from ..evaluation.voting import Equality, cluster_answers
 from ..grading import equivalent
 from ..messages import pictures_of
 from ..sampling.asking import ask_until_read
-from ..sampling.engine import Decoding, Engine, Failure, Request, derive_seed
+from ..sampling.engine import Engine, Failure, Request, SamplingParams, derive_seed
 from ..sampling.generation import tokenizer_of
 from ..turns import generation_prefix
 from .config import SelfEvolutionConfig
@@ -92,7 +92,7 @@ class SelfEvolutionRewards:
         self._opening = generation_prefix(processing_class, **(args.chat_template_kwargs or {}))
         self._special_tokens = special_tokens_of(processing_class)
         self._group_size, self._judge, self._asks_for_format = group_size, judge, asks_for_format
-        self._decoding = Decoding(args.judge_max_tokens, args.judge_sampling_temperature, args.judge_top_p)
+        self._decoding = SamplingParams(args.judge_max_tokens, args.judge_sampling_temperature, args.judge_top_p)
         self._seen: Sequence[Sequence[int]] | None = None
         self._paid: list[float | None] = []
         self._responses: list[Response] = []

@@ -42,7 +42,7 @@ class SophiaArguments(StagedArguments):
         warm_up, update: fields of `OffPolicyRewardConfig`; the warm-up has rewards of 1.
         grpo: fields of `MixedGroupsGRPOConfig`, of both stages of GRPO.
         difficulty: n, low and high of the questions that GRPO keeps.
-        evaluation: fields of `Decoding`, when accuracy is measured.
+        evaluation: fields of `SamplingParams`, when accuracy is measured.
     """
 
     STAGES = {

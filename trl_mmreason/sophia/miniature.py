@@ -11,7 +11,7 @@ from ..miniature.cold_start import Lessons
 from ..miniature.reasoner import RuleReasoner, ask_miniature, count_tokens_of
 from ..miniature.solutions import plain
 from ..miniature.tasks import Problem, to_dataset
-from ..sampling.engine import Decoding, Engine
+from ..sampling.engine import Engine, SamplingParams
 from ..sampling.store import Store
 from ..sampling.transformers_engine import TransformersEngine
 from .sampling import OffPolicyData, OffPolicySampling, make_off_policy_data
@@ -47,7 +47,7 @@ def drawn_trajectories(
     Raises:
         ValueError: no trajectory earned anything.
     """
-    bounds = {"caption_decoding": Decoding(caption_tokens), "decoding": Decoding(tokens)}
+    bounds = {"caption_decoding": SamplingParams(caption_tokens), "decoding": SamplingParams(tokens)}
     drawing = OffPolicySampling(**{"caption_prompt": DESCRIBE, "reason": ask_miniature, **bounds, **sampling})
     asked: dict[str, Any] = {"count_tokens": count_tokens_of(policy), "batch_size": batch_size}
     reasoner = RuleReasoner(problems) if reasoner is None else reasoner

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..messages import question_text
-from ..sampling.engine import Decoding, Engine, Failure
+from ..sampling.engine import Engine, Failure, SamplingParams
 from ..sampling.protocols import Answered, Direct, Unit
 from ..sampling.run import UnsuitableEngine
 from ..sampling.store import Store
@@ -35,7 +35,7 @@ class FromCaption:
         return {"name": "from-caption", "prompt": self.reason("{question}", "{caption}")}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: Decoding, seed: int
+        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         wanted = dict.fromkeys((row["question"], row["caption"]) for row, _ in units)
         captions = {(found.id, found.index): found.payload["text"] for found in self.store.find(self.stage, wanted)}

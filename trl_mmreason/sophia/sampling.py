@@ -24,7 +24,7 @@ from ..grading import Grader
 from ..messages import pictures_of, plain_messages, question_text
 from ..sampling.answering import answer_questions
 from ..sampling.difficulty import tally, usable_questions
-from ..sampling.engine import Decoding, Engine, Failure, Request, Sample, derive_seed
+from ..sampling.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from ..sampling.run import remember_questions, run, wait_for_all
 from ..sampling.store import Store
 from .objective import select_trajectories
@@ -44,7 +44,7 @@ from .selection import (
     unrewarded,
 )
 
-DECODING = Decoding(max_new_tokens=MAX_TOKENS)
+DECODING = SamplingParams(max_new_tokens=MAX_TOKENS)
 """How captions and trajectories are drawn; of it the paper gives the length alone."""
 
 Row = Mapping[str, Any]
@@ -111,8 +111,8 @@ class OffPolicySampling:
     trajectories: int = 8
     caption_prompt: str = CAPTION_PROMPT
     reason: Callable[[str, str], str] = reasoning_prompt
-    caption_decoding: Decoding = DECODING
-    decoding: Decoding = DECODING
+    caption_decoding: SamplingParams = DECODING
+    decoding: SamplingParams = DECODING
     threshold: float = 0.75
     keep: int = 1
     rule: str = "sophia"

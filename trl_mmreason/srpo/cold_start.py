@@ -20,7 +20,7 @@ from ..messages import question_text, with_system_message
 from ..rows import DataError
 from ..sampling.asking import ReplyCollector, parsed_positions
 from ..sampling.difficulty import tally
-from ..sampling.engine import Decoding, Engine, Request
+from ..sampling.engine import Engine, Request, SamplingParams
 from ..sampling.export import join_source_columns
 from ..sampling.store import Record, Store
 from .prompts import (
@@ -71,7 +71,7 @@ class ReflectionMaking:
         size: rows to make; by default as many as the mix allows. Less come out if replies of the teacher are dropped.
         right_share: share of right first answers.
         n: first solutions a question; each may become a row.
-        decoding: of the policy; by default as `Decoding()` says.
+        decoding: of the policy; by default as `SamplingParams()` says.
         teacher_decoding: of teacher and scorer, likewise. At temperature 0 a malformed reply comes again.
         cot_prompt: system message to the policy; `None`: as the rows are.
         system_prompt: system message of the rows that are made; `None`: as the rows are.
@@ -88,8 +88,8 @@ class ReflectionMaking:
     size: int | None = None
     right_share: float = 0.3
     n: int = 1
-    decoding: Decoding = Decoding()
-    teacher_decoding: Decoding = Decoding()
+    decoding: SamplingParams = SamplingParams()
+    teacher_decoding: SamplingParams = SamplingParams()
     cot_prompt: str | None = COT_PROMPT
     system_prompt: str | None = SFT_PROMPT
     scorer_sees_images: bool = True

@@ -12,7 +12,7 @@ from ..miniature.cold_start import Lessons
 from ..miniature.solutions import tagged, tagged_quick
 from ..miniature.tasks import Problem, to_dataset
 from ..miniature.teacher import KnownTruthTeacher
-from ..sampling.engine import Decoding, Engine
+from ..sampling.engine import Engine, SamplingParams
 from ..sampling.store import Store
 from .cold_start import ReflectionMaking, make_reflections
 
@@ -46,7 +46,7 @@ def drawn_reflections(
             KnownTruthTeacher(problems),
             store,
             ReflectionMaking(
-                decoding=Decoding(max_new_tokens),
+                decoding=SamplingParams(max_new_tokens),
                 right_share=right_share,
                 cot_prompt=None,  # a miniature is asked as it was taught; long prompts are noise to it
                 system_prompt=None,

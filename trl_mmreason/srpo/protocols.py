@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..sampling.engine import Decoding, Engine, Failure, Sample
+from ..sampling.engine import Engine, Failure, Sample, SamplingParams
 from ..sampling.protocols import Answered, AnsweredTurn, Unit, sample_units
 from ..sampling.run import UnsuitableEngine
 from ..turns import generation_prefix
@@ -51,7 +51,7 @@ class Reflection:
         return {"name": "reflection"}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: Decoding, seed: int
+        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         # a server writes the opening into the prompt itself, and what it leaves open is counted as a problem
         writer = getattr(engine, "processing_class", None)
@@ -91,7 +91,7 @@ class FirstSolution:
     settings = {"name": "first-solution"}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: Decoding, seed: int
+        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         return [
             sample

@@ -101,28 +101,28 @@ class ReflectionRewards:
 
     def format_reward(self, **batch: Any) -> list[float | None]:
         """R_format: 0.5 for `<think>…</think> <answer>…</answer>` at the beginning."""
-        return self._paid(batch, lambda score: FORMAT * score.response.has_solution_format)
+        return self._rewards(batch, lambda score: FORMAT * score.response.has_solution_format)
 
     def accuracy_reward(self, **batch: Any) -> list[float | None]:
         """R_accuracy: 0.5 when the first answer is right."""
-        return self._paid(batch, lambda score: ACCURACY * bool(score.first_correct))
+        return self._rewards(batch, lambda score: ACCURACY * bool(score.first_correct))
 
     def reflection_format_reward(self, **batch: Any) -> list[float | None]:
         """I_ref: 0.25 for exactly one `<reflection>…</reflection>` behind the first answer."""
-        return self._paid(batch, lambda score: REFLECTION * score.response.has_reflection_format)
+        return self._rewards(batch, lambda score: REFLECTION * score.response.has_reflection_format)
 
     def effectiveness_reward(self, **batch: Any) -> list[float | None]:
         """I_eff: what the reflection made of the first answer."""
-        return self._paid(batch, self.effect)
+        return self._rewards(batch, self.effect)
 
     def brevity_reward(self, **batch: Any) -> list[float | None]:
         """α · f_len: how close the response is to its target length."""
 
-        def pay(score: ReflectionScores) -> float:
+        def reward_of(score: ReflectionScores) -> float:
             tokens, first = torch.tensor(score.tokens), torch.tensor(score.first_tokens)
             return self.brevity_coef * float(brevity(tokens, first, **self.lengths))
 
-        return self._paid(batch, pay)
+        return self._rewards(batch, reward_of)
 
     def effect(self, score: ReflectionScores) -> float:
         """I_eff of one response (Eq. 8)."""
@@ -132,8 +132,8 @@ class ReflectionRewards:
         )
         return float(effectiveness(first, second, reflected))
 
-    def _paid(self, batch: dict[str, Any], pay: Callable[[ReflectionScores], float]) -> list[float | None]:
-        return [pay(score) if score.graded else None for score in self.scores(**batch)]
+    def _rewards(self, batch: dict[str, Any], reward_of: Callable[[ReflectionScores], float]) -> list[float | None]:
+        return [reward_of(score) if score.graded else None for score in self.scores(**batch)]
 
     def scores(
         self,

@@ -12,7 +12,7 @@ from datasets import Dataset
 from ..grading import Grader
 from ..sampling.answering import Answers, answer_questions
 from ..sampling.asking import reference_answer
-from ..sampling.engine import Decoding, Engine, Failure
+from ..sampling.engine import Engine, Failure, SamplingParams
 from ..sampling.store import Store
 from .protocols import FirstSolution
 from .response import parse_reflection_response, tags_in
@@ -46,7 +46,7 @@ class SolutionSampler:
     """The policy, which solves, and who grades it."""
 
     policy: Engine
-    decoding: Decoding
+    decoding: SamplingParams
     grader: Grader
     cot_prompt: str | None
     seed: int

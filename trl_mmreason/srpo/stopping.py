@@ -10,7 +10,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin, TrainerControl, TrainerState
 
 from ..evaluation.runner import evaluate_policy
-from ..sampling.engine import Decoding, Failure
+from ..sampling.engine import Failure, SamplingParams
 from ..sampling.protocols import last_verdict
 from ..stopping import StopAtAccuracy
 from .config import SRPOConfig
@@ -52,7 +52,7 @@ def learnt(model: PreTrainedModel, processing_class: ProcessorMixin, dataset: Da
         processing_class,
         dataset,
         protocol,
-        decoding=Decoding(args.max_completion_length, args.temperature, args.top_p, args.top_k or 0),
+        decoding=SamplingParams(args.max_completion_length, args.temperature, args.top_p, args.top_k or 0),
         batch_size=args.per_device_eval_batch_size,
         system_prompt=args.reflection_prompt,
         chat_template_kwargs=args.chat_template_kwargs,
