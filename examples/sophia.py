@@ -5,7 +5,7 @@
     warm_up       the policy learns to describe pictures                          → OUTPUT/warm_up/model
     trajectories  it describes, a reasoner thinks, the best trajectories earn     → OUTPUT/trajectories.parquet
     update        the policy learns from these rows                               → OUTPUT/update/model
-    grpo          GRPO resumes from there                                         → OUTPUT/grpo/model
+    grpo          GRPO continues from there                                       → OUTPUT/grpo/model
     base_grpo     GRPO without any of this, from the policy that came             → OUTPUT/base_grpo/model
     (always)      every policy's answers, side by side                            → OUTPUT/evaluation/
 

@@ -1,6 +1,6 @@
 """Reasoning paths of a policy: sampled, graded and scored, resumably (arXiv:2509.19003, section 3.4).
 
-Iterative DPO makes its pairs of them, annotation its chains, and inference-time scaling its curves.
+Iterative DPO makes its pairs of them, and annotation its chains.
 """
 
 from __future__ import annotations

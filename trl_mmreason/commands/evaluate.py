@@ -277,8 +277,15 @@ def _engine(arguments: argparse.Namespace) -> Any:
 
         with options.exit_on("evaluate", ValueError, OSError, ImportError):
             return VLLMEngine(arguments.model, **({"dtype": arguments.dtype} if arguments.dtype else {}))
+    # of several candidates servers tell the tokens only when asked for their ids
+    counted = {"extra_body": {"return_token_ids": True}} if arguments.protocol == "step-beam" else {}
     return options.load_engine(
-        "evaluate", arguments.model, arguments.server, adapter=arguments.adapter, batch_size=arguments.batch_size
+        "evaluate",
+        arguments.model,
+        arguments.server,
+        adapter=arguments.adapter,
+        batch_size=arguments.batch_size,
+        **counted,
     )
 
 
