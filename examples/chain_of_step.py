@@ -15,13 +15,11 @@ launch under DeepSpeed. A configuration file holds the fields of `ChainOfStepArg
 section for each stage; `--output_dir runs/other` or `--dpo.rounds 1` overrides.
 """
 
-import json
 from typing import Any
 
 from datasets import Dataset
 
 import trl_mmreason as mm
-from trl_mmreason.baselines.patterns import CHAIN_OF_STEP, PatternSFTTrainer, in_pattern
 from trl_mmreason.chain_of_step.arguments import ChainOfStepArguments
 from trl_mmreason.chain_of_step.client import process_reward_from
 from trl_mmreason.chain_of_step.miniature import (
@@ -38,19 +36,12 @@ from trl_mmreason.evaluation.files import format_overview, format_results, forma
 from trl_mmreason.evaluation.samples import group_sizes
 from trl_mmreason.miniature.tasks import to_dataset
 from trl_mmreason.sampling import SamplingParams
-from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sources import read_source
 from trl_mmreason.stages import Pipeline, made_by, parse_arguments
 
 
 class ChainOfStep(Pipeline):
     """A method for each stage."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.in_steps = self.args.pattern == CHAIN_OF_STEP
-        self.train_rows = in_pattern(self.train_rows, self.args.pattern)
-        self.eval_rows = self.eval_rows and in_pattern(self.eval_rows, self.args.pattern)
 
     def sft(self) -> None:
         config = self.config("sft", mm.ChainOfStepSFTConfig)
@@ -59,10 +50,9 @@ class ChainOfStep(Pipeline):
             rows = drawn_chains(self.problems(self.args.drawn_chains, 2), self.folder / "steps.sqlite")
         else:
             rows = read_source(self.args.step_dataset, "train").dataset
-        trainer_class = mm.ChainOfStepSFTTrainer if self.in_steps else PatternSFTTrainer
-        trainer = self.trainer(trainer_class, policy, config, in_pattern(rows, self.args.pattern))
+        trainer = self.trainer(mm.ChainOfStepSFTTrainer, policy, config, rows)
         if self.args.sft_accuracy is not None:
-            asked = in_pattern(to_dataset(self.problems(100, 5, "new_pictures")), self.args.pattern)
+            asked = to_dataset(self.problems(100, 5, "new_pictures"))
             trainer.add_callback(stop_at(trainer, asked, self.args.sft_accuracy, self.args.max_completion_length))
         self.learn(trainer)
 
@@ -89,52 +79,44 @@ class ChainOfStep(Pipeline):
         trainer = self.trainer(mm.ProcessRewardTrainer, base, config, rows, eval_dataset=evaluations or None)
         self.learn(trainer)
         metrics = trainer.evaluate() if evaluations else {}
-        if trainer.is_world_process_zero():
-            (self.folder / "prm/metrics.json").write_text(json.dumps(metrics, indent=2))
+        trainer.save_metrics("eval", metrics, combined=False)
+        self.say(format_process_reward(metrics), "prm/table.txt")
 
     def dpo(self) -> None:
-        batch = self.args.sampling_batch_size
-        bounds = {"max_completion_length": self.args.max_completion_length, "chains": self.in_steps}
-        bounds |= {"sampling_batch_size": batch, "scoring_batch_size": batch}
+        batch, bound = self.args.sampling_batch_size, self.args.max_completion_length
+        bounds = {"max_completion_length": bound, "sampling_batch_size": batch, "scoring_batch_size": batch}
         config = self.config("dpo", mm.IterativeDPOConfig, **bounds)
-        asked = first(self.train_rows, self.args.dpo_questions)
-        scorer = self.process_reward()
-        trainer = self.trainer(
-            mm.IterativeDPOTrainer, self.start, config, asked, process_reward_model=scorer, eval_dataset=self.eval_rows
-        )
+        rows = first(self.train_rows, self.args.dpo_questions)
+        settings = {"process_reward_model": self.process_reward(), "eval_dataset": self.eval_rows}
+        trainer = self.trainer(mm.IterativeDPOTrainer, self.start, config, rows, **settings)
         trainer.train()
         if trainer.is_world_process_zero():
             plot_rounds(trainer.rounds, self.folder / "dpo/rounds.png")
 
     def grpo(self) -> None:
-        bound = {"max_completion_length": self.args.max_completion_length}
-        config = self.config("grpo", mm.ChainOfStepGRPOConfig, **bound)
-        scorer = self.process_reward()
-        self.learn(
-            self.trainer(mm.ChainOfStepGRPOTrainer, self.start, config, self.train_rows, process_reward_model=scorer)
-        )
+        config = self.config("grpo", mm.ChainOfStepGRPOConfig, max_completion_length=self.args.max_completion_length)
+        scorer, rows = self.process_reward(), self.train_rows
+        self.learn(self.trainer(mm.ChainOfStepGRPOTrainer, self.start, config, rows, process_reward_model=scorer))
 
     def search(self) -> None:
         given = {"n": 64, "step_weight": 0.2, "max_steps": MAX_STEPS, **self.args.search}
-        n, scorer, batch = given["n"], self.process_reward(), self.args.sampling_batch_size
-        asked = {"folder": "search", "rows": first(self.eval_rows, self.args.search_questions)}
-        asked["decoding"] = self.args.decoding
-        found = self.evaluate({"chains": self.start}, Chains(scorer, given["step_weight"]), n=n, **asked)
-        chains = found["chains"]
-        for k in group_sizes(n):
+        scorer, batch = self.process_reward(), self.args.sampling_batch_size
+        rows = first(self.eval_rows, self.args.search_questions)
+        asked = {"folder": "search", "rows": rows, "decoding": self.args.decoding}
+        best_of_n = Chains(scorer, given["step_weight"])
+        found = self.evaluate({"chains": self.start}, best_of_n, n=given["n"], **asked)
+        for k in group_sizes(given["n"]):
             search = StepBeam(scorer, k, given["max_steps"])
             found |= self.evaluate({f"beam-{k}": self.start}, search, **asked, batch_size=max(1, batch // k))
-        self.compare(f"{format_results(chains)}\n\n{format_overview(found)}", found, "search")
+        self.compare(f"{format_results(found['chains'])}\n\n{format_overview(found)}", found, "search")
 
     def measure(self) -> None:
         rounds = sorted((self.folder / "dpo").glob("round-*/policy"))
         policies = {"SFT": self.folder / "sft/model", **{f"DPO-{path.parent.name}": path for path in rounds}}
         policies["GRPO"] = self.folder / "grpo/model"
         greedy = SamplingParams(self.args.max_completion_length, temperature=0)
-        found = self.evaluate(policies, Chains() if self.in_steps else Direct(), decoding=greedy)
-        metrics = self.folder / "prm/metrics.json"
-        scorer = format_process_reward(json.loads(metrics.read_text())) if metrics.exists() else ""
-        self.compare(f"{format_side_by_side(found)}\n\n{scorer}", found)
+        found = self.evaluate(policies, Chains(), decoding=greedy)
+        self.compare(format_side_by_side(found), found)
 
     @property
     def start(self) -> str:

@@ -7,13 +7,10 @@ import sys
 
 import pytest
 from datasets import Dataset
-from example_runs import ROOT, SMALL, SMALL_COMMON, StagedExample, load_example, save_base
+from example_runs import ROOT, SMALL_COMMON, StagedExample, save_base
 from PIL import Image
-from trl import ModelConfig
 
-from trl_mmreason.baselines.patterns import INSTRUCTION
 from trl_mmreason.chain_of_step.arguments import ChainOfStepArguments
-from trl_mmreason.chain_of_step.template import has_token
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.scaling import scaling_curves
 from trl_mmreason.stages import override_sections
@@ -46,9 +43,11 @@ def run(tmp_path_factory):
 def test_every_stage_leaves_its_result_and_the_table_names_all(run):
     table = (run.folder / "evaluation/table.txt").read_text()
     assert table in run.done.stdout
-    first, *lines = table.splitlines()
+    first, *_ = table.splitlines()
     assert first.split()[-4:] == ["SFT", "DPO-round-1", "DPO-round-2", "GRPO"]
-    assert [line.split()[0] for line in lines[-2:]] == ["seen", "unseen"]  # of the process reward model
+    process_reward = (run.folder / "prm/table.txt").read_text()
+    assert process_reward in run.done.stdout
+    assert [line.split()[0] for line in process_reward.splitlines()[-2:]] == ["seen", "unseen"]
     for path in ("sft/model", "prm/model", "dpo/round-2/policy", "grpo/model"):
         assert (run.folder / path / "model.safetensors").exists(), path
     for picture in ("dpo/rounds.png", "grpo/curves.png", "search/compared.png"):
@@ -83,9 +82,9 @@ def test_labels_come_from_both_ways(run):
 
 def test_again_it_does_nothing_but_what_was_killed_and_says_the_same(run):
     """The two stages were killed behind their training: what is measured then is the trained model, not its base."""
-    metrics = run.folder / "prm" / "metrics.json"
+    metrics = run.folder / "prm" / "eval_results.json"
     known = json.loads(metrics.read_text())
-    metrics.unlink()
+    (run.folder / "prm" / "table.txt").unlink()
     (run.folder / "grpo" / "curves.png").unlink()
     run.assert_done_once()
     assert (run.folder / "grpo" / "curves.png").exists()
@@ -118,57 +117,13 @@ def test_an_option_of_a_section_is_put_there():
             override_sections(args, given)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {},
-        {"process_reward": "outcome"},  # there is no labelling, no process reward model and no search without steps
-        {"stages": "sft,dpo"},  # pairs by its scores
-        {"stages": "sft,grpo", "process_reward": "outcome"},
-    ],
-)
-def test_a_pattern_without_steps_has_no_stage_that_scores_them(given):
-    with pytest.raises(ValueError, match="pattern='no_reason' has no steps to score.* Fix: --stages sft,dpo --process"):
-        ChainOfStepArguments("miniature/adding", pattern="no_reason", **given)
-
-
 @pytest.mark.parametrize("given", [{}, {"eval_dataset_name": "miniature/adding", "process_reward": "outcome"}])
 def test_a_search_needs_questions_and_a_scorer(given):
     with pytest.raises(ValueError, match="The search stage came with .* Fix: leave search out of --stages"):
         ChainOfStepArguments("miniature/adding", stages="sft,search", **given)
 
 
-def without_steps(folder, pattern):
-    given = {name: value for name, value in {**SMALL, **SETTINGS}.items() if name not in ("dtype", "grpo", "prm")}
-    given |= {"stages": "sft,dpo", "process_reward": "outcome", "output_dir": str(folder / "out"), "pattern": pattern}
-    given |= {"max_completion_length": 4, "sft": {**SETTINGS["sft"], "num_train_epochs": 16}, "dpo_questions": 8}
-    given["dpo"] = {"rounds": 1, "num_paths": 32, "per_device_train_batch_size": 4}
-    return ChainOfStepArguments(**given)
-
-
-def test_an_arm_without_steps(tmp_path):
-    """Data, supervised training, DPO by outcome and evaluation of Table 4's No Reason."""
-    policy = ModelConfig(save_base(tmp_path / "base", in_steps=True), dtype="float32")
-    load_example("chain_of_step").ChainOfStep(without_steps(tmp_path, "no_reason"), policy).run()
-    table = (tmp_path / "out/evaluation/table.txt").read_text()
-    assert table.splitlines()[0].split()[-2:] == ["SFT", "DPO-round-1"]
-    pairs = Dataset.from_parquet(str(tmp_path / "out/dpo/round-1/pairs.parquet"))
-    assert len(pairs)
-    assert set(pairs["chosen_score"]) == {1.0}
-    assert all(chosen[0]["content"][0].isdigit() for chosen in pairs["chosen"])  # the answer comes at once
-    assert not any(has_token(chosen[0]["content"]) for chosen in pairs["chosen"])
-
-
-def test_direct_prompt_is_asked_in_training_and_evaluation(tmp_path):
-    pipeline = load_example("chain_of_step").ChainOfStep(without_steps(tmp_path, "direct_prompt"), ModelConfig("base"))
-    asked = [prompt[-1]["content"] for rows in (pipeline.train_rows, pipeline.eval_rows) for prompt in rows["prompt"]]
-    assert len(asked) == 12 + 4
-    assert {question.rpartition("\n")[2] for question in asked} == {INSTRUCTION}
-
-
-def test_an_unknown_pattern_or_stage_is_named(tmp_path):
-    with pytest.raises(ValueError, match="unknown pattern 'cot'; expected one of chain_of_step, direct_prompt, no_re"):
-        load_example("chain_of_step").ChainOfStep(without_steps(tmp_path, "cot"), ModelConfig("base"))
+def test_an_unknown_stage_is_named():
     with pytest.raises(ValueError, match="there is no 'ppo'"):
         ChainOfStepArguments("miniature/adding", stages="sft,ppo")
 
@@ -179,7 +134,7 @@ def test_the_miniature_learns(tmp_path):
     script, config = ROOT / "examples/chain_of_step.py", ROOT / "configs/chain_of_step/miniature.yaml"
     command = [sys.executable, str(script), "--config", str(config), "--output_dir", str(tmp_path / "out")]
     subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
-    metrics = json.loads((tmp_path / "out/prm/metrics.json").read_text())
+    metrics = json.loads((tmp_path / "out/prm/eval_results.json").read_text())
     assert metrics["eval_unseen_step_auroc"] > 0.9
     assert metrics["eval_unseen_answer_auroc"] > 0.8
     rounds = [entry["eval"] for entry in json.loads((tmp_path / "out/dpo/rounds.json").read_text())]

@@ -14,6 +14,7 @@ from peft import LoraConfig, get_peft_model
 from processes import begin, launch
 from support import drawn_rows, load
 from taught_policy import questions, reward_model, teach
+from transformers import AutoTokenizer
 
 from trl_mmreason.cli import main
 from trl_mmreason.commands import options
@@ -212,6 +213,20 @@ def test_a_server_gives_what_the_model_gives_in_this_process(checkpoints, own, t
     assert [turns[0] for turns in texts[0]] == [turns[0] for turns in texts[1]]
     assert [len(turns) for turns in texts[0]] == [len(turns) for turns in texts[1]]
     assert results_of(there)["settings"]["engine"]["kind"] == "server"
+
+
+def test_a_search_on_a_server_counts_the_tokens_of_all_candidates(chained, tmp_path):
+    """Of several samples a server tells how many tokens each has only when asked for their ids."""
+    path = str(chained / "policy")
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    with served(engine_app(TransformersEngine(path), "policy")) as url:
+        folder = evaluate(
+            tmp_path, f"sums={chained / 'test.parquet'}", "--model", "policy", "--server", f"{url}/v1",
+            "--protocol", "step-beam", "--process-reward", chained / "scorer", "--n", 4, "--max-new-tokens", 48,
+        )  # fmt: skip
+    for sample in map(json.loads, (folder / "samples.jsonl").open()):
+        kept = tokenizer(sample["turns"][0]["text"]).input_ids
+        assert sample["tokens"] > 2 * len(kept)
 
 
 def finished(path):

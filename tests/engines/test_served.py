@@ -183,7 +183,8 @@ def test_evaluate_with_a_judge_and_step_beam(url, data, scorer, tmp_path, capsys
     ]
     searched = ["--protocol", "step-beam", "--process-reward", scorer, "--n", "2", "--max-new-tokens", "48"]
     do_twice(capsys, url, "evaluate", f"own={data}", *POLICY, *searched, "--output", tmp_path / "searched")
-    assert len(texts_of(tmp_path / "searched" / "own")) == 2
+    samples = [json.loads(line) for line in (tmp_path / "searched" / "own" / "samples.jsonl").open()]
+    assert [sample["tokens"] > 0 for sample in samples] == [True, True]  # of all candidates
 
 
 def test_reflect(url, data, tmp_path, capsys):

@@ -20,8 +20,6 @@ class ChainOfStepArguments(StagedArguments):
 
     Attributes:
         output_dir: where all stages write.
-        pattern: how the policy reasons (Table 4): "chain_of_step", "direct_prompt" or "no_reason"; see
-            `baselines.patterns`. The last two have no steps to score, so that sft and dpo by outcome are their stages.
         max_completion_length: bound of a chain in tokens.
         step_dataset: chains for the sft stage, as `mmreason steps` makes them: a Hub id or a parquet file; "miniature"
             has a teacher of known truth write them.
@@ -51,23 +49,22 @@ class ChainOfStepArguments(StagedArguments):
     STAGES = {
         "sft": "sft/model",
         "annotate": "labels_unseen.parquet",
-        "prm": "prm/metrics.json",
+        "prm": "prm/table.txt",
         "dpo": "dpo/rounds.png",
         "grpo": "grpo/curves.png",
         "search": "search/table.txt",
     }
     READS = {
-        "sft": (*_ASKED, "pattern", "step_dataset", "drawn_chains", "sft_accuracy"),
+        "sft": (*_ASKED, "step_dataset", "drawn_chains", "sft_accuracy"),
         "annotate": (*_ASKED, "label_dataset", "drawn_labels"),
         "prm": (*_ASKED, "label_dataset", "label_eval_datasets", "process_reward_base", "process_reward_accuracy"),
-        "dpo": (*_ASKED, *_MEASURED, "pattern", "dpo_questions"),
+        "dpo": (*_ASKED, *_MEASURED, "dpo_questions"),
         "grpo": (*_ASKED, "process_reward"),
         "search": (*_ASKED, *_MEASURED, "search_questions"),
     }
     SECTIONS = ("sft", "prm", "dpo", "grpo", "search")
 
     output_dir: str = "runs/chain_of_step"
-    pattern: str = "chain_of_step"
     max_completion_length: int = 1024
     step_dataset: str = "miniature"
     label_dataset: str = "miniature"
@@ -88,12 +85,6 @@ class ChainOfStepArguments(StagedArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        unscored = ["sft", "dpo"] if self.process_reward == "outcome" else ["sft"]
-        if self.pattern != "chain_of_step" and not set(self.wanted) <= set(unscored):
-            raise ValueError(
-                f"pattern={self.pattern!r} has no steps to score, but came with stages={self.stages} and "
-                f"process_reward={self.process_reward!r}. Fix: --stages sft,dpo --process_reward outcome."
-            )
         if "search" in self.wanted and (self.eval_dataset_name is None or self.process_reward == "outcome"):
             raise ValueError(
                 f"The search stage came with eval_dataset_name={self.eval_dataset_name!r} and "
