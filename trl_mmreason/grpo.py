@@ -7,9 +7,11 @@ The one file that overrides private methods of TRL's trainers, as `checkpoint.py
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,6 +33,7 @@ from .functional import (
 )
 from .logged_questions import about_question, prompts_alike, write_questions
 from .messages import pictures_of, with_system_message
+from .padding import score_by_length, sort_by_length
 from .precision import check_precision
 from .reference import reference_from_policy
 from .turns import next_turn_ids
@@ -88,6 +91,7 @@ class GroupGRPOTrainer(CheckpointRestoreMixin, GRPOTrainer):
     """
 
     hidden_columns: ClassVar[frozenset[str]] = frozenset()
+    _buffered_inputs: Any  # `None`, or micro-batches
 
     def __init__(
         self,
@@ -315,8 +319,20 @@ class GroupGRPOTrainer(CheckpointRestoreMixin, GRPOTrainer):
 
     # --------------------------------------------------------------------------------------------------------- loss
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple:
-        outputs = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        """TRL's, with rows of like length in one micro-batch if the update is the same however they are shared out."""
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(generation_batch)
+        adds_up = self.loss_type in SEQUENCE_NORMALISED_LOSSES | TOKEN_NORMALISED_LOSSES
+        if self._buffered_inputs is before or not adds_up or self.top_entropy_quantile < 1 or self.aux_loss_enabled:
+            return inputs
+        steps = self.args.steps_per_generation
+        window = math.gcd(steps, self.args.gradient_accumulation_steps)  # never in two optimizer steps
+        self._buffered_inputs = sort_by_length(self._buffered_inputs, window)
+        return self._buffered_inputs[self._step % steps]
+
+    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> tuple:
+        outputs = score_by_length(partial(super()._get_per_token_logps_and_entropies, model), *args, **kwargs)
         self._policy_logps = outputs[0]  # the KL term of `compute_loss` reads them: no second forward pass
         return outputs
 

@@ -1,0 +1,144 @@
+"""Rows of like length share a micro-batch, and padding is left out: scores and updates are TRL's own."""
+
+from functools import partial
+
+import pytest
+import torch
+from datasets import Dataset
+from support import (
+    PICTURE_FIELDS,
+    ParityGrader,
+    adapo_config,
+    adapo_trainer,
+    assert_weights,
+    drawn_rows,
+    prepared_batch,
+    weights_of,
+)
+from trl import GRPOTrainer
+
+from trl_mmreason import AdaPOTrainer, grpo
+from trl_mmreason.padding import cut_to_longest, score_by_length, sort_by_length
+
+LENGTHS = [3, 9, 4, 8, 2, 7, 5, 6]
+
+
+def micro_batches(lengths, size):
+    """Rows of these lengths, one token of it the prompt's; with what TRL keeps beside them."""
+    masks = [(torch.arange(9) < length).long() for length in lengths]
+    return [
+        {
+            "prompt_mask": torch.stack(masks[start : start + size])[:, :1],
+            "completion_mask": torch.stack(masks[start : start + size])[:, 1:],
+            "pixel_values": torch.tensor(lengths[start : start + size]).repeat_interleave(2).float().unsqueeze(1),
+            "num_images": [2] * size,
+            "num_items_in_batch": torch.tensor(7),
+            "tool_mask": None,
+        }
+        for start in range(0, len(lengths), size)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        (4, [[9, 8], [7, 6], [5, 4], [3, 2]]),
+        (2, [[9, 8], [4, 3], [7, 6], [5, 2]]),
+        (1, [[9, 3], [8, 4], [7, 2], [6, 5]]),
+    ],
+)
+def test_the_longest_rows_of_an_optimizer_step_come_first(window, expected):
+    made = sort_by_length(micro_batches(LENGTHS, 2), window)
+    assert [(each["prompt_mask"].sum(1) + each["completion_mask"].sum(1)).tolist() for each in made] == expected
+    for each, lengths in zip(made, expected, strict=True):
+        assert each["pixel_values"].squeeze(1).tolist() == [lengths[0]] * 2 + [lengths[1]] * 2
+        assert (each["num_images"], each["num_items_in_batch"], each["tool_mask"]) == ([2, 2], 7, None)
+
+
+def test_columns_that_are_padding_in_every_row_are_cut_away():
+    """Two prompts of 1 and 2 tokens of 4, completions of 1 and 2 of 3."""
+    mask = torch.tensor([[0, 0, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 0]])
+    ids = torch.arange(14).view(2, 7)
+    inputs = {"input_ids": ids, "attention_mask": mask, "mm_token_type_ids": ids, "pixel_values": ids}
+    cut, kept = cut_to_longest(inputs, 3)
+    assert kept == 2
+    for name in ("input_ids", "mm_token_type_ids"):
+        assert cut[name].tolist() == [[2, 3, 4, 5], [9, 10, 11, 12]]
+    assert cut["attention_mask"].tolist() == [[0, 1, 1, 0], [1, 1, 1, 1]]
+    assert cut["pixel_values"] is ids
+
+
+def test_a_column_of_completions_stays():
+    """Such as where all completions were cut by the bound, and TRL masks them."""
+    mask = torch.tensor([[0, 1, 1, 1, 0, 0]])
+    cut, kept = cut_to_longest({"input_ids": mask, "attention_mask": mask}, 2)
+    assert (cut["input_ids"].shape[1], kept) == (4, 1)
+
+
+def test_scores_are_those_of_trl_in_passes_of_any_size(family, checkpoints, rows, tmp_path):
+    trainer = adapo_trainer(checkpoints(family), tmp_path, rows)
+    batch = prepared_batch(trainer, rows[:8])  # one picture, two, none, one, two, none, one, two
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    fields = {name: batch[name] for name in PICTURE_FIELDS if name in batch}
+    kept, columns = batch["completion_mask"].shape[1], []
+    score = partial(GRPOTrainer._get_per_token_logps_and_entropies, trainer, trainer.model)
+
+    def watched(ids, *args, **kwargs):
+        columns.append(ids.numel())
+        return score(ids, *args, **kwargs)
+
+    with torch.no_grad():
+        expected = score(ids, mask, kept, compute_entropy=True, **fields)
+        for size in (None, 3, 1):
+            found = score_by_length(watched, ids, mask, kept, size, compute_entropy=True, **fields)
+            for mine, theirs in zip(found[:2], expected[:2], strict=True):
+                assert mine.shape == theirs.shape
+                torch.testing.assert_close(
+                    mine * batch["completion_mask"], theirs * batch["completion_mask"], atol=1e-5, rtol=0
+                )
+    assert columns[-8:] == sorted(mask.sum(1).tolist(), reverse=True)  # one row at a time has no padding at all
+    assert sum(columns[1:4]) < columns[0] <= ids.numel()
+
+
+class OfTRL(AdaPOTrainer):
+    """AdaPO with TRL's own micro-batches and forward passes."""
+
+    _prepare_inputs = GRPOTrainer._prepare_inputs
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        outputs = GRPOTrainer._get_per_token_logps_and_entropies(self, *args, **kwargs)
+        self._policy_logps = outputs[0]
+        return outputs
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "accumulated"), [("grpo", 4), ("dapo", 4), ("dapo", 2), ("dr_grpo", 2), ("grpo", 8)]
+)
+def test_an_update_is_that_of_trls_own_micro_batches(loss_type, accumulated, checkpoints, tmp_path):
+    """With rewards, filters and KL of AdaPO; one, two and half a generation batch in a step."""
+    settings = {"per_device_train_batch_size": 2, "steps_per_generation": 4, "num_generations": 4, "max_steps": 2}
+    settings |= {"gradient_accumulation_steps": accumulated, "loss_type": loss_type, "optim": "sgd", "beta": 0.04}
+    settings |= {"learning_rate": 1.0, "max_grad_norm": 0.0, "filter_zero_advantage": False}
+    found = []
+    for trainer_class in (AdaPOTrainer, OfTRL):
+        args = adapo_config(tmp_path, **settings)
+        rows = Dataset.from_list(drawn_rows(24))
+        trainer = trainer_class(checkpoints("qwen2_5_vl"), args=args, train_dataset=rows, grader=ParityGrader())
+        before = weights_of(trainer.model)
+        trainer.train()
+        found.append(weights_of(trainer.model))
+    assert any((found[0][name] != weight).any() for name, weight in before.items())
+    assert_weights(found[0], found[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"loss_type": "bnpo"}, {"top_entropy_quantile": 0.5}])
+def test_a_loss_that_depends_on_the_micro_batch_keeps_trls(settings, checkpoints, rows, tmp_path, monkeypatch):
+    def sort(*_):
+        raise AssertionError("The rows were shared out anew.")
+
+    monkeypatch.setattr(grpo, "sort_by_length", sort)
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, max_steps=1, **settings)
+    trainer.train()
+    with pytest.raises(AssertionError, match="shared out"):
+        adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, max_steps=1).train()

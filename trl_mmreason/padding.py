@@ -1,0 +1,122 @@
+"""Padding that nothing is computed for: rows of like length share a micro-batch, and each is cut to its longest row.
+
+TRL pads a whole generation batch to its longest prompt and its longest completion, and every forward pass computes all
+of that. Lengths of reasoning have long tails, so most of it is padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from trl.trainer.utils import split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
+
+Rows = dict[str, Any]
+"""Name → a tensor or a list with an entry a row, a tensor of no dimension, or `None`; pictures as TRL has them."""
+
+_A_VALUE_A_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
+
+
+def sort_by_length(micro_batches: Sequence[Rows], window: int) -> list[Rows]:
+    """Put rows of like length into the same micro-batch, the longest into the first.
+
+    Args:
+        micro_batches: as TRL's GRPOTrainer buffers them, of equal size.
+        window: so many in a row share their rows, those of one optimizer step.
+    """
+    made: list[Rows] = []
+    for start in range(0, len(micro_batches), window):
+        rows = _joined([split_pixel_values_by_grid(each) for each in micro_batches[start : start + window]])
+        lengths = rows["prompt_mask"].sum(1) + rows["completion_mask"].sum(1)
+        parts = split_tensor_dict(take(rows, longest_first(lengths)), window)
+        made += [unsplit_pixel_values_by_grid(part) for part in parts]
+    return made
+
+
+def score_by_length(
+    score: Callable[..., tuple],
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    scored: int,
+    batch_size: int | None = None,
+    *,
+    compute_entropy: bool = False,
+    compute_aux_loss: bool = False,
+    **fields: Any,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Call TRL's `_get_per_token_logps_and_entropies` on rows of like length, without the padding that none needs.
+
+    Args:
+        score: that method, for a model.
+        input_ids, attention_mask: (B, L), padded left of the prompts and right of the completions.
+        scored: the last so many columns are completions.
+        batch_size: rows a forward pass; all by default.
+        compute_entropy, compute_aux_loss, **fields: as there.
+
+    Returns:
+        (B, scored) log-probabilities and entropies, 0 where nothing was computed, and the auxiliary loss.
+    """
+    wanted = {"compute_entropy": compute_entropy, "compute_aux_loss": compute_aux_loss}
+    given = {"input_ids": input_ids, "attention_mask": attention_mask, **fields}
+    rows = split_pixel_values_by_grid({name: value for name, value in given.items() if value is not None})
+    order, size = longest_first(attention_mask.sum(1)), batch_size or len(input_ids)
+    outputs = []
+    for start in range(0, len(order), size):
+        inputs = unsplit_pixel_values_by_grid(take(rows, order[start : start + size]))
+        inputs, kept = cut_to_longest(inputs, scored)
+        ids, mask = inputs.pop("input_ids"), inputs.pop("attention_mask")
+        *by_token, aux_loss = score(ids, mask, kept, **wanted, **inputs)
+        outputs.append([*(each if each is None else pad(each, (0, scored - kept)) for each in by_token), aux_loss])
+    logps, entropies, aux_losses = zip(*outputs, strict=True)
+    places = torch.tensor(order, device=input_ids.device).argsort()
+    return (
+        torch.cat(logps)[places],
+        torch.cat(entropies)[places] if compute_entropy else None,
+        torch.stack(aux_losses).mean() if compute_aux_loss else None,
+    )
+
+
+def longest_first(lengths: Tensor) -> list[int]:
+    """Row numbers, those of the longest rows first, and of equally long ones in their order."""
+    return lengths.argsort(descending=True, stable=True).tolist()
+
+
+def take(rows: Rows, order: Sequence[int]) -> Rows:
+    """The rows with these numbers."""
+
+    def of(values: Any) -> Any:
+        if values is None or (isinstance(values, Tensor) and values.ndim == 0):
+            return values
+        return values[list(order)] if isinstance(values, Tensor) else [values[row] for row in order]
+
+    return {name: of(values) for name, values in rows.items()}
+
+
+def cut_to_longest(inputs: Rows, scored: int) -> tuple[Rows, int]:
+    """Cut away the columns that are padding in every row.
+
+    Args:
+        inputs: of a forward pass; `attention_mask` (B, L) is padded left of the prompts and right of the completions, of
+            which there may be none.
+        scored: the last so many columns are completions.
+
+    Returns:
+        The inputs, and how many columns of completions they have, at least 1.
+    """
+    used = inputs["attention_mask"].any(dim=0).nonzero().squeeze(1).tolist()
+    prompts = inputs["attention_mask"].shape[1] - scored
+    first, end = used[0], max(used[-1], prompts) + 1
+    cut = {name: inputs[name][:, first:end] for name in _A_VALUE_A_TOKEN if name in inputs}
+    return {**inputs, **cut}, end - prompts
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    def of(values: list[Any]) -> Any:
+        if values[0] is None or (isinstance(values[0], Tensor) and values[0].ndim == 0):
+            return values[0]
+        return torch.cat(values) if isinstance(values[0], Tensor) else [row for value in values for row in value]
+
+    return {name: of([part[name] for part in parts]) for name in parts[0]}
