@@ -8,14 +8,7 @@ import torch
 from datasets import Dataset
 from scripted import Scripted
 
-from trl_mmreason.chain_of_step.paths import (
-    Path,
-    PathScore,
-    ReadPath,
-    path_metrics,
-    read_path,
-    score_paths,
-)
+from trl_mmreason.chain_of_step.paths import Path, PathScore, ReadPath, path_metrics, read_path, score_paths
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, Scores
 from trl_mmreason.chain_of_step.sampling import sample_paths, score_sampled_paths
 from trl_mmreason.chain_of_step.template import Chain, Step, parse_chain, prefixes, render_chain

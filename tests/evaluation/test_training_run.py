@@ -15,12 +15,7 @@ from support import SMALL_RUN, adapo_trainer, drawn_rows, is_even, maker
 
 from trl_mmreason import SelfEvolutionConfig, SelfEvolutionTrainer
 from trl_mmreason.evaluation.logged_completions import pieces_of, read_completions, turns_of
-from trl_mmreason.evaluation.training_run import (
-    is_training_run,
-    progress_table,
-    read_state,
-    write_training_report,
-)
+from trl_mmreason.evaluation.training_run import is_training_run, progress_table, read_state, write_training_report
 from trl_mmreason.logged_questions import about_question, prompts_alike, read_questions, write_questions
 
 STEPS = 3

@@ -101,34 +101,10 @@ CASES = [
     (f"{FULL} <reflection>", ALL, True, False, "unclosed <reflection> at the end"),
     (f"{FULL} </reflection>", ALL, True, False, "unopened </reflection>"),
     # Doubled and misplaced.
-    (
-        f"{FIRST} {REFLECTION} {REFLECTION} {SECOND}",
-        ALL,
-        True,
-        False,
-        "doubled <reflection> at character 73",
-    ),
-    (
-        f"{FIRST} <answer>9</answer> {REFLECTION} {SECOND}",
-        ALL,
-        True,
-        False,
-        "doubled <answer> at character 40",
-    ),
-    (
-        f"{FULL} <answer>9</answer>",
-        ALL,
-        True,
-        True,
-        "doubled <answer> at character 113",
-    ),
-    (
-        f"<think>a</think> {FULL}",
-        ("a", "8", "Not so.", "3+4=7", "7"),
-        False,
-        True,
-        "doubled <think> at character 17",
-    ),
+    (f"{FIRST} {REFLECTION} {REFLECTION} {SECOND}", ALL, True, False, "doubled <reflection> at character 73"),
+    (f"{FIRST} <answer>9</answer> {REFLECTION} {SECOND}", ALL, True, False, "doubled <answer> at character 40"),
+    (f"{FULL} <answer>9</answer>", ALL, True, True, "doubled <answer> at character 113"),
+    (f"<think>a</think> {FULL}", ("a", "8", "Not so.", "3+4=7", "7"), False, True, "doubled <think> at character 17"),
     (
         f"<answer>8</answer> <think>a</think> {REFLECTION} {SECOND}",
         (None, "8", "Not so.", "3+4=7", "7"),
@@ -137,13 +113,7 @@ CASES = [
         "misplaced <think> at character 19",
     ),
     # Tags without a partner.
-    (
-        "<think>a <answer>8</answer>",
-        (None, "8", None, None, None),
-        False,
-        False,
-        "unclosed <think> before <answer>",
-    ),
+    ("<think>a <answer>8</answer>", (None, "8", None, None, None), False, False, "unclosed <think> before <answer>"),
     ("a</think> <answer>8</answer>", (None, "8", None, None, None), False, False, "unopened </think>"),
     (
         "<think>a</answer> b</think> <answer>8</answer>",
@@ -180,13 +150,7 @@ CASES = [
     ),
     # Text outside.
     (f"Well. {FULL}", ALL, False, True, "stray text outside the tags at character 0"),
-    (
-        f"{FIRST} so {REFLECTION} {SECOND}",
-        ALL,
-        True,
-        False,
-        "stray text outside the tags at character 39",
-    ),
+    (f"{FIRST} so {REFLECTION} {SECOND}", ALL, True, False, "stray text outside the tags at character 39"),
     (f"{FULL} Done.", ALL, True, True, "stray text outside the tags at character 112"),
 ]
 

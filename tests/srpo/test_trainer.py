@@ -214,9 +214,7 @@ def test_an_unusable_gold_stays_out_of_the_others_deviation(checkpoints, tmp_pat
         scale_rewards="batch",
         loss_type="dapo",  # a mean over trajectories would count the kept ones twice, as only half are kept
         brevity_coef=0.0,
-        trainer_kwargs={
-            "reward_funcs": lambda answer, **_: [0.0 if gold else 100.0 for gold in answer],
-        },
+        trainer_kwargs={"reward_funcs": lambda answer, **_: [0.0 if gold else 100.0 for gold in answer]},
     )
     batches = recorded_batches(trainer)
     step(trainer, [KEPT, CORRECTED, FAILED, SPOILT] * 2)
