@@ -171,7 +171,7 @@ def letter(row: Row, column: str, choices: Mapping[str, str]) -> str:
 
 
 def required_choices(options: Sequence[str], column: str) -> dict[str, str]:
-    """As `lettered`, for benchmarks whose every question has choices."""
+    """Letter → text, for benchmarks whose every question has choices: a row without any is refused."""
     if choices := lettered(options, column):
         return choices
     raise UnusableCell(column, "empty", "it holds no choices; every question of this benchmark has some")
