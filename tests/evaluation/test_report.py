@@ -120,11 +120,8 @@ def test_report_shows_metrics_settings_and_turns(report):
     first_question = page.with_class("question")[0]["text"]
     assert "How many dots?" in first_question
     assert "Gold answer: 4" in first_question
-    assert [turn["text"].split() for turn in page.with_class("verdict")[:4]] == [
-        ["First", "answer", "✗", "wrong"],
-        ["Second", "answer", "✗", "wrong"],
-        ["First", "answer", "✗", "wrong"],
-        ["Second", "answer", "✓", "right"],
+    assert page.texts("verdict")[:4] == [
+        *("First answer ✗ wrong", "Second answer ✗ wrong", "First answer ✗ wrong", "Second answer ✓ right")
     ]
     assert [text["text"] for text in page.with_class("answer-text")[:2]] == [
         "first answer of q1 before",
