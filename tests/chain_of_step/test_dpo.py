@@ -178,7 +178,7 @@ def interrupt(trainer, stage):
 
 
 def raise_at(number, owner, name):
-    """Interrupt the call of a method with this number, from 0."""
+    """Let the call of a method with this number raise KeyboardInterrupt; the first is 0."""
     method, numbers = getattr(owner, name), iter(range(100))
 
     def call(*args, **kwargs):

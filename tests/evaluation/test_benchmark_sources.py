@@ -24,7 +24,7 @@ SUBJECTS = BENCHMARKS["emma"].configs
 
 
 def write_readme(folder, split, configs):
-    """Name the configurations of one split as the Hub does; each is a folder."""
+    """Write the README.md that declares a folder for each configuration, as on the Hub."""
     listed = "".join(
         f"- config_name: {config}\n  data_files:\n  - split: {split}\n    path: {config}/{split}-*\n"
         for config in configs

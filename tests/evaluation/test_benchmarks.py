@@ -16,7 +16,7 @@ each_layout = pytest.mark.parametrize(("name", "layout"), LAYOUTS.items(), ids=l
 
 
 def one_row(folder, name, number=0, **columns):
-    """What becomes of one row of a layout whose columns are changed."""
+    """Load one row of a layout with changed columns."""
     row = {**LAYOUTS[name].rows[number], **columns}
     (loaded,) = load_benchmark(name, saved(LAYOUTS[name], folder / "copy", [row]))
     return loaded

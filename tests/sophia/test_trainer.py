@@ -48,7 +48,7 @@ def rewarded(n=8, **columns):
 
 @pytest.fixture
 def trainer_on(checkpoints, tmp_path):
-    """Makes a trainer of one family on these rows."""
+    """Make trainers of one family on given rows."""
     return lambda rows, **settings: trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, **settings)
 
 

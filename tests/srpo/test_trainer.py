@@ -34,7 +34,7 @@ ROW = {"prompt": [{"role": "user", "content": "What is 3+4?"}], "answer": "7", "
 
 @pytest.fixture
 def trainer_on(checkpoints, tmp_path):
-    """Makes a trainer of one family; of the question above, twice, where no rows are given."""
+    """Make trainers of one family, by default on two copies of `ROW`."""
 
     def make(rows=None, **settings):
         return srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows or [ROW] * 2, **settings)
