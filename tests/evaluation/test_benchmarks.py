@@ -177,6 +177,13 @@ def test_the_answer_of_ai2d_counts_empty_options(tmp_path):
     assert (row["answer"], row["choices"]) == ("C", {"A": "a", "C": "c"})
 
 
+@pytest.mark.parametrize(
+    ("skill", "category"), [(["inductive", "spatial"], "inductive, spatial"), ("spatial", "spatial"), ([], None)]
+)
+def test_skills_of_logicvista(skill, category, tmp_path):
+    assert one_row(tmp_path, "logicvista", skill=skill)["category"] == category
+
+
 def test_26_choices_are_not_too_many(tmp_path):
     row = one_row(tmp_path, "m3cot", choices=[*MANY[:26], ""], answer="Z")
     assert list(row["choices"].items())[-1] == ("Z", "choice 25")
