@@ -1,0 +1,107 @@
+"""Training on a rollout batch of the standard workload: AdaPO's time over that of TRL's GRPO on as many tokens.
+
+Sampling is replaced by answers drawn beforehand: GRPO's answer has as many tokens as AdaPO's two answers and the user's
+turn between them. Timed is the rest of a rollout batch: scoring by the reference, rewards, and forward and backward
+passes of all micro-batches. TRL computes the padding of the whole batch, and the trainers here only that of a
+micro-batch of rows of like length. Rounds alternate, and the ratio is between medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from trainer_overhead import Answers, TimedAdaPO, TimedGRPO, clock
+from transformers import PrinterCallback
+from trl import GRPOConfig, GRPOTrainer
+from workload import GROUP, lengths, questions, save_policy
+
+from trl_mmreason import AdaPOConfig
+from trl_mmreason.grading.reward import accuracy_reward
+
+
+def draw_answers(trainer: GRPOTrainer, tokens: list[int]) -> Answers:
+    """Answers of so many random tokens, each ended by the end-of-turn token."""
+    tokenizer, rng = trainer._tokenizer, random.Random(0)
+    words = [token for token in range(len(tokenizer)) if token not in tokenizer.added_tokens_decoder]
+    return [[*rng.choices(words, k=length - 1), tokenizer.eos_token_id] for length in tokens]
+
+
+def rollout_batch(trainer: TimedGRPO, rows: list[dict[str, Any]]) -> tuple[float, float]:
+    """Seconds of training on a batch, without sampling, and the most GPU memory in it, in GiB."""
+    trainer._buffered_inputs = None
+    if torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats()
+    start = clock()
+    for _ in range(trainer.args.steps_per_generation):
+        trainer.training_step(trainer.model_wrapped, [dict(row) for row in rows], None)
+    seconds = clock() - start
+    trainer.model_wrapped.zero_grad()
+    return seconds, torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_initialized() else 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", default="study", help="of the miniature model")
+    parser.add_argument("--questions", type=int, default=4, help=f"in a rollout batch, with {GROUP} trajectories each")
+    parser.add_argument("--batch", type=int, default=4, help="trajectories a micro-batch")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--limit", type=float, default=0.65, help="highest ratio")
+    arguments = parser.parse_args()
+    asked = questions(arguments.questions)
+    rows = [row for row in asked for _ in range(GROUP)]
+    on_gpu = torch.cuda.is_available()
+    settings: dict[str, Any] = {
+        "per_device_train_batch_size": arguments.batch,
+        "gradient_accumulation_steps": len(rows) // arguments.batch,
+        "num_generations": GROUP,
+        "beta": 0.001,
+        "use_bias_correction_kl": False,
+        "max_steps": 1,
+        "learning_rate": 0.0,
+        "optim": "sgd",
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "bf16": on_gpu,
+        "use_cpu": not on_gpu,
+        "gradient_checkpointing": on_gpu,
+    }
+    with TemporaryDirectory() as folder:
+        path = str(Path(folder) / "model")
+        save_policy(Path(path), arguments.size)
+        grpo = TimedGRPO(path, accuracy_reward, args=GRPOConfig(folder, **settings), train_dataset=asked)
+        own: dict[str, Any] = {"filter_zero_advantage": False, "filter_truncated": False}
+        adapo = TimedAdaPO(path, args=AdaPOConfig(folder, **settings, **own), train_dataset=asked)
+        between = len(adapo._followup_ids)
+        whole = lengths(len(rows), shortest=between + 2)
+        firsts = [(total - between) // 2 for total in whole]
+        seconds = [total - between - first for total, first in zip(whole, firsts, strict=True)]
+        grpo.replayed = [draw_answers(grpo, whole)]
+        adapo.replayed = [draw_answers(adapo, firsts), draw_answers(adapo, seconds)]
+        taken: dict[TimedGRPO, list[tuple[float, float]]] = {grpo: [], adapo: []}
+        for trainer in taken:
+            trainer.remove_callback(PrinterCallback)
+            trainer.train()
+        for number in range(1 + arguments.rounds):
+            for trainer in (grpo, adapo) if number % 2 else (adapo, grpo):
+                taken[trainer].append(rollout_batch(trainer, rows))
+    medians = [statistics.median(one for one, _ in taken[trainer][1:]) for trainer in (grpo, adapo)]
+    pairs = sorted(a / g for (g, _), (a, _) in zip(taken[grpo][1:], taken[adapo][1:], strict=True))
+    ratio = medians[1] / medians[0]
+    print(f"{len(rows)} trajectories of {min(whole)} to {max(whole)} tokens, {sum(whole)} in all")
+    print(f"GRPO {medians[0]:.2f} s, AdaPO {medians[1]:.2f} s: {ratio:.2f} (rounds {pairs[0]:.2f} to {pairs[-1]:.2f})")
+    if on_gpu:
+        print("GPU memory, GiB:", *(f"{max(one for _, one in taken[trainer]):.2f}" for trainer in (grpo, adapo)))
+    if ratio > arguments.limit:
+        sys.exit(f"The ratio is {ratio:.2f}; the limit is {arguments.limit}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""The standard workload: trajectories whose lengths have a long tail, to questions with pictures of different sizes."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+from datasets import Dataset
+
+from trl_mmreason.miniature.models import build_model
+from trl_mmreason.miniature.tasks import make_problems, to_dataset
+
+MEDIAN, BOUND = 64, 512
+"""Tokens of a trajectory; lengths are log-normal, their 95th percentile is `BOUND`, and longer ones are cut there."""
+GROUP = 8  # trajectories a question
+SIDES = (56, 112, 168)  # of a picture, in pixels
+_SIGMA = math.log(BOUND / MEDIAN) / 1.645
+
+
+def lengths(n: int, *, shortest: int = 1, seed: int = 0) -> list[int]:
+    """Tokens of n trajectories."""
+    rng = random.Random(seed)
+    return [min(BOUND, max(shortest, round(MEDIAN * math.exp(rng.gauss(0, _SIGMA))))) for _ in range(n)]
+
+
+def questions(n: int, *, seed: int = 0) -> Dataset:
+    """Sums with one to three pictures, of which the first is asked about."""
+    rng = random.Random(seed)
+    drawn = {side: list(to_dataset(make_problems(["adding"], 3 * n, size=side, seed=seed))) for side in SIDES}
+
+    def row(number: int) -> dict:
+        shown = [drawn[rng.choice(SIDES)][3 * number + k] for k in range(rng.randint(1, 3))]
+        return {**shown[0], "images": [picture for each in shown for picture in each["images"]]}
+
+    return Dataset.from_list([row(number) for number in range(n)])
+
+
+def save_policy(folder: Path, size: str) -> None:
+    """A randomly initialised Qwen2.5-VL of a size of the miniature, which sees pictures as large as they are."""
+    model, processor = build_model("qwen2_5_vl", size)
+    processor.image_processor.size["longest_edge"] = max(SIDES) ** 2
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
