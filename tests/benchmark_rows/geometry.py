@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from benchmark_rows import mathematics, problems
-from benchmark_rows.layout import Asked
+from benchmark_rows.layout import Asked, row
 
 _OLYMPIAD = problems.LAYOUTS["olympiadbench"]
+_CHINESE = "设 $x$ 满足 $x+1=3$, 求 $x$."
 
 
 def _part(whole, column, *topics):
@@ -29,29 +30,18 @@ LAYOUTS = {
         _OLYMPIAD,
         rows=[
             *_OLYMPIAD.rows,
-            {
-                "id": 12,
-                "question": "设 $x$ 满足 $x+1=3$, 求 $x$.",
-                "final_answer": ["$2$"],
-                "modality": "Text-only",
-                "is_multiple_answer": False,
-                "answer_type": "Numerical",
-                "subfield": "Algebra",
-                "subject": "Math",
-                "language": "Chinese",
-            },
-        ],
-        asked=[
-            *_OLYMPIAD.asked,
-            Asked(
-                id="12",
-                prompt="设 $x$ 满足 $x+1=3$, 求 $x$.",
-                answer="2",
-                right="2",
-                wrong="3",
-                category="Math",
-                pictures=[],
+            row(
+                id=12,
+                question=_CHINESE,
+                final_answer=["$2$"],
+                modality="Text-only",
+                is_multiple_answer=False,
+                answer_type="Numerical",
+                subfield="Algebra",
+                subject="Math",
+                language="Chinese",
             ),
         ],
+        asked=[*_OLYMPIAD.asked, Asked("12", _CHINESE, "2", right="2", wrong="3", category="Math", pictures=[])],
     ),
 }

@@ -5,8 +5,9 @@ inside, or JSON beside a folder of pictures.
 """
 
 import json
-import re
-from dataclasses import dataclass, field
+import string
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 from datasets import Dataset, Features, Image, List, Value
@@ -29,25 +30,33 @@ class Picture(NamedTuple):
 RED, GREEN, BLUE = Picture("red"), Picture("lime"), Picture("blue")
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Asked:
-    """What a row must become, an answer that is right and one that is wrong; `choices` are those in the prompt."""
+    """What a row must become, an answer that is right and one that is wrong."""
 
-    prompt: str  # without the instruction
+    id: str
+    question: str
     answer: str | list[str]
     right: str
     wrong: str
+    _: KW_ONLY
     pictures: list[str] = field(default_factory=lambda: ["red"])
-    choices: dict[str, str] | None = None
-    id: str
+    options: Sequence[str] = ()
+    lists_options: bool = True
     category: str | None = None
     hint: str = ""
     group: str | None = None
     tolerance: dict[str, Any] | None = None
 
-    def __post_init__(self):
-        if self.choices is None:
-            self.choices = dict(re.findall(r"^\(([A-Z])\) (.*)$", self.prompt, re.MULTILINE)) or None
+    @property
+    def choices(self) -> dict[str, str] | None:
+        return dict(zip(string.ascii_uppercase, self.options, strict=False)) or None
+
+    @property
+    def prompt(self) -> str:
+        """The hint, the question and a line for each choice, without the instruction."""
+        listed = [f"({letter}) {text}" for letter, text in (self.choices or {}).items()] if self.lists_options else []
+        return "\n".join([*filter(None, [self.hint]), self.question, *listed])
 
 
 @dataclass(kw_only=True)
@@ -100,6 +109,10 @@ def _filed(value, folder):
 
 def _stored(value):
     return {"bytes": value.png, "path": None} if isinstance(value, Picture) else value
+
+
+def row(**columns):
+    return columns
 
 
 def texts(names):

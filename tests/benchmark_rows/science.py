@@ -2,52 +2,52 @@
 
 from datasets import Value
 
-from benchmark_rows.layout import BLUE, GREEN, PICTURE, RED, TEXT, TEXTS, Asked, Layout, numbered, texts
+from benchmark_rows.layout import BLUE, GREEN, PICTURE, RED, TEXTS, Asked, Layout, numbered, row, texts
 
-_MMMU_FEATURES = {
-    **texts("id question options explanation"),
-    **numbered(7),
-    **texts("img_type answer topic_difficulty"),
-}
-_LETTERS_10 = "ABCDEFGHIJ"
+_MMMU_FEATURES = {**texts("id question options explanation img_type answer topic_difficulty"), **numbered(7)}
+_KINGS = [f"king {letter}" for letter in "ABCDEFGHIJ"]
+_INTERVALS = [f"{number}th" for number in range(10)]
+_SCALES = ["major", "minor", *(f"none of {number}" for number in range(8))]
+_LINES = ["Replace line 6", "Replace line 7"]
 
 LAYOUTS = {
     "mmmu": Layout(
-        features={**_MMMU_FEATURES, "question_type": TEXT, "subfield": TEXT},
+        features={**_MMMU_FEATURES, **texts("question_type subfield")},
         rows=[
-            {
-                "id": "validation_Art_Theory_7",
-                "question": "Which of <image 1> and <image 2> is older?",
-                "options": "['The first', 'The \"second\"', '<image 3>']",
-                "image_1": RED,
-                "image_2": BLUE,
-                "image_3": GREEN,
-                "answer": "B",
-                "question_type": "multiple-choice",
-            },
-            {
-                "id": "validation_Math_3",
-                "question": "<image 1> What is the ratio?",
-                "options": "[]",
-                "image_1": BLUE,
-                "answer": "['24/7', '3.429']",
-                "question_type": "open",
-            },
+            row(
+                id="validation_Art_Theory_7",
+                question="Which of <image 1> and <image 2> is older?",
+                options="['The first', 'The \"second\"', '<image 3>']",
+                image_1=RED,
+                image_2=BLUE,
+                image_3=GREEN,
+                answer="B",
+                question_type="multiple-choice",
+            ),
+            row(
+                id="validation_Math_3",
+                question="<image 1> What is the ratio?",
+                options="[]",
+                image_1=BLUE,
+                answer="['24/7', '3.429']",
+                question_type="open",
+            ),
         ],
         asked=[
             Asked(
-                id="validation_Art_Theory_7",
-                prompt='Which of image 1 and image 2 is older?\n(A) The first\n(B) The "second"\n(C) image 3',
-                answer=["B"],
+                "validation_Art_Theory_7",
+                "Which of image 1 and image 2 is older?",
+                ["B"],
                 right='The "second"',
                 wrong="C",
+                options=["The first", 'The "second"', "image 3"],
                 category="Art_Theory",
                 pictures=["red", "blue", "lime"],
             ),
             Asked(
-                id="validation_Math_3",
-                prompt="What is the ratio?",
-                answer=["24/7", "3.429"],
+                "validation_Math_3",
+                "What is the ratio?",
+                ["24/7", "3.429"],
                 right="3.429",
                 wrong="7/24",
                 category="Math",
@@ -58,70 +58,66 @@ LAYOUTS = {
         picture="image_2",
     ),
     "mmmu_pro/vision": Layout(
-        features={"id": TEXT, "image": PICTURE, "options": TEXT, "answer": TEXT, "subject": TEXT},
+        features={**texts("id options answer subject"), "image": PICTURE},
         rows=[
-            {
-                "id": f"test_History_{number}",
-                "image": colour,
-                "options": str([f"king {letter}" for letter in _LETTERS_10]),
-                "answer": answer,
-                "subject": "History",
-            }
-            for number, colour, answer in ((1, RED, "J"), (2, BLUE, "A"))
+            row(id="test_History_1", image=RED, options=str(_KINGS), answer="J", subject="History"),
+            row(id="test_History_2", image=BLUE, options=str(_KINGS), answer="A", subject="History"),
         ],
         asked=[
             Asked(
-                id=f"test_History_{number}",
-                prompt="The question and its choices are in the picture.",
-                answer=answer,
+                id_,
+                "The question and its choices are in the picture.",
+                answer,
                 right=f"king {answer}",
                 wrong="B",
-                choices={letter: f"king {letter}" for letter in _LETTERS_10},
+                options=_KINGS,
+                lists_options=False,
                 category="History",
                 pictures=[colour],
             )
-            for number, colour, answer in ((1, "red", "J"), (2, "blue", "A"))
+            for id_, colour, answer in (("test_History_1", "red", "J"), ("test_History_2", "blue", "A"))
         ],
         needed="options",
         picture="image",
     ),
     "mmmu_pro/standard": Layout(
-        features={**_MMMU_FEATURES, "subject": TEXT},
+        features={**_MMMU_FEATURES, **texts("subject")},
         rows=[
-            {
-                "id": "test_Music_1",
-                "question": "What is the interval? <image 1>",
-                "options": str([f"{number}th" for number in range(10)]),
-                "image_1": RED,
-                "answer": "J",
-                "subject": "Music",
-            },
-            {
-                "id": "test_Music_2",
-                "question": "<image 1> or <image 2>?",
-                "options": str(["major", "minor", *(f"none of {number}" for number in range(8))]),
-                "image_1": RED,
-                "image_2": BLUE,
-                "answer": "A",
-                "subject": "Music",
-            },
+            row(
+                id="test_Music_1",
+                question="What is the interval? <image 1>",
+                options=str(_INTERVALS),
+                image_1=RED,
+                answer="J",
+                subject="Music",
+            ),
+            row(
+                id="test_Music_2",
+                question="<image 1> or <image 2>?",
+                options=str(_SCALES),
+                image_1=RED,
+                image_2=BLUE,
+                answer="A",
+                subject="Music",
+            ),
         ],
         asked=[
             Asked(
-                id="test_Music_1",
-                prompt="What is the interval?\n" + "\n".join(f"({x}) {n}th" for n, x in enumerate(_LETTERS_10)),
-                answer="J",
+                "test_Music_1",
+                "What is the interval?",
+                "J",
                 right="9th",
                 wrong="8th",
+                options=_INTERVALS,
                 category="Music",
             ),
             Asked(
-                id="test_Music_2",
-                prompt="image 1 or image 2?\n(A) major\n(B) minor\n"
-                + "\n".join(f"({x}) none of {n}" for n, x in enumerate(_LETTERS_10[2:])),
-                answer="A",
+                "test_Music_2",
+                "image 1 or image 2?",
+                "A",
                 right="A",
                 wrong="minor",
+                options=_SCALES,
                 category="Music",
                 pictures=["red", "blue"],
             ),
@@ -131,43 +127,38 @@ LAYOUTS = {
     ),
     "mmstar": Layout(
         features={
+            **texts("question answer category l2_category"),
             "index": Value("int64"),
-            "question": TEXT,
             "image": PICTURE,
-            **texts("answer category l2_category"),
-            "meta_info": {"source": TEXT, "split": TEXT, "image_path": TEXT},
+            "meta_info": texts("source split image_path"),
         },
         rows=[
-            {
-                "index": 0,
-                "question": "Which option describes the relationship in the image?\n"
+            row(
+                index=0,
+                question="Which option describes the relationship in the image?\n"
                 "Options: A: The man, old, sits., B: A dog, C: Two cats, D: Nothing",
-                "image": RED,
-                "answer": "A",
-                "category": "coarse perception",
-            },
-            {  # no colon after B: the choices cannot be told, and stay where they are
-                "index": 7,
-                "question": "How many?\nOptions: A: 1, B 2, C: 3, D: 4",
-                "image": BLUE,
-                "answer": "C",
-                "category": "math",
-            },
+                image=RED,
+                answer="A",
+                category="coarse perception",
+            ),
+            row(  # no colon after B: the choices cannot be told, and stay where they are
+                index=7, question="How many?\nOptions: A: 1, B 2, C: 3, D: 4", image=BLUE, answer="C", category="math"
+            ),
         ],
         asked=[
             Asked(
-                id="0",
-                prompt="Which option describes the relationship in the image?\n(A) The man, old, sits.\n(B) A dog\n"
-                "(C) Two cats\n(D) Nothing",
-                answer="A",
+                "0",
+                "Which option describes the relationship in the image?",
+                "A",
                 right="A",
                 wrong="C",
+                options=["The man, old, sits.", "A dog", "Two cats", "Nothing"],
                 category="coarse perception",
             ),
             Asked(
-                id="7",
-                prompt="How many?\nOptions: A: 1, B 2, C: 3, D: 4",
-                answer="C",
+                "7",
+                "How many?\nOptions: A: 1, B 2, C: 3, D: 4",
+                "C",
                 right="(C)",
                 wrong="B",
                 category="math",
@@ -179,48 +170,47 @@ LAYOUTS = {
     ),
     "m3cot": Layout(
         features={
-            **texts("id category image_id question"),
+            **texts("id category image_id question context answer rationale split domain topic"),
             "choices": TEXTS,
-            **texts("context answer rationale split"),
             "image": PICTURE,
-            **texts("domain topic"),
         },
         rows=[
-            {
-                "id": "physical-commonsense-1",
-                "question": "What is next?",
-                "choices": ["rain", "snow"],
-                "context": "The sky is grey.",
-                "answer": "A",
-                "image": RED,
-                "domain": "commonsense",
-            },
-            {
-                "id": "algebra-2",
-                "question": "How much?",
-                "choices": ["1", "2", "3"],
-                "context": "",
-                "answer": "C",
-                "image": None,
-                "domain": "mathematics",
-            },
+            row(
+                id="physical-commonsense-1",
+                question="What is next?",
+                choices=["rain", "snow"],
+                context="The sky is grey.",
+                answer="A",
+                image=RED,
+                domain="commonsense",
+            ),
+            row(
+                id="algebra-2",
+                question="How much?",
+                choices=["1", "2", "3"],
+                context="",
+                answer="C",
+                domain="mathematics",
+            ),
         ],
         asked=[
             Asked(
-                id="physical-commonsense-1",
-                prompt="The sky is grey.\nWhat is next?\n(A) rain\n(B) snow",
-                answer="A",
+                "physical-commonsense-1",
+                "What is next?",
+                "A",
                 right="rain",
                 wrong="B",
+                options=["rain", "snow"],
                 category="commonsense",
                 hint="The sky is grey.",
             ),
             Asked(
-                id="algebra-2",
-                prompt="How much?\n(A) 1\n(B) 2\n(C) 3",
-                answer="C",
+                "algebra-2",
+                "How much?",
+                "C",
                 right="3",
                 wrong="1",
+                options=["1", "2", "3"],
                 category="mathematics",
                 pictures=[],
             ),
@@ -232,44 +222,42 @@ LAYOUTS = {
         features=None,
         keyed="key",
         rows=[
-            {
-                "key": "v1_1",
-                "imagename": RED,
-                "question": "Which choices in the image (A-D) belong to the green category?",
-                "answer": "A, C",
-                "reasoning": "…",
-                "skill": ["inductive"],
-                "capability": ["diagram"],
-                "imagesource": "…",
-                "sourcelink": "…",
-            },
-            {
-                "key": "v1_258",
-                "imagename": BLUE,
-                "question": "What is the increase? Select from A, B, C, and D. (A) 33% (B) 17% (C) 25% (D) 50%",
-                "answer": "D",
-                "reasoning": "…",
-                "skill": ["numerical"],
-                "capability": ["diagram", "ocr"],
-                "imagesource": "…",
-                "sourcelink": "…",
-            },
+            {**columns, "reasoning": "…", "imagesource": "…", "sourcelink": "…"}
+            for columns in (
+                row(
+                    key="v1_1",
+                    imagename=RED,
+                    question="Which choices in the image (A-D) belong to the green category?",
+                    answer="A, C",
+                    skill=["inductive"],
+                    capability=["diagram"],
+                ),
+                row(
+                    key="v1_258",
+                    imagename=BLUE,
+                    question="What is the increase? Select from A, B, C, and D. (A) 33% (B) 17% (C) 25% (D) 50%",
+                    answer="D",
+                    skill=["numerical"],
+                    capability=["diagram", "ocr"],
+                ),
+            )
         ],
         asked=[
             Asked(
-                id="red",
-                prompt="Which choices in the image (A-D) belong to the green category?",
-                answer="A, C",
+                "red",
+                "Which choices in the image (A-D) belong to the green category?",
+                "A, C",
                 right="C and A",
                 wrong="A",
                 category="inductive",
             ),
             Asked(
-                id="blue",
-                prompt="What is the increase? Select from A, B, C, and D.\n(A) 33%\n(B) 17%\n(C) 25%\n(D) 50%",
-                answer="D",
+                "blue",
+                "What is the increase? Select from A, B, C, and D.",
+                "D",
                 right="50%",
                 wrong="A",
+                options=["33%", "17%", "25%", "50%"],
                 category="numerical",
                 pictures=["blue"],
             ),
@@ -280,48 +268,46 @@ LAYOUTS = {
     ),
     "emma": Layout(
         features={
-            **texts("pid question"),
-            "options": TEXTS,
-            "answer": TEXT,
+            **texts("pid question answer solution subject task category source type context"),
             **numbered(5),
-            **texts("solution subject task category source type context"),
+            "options": TEXTS,
         },
         rows=[
-            {
-                "pid": "coding_524",
-                "question": "<image_1>\n<image_2>\nReproduce the first one.",
-                "options": ["Replace line 6", "Replace line 7"],
-                "answer": "B",
-                "image_1": RED,
-                "image_2": BLUE,
-                "subject": "Coding",
-                "type": "Multiple Choice",
-                "context": "None",
-            },
-            {
-                "pid": "chem_1",
-                "question": "How many bonds are there?",
-                "options": None,
-                "answer": "4",
-                "subject": "Chemistry",
-                "type": "Open-ended",
-                "context": "A bond is a line.",
-            },
+            row(
+                pid="coding_524",
+                question="<image_1>\n<image_2>\nReproduce the first one.",
+                options=_LINES,
+                answer="B",
+                image_1=RED,
+                image_2=BLUE,
+                subject="Coding",
+                type="Multiple Choice",
+                context="None",
+            ),
+            row(
+                pid="chem_1",
+                question="How many bonds are there?",
+                answer="4",
+                subject="Chemistry",
+                type="Open-ended",
+                context="A bond is a line.",
+            ),
         ],
         asked=[
             Asked(
-                id="coding_524",
-                prompt="image 1\nimage 2\nReproduce the first one.\n(A) Replace line 6\n(B) Replace line 7",
-                answer="B",
+                "coding_524",
+                "image 1\nimage 2\nReproduce the first one.",
+                "B",
                 right="B",
                 wrong="Replace line 6",
+                options=_LINES,
                 category="Coding",
                 pictures=["red", "blue"],
             ),
             Asked(
-                id="chem_1",
-                prompt="A bond is a line.\nHow many bonds are there?",
-                answer="4",
+                "chem_1",
+                "How many bonds are there?",
+                "4",
                 right="4",
                 wrong="3",
                 category="Chemistry",

@@ -224,10 +224,7 @@ def test_what_does_not_pass_is_told_with_address_status_and_mend(pauses):
     [
         ((400, {"error": {"message": "row 0 lacks prompt"}}), "HTTP 400 from .*/score: row 0 lacks prompt"),
         ((413, {"error": {"message": "too long; send fewer"}}), "HTTP 413 from .*/score: too long; send fewer"),
-        (
-            (401, b"who are you?"),
-            "HTTP 401 from .*/score: who are you.*Fix the address: it is that of `mmr",
-        ),
+        ((401, b"who are you?"), "HTTP 401 from .*/score: who are you.*Fix the address: it is that of `mmr"),
         ((404, {"detail": "Not Found"}), "HTTP 404 from .*Not Found.*Fix the address"),
         ((302, b"", {"Location": "/login"}), "HTTP 302 from .*Fix the address"),
         ((200, b"<html>hello</html>"), "answered '<html>hello</html>'; expected JSON. Fix the address"),

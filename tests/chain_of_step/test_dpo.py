@@ -124,35 +124,30 @@ def test_the_policy_itself_samples_and_a_process_reward_model_scores(bases, tmp_
         trainer.train()
 
 
+def saving(model, folder, **kwargs):
+    return trainer_for(model, folder, LengthReward(), save_strategy="steps", save_steps=1, **kwargs)
+
+
 @pytest.fixture(scope="module")
 def whole(bases, tmp_path_factory):
     """A run that nothing interrupted."""
-    folder = tmp_path_factory.mktemp("whole")
-    trainer = trainer_for(bases("qwen2_5_vl"), folder, LengthReward(), save_strategy="steps", save_steps=1)
+    trainer = saving(bases("qwen2_5_vl"), tmp_path_factory.mktemp("whole"))
     trainer.train()
     return trainer
 
 
 @pytest.mark.parametrize("stage", ["sampling", "scoring", "training", "saving"])
-def test_killed_in_any_stage_it_goes_on_there(whole, bases, tmp_path, stage, monkeypatch):
-    killed = trainer_for(bases("qwen2_5_vl"), tmp_path / "killed", LengthReward(), save_strategy="steps", save_steps=1)
-    interrupt(killed, stage, monkeypatch)
+def test_killed_in_any_stage_it_goes_on_there(whole, bases, tmp_path, stage):
+    killed = saving(bases("qwen2_5_vl"), tmp_path / "killed")
+    interrupt(killed, stage)
     with pytest.raises(KeyboardInterrupt):
         killed.train()
-    monkeypatch.undo()
     assert (tmp_path / "killed" / "round-1" / "policy").exists()
     assert not (tmp_path / "killed" / "round-2" / "policy").exists()
 
     writers = Writers()
     writers.calls = 6 if stage == "sampling" else 0
-    resumed = trainer_for(
-        bases("qwen2_5_vl"),
-        tmp_path / "killed",
-        LengthReward(),
-        save_strategy="steps",
-        save_steps=1,
-        trainer_kwargs={"sampler": writers},
-    )
+    resumed = saving(bases("qwen2_5_vl"), tmp_path / "killed", trainer_kwargs={"sampler": writers})
     resumed.train()
     assert writers.policies == [str(tmp_path / "killed" / "round-1" / "policy")]
     if stage != "sampling":
@@ -162,36 +157,15 @@ def test_killed_in_any_stage_it_goes_on_there(whole, bases, tmp_path, stage, mon
     assert losses_of(whole) == pytest.approx(losses_of(resumed))
 
 
-def interrupt(trainer, stage, monkeypatch):
+def interrupt(trainer, stage):
     """Stop the trainer in a stage of its second round."""
     if stage == "sampling":
-        sample, trainer.args.sampling_batch_size = trainer.sampler.sample, 6
-        counts = iter(range(100))
-
-        def sample_until(requests, decoding):
-            if next(counts) == 3:
-                raise KeyboardInterrupt
-            return sample(requests, decoding)
-
-        trainer.sampler.sample = sample_until
+        trainer.args.sampling_batch_size = 6
+        raise_at(3, trainer.sampler, "sample")
     elif stage == "scoring":
-        score, counts = trainer.process_reward.score, iter(range(100))
-
-        def score_once(rows):
-            if next(counts) == 1:
-                raise KeyboardInterrupt
-            return score(rows)
-
-        trainer.process_reward.score = score_once
+        raise_at(1, trainer.process_reward, "score")
     elif stage == "training":
-        step, counts = trainer.training_step, iter(range(100))
-
-        def train_some(*args, **kwargs):
-            if next(counts) == 3:  # two steps a round
-                raise KeyboardInterrupt
-            return step(*args, **kwargs)
-
-        trainer.training_step = train_some
+        raise_at(3, trainer, "training_step")  # two steps a round
     else:
         save = trainer.save_model
 
@@ -201,6 +175,18 @@ def interrupt(trainer, stage, monkeypatch):
             save(folder, **kwargs)
 
         trainer.save_model = save_first
+
+
+def raise_at(number, owner, name):
+    """Let the call of a method with this number raise KeyboardInterrupt; the first is 0."""
+    method, numbers = getattr(owner, name), iter(range(100))
+
+    def call(*args, **kwargs):
+        if next(numbers) == number:
+            raise KeyboardInterrupt
+        return method(*args, **kwargs)
+
+    setattr(owner, name, call)
 
 
 def test_a_finished_run_does_nothing_and_more_rounds_go_on(bases, tmp_path):

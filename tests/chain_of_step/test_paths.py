@@ -8,14 +8,7 @@ import torch
 from datasets import Dataset
 from scripted import Scripted
 
-from trl_mmreason.chain_of_step.paths import (
-    Path,
-    PathScore,
-    ReadPath,
-    path_metrics,
-    read_path,
-    score_paths,
-)
+from trl_mmreason.chain_of_step.paths import Path, PathScore, ReadPath, path_metrics, read_path, score_paths
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, Scores
 from trl_mmreason.chain_of_step.sampling import sample_paths, score_sampled_paths
 from trl_mmreason.chain_of_step.template import Chain, Step, parse_chain, prefixes, render_chain
@@ -163,7 +156,7 @@ def test_every_path_has_a_seed_of_its_own_and_is_scored_with_its_own_question(tm
         sample_paths(rows, engine, store, "paths", n=3)
         fewer = sample_paths(rows, engine, store, "paths", n=2)
         score_sampled_paths(rows, fewer, process_reward, store, "scores")
-    assert len({request.seed for request in engine.asked}) == 6
+    assert len({request.seed for request in engine.asked}) == len(engine.asked) == 6
     assert [[path.text for path in found] for found in fewer.values()] == [[TEXT, ALONE], [FIRST, STEPLESS]]
     asked = [(row["prompt"][0]["content"], row["completion"]) for row in process_reward.rows]
     assert asked == [("0", TEXT), ("0", ALONE), ("1", FIRST), ("1", STEPLESS)]

@@ -37,11 +37,7 @@ def test_the_best_candidate_of_each_stage_is_kept():
         tokens=sum(len(text) for candidates in TWO_STEPS.values() for text in candidates),
         steps=2,
         scores=(pytest.approx(0.7), pytest.approx(0.2), 0.9),
-        worst=(
-            (A, pytest.approx(0.4)),
-            ("\n" + PROCEED + step("d 0.1"), pytest.approx(0.1)),
-            (answer("8,0.3"), 0.3),
-        ),
+        worst=((A, pytest.approx(0.4)), ("\n" + PROCEED + step("d 0.1"), pytest.approx(0.1)), (answer("8,0.3"), 0.3)),
     )
     assert not found.goes_on
     seeds = [derive_seed(5, "search", "sum", stage) for stage in range(3)]
@@ -125,10 +121,7 @@ def test_without_a_candidate_nothing_is_scored():
 
 def test_behind_the_last_step_allowed_only_an_answer_counts():
     more = PROCEED + step("more 0.9")
-    script = {
-        "answers": {"": [A, B], B: [more, answer("7,0.1")]},
-        "continues": {"": [A, B], B: [more, more]},
-    }
+    script = {"answers": {"": [A, B], B: [more, answer("7,0.1")]}, "continues": {"": [A, B], B: [more, more]}}
     (answers, goes_on), engine, _ = searched(script, max_steps=1)
     assert (answers.answer, answers.scores) == ("7,0.1", (pytest.approx(0.7), 0.1))
     assert (goes_on.text, goes_on.answer, goes_on.steps, goes_on.problem) == (B, None, 1, "too_long")

@@ -23,6 +23,15 @@ EMMA = LAYOUTS["emma"]
 SUBJECTS = BENCHMARKS["emma"].configs
 
 
+def write_readme(folder, split, configs):
+    """Write the README.md that declares a folder for each configuration, as on the Hub."""
+    listed = "".join(
+        f"- config_name: {config}\n  data_files:\n  - split: {split}\n    path: {config}/{split}-*\n"
+        for config in configs
+    )
+    (folder / "README.md").write_text(f"---\nconfigs:\n{listed}---\n", encoding="utf-8")
+
+
 def emma_repository(folder, subjects=SUBJECTS, readme=True):
     """A row for each subject, in a folder each, as the repository on the Hub has them."""
     for number, subject in enumerate(subjects):
@@ -30,11 +39,7 @@ def emma_repository(folder, subjects=SUBJECTS, readme=True):
         (folder / subject).mkdir(parents=True)
         shutil.move(saved(EMMA, folder, [row]), folder / subject / "test-00000-of-00001.parquet")
     if readme:
-        configs = "".join(
-            f"- config_name: {subject}\n  data_files:\n  - split: test\n    path: {subject}/test-*\n"
-            for subject in subjects
-        )
-        (folder / "README.md").write_text(f"---\nconfigs:\n{configs}---\n", encoding="utf-8")
+        write_readme(folder, "test", subjects)
     return folder
 
 
@@ -72,11 +77,7 @@ def test_the_full_olympiadbench_has_rows_with_and_without_pictures(readme, tmp_p
         file = saved(replace(layout, features=kinds), tmp_path / "copy", [row])
         shutil.move(file, tmp_path / "copy" / config / "train-00000-of-00001.parquet")
     if readme:
-        listed = "".join(
-            f"- config_name: {config}\n  data_files:\n  - split: train\n    path: {config}/train-*\n"
-            for config in [*configs, "TP_TO_maths_en_COMP"]
-        )
-        (tmp_path / "copy/README.md").write_text(f"---\nconfigs:\n{listed}---\n", encoding="utf-8")
+        write_readme(tmp_path / "copy", "train", [*configs, "TP_TO_maths_en_COMP"])
     rows = load_benchmark("olympiadbench/full", tmp_path / "copy")
     assert rows["id"][:] == [str(number) for number in range(10)]
     assert [len(images) for images in rows["images"]] == [1] * 5 + [0] * 5

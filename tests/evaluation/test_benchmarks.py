@@ -15,6 +15,13 @@ MANY = [f"choice {number}" for number in range(27)]
 each_layout = pytest.mark.parametrize(("name", "layout"), LAYOUTS.items(), ids=list(LAYOUTS))
 
 
+def one_row(folder, name, number=0, **columns):
+    """Load one row of a layout with changed columns."""
+    row = {**LAYOUTS[name].rows[number], **columns}
+    (loaded,) = load_benchmark(name, saved(LAYOUTS[name], folder / "copy", [row]))
+    return loaded
+
+
 def test_every_benchmark_has_a_layout():
     assert sorted(BENCHMARKS) == sorted([*LAYOUTS, *(f"miniature/{category}" for category in CATEGORIES)])
 
@@ -125,8 +132,7 @@ def test_all_bad_rows_are_counted_and_twenty_of_them_shown(tmp_path):
 
 
 def test_a_gold_answer_that_the_grader_cannot_use_is_loaded_and_gets_no_verdict(tmp_path):
-    rows = [{**LAYOUTS["mmk12"].rows[1], "answer": "\\frac{1}{"}]
-    (row,) = load_benchmark("mmk12", saved(LAYOUTS["mmk12"], tmp_path / "copy", rows))
+    row = one_row(tmp_path, "mmk12", 1, answer="\\frac{1}{")
     assert row["answer"] == "\\frac{1}{"
     assert grade_answers(Grader(), [row], ["\\boxed{1}"])[0].correct is None
 
@@ -136,8 +142,7 @@ def test_a_gold_answer_that_the_grader_cannot_use_is_loaded_and_gets_no_verdict(
     [("[0, 1)", "[0, 1)"), ("['0.5', \"1/2\"]", ["0.5", "1/2"]), ("[]", "[]"), ("[1, 2.50]", ["1", "2.5"])],
 )
 def test_open_answers_of_mmmu(answer, expected, tmp_path):
-    rows = [{**LAYOUTS["mmmu"].rows[1], "answer": answer}]
-    (row,) = load_benchmark("mmmu", saved(LAYOUTS["mmmu"], tmp_path / "copy", rows))
+    row = one_row(tmp_path, "mmmu", 1, answer=answer)
     assert row["answer"] == expected
 
 
@@ -151,8 +156,7 @@ def test_open_answers_of_mmmu(answer, expected, tmp_path):
     ],
 )
 def test_errors_of_olympiadbench(error, answer_type, tolerance, tmp_path):
-    rows = [{**LAYOUTS["olympiadbench"].rows[2], "error": error, "answer_type": answer_type}]
-    (row,) = load_benchmark("olympiadbench", saved(LAYOUTS["olympiadbench"], tmp_path / "copy", rows))
+    row = one_row(tmp_path, "olympiadbench", 2, error=error, answer_type=answer_type)
     assert row["tolerance"] == tolerance
 
 
@@ -169,14 +173,12 @@ def test_an_empty_choice_takes_its_letter_along(tmp_path):
 
 
 def test_the_answer_of_ai2d_counts_empty_options(tmp_path):
-    rows = [{**LAYOUTS["ai2d"].rows[0], "options": ["a", "", "c"], "answer": "2"}]
-    (row,) = load_benchmark("ai2d", saved(LAYOUTS["ai2d"], tmp_path / "copy", rows))
+    row = one_row(tmp_path, "ai2d", options=["a", "", "c"], answer="2")
     assert (row["answer"], row["choices"]) == ("C", {"A": "a", "C": "c"})
 
 
 def test_26_choices_are_not_too_many(tmp_path):
-    rows = [{**LAYOUTS["m3cot"].rows[0], "choices": [*MANY[:26], ""], "answer": "Z"}]
-    (row,) = load_benchmark("m3cot", saved(LAYOUTS["m3cot"], tmp_path / "copy", rows))
+    row = one_row(tmp_path, "m3cot", choices=[*MANY[:26], ""], answer="Z")
     assert list(row["choices"].items())[-1] == ("Z", "choice 25")
 
 
@@ -190,22 +192,26 @@ def test_26_choices_are_not_too_many(tmp_path):
     ],
 )
 def test_answers_of_olympiadbench_lose_their_dollars(final_answer, expected, tmp_path):
-    rows = [{**LAYOUTS["olympiadbench"].rows[2], "final_answer": final_answer, "error": "1e-1"}]
-    (row,) = load_benchmark("olympiadbench", saved(LAYOUTS["olympiadbench"], tmp_path / "copy", rows))
+    row = one_row(tmp_path, "olympiadbench", 2, final_answer=final_answer, error="1e-1")
     assert row["answer"] == expected
 
 
 def test_the_error_of_olympiadbench_counts_for_each_of_several_answers(tmp_path):
-    rows = [{**LAYOUTS["olympiadbench"].rows[1], "final_answer": ["$\\frac{1}{2}$, $3$"], "error": "1e-1"}]
-    (row,) = load_benchmark("olympiadbench", saved(LAYOUTS["olympiadbench"], tmp_path / "copy", rows))
+    row = one_row(tmp_path, "olympiadbench", 1, final_answer=["$\\frac{1}{2}$, $3$"], error="1e-1")
     verdicts = grade_answers(Grader(), [row, row], ["\\boxed{0.55, 3.05}", "\\boxed{0.65, 3.05}"])
     assert [verdict.correct for verdict in verdicts] == [True, False]
 
 
-def test_a_multimodal_row_of_olympiadbench_needs_a_picture_even_if_no_tag_names_it(tmp_path):
-    rows = [{**LAYOUTS["olympiadbench"].rows[2], "image_1": None, "modality": "Multimodal"}]
-    with pytest.raises(BenchmarkError, match="column 'image_1': missing picture: the row is multimodal"):
-        load_benchmark("olympiadbench", saved(LAYOUTS["olympiadbench"], tmp_path / "copy", rows))
+@pytest.mark.parametrize(
+    ("number", "columns", "expected"),
+    [
+        (2, {"modality": "Multimodal"}, "missing picture: the row is multimodal"),  # though no tag names it
+        (1, {}, "missing picture"),  # the context does
+    ],
+)
+def test_a_row_of_olympiadbench_needs_the_picture_that_it_speaks_of(number, columns, expected, tmp_path):
+    with pytest.raises(BenchmarkError, match=f"column 'image_1': {expected}"):
+        one_row(tmp_path, "olympiadbench", number, image_1=None, **columns)
 
 
 @pytest.mark.parametrize(
@@ -222,17 +228,10 @@ def test_a_multimodal_row_of_olympiadbench_needs_a_picture_even_if_no_tag_names_
 )
 def test_hints_of_mathvista(precision, answer_type, hint, tmp_path):
     """Those of its own queries, as SOPHIA's Fig. A5 shows three."""
-    rows = [{**LAYOUTS["mathvista"].rows[0], "precision": precision, "answer_type": answer_type}]
-    (row,) = load_benchmark("mathvista", saved(LAYOUTS["mathvista"], tmp_path / "copy", rows))
+    row = one_row(tmp_path, "mathvista", precision=precision, answer_type=answer_type)
     assert row["hint"].startswith(f"Please answer the question requiring {hint}")
     assert row["hint"].endswith(" at the end.")
     assert row["prompt"][0]["content"].startswith(f"{row['hint']}\nWhat is the force?")
-
-
-def test_a_context_comes_before_the_question_and_its_picture_is_needed(tmp_path):
-    rows = [{**LAYOUTS["olympiadbench"].rows[1], "image_1": None}]
-    with pytest.raises(BenchmarkError, match="column 'image_1': missing picture"):
-        load_benchmark("olympiadbench", saved(LAYOUTS["olympiadbench"], tmp_path / "copy", rows))
 
 
 @pytest.mark.parametrize("category", CATEGORIES)

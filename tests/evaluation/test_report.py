@@ -114,28 +114,14 @@ def test_report_shows_metrics_settings_and_turns(report):
     page = page_of(report)
     rows = [row["text"].split() for row in page.with_tag("tr")]
     # acc@t2 goes from 0 of 3 to 3 of 3, whatever is drawn
-    assert [
-        "acc@t2",
-        "0.0",
-        "[0.0,",
-        "0.0]",
-        "100.0",
-        "[100.0,",
-        "100.0]",
-        "+100.0",
-        "[+100.0,",
-        "+100.0]",
-    ] in rows
+    assert ["acc@t2", "0.0", "[0.0,", "0.0]", "100.0", "[100.0,", "100.0]", "+100.0", "[+100.0,", "+100.0]"] in rows
     assert [name["text"] for name in page.with_tag("dt")] == ["seed", "prompt"]
     assert [value["text"] for value in page.with_tag("dd")] == ["7", SCRIPT]
     first_question = page.with_class("question")[0]["text"]
     assert "How many dots?" in first_question
     assert "Gold answer: 4" in first_question
-    assert [turn["text"].split() for turn in page.with_class("verdict")[:4]] == [
-        ["First", "answer", "✗", "wrong"],
-        ["Second", "answer", "✗", "wrong"],
-        ["First", "answer", "✗", "wrong"],
-        ["Second", "answer", "✓", "right"],
+    assert page.texts("verdict")[:4] == [
+        *("First answer ✗ wrong", "Second answer ✗ wrong", "First answer ✗ wrong", "Second answer ✓ right")
     ]
     assert [text["text"] for text in page.with_class("answer-text")[:2]] == [
         "first answer of q1 before",
@@ -197,13 +183,7 @@ def test_photographs_are_stored_as_jpeg_and_drawings_as_they_are(tmp_path):
 
 def test_one_id_for_two_questions_is_refused(tmp_path):
     with pytest.raises(ValueError, match="id 'q' differ in answer: '4' and '5'"):
-        page_with(
-            tmp_path,
-            [
-                trajectory("q", "before", True, True),
-                trajectory("q", "after", True, True, answer="5"),
-            ],
-        )
+        page_with(tmp_path, [trajectory("q", "before", True, True), trajectory("q", "after", True, True, answer="5")])
 
 
 @needs_browser
@@ -218,17 +198,7 @@ def test_the_attack_runs_where_nothing_is_escaped(tmp_path):
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [
-        (
-            "",
-            [
-                ("q1", "before"),
-                ("q1", "after"),
-                ("q2", "before"),
-                ("q2", "after"),
-                ("q3", "before"),
-                ("q3", "after"),
-            ],
-        ),
+        ("", [("q1", "before"), ("q1", "after"), ("q2", "before"), ("q2", "after"), ("q3", "before"), ("q3", "after")]),
         ("#type=0→1", [("q1", "after"), ("q3", "after")]),
         ("#type=0→1&category=dots", [("q1", "after")]),
         ("#stage=before&text=SECOND+answer", [("q1", "before"), ("q2", "before")]),

@@ -26,11 +26,7 @@ def values(found, **settings):
 
 def test_one_sample_a_question():
     found = samples([sample(True)], [sample(False, tokens=20, finish_reasons=["length"])], [sample(True)])
-    assert values(found) == {
-        "accuracy": 2 / 3,
-        "truncated": 1 / 3,
-        "tokens": pytest.approx(40 / 3),
-    }
+    assert values(found) == {"accuracy": 2 / 3, "truncated": 1 / 3, "tokens": pytest.approx(40 / 3)}
 
 
 @settings(deadline=None, max_examples=30)  # each draws its bootstraps
@@ -190,7 +186,7 @@ def test_variants_of_one_problem_are_drawn_together():
 
 def test_categories():
     found = summarise(
-        samples([sample(True)], [sample(False)], [sample(True)], category=["bars", "bars", "dots"]),
+        samples([sample(True)], [sample(False)], [sample(True)], category=["bars", "bars", "dots"])
     ).categories
     assert {name: (questions, metrics["accuracy"].value) for name, (questions, metrics) in found.items()} == {
         "bars": (2, 1 / 2),

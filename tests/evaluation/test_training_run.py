@@ -8,19 +8,14 @@ import math
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from judged import trainer_for as self_evolution_trainer
 from pages import page_of
 from PIL import Image
 from processes import launch
-from support import SMALL_RUN, adapo_trainer, drawn_rows, is_even, maker
+from support import adapo_trainer, drawn_rows, is_even
 
-from trl_mmreason import SelfEvolutionConfig, SelfEvolutionTrainer
 from trl_mmreason.evaluation.logged_completions import pieces_of, read_completions, turns_of
-from trl_mmreason.evaluation.training_run import (
-    is_training_run,
-    progress_table,
-    read_state,
-    write_training_report,
-)
+from trl_mmreason.evaluation.training_run import is_training_run, progress_table, read_state, write_training_report
 from trl_mmreason.logged_questions import about_question, prompts_alike, read_questions, write_questions
 
 STEPS = 3
@@ -130,8 +125,8 @@ def test_a_process_without_pictures_beside_one_with_some(checkpoints, tmp_path):
 
 
 def test_labels_that_training_must_not_read_are_not_written(checkpoints, rows, tmp_path):
-    run = {**SMALL_RUN, "judge": False, "per_device_train_batch_size": 4, "max_steps": 1, **LOGGING}
-    maker(SelfEvolutionTrainer, SelfEvolutionConfig, **run)(checkpoints("qwen2_5_vl"), tmp_path, rows).train()
+    settings = {"judge": False, "max_steps": 1, "per_device_train_batch_size": 4, **LOGGING}
+    self_evolution_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, **settings).train()
     assert [
         (question.id in {row["id"] for row in rows}, question.answer) for question in read_questions(tmp_path, 1)
     ] == [(True, "")] * 4

@@ -146,10 +146,7 @@ HARD_AGAINST_PAIR = {
 
 # The golds are as long as the answers: a matching that tries every pairing or every order never ends.
 MATCHING = {
-    "two hundred numbers": (
-        shuffled([str(n) for n in range(199)] + ["777"]),
-        ", ".join(str(n) for n in range(200)),
-    ),
+    "two hundred numbers": (shuffled([str(n) for n in range(199)] + ["777"]), ", ".join(str(n) for n in range(200))),
     "sixty radicals": (
         shuffled([rf"\sqrt{{{n}}}" for n in range(2, 62)]),
         r"\{" + ", ".join(rf"{n}^{{1/2}}" for n in range(3, 63)) + r"\}",

@@ -173,23 +173,7 @@ def test_ratio(answer, gold, expected):
     "text",
     [
         # not one expression
-        *[
-            "",
-            "x+",
-            "(x",
-            "x)",
-            "1 2",
-            "7=6=5",
-            "x<3",
-            "(1,2)",
-            "[0,1)",
-            r"\{1,2\}",
-            "1,2",
-            r"3\pm 1",
-            "1:2",
-            "x|",
-            "x^2^3",
-        ],
+        *["", "1 2", r"3\pm 1", *r"x+ (x x) 7=6=5 x<3 (1,2) [0,1) \{1,2\} 1,2 1:2 x| x^2^3".split()],
         # words, units, percent
         *["east", "hello world", r"\text{a}", r"5\%", "5%", r"\mathrm{cm}", r"7 \mod 4", "$5$"],
         # what the library would run, call or guess
@@ -199,14 +183,8 @@ def test_ratio(answer, gold, expected):
         *[r"\frac{1}", r"\sqrt", r"\sum n", r"\sum_{n=1} n", r"\int_{0}^{1} x", r"\int_{0} x dx", r"\lim x", r"\sin"],
         *[r"\frac{dy}{dx}", r"\begin{pmatrix} 1 & 2", r"\begin{cases} 1 \end{cases}", r"\gcd", r"x_{", r"\frac{d}{dx}"],
         # undefined
-        *[
-            r"\frac{1}{0}",
-            r"0^{-1}",
-            r"\frac{0}{0}",
-            r"\infty-\infty",
-            r"\ln 0",
-            r"\begin{pmatrix} \frac{1}{0} \end{pmatrix}",
-        ],
+        *[r"\begin{pmatrix} \frac{1}{0} \end{pmatrix}", r"\ln 0"],
+        *r"\frac{1}{0} 0^{-1} \frac{0}{0} \infty-\infty".split(),
         *[r"\begin{pmatrix} 1 & 2 \\ 3 \end{pmatrix}"],
     ],
 )
@@ -234,20 +212,7 @@ def test_huge_numbers_are_refused(text):
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        r"\operatorname{x}",
-        "__class__",
-        "x.y",
-        'x"y',
-        "lambda",
-        "import os",
-        r"\variable{os}",
-        "a@b",
-        "x#",
-        "x\x00",
-        "ｘ",
-    ],
+    "text", ["import os", "x\x00", *r"""\operatorname{x} __class__ x.y x"y lambda \variable{os} a@b x# ｘ""".split()]
 )
 def test_nothing_unknown_reaches_the_library(text):
     with pytest.raises(Unreadable):

@@ -53,11 +53,7 @@ def test_facts_are_those_of_the_caption_right_or_wrong():
         (ADDING, "The first digit is 3. The second digit is four.", None),
         (ADDING, "The first digit is 3. The second digit is 99999.", None),
         (ADDING, "", None),
-        (
-            Question("clock", 2, "", None),
-            "The minute hand shows 5. The hour hand shows 3.",
-            {"hour": 3, "minute": 5},
-        ),
+        (Question("clock", 2, "", None), "The minute hand shows 5. The hour hand shows 3.", {"hour": 3, "minute": 5}),
         (Question("clock", 2, "", None), "The hour hand shows 3.", None),
         (Question("counting", 2, "red", None), "Number of red circles: 2. Number of blue squares: 1.", None),
         (Question("bar_chart", 1, "C", None), "Bar A ends at 3. Bar C ends at 8.", {"C": 8}),

@@ -123,11 +123,5 @@ def sharded_run(path):
 
 if __name__ == "__main__":
     task, *arguments = sys.argv[1:]
-    {
-        "slow_run": slow_run,
-        "die_at_commit": die_at_commit,
-        "save_one": save_one,
-        "fill_the_disk": fill_the_disk,
-        "be_refused": be_refused,
-        "sharded_run": sharded_run,
-    }[task](*arguments)
+    tasks = (slow_run, die_at_commit, save_one, fill_the_disk, be_refused, sharded_run)
+    {function.__name__: function for function in tasks}[task](*arguments)

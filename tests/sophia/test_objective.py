@@ -5,12 +5,7 @@ import math
 import pytest
 import torch
 
-from trl_mmreason.sophia.objective import (
-    caption_rewards,
-    importance_weights,
-    off_policy_loss,
-    select_trajectories,
-)
+from trl_mmreason.sophia.objective import caption_rewards, importance_weights, off_policy_loss, select_trajectories
 
 # Spec, "Worked": captions A with 7 of 8 right and B with 6 of 8 right.
 WORKED = torch.tensor([[1, 1, 1, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 0, 0]]).bool()

@@ -24,13 +24,7 @@ from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT, reasoning_prompt
 from trl_mmreason.sophia.sampling import OffPolicySampling, make_off_policy_data
-from trl_mmreason.sophia.selection import (
-    CAPTIONS,
-    HARD_TRAJECTORIES,
-    TRAJECTORIES,
-    Sampled,
-    UnknownLengths,
-)
+from trl_mmreason.sophia.selection import CAPTIONS, HARD_TRAJECTORIES, TRAJECTORIES, Sampled, UnknownLengths
 
 NAMES = ["cats", "dogs", "owls", "bees"]
 
@@ -536,11 +530,7 @@ def test_other_settings_are_refused(tmp_path, settings, named):
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [
-        ({"rule": "longest"}, "rule is 'longest'"),
-        ({"keep": 0}, "keep is 0"),
-        ({"captions": 0}, "n=0"),
-    ],
+    [({"rule": "longest"}, "rule is 'longest'"), ({"keep": 0}, "keep is 0"), ({"captions": 0}, "n=0")],
 )
 def test_what_is_out_of_range_is_refused_before_anything_is_asked(tmp_path, settings, message):
     asked = policy()

@@ -46,6 +46,12 @@ def rewarded(n=8, **columns):
     ]
 
 
+@pytest.fixture
+def trainer_on(checkpoints, tmp_path):
+    """Make trainers of one family on given rows."""
+    return lambda rows, **settings: trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, **settings)
+
+
 def token_logps(trainer, model, rows):
     """Log-probabilities of each completion's tokens, from the logits, one row at a time and by no code of ours."""
     found = []
@@ -120,14 +126,14 @@ def test_two_processes_are_one(checkpoints, tmp_path):
         assert_weights(shared["weights"], alone["weights"], rtol=1e-3, atol=1e-6)
 
 
-def test_rows_without_reward_cost_nothing(checkpoints, tmp_path):
+def test_rows_without_reward_cost_nothing(trainer_on):
     """Of six rows with rewards 1, 0, 1, 0, 0, 1 the model sees three, and the update is that of the three alone."""
     rows = rewarded(6)
     for row, reward in zip(rows, (1.0, 0, 1.0, 0, 0, 1.0), strict=True):
         row["reward"] = reward
     updated = []
     for given in (rows, [row for row in rows if row["reward"]]):
-        trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, given, per_device_train_batch_size=3, optim="sgd")
+        trainer = trainer_on(given, per_device_train_batch_size=3, optim="sgd")
         seen = []
 
         def count(_, args, kwargs, seen=seen):
@@ -253,8 +259,8 @@ def test_the_kl_term(checkpoints, tmp_path):
     assert_weights(trainer.reference, model)
 
 
-def test_the_kl_term_is_k3_summed_over_each_completion(checkpoints, tmp_path):
-    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rewarded(2), beta=0.5, sequence_reduction="sum")
+def test_the_kl_term_is_k3_summed_over_each_completion(trainer_on):
+    trainer = trainer_on(rewarded(2), beta=0.5, sequence_reduction="sum")
     rows = list(trainer.train_dataset)
     reference = token_logps(trainer, trainer.model, rows)
     with torch.no_grad():
@@ -267,11 +273,9 @@ def test_the_kl_term_is_k3_summed_over_each_completion(checkpoints, tmp_path):
 
 
 @pytest.mark.parametrize("checkpointing", [True, False])
-def test_an_adapter_s_reference_is_the_model_without_it(checkpointing, checkpoints, tmp_path):
+def test_an_adapter_s_reference_is_the_model_without_it(checkpointing, trainer_on):
     """And the adapter's frozen parts stay frozen, also when its first forward pass is an evaluation's."""
-    trainer = trainer_for(
-        checkpoints("qwen2_5_vl"),
-        tmp_path,
+    trainer = trainer_on(
         rewarded(4),
         trainer_kwargs={
             "peft_config": LoraConfig(r=4, target_modules="all-linear"),
@@ -320,7 +324,7 @@ def test_a_template_that_drops_thoughts_is_refused(checkpoints, tmp_path):
         trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rewarded(1), trainer_kwargs={"processing_class": processor})
 
 
-def test_a_reference_from_a_path_is_read_as_the_policy(checkpoints, tmp_path, monkeypatch):
+def test_a_reference_from_a_path_is_read_as_the_policy(trainer_on, monkeypatch):
     """With its settings, in evaluation mode; under several processes whole on each."""
     read = []
     monkeypatch.setattr(
@@ -328,26 +332,24 @@ def test_a_reference_from_a_path_is_read_as_the_policy(checkpoints, tmp_path, mo
         lambda path, **settings: read.append(settings) or create_model_from_path(path, **settings),
     )
     settings = {"model_init_kwargs": {"dtype": "bfloat16"}, "trust_remote_code": True}
-    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rewarded(2), beta=0.1, **settings)
+    trainer = trainer_on(rewarded(2), beta=0.1, **settings)
     assert read == [{"dtype": "bfloat16", "trust_remote_code": True}]
     assert {weight.dtype for weight in trainer.reference.parameters()} == {torch.bfloat16}
     assert not any(module.training for module in trainer.reference.modules())
     assert not any(weight.requires_grad for weight in trainer.reference.parameters())
 
 
-def test_rows_from_a_stream(checkpoints, tmp_path):
+def test_rows_from_a_stream(trainer_on):
     rows = IterableDataset.from_generator(lambda: iter(rewarded(4)))
-    trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, max_steps=1, per_device_train_batch_size=4)
+    trainer = trainer_on(rows, max_steps=1, per_device_train_batch_size=4)
     trainer.train()
     assert trainer.state.log_history[0]["reward"] == pytest.approx(sum(REWARDS) / 4)
 
 
-def test_metrics(checkpoints, tmp_path):
+def test_metrics(trainer_on):
     """Over the rows that were learnt from, and no others; evaluation has its own."""
     evaluated = rewarded(8)[5:7]
-    trainer = trainer_for(
-        checkpoints("qwen2_5_vl"),
-        tmp_path,
+    trainer = trainer_on(
         rewarded(4),
         trainer_kwargs={"eval_dataset": Dataset.from_list(evaluated)},
         learning_rate=0.0,
@@ -394,17 +396,11 @@ def _metrics_of(trainer, rows):
     }
 
 
-def test_evaluation_is_the_mean_over_completions(checkpoints, tmp_path):
+def test_evaluation_is_the_mean_over_completions(trainer_on):
     """Whatever the batch, and of rows that are given then, or in prediction, as well."""
     losses, given = [], Dataset.from_list(rewarded(3))
     for size in (1, 3):
-        trainer = trainer_for(
-            checkpoints("qwen2_5_vl"),
-            tmp_path,
-            rewarded(4),
-            trainer_kwargs={"eval_dataset": given},
-            per_device_eval_batch_size=size,
-        )
+        trainer = trainer_on(rewarded(4), trainer_kwargs={"eval_dataset": given}, per_device_eval_batch_size=size)
         losses.append(trainer.evaluate()["eval_loss"])
     own = token_logps(trainer, trainer.model.eval(), list(trainer.eval_dataset))
     expected = -sum(reward * logps.sum().item() for reward, logps in zip(REWARDS, own, strict=False)) / 3
@@ -431,26 +427,28 @@ def test_a_prompt_may_be_a_text_and_other_columns_are_left_alone(checkpoints, tm
 # -------------------------------------------------------------------------------------------------------- refusals
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (Dataset.from_list([{**row, "reward": 0.0} for row in rewarded(3)]), "the reward of all 3 rows is 0"),
+        (Dataset.from_list(rewarded(1)).select([]), "a data set has no rows"),
+        (Dataset.from_list(rewarded(2)).remove_columns("reward"), "expected .*`reward`"),
+    ],
+)
+def test_rows_that_teach_nothing_are_refused(rows, message, trainer_on):
+    with pytest.raises(ValueError, match=message):
+        trainer_on(rows)
+
+
 @pytest.mark.parametrize("reward", [None, float("nan"), float("inf"), "1", [1.0]])
-def test_a_missing_reward_is_named(reward, checkpoints, tmp_path):
+def test_a_missing_reward_is_named(reward, trainer_on):
     rows = rewarded(3)
     others = type(reward)() if isinstance(reward, str | list) else 1.0
     for number, row in enumerate(rows):
         row["reward"] = reward if number == 1 else others
     row = 0 if isinstance(reward, str | list) else 1  # in a column of such, the first is one
     with pytest.raises(ValueError, match=f"the reward of row {row} is .*expected a finite number"):
-        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows)
-
-
-def test_rewards_of_zero_alone_are_refused(checkpoints, tmp_path):
-    rows = [{**row, "reward": 0.0} for row in rewarded(3)]
-    with pytest.raises(ValueError, match="the reward of all 3 rows is 0"):
-        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows)
-
-
-def test_no_rows_are_refused(checkpoints, tmp_path):
-    with pytest.raises(ValueError, match="a data set has no rows"):
-        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, Dataset.from_list(rewarded(1)).select([]))
+        trainer_on(rows)
 
 
 def test_a_mixture_of_experts_with_its_auxiliary_loss_is_refused(checkpoints, tmp_path):
@@ -469,12 +467,6 @@ def test_a_mixture_of_experts_with_its_auxiliary_loss_is_refused(checkpoints, tm
         )
 
 
-def test_rows_without_a_reward_column_are_refused(checkpoints, tmp_path):
-    rows = [{name: value for name, value in row.items() if name != "reward"} for row in rewarded(2)]
-    with pytest.raises(ValueError, match="expected .*`reward`"):
-        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows)
-
-
 @pytest.mark.parametrize(
     ("logps", "level", "message"),
     [
@@ -484,13 +476,13 @@ def test_rows_without_a_reward_column_are_refused(checkpoints, tmp_path):
         ([-1.0, -1.0], "token", r"row 1 has 2 behavior_logps, and \d+ tokens"),
     ],
 )
-def test_behavior_logps_that_cannot_be_used_are_named(logps, level, message, checkpoints, tmp_path):
+def test_behavior_logps_that_cannot_be_used_are_named(logps, level, message, trainer_on):
     rows = rewarded(2, behavior_logps=[[-1.0], logps])
     if level == "token":
         rows = rows[::-1]
         message = message.replace("row 1", "row 0")
     with pytest.raises(ValueError, match=message):
-        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rows, importance_sampling=level)
+        trainer_on(rows, importance_sampling=level)
 
 
 @pytest.mark.parametrize(
@@ -515,6 +507,6 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
         OffPolicyRewardConfig("out", use_cpu=True, bf16=False, **settings)
 
 
-def test_its_own_collator_cannot_be_replaced(checkpoints, tmp_path):
+def test_its_own_collator_cannot_be_replaced(trainer_on):
     with pytest.raises(TypeError, match="leave `data_collator` out"):
-        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rewarded(2), trainer_kwargs={"data_collator": list})
+        trainer_on(rewarded(2), trainer_kwargs={"data_collator": list})

@@ -103,10 +103,7 @@ def test_each_answer_becomes_a_row_or_is_counted(tmp_path):
     del right["images"]
     assert right == {
         "id": "right in words#0",
-        "prompt": [
-            {"role": "system", "content": prompts.SFT_PROMPT},
-            {"role": "user", "content": "right in words"},
-        ],
+        "prompt": [{"role": "system", "content": prompts.SFT_PROMPT}, {"role": "user", "content": "right in words"}],
         "completion": "<think>right in words</think>\n<answer>It is $\\boxed{7.0}$.</answer>\n"
         "<reflection>About right in words.</reflection>\n<answer>7</answer>",
         "first_correct": True,

@@ -42,10 +42,7 @@ def test_null_on_the_command_line_means_no_prompt(tmp_path):
         ({"filter_max_accuracy": 1.5}, "filter_min_accuracy=0.1 and filter_max_accuracy=1.5, expected 0 <= "),
         ({"filter_min_accuracy": float("nan")}, "filter_min_accuracy=nan"),
         ({"remove_unused_columns": True}, "takes away the answers"),
-        (
-            {"target_response_tokens": 100, "max_response_tokens": 200, "max_ratio": 3.0},
-            "max_ratio=3.0 were set too",
-        ),
+        ({"target_response_tokens": 100, "max_response_tokens": 200, "max_ratio": 3.0}, "max_ratio=3.0 were set too"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(tmp_path, settings, message):

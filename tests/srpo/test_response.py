@@ -9,9 +9,10 @@ from trl_mmreason.srpo.response import PROBLEMS
 
 FIRST = "<think>3+4=8</think> <answer>8</answer>"
 REFLECTION = "<reflection>Not so.</reflection>"
-NOTHING = (None,) * 5
-ONE = ("3+4=8", "8", None, None, None)
-ALL = ("3+4=8", "8", "Not so.", "3+4=7", "7")
+NOTHING = ()
+ONE = ("3+4=8", "8")
+AGAIN = ("Not so.", "3+4=7", "7")
+ALL = (*ONE, *AGAIN)
 SECOND = "<think>3+4=7</think> <answer>7</answer>"
 FULL = f"{FIRST} {REFLECTION} {SECOND}"
 
@@ -28,7 +29,7 @@ def parts(response):
 
 def test_a_full_response():
     response = parse(FULL)
-    assert parts(response) == ("3+4=8", "8", "Not so.", "3+4=7", "7")
+    assert parts(response) == ALL
     assert response.has_solution_format
     assert response.has_reflection_format
     assert response.problem is None
@@ -44,55 +45,43 @@ def test_white_space_between_the_blocks_is_free():
     assert response.problem is None
 
 
-# text, the five parts, solution format, reflection format, problem
+# text, the parts up to the last there is, solution format, reflection format, problem
 CASES = [
     # Parts that are missing cost themselves only.
     ("", NOTHING, False, False, "missing <think> of the first solution"),
     ("7", NOTHING, False, False, "missing <think> of the first solution"),
     (FIRST, ONE, True, False, "missing <reflection>"),
-    ("<answer>8</answer>", (None, "8", None, None, None), False, False, "missing <think> of the first solution"),
-    ("<think>a</think>", ("a", None, None, None, None), False, False, "missing <answer> of the first solution"),
-    (
-        f"{FIRST} {REFLECTION}",
-        ("3+4=8", "8", "Not so.", None, None),
-        True,
-        True,
-        "missing <think> of the second solution",
-    ),
+    ("<answer>8</answer>", (None, "8"), False, False, "missing <think> of the first solution"),
+    ("<think>a</think>", ("a",), False, False, "missing <answer> of the first solution"),
+    (f"{FIRST} {REFLECTION}", (*ONE, "Not so."), True, True, "missing <think> of the second solution"),
     # the SFT template without a second thought
     (
         f"{FIRST}\n{REFLECTION}\n<answer>7</answer>",
-        ("3+4=8", "8", "Not so.", None, "7"),
+        (*ONE, "Not so.", None, "7"),
         True,
         True,
         "missing <think> of the second solution",
     ),
     (
         f"{FIRST} {REFLECTION} <think>b</think>",
-        ("3+4=8", "8", "Not so.", "b", None),
+        (*ONE, "Not so.", "b"),
         True,
         True,
         "missing <answer> of the second solution",
     ),
-    (f"{FIRST} {SECOND}", ("3+4=8", "8", None, "3+4=7", "7"), True, False, "missing <reflection>"),
+    (f"{FIRST} {SECOND}", (*ONE, None, "3+4=7", "7"), True, False, "missing <reflection>"),
     (
         f"<answer>8</answer> {REFLECTION} {SECOND}",
-        (None, "8", "Not so.", "3+4=7", "7"),
+        (None, "8", *AGAIN),
         False,
         True,
         "missing <think> of the first solution",
     ),
     # The first answer is the first there is; a reflection before it reflects on nothing.
-    (
-        f"<think>a</think> {REFLECTION} {SECOND}",
-        ("a", "7", None, None, None),
-        False,
-        False,
-        "misplaced <reflection> at character 17",
-    ),
+    (f"<think>a</think> {REFLECTION} {SECOND}", ("a", "7"), False, False, "misplaced <reflection> at character 17"),
     (
         "<think>a <reflection>hm</reflection> b</think> <answer>7</answer>",
-        (None, "7", None, None, None),
+        (None, "7"),
         False,
         False,
         "unclosed <think> before <reflection>",
@@ -101,53 +90,23 @@ CASES = [
     (f"{FULL} <reflection>", ALL, True, False, "unclosed <reflection> at the end"),
     (f"{FULL} </reflection>", ALL, True, False, "unopened </reflection>"),
     # Doubled and misplaced.
-    (
-        f"{FIRST} {REFLECTION} {REFLECTION} {SECOND}",
-        ALL,
-        True,
-        False,
-        "doubled <reflection> at character 73",
-    ),
-    (
-        f"{FIRST} <answer>9</answer> {REFLECTION} {SECOND}",
-        ALL,
-        True,
-        False,
-        "doubled <answer> at character 40",
-    ),
-    (
-        f"{FULL} <answer>9</answer>",
-        ALL,
-        True,
-        True,
-        "doubled <answer> at character 113",
-    ),
-    (
-        f"<think>a</think> {FULL}",
-        ("a", "8", "Not so.", "3+4=7", "7"),
-        False,
-        True,
-        "doubled <think> at character 17",
-    ),
+    (f"{FIRST} {REFLECTION} {REFLECTION} {SECOND}", ALL, True, False, "doubled <reflection> at character 73"),
+    (f"{FIRST} <answer>9</answer> {REFLECTION} {SECOND}", ALL, True, False, "doubled <answer> at character 40"),
+    (f"{FULL} <answer>9</answer>", ALL, True, True, "doubled <answer> at character 113"),
+    (f"<think>a</think> {FULL}", ("a", "8", *AGAIN), False, True, "doubled <think> at character 17"),
     (
         f"<answer>8</answer> <think>a</think> {REFLECTION} {SECOND}",
-        (None, "8", "Not so.", "3+4=7", "7"),
+        (None, "8", *AGAIN),
         False,
         False,
         "misplaced <think> at character 19",
     ),
     # Tags without a partner.
-    (
-        "<think>a <answer>8</answer>",
-        (None, "8", None, None, None),
-        False,
-        False,
-        "unclosed <think> before <answer>",
-    ),
-    ("a</think> <answer>8</answer>", (None, "8", None, None, None), False, False, "unopened </think>"),
+    ("<think>a <answer>8</answer>", (None, "8"), False, False, "unclosed <think> before <answer>"),
+    ("a</think> <answer>8</answer>", (None, "8"), False, False, "unopened </think>"),
     (
         "<think>a</answer> b</think> <answer>8</answer>",
-        ("a</answer> b", "8", None, None, None),
+        ("a</answer> b", "8"),
         False,
         False,
         "unopened </answer> inside <think>",
@@ -156,37 +115,25 @@ CASES = [
     # Cut in the middle of a tag.
     (f"{FIRST} <reflection>No</refl", ONE, True, False, "cut in the middle of a tag: '</refl'"),
     (f"{FIRST} <ref", ONE, True, False, "cut in the middle of a tag: '<ref'"),
-    (
-        "<think>a</think> <answer>8</answer",
-        ("a", None, None, None, None),
-        False,
-        False,
-        "cut in the middle of a tag: '</answer'",
-    ),
+    ("<think>a</think> <answer>8</answer", ("a",), False, False, "cut in the middle of a tag: '</answer'"),
     # Empty.
     (
         f"{FIRST} <reflection> \n</reflection> <answer>7</answer>",
-        ("3+4=8", "8", " \n", None, "7"),
+        (*ONE, " \n", None, "7"),
         True,
         False,
         "empty <reflection> at character 40",
     ),
     (
         f"<think></think> <answer>8</answer> {REFLECTION} {SECOND}",
-        ("", "8", "Not so.", "3+4=7", "7"),
+        ("", "8", *AGAIN),
         False,
         True,
         "empty <think> at character 0",
     ),
     # Text outside.
     (f"Well. {FULL}", ALL, False, True, "stray text outside the tags at character 0"),
-    (
-        f"{FIRST} so {REFLECTION} {SECOND}",
-        ALL,
-        True,
-        False,
-        "stray text outside the tags at character 39",
-    ),
+    (f"{FIRST} so {REFLECTION} {SECOND}", ALL, True, False, "stray text outside the tags at character 39"),
     (f"{FULL} Done.", ALL, True, True, "stray text outside the tags at character 112"),
 ]
 
@@ -194,7 +141,7 @@ CASES = [
 @pytest.mark.parametrize(("text", "expected", "solution", "reflection", "problem"), CASES)
 def test_parts_and_problems(text, expected, solution, reflection, problem):
     response = parse(text)
-    assert parts(response) == expected
+    assert parts(response) == (*expected, *[None] * (5 - len(expected)))
     assert (response.has_solution_format, response.has_reflection_format) == (solution, reflection)
     assert response.problem == problem
 

@@ -4,8 +4,7 @@ import math
 
 import pytest
 import torch
-from datasets import Dataset
-from support import ids_of, load, written_by_hand
+from support import SMALL_RUN, ids_of, load, maker, written_by_hand
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_mmreason.grading import Grader
@@ -249,19 +248,10 @@ def test_a_tokenizer_that_loses_the_tags_is_refused(checkpoints):
 
 def test_the_parts_work_in_a_plain_grpo_trainer(checkpoints, rows, tmp_path):
     path = checkpoints("qwen2_5_vl")
-    model, processor = load(path)
-    rewards = ReflectionRewards(processor)
-    config = GRPOConfig(
-        str(tmp_path), use_cpu=True, bf16=False, per_device_train_batch_size=8, num_generations=4, max_steps=1,
-        max_completion_length=60, logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True,
-    )  # fmt: skip
-    trainer = GRPOTrainer(
-        model,
-        reward_funcs=rewards.functions,
-        args=config,
-        train_dataset=Dataset.from_list(rows[:1] * 8),
-        processing_class=processor,
-    )
+    _, processor = load(path)
+    arguments = {"reward_funcs": ReflectionRewards(processor).functions, "processing_class": processor}
+    make = maker(GRPOTrainer, GRPOConfig, arguments=arguments, **SMALL_RUN)
+    trainer = make(path, tmp_path, rows[:1] * 8, max_steps=1, max_completion_length=60)
     written_by_hand(trainer, [FIRST_RIGHT + REFLECTION + SECOND_RIGHT, FIRST_RIGHT, "7", "7"] * 2)
     trainer.train()
     logged = trainer.state.log_history[0]

@@ -62,8 +62,9 @@ def test_rows_without_pictures_may_have_none_or_no_column(checkpoints, tmp_path)
     sft_trainer(checkpoints("qwen2_5_vl"), tmp_path / "b", rows, per_device_train_batch_size=2).train()
 
 
-def test_a_completion_may_be_a_message(checkpoints, tmp_path):
-    rows = reflections(8, completion=[{"role": "assistant", "content": FULL}])
+@pytest.mark.parametrize("content", [FULL, [{"type": "text", "text": FULL}]], ids=["text", "parts"])
+def test_a_completion_may_be_a_message(checkpoints, tmp_path, content):
+    rows = reflections(8, completion=[{"role": "assistant", "content": content}])
     trainer = sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
     assert trainer.train_dataset[0]["completion"] == [{"role": "assistant", "content": FULL}]
 
@@ -110,12 +111,6 @@ def test_text_outside_the_tags_is_refused_without_a_second_thought_too(completio
 def test_a_completion_is_one_message_of_the_assistant(checkpoints, tmp_path, completion):
     with pytest.raises(ValueError, match="row 0 is .* expected a string or one message"):
         sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, reflections(1, completion=completion))
-
-
-def test_a_completion_in_parts(checkpoints, tmp_path):
-    parts = [{"role": "assistant", "content": [{"type": "text", "text": FULL}]}]
-    trainer = sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, reflections(2, completion=parts))
-    assert trainer.train_dataset[0]["completion"] == [{"role": "assistant", "content": FULL}]
 
 
 def test_a_column_of_single_pictures(checkpoints, tmp_path):

@@ -32,6 +32,16 @@ FAILED, SPOILT = WRONG + CHECK + WRONG, RIGHT + CHECK + WRONG
 ROW = {"prompt": [{"role": "user", "content": "What is 3+4?"}], "answer": "7", "images": []}
 
 
+@pytest.fixture
+def trainer_on(checkpoints, tmp_path):
+    """Make trainers of one family, by default on two copies of `ROW`."""
+
+    def make(rows=None, **settings):
+        return srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows or [ROW] * 2, **settings)
+
+    return make
+
+
 def step(trainer, texts):
     """One training step on these texts, and what was logged."""
     written_by_hand(trainer, texts)
@@ -50,17 +60,17 @@ def test_a_step_with_every_family(family, checkpoints, rows, tmp_path):
     assert changed_weights(trainer.model, before)
 
 
-def test_sampling_for_real(checkpoints, rows, tmp_path):
-    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, max_completion_length=8)
+def test_sampling_for_real(rows, trainer_on):
+    trainer = trainer_on(rows, max_completion_length=8)
     trainer.train()
     logged = trainer.state.log_history[0]
     assert logged["response/complete"] == 0  # a random policy
     assert 1 <= logged["length_response"] <= 8
 
 
-def test_advantages_follow_the_total(checkpoints, tmp_path):
+def test_advantages_follow_the_total(trainer_on):
     """Totals without brevity: kept 1.5, corrected 1.25, failed 0.75, spoilt 1.0; their mean is 1.125."""
-    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, [ROW] * 2, brevity_coef=0.0, scale_rewards="none")
+    trainer = trainer_on(brevity_coef=0.0, scale_rewards="none")
     batches = recorded_batches(trainer)
     logged = step(trainer, [KEPT, CORRECTED, FAILED, SPOILT] * 2)
     expected = [0.375, 0.125, -0.375, -0.125] * 2
@@ -73,8 +83,8 @@ def test_advantages_follow_the_total(checkpoints, tmp_path):
     assert logged["acc_t2"] == 0.5
 
 
-def test_without_the_reflection_reward_only_the_first_solution_pays(checkpoints, tmp_path):
-    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, [ROW] * 2, reflection_reward=False)
+def test_without_the_reflection_reward_only_the_first_solution_pays(trainer_on):
+    trainer = trainer_on(reflection_reward=False)
     logged = step(trainer, [KEPT, CORRECTED, FAILED, SPOILT] * 2)
     assert logged["reward"] == pytest.approx(0.75)  # 1, 0.5, 0.5, 1
     assert "rewards/effectiveness_reward/mean" not in logged
@@ -82,26 +92,23 @@ def test_without_the_reflection_reward_only_the_first_solution_pays(checkpoints,
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"])
-def test_every_loss_of_trl(checkpoints, tmp_path, loss_type):
+def test_every_loss_of_trl(trainer_on, loss_type):
     settings = {"importance_sampling_level": "sequence"} if loss_type == "luspo" else {}
-    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, [ROW] * 2, loss_type=loss_type, **settings)
+    trainer = trainer_on(loss_type=loss_type, **settings)
     logged = step(trainer, [KEPT, CORRECTED, FAILED, SPOILT] * 2)
     assert logged["grad_norm"] > 0
 
 
-def test_an_unusable_gold_trains_nothing(checkpoints, tmp_path):
+def test_an_unusable_gold_trains_nothing(trainer_on):
     rows = [{**ROW, "answer": ""}] * 2
-    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
+    trainer = trainer_on(rows)
     logged = step(trainer, [KEPT, "7", FAILED, SPOILT] * 2)
     assert logged["grad_norm"] == 0
     assert logged["grading/unusable_gold"] == 1
 
 
-def test_an_added_reward_counts(checkpoints, tmp_path):
-    trainer = srpo_trainer(
-        checkpoints("qwen2_5_vl"),
-        tmp_path,
-        [ROW] * 2,
+def test_an_added_reward_counts(trainer_on):
+    trainer = trainer_on(
         brevity_coef=0.0,
         reward_weights=[1.0] * 5 + [10.0],
         trainer_kwargs={"reward_funcs": lambda completions, **_: [1.0] * len(completions)},
@@ -109,8 +116,8 @@ def test_an_added_reward_counts(checkpoints, tmp_path):
     assert step(trainer, [KEPT] * 8)["reward"] == pytest.approx(11.5)
 
 
-def test_the_prompt_asks_for_the_format_and_the_rows_stay_as_they_are(checkpoints, rows, tmp_path):
-    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, reflection_prompt="Reflect.")
+def test_the_prompt_asks_for_the_format_and_the_rows_stay_as_they_are(rows, trainer_on):
+    trainer = trainer_on(rows, reflection_prompt="Reflect.")
     prompts = []
     tokenize = trainer._tokenize_prompts
     trainer._tokenize_prompts = lambda given: prompts.extend(given) or tokenize(given)
@@ -166,28 +173,20 @@ def test_gradient_accumulation_does_not_change_the_update(checkpoints, rows, tmp
     assert_micro_batches_agree(trained)
 
 
-def test_evaluate_logs_the_same_metrics(checkpoints, rows, tmp_path):
-    trainer = srpo_trainer(
-        checkpoints("qwen2_5_vl"),
-        tmp_path,
-        [ROW] * 2,
-        per_device_eval_batch_size=8,
-        trainer_kwargs={"eval_dataset": Dataset.from_list([ROW] * 2)},
-    )
+def test_evaluate_logs_the_same_metrics(trainer_on):
+    trainer = trainer_on(per_device_eval_batch_size=8, trainer_kwargs={"eval_dataset": Dataset.from_list([ROW] * 2)})
     written_by_hand(trainer, [KEPT, CORRECTED, FAILED, SPOILT] * 2)
     logged = trainer.evaluate()
     assert logged["eval_acc_t2"] == 0.5
     assert logged["eval_correction_share"] == 0.25
 
 
-def test_another_grader(checkpoints, tmp_path):
+def test_another_grader(trainer_on):
     class Generous:
         def grade_batch(self, items):
             return [Verdict(True, None, "") for _ in items]
 
-    trainer = srpo_trainer(
-        checkpoints("qwen2_5_vl"), tmp_path, [ROW] * 2, brevity_coef=0.0, trainer_kwargs={"grader": Generous()}
-    )
+    trainer = trainer_on(brevity_coef=0.0, trainer_kwargs={"grader": Generous()})
     assert step(trainer, [FAILED] * 8)["reward"] == pytest.approx(1.5)
 
 
@@ -204,19 +203,15 @@ def test_the_lengths_of_the_configuration_reach_the_reward(checkpoints, tmp_path
     assert logged["rewards/brevity_reward/mean"] == pytest.approx(1, abs=1e-4)
 
 
-def test_an_unusable_gold_stays_out_of_the_others_deviation(checkpoints, tmp_path):
+def test_an_unusable_gold_stays_out_of_the_others_deviation(trainer_on):
     """One question's gold is unusable; an added reward pays its rows 100, which must move nothing."""
     rows = [ROW, {**ROW, "answer": ""}]
-    trainer = srpo_trainer(
-        checkpoints("qwen2_5_vl"),
-        tmp_path,
+    trainer = trainer_on(
         rows,
         scale_rewards="batch",
         loss_type="dapo",  # a mean over trajectories would count the kept ones twice, as only half are kept
         brevity_coef=0.0,
-        trainer_kwargs={
-            "reward_funcs": lambda answer, **_: [0.0 if gold else 100.0 for gold in answer],
-        },
+        trainer_kwargs={"reward_funcs": lambda answer, **_: [0.0 if gold else 100.0 for gold in answer]},
     )
     batches = recorded_batches(trainer)
     step(trainer, [KEPT, CORRECTED, FAILED, SPOILT] * 2)
@@ -238,9 +233,9 @@ def test_a_processor_that_is_passed_is_used(checkpoints, tmp_path):
     assert processor.decode(prompts[0][0][0]).startswith("Here comes: ")
 
 
-def test_reward_functions_may_not_share_a_name(checkpoints, tmp_path):
+def test_reward_functions_may_not_share_a_name(trainer_on):
     with pytest.raises(ValueError, match=r"SRPOTrainer: added .* names of its own, \['accuracy_reward'\]"):
-        srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, [ROW] * 2, trainer_kwargs={"reward_funcs": accuracy_reward})
+        trainer_on(trainer_kwargs={"reward_funcs": accuracy_reward})
 
 
 def test_wrong_arguments(checkpoints, tmp_path):
@@ -271,11 +266,11 @@ MIXED, EASY, HARD = (
 FILTER = {"filter_min_accuracy": 0.1, "filter_max_accuracy": 0.9, "shuffle_dataset": False}
 
 
-def test_groups_too_easy_or_too_hard_and_those_without_a_grade_train_nothing(checkpoints, tmp_path):
+def test_groups_too_easy_or_too_hard_and_those_without_a_grade_train_nothing(trainer_on):
     """First answers right: 2, 4 and 0 of 4, and a question whose gold answer is unusable, which is none of these."""
     rows = [ROW, ROW, ROW, {**ROW, "answer": ""}]
     run = {"per_device_train_batch_size": 16, "brevity_coef": 0.0, **FILTER}
-    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, **run)
+    trainer = trainer_on(rows, **run)
     batches = recorded_batches(trainer)
     logged = step(trainer, [*MIXED, *EASY, *HARD, *MIXED])
     assert batches[0]["tool_mask"].any(dim=1).tolist() == [True] * 4 + [False] * 12
@@ -313,14 +308,9 @@ def test_a_dropped_group_leaves_no_trace(checkpoints, tmp_path, loss_type, scale
     assert max((everything[name] - weight).abs().max() for name, weight in without.items()) > 1e-3
 
 
-def test_evaluation_drops_nothing(checkpoints, tmp_path):
-    trainer = srpo_trainer(
-        checkpoints("qwen2_5_vl"),
-        tmp_path,
-        [ROW] * 2,
-        **FILTER,
-        per_device_eval_batch_size=8,
-        trainer_kwargs={"eval_dataset": Dataset.from_list([ROW] * 2)},
+def test_evaluation_drops_nothing(trainer_on):
+    trainer = trainer_on(
+        **FILTER, per_device_eval_batch_size=8, trainer_kwargs={"eval_dataset": Dataset.from_list([ROW] * 2)}
     )
     batches = recorded_batches(trainer)
     written_by_hand(trainer, [*EASY, *HARD])
@@ -330,8 +320,8 @@ def test_evaluation_drops_nothing(checkpoints, tmp_path):
     assert not [name for name in logged if "dropped" in name]
 
 
-def test_a_batch_that_teaches_nothing_is_said_aloud(checkpoints, tmp_path, caplog):
-    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, [ROW] * 2, **FILTER)
+def test_a_batch_that_teaches_nothing_is_said_aloud(trainer_on, caplog):
+    trainer = trainer_on(**FILTER)
     with caplog.at_level("WARNING", logger="trl_mmreason"):
         logging.warning_once.cache_clear()  # another test may have made it say so
         logged = step(trainer, [*EASY, *HARD])
@@ -348,9 +338,9 @@ def test_what_a_missing_second_answer_earns_is_a_setting(checkpoints, tmp_path):
         assert step(trainer, texts)["rewards/effectiveness_reward/mean"] == mean
 
 
-def test_curves_of_the_paper_are_drawn_from_what_is_logged(checkpoints, tmp_path):
+def test_curves_of_the_paper_are_drawn_from_what_is_logged(trainer_on):
     """Fig. 4 and 7: reward, lengths in all and of right and wrong first answers, clipped ratios on both sides, loss."""
-    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, [ROW] * 2)
+    trainer = trainer_on()
     logged = step(trainer, [*MIXED, *MIXED])
     lengths = [len(ids_of(trainer.processing_class, text)) + 1 for text in MIXED]
     assert logged["length_correct"] == pytest.approx((lengths[0] + lengths[3]) / 2)

@@ -108,6 +108,11 @@ class Benchmark:
     draw: Callable[[str, int], Dataset] | None = None
 
 
+def on_hub(repository: str) -> dict[str, Any]:
+    """The fields of a `Benchmark` that is published as a data set on the Hub."""
+    return {"hub": repository, "source": f"https://huggingface.co/datasets/{repository}"}
+
+
 # ---------------------------------------------------------------------------------------------------------------- cells
 
 
@@ -163,6 +168,18 @@ def letter(row: Row, column: str, choices: Mapping[str, str]) -> str:
         message = f"the answer is {answer!r} but the choices are {', '.join(choices)}"
         raise UnusableCell(column, "letter not among the choices", message)
     return found[1].upper()
+
+
+def required_choices(options: Sequence[str], column: str) -> dict[str, str]:
+    """Letter → text, for benchmarks whose every question has choices: a row without any is refused."""
+    if choices := lettered(options, column):
+        return choices
+    raise UnusableCell(column, "empty", "it holds no choices; every question of this benchmark has some")
+
+
+def letter_or_text(row: Row, column: str, choices: Mapping[str, str] | None) -> str:
+    """The letter of the right choice; without choices the answer as it stands."""
+    return letter(row, column, choices) if choices else text(row, column)
 
 
 def is_one_of(row: Row, column: str, names: Sequence[str]) -> bool:

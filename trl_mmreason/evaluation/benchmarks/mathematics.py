@@ -17,10 +17,11 @@ from .adapter import (
     UnusableCell,
     is_one_of,
     label,
-    letter,
+    letter_or_text,
     lettered,
     listed,
     numbered_pictures,
+    on_hub,
     picture,
     text,
 )
@@ -125,7 +126,7 @@ def _math_vision(row: Row) -> Question:
         text(row, "id"),
         text(row, "question"),
         picture(row, "decoded_image", "image"),
-        letter(row, "answer", choices) if choices else text(row, "answer"),
+        letter_or_text(row, "answer", choices),
         choices,
         label(row, "subject"),
     )
@@ -140,7 +141,7 @@ def _we_math(row: Row) -> Question:
         f"{problem}/{step}",
         question if choices else f"{question}\n{options}",
         picture(row, "image_path"),
-        letter(row, "answer", choices) if choices else text(row, "answer"),
+        letter_or_text(row, "answer", choices),
         choices,
         we_math.category(problem, step),
         group=problem,
@@ -210,14 +211,8 @@ def _mv_math(row: Row) -> Question:
     question, answer, choices = text(row, "question"), text(row, "answer"), None
     if label(row, "answer_type") == "choice":
         question, choices = read_options(question, answer)
-    return Question(
-        text(row, "problem_id"),
-        question,
-        picture(row, "input_image"),
-        answer,
-        choices,
-        label(row, "subject"),
-    )
+    images = picture(row, "input_image")
+    return Question(text(row, "problem_id"), question, images, answer, choices, label(row, "subject"))
 
 
 def _mmk12(row: Row) -> Question:
@@ -226,12 +221,8 @@ def _mmk12(row: Row) -> Question:
     return Question(text(row, "id"), question, picture(row, "image"), answer, choices, label(row, "subject"))
 
 
-def _hub(repository: str) -> dict[str, Any]:
-    return {"hub": repository, "source": f"https://huggingface.co/datasets/{repository}"}
-
-
 _MATHVERSE: dict[str, Any] = {
-    **_hub("AI4Math/MathVerse"),
+    **on_hub("AI4Math/MathVerse"),
     "paper": "2403.14624",
     "split": "testmini",
     "configs": ("testmini",),
@@ -240,13 +231,13 @@ _MATHVERSE: dict[str, Any] = {
     "read": _math_verse,
 }
 _MATHVISION: dict[str, Any] = {
-    **_hub("MathLLMs/MathVision"),
+    **on_hub("MathLLMs/MathVision"),
     "paper": "2402.14804",
     "columns": ("id", "question", "options", ("decoded_image", "image"), "answer"),
     "read": _math_vision,
 }
 _DYNAMATH: dict[str, Any] = {
-    **_hub("DynaMath/DynaMath_Sample"),
+    **on_hub("DynaMath/DynaMath_Sample"),
     "paper": "2411.00836",
     "split": "+".join(f"sample_variant{number}" for number in range(1, 11)),
     "columns": ("id", "question", ("decoded_image", "image"), "ground_truth", "answer_type"),
@@ -254,7 +245,7 @@ _DYNAMATH: dict[str, Any] = {
     "has_variants": True,
 }
 _OLYMPIAD: dict[str, Any] = {
-    **_hub("Hothan/OlympiadBench"),
+    **on_hub("Hothan/OlympiadBench"),
     "paper": "2402.14008",
     "split": "train",  # the only one it has
     "read": _olympiad_bench,
@@ -301,7 +292,7 @@ BENCHMARKS = (
     Benchmark(
         name="mathvista",
         title="MathVista",
-        **_hub("AI4Math/MathVista"),
+        **on_hub("AI4Math/MathVista"),
         paper="2310.02255",
         split="testmini",
         rows=1000,
@@ -319,7 +310,7 @@ BENCHMARKS = (
     Benchmark(
         name="we_math",
         title="We-Math",
-        **_hub("We-Math/We-Math"),
+        **on_hub("We-Math/We-Math"),
         paper="2407.01284",
         split="testmini",
         rows=1740,
@@ -355,7 +346,7 @@ BENCHMARKS = (
     Benchmark(
         name="mmk12",
         title="MMK12",
-        **_hub("FanqingM/MMK12"),
+        **on_hub("FanqingM/MMK12"),
         paper="2503.07365",
         split="test",
         rows=2000,

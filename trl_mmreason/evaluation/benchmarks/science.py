@@ -15,10 +15,13 @@ from .adapter import (
     UnusableCell,
     label,
     letter,
+    letter_or_text,
     lettered,
     listed,
     numbered_pictures,
+    on_hub,
     picture,
+    required_choices,
     text,
 )
 from .options import read_options
@@ -63,22 +66,18 @@ def _open_answer(row: Row) -> str | list[str]:
 
 def _mmmu_pro(row: Row) -> Question:
     question, options = text(row, "question"), listed(row, "options")
-    return _with_options(row, "id", question, options, numbered_pictures(row, question, *options))
+    return _with_options(row, question, options, numbered_pictures(row, question, *options))
 
 
 def _mmmu_pro_vision(row: Row) -> Question:
     question = "The question and its choices are in the picture."
-    read = _with_options(row, "id", question, listed(row, "options"), picture(row, "image"))
+    read = _with_options(row, question, listed(row, "options"), picture(row, "image"))
     return read._replace(choices_shown=False)
 
 
-def _with_options(row: Row, id_column: str, question: str, options: list[str], images: dict[str, Any]) -> Question:
-    choices = lettered(options, "options")
-    if choices is None:
-        raise UnusableCell("options", "empty", "it holds no choices; every question of this benchmark has some")
-    return Question(
-        text(row, id_column), question, images, letter(row, "answer", choices), choices, label(row, "subject")
-    )
+def _with_options(row: Row, question: str, options: list[str], images: dict[str, Any]) -> Question:
+    choices = required_choices(options, "options")
+    return Question(text(row, "id"), question, images, letter(row, "answer", choices), choices, label(row, "subject"))
 
 
 def _mm_star(row: Row) -> Question:
@@ -88,9 +87,7 @@ def _mm_star(row: Row) -> Question:
 
 
 def _m3cot(row: Row) -> Question:
-    choices = lettered(listed(row, "choices"), "choices")
-    if choices is None:
-        raise UnusableCell("choices", "empty", "it holds no choices; every question of this benchmark has some")
+    choices = required_choices(listed(row, "choices"), "choices")
     return Question(
         text(row, "id"),
         text(row, "question"),
@@ -107,15 +104,8 @@ def _logic_vista(row: Row) -> Question:
     question, choices = read_options(text(row, "question"), answer)
     images = picture(row, "image", "imagename")
     name = label(row, "imagename", "id", "index")
-    skills = listed(row, "skill") if isinstance(row.get("skill"), list) else [label(row, "skill") or ""]
-    return Question(
-        name and PurePosixPath(name).stem,
-        question,
-        images,
-        answer,
-        choices,
-        ", ".join(skills) or None,
-    )
+    skills = ", ".join(listed(row, "skill")) if isinstance(row.get("skill"), list) else label(row, "skill")
+    return Question(name and PurePosixPath(name).stem, question, images, answer, choices, skills or None)
 
 
 def _emma(row: Row) -> Question:
@@ -128,7 +118,7 @@ def _emma(row: Row) -> Question:
         text(row, "pid"),
         question,
         numbered_pictures(row, context, question, *options),
-        letter(row, "answer", choices) if choices else text(row, "answer"),
+        letter_or_text(row, "answer", choices),
         choices,
         label(row, "subject"),
         context,
@@ -142,9 +132,7 @@ def _unless_absent(row: Row, column: str) -> str:
 
 def _ai2d(row: Row) -> Question:
     options = listed(row, "options")
-    choices = lettered(options, "options")
-    if choices is None:
-        raise UnusableCell("options", "empty", "it holds no choices; every question of this benchmark has some")
+    choices = required_choices(options, "options")
     index = text(row, "answer")
     if not index.isdecimal() or int(index) >= len(options) or not options[int(index)]:
         message = f"the answer is {index!r}; expected the position of one of {len(choices)} choices, counted from 0"
@@ -173,15 +161,12 @@ def _chart_qa(row: Row) -> Question:
 _CHARTQA_KINDS = {"0": "human", "1": "augmented", "human_test": "human", "augmented_test": "augmented"}
 
 
-def _hub(repository: str) -> dict[str, Any]:
-    return {"hub": repository, "source": f"https://huggingface.co/datasets/{repository}"}
-
-
+_MMMU_PRO: dict[str, Any] = {**on_hub("MMMU/MMMU_Pro"), "paper": "2409.02813", "split": "test", "rows": 1730}
 BENCHMARKS = (
     Benchmark(
         name="mmmu",
         title="MMMU, validation",
-        **_hub("MMMU/MMMU"),
+        **on_hub("MMMU/MMMU"),
         paper="2311.16502",
         split="validation",
         configs=MMMU_SUBJECTS,
@@ -192,29 +177,23 @@ BENCHMARKS = (
     Benchmark(
         name="mmmu_pro/vision",
         title="MMMU-Pro, vision",
-        **_hub("MMMU/MMMU_Pro"),
-        paper="2409.02813",
-        split="test",
         configs=("vision",),
-        rows=1730,
         columns=("id", "image", "options", "answer"),
         read=_mmmu_pro_vision,
+        **_MMMU_PRO,
     ),
     Benchmark(
         name="mmmu_pro/standard",
         title="MMMU-Pro, standard with 10 options",
-        **_hub("MMMU/MMMU_Pro"),
-        paper="2409.02813",
-        split="test",
         configs=("standard (10 options)",),
-        rows=1730,
         columns=("id", "question", "options", "image_1", "answer"),
         read=_mmmu_pro,
+        **_MMMU_PRO,
     ),
     Benchmark(
         name="mmstar",
         title="MMStar",
-        **_hub("Lin-Chen/MMStar"),
+        **on_hub("Lin-Chen/MMStar"),
         paper="2403.20330",
         split="val",
         rows=1500,
@@ -225,7 +204,7 @@ BENCHMARKS = (
     Benchmark(
         name="m3cot",
         title="M3CoT",
-        **_hub("LightChen2333/M3CoT"),
+        **on_hub("LightChen2333/M3CoT"),
         paper="2405.16473",
         split="test",
         rows=2318,
@@ -247,7 +226,7 @@ BENCHMARKS = (
     Benchmark(
         name="emma",
         title="EMMA",
-        **_hub("luckychao/EMMA"),
+        **on_hub("luckychao/EMMA"),
         paper="2501.05444",
         split="test",
         configs=("Chemistry", "Coding", "Math", "Physics"),
@@ -259,7 +238,7 @@ BENCHMARKS = (
     Benchmark(
         name="ai2d",
         title="AI2D",
-        **_hub("lmms-lab/ai2d"),
+        **on_hub("lmms-lab/ai2d"),
         paper="1603.07396",
         split="test",
         rows=3088,
@@ -270,7 +249,7 @@ BENCHMARKS = (
     Benchmark(
         name="chartqa",
         title="ChartQA",
-        **_hub("HuggingFaceM4/ChartQA"),
+        **on_hub("HuggingFaceM4/ChartQA"),
         paper="2203.10244",
         split="test",
         rows=2500,
