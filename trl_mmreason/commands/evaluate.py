@@ -271,7 +271,7 @@ def _engine(arguments: argparse.Namespace) -> Any:
         with options.exit_on("evaluate", ValueError, OSError, ImportError):
             return VLLMEngine(arguments.model, **({"dtype": arguments.dtype} if arguments.dtype else {}))
     # of several candidates servers tell the tokens only when asked for their ids
-    counted = {"extra_body": {"return_token_ids": True}} if arguments.protocol == "step-beam" else {}
+    counted: dict[str, Any] = {"extra_body": {"return_token_ids": True}} if arguments.protocol == "step-beam" else {}
     return options.load_engine("evaluate", arguments, **counted)
 
 
