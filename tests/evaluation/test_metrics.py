@@ -99,6 +99,11 @@ def test_bootstrap_of_a_hundred_questions_agrees_with_the_normal_interval():
     assert intervals(flags, flags)["acc_t1"] == (low, high)
 
 
+def test_bootstrap_ignores_resamples_that_lack_a_metric():
+    found = bootstrap(2, lambda drawn: {"share": 1.0} if 0 in drawn else {})  # a quarter holds the other question alone
+    assert found == {"share": Estimate(1.0, (1.0, 1.0))}
+
+
 def test_bootstrap_without_questions_knows_nothing():
     assert all(math.isnan(bound) for interval in intervals([], []).values() for bound in interval)
 
