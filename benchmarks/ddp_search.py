@@ -9,21 +9,19 @@ float32 on CPUs or in bfloat16 on GPUs; a ratio is of the medians of seconds for
 
 from __future__ import annotations
 
-import argparse
 import os
-import statistics
-import time
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from rounds import medians_of, middle_half, parser_of, take_turns
 from torch.nn.parallel import DistributedDataParallel
 
+from trl_mmreason.commands.options import count
 from trl_mmreason.engines.pictures import let_every_pass_see_a_picture
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.tasks import make_problems
-
-WARM_UP_ROUNDS = 3
 
 
 def batch(processor: Any, rows: int, *, pictures: bool, device: torch.device) -> dict[str, torch.Tensor]:
@@ -40,46 +38,36 @@ def batch(processor: Any, rows: int, *, pictures: bool, device: torch.device) ->
     return {name: value.to(device) for name, value in inputs.items()}
 
 
-def seconds(model: Any, inputs: dict[str, torch.Tensor]) -> float:
-    dist.barrier()
-    begun = time.perf_counter()
+def step(model: Any, inputs: dict[str, torch.Tensor]) -> None:
     model(**inputs).loss.backward()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - begun
+    dist.barrier()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, rounds=30)
     parser.add_argument("--size", default="study", help="of the miniature: test, demo or study")
-    parser.add_argument("--rows", type=int, default=4, help="of a batch of each process")
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rows", type=count, default=4, help="of a batch of each process")
     args = parser.parse_args()
     has_gpu = torch.cuda.is_available()
     dist.init_process_group("nccl" if has_gpu else "gloo")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if has_gpu else torch.device("cpu")
 
     models = {}
-    for search in (True, False):
+    for name, search in (("search", True), ("none", False)):
         model, processor = build_model("qwen2_5_vl", args.size)
         model.train().to(device, torch.bfloat16 if has_gpu else torch.float32)
         if not search:
             let_every_pass_see_a_picture(model, processor)
-        models[search] = DistributedDataParallel(model, find_unused_parameters=search)
+        models[name] = DistributedDataParallel(model, find_unused_parameters=search)
     for pictures in (True, False):
         inputs = batch(processor, args.rows, pictures=pictures, device=device)
-        times: dict[bool, list[float]] = {True: [], False: []}
-        for round_number in range(WARM_UP_ROUNDS + args.rounds):
-            for search in (True, False) if round_number % 2 else (False, True):
-                took = seconds(models[search], inputs)
-                if round_number >= WARM_UP_ROUNDS:
-                    times[search].append(took)
-        ours, theirs = statistics.median(times[False]), statistics.median(times[True])
-        ratios = sorted(a / b for a, b in zip(times[False], times[True], strict=True))
-        middle = f"{ratios[len(ratios) // 4]:.2f} to {ratios[3 * len(ratios) // 4]:.2f}"
+        contestants = {name: partial(step, model, inputs) for name, model in models.items()}
+        times, _ = take_turns(contestants, args.rounds, warm_up=3)
+        medians, middle = medians_of(times), middle_half(times["none"], times["search"])
         if dist.get_rank() == 0:
-            name = "with pictures" if pictures else "text alone   "
-            print(f"{name}  search {theirs:.4f} s, none {ours:.4f} s, ratio {ours / theirs:.3f} (middle half {middle})")
+            shown = "with pictures" if pictures else "text alone   "
+            seconds = ", ".join(f"{name} {median:.4f} s" for name, median in medians.items())
+            print(f"{shown}  {seconds}, ratio {medians['none'] / medians['search']:.3f} (middle half {middle})")
     dist.destroy_process_group()
 
 

@@ -8,20 +8,17 @@ have to be the same. The rounds of the two alternate, and the ratio is between m
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any
 
 from datasets import Dataset
+from rounds import medians_of, parser_of, take_turns, write_numbers
 from sampling import one_by_one
 from transformers import PreTrainedModel, ProcessorMixin
 
 from trl_mmreason.chain_of_step.miniature import PLAIN_ANSWERS
+from trl_mmreason.commands.options import count
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import evaluate
 from trl_mmreason.grading import Grader
@@ -68,24 +65,14 @@ def taught_policy(family: str, folder: Path) -> tuple[PreTrainedModel, Processor
     return model.eval(), processor
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--family", choices=sorted(FAMILIES), default="qwen2_5_vl")
-    parser.add_argument("--questions", type=int, default=256)
-    parser.add_argument("--tokens", type=int, default=32, help="bound of an answer")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--limit", type=float, default=4.0, help="lowest ratio of questions per second")
-    parser.add_argument("--json", type=Path, help="write the seconds of every round here")
-    arguments = parser.parse_args()
-    for name in ("questions", "tokens", "batch", "rounds"):
-        if getattr(arguments, name) < 1:
-            parser.error(f"--{name} {getattr(arguments, name)}: expected 1 or more")
-    return arguments
-
-
 def main() -> None:
-    arguments = parse_arguments()
+    parser = parser_of(__doc__, rounds=5)
+    parser.add_argument("--family", choices=sorted(FAMILIES), default="qwen2_5_vl")
+    parser.add_argument("--questions", type=count, default=256)
+    parser.add_argument("--tokens", type=count, default=32, help="bound of an answer")
+    parser.add_argument("--batch", type=count, default=64)
+    parser.add_argument("--limit", type=float, default=4.0, help="lowest ratio of questions per second")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model, processor = taught_policy(arguments.family, Path(folder) / "policy")
     rows = make_dataset(["adding"], arguments.questions, split="new_pictures")
@@ -94,31 +81,18 @@ def main() -> None:
         "one by one": lambda: by_loop(model, processor, rows, arguments.tokens),
         "evaluate": lambda: by_evaluate(engine, rows, arguments.tokens, arguments.batch),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    found: dict[str, Answers] = {}
-    for round_number in range(arguments.rounds + 1):  # the first one warms up
-        for name, contestant in contestants.items():
-            start = time.perf_counter()
-            found[name] = contestant()
-            if round_number:
-                seconds[name].append(time.perf_counter() - start)
-        if found["one by one"] != found["evaluate"]:
-            pairs = zip(*found.values(), strict=True)
-            sys.exit(f"The answers differ: {next(pair for pair in pairs if pair[0] != pair[1])}")
-    report(arguments, seconds, found["evaluate"])
-
-
-def report(arguments: argparse.Namespace, seconds: dict[str, list[float]], found: Answers) -> None:
-    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    seconds, found = take_turns(contestants, arguments.rounds)
+    for pair in zip(found["one by one"][-1], found["evaluate"][-1], strict=True):
+        if pair[0] != pair[1]:
+            sys.exit(f"The answers differ: {pair}")
+    medians = medians_of(seconds)
     ratio = medians["one by one"] / medians["evaluate"]
-    right = sum(bool(correct) for _, correct in found)
+    right = sum(bool(correct) for _, correct in found["evaluate"][-1])
     print(f"{arguments.questions} questions, {right} right, answers of up to {arguments.tokens} tokens")
     for name, median in medians.items():
         print(f"{name:>10}: {arguments.questions / median:8.1f} questions a second, median of {arguments.rounds}")
     print(f"ratio {ratio:.1f}, expected at least {arguments.limit:.1f}; all answers and verdicts are the same")
-    if arguments.json:
-        record: dict[str, Any] = {"ratio": ratio, "seconds": seconds, "questions": arguments.questions, "right": right}
-        arguments.json.write_text(json.dumps(record, indent=2))
+    write_numbers(arguments, seconds=seconds, ratio=ratio, right=right)
     if ratio < arguments.limit:
         sys.exit(1)
 

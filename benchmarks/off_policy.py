@@ -7,20 +7,18 @@ out, and SFTTrainer, which knows no rewards, trains on all.
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 import tempfile
-import time
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from datasets import Dataset
+from rounds import medians_of, parser_of, take_turns, write_numbers
 from transformers import PreTrainedModel, ProcessorMixin
 from trl import SFTConfig, SFTTrainer
 
 from trl_mmreason import OffPolicyRewardConfig, OffPolicyRewardTrainer
+from trl_mmreason.commands.options import count
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.tasks import make_problems
 
@@ -60,55 +58,36 @@ def make_trainer(way: str, folder: str, size: str, rows: Dataset, batch_size: in
     return SFTTrainer(model, args=plain, **common)
 
 
-def epoch(trainer: SFTTrainer) -> float:
-    """Seconds of a training step on every batch of the data set."""
-    trainer.current_gradient_accumulation_steps = 1  # as `train` would set it
-    batches = list(trainer.get_train_dataloader())
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    start = time.perf_counter()
+def epoch(trainer: SFTTrainer, batches: list[Any]) -> None:
+    """A training step on every batch."""
     for batch in batches:
         items = trainer._get_num_items_in_batch([batch], trainer.args.device)
         trainer.training_step(trainer.model, batch, num_items_in_batch=items)
         trainer.model.zero_grad()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
-def measure(trainers: dict[str, SFTTrainer], rounds: int) -> dict[str, list[float]]:
-    seconds: dict[str, list[float]] = {way: [] for way in trainers}
-    for number in range(rounds + 1):
-        for way, trainer in trainers.items():
-            took = epoch(trainer)
-            if number:  # the first round warms up
-                seconds[way].append(took)
-    return seconds
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> None:
+    parser = parser_of(__doc__, rounds=5)
     parser.add_argument("--size", default="demo", help="of the miniature model: test, demo or study")
-    parser.add_argument("--rows", type=int, default=16, help="completions")
-    parser.add_argument("--tokens", type=int, default=128, help="of each completion")
+    parser.add_argument("--rows", type=count, default=16, help="completions")
+    parser.add_argument("--tokens", type=count, default=128, help="of each completion")
     parser.add_argument("--unrewarded", type=float, default=0.0, help="share of the rows with reward 0")
-    parser.add_argument("--batch-size", type=int, default=8, help="rows of a step")
-    parser.add_argument("--rounds", type=int, default=5, help="of which the medians are taken")
-    parser.add_argument("--json", help="file for the seconds of every round")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--batch-size", type=count, default=8, help="rows of a step")
+    given = parser.parse_args()
     rows = draw_rows(given.rows, given.tokens, given.unrewarded)
+    contestants = {}
     with tempfile.TemporaryDirectory() as folder:
-        trainers = {way: make_trainer(way, folder, given.size, rows, given.batch_size) for way in WAYS}
-        seconds = measure(trainers, given.rounds)
-    medians = {way: statistics.median(found) for way, found in seconds.items()}
-    if given.json:
-        with open(given.json, "w") as file:
-            json.dump({"arguments": vars(given), "seconds": seconds}, file, indent=2)
+        for way in WAYS:
+            trainer = make_trainer(way, folder, given.size, rows, given.batch_size)
+            trainer.current_gradient_accumulation_steps = 1  # as `train` would set it
+            contestants[way] = partial(epoch, trainer, list(trainer.get_train_dataloader()))
+        seconds, _ = take_turns(contestants, given.rounds)
+    medians = medians_of(seconds)
+    write_numbers(given, seconds=seconds)
     print(f"{given.rows} rows, {given.unrewarded:.0%} of them without reward; medians of {given.rounds} rounds")
     for way, median in medians.items():
         print(f"{way:24} {median:8.3f} s   x {median / medians[WAYS[0]]:.2f}")
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -11,22 +11,20 @@ the process grew. Rounds alternate, and ratios are between medians.
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import resource
-import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
+from rounds import medians_of, parser_of, take_turns, write_numbers
 
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
 from trl_mmreason.chain_of_step.template import ANSWER_END, Chain, Step, chain_ends, render_chain
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
+from trl_mmreason.commands.options import count
 from trl_mmreason.messages import pictures_of
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.tasks import make_problems
@@ -110,53 +108,31 @@ def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
         return pool.apply(function, arguments)
 
 
-def clock() -> float:
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def measure(prm: ProcessRewardModel, rows: Rows, batch_size: int, rounds: int) -> tuple[dict[str, list[float]], float]:
-    """Seconds of every round by way, and the largest difference between the ways' scores."""
-    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
-    found: dict[str, Scored] = {}
-    for number in range(rounds + 1):
-        for way, score in WAYS.items():
-            start = clock()
-            found[way] = score(prm, rows, batch_size)
-            if number:  # the first round warms up
-                seconds[way].append(clock() - start)
-    one, *others = (torch.tensor(scored) for scored in found.values())
-    return seconds, max((one - other).abs().max().item() for other in others)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    parser = parser_of(__doc__, rounds=3)
     parser.add_argument("--size", default="demo", help="of the miniature model: test, demo or study")
-    parser.add_argument("--rows", type=int, default=8, help="chains")
-    parser.add_argument("--steps", type=int, default=6, help="of each chain")
-    parser.add_argument("--words", type=int, default=10, help="in the thought of a step")
-    parser.add_argument("--batch-size", type=int, default=8, help="rows in a forward pass, of both ways")
-    parser.add_argument("--rounds", type=int, default=3, help="of which the medians are taken")
+    parser.add_argument("--rows", type=count, default=8, help="chains")
+    parser.add_argument("--steps", type=count, default=6, help="of each chain")
+    parser.add_argument("--words", type=count, default=10, help="in the thought of a step")
+    parser.add_argument("--batch-size", type=count, default=8, help="rows in a forward pass, of both ways")
     parser.add_argument("--limit", type=float, default=3.0, help="the ratio of times that is expected at least")
-    parser.add_argument("--json", help="file for the seconds of every round")
-    args = parser.parse_args(arguments)
+    args = parser.parse_args()
     rows = draw_rows(args.rows, args.steps, args.words)
     # First of all: a process begins with the peak of the one that starts it.
     peaks = {way: in_a_process(peak_mib, way, args.size, rows, args.batch_size) for way in WAYS}
     prm = build(args.size)
     tokens = len(prm.processing_class.tokenizer(rows[0]["completion"], add_special_tokens=False)["input_ids"])
-    seconds, difference = measure(prm, rows, args.batch_size, args.rounds)
-    device = str(prm.model.device)
-    medians = {way: statistics.median(values) for way, values in seconds.items()}
+    contestants = {way: partial(score, prm, rows, args.batch_size) for way, score in WAYS.items()}
+    seconds, found = take_turns(contestants, args.rounds)
+    one, *others = (torch.tensor(scored[-1]) for scored in found.values())
+    difference = max((one - other).abs().max().item() for other in others)
+    medians = medians_of(seconds)
     ratios = {way: median / medians["one pass"] for way, median in medians.items()}
-    sys.stdout.write(f"{args.rows} chains of {args.steps} steps, {tokens} tokens each, {device}\n")
+    print(f"{args.rows} chains of {args.steps} steps, {tokens} tokens each, {prm.model.device}")
     for way in WAYS:
-        sys.stdout.write(f"{way:22} {medians[way]:8.3f} s  x {ratios[way]:5.1f}   peak {peaks[way]:6.0f} MiB\n")
-    sys.stdout.write(f"scores differ by {difference:.1e} at most\n")
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump({"seconds": seconds, "peak_mib": peaks, "difference": difference}, file, indent=2)
+        print(f"{way:22} {medians[way]:8.3f} s  x {ratios[way]:5.1f}   peak {peaks[way]:6.0f} MiB")
+    print(f"scores differ by {difference:.1e} at most")
+    write_numbers(args, seconds=seconds, peak_mib=peaks, difference=difference)
     return int(ratios["prefixes, last logits"] < args.limit or difference > 1e-5)
 
 

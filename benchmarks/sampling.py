@@ -8,18 +8,15 @@ both alike.
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import torch
+from rounds import medians_of, middle_half, parser_of, take_turns, write_numbers
 from transformers import PreTrainedModel, ProcessorMixin
 from trl.data_utils import prepare_multimodal_messages
 
+from trl_mmreason.commands.options import count
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_dataset
 from trl_mmreason.sampling import Failure, Request, SamplingParams
@@ -53,24 +50,14 @@ def by_engine(engine: TransformersEngine, rows: list[dict[str, Any]], tokens: in
     return texts
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--family", choices=sorted(FAMILIES), default="qwen2_5_vl")
-    parser.add_argument("--questions", type=int, default=64)
-    parser.add_argument("--tokens", type=int, default=32, help="of an answer")
-    parser.add_argument("--batch", type=int, default=32, help="of the engine")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--limit", type=float, default=4.0, help="lowest ratio of samples per second")
-    parser.add_argument("--json", type=Path, help="write the seconds of every round here")
-    arguments = parser.parse_args()
-    for name in ("questions", "tokens", "batch", "rounds"):
-        if getattr(arguments, name) < 1:
-            parser.error(f"--{name} {getattr(arguments, name)}: expected 1 or more")
-    return arguments
-
-
 def main() -> None:
-    arguments = parse_arguments()
+    parser = parser_of(__doc__, rounds=5)
+    parser.add_argument("--family", choices=sorted(FAMILIES), default="qwen2_5_vl")
+    parser.add_argument("--questions", type=count, default=64)
+    parser.add_argument("--tokens", type=count, default=32, help="of an answer")
+    parser.add_argument("--batch", type=count, default=32, help="of the engine")
+    parser.add_argument("--limit", type=float, default=4.0, help="lowest ratio of samples per second")
+    arguments = parser.parse_args()
     model, processor = build_model(arguments.family, "demo")
     rows = list(make_dataset(["adding"], arguments.questions))
     engine = TransformersEngine(model, processor, batch_size=arguments.batch)
@@ -78,30 +65,19 @@ def main() -> None:
         "one by one": lambda: one_by_one(model, processor, rows, arguments.tokens),
         "engine": lambda: by_engine(engine, rows, arguments.tokens),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for number in range(1 + arguments.rounds):  # the first warms up
-        texts = {}
-        for name in list(contestants)[:: 1 if number % 2 else -1]:
-            start = time.perf_counter()
-            texts[name] = contestants[name]()
-            seconds[name].append(time.perf_counter() - start)
-        if texts["engine"] != texts["one by one"]:
-            different = sum(a != b for a, b in zip(texts["engine"], texts["one by one"], strict=True))
-            sys.exit(f"{different} of {len(rows)} greedy answers differ between the two.")
-    rates = {name: len(rows) / statistics.median(times[1:]) for name, times in seconds.items()}
-    ratio = rates["engine"] / rates["one by one"]
-    ratios = [plain / ours for plain, ours in zip(seconds["one by one"], seconds["engine"], strict=True)][1:]
+    seconds, texts = take_turns(contestants, arguments.rounds)
+    if texts["engine"] != texts["one by one"]:
+        sys.exit("The greedy answers of the two differ.")
+    medians = medians_of(seconds)
+    ratio = medians["one by one"] / medians["engine"]
     print(
         f"{len(rows)} questions with a picture, {arguments.tokens} tokens each, {arguments.family} demo, engine in "
         f"batches of {arguments.batch}, same answers"
     )
-    for name, rate in rates.items():
-        print(f"{name:12}{rate:8.1f} samples/s")
-    print(f"{'ratio':12}{ratio:8.2f}          {min(ratios):.2f} - {max(ratios):.2f} over {arguments.rounds} rounds")
-    if arguments.json:
-        settings = {name: getattr(arguments, name) for name in ("family", "questions", "tokens", "batch", "rounds")}
-        numbers = {"seconds": {name: times[1:] for name, times in seconds.items()}, "ratio": ratio}
-        arguments.json.write_text(json.dumps({**settings, **numbers}, indent=2))
+    for name, median in medians.items():
+        print(f"{name:12}{len(rows) / median:8.1f} samples/s")
+    print(f"{'ratio':12}{ratio:8.2f}, in the middle half {middle_half(seconds['one by one'], seconds['engine'])}")
+    write_numbers(arguments, seconds=seconds, ratio=ratio)
     if ratio < arguments.limit:
         sys.exit(
             f"The engine makes {ratio:.2f} times the loop's samples per second; at least {arguments.limit} expected."

@@ -21,24 +21,14 @@ from .commands import (
     trajectories,
 )
 
+COMMANDS = (serve, serve_prm, prefilter, reflect, revise, steps, annotate, trajectories, evaluate, merge, report)
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a sub-command."""
     parser = argparse.ArgumentParser(prog="mmreason", description="Teach vision-language models to reason.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (
-        serve,
-        serve_prm,
-        prefilter,
-        reflect,
-        revise,
-        steps,
-        annotate,
-        trajectories,
-        evaluate,
-        merge,
-        report,
-    ):
+    for command in COMMANDS:
         command.add(commands)
     arguments = parser.parse_args(argv)
     arguments.command_line = shlex.join(["mmreason", *(sys.argv[1:] if argv is None else argv)])  # for reports

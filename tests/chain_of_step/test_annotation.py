@@ -418,9 +418,8 @@ def test_a_real_policy_from_step_data_to_a_process_reward_model(tmp_path):
             texts = [one["turns"][0]["text"] for one in records[f"{by_policy['id']}/{number}"]]
             shares.append(sum(read_path(prefix + text).answer == problem.answer for text in texts) / 3)
         assert by_policy["step_labels"] == pytest.approx(shares)
-        truth = true_labels(problem, written.steps, written.answer)
-        assert by_truth["step_labels"] == [float(right) for right in truth.steps]
-        assert by_truth["answer_label"] == by_policy["answer_label"] == float(truth.answer)
+        assert by_truth["step_labels"] == [float(right) for right in true_labels(problem, written.steps)]
+        assert by_truth["answer_label"] == by_policy["answer_label"] == float(written.answer == problem.answer)
 
     for labelled in (continued.rows, judged.rows):
         make = maker(ProcessRewardTrainer, ProcessRewardConfig, **run)

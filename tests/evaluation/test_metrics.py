@@ -10,7 +10,7 @@ from trl_mmreason.evaluation.metrics import (
     Estimate,
     Metric,
     aligned,
-    bootstrap_interval,
+    bootstrap,
     format_table,
     improves,
     pass_at_k,
@@ -63,52 +63,49 @@ def test_flags_that_cannot_be_used_are_named(first, second, message):
         two_turn_metrics(first, second)
 
 
+def intervals(first, second):
+    first, second = np.array(first, dtype=bool), np.array(second, dtype=bool)
+    found = bootstrap(len(first), lambda drawn: two_turn_metrics(first[drawn], second[drawn]))
+    assert {name: each.value for name, each in found.items()} == pytest.approx(
+        two_turn_metrics(first, second), nan_ok=True
+    )
+    return {name: each.interval for name, each in found.items()}
+
+
 def test_bootstrap_of_outcomes_that_are_all_alike_has_no_width():
-    intervals = bootstrap_interval([[True] * 5, [True] * 5])
-    assert intervals["acc_t1"] == intervals["acc_t2"] == (1.0, 1.0)
-    assert intervals["delta"] == intervals["misjudgment_rate"] == (0.0, 0.0)
-    assert all(math.isnan(bound) for bound in intervals["correction_rate"])  # never a wrong first answer
+    found = intervals([True] * 5, [True] * 5)
+    assert found["acc_t1"] == found["acc_t2"] == (1.0, 1.0)
+    assert found["delta"] == found["misjudgment_rate"] == (0.0, 0.0)
+    assert all(math.isnan(bound) for bound in found["correction_rate"])  # never a wrong first answer
 
 
 def test_bootstrap_of_two_questions_follows_the_binomial():
     # Two draws from {right, wrong}: acc_t1 is 0, 1/2, 1 with chances 1/4, 1/2, 1/4. So the quantiles 2.5 % and
-    # 97.5 % are 0 and 1, and the quantiles 30 % and 70 % are both 1/2.
-    assert bootstrap_interval([[True, False], [True, True]])["acc_t1"] == (0.0, 1.0)
-    assert bootstrap_interval([[True, False], [True, True]], level=0.4)["acc_t1"] == (0.5, 0.5)
+    # 97.5 % are 0 and 1.
+    assert intervals([True, False], [True, True])["acc_t1"] == (0.0, 1.0)
 
 
 def test_bootstrap_ignores_resamples_without_a_denominator():
     # A quarter of the resamples holds no wrong first answer (rate NaN); in all others each one is made right.
-    assert bootstrap_interval([[True, False], [True, True]])["correction_rate"] == (1.0, 1.0)
+    assert intervals([True, False], [True, True])["correction_rate"] == (1.0, 1.0)
 
 
 def test_bootstrap_of_a_hundred_questions_agrees_with_the_normal_interval():
     # 50 of 100 right: standard error sqrt(0.5 * 0.5 / 100) = 0.05, so 0.5 ± 1.96 * 0.05 = (0.402, 0.598)
     flags = [True, False] * 50
-    low, high = bootstrap_interval([flags, flags], seed=3)["acc_t1"]
+    low, high = intervals(flags, flags)["acc_t1"]
     assert low == pytest.approx(0.402, abs=0.015)
     assert high == pytest.approx(0.598, abs=0.015)
-    assert bootstrap_interval([flags, flags], seed=3)["acc_t1"] == (low, high)
+    assert intervals(flags, flags)["acc_t1"] == (low, high)
 
 
-def test_bootstrap_takes_another_metric():
-    both_right = bootstrap_interval(
-        [[True, False], [True, False]], lambda first, second: {"both": float(np.mean(first & second))}
-    )
-    assert both_right == {"both": (0.0, 1.0)}
+def test_bootstrap_ignores_resamples_that_lack_a_metric():
+    found = bootstrap(2, lambda drawn: {"share": 1.0} if 0 in drawn else {})  # a quarter holds the other question alone
+    assert found == {"share": Estimate(1.0, (1.0, 1.0))}
 
 
-@pytest.mark.parametrize(
-    ("flags", "options", "message"),
-    [
-        ([], {}, "no question was given"),
-        ([True], {"level": 95}, "level=95; expected a share"),
-        ([True], {"resamples": 0}, "resamples=0; expected at least 1"),
-    ],
-)
-def test_bootstrap_refuses_what_has_no_interval(flags, options, message):
-    with pytest.raises(ValueError, match=message):
-        bootstrap_interval([flags, flags], **options)
+def test_bootstrap_without_questions_knows_nothing():
+    assert all(math.isnan(bound) for interval in intervals([], []).values() for bound in interval)
 
 
 @pytest.mark.parametrize(

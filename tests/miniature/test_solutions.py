@@ -14,7 +14,6 @@ from trl_mmreason.miniature.solutions import (
     reflection,
     solve,
     tagged,
-    two_turn,
     wrong_results,
 )
 from trl_mmreason.miniature.tasks import CATEGORIES, LEVELS, make_problem
@@ -33,7 +32,6 @@ def test_right_solutions_are_right_in_every_step(category, level, multiple_choic
         solution = solve(problem)
         assert solution.answer == problem.answer
         assert solution.correct
-        assert solution.first_wrong is None
         assert solution.steps == problem.steps
         # one reading a fact, the working, the answer
         assert solution.labels == (True,) * (len(problem.facts) + 2)
@@ -57,7 +55,7 @@ def test_each_mistake_gives_a_wrong_answer_from_its_own_step_on(category, level,
             assert wrong.labels[:facts].count(False) == 1
             assert wrong.labels[facts:] == (False, False)
         else:
-            assert wrong.first_wrong == (facts if error == "slip" else facts + 1)
+            assert wrong.labels.index(False) == (facts if error == "slip" else facts + 1)
         for index, label in enumerate(wrong.labels):
             assert label == (wrong.steps[index] == right.steps[index])
         if multiple_choice:
@@ -113,7 +111,7 @@ def test_working_is_written_as_a_person_would(category, level, facts, asked, exp
     assert tried.stated == tried.worked
 
 
-def test_plain_and_two_turn_are_the_shortest_texts():
+def test_plain_answers_are_the_shortest_ones():
     assert PROBLEM.facts == {"first": 8, "second": 1}
     assert plain(solve(PROBLEM)) == r"8+1=\boxed{9}"
     assert tagged(solve(PROBLEM)) == "<think>8+1=9</think> <answer>9</answer>"
@@ -121,9 +119,6 @@ def test_plain_and_two_turn_are_the_shortest_texts():
     chosen = make_problem("adding", 4, multiple_choice=True)
     assert boxed_thoughts(solve(chosen)) == rf"<think>8+1=9</think>\boxed{{{chosen.answer}}}"
     assert plain(solve(chosen)) == rf"8+1=9: \boxed{{{chosen.answer}}}"
-    wrong = solve(PROBLEM, error="off_by_one")
-    assert wrong.answer in ("8", "10")
-    assert two_turn(wrong, solve(PROBLEM)) == (rf"8+1=\boxed{{{wrong.answer}}}", r"8+1=\boxed{9}")
 
 
 def test_reflection_names_the_first_step_that_changed():
@@ -137,7 +132,7 @@ def test_reflection_names_the_first_step_that_changed():
         "<reflection>Not so. So the answer is 9.</reflection> <think>8+1=9</think> <answer>9</answer>"
     )
     misread = solve(PROBLEM, error="misread")
-    truth = ("The first digit is 8.", "The second digit is 1.")[misread.first_wrong]
+    truth = ("The first digit is 8.", "The second digit is 1.")[misread.labels.index(False)]
     assert f"<reflection>Not so. {truth}</reflection>" in reflection(misread, right)
 
 
@@ -204,6 +199,5 @@ def test_unknown_errors_and_mixed_problems_are_refused():
     with pytest.raises(ValueError, match="error='typo'; expected None or one of misread, slip, off_by_one"):
         solve(PROBLEM, error="typo")
     other = solve(make_problem("adding", 5))
-    for render in (two_turn, reflection):
-        with pytest.raises(ValueError, match="'adding-1-train-000004' and 'adding-1-train-000005'"):
-            render(solve(PROBLEM), other)
+    with pytest.raises(ValueError, match="'adding-1-train-000004' and 'adding-1-train-000005'"):
+        reflection(solve(PROBLEM), other)

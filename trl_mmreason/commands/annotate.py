@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
 from . import options
-
-Label = Callable[[Any, Any, dict[str, Any]], Any]
-"""Chains, store and settings → what was annotated."""
 
 
 def add(commands: Any) -> None:
@@ -33,8 +29,7 @@ def add(commands: Any) -> None:
         default="soft",
         help="monte-carlo: soft, the share of right continuations; hard, 1 if any is right",
     )
-    command.add_argument("--judge", help="path or Hub id of the judge; with --judge-server its name there")
-    options.add_server(command, "--judge-server", "the judge's")
+    options.add_party(command, "judge", "path or Hub id of the judge; with --judge-server its name there")
     command.add_argument("--openai-only", action="store_true", help="send the judge nothing but OpenAI's own fields")
     command.add_argument("--attempts", type=options.count, default=3, help="at a reply of the judge")
     command.add_argument("--judge-max-new-tokens", type=options.count, default=4096, help="bound of such a reply")
@@ -44,6 +39,8 @@ def add(commands: Any) -> None:
 
 
 def _annotate(arguments: argparse.Namespace) -> None:
+    from ..sampling import SamplingParams
+
     judged = arguments.by == "judge"
     if judged != bool(arguments.judge):
         raise SystemExit(
@@ -51,53 +48,24 @@ def _annotate(arguments: argparse.Namespace) -> None:
             if judged
             else "mmreason annotate: --judge came with --by monte-carlo, which asks no judge; leave one of them out"
         )
-    if arguments.judge_server and not judged:
-        raise SystemExit("mmreason annotate: --judge-server came without --judge; name the model there")
-    if arguments.openai_only and not arguments.judge_server:
-        raise SystemExit("mmreason annotate: --openai-only came without --judge-server")
+    options.check_parties("annotate", arguments, "judge")
+    with options.exit_on("annotate", ValueError):
+        judge_decoding = SamplingParams(arguments.judge_max_new_tokens, arguments.judge_temperature)
 
     def annotate(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
-        from ..chain_of_step.annotation import PATHS, chains_of
+        from ..chain_of_step.annotation import PATHS, annotate_by_judge, annotate_by_monte_carlo, chains_of
         from ..chain_of_step.sampling import sample_paths
 
         store.open_stage(options.QUESTIONS, {"system_prompt": arguments.system_prompt})
-        policy = options.load_engine(
-            "annotate", arguments.model, arguments.server, batch_size=arguments.batch_size, adapter=arguments.adapter
-        )
-        label = _by_judge(arguments) if judged else _by_monte_carlo(arguments, policy)
+        policy, judge = options.load_engine("annotate", arguments), options.load_engine("annotate", arguments, "judge")
         paths = sample_paths(rows, policy, store, PATHS, **{**settings, "n": arguments.paths})
         chains = chains_of(rows, paths)
-        made = label(chains.rows, store, settings)
+        if judge is None:
+            made = annotate_by_monte_carlo(chains.rows, policy, store, **settings, labels=arguments.labels)
+        else:
+            asking = {name: settings[name] for name in ("seed", "batch_size", "retry_failed")}
+            asking |= {"decoding": judge_decoding, "attempts": arguments.attempts}
+            made = annotate_by_judge(chains.rows, judge, store, **asking)
         return made._replace(dropped={**chains.dropped, **made.dropped})
 
     options.run("annotate", arguments, annotate, system_prompt=arguments.system_prompt, needs_rows=True)
-
-
-def _by_monte_carlo(arguments: argparse.Namespace, policy: Any) -> Label:
-    from ..chain_of_step.annotation import annotate_by_monte_carlo
-
-    def label(chains: Any, store: Any, settings: dict[str, Any]) -> Any:
-        return annotate_by_monte_carlo(chains, policy, store, **settings, labels=arguments.labels)
-
-    return label
-
-
-def _by_judge(arguments: argparse.Namespace) -> Label:
-    from ..chain_of_step.annotation import annotate_by_judge
-    from ..sampling import SamplingParams
-
-    with options.exit_on("annotate", ValueError):
-        decoding = SamplingParams(arguments.judge_max_new_tokens, arguments.judge_temperature)
-    judge = options.load_engine(
-        "annotate",
-        arguments.judge,
-        arguments.judge_server,
-        batch_size=arguments.batch_size,
-        openai_only=arguments.openai_only,
-    )
-
-    def label(chains: Any, store: Any, settings: dict[str, Any]) -> Any:
-        shared = {name: settings[name] for name in ("seed", "batch_size", "retry_failed")}
-        return annotate_by_judge(chains, judge, store, decoding=decoding, attempts=arguments.attempts, **shared)
-
-    return label

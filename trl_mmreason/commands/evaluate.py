@@ -48,11 +48,10 @@ def add(commands: Any) -> None:
     command.add_argument("--prompt-template", help="how question, choices, hint and instruction are put together")
     command.add_argument("--instruction", help="what stands below the question, or null; the benchmark's by default")
     options.add_sampling(command)
-    command.add_argument("--judge", help="model to ask about answers that the rules call wrong; text-only will do")
-    options.add_server(command, "--judge-server", "the judge's")
+    options.add_party(command, "judge", "model to ask about answers that the rules call wrong; text-only will do")
     command.add_argument("--shown", type=options.count, default=100, help="questions in the report")
-    # one greedy sample, or several at temperature 1
-    command.set_defaults(run=_evaluate, temperature=None, max_new_tokens=2048)
+    # one greedy sample, or several at temperature 1; the judge may be a hosted one
+    command.set_defaults(run=_evaluate, temperature=None, max_new_tokens=2048, openai_only=True)
 
 
 def _add_protocol(command: argparse.ArgumentParser) -> None:
@@ -166,7 +165,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         )
     for name, protocol in (("followup", "two-turn"), ("step_weight", "best-of-n"), ("max_steps", "step-beam")):
         if arguments.protocol != protocol:
-            _refuse_unused(arguments, (name,), f"it belongs to --protocol {protocol}")
+            _refuse_unused(arguments, name, why=f"it belongs to --protocol {protocol}")
     if arguments.judge_server and not arguments.judge:
         raise SystemExit("mmreason evaluate: --judge-server came without --judge; name the model there")
     if arguments.vllm and (arguments.server or arguments.adapter):
@@ -174,23 +173,17 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
             "mmreason evaluate: --vllm samples merged models in this process; leave --server and --adapter out"
         )
     if not arguments.vllm:
-        _refuse_unused(arguments, ("dtype",), "it belongs to --vllm")
+        _refuse_unused(arguments, "dtype", why="it belongs to --vllm")
     settings = options.sampling_settings("evaluate", arguments)
     if arguments.protocol == "step-beam":
         settings["n"] = 1
     if arguments.judge:
-        settings["grader"] = _judge(arguments, settings["grader"])
+        from ..grading import JudgeGrader
+        from ..sampling.chat import Chat
+
+        judge = Chat(options.load_engine("evaluate", arguments, "judge"))
+        settings["grader"] = JudgeGrader(judge, settings["grader"])
     return settings
-
-
-def _judge(arguments: argparse.Namespace, rules: Any) -> Any:
-    from ..grading import JudgeGrader
-    from ..sampling.chat import Chat
-
-    engine = options.load_engine(
-        "evaluate", arguments.judge, arguments.judge_server, batch_size=arguments.batch_size, openai_only=True
-    )
-    return JudgeGrader(Chat(engine), rules)
 
 
 def _load(arguments: argparse.Namespace, given: str) -> _Questions:
@@ -210,15 +203,15 @@ def _load(arguments: argparse.Namespace, given: str) -> _Questions:
         )
     is_file = Path(source).is_file()
     if is_file:
-        _refuse_unused(arguments, ("split",), f"{source} is one split, whatever it is called")
+        _refuse_unused(arguments, "split", why=f"{source} is one split, whatever it is called")
     prompt: dict[str, str] = {}
     if known is None:
-        _refuse_unused(arguments, ("prompt_template", "instruction"), "rows of your own are asked as they are")
+        _refuse_unused(arguments, "prompt_template", "instruction", why="rows of your own are asked as they are")
         rows = _own_rows(arguments, source)
     else:
-        _refuse_unused(arguments, ("columns",), f"the columns of {name} are known")
+        _refuse_unused(arguments, "columns", why=f"the columns of {name} are known")
         if known.draw:
-            _refuse_unused(arguments, ("image_root",), f"{name} is drawn")
+            _refuse_unused(arguments, "image_root", why=f"{name} is drawn")
         given_instruction = known.instruction if arguments.instruction is None else arguments.instruction
         prompt = {
             "prompt_template": arguments.prompt_template or TEMPLATE,
@@ -245,7 +238,7 @@ def _load(arguments: argparse.Namespace, given: str) -> _Questions:
     return _Questions(name.replace("/", "-"), rows, about, known)
 
 
-def _refuse_unused(arguments: argparse.Namespace, names: tuple[str, ...], why: str) -> None:
+def _refuse_unused(arguments: argparse.Namespace, *names: str, why: str) -> None:
     for name in names:
         if getattr(arguments, name) is not None:
             raise SystemExit(f"mmreason evaluate: --{name.replace('_', '-')} does nothing here, as {why}; leave it out")
@@ -278,15 +271,8 @@ def _engine(arguments: argparse.Namespace) -> Any:
         with options.exit_on("evaluate", ValueError, OSError, ImportError):
             return VLLMEngine(arguments.model, **({"dtype": arguments.dtype} if arguments.dtype else {}))
     # of several candidates servers tell the tokens only when asked for their ids
-    counted = {"extra_body": {"return_token_ids": True}} if arguments.protocol == "step-beam" else {}
-    return options.load_engine(
-        "evaluate",
-        arguments.model,
-        arguments.server,
-        adapter=arguments.adapter,
-        batch_size=arguments.batch_size,
-        **counted,
-    )
+    counted: dict[str, Any] = {"extra_body": {"return_token_ids": True}} if arguments.protocol == "step-beam" else {}
+    return options.load_engine("evaluate", arguments, **counted)
 
 
 def _protocol(arguments: argparse.Namespace, given: str | None) -> tuple[Any, str | None]:

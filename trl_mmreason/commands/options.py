@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,19 @@ def add_policy(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", required=True, help="path or Hub id of the policy; with --server its name there")
     command.add_argument("--adapter", help="path or Hub id of a LoRA adapter to put on it")
     add_server(command, "--server", "the policy's")
+
+
+def add_party(command: argparse.ArgumentParser, party: str, help_text: str, *, required: bool = False) -> None:
+    """Declare a model that is asked beside the policy, and where it is served.
+
+    Args:
+        party: what the arguments call it, such as "teacher".
+        help_text: of the option that names the model.
+        required: whether there has to be one.
+    """
+    option = _option(party)
+    command.add_argument(option, help=help_text, required=required)
+    add_server(command, f"{option}-server", f"the {party.replace('_', ' ')}'s")
 
 
 def add_server(command: argparse.ArgumentParser, option: str, whose: str) -> None:
@@ -212,28 +225,36 @@ def sampling_settings(name: str, arguments: argparse.Namespace) -> dict[str, Any
         }
 
 
-def load_engine(
-    name: str,
-    model: str,
-    servers: Sequence[str] | None,
-    *,
-    batch_size: int,
-    adapter: str | None = None,
-    **server_options: Any,
-) -> Any:
+def check_parties(name: str, arguments: argparse.Namespace, *parties: str) -> None:
+    """Refuse the server of a model that is not named, and --openai-only without a server."""
+    served = [party for party in parties if getattr(arguments, f"{party}_server")]
+    for party in served:
+        if not getattr(arguments, party):
+            option = _option(party)
+            raise SystemExit(f"mmreason {name}: {option}-server came without {option}; name the model there")
+    if arguments.openai_only and not served:
+        expected = " or ".join(f"{_option(party)}-server" for party in parties)
+        raise SystemExit(f"mmreason {name}: --openai-only came without {expected}")
+
+
+def load_engine(name: str, arguments: argparse.Namespace, party: str | None = None, **server_options: Any) -> Any:
     """A model behind servers, or one in this process.
 
     Args:
         name: of the command, for error messages.
-        model: path or Hub id, or the name at the servers.
-        servers: addresses.
-        batch_size: answers in one batch of a model in this process.
-        adapter: of a model in this process.
+        party: one that `add_party` declared; by default the policy. `None` is returned where its model is not named.
         **server_options: for `ServerEngine`.
     """
     from ..sampling.server_engine import ServerEngine
     from ..sampling.transformers_engine import TransformersEngine
 
+    if party is None:
+        model, servers, adapter = arguments.model, arguments.server, arguments.adapter
+    else:
+        model, servers, adapter = getattr(arguments, party), getattr(arguments, f"{party}_server"), None
+        server_options["openai_only"] = arguments.openai_only
+    if model is None:
+        return None
     if servers and adapter:
         raise SystemExit(f"mmreason {name}: --adapter came with --server, which loads its own; leave one of them out")
     for given in () if servers else (model, adapter):
@@ -242,7 +263,11 @@ def load_engine(
     with exit_on(name, ValueError, OSError, ImportError):
         if servers:
             return ServerEngine(model, servers, **server_options)
-        return TransformersEngine(model, adapter=adapter, batch_size=batch_size)
+        return TransformersEngine(model, adapter=adapter, batch_size=arguments.batch_size)
+
+
+def _option(argument: str) -> str:
+    return f"--{argument.replace('_', '-')}"
 
 
 @contextmanager

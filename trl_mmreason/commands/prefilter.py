@@ -38,13 +38,7 @@ def _prefilter(arguments: argparse.Namespace) -> None:
     given = options.system_prompt("prefilter", arguments.system_prompt)
 
     def prefilter(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
-        policy = options.load_engine(
-            "prefilter",
-            arguments.model,
-            arguments.server,
-            adapter=arguments.adapter,
-            batch_size=arguments.batch_size,
-        )
+        policy = options.load_engine("prefilter", arguments)
         return _rule(arguments, given)(rows, policy, store, **settings)
 
     # SRPO's trainer puts its prompt before every question itself, so the rows have to stay without it.

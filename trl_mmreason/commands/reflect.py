@@ -19,10 +19,8 @@ def add(commands: Any) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     options.add_arguments(command, output=options.ROWS)
-    command.add_argument("--teacher", required=True, help="path or Hub id; with --teacher-server its name there")
-    options.add_server(command, "--teacher-server", "the teacher's")
-    command.add_argument("--scorer", help="model that rates the reasoning, so that the best rated is used")
-    options.add_server(command, "--scorer-server", "the scorer's")
+    options.add_party(command, "teacher", "path or Hub id; with --teacher-server its name there", required=True)
+    options.add_party(command, "scorer", "model that rates the reasoning, so that the best rated is used")
     command.add_argument("--scorer-text-only", action="store_true", help="do not show the scorer the pictures")
     command.add_argument(
         "--openai-only", action="store_true", help="send teacher and scorer nothing but OpenAI's own fields"
@@ -40,12 +38,9 @@ def add(commands: Any) -> None:
 
 
 def _reflect(arguments: argparse.Namespace) -> None:
-    if arguments.scorer_server and not arguments.scorer:
-        raise SystemExit("mmreason reflect: --scorer-server came without --scorer; name the model there")
+    options.check_parties("reflect", arguments, "teacher", "scorer")
     if arguments.scorer_text_only and not arguments.scorer:
         raise SystemExit("mmreason reflect: --scorer-text-only came without --scorer; name the model")
-    if arguments.openai_only and not (arguments.teacher_server or arguments.scorer_server):
-        raise SystemExit("mmreason reflect: --openai-only came without --teacher-server or --scorer-server")
     if arguments.share:
         raise SystemExit(
             "mmreason reflect: --share came, but the mix of right and wrong solutions is chosen among those to all "
@@ -57,19 +52,15 @@ def _reflect(arguments: argparse.Namespace) -> None:
     def reflect(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ..srpo.cold_start import ReflectionMaking, make_reflections
 
-        def engine(model: str, servers: list[str] | None, **settings: Any) -> Any:
-            return options.load_engine("reflect", model, servers, batch_size=arguments.batch_size, **settings)
-
-        only = {"openai_only": arguments.openai_only}
         drawn = {name: settings.pop(name) for name in ("n", "decoding", "seed")}
         making = ReflectionMaking(**given, **drawn)
         return make_reflections(
             rows,
-            engine(arguments.model, arguments.server, adapter=arguments.adapter),
-            engine(arguments.teacher, arguments.teacher_server, **only),
+            options.load_engine("reflect", arguments),
+            options.load_engine("reflect", arguments, "teacher"),
             store,
             making,
-            scorer=engine(arguments.scorer, arguments.scorer_server, **only) if arguments.scorer else None,
+            scorer=options.load_engine("reflect", arguments, "scorer"),
             **settings,
         )
 

@@ -31,13 +31,7 @@ def _revise(arguments: argparse.Namespace) -> None:
         from ..adapo.config import EVALUATION_PROMPT
         from ..baselines.star import make_revisions
 
-        policy = options.load_engine(
-            "revise",
-            arguments.model,
-            arguments.server,
-            adapter=arguments.adapter,
-            batch_size=arguments.batch_size,
-        )
+        policy = options.load_engine("revise", arguments)
         followup = arguments.followup or EVALUATION_PROMPT
         return make_revisions(rows, policy, store, followup=followup, revisions=arguments.revisions, **settings)
 

@@ -19,8 +19,7 @@ def add(commands: Any) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     options.add_arguments(command, output=options.ROWS, policy=False)
-    command.add_argument("--teacher", required=True, help="path or Hub id; with --teacher-server its name there")
-    options.add_server(command, "--teacher-server", "the teacher's")
+    options.add_party(command, "teacher", "path or Hub id; with --teacher-server its name there", required=True)
     command.add_argument("--openai-only", action="store_true", help="send it nothing but OpenAI's own fields")
     command.add_argument("--min-steps", type=options.count, default=5, help="of a chain; also what is asked for")
     command.add_argument("--max-steps", type=options.count, default=10, help="likewise")
@@ -30,8 +29,7 @@ def add(commands: Any) -> None:
 
 
 def _steps(arguments: argparse.Namespace) -> None:
-    if arguments.openai_only and not arguments.teacher_server:
-        raise SystemExit("mmreason steps: --openai-only came without --teacher-server")
+    options.check_parties("steps", arguments, "teacher")
     if arguments.min_steps > arguments.max_steps:
         bounds = f"--min-steps {arguments.min_steps} --max-steps {arguments.max_steps}"
         raise SystemExit(f"mmreason steps: got {bounds}, expected the smaller number first")
@@ -39,13 +37,7 @@ def _steps(arguments: argparse.Namespace) -> None:
     def write(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ..chain_of_step.step_data import make_step_data
 
-        teacher = options.load_engine(
-            "steps",
-            arguments.teacher,
-            arguments.teacher_server,
-            batch_size=arguments.batch_size,
-            openai_only=arguments.openai_only,
-        )
+        teacher = options.load_engine("steps", arguments, "teacher")
         bounds = {"min_steps": arguments.min_steps, "max_steps": arguments.max_steps}
         return make_step_data(rows, teacher, store, **bounds, attempts=arguments.attempts, **settings)
 

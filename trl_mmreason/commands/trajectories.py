@@ -25,10 +25,8 @@ def add(commands: Any) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     options.add_arguments(command, output=options.ROWS)
-    command.add_argument("--reasoner", required=True, help="path or Hub id; with --reasoner-server its name there")
-    options.add_server(command, "--reasoner-server", "the reasoner's")
-    command.add_argument("--hard-reasoner", help="model that answers the questions of --hard-category instead")
-    options.add_server(command, "--hard-reasoner-server", "the hard reasoner's")
+    options.add_party(command, "reasoner", "path or Hub id; with --reasoner-server its name there", required=True)
+    options.add_party(command, "hard_reasoner", "model that answers the questions of --hard-category instead")
     command.add_argument("--hard-category", action="append", help="`category` of hard questions; may be repeated")
     command.add_argument("--openai-only", action="store_true", help="send reasoners nothing but OpenAI's own fields")
     command.add_argument("--captions", type=options.count, default=8, help="a question")
@@ -59,14 +57,7 @@ def _trajectories(arguments: argparse.Namespace) -> None:
             "mmreason trajectories: --hard-reasoner and --hard-category go together: who answers the hard questions, "
             "and which these are; got only one of them"
         )
-    if arguments.hard_reasoner_server and not arguments.hard_reasoner:
-        raise SystemExit(
-            "mmreason trajectories: --hard-reasoner-server came without --hard-reasoner; name the model there"
-        )
-    if arguments.openai_only and not (arguments.reasoner_server or arguments.hard_reasoner_server):
-        raise SystemExit(
-            "mmreason trajectories: --openai-only came without --reasoner-server or --hard-reasoner-server"
-        )
+    options.check_parties("trajectories", arguments, "reasoner", "hard_reasoner")
     with options.exit_on("trajectories", ValueError, OSError):
         given = _settings(arguments)
         count_tokens = _counter(arguments.tokenizer) if arguments.tokenizer else None
@@ -75,21 +66,16 @@ def _trajectories(arguments: argparse.Namespace) -> None:
         from ..sophia.sampling import OffPolicySampling, make_off_policy_data
         from ..sophia.selection import UnknownLengths
 
-        def engine(model: str, servers: list[str] | None, **settings: Any) -> Any:
-            return options.load_engine("trajectories", model, servers, batch_size=arguments.batch_size, **settings)
-
-        only, hard = {"openai_only": arguments.openai_only}, frozenset(arguments.hard_category or ())
+        hard = frozenset(arguments.hard_category or ())
         drawn = {"decoding": replace(settings.pop("decoding"), logps=arguments.logps), "seed": settings.pop("seed")}
         with options.exit_on("trajectories", UnknownLengths):
             return make_off_policy_data(
                 rows,
-                engine(arguments.model, arguments.server, adapter=arguments.adapter),
-                engine(arguments.reasoner, arguments.reasoner_server, **only),
+                options.load_engine("trajectories", arguments),
+                options.load_engine("trajectories", arguments, "reasoner"),
                 store,
                 OffPolicySampling(**given, **drawn),
-                hard_reasoner=engine(arguments.hard_reasoner, arguments.hard_reasoner_server, **only)
-                if arguments.hard_reasoner
-                else None,
+                hard_reasoner=options.load_engine("trajectories", arguments, "hard_reasoner"),
                 is_hard=(lambda row: row["category"] in hard) if hard else None,
                 count_tokens=count_tokens,
                 **settings,

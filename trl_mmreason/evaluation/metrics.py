@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import torch
 
 Flags: TypeAlias = "Sequence[bool] | np.ndarray | torch.Tensor"
-Column: TypeAlias = "Flags | Sequence[float]"
-MetricFunction: TypeAlias = Callable[..., dict[str, float]]
 Interval: TypeAlias = tuple[float, float]
 
 
@@ -126,42 +124,26 @@ def two_turn_metrics(first_correct: Flags, second_correct: Flags) -> dict[str, f
     }
 
 
-def bootstrap_interval(
-    columns: Sequence[Column],
-    metric_fn: MetricFunction = two_turn_metrics,
-    *,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> dict[str, Interval]:
-    """Percentile bootstrap interval of every metric that `metric_fn` returns.
+def bootstrap(
+    questions: int, metrics_of: Callable[[np.ndarray], Mapping[str, float]], *, resamples: int = 2000
+) -> dict[str, Estimate]:
+    """The metrics of all questions, with the 95 % percentile intervals of the bootstrap.
 
-    Questions are what is drawn, so give one trajectory a question. A resample in which a metric is NaN is left
-    out of that metric's interval; the interval is (NaN, NaN) when no resample is left. When all outcomes are
-    alike, every resample is too, and the interval has no width although other questions might end differently.
+    A resample in which a metric is NaN, or missing, is left out of that metric's interval; the interval is (NaN, NaN)
+    when no resample is left. When all outcomes are alike, every resample is too, and the interval has no width although
+    other questions might end differently.
 
     Args:
-        columns: what `metric_fn` takes, each (N,) with one value a trajectory, N >= 1.
-        metric_fn: named metrics of (N,) arrays.
-        level: share of the resamples inside the interval, between 0 and 1.
-
-    Raises:
-        ValueError: for columns of unequal length, no question, a level outside (0, 1), or fewer than one resample.
+        questions: how many there are to draw from.
+        metrics_of: positions of questions, of which some may come several times → named metrics of these.
     """
-    arrays = _arrays(columns)
-    questions = len(arrays[0])
-    if questions == 0:
-        raise ValueError("bootstrap: no question was given; an interval needs at least one")
-    if not 0 < level < 1:
-        raise ValueError(f"bootstrap: level={level}; expected a share between 0 and 1, such as 0.95")
-    if resamples < 1:
-        raise ValueError(f"bootstrap: resamples={resamples}; expected at least 1")
-    generator = np.random.default_rng(seed)
-    draws = []
-    for _ in range(resamples):
-        drawn = generator.integers(questions, size=questions)
-        draws.append(metric_fn(*(array[drawn] for array in arrays)))
-    return {name: _percentile_interval([draw[name] for draw in draws], level) for name in draws[0]}
+    values = metrics_of(np.arange(questions))
+    generator = np.random.default_rng(0)
+    draws = [metrics_of(generator.integers(questions, size=questions)) for _ in range(resamples if questions else 0)]
+    return {
+        name: Estimate(value, _percentile_interval([draw.get(name, math.nan) for draw in draws]))
+        for name, value in values.items()
+    }
 
 
 def improves(before: Interval, after: Interval) -> bool:
@@ -240,26 +222,16 @@ def _number(value: float, decimals: int, signed: bool) -> str:
     return f"{rounded:+.{decimals}f}" if signed and rounded else f"{rounded:.{decimals}f}"
 
 
-def _percentile_interval(values: list[float], level: float) -> Interval:
+def _percentile_interval(values: list[float]) -> Interval:
     known = [value for value in values if not math.isnan(value)]
     if not known:
         return (math.nan, math.nan)
-    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(known, [(1 - 0.95) / 2, (1 + 0.95) / 2])
     return (float(low), float(high))
 
 
 def _ratio(numerator: int, denominator: int) -> float:
     return numerator / denominator if denominator else math.nan
-
-
-def _arrays(columns: Sequence[Column]) -> list[np.ndarray]:
-    arrays = [np.asarray(column) for column in columns]
-    if len({array.shape for array in arrays}) != 1 or arrays[0].ndim != 1:
-        raise ValueError(
-            f"the columns have the shapes {[array.shape for array in arrays]}; expected one dimension, and as many "
-            "values in each"
-        )
-    return arrays
 
 
 def _paired_flags(first_correct: Flags, second_correct: Flags) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..grading import Grader, JudgeGrader
 from ..sampling.engine import Failure
-from .metrics import Estimate, bootstrap_interval
+from .metrics import Estimate, bootstrap
 from .runner import Samples
 from .samples import best_of_n, group_sizes, pass_at_n, self_consistency
 from .voting import cluster_answers, votes_of
@@ -45,11 +45,7 @@ class Table:
 
     def estimates(self) -> dict[str, Estimate]:
         """The metrics of all questions with their 95 % intervals."""
-        everything = np.arange(len(self.over))
-        if not len(everything):
-            return {name: Estimate(math.nan, (math.nan, math.nan)) for name in self.names}
-        intervals = bootstrap_interval([everything], self.values)
-        return {name: Estimate(value, intervals[name]) for name, value in self.values().items()}
+        return bootstrap(len(self.over), self.values)
 
     def of(self, chosen: Sequence[int] | np.ndarray) -> Table:
         """The table of these questions alone."""

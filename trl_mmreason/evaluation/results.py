@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 from ..grading import Grader, JudgeGrader
 from ..sampling.engine import Failure
 from .benchmarks import Benchmark
-from .metrics import Change, Estimate, bootstrap_interval
+from .metrics import Change, Estimate, bootstrap
 from .question_table import Table, final_turn, is_right, is_usable, question_table
 from .runner import Samples
 
@@ -123,10 +122,7 @@ def compare_results(before: Results, after: Results) -> dict[str, Change]:
         start, end = old.values(drawn), new.values(drawn)
         return {name: end[name] - start[name] for name in shared}
 
-    everything = np.arange(len(old.over))
-    unknown = dict.fromkeys(shared, (math.nan, math.nan))
-    intervals = bootstrap_interval([everything], change) if len(everything) else unknown
-    changes = {name: Estimate(value, intervals[name]) for name, value in change(everything).items()}
+    changes = bootstrap(len(old.over), change)
     starts, ends = old.estimates(), new.estimates()
     return {name: Change(starts[name], ends[name], changes[name]) for name in shared}
 
@@ -155,15 +151,7 @@ def _own_scores(samples: Samples, usable: Sequence[int], benchmark: Benchmark | 
         ]
         return scores([row for row, _ in rows], [right for _, right in rows])
 
-    everything = np.arange(len(groups))
-    values = of(everything)
-
-    def known(drawn: np.ndarray) -> dict[str, float]:
-        found = of(drawn)
-        return {name: found.get(name, math.nan) for name in values}
-
-    intervals = bootstrap_interval([everything], known, resamples=_RESAMPLES)
-    return {name: Estimate(value, intervals[name]) for name, value in values.items()}
+    return bootstrap(len(groups), of, resamples=_RESAMPLES)
 
 
 def _counts(samples: Samples, usable: int) -> dict[str, int]:

@@ -116,12 +116,7 @@ def evaluate_policy(
     engine = TransformersEngine(
         model, processing_class, batch_size=batch_size, chat_template_kwargs=chat_template_kwargs
     )
-    training = model.training
-    model.eval()
-    try:
-        return evaluate(rows, engine, None, protocol, batch_size=batch_size, **asking)
-    finally:
-        model.train(training)
+    return evaluate(rows, engine, None, protocol, batch_size=batch_size, **asking)
 
 
 def accuracy(

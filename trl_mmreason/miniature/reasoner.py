@@ -98,16 +98,7 @@ _LESSONS = 6400
 _TARGET_ACCURACY = 0.97
 
 
-def reasoner_path(
-    output_dir: str | Path,
-    category: str,
-    *,
-    level: int = 1,
-    seed: int = 0,
-    slip_rate: float = 0.1,
-    second_look_rate: float = 0.3,
-    device: str | torch.device | None = None,
-) -> Path:
+def reasoner_path(output_dir: str | Path, category: str, *, seed: int = 0) -> Path:
     """The checkpoint of a tiny text-only reasoner; it is built and taught by `RuleReasoner` unless that was done.
 
     It learns right captions of the category, held-out contents too: it may know every sum, as it sees none. Greedily it
@@ -115,26 +106,22 @@ def reasoner_path(
     often: about one sum in four is wrong where the rule slipped in one of ten. It is asked in the words of `REASON`.
 
     Args:
-        output_dir: the checkpoint becomes a folder in it, whose name holds the other arguments but for the device.
-        category, level: what questions it answers.
+        output_dir: the checkpoint becomes a folder in it, whose name holds the other arguments.
+        category: what questions it answers.
         seed: of its weights and lessons.
-        slip_rate, second_look_rate: see `RuleReasoner`.
-        device: where it is trained; this process's accelerator by default, or the CPU without one.
 
     Raises:
         RuntimeError: it did not learn to reason.
     """
-    rates = f"slips{slip_rate}-looks{second_look_rate}"
-    folder = Path(output_dir) / f"reasoner-{category}-{level}-{rates}-seed{seed}"
+    folder = Path(output_dir) / f"reasoner-{category}-1-slips0.1-looks0.3-seed{seed}"  # level, and the rule's rates
     if folder.exists():
         return folder
-    problems = [p for split in ("train", "heldout") for p in make_problems([category], 800, split=split, level=level)]
+    problems = [p for split in ("train", "heldout") for p in make_problems([category], 800, split=split)]
     tokenizer = _tokenizer(problems)
-    rule = RuleReasoner(problems, slip_rate=slip_rate, second_look_rate=second_look_rate)
     return teach(
-        _build(tokenizer, seed).to(device or PartialState().device),
+        _build(tokenizer, seed).to(PartialState().device),
         tokenizer,
-        _lessons(problems, rule, seed),
+        _lessons(problems, RuleReasoner(problems), seed),
         folder,
         measure=partial(_accuracy, tokenizer=tokenizer, problems=problems[::16]),
         target_accuracy=_TARGET_ACCURACY,

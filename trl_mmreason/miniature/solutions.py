@@ -90,11 +90,6 @@ class Solution:
     answer: str
 
     @property
-    def first_wrong(self) -> int | None:
-        """Index of the first wrong step, None when all are right."""
-        return None if all(self.labels) else self.labels.index(False)
-
-    @property
     def correct(self) -> bool:
         """Whether the final answer is right."""
         return self.labels[-1]
@@ -214,18 +209,16 @@ def boxed_thoughts(solution: Solution) -> str:
     return f"<think>{solution.lead}{solution.result}</think>\\boxed{{{solution.answer}}}"
 
 
-def two_turn(first: Solution, second: Solution) -> tuple[str, str]:
-    """(y1, y2): a first solution, and the one given after being asked to check it."""
-    _require_same_problem(first, second)
-    return plain(first), plain(second)
-
-
 def reflection(first: Solution, second: Solution) -> str:
     """A solution, a reflection on it, and the refined solution, in SRPO's tags.
 
     The reflection states the first step on which the two solutions differ, as the second has it.
     """
-    _require_same_problem(first, second)
+    if first.problem_id != second.problem_id:
+        raise ValueError(
+            f"the two solutions solve {first.problem_id!r} and {second.problem_id!r}; "
+            "expected two solutions of one problem: call solve() twice on the same Problem."
+        )
     changed = [step.thought for step, before in zip(second.steps, first.steps, strict=True) if step != before]
     return f"{tagged(first)} <reflection>{remark(*changed[:1])}</reflection> {tagged(second)}"
 
@@ -358,11 +351,3 @@ def _moved(category: str, result: str, units: int, names: Sequence[str]) -> str:
 
 def _letter(choices: Mapping[str, str], text: str) -> str:
     return next(letter for letter, choice in choices.items() if choice == text)
-
-
-def _require_same_problem(first: Solution, second: Solution) -> None:
-    if first.problem_id != second.problem_id:
-        raise ValueError(
-            f"the two solutions solve {first.problem_id!r} and {second.problem_id!r}; "
-            "expected two solutions of one problem: call solve() twice on the same Problem."
-        )

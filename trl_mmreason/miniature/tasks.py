@@ -184,28 +184,9 @@ def make_problems(
     ]
 
 
-def make_dataset(
-    categories: Sequence[str],
-    n: int,
-    *,
-    split: str = "train",
-    level: int | Mapping[str, int] = 1,
-    multiple_choice: bool = False,
-    seed: int = 0,
-    size: int = 56,
-) -> Dataset:
-    """`make_problems` as a dataset in the common row."""
-    return to_dataset(
-        make_problems(
-            categories,
-            n,
-            split=split,
-            level=level,
-            multiple_choice=multiple_choice,
-            seed=seed,
-            size=size,
-        )
-    )
+def make_dataset(categories: Sequence[str], n: int, **drawing: Any) -> Dataset:
+    """`make_problems` as a dataset in the common row; it takes the same arguments."""
+    return to_dataset(make_problems(categories, n, **drawing))
 
 
 def to_dataset(problems: Iterable[Problem]) -> Dataset:

@@ -98,7 +98,7 @@ def _worked(problem: Problem) -> str:
 
 def _judgement(problem: Problem, process: str) -> str:
     steps = [Step(found["name"], found["thought"], "") for found in _WRITTEN_STEP.finditer(process)]
-    ratings = ["1" if right else "-1" for right in true_labels(problem, steps).steps]
+    ratings = ["1" if right else "-1" for right in true_labels(problem, steps)]
     return f"### Step Label: [{','.join(ratings)}]"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from .solutions import spaced
 from .tasks import Problem
@@ -19,19 +19,7 @@ class WrittenStep(Protocol):
     def thought(self) -> str: ...
 
 
-class Truth(NamedTuple):
-    """Which steps of a chain are right, and whether its answer is.
-
-    Attributes:
-        steps: one a step, True = right.
-        answer: whether the answer is right; `None` without one.
-    """
-
-    steps: tuple[bool, ...]
-    answer: bool | None
-
-
-def true_labels(problem: Problem, steps: Sequence[WrittenStep], answer: str | None = None) -> Truth:
+def true_labels(problem: Problem, steps: Sequence[WrittenStep]) -> tuple[bool, ...]:
     """Label the steps as `Solution.labels` does: `true_labels(problem, solve(problem, error=…).steps)` are those.
 
     The name says what a step is to do, and the thought is right if it is that of the right solution, whatever the
@@ -43,7 +31,9 @@ def true_labels(problem: Problem, steps: Sequence[WrittenStep], answer: str | No
     Args:
         problem: what the chain is about.
         steps: with name and thought; one or more, or none.
-        answer: the chain's own answer, behind its steps; not asked for in `steps`.
+
+    Returns:
+        One a step, True = right.
     """
     *readings, working, stated = problem.steps
     names_of_readings = {reading.name for reading in readings}
@@ -63,4 +53,4 @@ def true_labels(problem: Problem, steps: Sequence[WrittenStep], answer: str | No
         seen.add(name)
         if labels[-1]:
             right.add(name)
-    return Truth(tuple(labels), None if answer is None else answer.strip() == problem.answer)
+    return tuple(labels)
