@@ -99,6 +99,7 @@ def test_halves_of_surrogate_pairs_are_replaced(store):
         (Record(7, 0, "done", {}), ValueError, "id 7"),
         (Record("a", -1, "done", {}), ValueError, "index -1"),
         (Record("a", 0, "gone", {}), ValueError, "'gone'"),
+        (Record("a", 0, "done", {"index": 1}), ValueError, "without the keys"),
         (Record("a", 0, "done", ["text"]), ValueError, "expected a dict"),
         (done("a", 0, value={1, 2}), TypeError, r"payload of \('a', 0\) cannot be kept as JSON .*set"),
     ],

@@ -24,7 +24,7 @@ from ..sampling.answering import JoinedRows, answer_questions
 from ..sampling.asking import ReplyCollector, parsed_positions, reference_answer
 from ..sampling.difficulty import tally
 from ..sampling.engine import Engine, Failure, Request, SamplingParams
-from ..sampling.joining import join_source_columns
+from ..sampling.export import join_source_columns
 from ..sampling.store import Store
 from .objective import judge_labels, monte_carlo_labels
 from .paths import DECODING, Path, Row, read_path

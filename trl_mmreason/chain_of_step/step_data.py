@@ -15,7 +15,7 @@ from ..messages import pictures_of, question_text, with_system_message
 from ..sampling.asking import MalformedReply, ReplyCollector, parsed_positions, reference_answer
 from ..sampling.difficulty import tally, usable_questions
 from ..sampling.engine import Engine, Request, SamplingParams
-from ..sampling.joining import join_source_columns
+from ..sampling.export import join_source_columns
 from ..sampling.run import remember_questions
 from ..sampling.store import Store
 from .prompts import MAX_STEPS, MIN_STEPS, read_steps, step_data_message, step_data_prompt

@@ -17,6 +17,7 @@ from .database import Database, StoreError
 __all__ = ["Record", "SettingsChanged", "Store", "StoreError", "Unit"]
 
 FORMAT = 1
+EXPORTED_COLUMNS = ("id", "index")  # that every exported record has, whatever its payload
 RECORDS_A_PAGE = 256
 SHOWN_CHARACTERS = 60
 
@@ -167,8 +168,11 @@ def _checked(record: Record) -> tuple[str, int, str, str, str]:
             f"Store.save: got id {id_!r}, index {index!r} and status {status!r}; expected a string, a number ≥ 0, and "
             "'done' or 'failed'"
         )
-    if not isinstance(payload, dict):
-        raise ValueError(f"Store.save: the payload of {(id_, index)} is {_short(payload)}; expected a dict")
+    if not isinstance(payload, dict) or any(column in payload for column in EXPORTED_COLUMNS):
+        raise ValueError(
+            f"Store.save: the payload of {(id_, index)} is {_short(payload)}; expected a dict without the keys "
+            f"{EXPORTED_COLUMNS}, which every exported record has by itself"
+        )
     return id_, index, status, _as_json(payload, f"payload of {(id_, index)}"), _storable(reason)
 
 

@@ -19,7 +19,7 @@ from datasets import Dataset, Features, List, Value
 
 from ..sampling.answering import Answers
 from ..sampling.engine import Failure, derive_seed
-from ..sampling.joining import join_source_columns
+from ..sampling.export import join_source_columns
 from ..sampling.store import Store
 from .objective import caption_rewards, select_trajectories
 from .prompts import opened, prompt_for

@@ -21,7 +21,7 @@ from ..rows import DataError
 from ..sampling.asking import ReplyCollector, parsed_positions
 from ..sampling.difficulty import tally
 from ..sampling.engine import Engine, Request, SamplingParams
-from ..sampling.joining import join_source_columns
+from ..sampling.export import join_source_columns
 from ..sampling.store import Record, Store
 from .prompts import (
     COT_PROMPT,

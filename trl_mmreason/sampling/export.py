@@ -1,0 +1,165 @@
+"""What a stage has produced as a `datasets.Dataset`, for parquet, the Hub and the trainers."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from datasets import Dataset, Features, Value, concatenate_datasets
+
+from .store import EXPORTED_COLUMNS, Record, Store, Unit
+
+__all__ = ["join_source_columns", "to_dataset"]
+
+logger = logging.getLogger(__name__)
+
+RECORDS_A_BATCH = 1000  # that are in memory at once, to find out their columns' types
+ROWS_A_BATCH = 64  # that are in memory at once when copied; a row may hold megabytes of pictures
+
+_UNIT_FEATURES = {"id": Value("string"), "index": Value("int64")}
+
+
+def to_dataset(store: Store, stage: str, rows: Dataset | None = None) -> Dataset:
+    """Return one row for every unit that is done, in the order of (id, index).
+
+    Its columns are `id`, `index`, those of `rows`, and the keys of the payloads; a key that a payload lacks is None.
+    Pictures of `rows` are copied as they are stored, never decoded. Units that failed, and those whose row is not among
+    `rows`, are left out with a warning. The files lie in the cache folder of the library datasets.
+
+    Args:
+        store: to read from; a run may continue meanwhile.
+        stage: of the store.
+        rows: with unique ids; their columns are joined to each of their samples.
+
+    Raises:
+        ValueError: a key holds values of types that no column can hold together, or is also a column of `rows`.
+        StoreError: the store has no such stage, or cannot be read.
+    """
+    features, units, fingerprint = _survey(store, stage)
+    failed = len(store.failed(stage))
+    if failed:
+        logger.warning("%s: %d units failed and are left out", stage, failed)
+    if rows is not None:
+        _check_rows(rows, features)
+    samples = _samples(store, stage, features, units, fingerprint)
+    return samples if rows is None else _joined(stage, samples, units, rows)
+
+
+def join_source_columns(made: Dataset, rows: Dataset, positions: Sequence[int], columns: Sequence[str]) -> Dataset:
+    """Join what was made of some rows with those rows, copied as they are stored, pictures undecoded.
+
+    Args:
+        made: one row a position.
+        rows: what it was made of.
+        positions: in `rows`, in any order and with repetitions.
+        columns: the columns of the result. What `made` lacks is copied from `rows`; what neither has is left out.
+    """
+    copied = rows.with_format(None).select_columns(
+        [column for column in columns if column in rows.column_names and column not in made.column_names]
+    )
+    order = [column for column in columns if column in (*made.column_names, *copied.column_names)]
+    if not copied.column_names:
+        return made.select_columns(order)
+    if not positions:  # concatenating nothing would lose columns
+        features = {**made.features, **copied.features}
+        return Dataset.from_dict({column: [] for column in order}, features=Features({c: features[c] for c in order}))
+    copied = copied.select(positions).flatten_indices(writer_batch_size=ROWS_A_BATCH)
+    return concatenate_datasets([made, copied], axis=1).select_columns(order)
+
+
+def _survey(store: Store, stage: str) -> tuple[Features, list[Unit], str]:
+    """The features of all payloads together, the units that are done, and a fingerprint of their contents."""
+    schema = pa.schema([])
+    units: list[Unit] = []
+    digest = hashlib.sha256()
+    for batch in _batches(store.records(stage)):
+        columns: dict[str, list[Any]] = {}
+        for record in batch:
+            units.append(Unit(record.id, record.index))
+            digest.update(repr(record).encode())
+            for key, value in record.payload.items():
+                columns.setdefault(key, []).append(value)
+        for key, values in columns.items():
+            schema = _widened(schema, key, values, stage)
+    digest.update(str(schema).encode())
+    return Features({**_UNIT_FEATURES, **Features.from_arrow_schema(schema)}), units, digest.hexdigest()[:32]
+
+
+def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
+    done = (record for record in records if record.status == "done")
+    for _, batch in groupby(enumerate(done), lambda numbered: numbered[0] // RECORDS_A_BATCH):
+        yield [record for _, record in batch]
+
+
+def _widened(schema: pa.Schema, key: str, values: list[Any], stage: str) -> pa.Schema:
+    """The schema that holds these values of a payload's key too: an integer may become a float, None anything."""
+    try:
+        column = pa.schema([(key, pa.array(values).type)])
+        return pa.unify_schemas([schema, column], promote_options="permissive")
+    except (pa.ArrowException, OverflowError) as error:
+        raise ValueError(
+            f"to_dataset: the values of {key!r} in stage {stage!r} do not fit into one column ({error}); give them one "
+            "type when they are made, or write them as JSON strings"
+        ) from error
+
+
+def _samples(store: Store, stage: str, features: Features, units: list[Unit], fingerprint: str) -> Dataset:
+    surveyed = set(units)  # a run that continues may add others, of other types
+
+    def examples() -> Iterator[dict[str, Any]]:
+        empty = dict.fromkeys(features)
+        for id_, index, status, payload, _ in store.records(stage):
+            if status == "done" and (id_, index) in surveyed:
+                yield {**empty, "id": id_, "index": index, **payload}
+
+    if not units:
+        return Dataset.from_dict({column: [] for column in features}, features=features)
+    # The fingerprint is that of the contents: the same ones are not written twice, others are never taken for them.
+    return Dataset.from_generator(examples, features=features, fingerprint=fingerprint)
+
+
+def _check_rows(rows: Dataset, features: Features) -> None:
+    if not isinstance(rows, Dataset):
+        raise TypeError(
+            f"to_dataset: rows is a {type(rows).__name__}; expected a Dataset (Dataset.from_list makes one)"
+        )
+    if "id" not in rows.column_names:
+        raise ValueError(f"to_dataset: rows has the columns {rows.column_names}; expected one named 'id'")
+    if len(set(rows["id"][:])) < len(rows):
+        raise ValueError("to_dataset: the ids of rows are not unique; give the rows that the stage was run on")
+    both = sorted((set(rows.column_names) & set(features)) - {"id"})
+    if both:
+        raise ValueError(
+            f"to_dataset: {both} are columns of rows and of the samples; rename those of rows (rename_column) or leave "
+            "them out (remove_columns)"
+        )
+
+
+def _joined(stage: str, samples: Dataset, units: list[Unit], rows: Dataset) -> Dataset:
+    positions = {id_: position for position, id_ in enumerate(rows["id"][:])}
+    kept = [number for number, unit in enumerate(units) if unit.id in positions]
+    if len(kept) < len(units):
+        logger.warning("%s: %d samples are left out, whose ids are not in rows", stage, len(units) - len(kept))
+        samples = samples.select(kept).flatten_indices()
+    rows = rows.with_format(None).remove_columns("id")
+    payload_columns = [column for column in samples.column_names if column not in EXPORTED_COLUMNS]
+    order = [*EXPORTED_COLUMNS, *rows.column_names, *payload_columns]
+    if not kept:
+        features = {**samples.features, **rows.features}
+        return Dataset.from_dict({column: [] for column in order}, features=Features({c: features[c] for c in order}))
+    repeated = rows.select([positions[units[number].id] for number in kept])
+    # Writes a file even if `rows` is in memory: with many samples a row its pictures might not fit there again.
+    copied = repeated.map(
+        batched=True,
+        batch_size=ROWS_A_BATCH,
+        writer_batch_size=ROWS_A_BATCH,
+        features=rows.features,
+        cache_file_name=str(Path(samples.cache_files[0]["filename"]).with_name(f"rows-{repeated._fingerprint}.arrow")),
+        desc="Joining rows",
+    )
+    return concatenate_datasets([samples, copied], axis=1).select_columns(order)
