@@ -8,21 +8,22 @@ micro-batch of rows of like length. Rounds alternate, and the ratio is between m
 
 from __future__ import annotations
 
-import argparse
 import random
-import statistics
 import sys
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from trainer_overhead import Answers, TimedAdaPO, TimedGRPO, clock
+from rounds import medians_of, middle_half, parser_of, take_turns, write_numbers
+from trainer_overhead import Answers, TimedAdaPO, TimedGRPO
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 from workload import GROUP, lengths, questions, save_policy
 
 from trl_mmreason import AdaPOConfig
+from trl_mmreason.commands.options import count
 from trl_mmreason.grading.reward import accuracy_reward
 
 
@@ -33,25 +34,24 @@ def draw_answers(trainer: GRPOTrainer, tokens: list[int]) -> Answers:
     return [[*rng.choices(words, k=length - 1), tokenizer.eos_token_id] for length in tokens]
 
 
-def rollout_batch(trainer: TimedGRPO, rows: list[dict[str, Any]]) -> tuple[float, float]:
-    """Seconds of training on a batch, without sampling, and the most GPU memory in it, in GiB."""
-    trainer._buffered_inputs = None
+def train_on_batch(trainer: TimedGRPO, rows: list[dict[str, Any]]) -> float:
+    """Train on a rollout batch whose answers are there; gives the most GPU memory in it, in GiB."""
     if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
-    start = clock()
+    trainer._buffered_inputs = None
     for _ in range(trainer.args.steps_per_generation):
         trainer.training_step(trainer.model_wrapped, [dict(row) for row in rows], None)
-    seconds = clock() - start
     trainer.model_wrapped.zero_grad()
-    return seconds, torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_initialized() else 0.0
+    return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_initialized() else 0.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, rounds=7)
     parser.add_argument("--size", default="study", help="of the miniature model")
-    parser.add_argument("--questions", type=int, default=4, help=f"in a rollout batch, with {GROUP} trajectories each")
-    parser.add_argument("--batch", type=int, default=4, help="trajectories a micro-batch")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument(
+        "--questions", type=count, default=4, help=f"in a rollout batch, with {GROUP} trajectories each"
+    )
+    parser.add_argument("--batch", type=count, default=4, help="trajectories a micro-batch")
     parser.add_argument("--limit", type=float, default=0.65, help="highest ratio")
     arguments = parser.parse_args()
     asked = questions(arguments.questions)
@@ -77,28 +77,27 @@ def main() -> None:
         path = str(Path(folder) / "model")
         save_policy(Path(path), arguments.size)
         grpo = TimedGRPO(path, accuracy_reward, args=GRPOConfig(folder, **settings), train_dataset=asked)
-        own: dict[str, Any] = {"filter_zero_advantage": False, "filter_truncated": False}
-        adapo = TimedAdaPO(path, args=AdaPOConfig(folder, **settings, **own), train_dataset=asked)
+        settings |= {"filter_zero_advantage": False, "filter_truncated": False}  # all rows carry loss
+        adapo = TimedAdaPO(path, args=AdaPOConfig(folder, **settings), train_dataset=asked)
         between = len(adapo._followup_ids)
         whole = lengths(len(rows), shortest=between + 2)
         firsts = [(total - between) // 2 for total in whole]
         seconds = [total - between - first for total, first in zip(whole, firsts, strict=True)]
         grpo.replayed = [draw_answers(grpo, whole)]
         adapo.replayed = [draw_answers(adapo, firsts), draw_answers(adapo, seconds)]
-        taken: dict[TimedGRPO, list[tuple[float, float]]] = {grpo: [], adapo: []}
-        for trainer in taken:
+        for trainer in (grpo, adapo):
             trainer.remove_callback(PrinterCallback)
             trainer.train()
-        for number in range(1 + arguments.rounds):
-            for trainer in (grpo, adapo) if number % 2 else (adapo, grpo):
-                taken[trainer].append(rollout_batch(trainer, rows))
-    medians = [statistics.median(one for one, _ in taken[trainer][1:]) for trainer in (grpo, adapo)]
-    pairs = sorted(a / g for (g, _), (a, _) in zip(taken[grpo][1:], taken[adapo][1:], strict=True))
-    ratio = medians[1] / medians[0]
+        work = {"GRPO": partial(train_on_batch, grpo, rows), "AdaPO": partial(train_on_batch, adapo, rows)}
+        times, memory = take_turns(work, arguments.rounds)
+    medians = medians_of(times)
+    ratio = medians["AdaPO"] / medians["GRPO"]
     print(f"{len(rows)} trajectories of {min(whole)} to {max(whole)} tokens, {sum(whole)} in all")
-    print(f"GRPO {medians[0]:.2f} s, AdaPO {medians[1]:.2f} s: {ratio:.2f} (rounds {pairs[0]:.2f} to {pairs[-1]:.2f})")
+    print(f"seconds a rollout batch: {medians}")
+    print(f"AdaPO / GRPO: {ratio:.2f} (middle half {middle_half(times['AdaPO'], times['GRPO'])})")
     if on_gpu:
-        print("GPU memory, GiB:", *(f"{max(one for _, one in taken[trainer]):.2f}" for trainer in (grpo, adapo)))
+        print("GPU memory, GiB:", {name: f"{max(used):.2f}" for name, used in memory.items()})
+    write_numbers(arguments, seconds=times, memory=memory)
     if ratio > arguments.limit:
         sys.exit(f"The ratio is {ratio:.2f}; the limit is {arguments.limit}.")
 

@@ -99,8 +99,7 @@ def cut_to_longest(inputs: Rows, scored: int) -> tuple[Rows, int]:
     """Cut away the columns that are padding in every row.
 
     Args:
-        inputs: of a forward pass; `attention_mask` (B, L) is padded left of the prompts and right of the completions, of
-            which there may be none.
+        inputs: of a forward pass; `attention_mask` (B, L) is padded left of the prompts and right of the completions.
         scored: the last so many columns are completions.
 
     Returns:
