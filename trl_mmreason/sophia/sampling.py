@@ -22,7 +22,7 @@ from datasets import Dataset, List, Value
 
 from ..grading import Grader
 from ..messages import pictures_of, plain_messages, question_text
-from ..sampling.answering import answer_questions
+from ..sampling.answering import JoinedRows, answer_questions
 from ..sampling.difficulty import tally, usable_questions
 from ..sampling.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from ..sampling.run import remember_questions, run, wait_for_all
@@ -185,21 +185,16 @@ def make_off_policy_data(
         places = [(position, k) for position, found in enumerate(described) if stages[position] == stage for k in found]
         if engine is None or not places:
             continue
-        asking = {"description": "reasoning", **running}
-        answered.append(
-            answer_questions(
-                _units(questions, places),
-                engine,
-                store,
-                FromCaption(store, CAPTIONS, sampling.reason),
-                stage=stage,
-                n=sampling.trajectories,
-                decoding=sampling.decoding,
-                grader=grader,
-                seed=sampling.seed,
-                **asking,
-            )
-        )
+        asking = {
+            "n": sampling.trajectories,
+            "decoding": sampling.decoding,
+            "grader": grader,
+            "seed": sampling.seed,
+            "description": "reasoning",
+            **running,
+        }
+        protocol = FromCaption(store, CAPTIONS, sampling.reason)
+        answered.append(answer_questions(_units(questions, places), engine, store, protocol, stage=stage, **asking))
     outcomes = read_outcomes(answered, ids, sampling.captions, sampling.trajectories)
 
     def find(question: int, k: int, n: int) -> dict[str, Any]:
@@ -310,22 +305,16 @@ def _describe(
     wait_for_all()
 
 
-def _units(questions: Dataset, places: Sequence[tuple[int, int]]) -> Dataset:
+def _units(questions: Dataset, places: Sequence[tuple[int, int]]) -> JoinedRows:
     """A row for each (question, caption); of a prompt the question alone is left."""
-    units = questions.select([position for position, _ in places])
-    ids = units["id"][:]
-    asked = [[{"role": "user", "content": question_text(prompt)}] for prompt in units["prompt"]]
+    ids, texts = questions["id"][:], [question_text(prompt) for prompt in questions["prompt"]]
     columns = {
-        "id": [unit_id(id_, k) for id_, (_, k) in zip(ids, places, strict=True)],
-        "question": ids,
+        "id": [unit_id(ids[position], k) for position, k in places],
+        "question": [ids[position] for position, _ in places],
         "caption": [k for _, k in places],
-        "prompt": asked,
+        "prompt": [[{"role": "user", "content": texts[position]}] for position, _ in places],
     }
-    kinds = {"id": Value("string"), "question": Value("string"), "caption": Value("int64"), "prompt": _MESSAGES}
-    units = units.remove_columns([name for name in columns if name in units.column_names])
-    for name, column in columns.items():
-        units = units.add_column(name, column, feature=kinds[name])
-    return units
+    return JoinedRows(questions, [position for position, _ in places], columns)
 
 
 def _payload(sample: Sample) -> dict[str, Any]:
