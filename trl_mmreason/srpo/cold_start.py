@@ -18,6 +18,7 @@ from datasets import Dataset, Features, List, Value
 from ..grading import Grader
 from ..messages import question_text, with_system_message
 from ..rows import DataError
+from ..sampling.answering import answer_questions
 from ..sampling.asking import ReplyCollector, parsed_positions
 from ..sampling.difficulty import tally
 from ..sampling.engine import Engine, Request, SamplingParams
@@ -32,8 +33,10 @@ from .prompts import (
     scorer_prompt,
     teacher_prompt,
 )
-from .selection import Solution, SolutionSampler, read_solutions, select_mix
+from .protocols import FirstSolution
+from .selection import Solution, read_solutions, select_mix
 
+ANSWERS = "srpo-answers"
 RATINGS = "srpo-ratings"
 REFLECTIONS = "srpo-reflections"
 
@@ -138,8 +141,21 @@ def make_reflections(
     if making.cot_prompt is not None or making.system_prompt is not None:
         _refuse_system_messages(rows)
     dropped: Counter[str] = Counter()
-    student = SolutionSampler(policy, making.decoding, grader or Grader(), making.cot_prompt, making.seed)
-    solutions = read_solutions(rows, student.solve(rows, store, making.n, running), dropped)
+    answers = answer_questions(
+        rows,
+        policy,
+        store,
+        FirstSolution(),
+        stage=ANSWERS,
+        n=making.n,
+        decoding=making.decoding,
+        grader=grader,
+        system_prompt=making.cot_prompt,
+        seed=making.seed,
+        description="solving",
+        **running,
+    )
+    solutions = read_solutions(rows, answers, dropped)
     if scorer is not None:
         ratings = _ask(
             asking, RATINGS, scorer, rows, solutions, _scorer_messages, read_score, images=making.scorer_sees_images
