@@ -9,10 +9,14 @@ from typing import Any
 from datasets import Dataset
 
 from trl_mmreason.chain_of_step.client import process_reward_from
-from trl_mmreason.chain_of_step.config import ChainOfStepSFTConfig, IterativeDPOConfig, ProcessRewardConfig
+from trl_mmreason.chain_of_step.config import (
+    ChainOfStepGRPOConfig,
+    ChainOfStepSFTConfig,
+    IterativeDPOConfig,
+    ProcessRewardConfig,
+)
 from trl_mmreason.chain_of_step.dpo import IterativeDPOTrainer
 from trl_mmreason.chain_of_step.grpo import ChainOfStepGRPOTrainer
-from trl_mmreason.chain_of_step.grpo_config import ChainOfStepGRPOConfig
 from trl_mmreason.chain_of_step.miniature import (
     LABELS,
     PLAIN_ANSWERS,

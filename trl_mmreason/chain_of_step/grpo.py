@@ -12,7 +12,7 @@ from ..grading import Grader
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from ..parts import freeze_vision_encoder
 from .client import process_reward_from
-from .grpo_config import ChainOfStepGRPOConfig
+from .config import ChainOfStepGRPOConfig
 from .grpo_reward import ChainRewards
 from .paper import PAPER
 from .paths import ProcessReward
