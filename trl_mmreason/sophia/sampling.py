@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-import pyarrow.compute as pc
 import torch
 from datasets import Dataset, List, Value
 
@@ -27,6 +26,7 @@ from ..sampling.difficulty import tally, usable_questions
 from ..sampling.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from ..sampling.run import remember_questions, run, wait_for_all
 from ..sampling.store import Store
+from ..sources import undecoded
 from .objective import select_trajectories
 from .prompts import CAPTION_PROMPT, MAX_TOKENS, THINKING_PROMPT, reasoning_prompt
 from .protocols import FromCaption
@@ -50,7 +50,6 @@ DECODING = SamplingParams(max_new_tokens=MAX_TOKENS)
 Row = Mapping[str, Any]
 _PICTURES = ("images", "image")
 _MESSAGES = List({"role": Value("string"), "content": Value("string")})
-_ROWS_A_BATCH = 64
 
 
 class OffPolicyData(NamedTuple):
@@ -260,26 +259,13 @@ def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:
 
 def _usable(rows: Dataset, grader: Grader, dropped: Counter[str]) -> list[int]:
     """Positions of the rows with a picture and a gold answer that can be used; the others are counted."""
-    pictured = [position for position, count in enumerate(_picture_counts(rows)) if count]
+    pictures = undecoded(rows.select_columns([name for name in _PICTURES if name in rows.column_names]))
+    pictured = [position for position, row in enumerate(pictures) if pictures_of(row)]
     usable = set(usable_questions(rows, grader))
     kept = [position for position in pictured if position in usable]
     dropped["no picture"] += len(rows) - len(pictured)
     dropped["the gold answer cannot be used"] += len(pictured) - len(kept)
     return kept
-
-
-def _picture_counts(rows: Dataset) -> list[int]:
-    """How many pictures each row has, as `pictures_of` would find them, and none is decoded."""
-    columns = [name for name in _PICTURES if name in rows.column_names]
-    if not columns:
-        return [0] * len(rows)
-    counts: list[int] = []
-    for batch in rows.select_columns(columns).with_format("arrow").iter(_ROWS_A_BATCH):
-        many = pc.fill_null(pc.list_value_length(batch["images"]), 0) if "images" in columns else None
-        one = pc.cast(pc.is_valid(batch["image"]), "int32") if "image" in columns else None
-        both = [column.to_pylist() for column in (many, one) if column is not None]
-        counts += map(sum, zip(*both, strict=True))
-    return counts
 
 
 def _describe(
