@@ -15,14 +15,13 @@ from trl import SFTTrainer
 
 from ..checkpoint import CheckpointRestoreMixin
 from ..construction import check_rows, load_processor, prepare_policy, search_no_weights
-from ..messages import completion_text
 from ..parts import freeze_vision_encoder
 from ..precision import check_precision
 from .config import ProcessRewardConfig
 from .objective import accuracy, auroc, prm_loss
 from .paper import PAPER
 from .process_reward import DEFAULT_TOKENS, TOKENS_RECORD, label_token_ids, logit_differences
-from .scored_chain import ANSWER, STEPS, ChainEncoder, scored_ends
+from .scored_chain import ANSWER, STEPS, ChainEncoder, read_completion
 from .tokens import add_chain_tokens
 
 UNLABELLED = -100.0
@@ -193,11 +192,7 @@ def _checked(rows: Any) -> Any:
 
     def check(completion: Any, step_labels: Any, answer_label: Any, number: int) -> dict[str, str]:
         where = f"row {number}"
-        text = completion_text(completion, where)
-        try:
-            ends = scored_ends(text)
-        except ValueError as error:
-            raise ValueError(f"ProcessRewardTrainer: the completion of {where}: {error}") from error
+        text, ends = read_completion(completion, where)
         row = {"step_labels": step_labels, "answer_label": answer_label}
         _labels(row, len(ends.steps), ends.answer is not None, where)
         return {"completion": text}
