@@ -34,7 +34,6 @@ from .selection import (
     CAPTIONS,
     HARD_TRAJECTORIES,
     TRAJECTORIES,
-    Rule,
     Sampled,
     make_rows,
     read_captions,
@@ -139,10 +138,9 @@ def make_off_policy_data(
 ) -> OffPolicyData:
     """Let the policy describe each picture, a reasoner answer from the descriptions, and reward the best trajectories.
 
-    A killed run resumes. More captions or trajectories ask only for those that are missing; another
-    selection from the same store asks nobody anything. What failed is asked again with `retry_failed=True`. Under
-    several processes each takes its share; call it on all of them with the same store, and every process gets the whole
-    result.
+    It resumes, and several processes share the work, as `answer_questions` says. More captions or trajectories ask only
+    for those that are missing; another selection from the same store asks nobody anything. What failed is asked again
+    with `retry_failed=True`.
 
     Args:
         rows: rows with id, prompt, answer, images (or image), and optionally choices. What stands in the first message
@@ -204,8 +202,7 @@ def make_off_policy_data(
         (record,) = store.find(CAPTIONS, [(ids[question], k)])
         return record.payload["text"]
 
-    how = Rule(sampling.threshold, sampling.keep, sampling.rule, sampling.seed)
-    selected = select(outcomes, ids, how, lambda *place: find(*place)["text"], count_tokens)
+    selected = select(outcomes, ids, sampling, lambda *place: find(*place)["text"], count_tokens)
     made = make_rows(
         asked,
         questions["prompt"],
@@ -219,7 +216,7 @@ def make_off_policy_data(
     )
     return OffPolicyData(
         made,
-        dict(+(dropped + unrewarded(outcomes, selected, how))),
+        dict(+(dropped + unrewarded(outcomes, selected, sampling.rule))),
         int(selected.any(axis=(1, 2)).sum()),
         caption_counts,
         outcomes.sampled,
