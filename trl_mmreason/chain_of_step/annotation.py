@@ -128,9 +128,8 @@ def annotate_by_monte_carlo(
     A continuation is right if the chain that it completes comes to the right answer. The engine sees question, pictures
     and the chain up to the step, and never the answer.
 
-    A killed run resumes, and another grader samples nothing again. What failed is sampled again with
-    `retry_failed=True`. Under several processes each takes its share of the steps; call it on all of them with the same
-    store, and every process gets the whole result.
+    It resumes, and several processes share the work, as `answer_questions` says; another grader samples nothing again.
+    What failed is sampled again with `retry_failed=True`.
 
     Args:
         chains: `rows` of `chains_of`.
@@ -155,15 +154,14 @@ def annotate_by_monte_carlo(
             f"annotate_by_monte_carlo: got n={n} and labels={labels!r}, expected 1 or more, and 'soft' or 'hard'."
         )
     _check_chains("annotate_by_monte_carlo", chains)
-    positions, ids, prefixes = _steps(chains)
-    steps = JoinedRows(chains, positions, {"id": ids, "prefix": prefixes})
+    steps = _steps(chains)
     asked: dict[str, Any] = {"n": n, "decoding": decoding, "grader": grader, "seed": seed}
     asked |= {"description": "continuing chains", **running}
     answers = answer_questions(steps, engine, store, Continuation(), stage=MONTE_CARLO, **asked)
     failed: set[int] = set()
     correct: list[list[list[bool]]] = [[] for _ in range(len(chains))]
     tokens: int | None = 0
-    for position, samples in zip(positions, answers, strict=True):
+    for position, samples in zip(steps.positions, answers, strict=True):
         correct[position].append([])
         for sample in samples:
             if isinstance(sample, Failure):
@@ -179,15 +177,15 @@ def annotate_by_monte_carlo(
     return Annotated(_labelled(chains, kept, step_labels), dropped, tokens)
 
 
-def _steps(chains: Dataset) -> tuple[list[int], list[str], list[str]]:
-    """Collect for each step the position of its chain, an id, and the chain as it was written up to there."""
+def _steps(chains: Dataset) -> JoinedRows:
+    """A row for each step: that of its chain, with an id of its own and, as `prefix`, the chain up to there."""
     found = [
         (position, f"{id_}/{number}-{_digest(text[:end])}", text[:end])
         for position, (id_, text) in enumerate(zip(chains["id"], chains["completion"], strict=True))
         for number, end in enumerate(chain_ends(text).steps, start=1)
     ]
-    positions, ids, prefixes = (list(column) for column in zip(*found, strict=True)) if found else ([], [], [])
-    return positions, ids, prefixes
+    columns = {"id": [id_ for _, id_, _ in found], "prefix": [prefix for _, _, prefix in found]}
+    return JoinedRows(chains, [position for position, _, _ in found], columns)
 
 
 def _digest(text: str) -> str:

@@ -14,7 +14,7 @@ from transformers import EvalPrediction
 from trl import SFTTrainer
 
 from ..checkpoint import CheckpointRestoreMixin
-from ..construction import check_rows, load_processor, prepare_policy, search_no_weights
+from ..construction import check_rows, load_processor, prepare_policy, refuse_replaced, search_no_weights
 from ..parts import freeze_vision_encoder
 from ..precision import check_precision
 from .config import ProcessRewardConfig
@@ -27,13 +27,6 @@ from .tokens import add_chain_tokens
 UNLABELLED = -100.0
 """Stands for "no label" in a batch, as `Trainer` counts and pads labels with it."""
 
-_REPLACED = (
-    "data_collator",
-    "compute_loss_func",
-    "compute_metrics",
-    "preprocess_logits_for_metrics",
-    "formatting_func",
-)
 _OWN_INPUTS = ("positions", "labels", "shift_labels")
 
 
@@ -79,8 +72,7 @@ class ProcessRewardTrainer(CheckpointRestoreMixin, SFTTrainer):
             args = ProcessRewardConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-process-reward")
         if not isinstance(args, ProcessRewardConfig):
             raise TypeError(f"ProcessRewardTrainer: args is a {type(args).__name__}, expected a ProcessRewardConfig.")
-        if replaced := [name for name in _REPLACED if kwargs.get(name) is not None]:
-            raise TypeError(f"ProcessRewardTrainer: it has its own {replaced[0]}; leave `{replaced[0]}` out.")
+        refuse_replaced("ProcessRewardTrainer", kwargs)
         columns = {"prompt", "completion", "step_labels", "answer_label"}
         check_rows("ProcessRewardTrainer", train_dataset, eval_dataset, columns)
         search_no_weights(args)

@@ -33,8 +33,7 @@ def sample_paths(
 ) -> dict[str, list[Path]]:
     """Let a policy answer each question `n` times, and grade the answers of the chains.
 
-    A killed run resumes. Under several processes each takes its share; call it on all of them with the
-    same store, and every process gets all.
+    It resumes, and several processes share the work, as `answer_questions` says.
 
     Args:
         rows: rows with id, prompt, answer, and optionally images (or image) and choices.

@@ -117,9 +117,9 @@ def make_reflections(
 ) -> Reflections:
     """Let the policy solve each question, and the teacher reflect on a mix of right and wrong solutions.
 
-    A killed run resumes; `n`, `size` and `right_share` may differ from those of the run before, and
-    then only what is missing is asked. What failed is asked again with `retry_failed=True`. Under several processes
-    each takes its share; call it on all of them with the same store, and every process gets the whole result.
+    It resumes, and several processes share the work, as `answer_questions` says. `n`, `size` and `right_share` may
+    differ from those of the run before, and then only what is missing is asked. What failed is asked again with
+    `retry_failed=True`.
 
     Args:
         rows: rows with id, prompt, answer, and optionally images and choices. Of several answers the first is taught.

@@ -107,7 +107,8 @@ def select_mix(
             f"select_mix: got right_share={right_share} and size={size}; expected 0 ≤ right_share ≤ 1, and size ≥ 1 or "
             "None for as many as the mix allows."
         )
-    ranked = sorted(range(len(correct)), key=lambda k: -math.inf if ratings[k] is None else ratings[k], reverse=True)
+    scores = [-math.inf if rating is None else rating for rating in ratings]
+    ranked = sorted(range(len(correct)), key=scores.__getitem__, reverse=True)
     right = [k for k in ranked if correct[k]]
     wrong = [k for k in ranked if not correct[k]]
     for total in range(min(len(ranked), size or len(ranked)), 0, -1):
