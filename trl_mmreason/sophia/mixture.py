@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, SupportsFloat
 
+import pyarrow as pa
 from datasets import Dataset, Features, Image, List, Value, concatenate_datasets
 
 from ..messages import completion_text, pictures_of, plain_messages
-from ..sources import undecoded
 from .prompts import CAPTION_PROMPT, prompt_for
 
 CAPTIONS_AS_DATA = ("none", "beside", "before")
@@ -170,10 +170,17 @@ def _unified(name: str, part: Dataset, features: Features, thinking_prompt: str 
         }
         return {column: columns[column] for column in features}
 
-    return undecoded(part.with_format(None)).map(
-        unify,
+    def unify_batch(table: pa.Table) -> dict[str, list[Any]]:
+        rows = [unify(row) for row in table.to_pylist()]
+        return {column: [row[column] for row in rows] for column in features}
+
+    mixed = part.with_format("arrow").map(  # a table's rows hold pictures as they are stored
+        unify_batch,
+        batched=True,
+        batch_size=_ROWS_A_BATCH,
+        writer_batch_size=_ROWS_A_BATCH,
         remove_columns=part.column_names,
         features=features,
-        writer_batch_size=_ROWS_A_BATCH,
         desc=f"Mixing in {name}",
     )
+    return mixed.with_format(None)

@@ -26,7 +26,6 @@ from ..sampling.difficulty import tally, usable_questions
 from ..sampling.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from ..sampling.run import remember_questions, run, wait_for_all
 from ..sampling.store import Store
-from ..sources import undecoded
 from .objective import select_trajectories
 from .prompts import CAPTION_PROMPT, MAX_TOKENS, THINKING_PROMPT, reasoning_prompt
 from .protocols import FromCaption
@@ -48,6 +47,7 @@ DECODING = SamplingParams(max_new_tokens=MAX_TOKENS)
 
 Row = Mapping[str, Any]
 _PICTURES = ("images", "image")
+_ROWS_A_BATCH = 64  # in memory at once; a row may hold megabytes of pictures
 _MESSAGES = List({"role": Value("string"), "content": Value("string")})
 
 
@@ -256,8 +256,10 @@ def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:
 
 def _usable(rows: Dataset, grader: Grader, dropped: Counter[str]) -> list[int]:
     """Positions of the rows with a picture and a gold answer that can be used; the others are counted."""
-    pictures = undecoded(rows.select_columns([name for name in _PICTURES if name in rows.column_names]))
-    pictured = [position for position, row in enumerate(pictures) if pictures_of(row)]
+    columns = [name for name in _PICTURES if name in rows.column_names]
+    tables = rows.select_columns(columns).with_format("arrow").iter(_ROWS_A_BATCH)  # in which no picture is decoded
+    stored = (row for table in tables for row in table.to_pylist())
+    pictured = [position for position, row in enumerate(stored) if pictures_of(row)]
     usable = set(usable_questions(rows, grader))
     kept = [position for position in pictured if position in usable]
     dropped["no picture"] += len(rows) - len(pictured)
