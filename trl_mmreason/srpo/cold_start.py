@@ -261,10 +261,7 @@ def _teacher_messages(question: str, solution: Solution, second_thought: bool) -
 
 
 def _as_rows(
-    rows: Dataset,
-    solutions: Sequence[Solution],
-    completions: list[str],
-    system_prompt: str | None,
+    rows: Dataset, solutions: Sequence[Solution], completions: list[str], system_prompt: str | None
 ) -> Dataset:
     """One row a solution, with the pictures of its question as they are stored."""
     prompts = rows.select([solution.position for solution in solutions])["prompt"]
