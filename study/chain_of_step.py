@@ -6,18 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-
 from trl_mmreason.chain_of_step.client import process_reward_from
-from trl_mmreason.chain_of_step.config import ChainOfStepSFTConfig, IterativeDPOConfig, ProcessRewardConfig
+from trl_mmreason.chain_of_step.config import (
+    ChainOfStepGRPOConfig,
+    ChainOfStepSFTConfig,
+    IterativeDPOConfig,
+    ProcessRewardConfig,
+)
 from trl_mmreason.chain_of_step.dpo import IterativeDPOTrainer
 from trl_mmreason.chain_of_step.grpo import ChainOfStepGRPOTrainer
-from trl_mmreason.chain_of_step.grpo_config import ChainOfStepGRPOConfig
 from trl_mmreason.chain_of_step.miniature import (
     LABELS,
     PLAIN_ANSWERS,
     drawn_chains,
     label_drawn_chains,
+    labelled_chains,
     labels_file,
     stop_at,
 )
@@ -91,12 +94,12 @@ def _learn_rewards(start: Start, policy: Path, finished: Path) -> None:
             batch_size=_BATCH,
             **drawn,
         )
-    labelled = {name: Dataset.from_parquet(str(labels_file(start.folder, name))) for name in LABELS}
+    chains, held_out = labelled_chains(start.folder)
     trainer = ProcessRewardTrainer(
         _stronger_base(start),
         args=ProcessRewardConfig(str(finished.parent), **_settings(start, "prm")),
-        train_dataset=labelled.pop("train"),
-        eval_dataset=labelled,
+        train_dataset=chains,
+        eval_dataset=held_out,
     )
     train_once(trainer, finished.parent / "model")
     finished.write_text(json.dumps(trainer.evaluate(), indent=2))

@@ -20,7 +20,7 @@ from trl_mmreason.evaluation.question_table import Table
 _RESAMPLES = 2000
 
 Verdict = Literal["holds", "does not hold", "undecided"]
-StopTracker = Literal["above zero", "below zero", "no difference"]
+Decision = Literal["above zero", "below zero", "no difference"]
 
 
 class Term(NamedTuple):
@@ -88,7 +88,7 @@ class Judged:
         return "does not hold" if all(value < 0 for value in (high, *self.by_seed)) else "undecided"
 
 
-def ending(measured: Estimate, margin: float) -> StopTracker | None:
+def ending(measured: Estimate, margin: float) -> Decision | None:
     """What more seeds would hardly change: the interval lies above 0, below 0, or within ± `margin`.
 
     `None` while it does none of these.
@@ -105,13 +105,12 @@ Outcomes = Mapping[int, Mapping[str, Table]]
 """Seed → arm → what each question adds to each metric; all arms of a seed answer the same questions, in one order."""
 
 
-def judge(claim: Claim, outcomes: Outcomes, *, seed: int = 0) -> Judged:
+def judge(claim: Claim, outcomes: Outcomes) -> Judged:
     """Whether a claim holds.
 
     Args:
         claim: its arms have to be in every outcome.
         outcomes: of one or more seeds.
-        seed: of the bootstrap.
 
     Raises:
         ValueError: arms of one seed answered different numbers of questions.
@@ -123,7 +122,7 @@ def judge(claim: Claim, outcomes: Outcomes, *, seed: int = 0) -> Judged:
         return sum(term.weight * outcomes[each][term.arm].values(drawn)[term.metric] for term in claim.contrast)
 
     by_seed = [value(each) for each in seeds]
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     draws = []
     for _ in range(_RESAMPLES):
         places = random.integers(len(seeds), size=len(seeds))

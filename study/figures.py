@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import matplotlib.figure
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from trl_mmreason.evaluation.curves import style_axes
@@ -53,7 +52,9 @@ def draw_figures(outcomes: Outcomes, figures: Sequence[Figure], path: Path) -> N
     page = matplotlib.figure.Figure(figsize=(4.6 * len(figures), 3.8), layout="constrained")
     for axes, figure in zip(np.atleast_1d(page.subplots(1, len(figures))), figures, strict=True):
         for colour, (label, points) in zip(_COLOURS, figure.curves.items(), strict=False):
-            _draw(axes, colour, label, [x for x, _, _ in points], over_seeds(outcomes, points))
+            x, values = [x for x, _, _ in points], over_seeds(outcomes, points)
+            axes.plot(x, values.mean(axis=0), color=colour, label=label, marker="o", markersize=4)
+            axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)
         style_axes(axes, figure.title, figure.x, figure.y)
         if all(float(x).is_integer() for points in figure.curves.values() for x, _, _ in points):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -70,8 +71,3 @@ def over_seeds(outcomes: Outcomes, points: Sequence[Point]) -> np.ndarray:
         return 100 * reached if metric_of(metric).is_share else reached
 
     return np.array([[value(seed, arm, metric) for _, arm, metric in points] for seed in outcomes])
-
-
-def _draw(axes: Axes, colour: str, label: str, x: Sequence[float], values: np.ndarray) -> None:
-    axes.plot(x, values.mean(axis=0), color=colour, label=label, marker="o", markersize=4)
-    axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import cycle, product
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from trl_mmreason.evaluation.curves import running_mean, style_axes
 from trl_mmreason.evaluation.metrics import Metric, aligned, metric_of, number_as_json
 from trl_mmreason.evaluation.question_table import Table
 
-from .claims import Claim, Judged
+from .claims import Judged
 
 _POINTS, _NUMBER = Metric("points"), Metric("number", is_share=False)
 _COLOURS = (
@@ -37,22 +38,18 @@ def format_arms(outcomes: Mapping[int, Mapping[str, Table]], metrics: Sequence[s
     seeds = list(outcomes)
     lines = [["mean [lowest, highest seed]", *(metric_of(name).label for name in metrics)]]
     for arm in outcomes[seeds[0]]:
-        lines.append(
-            [arm, *(_over_seeds([_value(outcomes[seed][arm], name) for seed in seeds], name) for name in metrics)]
-        )
+        reached = [outcomes[seed][arm].values() for seed in seeds]
+        lines.append([arm, *(_over_seeds([each.get(name, nan) for each in reached], name) for name in metrics)])
     return aligned(lines)
 
 
 def format_claims(judged: Sequence[Judged]) -> str:
     """A line a claim: what was measured, and the verdict."""
     lines = [["claim", "paper", "measured [95 % interval]", "verdict"]]
-    lines += [[each.claim.text, each.claim.paper, measured(each), each.verdict] for each in judged]
+    for each in judged:
+        measured = form_of(each.claim.unit).with_interval(each.measured, signed=True)
+        lines.append([each.claim.text, each.claim.paper, measured, each.verdict])
     return aligned(lines)
-
-
-def measured(judged: Judged) -> str:
-    """The contrast with its interval, in points or as a number."""
-    return form_of(judged.claim.unit).with_interval(judged.measured, signed=True)
 
 
 def form_of(unit: str) -> Metric:
@@ -67,7 +64,11 @@ def claims_as_json(settings: Mapping[str, Any], judged: Sequence[Judged], table:
         "arms": table,
         "claims": [
             {
-                **_said(each.claim),
+                "claim": each.claim.text,
+                "place": each.claim.place,
+                "paper": each.claim.paper,
+                "contrast": [list(term) for term in each.claim.contrast],
+                "unit": each.claim.unit,
                 **each.measured.as_json(),
                 "by_seed": [number_as_json(value) for value in each.by_seed],
                 "values": {name: number_as_json(value) for name, value in each.values.items()},
@@ -131,26 +132,12 @@ def _curve(run: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[int, 
     return {step: float(value) for step, value in found}
 
 
-def _value(table: Table, metric: str) -> float:
-    return table.values().get(metric, float("nan"))
-
-
 def _over_seeds(values: Sequence[float], name: str) -> str:
     form = metric_of(name)
     known = [value for value in values if not np.isnan(value)]
     if not known:
         return "n/a"
     return f"{form.text(float(np.mean(known)))} [{form.text(min(known))}, {form.text(max(known))}]"
-
-
-def _said(claim: Claim) -> dict[str, Any]:
-    return {
-        "claim": claim.text,
-        "place": claim.place,
-        "paper": claim.paper,
-        "contrast": [list(term) for term in claim.contrast],
-        "unit": claim.unit,
-    }
 
 
 def write_part(folder: Path, settings: Mapping[str, Any], judged: Sequence[Judged], table: str) -> None:

@@ -295,18 +295,19 @@ def test_lines_that_are_no_rows(tmp_path):
 def test_three_bad_rows_in_a_thousand_cost_three_rows(tmp_path, caplog):
     rows = [{"id": i, "prompt": f"{i}?", "image": png(size=(1 + i % 7, 1)), "answer": str(i)} for i in range(1000)]
     rows[10]["image"] = rows[10]["image"][:40]
-    rows[500]["answer"] = ""
+    rows[10]["answer"] = rows[500]["answer"] = ""
     rows[999]["image"] = b"no picture"
     Dataset.from_list(rows).to_parquet(tmp_path / "r.parquet")
     loaded = load_rows(tmp_path / "r.parquet", num_proc=2)
     assert loaded.dataset["id"][:] == [str(i) for i in range(1000) if i not in (10, 500, 999)]
     assert [(p.row, p.id, p.column, p.reason) for p in loaded.problems] == [
         (10, "10", "image", "unreadable picture"),
+        (10, "10", "answer", "empty answer"),
         (500, "500", "answer", "empty answer"),
         (999, "999", "image", "unreadable picture"),
     ]
     assert loaded.dataset[996]["images"][0].size == (1 + 998 % 7, 1)
-    assert "3 of 1000 rows cannot be used and were left out (2 × unreadable picture, 1 × empty answer)" in caplog.text
+    assert "3 of 1000 rows cannot be used and were left out (2 × unreadable picture, 2 × empty answer)" in caplog.text
 
 
 def test_a_picture_that_vanishes_is_noticed_at_the_next_call(folder):

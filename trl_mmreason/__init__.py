@@ -16,7 +16,7 @@ METHODS = ("adapo", "srpo", "chain_of_step", "self_evolution")
 _PUBLIC = {
     "AdaPOConfig": "adapo.config",
     "AdaPOTrainer": "adapo.trainer",
-    "ChainOfStepGRPOConfig": "chain_of_step.grpo_config",
+    "ChainOfStepGRPOConfig": "chain_of_step.config",
     "ChainOfStepGRPOTrainer": "chain_of_step.grpo",
     "ChainOfStepSFTConfig": "chain_of_step.config",
     "ChainOfStepSFTTrainer": "chain_of_step.sft",
@@ -61,10 +61,14 @@ __all__ = [
 if TYPE_CHECKING:
     from .adapo.config import AdaPOConfig
     from .adapo.trainer import AdaPOTrainer
-    from .chain_of_step.config import ChainOfStepSFTConfig, IterativeDPOConfig, ProcessRewardConfig
+    from .chain_of_step.config import (
+        ChainOfStepGRPOConfig,
+        ChainOfStepSFTConfig,
+        IterativeDPOConfig,
+        ProcessRewardConfig,
+    )
     from .chain_of_step.dpo import IterativeDPOTrainer
     from .chain_of_step.grpo import ChainOfStepGRPOTrainer
-    from .chain_of_step.grpo_config import ChainOfStepGRPOConfig
     from .chain_of_step.process_reward import ProcessRewardModel
     from .chain_of_step.process_reward_trainer import ProcessRewardTrainer
     from .chain_of_step.sft import ChainOfStepSFTTrainer

@@ -78,6 +78,16 @@ def all_rewards(name: str, own: Sequence[Callable[..., Any]], added: Any) -> lis
     return [*own, *further]
 
 
+def refuse_replaced(name: str, kwargs: dict[str, Any]) -> None:
+    """Refuse what would take the place of the loss, the metrics or the rows of a trainer that has its own."""
+    for option in (
+        *("data_collator", "formatting_func", "compute_loss_func", "compute_metrics"),
+        "preprocess_logits_for_metrics",
+    ):
+        if kwargs.get(option) is not None:
+            raise TypeError(f"{name}: it has its own {option}; leave `{option}` out.")
+
+
 def refuse_second_rollout(name: str, kwargs: dict[str, Any]) -> None:
     for option in ("tools", "rollout_func", "environment_factory"):
         if kwargs.get(option):

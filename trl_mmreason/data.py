@@ -18,10 +18,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, Features, Image, Json, LargeList, List, Value
+from datasets import Dataset, DatasetDict, Features, Image, Json, List, Value
 
 from .rows import NAMES, DataError, RefusedValue, RowProblem, RowReader
-from .sources import LINE, json_columns, json_features, parse_line, read_source
+from .sources import LINE, json_columns, json_features, parse_line, read_source, undecoded
 
 __all__ = ["SYNONYMS", "DataError", "LoadedRows", "RowProblem", "find_columns", "load_rows"]
 
@@ -38,7 +38,7 @@ SYNONYMS = {
 }
 _REQUIRED = ("prompt", "answer")
 
-_CHECKED_FEATURES = {
+CHECKED_FEATURES = {
     "prompt": List({"role": Value("string"), "content": Value("string")}),
     "images": List(Image(mode="RGB")),
     "answer": List(Value("string")),
@@ -180,13 +180,12 @@ def _check_rows(
         kept_features = json_features(raw, keep)
     else:
         kept_features = {column: raw.features[column] for column in keep}
-        if "images" in reader.columns:
-            raw = _undecoded(raw, reader.columns["images"])
+        raw = undecoded(raw)
     return raw.map(
         _check_json_line if is_json else _check_row,
         with_indices=True,
         fn_kwargs={"positions": positions, "reader": reader, "keep": keep},
-        features=Features({**_CHECKED_FEATURES, **kept_features}),
+        features=Features({**CHECKED_FEATURES, **kept_features}),
         remove_columns=[column for column in raw.column_names if column not in keep],
         num_proc=num_proc,
         writer_batch_size=100,  # rows held in memory before writing; a row may hold megabytes of pictures
@@ -208,8 +207,7 @@ def _check_json_line(
     try:
         row = parse_line(line[LINE])
     except RefusedValue as refused:
-        problem = {"column": "line", "reason": refused.reason, "message": refused.message}
-        return {**reader.check({}, position), **dict.fromkeys(keep), "problems": [problem]}
+        return {**reader.check({}, position), **dict.fromkeys(keep), "problems": [refused.in_column("line")]}
     return {**reader.check(row, position), **{column: row.get(column) for column in keep}}
 
 
@@ -217,46 +215,44 @@ def _sort_out(
     checked: Dataset, positions: Sequence[int], names: list[str], source_name: str, on_error: str
 ) -> LoadedRows:
     """Separate good rows from bad ones, and report the bad ones as `on_error` says."""
-    found = checked["problems"][:]
-    problems = [
-        RowProblem(row, id_, **problem)
-        for row, id_, row_problems in zip(positions, checked["id"], found, strict=True)
-        for problem in row_problems
-    ]
-    good = [row for row, row_problems in enumerate(found) if not row_problems]
+    problems, summary = problems_of(checked, positions, source_name)
+    good = [row for row, row_problems in enumerate(checked["problems"]) if not row_problems]
     if problems:
-        bad_count = len(found) - len(good)
-        summary = f"{source_name}: {bad_count} of {len(found)} rows cannot be used"
         if on_error == "raise" or not good:
-            raise DataError(f"{summary}:\n{_list_first(problems, 20)}", problems)
+            raise DataError(f"{summary}:\n{list_first(problems, 20)}", problems)
         counts = Counter(problem.reason for problem in problems).most_common()
         reasons = ", ".join(f"{count} × {reason}" for reason, count in counts)
-        logger.warning("%s and were left out (%s):\n%s", summary, reasons, _list_first(problems, 5))
-    dataset = _with_plain_answers(checked).select_columns(names)
+        logger.warning("%s and were left out (%s):\n%s", summary, reasons, list_first(problems, 5))
+    dataset = with_plain_answers(checked).select_columns(names)
     return LoadedRows(dataset.select(good) if problems else dataset, problems)
 
 
-def _list_first(problems: list[RowProblem], count: int) -> str:
+def problems_of(checked: Dataset, positions: Sequence[int], source_name: str) -> tuple[list[RowProblem], str]:
+    """The problems of checked rows, and a sentence that says how many rows have any.
+
+    Args:
+        checked: rows with `id` and `problems`.
+        positions: theirs in the source.
+        source_name: begins the sentence.
+    """
+    found = zip(positions, checked["id"], checked["problems"], strict=True)
+    problems = [RowProblem(row, id_, **problem) for row, id_, refused in found for problem in refused]
+    bad_count = len({problem.row for problem in problems})
+    return problems, f"{source_name}: {bad_count} of {len(checked)} rows cannot be used"
+
+
+def list_first(problems: list[RowProblem], count: int) -> str:
+    """A line for each of the first `count` problems, and one that counts the others."""
     lines = [str(problem) for problem in problems[:count]]
     if len(problems) > count:
         lines.append(f"… and {len(problems) - count} more")
     return "\n".join(lines)
 
 
-def _with_plain_answers(checked: Dataset) -> Dataset:
+def with_plain_answers(checked: Dataset) -> Dataset:
     """Turn the lists of answers into strings if no row has more than one."""
     answers = checked["answer"][:]
     if any(len(row) > 1 for row in answers):
         return checked
     plain = pa.array([row[0] if row else None for row in answers], pa.string())
     return checked.remove_columns("answer").add_column("answer", plain, feature=Value("string"))
-
-
-def _undecoded(dataset: Dataset, column: str) -> Dataset:
-    """Make a column of pictures give the stored {"bytes", "path"} instead of PIL pictures."""
-    feature = dataset.features[column]
-    if isinstance(feature, Image):
-        return dataset.cast_column(column, Image(decode=False))
-    if isinstance(feature, List | LargeList) and isinstance(feature.feature, Image):
-        return dataset.cast_column(column, type(feature)(Image(decode=False)))
-    return dataset

@@ -57,6 +57,10 @@ class RefusedValue(Exception):
         self.reason = reason
         self.message = message
 
+    def in_column(self, column: str) -> dict[str, str]:
+        """An entry of a row's list of problems."""
+        return {"column": column, "reason": self.reason, "message": self.message}
+
 
 @dataclass(frozen=True)
 class RowProblem:
@@ -118,7 +122,7 @@ class RowReader:
             try:
                 return reader(row.get(column))
             except RefusedValue as refused:
-                problems.append({"column": column, "reason": refused.reason, "message": refused.message})
+                problems.append(refused.in_column(column))
                 return None
 
         images = read("images", lambda value: read_images(value, self.image_root)) or []

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, Features, load_dataset
+from datasets import Dataset, DatasetDict, Features, Image, LargeList, List, load_dataset
 from datasets.exceptions import DatasetsError
 
 from .rows import DataError, RefusedValue
@@ -130,6 +130,16 @@ def _read_csv(file: Path) -> Iterable[str]:
     """Return lines of JSON from a file with a header line; all values are strings."""
     with file.open(encoding="utf-8-sig", newline="") as stream:
         return [json.dumps(row, ensure_ascii=False) for row in csv.DictReader(stream)]
+
+
+def undecoded(dataset: Dataset) -> Dataset:
+    """Make columns of pictures give the stored {"bytes", "path"} instead of PIL pictures."""
+    for column, feature in dataset.features.items():
+        if isinstance(feature, Image):
+            dataset = dataset.cast_column(column, Image(decode=False))
+        elif isinstance(feature, List | LargeList) and isinstance(feature.feature, Image):
+            dataset = dataset.cast_column(column, type(feature)(Image(decode=False)))
+    return dataset
 
 
 def parse_line(line: str) -> dict[str, Any]:

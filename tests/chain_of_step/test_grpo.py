@@ -380,8 +380,6 @@ def test_the_defaults_that_the_paper_leaves_open(tmp_path):
     ("settings", "problem"),
     [
         ({"step_weight": 1.5}, "step_weight is 1.5, expected 0 to 1"),
-        ({"max_completion_length": None}, "max_completion_length=None, expected the tokens"),
-        ({"remove_unused_columns": True}, "takes away pictures"),
     ],
 )
 def test_settings_that_cannot_be_meant(tmp_path, settings, problem):

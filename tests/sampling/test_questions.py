@@ -18,7 +18,7 @@ from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.difficulty import difficulty_filter
 from trl_mmreason.sampling.run import remember_questions
 from trl_mmreason.sampling.store import SettingsChanged, Store
-from trl_mmreason.srpo.selection import SolutionSampler
+from trl_mmreason.srpo.cold_start import make_reflections
 
 STAGE = "answers"
 CHAIN = render_chain(Chain([Step("Count", "There are seven.", "Yes.")], "7"))
@@ -116,8 +116,8 @@ PIPELINES = {
     "make_revisions": lambda rows, engine, store, grader: make_revisions(
         rows, engine, store, followup="Check it.", grader=grader
     ),
-    "solve": lambda rows, engine, store, grader: SolutionSampler(engine, SamplingParams(), grader, None, 0).solve(
-        rows, store, 1, {}
+    "make_reflections": lambda rows, engine, store, grader: make_reflections(
+        rows, engine, engine, store, grader=grader
     ),
     "sample_paths": lambda rows, engine, store, grader: sample_paths(rows, engine, store, STAGE, n=1, grader=grader),
     "search_answers": lambda rows, engine, store, grader: search_answers(

@@ -462,7 +462,6 @@ def test_evaluation_has_groups_of_its_own_size(answering):
         ({"low_weight": 1.5}, "low_weight=1.5"),
         ({"centre_advantages": True, "advantages": "grpo"}, "are 'grpo', which are centred already"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "scale agreement and format alike"),
-        ({"remove_unused_columns": True}, "remove_unused_columns=True"),
         ({"actor_prompt": " "}, "actor_prompt is empty"),
         ({"judge_prompt": "null"}, "judge_prompt is null"),
         ({"judge_prompt": ""}, "judge_prompt is empty"),

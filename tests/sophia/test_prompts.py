@@ -40,12 +40,6 @@ def test_whatever_stands_in_question_and_caption_stays(text):
     assert EXAMPLE.response in prompt
 
 
-def test_a_template_of_ones_own_needs_a_place_for_both():
-    assert reasoning_prompt("Q", "C", template="{caption} {other} {question}") == "C {other} Q"
-    with pytest.raises(ValueError, match=re.escape("the template lacks {caption}: 'Answer {question}'")):
-        reasoning_prompt("Q", "C", template="Answer {question}")
-
-
 def test_the_example_is_right_and_looks_at_the_image_again():
     assert EXAMPLE.response.endswith("**Final answer** \\boxed{9}")
     assert Grader().grade(EXAMPLE.response, "9").correct

@@ -73,11 +73,6 @@ class AdaPOConfig(RolloutConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.evaluation_prompt = parse_optional_text("AdaPOConfig: evaluation_prompt", self.evaluation_prompt)
-        if not self.max_completion_length or self.max_completion_length < 1:
-            raise ValueError(
-                f"AdaPOConfig: max_completion_length={self.max_completion_length}, expected the tokens that each "
-                "answer may have, 1 or more."
-            )
         if self.beta < 0:
             raise ValueError(f"AdaPOConfig: beta={self.beta} is out of range, expected beta >= 0.")
         self._check_zero_advantage()

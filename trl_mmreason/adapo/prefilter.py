@@ -32,8 +32,7 @@ def prefilter(
 ) -> Filtered:
     """Sample `n` two-turn trajectories of each question and keep it unless all are 1→1 or all are 0→0.
 
-    A killed run resumes. Under several processes each samples its share of the trajectories; call it
-    on all of them with the same store, and every process gets the whole result. A first answer that hit the length
+    It resumes, and several processes share the work, as `answer_questions` says. A first answer that hit the length
     limit gets no second turn, and a second answer that was never given is not right.
 
     Args:

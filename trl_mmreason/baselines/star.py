@@ -34,8 +34,7 @@ def make_revisions(
 ) -> Filtered:
     """Rows of right revisions.
 
-    A killed run resumes. Under several processes each samples its share; call it on all of them with
-    the same store, and every process gets the whole result.
+    It resumes, and several processes share the work, as `answer_questions` says.
 
     Args:
         rows: with id, prompt, answer, and optionally images and choices.

@@ -65,14 +65,8 @@ _DECIDING = (
     *("chains", "num_paths", "step_weight", "pair_threshold", "pairing", "max_pairs"),
     *("freeze_vision_encoder", "beta", "loss_type"),
     *("learning_rate", "num_train_epochs", "max_steps", "warmup_steps", "weight_decay", "lr_scheduler_type", "seed"),
-    *(
-        "per_device_train_batch_size",
-        "gradient_accumulation_steps",
-        "optim",
-        "adam_beta1",
-        "adam_beta2",
-        "max_grad_norm",
-    ),
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "optim"),
+    *("adam_beta1", "adam_beta2", "max_grad_norm"),
 )
 
 

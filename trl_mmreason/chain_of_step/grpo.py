@@ -12,7 +12,7 @@ from ..grading import Grader
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from ..parts import freeze_vision_encoder
 from .client import process_reward_from
-from .grpo_config import ChainOfStepGRPOConfig
+from .config import ChainOfStepGRPOConfig
 from .grpo_reward import ChainRewards
 from .paper import PAPER
 from .paths import ProcessReward
@@ -74,7 +74,13 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
                 "and there is none. Pass one, or leave step_weight out."
             )
         processing_class = processing_class or load_processor(model, args)
-        _check_template_tokens(processing_class)
+        try:
+            chain_token_ids(processing_class)
+        except ValueError as error:
+            raise ValueError(
+                "ChainOfStepGRPOTrainer: the policy does not know the tokens of the template, so that it would never "
+                f"write a chain. Train it with ChainOfStepSFTTrainer first. ({error})"
+            ) from error
         if process_reward_model is not None:
             process_reward_model = process_reward_from(process_reward_model)
             _ = process_reward_model.settings  # an address without a server shows now, not behind the first rollouts
@@ -93,13 +99,3 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
 
     def score_groups(self, rewards: Tensor) -> GroupOutcome:
         return without_ungraded(rewards)
-
-
-def _check_template_tokens(processing_class: Any) -> None:
-    try:
-        chain_token_ids(processing_class)
-    except ValueError as error:
-        raise ValueError(
-            "ChainOfStepGRPOTrainer: the policy does not know the tokens of the template, so that it would never write "
-            f"a chain. Train it with ChainOfStepSFTTrainer first. ({error})"
-        ) from error

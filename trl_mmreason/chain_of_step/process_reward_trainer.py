@@ -14,27 +14,19 @@ from transformers import EvalPrediction
 from trl import SFTTrainer
 
 from ..checkpoint import CheckpointRestoreMixin
-from ..construction import check_rows, load_processor, prepare_policy, search_no_weights
-from ..messages import completion_text
+from ..construction import check_rows, load_processor, prepare_policy, refuse_replaced, search_no_weights
 from ..parts import freeze_vision_encoder
 from ..precision import check_precision
 from .config import ProcessRewardConfig
 from .objective import accuracy, auroc, prm_loss
 from .paper import PAPER
 from .process_reward import DEFAULT_TOKENS, TOKENS_RECORD, label_token_ids, logit_differences
-from .scored_chain import ANSWER, STEPS, ChainEncoder, scored_ends
+from .scored_chain import ANSWER, STEPS, ChainEncoder, read_completion
 from .tokens import add_chain_tokens
 
 UNLABELLED = -100.0
 """Stands for "no label" in a batch, as `Trainer` counts and pads labels with it."""
 
-_REPLACED = (
-    "data_collator",
-    "compute_loss_func",
-    "compute_metrics",
-    "preprocess_logits_for_metrics",
-    "formatting_func",
-)
 _OWN_INPUTS = ("positions", "labels", "shift_labels")
 
 
@@ -80,8 +72,7 @@ class ProcessRewardTrainer(CheckpointRestoreMixin, SFTTrainer):
             args = ProcessRewardConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-process-reward")
         if not isinstance(args, ProcessRewardConfig):
             raise TypeError(f"ProcessRewardTrainer: args is a {type(args).__name__}, expected a ProcessRewardConfig.")
-        if replaced := [name for name in _REPLACED if kwargs.get(name) is not None]:
-            raise TypeError(f"ProcessRewardTrainer: it has its own {replaced[0]}; leave `{replaced[0]}` out.")
+        refuse_replaced("ProcessRewardTrainer", kwargs)
         columns = {"prompt", "completion", "step_labels", "answer_label"}
         check_rows("ProcessRewardTrainer", train_dataset, eval_dataset, columns)
         search_no_weights(args)
@@ -193,11 +184,7 @@ def _checked(rows: Any) -> Any:
 
     def check(completion: Any, step_labels: Any, answer_label: Any, number: int) -> dict[str, str]:
         where = f"row {number}"
-        text = completion_text(completion, where)
-        try:
-            ends = scored_ends(text)
-        except ValueError as error:
-            raise ValueError(f"ProcessRewardTrainer: the completion of {where}: {error}") from error
+        text, ends = read_completion(completion, where)
         row = {"step_labels": step_labels, "answer_label": answer_label}
         _labels(row, len(ends.steps), ends.answer is not None, where)
         return {"completion": text}

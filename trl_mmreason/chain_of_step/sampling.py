@@ -33,8 +33,7 @@ def sample_paths(
 ) -> dict[str, list[Path]]:
     """Let a policy answer each question `n` times, and grade the answers of the chains.
 
-    A killed run resumes. Under several processes each takes its share; call it on all of them with the
-    same store, and every process gets all.
+    It resumes, and several processes share the work, as `answer_questions` says.
 
     Args:
         rows: rows with id, prompt, answer, and optionally images (or image) and choices.
@@ -133,7 +132,6 @@ def search_answers(
     n: int,
     stage: str,
     decoding: SamplingParams = DECODING,
-    max_steps: int = MAX_STEPS,
     **asking: Any,
 ) -> dict[str, dict[str, Any] | Failure]:
     """The step-level beam search of every question, graded, and kept in a stage of the store.
@@ -141,7 +139,7 @@ def search_answers(
     Args:
         rows, engine, store: as for `sample_paths`.
         process_reward: scores the candidates.
-        n, decoding, max_steps: as for `step_beam_search`.
+        n, decoding: as for `step_beam_search`.
         stage: of the store.
         **asking: for `answer_questions`; a batch is one of questions.
 
@@ -152,8 +150,8 @@ def search_answers(
         ValueError: as `part_decoding`.
         SettingsChanged: the store holds searches that were made in another way.
     """
-    part_decoding(decoding, n=n, max_steps=max_steps)  # refuses before anything is sampled
-    protocol = StepBeam(process_reward, n, max_steps)
+    part_decoding(decoding, n=n, max_steps=MAX_STEPS)  # refuses before anything is sampled
+    protocol = StepBeam(process_reward, n)
     asking = {"decoding": decoding, "description": f"step beam search, n={n}", **asking}
     answers = answer_questions(rows, engine, store, protocol, stage=stage, **asking)
     return {

@@ -54,8 +54,8 @@ def make_step_data(
 ) -> StepData:
     """Let a teacher write a chain of steps to each question, for `ChainOfStepSFTTrainer`.
 
-    A killed run resumes. What failed is asked again with `retry_failed=True`. Under several processes
-    each takes its share; call it on all of them with the same store, and every process gets the whole result.
+    It resumes, and several processes share the work, as `answer_questions` says. What failed is asked again with
+    `retry_failed=True`.
 
     The prompt of Fig. 8 is the system message; question, pictures and reference answer are the user's. A chain keeps
     the answer as the teacher wrote it, if that is right.

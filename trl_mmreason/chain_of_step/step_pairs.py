@@ -62,9 +62,9 @@ def searched_paths(
         searches: for each the fields of its `BeamSearched`, and `correct`.
         step_weight: w of the trajectory score.
     """
-    paths = [Path(0, search["text"], "stop", search["tokens"], search["correct"]) for search in searches]
-    scores = []
+    paths, scores = [], []
     for search in searches:
+        paths.append(Path(0, search["text"], "stop", search["tokens"], search["correct"]))
         answer = None if search["answer"] is None else search["scores"][-1]
         scores.append(path_score(search["scores"][: search["steps"]], answer, step_weight))
     return paths, scores

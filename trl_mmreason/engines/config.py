@@ -35,12 +35,19 @@ class RolloutConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        name = type(self).__name__
+        if not self.max_completion_length or self.max_completion_length < 1:
+            raise ValueError(
+                f"{name}: max_completion_length={self.max_completion_length}, expected the tokens that an answer may "
+                "have, 1 or more."
+            )
+        if self.remove_unused_columns:
+            raise ValueError(f"{name}: remove_unused_columns=True takes away pictures and answers; leave it False.")
         if self.vllm_importance_sampling_mode is None:
             cut = self.top_p < 1 or self.top_k > 0 or bool(self.min_p)
             self.vllm_importance_sampling_mode = "token_truncate" if cut else "sequence_mask"
         if self.vllm_dtype is None:
             return
-        name = type(self).__name__
         if self.vllm_dtype not in DTYPES:
             raise ValueError(f"{name}: vllm_dtype={self.vllm_dtype!r}, expected one of {', '.join(DTYPES)}.")
         if not self.use_vllm or self.vllm_mode != "colocate":

@@ -141,8 +141,6 @@ class SelfEvolutionConfig(RolloutConfig):
                 f"SelfEvolutionConfig: multi_objective_aggregation={self.multi_objective_aggregation!r} would scale "
                 "agreement and format alike; leave it sum_then_normalize."
             )
-        if self.remove_unused_columns:
-            raise ValueError("SelfEvolutionConfig: remove_unused_columns=True takes pictures away; leave it False.")
 
 
 _DEFAULT_MODULATION = {name: getattr(SelfEvolutionConfig, name) for name in _SIDES}

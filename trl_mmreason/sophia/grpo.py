@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..construction import all_rewards, check_rows
@@ -73,19 +72,15 @@ class MixedGroupsGRPOTrainer(GroupGRPOTrainer):
         graded = without_ungraded(rewards)
         right = self.in_groups(rewards[:, 0])
         rates = right.nanmean(dim=1)
-        self._log_dropped(
-            all_right=(rates == 1).expand(right.shape[1], -1).T & ~right.isnan(),
-            all_wrong=(rates == 0).expand(right.shape[1], -1).T & ~right.isnan(),
-            ungraded=right.isnan(),
-        )
-        mixed = ((rates > 0) & (rates < 1)).repeat_interleave(right.shape[1])
-        keep = graded.keep & mixed
-        if self.args.scale_rewards == "batch" or self.args.multi_objective_aggregation == "normalize_then_sum":
-            # A std over all groups, to which the dropped must not add.
-            return GroupOutcome(rewards.masked_fill(~keep.unsqueeze(1), torch.nan), keep)
-        return GroupOutcome(graded.rewards, keep)
-
-    def _log_dropped(self, **dropped: Tensor) -> None:
-        metrics = self._metrics["train" if self.model.training else "eval"]
+        known, rate_of_each = ~right.isnan(), rates.unsqueeze(1).expand_as(right)
+        dropped = {
+            "all_right": known & (rate_of_each == 1),
+            "all_wrong": known & (rate_of_each == 0),
+            "ungraded": ~known,
+        }
         for reason, mask in dropped.items():
-            metrics[f"dropped_{reason}"].append(mask.float().mean().item())
+            self._metrics["train" if self.model.training else "eval"][f"dropped_{reason}"].append(
+                mask.float().mean().item()
+            )
+        keep = graded.keep & ((rates > 0) & (rates < 1)).repeat_interleave(right.shape[1])
+        return GroupOutcome(self.without_dropped(graded.rewards, keep), keep)

@@ -8,17 +8,14 @@ rows = mix({"sophia": made.rows, "visual": visual, "text": text}, {"sophia": 0.5
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
-from functools import partial
-from itertools import accumulate
 from typing import Any, SupportsFloat
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from datasets import Dataset, Features, Image, List, Value, concatenate_datasets
 
-from ..messages import completion_text, plain_messages
+from ..messages import completion_text, pictures_of, plain_messages
 from .prompts import CAPTION_PROMPT, prompt_for
 
 CAPTIONS_AS_DATA = ("none", "beside", "before")
@@ -104,43 +101,26 @@ def with_captions(rows: Dataset, how: str, *, caption_prompt: str = CAPTION_PROM
             "remove the column."
         )
     if how == "before":
-        return _edited(rows, _with_caption_before)
+        return rows.map(_with_caption_before, features=rows.features, writer_batch_size=_ROWS_A_BATCH)
     captions = [id_.rpartition(".")[0] for id_ in rows["id"]]  # "<id of the question>#<caption>.<trajectory>"
     first: dict[str, int] = {}
     for position, (caption, reward) in enumerate(zip(captions, rows["caption_reward"], strict=True)):
         if reward == 1:
             first.setdefault(caption, position)
     asked = [{"role": "user", "content": caption_prompt}]
-    described = _edited(rows.select(first.values()), partial(_as_caption, asked))
+
+    def as_caption(row: Mapping[str, Any]) -> dict[str, Any]:
+        caption = row["id"].rpartition(".")[0]
+        return {"id": caption, "prompt": asked, "completion": row["caption"], "reward": 1.0}
+
+    chosen = rows.select(first.values())
+    described = chosen.map(as_caption, features=rows.features, writer_batch_size=_ROWS_A_BATCH)
     return concatenate_datasets([rows, described])
 
 
 def _with_caption_before(row: Mapping[str, Any]) -> dict[str, Any]:
     text = completion_text(row["completion"], f"row {row['id']!r}")
     return {"completion": f"{row['caption']}\n\n{text}" if row["caption_reward"] == 1 else text}
-
-
-def _as_caption(asked: list[dict[str, str]], row: Mapping[str, Any]) -> dict[str, Any]:
-    caption = row["id"].rpartition(".")[0]
-    return {"id": caption, "prompt": asked, "completion": row["caption"], "reward": 1.0}
-
-
-def _edited(rows: Dataset, edit: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Dataset:
-    """The rows with what `edit` makes of each row's text columns in their place; no picture is decoded."""
-    kept = [name for name in rows.column_names if name not in ("images", "image")]
-
-    def change(table: pa.Table) -> pa.Table:
-        edits = [edit(row) for row in table.select(kept).to_pylist()]
-        for column in edits[0] if edits else ():
-            values = pa.array([one[column] for one in edits], table.schema.field(column).type)
-            table = table.set_column(table.column_names.index(column), column, values)
-        return table
-
-    arrow = rows.with_format("arrow")
-    edited = arrow.map(
-        change, batched=True, batch_size=_ROWS_A_BATCH, writer_batch_size=_ROWS_A_BATCH, features=rows.features
-    )
-    return edited.with_format(None)
 
 
 def _check(parts: Mapping[str, Dataset], shares: Mapping[str, float]) -> None:
@@ -176,55 +156,31 @@ def _counts(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, 
 
 
 def _unified(name: str, part: Dataset, features: Features, thinking_prompt: str | None) -> Dataset:
-    """The rows with these columns; as tables, so that no picture is decoded."""
+    """The rows with these columns, with pictures as they are stored."""
 
-    def unify(table: pa.Table) -> pa.Table:
-        texts = [
-            completion_text(completion, f"part {name!r}, prompt {str(prompt)[:60]!r}")
-            for completion, prompt in zip(table["completion"].to_pylist(), table["prompt"].to_pylist(), strict=True)
-        ]
-        prompts = [
-            prompt_for(plain_messages(prompt, f"mix: part {name!r}"), text, thinking_prompt)
-            for prompt, text in zip(table["prompt"].to_pylist(), texts, strict=True)
-        ]
-        columns: dict[str, Any] = {
-            "prompt": prompts,
-            "images": _images(table),
-            "completion": texts,
-            "reward": table["reward"] if "reward" in table.column_names else [1.0] * len(table),
+    def unify(row: Mapping[str, Any]) -> dict[str, Any]:
+        prompt = row["prompt"]
+        text = completion_text(row["completion"], f"part {name!r}, prompt {str(prompt)[:60]!r}")
+        columns = {
+            "prompt": prompt_for(plain_messages(prompt, f"mix: part {name!r}"), text, thinking_prompt),
+            "images": pictures_of(row),
+            "completion": text,
+            "reward": row.get("reward", 1.0),
+            "behavior_logps": row.get("behavior_logps"),
         }
-        if "behavior_logps" in features:
-            columns["behavior_logps"] = table["behavior_logps"]
-        schema = features.arrow_schema
-        return pa.table({column: _column(values, schema.field(column).type) for column, values in columns.items()})
+        return {column: columns[column] for column in features}
 
-    return (
-        part.with_format("arrow")
-        .map(
-            unify,
-            batched=True,
-            batch_size=_ROWS_A_BATCH,
-            writer_batch_size=_ROWS_A_BATCH,
-            remove_columns=part.column_names,
-            features=features,
-            desc=f"Mixing in {name}",
-        )
-        .with_format(None)
+    def unify_batch(table: pa.Table) -> dict[str, list[Any]]:
+        rows = [unify(row) for row in table.to_pylist()]
+        return {column: [row[column] for row in rows] for column in features}
+
+    mixed = part.with_format("arrow").map(  # a table's rows hold pictures as they are stored
+        unify_batch,
+        batched=True,
+        batch_size=_ROWS_A_BATCH,
+        writer_batch_size=_ROWS_A_BATCH,
+        remove_columns=part.column_names,
+        features=features,
+        desc=f"Mixing in {name}",
     )
-
-
-def _column(values: Any, kind: pa.DataType) -> Any:
-    return values.cast(kind) if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, kind)
-
-
-def _images(table: pa.Table) -> Any:
-    """A list of pictures a row: its `images`, or `image` alone, or nothing."""
-    if "images" in table.column_names:
-        column = table["images"].combine_chunks()
-        lengths, pictures = pc.fill_null(pc.list_value_length(column), 0), column.flatten()
-    elif "image" in table.column_names:
-        column = table["image"].combine_chunks()
-        lengths, pictures = column.is_valid(), column.drop_null()
-    else:
-        return [[]] * len(table)
-    return pa.ListArray.from_arrays(pa.array([0, *accumulate(map(int, lengths.to_pylist()))], pa.int32()), pictures)
+    return mixed.with_format(None)

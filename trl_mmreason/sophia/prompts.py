@@ -156,26 +156,18 @@ To check: AB = 4 + 6 = 10 and AC = 6 + 9 = 15, and 4 / 10 = 6 / 15 = 0.4.
 )
 
 
-def reasoning_prompt(question: str, caption: str, example: Example = EXAMPLE, template: str = REASONING_PROMPT) -> str:
+def reasoning_prompt(question: str, caption: str, example: Example = EXAMPLE) -> str:
     """Write the prompt of the reasoner.
 
     Args:
         question: of the row; it may hold braces and anything else.
         caption: of the row's pictures.
         example: shown before.
-        template: with `{question}` and `{caption}`, and `{example_question}`, `{example_caption}` and
-            `{example_response}` where it shows the example.
-
-    Raises:
-        ValueError: the template has no place for question or caption.
     """
-    values = {"question": question, "caption": caption}
-    missing = [f"{{{name}}}" for name in values if f"{{{name}}}" not in template]
-    if missing:
-        raise ValueError(f"reasoning_prompt: the template lacks {' and '.join(missing)}: {template!r:.200}")
-    values |= {f"example_{name}": text for name, text in example._asdict().items()}
-    # In one pass, so that what is filled in is never taken for a place to fill.
-    return re.sub(r"\{(\w+)\}", lambda place: values.get(place[1], place[0]), template)
+    values = {f"example_{name}": text for name, text in example._asdict().items()}
+    values |= {"question": question, "caption": caption}
+    # In one pass, so that what is filled in is never taken for a place to fill; \boxed{} is none.
+    return re.sub(r"\{(\w+)\}", lambda place: values[place[1]], REASONING_PROMPT)
 
 
 def opened(text: str) -> str:

@@ -16,13 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-import pyarrow.compute as pc
 import torch
 from datasets import Dataset, List, Value
 
 from ..grading import Grader
 from ..messages import pictures_of, plain_messages, question_text
-from ..sampling.answering import answer_questions
+from ..sampling.answering import JoinedRows, answer_questions
 from ..sampling.difficulty import tally, usable_questions
 from ..sampling.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from ..sampling.run import remember_questions, run, wait_for_all
@@ -34,7 +33,6 @@ from .selection import (
     CAPTIONS,
     HARD_TRAJECTORIES,
     TRAJECTORIES,
-    Rule,
     Sampled,
     make_rows,
     read_captions,
@@ -49,8 +47,8 @@ DECODING = SamplingParams(max_new_tokens=MAX_TOKENS)
 
 Row = Mapping[str, Any]
 _PICTURES = ("images", "image")
+_ROWS_A_BATCH = 64  # in memory at once; a row may hold megabytes of pictures
 _MESSAGES = List({"role": Value("string"), "content": Value("string")})
-_ROWS_A_BATCH = 64
 
 
 class OffPolicyData(NamedTuple):
@@ -140,10 +138,9 @@ def make_off_policy_data(
 ) -> OffPolicyData:
     """Let the policy describe each picture, a reasoner answer from the descriptions, and reward the best trajectories.
 
-    A killed run resumes. More captions or trajectories ask only for those that are missing; another
-    selection from the same store asks nobody anything. What failed is asked again with `retry_failed=True`. Under
-    several processes each takes its share; call it on all of them with the same store, and every process gets the whole
-    result.
+    It resumes, and several processes share the work, as `answer_questions` says. More captions or trajectories ask only
+    for those that are missing; another selection from the same store asks nobody anything. What failed is asked again
+    with `retry_failed=True`.
 
     Args:
         rows: rows with id, prompt, answer, images (or image), and optionally choices. What stands in the first message
@@ -185,21 +182,16 @@ def make_off_policy_data(
         places = [(position, k) for position, found in enumerate(described) if stages[position] == stage for k in found]
         if engine is None or not places:
             continue
-        asking = {"description": "reasoning", **running}
-        answered.append(
-            answer_questions(
-                _units(questions, places),
-                engine,
-                store,
-                FromCaption(store, CAPTIONS, sampling.reason),
-                stage=stage,
-                n=sampling.trajectories,
-                decoding=sampling.decoding,
-                grader=grader,
-                seed=sampling.seed,
-                **asking,
-            )
-        )
+        asking = {
+            "n": sampling.trajectories,
+            "decoding": sampling.decoding,
+            "grader": grader,
+            "seed": sampling.seed,
+            "description": "reasoning",
+            **running,
+        }
+        protocol = FromCaption(store, CAPTIONS, sampling.reason)
+        answered.append(answer_questions(_units(questions, places), engine, store, protocol, stage=stage, **asking))
     outcomes = read_outcomes(answered, ids, sampling.captions, sampling.trajectories)
 
     def find(question: int, k: int, n: int) -> dict[str, Any]:
@@ -210,8 +202,7 @@ def make_off_policy_data(
         (record,) = store.find(CAPTIONS, [(ids[question], k)])
         return record.payload["text"]
 
-    how = Rule(sampling.threshold, sampling.keep, sampling.rule, sampling.seed)
-    selected = select(outcomes, ids, how, lambda *place: find(*place)["text"], count_tokens)
+    selected = select(outcomes, ids, sampling, lambda *place: find(*place)["text"], count_tokens)
     made = make_rows(
         asked,
         questions["prompt"],
@@ -225,7 +216,7 @@ def make_off_policy_data(
     )
     return OffPolicyData(
         made,
-        dict(+(dropped + unrewarded(outcomes, selected, how))),
+        dict(+(dropped + unrewarded(outcomes, selected, sampling.rule))),
         int(selected.any(axis=(1, 2)).sum()),
         caption_counts,
         outcomes.sampled,
@@ -265,26 +256,15 @@ def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:
 
 def _usable(rows: Dataset, grader: Grader, dropped: Counter[str]) -> list[int]:
     """Positions of the rows with a picture and a gold answer that can be used; the others are counted."""
-    pictured = [position for position, count in enumerate(_picture_counts(rows)) if count]
+    columns = [name for name in _PICTURES if name in rows.column_names]
+    tables = rows.select_columns(columns).with_format("arrow").iter(_ROWS_A_BATCH)  # in which no picture is decoded
+    stored = (row for table in tables for row in table.to_pylist())
+    pictured = [position for position, row in enumerate(stored) if pictures_of(row)]
     usable = set(usable_questions(rows, grader))
     kept = [position for position in pictured if position in usable]
     dropped["no picture"] += len(rows) - len(pictured)
     dropped["the gold answer cannot be used"] += len(pictured) - len(kept)
     return kept
-
-
-def _picture_counts(rows: Dataset) -> list[int]:
-    """How many pictures each row has, as `pictures_of` would find them, and none is decoded."""
-    columns = [name for name in _PICTURES if name in rows.column_names]
-    if not columns:
-        return [0] * len(rows)
-    counts: list[int] = []
-    for batch in rows.select_columns(columns).with_format("arrow").iter(_ROWS_A_BATCH):
-        many = pc.fill_null(pc.list_value_length(batch["images"]), 0) if "images" in columns else None
-        one = pc.cast(pc.is_valid(batch["image"]), "int32") if "image" in columns else None
-        both = [column.to_pylist() for column in (many, one) if column is not None]
-        counts += map(sum, zip(*both, strict=True))
-    return counts
 
 
 def _describe(
@@ -310,22 +290,16 @@ def _describe(
     wait_for_all()
 
 
-def _units(questions: Dataset, places: Sequence[tuple[int, int]]) -> Dataset:
+def _units(questions: Dataset, places: Sequence[tuple[int, int]]) -> JoinedRows:
     """A row for each (question, caption); of a prompt the question alone is left."""
-    units = questions.select([position for position, _ in places])
-    ids = units["id"][:]
-    asked = [[{"role": "user", "content": question_text(prompt)}] for prompt in units["prompt"]]
+    ids, texts = questions["id"][:], [question_text(prompt) for prompt in questions["prompt"]]
     columns = {
-        "id": [unit_id(id_, k) for id_, (_, k) in zip(ids, places, strict=True)],
-        "question": ids,
+        "id": [unit_id(ids[position], k) for position, k in places],
+        "question": [ids[position] for position, _ in places],
         "caption": [k for _, k in places],
-        "prompt": asked,
+        "prompt": [[{"role": "user", "content": texts[position]}] for position, _ in places],
     }
-    kinds = {"id": Value("string"), "question": Value("string"), "caption": Value("int64"), "prompt": _MESSAGES}
-    units = units.remove_columns([name for name in columns if name in units.column_names])
-    for name, column in columns.items():
-        units = units.add_column(name, column, feature=kinds[name])
-    return units
+    return JoinedRows(questions, [position for position, _ in places], columns)
 
 
 def _payload(sample: Sample) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from ..sampling.export import join_source_columns
 from ..sampling.store import Store
 from .objective import caption_rewards, select_trajectories
 from .prompts import opened, prompt_for
+
+if TYPE_CHECKING:
+    from .sampling import OffPolicySampling
 
 CAPTIONS = "sophia-captions"
 TRAJECTORIES = "sophia-trajectories"
@@ -81,16 +84,6 @@ class Outcomes:
     sampled: Sampled
 
 
-@dataclass(frozen=True)
-class Rule:
-    """The rule of selection: the arguments of `select_trajectories`."""
-
-    threshold: float
-    keep: int
-    name: str
-    seed: int
-
-
 def unit_id(id_: str, caption: int) -> str:
     """The id, in the stages of trajectories, of a caption of a question."""
     return f"{id_}#{caption}"
@@ -142,7 +135,11 @@ def read_outcomes(answered: Sequence[Answers], ids: Sequence[str], captions: int
 
 
 def select(
-    outcomes: Outcomes, ids: Sequence[str], rule: Rule, text_of: Callable[[int, int, int], str], count_tokens: Any
+    outcomes: Outcomes,
+    ids: Sequence[str],
+    sampling: OffPolicySampling,
+    text_of: Callable[[int, int, int], str],
+    count_tokens: Any,
 ) -> np.ndarray:
     """Select the trajectories that are rewarded (Eq. 6).
 
@@ -151,7 +148,7 @@ def select(
     Args:
         outcomes: of the questions.
         ids: of the questions.
-        rule: who is rewarded.
+        sampling: says who is rewarded.
         text_of: the text at (question, k, n).
         count_tokens: counts the tokens of a string, where the engine did not; or `None`.
 
@@ -169,39 +166,36 @@ def select(
         choose = partial(
             select_trajectories,
             correct,
-            threshold=rule.threshold,
-            rule=rule.name,
+            threshold=sampling.threshold,
+            rule=sampling.rule,
             whole=whole,
-            seed=derive_seed(rule.seed, "selection", id_),
+            seed=derive_seed(sampling.seed, "selection", id_),
         )
-        if rule.name in _BY_LENGTH and (whole & (tokens == _UNKNOWN)).any():
+        if sampling.rule in _BY_LENGTH and (whole & (tokens == _UNKNOWN)).any():
             candidates = choose(tokens, keep=tokens.numel())
-            if len(candidates) > rule.keep and any(tokens[place] == _UNKNOWN for place in candidates):
+            if len(candidates) > sampling.keep and any(tokens[place] == _UNKNOWN for place in candidates):
                 if count_tokens is None:
-                    raise UnknownLengths(_no_lengths(id_))
+                    raise UnknownLengths(
+                        f"The shortest trajectories of question {id_!r} are to be kept, and the engine does not say "
+                        "how many tokens they have. Pass count_tokens, as in lambda text: "
+                        "len(tokenizer(text).input_ids) (the command: --tokenizer), or a rule that does not look at "
+                        "lengths. What was sampled is kept, and nothing is asked again."
+                    )
                 tokens = tokens.clone()
                 for place in candidates:  # all of the question, by one measure
                     tokens[place] = count_tokens(text_of(question, *place))
-        for place in choose(tokens, keep=rule.keep):
+        for place in choose(tokens, keep=sampling.keep):
             selected[question][place] = True
     return selected
 
 
-def _no_lengths(id_: str) -> str:
-    return (
-        f"The shortest trajectories of question {id_!r} are to be kept, and the engine does not say how many tokens "
-        "they have. Pass count_tokens, as in lambda text: len(tokenizer(text).input_ids) (the command: --tokenizer), "
-        "or a rule that does not look at lengths. What was sampled is kept, and nothing is asked again."
-    )
-
-
-def unrewarded(outcomes: Outcomes, selected: np.ndarray, rule: Rule) -> Counter[str]:
+def unrewarded(outcomes: Outcomes, selected: np.ndarray, rule: str) -> Counter[str]:
     """Why questions have no rewarded trajectory: reason → number of questions."""
     reasons: Counter[str] = Counter()
     for correct, whole, chosen in zip(outcomes.correct, outcomes.whole, selected, strict=True):
         if chosen.any():
             continue
-        if rule.name == "random" or not whole.any():
+        if rule == "random" or not whole.any():
             reasons["no trajectory that was sampled to its end"] += 1
         else:
             reasons["no caption above the threshold" if correct.any() else "no right trajectory"] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -70,11 +71,7 @@ def metrics_of(sums: Tensor) -> dict[str, float]:
             "importance_weight/mean": total["weight"] / weights,
             "importance_weight/max": sums[:, SUMS.index("largest_weight")].max().item(),
             "importance_weight/truncated_frac": total["truncated"] / weights,
-            "importance_weight/effective_sample_size": _effective_samples(total["weight"], total["weight_squared"]),
+            # (Σw)² / Σw²: how many samples of weight 1 they are worth; 0 if all weights are 0
+            "importance_weight/effective_sample_size": total["weight"] ** 2 / (total["weight_squared"] or math.inf),
         }
     return metrics
-
-
-def _effective_samples(weight: float, weight_squared: float) -> float:
-    """(Σw)² / Σw²: how many samples of weight 1 they are worth; 0 if all weights are 0."""
-    return weight**2 / weight_squared if weight_squared else 0.0

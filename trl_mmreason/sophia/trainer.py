@@ -9,7 +9,7 @@ from accelerate.utils import is_peft_model
 from torch import Tensor
 from trl.trainer.utils import add_fused_lm_head
 
-from ..construction import check_rows, prepare_policy
+from ..construction import check_rows, prepare_policy, refuse_replaced
 from ..functional import k3_divergence
 from ..parts import train_parts
 from ..reference import initial_policy, prepare_reference
@@ -20,13 +20,6 @@ from .paper import PAPER
 from .rewarded_rows import RewardedCompletions, check_behavior, rewarded_rows
 from .statistics import batch_sums, metrics_of
 
-_REPLACED = (
-    "data_collator",
-    "compute_loss_func",
-    "compute_metrics",
-    "preprocess_logits_for_metrics",
-    "formatting_func",
-)
 _OWN_INPUTS = ("rewards", "behavior_logps", "shift_labels")
 
 
@@ -75,8 +68,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
         eval_dataset: Any = None,
         **kwargs: Any,
     ) -> None:
-        if replaced := [name for name in _REPLACED if kwargs.get(name) is not None]:
-            raise TypeError(f"OffPolicyRewardTrainer: it has its own {replaced[0]}; leave `{replaced[0]}` out.")
+        refuse_replaced("OffPolicyRewardTrainer", kwargs)
         check_rows("OffPolicyRewardTrainer", train_dataset, eval_dataset, {"prompt", "completion", "reward"})
         # A new adapter leaves the initial policy as it is; otherwise a KL term needs a copy of it.
         reference = None

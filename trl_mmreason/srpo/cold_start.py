@@ -18,6 +18,7 @@ from datasets import Dataset, Features, List, Value
 from ..grading import Grader
 from ..messages import question_text, with_system_message
 from ..rows import DataError
+from ..sampling.answering import answer_questions
 from ..sampling.asking import ReplyCollector, parsed_positions
 from ..sampling.difficulty import tally
 from ..sampling.engine import Engine, Request, SamplingParams
@@ -32,8 +33,10 @@ from .prompts import (
     scorer_prompt,
     teacher_prompt,
 )
-from .selection import Solution, SolutionSampler, read_solutions, select_mix
+from .protocols import FirstSolution
+from .selection import Solution, read_solutions, select_mix
 
+ANSWERS = "srpo-answers"
 RATINGS = "srpo-ratings"
 REFLECTIONS = "srpo-reflections"
 
@@ -114,9 +117,9 @@ def make_reflections(
 ) -> Reflections:
     """Let the policy solve each question, and the teacher reflect on a mix of right and wrong solutions.
 
-    A killed run resumes; `n`, `size` and `right_share` may differ from those of the run before, and
-    then only what is missing is asked. What failed is asked again with `retry_failed=True`. Under several processes
-    each takes its share; call it on all of them with the same store, and every process gets the whole result.
+    It resumes, and several processes share the work, as `answer_questions` says. `n`, `size` and `right_share` may
+    differ from those of the run before, and then only what is missing is asked. What failed is asked again with
+    `retry_failed=True`.
 
     Args:
         rows: rows with id, prompt, answer, and optionally images and choices. Of several answers the first is taught.
@@ -138,8 +141,21 @@ def make_reflections(
     if making.cot_prompt is not None or making.system_prompt is not None:
         _refuse_system_messages(rows)
     dropped: Counter[str] = Counter()
-    student = SolutionSampler(policy, making.decoding, grader or Grader(), making.cot_prompt, making.seed)
-    solutions = read_solutions(rows, student.solve(rows, store, making.n, running), dropped)
+    answers = answer_questions(
+        rows,
+        policy,
+        store,
+        FirstSolution(),
+        stage=ANSWERS,
+        n=making.n,
+        decoding=making.decoding,
+        grader=grader,
+        system_prompt=making.cot_prompt,
+        seed=making.seed,
+        description="solving",
+        **running,
+    )
+    solutions = read_solutions(rows, answers, dropped)
     if scorer is not None:
         ratings = _ask(
             asking, RATINGS, scorer, rows, solutions, _scorer_messages, read_score, images=making.scorer_sees_images
@@ -245,10 +261,7 @@ def _teacher_messages(question: str, solution: Solution, second_thought: bool) -
 
 
 def _as_rows(
-    rows: Dataset,
-    solutions: Sequence[Solution],
-    completions: list[str],
-    system_prompt: str | None,
+    rows: Dataset, solutions: Sequence[Solution], completions: list[str], system_prompt: str | None
 ) -> Dataset:
     """One row a solution, with the pictures of its question as they are stored."""
     prompts = rows.select([solution.position for solution in solutions])["prompt"]

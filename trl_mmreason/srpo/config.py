@@ -64,11 +64,6 @@ class SRPOConfig(RolloutConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.reflection_prompt = parse_optional_text("SRPOConfig: reflection_prompt", self.reflection_prompt)
-        if not self.max_completion_length or self.max_completion_length < 1:
-            raise ValueError(
-                f"SRPOConfig: max_completion_length={self.max_completion_length}, expected the tokens that a response "
-                "may have, 1 or more."
-            )
         if not self.brevity_coef >= 0:
             raise ValueError(f"SRPOConfig: brevity_coef={self.brevity_coef} is out of range, expected 0 or more.")
         if not 0 <= self.filter_min_accuracy <= self.filter_max_accuracy <= 1:
@@ -83,8 +78,6 @@ class SRPOConfig(RolloutConfig):
                 "reward to the same deviation, after which failing first may pay. Leave it sum_then_normalize, or set "
                 "reflection_reward=False."
             )
-        if self.remove_unused_columns:
-            raise ValueError("SRPOConfig: remove_unused_columns=True takes away the answers; leave it False.")
         if self.target_response_tokens is not None and (self.target_ratio, self.max_ratio) != (2.0, 2.5):
             raise ValueError(
                 f"SRPOConfig: target_response_tokens={self.target_response_tokens} takes the place of the ratios, but "

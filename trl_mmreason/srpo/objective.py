@@ -14,18 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .response import ReflectionResponse, parse_reflection_response
-
-__all__ = [
-    "ACCURACY",
-    "FORMAT",
-    "REFLECTION",
-    "ReflectionResponse",
-    "accuracy_filter",
-    "brevity",
-    "effectiveness",
-    "parse_reflection_response",
-]
+from .response import parse_reflection_response as parse_reflection_response  # a name of this file, too
 
 FORMAT = 0.5
 """R_format (Eq. 5)."""

@@ -1,23 +1,18 @@
-"""First solutions for the cold start: the policy writes them, and some are selected (section 3.1.1, appendix B.1)."""
+"""First solutions for the cold start, as the policy wrote them, and a selection (section 3.1.1, appendix B.1)."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from datasets import Dataset
 
-from ..grading import Grader
-from ..sampling.answering import Answers, answer_questions
+from ..sampling.answering import Answers
 from ..sampling.asking import reference_answer
-from ..sampling.engine import Engine, Failure, SamplingParams
-from ..sampling.store import Store
-from .protocols import FirstSolution
+from ..sampling.engine import Failure
 from .response import parse_reflection_response, tags_in
-
-ANSWERS = "srpo-answers"
 
 
 class Solution(NamedTuple):
@@ -41,40 +36,12 @@ class Solution(NamedTuple):
     rating: float | None = None
 
 
-@dataclass(frozen=True)
-class SolutionSampler:
-    """The policy, which solves, and who grades it."""
-
-    policy: Engine
-    decoding: SamplingParams
-    grader: Grader
-    cot_prompt: str | None
-    seed: int
-
-    def solve(self, rows: Dataset, store: Store, n: int, running: Mapping[str, Any]) -> Answers:
-        """Draw and grade `n` answers to each question."""
-        return answer_questions(
-            rows,
-            self.policy,
-            store,
-            FirstSolution(),
-            stage=ANSWERS,
-            n=n,
-            decoding=self.decoding,
-            grader=self.grader,
-            system_prompt=self.cot_prompt,
-            seed=self.seed,
-            description="solving",
-            **running,
-        )
-
-
 def read_solutions(rows: Dataset, answers: Answers, dropped: Counter[str]) -> list[Solution]:
     """The answers that can be reflected on, in the order of the rows.
 
     Args:
         rows: that were solved.
-        answers: of `SolutionSampler.solve`.
+        answers: by the protocol `FirstSolution`.
         dropped: why others cannot → how many; grows.
     """
     golds = [reference_answer(answer) for answer in rows["answer"]]
@@ -140,7 +107,8 @@ def select_mix(
             f"select_mix: got right_share={right_share} and size={size}; expected 0 ≤ right_share ≤ 1, and size ≥ 1 or "
             "None for as many as the mix allows."
         )
-    ranked = sorted(range(len(correct)), key=lambda k: _rank(ratings[k]), reverse=True)
+    scores = [-math.inf if rating is None else rating for rating in ratings]
+    ranked = sorted(range(len(correct)), key=scores.__getitem__, reverse=True)
     right = [k for k in ranked if correct[k]]
     wrong = [k for k in ranked if not correct[k]]
     for total in range(min(len(ranked), size or len(ranked)), 0, -1):
@@ -148,7 +116,3 @@ def select_mix(
         if rights <= len(right) and total - rights <= len(wrong):
             return sorted([*right[:rights], *wrong[: total - rights]])
     return []
-
-
-def _rank(rating: float | None) -> float:
-    return float("-inf") if rating is None else rating

@@ -18,6 +18,8 @@ from .protocols import Reflection
 
 logger = logging.getLogger(__name__)
 
+_EVERY_STEPS = 10
+
 SAMPLING = ("temperature", "top_p", "top_k")
 """Settings of `GRPOConfig` by which the responses to measure are sampled."""
 
@@ -82,7 +84,6 @@ class StopWhenReflecting(StopAtAccuracy):
         args: how reinforcement will sample.
         complete_share: share of responses in full format.
         min_delta: acc@t2 − acc@t1, a fraction; `None` does not look at it.
-        every_steps: after how many steps it is measured each time.
     """
 
     def __init__(
@@ -93,9 +94,8 @@ class StopWhenReflecting(StopAtAccuracy):
         *,
         complete_share: float,
         min_delta: float | None = None,
-        every_steps: int = 10,
     ) -> None:
-        super().__init__(self._complete_share, complete_share, every_steps)
+        super().__init__(self._complete_share, complete_share, _EVERY_STEPS)
         self.sampled = {"processing_class": processing_class, "dataset": questions, "args": args}
         self.min_delta = -1.0 if min_delta is None else min_delta
         others = {"min_p": args.min_p, "repetition_penalty": args.repetition_penalty != 1.0}

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, Features, Image, Json, List, Value
+from datasets import Dataset, DatasetDict, Features, Json, Value
 
-from ...rows import RefusedValue, RowProblem, read_images
+from ...data import CHECKED_FEATURES, list_first, problems_of, with_plain_answers
+from ...rows import RefusedValue, read_images
 from ...sources import LINE, parse_line
 from . import drawn, mathematics, science
 from .adapter import Benchmark, BenchmarkError, Question, UnusableCell, picture_numbers
@@ -23,22 +24,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     one.name: one for one in (*mathematics.BENCHMARKS, *science.BENCHMARKS, *drawn.BENCHMARKS)
 }
 
-_LISTED_PROBLEMS = 20
 _COLUMNS = ("prompt", "images", "answer", "choices", "id", "category", "hint", "group", "tolerance")
-_CHECKED_FEATURES = Features(
-    {
-        "prompt": List({"role": Value("string"), "content": Value("string")}),
-        "images": List(Image(mode="RGB")),
-        "answer": List(Value("string")),
-        "choices": Json(),
-        "id": Value("string"),
-        "category": Value("string"),
-        "hint": Value("string"),
-        "group": Value("string"),
-        "tolerance": Json(),
-        "problems": List({"column": Value("string"), "reason": Value("string"), "message": Value("string")}),
-    }
-)
+_FEATURES = Features({**CHECKED_FEATURES, "hint": Value("string"), "group": Value("string"), "tolerance": Json()})
 
 
 def load_benchmark(
@@ -99,14 +86,16 @@ def load_benchmark(
     checked = table.dataset.select(kept).map(
         reader.check_line if table.is_json else reader.check,
         with_indices=True,
-        features=_CHECKED_FEATURES,
+        features=_FEATURES,
         remove_columns=table.dataset.column_names,
         writer_batch_size=100,  # rows held in memory before writing; a row may hold megabytes of pictures
         load_from_cache_file=False,  # the pictures behind the paths may have changed
         desc=f"Checking {benchmark.title}",
     )
-    _raise_problems(checked, kept, f"{name}, from {table.name}")
-    return _with_unique_ids(_with_plain_answers(checked)).select_columns(list(_COLUMNS))
+    problems, summary = problems_of(checked, kept, f"{name}, from {table.name}")
+    if problems:
+        raise BenchmarkError(f"{summary}:\n{list_first(problems, 20)}", problems)
+    return _with_unique_ids(with_plain_answers(checked)).select_columns(list(_COLUMNS))
 
 
 def _kept(benchmark: Benchmark, table: Dataset, is_json: bool) -> list[int]:
@@ -140,7 +129,7 @@ class _Reader:
         try:
             row = parse_line(line[LINE])
         except RefusedValue as refused:
-            return self._refused(index, [_problem("line", refused)])
+            return self._refused(index, [refused.in_column("line")])
         return self.check(row, index)
 
     def check(self, row: Mapping[str, Any], index: int) -> dict[str, Any]:
@@ -148,9 +137,8 @@ class _Reader:
         try:
             question = self.benchmark.read(row)
         except UnusableCell as refused:
-            return self._refused(
-                index, [_problem(refused.column, refused)], str(row.get(self.benchmark.id_column) or "")
-            )
+            name = str(row.get(self.benchmark.id_column) or "")
+            return self._refused(index, [refused.in_column(refused.column)], name)
         images, problems = [], []
         for column, value in question.images.items():
             try:
@@ -159,7 +147,7 @@ class _Reader:
                     raise RefusedValue("missing picture", "it holds none; complete the copy")
                 images += found
             except RefusedValue as refused:
-                problems.append(_problem(column, refused))
+                problems.append(refused.in_column(column))
         if problems:
             return self._refused(index, problems, question.id)
         return self._row(question, images, index)
@@ -192,31 +180,6 @@ class _Reader:
         empty = dict.fromkeys(_COLUMNS)
         name = id or f"{self.benchmark.name}-{index}"
         return {**empty, "prompt": [], "images": [], "answer": [], "id": name, "problems": problems}
-
-
-def _problem(column: str, refused: RefusedValue) -> dict[str, str]:
-    return {"column": column, "reason": refused.reason, "message": refused.message}
-
-
-def _raise_problems(checked: Dataset, positions: list[int], what: str) -> None:
-    found = zip(positions, checked["id"], checked["problems"], strict=True)
-    problems = [RowProblem(row, id_, **one) for row, id_, refused in found for one in refused]
-    if problems:
-        bad_rows = len({problem.row for problem in problems})
-        lines = [f"{what}: {bad_rows} of {len(positions)} rows cannot be used:"]
-        lines += map(str, problems[:_LISTED_PROBLEMS])
-        if len(problems) > _LISTED_PROBLEMS:
-            lines.append(f"… and {len(problems) - _LISTED_PROBLEMS} more")
-        raise BenchmarkError("\n".join(lines), problems)
-
-
-def _with_plain_answers(checked: Dataset) -> Dataset:
-    """Turn the lists of answers into strings if no row has more than one."""
-    answers = checked["answer"][:]
-    if any(len(row) > 1 for row in answers):
-        return checked
-    plain = pa.array([row[0] for row in answers], pa.string())
-    return checked.remove_columns("answer").add_column("answer", plain, feature=Value("string"))
 
 
 def _with_unique_ids(checked: Dataset) -> Dataset:

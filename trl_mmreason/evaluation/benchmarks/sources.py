@@ -8,19 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets import (
-    Dataset,
-    DatasetDict,
-    Image,
-    List,
-    concatenate_datasets,
-    get_dataset_config_names,
-    load_dataset,
-)
+from datasets import Dataset, DatasetDict, concatenate_datasets, get_dataset_config_names, load_dataset
 from datasets.exceptions import DatasetsError
 
 from ...rows import DataError
-from ...sources import LINE, Source, json_columns, read_source
+from ...sources import LINE, Source, json_columns, read_source, undecoded
 from .adapter import Benchmark, BenchmarkError
 
 _LOADING_ERRORS = (OSError, ValueError, RuntimeError, DatasetsError)
@@ -47,7 +39,7 @@ def read_table(benchmark: Benchmark, source: Any, split: str, rows: int) -> Sour
                 f"{benchmark.name}: {table.name} has no column {wanted}; it has {list(present)}. Expected the columns "
                 f"as published at {benchmark.source}"
             )
-    return table if table.is_json else table._replace(dataset=_undecoded(table.dataset))
+    return table if table.is_json else table._replace(dataset=undecoded(table.dataset))
 
 
 def _open(benchmark: Benchmark, source: Any, split: str, rows: int) -> Source:
@@ -150,13 +142,3 @@ def _where(benchmark: Benchmark) -> str:
         "source: a folder of the parquet files, one .parquet file, or a .json or .jsonl file with image_root, the "
         "folder that its pictures start from."
     )
-
-
-def _undecoded(dataset: Dataset) -> Dataset:
-    """Columns of pictures give the stored {"bytes", "path"}."""
-    for column, feature in dataset.features.items():
-        if isinstance(feature, Image):
-            dataset = dataset.cast_column(column, Image(decode=False))
-        elif isinstance(feature, List) and isinstance(feature.feature, Image):
-            dataset = dataset.cast_column(column, List(Image(decode=False)))
-    return dataset
