@@ -52,12 +52,7 @@ def assert_picture_rows(rows, name):
     assert [picture.mode for picture in first["images"]] == ["RGB", "RGB"]
     assert first["images"][0].getpixel((0, 0)) == COLOURS["red"]
     assert np.abs(np.subtract(first["images"][1].getpixel((0, 0)), COLOURS["blue"])).max() <= 2  # JPEG
-    assert (first["answer"], first["choices"], first["id"], first["category"]) == (
-        "the first",
-        None,
-        f"{name}-0",
-        None,
-    )
+    assert (first["answer"], first["choices"], first["id"], first["category"]) == ("the first", None, f"{name}-0", None)
     assert second["prompt"] == [{"role": "user", "content": "三加四等于几？"}]
     assert (second["images"], second["answer"], second["id"]) == ([], "七", f"{name}-1")
 

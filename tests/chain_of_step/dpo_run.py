@@ -48,10 +48,6 @@ trainer = IterativeDPOTrainer(
 )
 trainer.train()
 torch.save(
-    {
-        "world_size": trainer.accelerator.num_processes,
-        "weights": weights_of(trainer.model),
-        "rounds": trainer.rounds,
-    },
+    {"world_size": trainer.accelerator.num_processes, "weights": weights_of(trainer.model), "rounds": trainer.rounds},
     folder / f"process_{trainer.accelerator.process_index}.pt",
 )

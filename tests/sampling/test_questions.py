@@ -126,9 +126,7 @@ PIPELINES = {
 }
 
 REFUSING = {
-    "make_step_data": lambda rows, engine, store, grader: make_step_data(
-        rows, engine, store, attempts=1, grader=grader
-    ),
+    "make_step_data": lambda rows, engine, store, grader: make_step_data(rows, engine, store, attempts=1, grader=grader)
 }
 """Pipelines whose answers are kept with their verdicts."""
 

@@ -16,17 +16,7 @@ from small_study import ROOT, small
 from study import adapo, self_evolution, sophia, srpo
 from study.claims import Claim, Judged, claims_about, judge
 from study.report import draw_histories, format_arms, format_claims, mean_curve, write_part
-from study.running import (
-    BEFORE,
-    Start,
-    StudyArguments,
-    begin,
-    do_all,
-    do_arm,
-    in_waves,
-    outcomes,
-    same_model,
-)
+from study.running import BEFORE, Start, StudyArguments, begin, do_all, do_arm, in_waves, outcomes, same_model
 from trl_mmreason.evaluation.metrics import Estimate
 from trl_mmreason.sampling.store import SettingsChanged
 

@@ -11,14 +11,7 @@ from small_study import small
 from support import SMALL_RUN
 
 from study import adapo, chain_of_step, self_evolution, sophia, srpo
-from study.running import (
-    BEFORE,
-    Start,
-    StudyArguments,
-    begin,
-    do_arm,
-    outcomes,
-)
+from study.running import BEFORE, Start, StudyArguments, begin, do_arm, outcomes
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import quick_then_worked, two_answers
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
