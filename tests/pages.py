@@ -32,12 +32,7 @@ class Page(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag, attrs):
-        element = {
-            "tag": tag,
-            "attrs": dict(attrs),
-            "text": "",
-            "parent": self.open[-1] if self.open else None,
-        }
+        element = {"tag": tag, "attrs": dict(attrs), "text": "", "parent": self.open[-1] if self.open else None}
         self.elements.append(element)
         if tag not in VOID_TAGS:
             self.open.append(element)

@@ -9,14 +9,7 @@ from datasets import Dataset
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from trl_mmreason import (
-    AdaPOConfig,
-    AdaPOTrainer,
-    ReflectionSFTConfig,
-    ReflectionSFTTrainer,
-    SRPOConfig,
-    SRPOTrainer,
-)
+from trl_mmreason import AdaPOConfig, AdaPOTrainer, ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
 from trl_mmreason.grading import Verdict
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_problems, to_dataset

@@ -11,11 +11,7 @@ from trl_mmreason.cli import main
 
 STEPS = [Step("Look", "There are 3 and 4.", "Plain."), Step("Add", "3+4=7", "Twice.")]
 # What the policy says, however often it is asked; the right answer is always 7.
-PATHS = {
-    "cats": render_chain(Chain(STEPS, "7")),
-    "dogs": render_chain(Chain(STEPS, "8")),
-    "owls": "I do not know.",
-}
+PATHS = {"cats": render_chain(Chain(STEPS, "7")), "dogs": render_chain(Chain(STEPS, "8")), "owls": "I do not know."}
 KEPT = "kept 2 of 6 chains\n"
 DROPPED = "dropped 2: repeated\ndropped 2: no_chain\n"
 

@@ -31,15 +31,9 @@ def folder(tmp_path):
 
 def picture_rows(images="images", prefix="pictures/"):
     """A row with two pictures and, in Chinese, one without any."""
-    return [
-        {
-            "question": "<image><image>\nWhich is red?",
-            images: [f"{prefix}red.png", f"{prefix}blue.jpg"],
-            "answer": "the first",
-            "extra": 1,
-        },
-        {"question": "三加四等于几？", images: [], "answer": "七", "extra": 2},
-    ]
+    pictured = {"question": "<image><image>\nWhich is red?", "answer": "the first", "extra": 1}
+    text_only = {"question": "三加四等于几？", images: [], "answer": "七", "extra": 2}
+    return [{**pictured, images: [f"{prefix}red.png", f"{prefix}blue.jpg"]}, text_only]
 
 
 def assert_picture_rows(rows, name):
@@ -52,12 +46,7 @@ def assert_picture_rows(rows, name):
     assert [picture.mode for picture in first["images"]] == ["RGB", "RGB"]
     assert first["images"][0].getpixel((0, 0)) == COLOURS["red"]
     assert np.abs(np.subtract(first["images"][1].getpixel((0, 0)), COLOURS["blue"])).max() <= 2  # JPEG
-    assert (first["answer"], first["choices"], first["id"], first["category"]) == (
-        "the first",
-        None,
-        f"{name}-0",
-        None,
-    )
+    assert (first["answer"], first["choices"], first["id"], first["category"]) == ("the first", None, f"{name}-0", None)
     assert second["prompt"] == [{"role": "user", "content": "三加四等于几？"}]
     assert (second["images"], second["answer"], second["id"]) == ([], "七", f"{name}-1")
 
@@ -270,9 +259,8 @@ def test_rows_go_into_trl(folder):
     assert [part["type"] for part in content] == ["image", "image", "text"]
     assert [part["image"].size for part in content[:2]] == [(3, 2), (5, 4)]
     assert content[2]["text"] == "Which is red?"
-    assert prepare_multimodal_messages(text_only["prompt"], images=text_only["images"])[0]["content"] == [
-        {"type": "text", "text": "三加四等于几？"}
-    ]
+    content = prepare_multimodal_messages(text_only["prompt"], images=text_only["images"])[0]["content"]
+    assert content == [{"type": "text", "text": "三加四等于几？"}]
 
 
 def test_lines_that_are_no_rows(tmp_path):
@@ -280,10 +268,8 @@ def test_lines_that_are_no_rows(tmp_path):
     (tmp_path / "r.jsonl").write_text("\n".join([good, '{"question": "p", "ans', "[1]", good]))
     rows = load_rows(tmp_path / "r.jsonl")
     assert len(rows.dataset) == 2
-    assert [(p.row, p.column, p.reason) for p in rows.problems] == [
-        (1, "line", "line is not JSON"),
-        (2, "line", "line is no object"),
-    ]
+    problems = [(problem.row, problem.column, problem.reason) for problem in rows.problems]
+    assert problems == [(1, "line", "line is not JSON"), (2, "line", "line is no object")]
     (tmp_path / "r.jsonl").write_text("no JSON at all")
     with pytest.raises(DataError, match="no line is a JSON object; the first begins 'no JSON at all'"):
         load_rows(tmp_path / "r.jsonl")

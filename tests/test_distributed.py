@@ -19,9 +19,8 @@ def test_two_processes_equal_one(checkpoints, tmp_path, method, loss_type):
     assert alone["world_size"] == 1
     assert [part["world_size"] for part in pair] == [2, 2]
     assert 0 < alone["keep"].sum() < 12  # some are dropped
-    if (
-        method == "correctness"
-    ):  # 1→1, 0→1, 1→1, 0→1 lie half on each process: P = 1/2, and the letter of A.2 drops them
+    if method == "correctness":
+        # 1→1, 0→1, 1→1, 0→1 lie half on each process: P = 1/2, and the letter of A.2 drops them
         assert alone["rewards"][4:8, 0].tolist() == pytest.approx([1.1, 0.9, 1.1, 0.9])
         assert not alone["keep"][4:8].any()
 
@@ -63,7 +62,5 @@ def test_srpo_in_two_processes_equals_one_in_both_stages(checkpoints, tmp_path):
 
 def test_two_processes_resume_amid_their_rollouts(checkpoints, tmp_path):
     launch("two_process_resume.py", 2, checkpoints("internvl"), tmp_path)
-    assert sorted(file.name for file in (tmp_path / "checkpoint-2").glob("rollouts_*")) == [
-        "rollouts_0_of_2.pt",
-        "rollouts_1_of_2.pt",
-    ]
+    kept = sorted(file.name for file in (tmp_path / "checkpoint-2").glob("rollouts_*"))
+    assert kept == ["rollouts_0_of_2.pt", "rollouts_1_of_2.pt"]

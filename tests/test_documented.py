@@ -100,11 +100,8 @@ def test_a_subclass_describes_its_own_fields_and_may_describe_others():
         rack: int = 2
         bottom: bool = False
 
-    assert helps(Grill) == helps(Oven) | {
-        "rack": "height of the rack.",
-        "bottom": "off, on a grill.",
-        "top": "heats the grill.",
-    }
+    own = {"rack": "height of the rack.", "bottom": "off, on a grill.", "top": "heats the grill."}
+    assert helps(Grill) == helps(Oven) | own
     assert helps(Oven)["top"] == "whether to heat from there."  # that of the parent is another field
     assert helps(AdaPOConfig)["max_steps"] == helps(GRPOConfig)["max_steps"]
     assert helps(AdaPOConfig)["top_p"] != helps(GRPOConfig)["top_p"]

@@ -25,17 +25,8 @@ from trl_mmreason.srpo.protocols import Reflection
 from trl_mmreason.srpo.stopping import learnt
 
 # As `make quickstart` starts them.
-ONE_PROCESS = [
-    *ACCELERATE,
-    "--num_processes",
-    "1",
-    "--num_machines",
-    "1",
-    "--mixed_precision",
-    "no",
-    "--dynamo_backend",
-    "no",
-]
+ONE_PROCESS = [*ACCELERATE, "--num_processes", "1", "--num_machines", "1"]
+ONE_PROCESS += ["--mixed_precision", "no", "--dynamo_backend", "no"]
 # The rendezvous finds a free port by itself.
 TWO_PROCESSES = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
 TWO_PROCESSES += ["--rdzv-endpoint=localhost:0"]

@@ -66,17 +66,9 @@ def test_shuffling_and_splitting_keep_pictures_with_their_samples(family, checkp
 
 def test_old_and_new_log_probabilities_agree_at_the_first_step(family, checkpoints, rows, tmp_path):
     """In TRL's own training step, with the old ones computed apart: ratio 1 within 1e-4 in fp32."""
-    trainer = adapo_trainer(
-        checkpoints(family),
-        tmp_path,
-        rows,
-        per_device_train_batch_size=4,
-        steps_per_generation=2,
-        max_steps=1,
-        filter_truncated=False,
-    )
-    gaps = []
-    compute = trainer._get_per_token_logps_and_entropies
+    settings = {"per_device_train_batch_size": 4, "steps_per_generation": 2, "max_steps": 1, "filter_truncated": False}
+    trainer = adapo_trainer(checkpoints(family), tmp_path, rows, **settings)
+    gaps, compute = [], trainer._get_per_token_logps_and_entropies
 
     def watch(model, *args, **kwargs):
         outputs = compute(model, *args, **kwargs)

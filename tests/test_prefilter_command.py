@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import free_port
 from support import drawn_rows
 
 from trl_mmreason.cli import main
@@ -50,20 +51,19 @@ def records(output, rule):
         return list(store.records(STAGE[rule]))
 
 
-@pytest.mark.parametrize("rule", RULE)
+@pytest.mark.parametrize("rule", ["share", "srpo"])
 def test_prefilter(checkpoints, questions, tmp_path, rule, capsys):
     model, output = checkpoints("qwen2_5_vl"), tmp_path / "kept.parquet"
     main(arguments(questions, output, model, rule))
     said = capsys.readouterr().out
-    assert "of 9 questions" in said
     first = records(output, rule)
     assert len(first) == 18
     assert all(record.status == "done" for record in first)
-    if rule != "adapo":  # an untrained policy is hardly ever right
-        rows = load_rows(output).dataset
-        assert f"kept {len(rows)} of 9" in said
-        assert {len(row["images"]) for row in rows} == {0, 1, 2}
-        assert {message["role"] for row in rows for message in row["prompt"]} == {"user"}
+    rows = load_rows(output).dataset
+    assert f"kept {len(rows)} of 9" in said
+    assert {len(row["images"]) for row in rows} == {0, 1, 2}
+    assert {message["role"] for row in rows for message in row["prompt"]} == {"user"}
+    if rule == "srpo":
         return  # what follows is the same for all rules
 
     main(arguments(questions, output, model, rule))
@@ -72,8 +72,32 @@ def test_prefilter(checkpoints, questions, tmp_path, rule, capsys):
 
     together = tmp_path / "together.parquet"
     launched = accelerate_launch("-m", "trl_mmreason.cli", *arguments(questions, together, model, rule))
-    assert "of 9 questions" in launched
+    assert f"kept {len(rows)} of 9" in launched
     assert records(together, rule) == first
+
+
+def test_to_keep_nothing_is_an_error(checkpoints, questions, tmp_path):
+    """An untrained policy is hardly ever right."""
+    output = tmp_path / "kept.parquet"
+    with pytest.raises(SystemExit, match="mmreason prefilter: not one row was made, so none is written\n.* of 9"):
+        main(arguments(questions, output, checkpoints("qwen2_5_vl"), "adapo"))
+    assert not output.exists()
+    assert len(records(output, "adapo")) == 18
+
+
+def test_a_server_that_is_not_there_is_said_at_once(questions, tmp_path):
+    output = tmp_path / "kept.parquet"
+    nobody = ["--server", f"http://127.0.0.1:{free_port()}/v1"]
+    with pytest.raises(SystemExit, match=r"^mmreason prefilter: Nothing answers at .*Start the server"):
+        main([*arguments(questions, output, "policy", "share"), *nobody])
+    assert not output.exists()
+    assert records(output, "share") == []
+
+
+def test_bounds_that_keep_nothing_are_refused(questions, tmp_path):
+    given = [*arguments(questions, tmp_path / "out.parquet", "m", "share"), "--low", "0.9"]
+    with pytest.raises(SystemExit, match="--low is 0.9, above --high 0.5"):
+        main(given)
 
 
 def test_what_cannot_be_read_is_said_in_a_line(tmp_path):

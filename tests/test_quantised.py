@@ -24,12 +24,8 @@ def base(tmp_path_factory):
 
 def quantization():
     """As `configs/adapo/qwen2_5_vl_7b_qlora.yaml` has it."""
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_compute_dtype=torch.bfloat16,
-        bnb_4bit_use_double_quant=True,
-    )
+    kind = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16, **kind)
 
 
 def quantised(path):

@@ -44,20 +44,10 @@ def test_a_policy_named_by_path_is_its_own_reference(checkpoints, rows, tmp_path
 def test_lora_trains_the_adapter_and_its_reference_is_the_base(family, checkpoints, rows, tmp_path, instance):
     path = checkpoints(family)
     base, processor = load(path)
-    given = {
-        "processing_class": processor,
-        "peft_config": LoraConfig(r=4, target_modules=r".*language_model.*\.(q|v)_proj"),
-    }
-    trainer = adapo_trainer(
-        load(path)[0] if instance else path,
-        tmp_path,
-        rows,
-        trainer_kwargs=given,
-        filter_zero_advantage=False,
-        filter_truncated=False,
-        max_steps=2,
-        beta=0.05,
-    )
+    lora = LoraConfig(r=4, target_modules=r".*language_model.*\.(q|v)_proj")
+    settings = {"filter_zero_advantage": False, "filter_truncated": False, "max_steps": 2, "beta": 0.05}
+    settings["trainer_kwargs"] = {"processing_class": processor, "peft_config": lora}
+    trainer = adapo_trainer(load(path)[0] if instance else path, tmp_path, rows, **settings)
     assert trainer.ref_model is None
     before = weights_of(trainer.model)
     trainer.train()

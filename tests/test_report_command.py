@@ -42,16 +42,9 @@ def reported(folder, *more):
 
 def test_steps_are_cut_where_their_scores_belong(tmp_path, capsys):
     cut = CHAIN[:-3]  # the answer is not closed, and was not scored
-    run = run_with(
-        tmp_path,
-        CHAIN,
-        cut,
-        "It is 7.",
-        step_scores=["0.900 0.100", "0.900 0.100", ""],
-        answer_score=["0.250", "", ""],
-        problem=["", "malformed", "no_chain"],
-        correct=[False, False, None],
-    )
+    scores = {"step_scores": ["0.900 0.100", "0.900 0.100", ""], "answer_score": ["0.250", "", ""]}
+    verdicts = {"problem": ["", "malformed", "no_chain"], "correct": [False, False, None]}
+    run = run_with(tmp_path, CHAIN, cut, "It is 7.", **scores, **verdicts)
     page = reported(run)
     assert capsys.readouterr().out == f"{run / 'training.html'}\n"
     steps = [(step["text"], step["attrs"]["data-score"]) for step in page.with_class("step")]
@@ -60,9 +53,8 @@ def test_steps_are_cut_where_their_scores_belong(tmp_path, capsys):
     assert [text["text"] for text in page.with_class("answer-text")] == [CHAIN, cut, "It is 7."]
     assert page.texts("verdict") == ["Answer ✗ wrong", "Answer ✗ wrong", "Answer – not graded"]
     assert page.texts("chips") == ["answer_score 0.25 advantage 0", *["answer_score n/a advantage 0"] * 2]
-    assert [
-        f"Form: {problem}" in page.texts("trajectory")[place] for place, problem in ((1, "malformed"), (2, "no_chain"))
-    ]
+    for place, problem in ((1, "malformed"), (2, "no_chain")):
+        assert f"Form: {problem}" in page.texts("trajectory")[place]
 
 
 def test_scores_of_another_text_are_not_shown(tmp_path):
@@ -74,16 +66,9 @@ def test_scores_of_another_text_are_not_shown(tmp_path):
 def test_both_answers_of_a_reflecting_response_are_told_apart(tmp_path):
     first = "<think>3, 4</think><answer>8</answer>"
     second = "<reflection>No.</reflection><answer>7</answer>"
-    run = run_with(
-        tmp_path,
-        f"{first}\n{second}",
-        first,
-        "7",
-        problem=["", "missing <reflection>", "missing <answer>"],
-        first_correct=[False, False, False],
-        second_correct=[True, False, False],
-    )
-    page = reported(run)
+    columns = {"problem": ["", "missing <reflection>", "missing <answer>"]}
+    columns |= {"first_correct": [False, False, False], "second_correct": [True, False, False]}
+    page = reported(run_with(tmp_path, f"{first}\n{second}", first, "7", **columns))
     assert [text["text"] for text in page.with_class("answer-text")] == [first, second, first, "7"]
     assert page.texts("type") == ["0→1", "0→0", "0→0"]
     assert page.texts("turn")[3] == "There is no second answer."

@@ -18,21 +18,9 @@ STEPS, SAVED = 4, 2
 
 def trainer_for(path, folder, rows, *, lora=False, **settings):
     peft_config = LoraConfig(r=4, target_modules="all-linear", exclude_modules=["lm_head"]) if lora else None
-    return adapo_trainer(
-        path,
-        folder,
-        rows,
-        trainer_kwargs={"peft_config": peft_config},
-        **{
-            "max_steps": STEPS,
-            "save_strategy": "steps",
-            "save_steps": SAVED,
-            "filter_zero_advantage": False,
-            "filter_truncated": False,
-            "beta": 0.05,
-            **settings,
-        },
-    )
+    run = {"max_steps": STEPS, "save_strategy": "steps", "save_steps": SAVED, "beta": 0.05}
+    run |= {"filter_zero_advantage": False, "filter_truncated": False}
+    return adapo_trainer(path, folder, rows, trainer_kwargs={"peft_config": peft_config}, **{**run, **settings})
 
 
 def outcome(trainer, **kwargs):

@@ -231,16 +231,10 @@ def test_no_picture_may_be_written_as_none(checkpoints, rows, tmp_path):
 
 def test_evaluation_runs_both_turns_and_counts_every_question_once(checkpoints, rows, tmp_path):
     """Nine questions in batches of eight and one: the mean over questions, not over batches."""
-    trainer = adapo_trainer(
-        checkpoints("qwen2_5_vl"),
-        tmp_path,
-        rows,
-        trainer_kwargs={"eval_dataset": Dataset.from_list(rows[:9])},
-        per_device_eval_batch_size=8,
-        num_generations_eval=1,
-    )
-    seen = []
-    score_groups = trainer.score_groups
+    settings = {"per_device_eval_batch_size": 8, "num_generations_eval": 1}
+    settings["trainer_kwargs"] = {"eval_dataset": Dataset.from_list(rows[:9])}
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, **settings)
+    seen, score_groups = [], trainer.score_groups
     trainer.score_groups = lambda rewards: seen.extend(rewards[:, 0].tolist()) or score_groups(rewards)
     metrics = trainer.evaluate()
     assert len(seen) == 9

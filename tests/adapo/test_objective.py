@@ -44,17 +44,9 @@ def test_a_dropped_trajectory_counts_neither_for_p_nor_gets_a_reward():
 
 def test_every_constant_is_used_where_it_belongs():
     # P = 1/2 in a group with one trajectory of each type
-    rewards = adaptive_rewards(
-        flags("0110"),
-        flags("1100"),
-        base_correct=2.0,
-        base_incorrect=-3.0,
-        k_01=0.4,
-        k_11=-0.8,
-        k_10=0.6,
-        k_00=-0.2,
-        threshold=0.25,
-    )
+    slopes = {"k_01": 0.4, "k_11": -0.8, "k_10": 0.6, "k_00": -0.2}
+    bases = {"base_correct": 2.0, "base_incorrect": -3.0, "threshold": 0.25}
+    rewards = adaptive_rewards(flags("0110"), flags("1100"), **slopes, **bases)
     assert rewards[0].tolist() == pytest.approx([2 + 0.4 * 0.25, 2 - 0.8 * 0.25, -3 + 0.6 * 0.5, -3 - 0.2 * 0.5])
 
 

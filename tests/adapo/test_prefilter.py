@@ -53,12 +53,8 @@ class ScriptedEngine:
 
 
 def questions():
-    return Dataset.from_list(
-        [
-            {"id": name, "prompt": [{"role": "user", "content": name}], "answer": "" if name == "no gold" else "7"}
-            for name in SCRIPT
-        ]
-    )
+    rows = [{"id": name, "prompt": [{"role": "user", "content": name}], "answer": "7"} for name in SCRIPT]
+    return Dataset.from_list([*rows[:-1], {**rows[-1], "answer": ""}])  # "no gold"
 
 
 def filtered(path, engine, **settings):
@@ -77,10 +73,8 @@ def test_adapo_drops_what_is_all_right_or_all_wrong(tmp_path):
     }
     assert str(kept).splitlines()[0] == "kept 3 of 8 questions"
     by_unit = {(record.id, record.index): record for record in records}
-    assert by_unit["learns", 1].payload == {
-        "turns": [{"text": r"\boxed{1}"}, {"text": r"\boxed{7}"}],
-        "finish_reasons": ["stop", "stop"],
-    }
+    turns = [{"text": r"\boxed{1}"}, {"text": r"\boxed{7}"}]
+    assert by_unit["learns", 1].payload == {"turns": turns, "finish_reasons": ["stop", "stop"]}
     assert len(by_unit["long", 0].payload["turns"]) == 1
     assert by_unit["long", 0].payload["finish_reasons"] == ["length"]
     assert by_unit["broken", 0].status == "failed"

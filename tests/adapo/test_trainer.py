@@ -153,13 +153,18 @@ def test_dropped_trajectories_leave_no_trace_in_the_loss(checkpoints, rows, tmp_
     assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
 
 
-def test_advantages_are_normalised_over_the_kept_of_each_group(checkpoints, rows, tmp_path):
-    trainer = trainer_with(checkpoints, tmp_path, rows)
-    outcomes = []
-    score_groups = trainer.score_groups
+def scored_batch(trainer):
+    """What `score_groups` makes of the first batch, and the batch."""
+    outcomes, score_groups = [], trainer.score_groups
     trainer.score_groups = lambda rewards: outcomes.append(score_groups(rewards)) or outcomes[-1]
     batch = prepared_batch(trainer)
-    for group, advantages in zip(outcomes[0].rewards[:, 0].view(2, 4), batch["advantages"].view(2, 4), strict=True):
+    return outcomes[0], batch
+
+
+def test_advantages_are_normalised_over_the_kept_of_each_group(checkpoints, rows, tmp_path):
+    trainer = trainer_with(checkpoints, tmp_path, rows)
+    outcome, batch = scored_batch(trainer)
+    for group, advantages in zip(outcome.rewards[:, 0].view(2, 4), batch["advantages"].view(2, 4), strict=True):
         kept = group[~group.isnan()]
         assert len(kept) >= 2
         expected = (kept - kept.mean()) / (kept.std() + 1e-4)
@@ -187,9 +192,8 @@ def test_without_its_parts_it_is_trls_grpo(checkpoints, rows, tmp_path, loss_typ
     made = adapo_config(tmp_path / "theirs", **shared)
     given = {name: getattr(made, name) for name in fields if fields[name].init}
     given["generation_batch_size"] = None  # derived from the others
-    theirs = GRPOTrainer(
-        path, reward_funcs=even_reward, args=GRPOConfig(**given), train_dataset=Dataset.from_list(rows)
-    )
+    args, dataset = GRPOConfig(**given), Dataset.from_list(rows)
+    theirs = GRPOTrainer(path, reward_funcs=even_reward, args=args, train_dataset=dataset)
     theirs.train()
     assert_weights(ours.model, theirs.model)
 
@@ -223,19 +227,10 @@ def test_gradient_accumulation_does_not_change_the_update(checkpoints, rows, tmp
 @pytest.mark.parametrize("bias_correction", [False, True])
 def test_a_uniform_coefficient_equals_trls_own(checkpoints, rows, tmp_path, loss_type, level, bias_correction):
     """Off policy, under accumulation, with several steps a generation: the added term is aggregated as TRL's."""
-    trainer = trainer_with(
-        checkpoints,
-        tmp_path,
-        rows,
-        loss_type=loss_type,
-        importance_sampling_level=level,
-        use_bias_correction_kl=bias_correction,
-        beta=0.1,
-        filter_truncated=False,
-        per_device_train_batch_size=2,
-        steps_per_generation=4,
-        gradient_accumulation_steps=2,
-    )
+    settings = {"loss_type": loss_type, "importance_sampling_level": level, "use_bias_correction_kl": bias_correction}
+    settings |= {"beta": 0.1, "filter_truncated": False}
+    batches = {"per_device_train_batch_size": 2, "steps_per_generation": 4, "gradient_accumulation_steps": 2}
+    trainer = trainer_with(checkpoints, tmp_path, rows, **settings, **batches)
     trainer.current_gradient_accumulation_steps = 2
     trainer.model.train()
     torch.manual_seed(0)
@@ -285,18 +280,15 @@ def test_each_coefficient_acts_on_its_turn(checkpoints, rows, tmp_path):
 def test_the_kept_share_the_weight_of_the_dropped(checkpoints, rows, tmp_path, loss_type):
     """Losses that average over sequences count the kept ones N / #kept times; dapo counts tokens and needs nothing."""
     trainer = trainer_with(checkpoints, tmp_path, rows, loss_type=loss_type, max_completion_length=4)
-    outcomes = []
-    score_groups = trainer.score_groups
-    trainer.score_groups = lambda rewards: outcomes.append(score_groups(rewards)) or outcomes[-1]
-    batch = prepared_batch(trainer)
-    keep = outcomes[0].keep
+    outcome, batch = scored_batch(trainer)
+    keep = outcome.keep
     assert 0 < keep.sum() < 8
     weight = 1.0 if loss_type == "dapo" else 8 / keep.sum().item()
-    rewards = outcomes[0].rewards[:, 0].view(2, 4)
+    rewards = outcome.rewards[:, 0].view(2, 4)
     raw = (rewards - rewards.nanmean(dim=1, keepdim=True)) / (nanstd(rewards, dim=1, keepdim=True) + 1e-4)
     expected = raw.flatten()[keep] * weight
     torch.testing.assert_close(batch["advantages"][keep], expected)
-    torch.testing.assert_close(batch["kl_coefs"][keep], outcomes[0].kl_coefs[keep] * weight)
+    torch.testing.assert_close(batch["kl_coefs"][keep], outcome.kl_coefs[keep] * weight)
 
 
 def test_reward_weights_decide_which_groups_are_alike(checkpoints, rows, tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from datasets import Dataset
-from support import SUPERVISED_RUN, drawn_rows, load
+from support import SUPERVISED_RUN, drawn_rows, load, maker
 
 from trl_mmreason import ChainOfStepSFTConfig, IterativeDPOConfig, IterativeDPOTrainer
 from trl_mmreason.baselines.patterns import INSTRUCTION, PatternSFTTrainer, in_pattern
@@ -32,9 +32,8 @@ def test_the_rows_of_a_pattern(pattern):
     given = Dataset.from_list(rows())
     made = in_pattern(given, pattern)
     assert made["completion"] == [WRITTEN[pattern]] * 3
-    assert [[message["content"] for message in prompt] for prompt in made["prompt"]] == [
-        ["Be brief.", ASKED[pattern]]
-    ] * 3
+    contents = [[message["content"] for message in prompt] for prompt in made["prompt"]]
+    assert contents == [["Be brief.", ASKED[pattern]]] * 3
     assert [len(images) for images in made["images"]] == [1, 2, 0]
     assert made["answer"] == given["answer"]
     questions = in_pattern(given.remove_columns("completion"), pattern)
@@ -104,13 +103,9 @@ def test_dpo_by_outcome_on_answers_that_are_no_chains(checkpoints, tmp_path):
     writers = Writers()
     questions = in_pattern(Dataset.from_list(rows()).remove_columns("completion"), "direct_prompt")
     run = {**RUN, "per_device_train_batch_size": 1, "max_steps": -1, "num_train_epochs": 1, "rounds": 1, "num_paths": 2}
-    trainer = IterativeDPOTrainer(
-        checkpoints("qwen2_5_vl"),
-        None,
-        args=IterativeDPOConfig(str(tmp_path), chains=False, **run),
-        train_dataset=questions,
-        sampler=lambda _: writers,
-    )
+    parties = {"process_reward_model": None, "sampler": lambda _: writers}
+    make = maker(IterativeDPOTrainer, IterativeDPOConfig, arguments=parties, chains=False, **run)
+    trainer = make(checkpoints("qwen2_5_vl"), tmp_path, questions)
     trainer.train()
     pairs = Dataset.from_parquet(str(tmp_path / "round-1/pairs.parquet"))
     assert [chosen[0]["content"] for chosen in pairs["chosen"]] == [Writers.texts[0]] * 3

@@ -66,9 +66,7 @@ def test_the_first_right_answer_behind_a_wrong_one(correct, place):
 def test_right_revisions_of_wrong_answers_are_learnt(tmp_path):
     found = made(tmp_path)
     learnt = {row["id"]: row for row in found.rows}
-    assert set(learnt) == {
-        "fixed at once#0", "fixed in the end#0", "fixed twice#0", "spoiled and fixed#0"
-    }  # fmt: skip
+    assert set(learnt) == {"fixed at once#0", "fixed in the end#0", "fixed twice#0", "spoiled and fixed#0"}
     row = learnt["fixed in the end#0"]
     assert [(message["role"], message["content"]) for message in row["prompt"]] == [
         ("user", "fixed in the end"), ("assistant", "8"), ("user", CHECK), ("assistant", "9"), ("user", CHECK),
@@ -83,8 +81,6 @@ def test_right_revisions_of_wrong_answers_are_learnt(tmp_path):
 
 
 def test_interrupted_it_ends_alike(tmp_path):
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "killed").mkdir()
     whole = made(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         made(tmp_path / "killed", Scripted(reply, dies_at=9))
@@ -132,10 +128,9 @@ def test_three_turns_of_a_real_policy(checkpoints, tmp_path):
     from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
     engine = TransformersEngine(*load(checkpoints("qwen2_5_vl")))
+    rows, settings = Dataset.from_list(drawn_rows(6)), {"n": 2, "decoding": SamplingParams(6, 1.0)}
     with Store(tmp_path / "star.sqlite") as store:
-        found = make_revisions(
-            Dataset.from_list(drawn_rows(6)), engine, store, followup=CHECK, n=2, decoding=SamplingParams(6, 1.0)
-        )
+        found = make_revisions(rows, engine, store, followup=CHECK, **settings)
         turns = [record.payload["turns"] for record in store.records("star")]
     assert len(turns) == 12
     assert {len(given) for given in turns} <= {1, 2, 3}

@@ -122,13 +122,9 @@ def test_score_takes_no_other_rewards(checkpoints, tmp_path):
         ({"scale_rewards": "none"}, "scale_rewards belong to advantages of whole trajectories and do nothing here"),
         ({"reward_weights": [2.0]}, "reward_weights belong to advantages of whole trajectories"),
         ({"evaluation_prompt": None}, "got evaluation_prompt=None; expected a string"),
+        ({"beta": 0.0}, "beta=0 leaves out the reference model that stage_one_beta=0.1 needs"),
     ],
 )
-def test_score_refuses_what_does_nothing(tmp_path, given, told):
+def test_score_refuses_what_does_nothing_and_needs_its_reference(tmp_path, given, told):
     with pytest.raises(ValueError, match=told):
         SCoReConfig(str(tmp_path), **SMALL_RUN, **given)
-
-
-def test_score_needs_its_reference(tmp_path):
-    with pytest.raises(ValueError, match="beta=0 leaves out the reference model that stage_one_beta=0.1 needs"):
-        SCoReConfig(str(tmp_path), **SMALL_RUN, beta=0.0)

@@ -1,5 +1,7 @@
 """Tiny models that know the template's tokens."""
 
+from functools import cache
+
 import pytest
 
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
@@ -13,14 +15,13 @@ def bases(tmp_path_factory):
 
     It is a process reward model, and as good a policy: both are ordinary models.
     """
-    made = {}
 
+    @cache
     def base(family):
-        if family not in made:
-            model, processor = build_model(family)
-            add_chain_tokens(model, processor)
-            made[family] = tmp_path_factory.mktemp(f"{family}_base")
-            ProcessRewardModel(model, processor).save_pretrained(made[family])
-        return str(made[family])
+        model, processor = build_model(family)
+        add_chain_tokens(model, processor)
+        folder = tmp_path_factory.mktemp(f"{family}_base")
+        ProcessRewardModel(model, processor).save_pretrained(folder)
+        return str(folder)
 
     return base

@@ -39,19 +39,9 @@ class PlaceReward:
 run = {**PATHS_RUN, "rounds": 2, "num_paths": 5, "warmup_steps": 0, "num_train_epochs": 1, "max_steps": -1}
 run |= {"pair_threshold": 0.0}  # a pair a question: three equal steps of four pairs, whatever the processes
 run |= {"per_device_train_batch_size": pairs, "optim": "sgd", "learning_rate": 1e-3}
-trainer = IterativeDPOTrainer(
-    model,
-    PlaceReward(),
-    args=IterativeDPOConfig(str(folder), **run),
-    train_dataset=Dataset.from_list(drawn_rows(12)),
-    sampler=lambda _: Writer(),
-)
+rows, args = Dataset.from_list(drawn_rows(12)), IterativeDPOConfig(str(folder), **run)
+trainer = IterativeDPOTrainer(model, PlaceReward(), args=args, train_dataset=rows, sampler=lambda _: Writer())
 trainer.train()
-torch.save(
-    {
-        "world_size": trainer.accelerator.num_processes,
-        "weights": weights_of(trainer.model),
-        "rounds": trainer.rounds,
-    },
-    folder / f"process_{trainer.accelerator.process_index}.pt",
-)
+accelerator = trainer.accelerator
+outcome = {"world_size": accelerator.num_processes, "weights": weights_of(trainer.model), "rounds": trainer.rounds}
+torch.save(outcome, folder / f"process_{accelerator.process_index}.pt")

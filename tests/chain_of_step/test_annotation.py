@@ -69,21 +69,18 @@ def questions(names, answer="7"):
 
 def chains(*answers):
     """One chain a question, "cats" with the first answer, and so on."""
-    names = ["cats", "dogs", "eels"][: len(answers)]
-    paths = {
-        name: [Path(0, chain(answer), "stop", 9, answer == "7")] for name, answer in zip(names, answers, strict=True)
-    }
-    return chains_of(questions(names), paths).rows
+    named = dict(zip(["cats", "dogs", "eels"], answers, strict=False))
+    paths = {name: [Path(0, chain(answer), "stop", 9, answer == "7")] for name, answer in named.items()}
+    return chains_of(questions(named), paths).rows
 
 
 # -------------------------------------------------------------------------------------------------------------- chains
 
 
 def test_whole_chains_are_kept_and_others_counted():
-    partial = chain(None)
     texts = {
         "cats": [chain("7"), "It is 7.", chain("7"), chain("8"), f"{ANSWER_START}7{ANSWER_END}"],
-        "dogs": [partial, chain("7") + "7", chain("7")],
+        "dogs": [chain(None), chain("7") + "7", chain("7")],
     }
     paths = {
         name: [Path(index, text, "stop", 9, read_path(text).answer == "7") for index, text in enumerate(found)]
@@ -97,14 +94,8 @@ def test_whole_chains_are_kept_and_others_counted():
     assert found.rows["correct"][:] == [True, False, True]
     assert found.rows[2]["prompt"] == [{"role": "user", "content": "How many dogs?"}]
     assert [reds(row["images"]) for row in found.rows] == [[], [], [1]]
-    assert found.dropped == {
-        "no_chain": 1,
-        "repeated": 1,
-        "no_step": 1,
-        "no_answer": 1,
-        "malformed": 1,
-        "the gold answer cannot be used": 1,
-    }
+    reasons = ["no_chain", "repeated", "no_step", "no_answer", "malformed", "the gold answer cannot be used"]
+    assert found.dropped == dict.fromkeys(reasons, 1)
     assert str(found).splitlines()[0] == "kept 3 of 9 chains"
 
 
@@ -264,9 +255,7 @@ def test_another_chain_under_the_same_id_is_labelled_anew(tmp_path):
         judged(tmp_path / "s.sqlite", rows, judge)
     # "7" and "8" differ behind the last step, so that continuations of one are those of the other
     assert (len(party.asked), len(judge.asked)) == (12, 2)
-    edited = chains("7").map(
-        lambda text: {"completion": text.replace("name_start|>", "name_start|>So ")}, input_columns="completion"
-    )
+    edited = chains("7").map(lambda row: {"completion": row["completion"].replace("name_start|>", "name_start|>So ")})
     continued(tmp_path / "s.sqlite", edited, party)
     assert len(party.asked) == 24
 
@@ -342,11 +331,11 @@ def test_malformed_judgements_are_asked_for_again_and_then_counted(tmp_path):
         "dogs": [label("[1,1,1,1]"), "Good.", label("[1,1]")],
         "eels": [Failure("busy")] * 3,
     }
-    judge = Scripted(
-        lambda request, times: next(
-            found[times] for name, found in replies.items() if name in request.messages[1]["content"]
-        )
-    )
+
+    def reply(request, times):
+        return next(found[times] for name, found in replies.items() if name in request.messages[1]["content"])
+
+    judge = Scripted(reply)
     found = judged(tmp_path / "s.sqlite", chains("7", "7", "7"), judge)
     assert found.rows["id"][:] == ["cats#0"]
     assert found.dropped == {"malformed reply: another number of labels than of steps": 1, "sampling failed": 1}
@@ -370,15 +359,13 @@ def test_judging_goes_on_where_it_was_killed(tmp_path):
 
 def test_the_miniature_s_judge_labels_by_the_truth(tmp_path):
     problems = make_problems(["adding", "clock", "table"], 6, level=2)
-    rows, solutions = to_dataset(problems), {}
-    paths = {}
+    solutions, paths = {}, {problem.id: [] for problem in problems}
     for problem in problems:
-        solved = [solve(problem, error=error) for error in (None, *ERRORS)]
-        solutions |= {f"{problem.id}#{index}": solution for index, solution in enumerate(solved)}
-        paths[problem.id] = [
-            Path(index, chain_of_steps(solution), "stop", 9, solution.correct) for index, solution in enumerate(solved)
-        ]
-    found = judged(tmp_path / "s.sqlite", chains_of(rows, paths).rows, KnownTruthTeacher(problems), batch_size=5).rows
+        for index, error in enumerate((None, *ERRORS)):
+            solution = solutions[f"{problem.id}#{index}"] = solve(problem, error=error)
+            paths[problem.id].append(Path(index, chain_of_steps(solution), "stop", 9, solution.correct))
+    rows = chains_of(to_dataset(problems), paths).rows
+    found = judged(tmp_path / "s.sqlite", rows, KnownTruthTeacher(problems), batch_size=5).rows
     assert found["id"][:] == list(solutions)
     assert found["step_labels"][:] == [[float(right) for right in solutions[id_].labels] for id_ in found["id"]]
     assert found["answer_label"][:] == [float(solutions[id_].correct) for id_ in found["id"]]
@@ -422,7 +409,6 @@ def test_a_real_policy_from_step_data_to_a_process_reward_model(tmp_path):
         assert by_truth["answer_label"] == by_policy["answer_label"] == float(written.answer == problem.answer)
 
     for labelled in (continued.rows, judged.rows):
-        make = maker(ProcessRewardTrainer, ProcessRewardConfig, **run)
-        prm = make(base, tmp_path / "prm", labelled, max_steps=1)
+        prm = maker(ProcessRewardTrainer, ProcessRewardConfig, **run)(base, tmp_path / "prm", labelled, max_steps=1)
         prm.train()
         assert prm.state.global_step == 1

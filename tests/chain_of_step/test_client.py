@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import PIL.Image
 import pytest
 import torch
-from loopback import served
+from loopback import served, serving
 from support import drawn_rows
 from telling_scorer import TellingScorer, chain
 from torch.testing import assert_close
@@ -42,16 +42,10 @@ def rows_with_pictures():
     rows[1]["completion"] = [{"role": "assistant", "content": CHAINS[1]}]
     noise = PIL.Image.effect_noise((56, 56), 99)
     transparent = PIL.Image.merge("RGBA", [noise, noise, noise, noise.rotate(90)])
-    kinds = [
-        transparent,
-        transparent.quantize(8),
-        transparent.quantize(4),
-        noise,
-        noise.convert("1"),
-        transparent.convert("CMYK"),
-    ]
+    kinds = [transparent, transparent.quantize(8), transparent.quantize(4), noise, noise.convert("1")]
     kinds[1].info["transparency"] = 3
-    kinds += [transparent.convert("LA"), PIL.Image.linear_gradient("L").convert("I;16")]
+    kinds += [transparent.convert("CMYK"), transparent.convert("LA")]
+    kinds += [PIL.Image.linear_gradient("L").convert("I;16")]
     return rows + [{"prompt": rows[0]["prompt"], "image": image, "completion": CHAINS[0]} for image in kinds]
 
 
@@ -94,9 +88,12 @@ def test_rows_that_cannot_be_scored_are_refused_as_in_this_process(served_model)
         ProcessRewardClient(url).score([{**row, "images": ["a.png"]}])
 
 
+def numbered(numbers):
+    return [{"prompt": [{"role": "user", "content": str(k)}], "completion": chain("b")} for k in numbers]
+
+
 def test_rows_go_in_requests_of_a_bounded_size(monkeypatch):
-    scorer = TellingScorer()
-    rows = [{"prompt": [{"role": "user", "content": str(k)}], "completion": chain("b")} for k in range(5)]
+    scorer, rows = TellingScorer(), numbered(range(5))
     with served(create_app(scorer, "m", batch_size=99)) as url:
         client = ProcessRewardClient(url, rows_a_request=2)
         assert [answer for _, answer in client.score(rows)] == [k / 1024 for k in range(5)]
@@ -114,10 +111,7 @@ def test_threads_may_share_a_client():
         client = ProcessRewardClient(url, rows_a_request=3)
 
         def answers(first):
-            rows = [
-                {"prompt": [{"role": "user", "content": str(first + k)}], "completion": chain("b")} for k in range(8)
-            ]
-            return [answer for _, answer in client.score(rows)]
+            return [answer for _, answer in client.score(numbered(range(first, first + 8)))]
 
         with ThreadPoolExecutor(16) as pool:
             for first, found in enumerate(pool.map(answers, range(64))):
@@ -138,11 +132,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         server.asked.append((self.path, json.loads(body) if body else None))
         reply = server.replies.pop(0) if server.replies else GOOD
-        if reply == "drop":
-            self.close_connection = True
-            return
-        if reply == "hang":
-            server.released.wait(10)
+        if reply in ("drop", "hang"):
+            if reply == "hang":
+                server.released.wait(10)
             self.close_connection = True
             return
         status, content, headers = (*reply, {})[:3]
@@ -169,15 +161,11 @@ def misbehaving(*replies):
     server.daemon_threads = True
     server.replies, server.asked, server.released = list(replies), [], threading.Event()
     server.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.released.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(server):
+        try:
+            yield server
+        finally:
+            server.released.set()
 
 
 @pytest.fixture

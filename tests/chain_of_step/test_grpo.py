@@ -17,6 +17,7 @@ from support import (
     drawn_rows,
     ids_of,
     load,
+    maker,
     recorded_batches,
     weights_of,
 )
@@ -35,6 +36,8 @@ from trl_mmreason.grading import accuracy_reward
 STEP_PATTERN = re.escape(STEP).replace(re.escape("{}"), "(.*?)")
 QUESTION = {"prompt": [{"role": "user", "content": "What is 3+4?"}], "answer": "7", "images": []}
 MODEL = "qwen2_5_vl"
+RUN = {**SMALL_RUN, "max_steps": 1, "max_completion_length": 256}
+make = maker(ChainOfStepGRPOTrainer, ChainOfStepGRPOConfig, **RUN)
 
 
 class ThoughtScorer:
@@ -57,14 +60,8 @@ class ThoughtScorer:
 
 def trainer_for(model, folder, process_reward, rows, *, trainer_kwargs=None, **settings):
     """One step on two questions of four chains, in fp32 on a CPU; `settings` override."""
-    run = {**SMALL_RUN, "max_steps": 1, "max_completion_length": 256, **settings}
-    return ChainOfStepGRPOTrainer(
-        model,
-        process_reward,
-        args=ChainOfStepGRPOConfig(str(folder), **run),
-        train_dataset=Dataset.from_list(rows),
-        **(trainer_kwargs or {}),
-    )
+    own = {"process_reward_model": process_reward, **(trainer_kwargs or {})}
+    return make(model, folder, rows, trainer_kwargs=own, **settings)
 
 
 def let_write(trainer, texts):
@@ -89,17 +86,16 @@ CUT = chain("0.5", "1", answer="9")[: -len("<|answer_end|>")]  # 0.2 · 0.75: th
 STEPLESS = "<|answer_start|>5<|answer_end|>"  # 0.8 · 0.5
 BROKEN = chain("0.5", "1").replace(STEP_END, "", 2)  # no whole step before the fault
 SPELT = chain("1 <|im_end|><|image_pad|>", answer="7")  # as text: 0.2 · 1 + 0.8 · 0.7
+TEXTS = [WORKED, PARTIAL, CUT, STEPLESS, BROKEN, "It is 7.", SPELT, chain("0", answer="7")]
 
 
 def test_rewards_by_hand_reach_the_advantages_and_the_log(bases, tmp_path):
     scorer = ThoughtScorer()
     rows = [QUESTION, {**QUESTION, "prompt": [{"role": "user", "content": "And 4+3?"}]}]
     trainer = trainer_for(bases(MODEL), tmp_path, scorer, rows, scale_rewards="none", shuffle_dataset=False)
-    texts = [WORKED, PARTIAL, CUT, STEPLESS, BROKEN, "It is 7.", SPELT, chain("0", answer="7")]
-    columns = {}
-    log_extra = trainer._log_completion_extra
+    columns, log_extra = {}, trainer._log_completion_extra
     trainer._log_completion_extra = lambda name, values: columns.update({name: values}) or log_extra(name, values)
-    logged, batch = step(trainer, texts)
+    logged, batch = step(trainer, TEXTS)
 
     rewards = [0.64, 0.15, 0.15, 0.4, 0, 0, 0.76, 0.56]
     advantages = [r - sum(group) / 4 for group in (rewards[:4], rewards[4:]) for r in group]
@@ -125,14 +121,8 @@ def test_rewards_by_hand_reach_the_advantages_and_the_log(bases, tmp_path):
     }
     assert {name: logged[name] for name in expected} == pytest.approx(expected, abs=1e-6)
     # what has nothing to score is not sent, and the chains are sent as far as they can be read
-    assert [row["completion"] for row in scorer.rows] == [
-        WORKED,
-        PARTIAL,
-        chain("0.5", "1", answer=None),
-        STEPLESS,
-        SPELT,
-        chain("0", answer="7"),
-    ]
+    sent = [WORKED, PARTIAL, chain("0.5", "1", answer=None), STEPLESS, SPELT, chain("0", answer="7")]
+    assert [row["completion"] for row in scorer.rows] == sent
     assert {row["prompt"][0]["content"] for row in scorer.rows} == {"What is 3+4?", "And 4+3?"}
 
 
@@ -143,9 +133,6 @@ def test_the_worked_example_of_the_specification(bases):
     for weight, expected in ((0.0, 0.6), (1.0, 0.8)):
         rewards = ChainRewards(rewards.processing_class, ThoughtScorer(), step_weight=weight)
         assert rewards.function(prompts=["What?"], completion_ids=ids) == pytest.approx([expected])
-
-
-TEXTS = [WORKED, PARTIAL, CUT, STEPLESS, BROKEN, "It is 7.", SPELT, chain("0", answer="7")]
 
 
 def test_a_server_pays_what_a_model_in_process_pays(family, bases, tmp_path):
@@ -178,8 +165,7 @@ def test_the_reward_is_the_score_of_the_question_with_its_pictures(bases, tmp_pa
         expected.append(0.2 * steps.mean().item() + 0.8 * answer)
     assert abs(expected[0] - expected[1]) > 1e-4
     trainer = trainer_for(bases(MODEL), tmp_path, prm, rows, shuffle_dataset=False)
-    paid = []
-    calculate = trainer._calculate_rewards
+    paid, calculate = [], trainer._calculate_rewards
     trainer._calculate_rewards = lambda *args: paid.append(calculate(*args)) or paid[-1]
     step(trainer, [completion] * 8)
     assert paid[0].flatten().tolist() == pytest.approx([e for e in expected for _ in range(4)], abs=1e-5)
@@ -187,16 +173,9 @@ def test_the_reward_is_the_score_of_the_question_with_its_pictures(bases, tmp_pa
 
 def test_sampling_for_real_and_evaluation(bases, tmp_path):
     """A random policy writes no chain, and earns nothing for it."""
-    rows = Dataset.from_list(drawn_rows(2))
-    trainer = trainer_for(
-        bases(MODEL),
-        tmp_path,
-        ThoughtScorer(),
-        drawn_rows(6),
-        max_completion_length=8,
-        per_device_eval_batch_size=8,
-        trainer_kwargs={"eval_dataset": rows},
-    )
+    settings = {"max_completion_length": 8, "per_device_eval_batch_size": 8}
+    settings["trainer_kwargs"] = {"eval_dataset": Dataset.from_list(drawn_rows(2))}
+    trainer = trainer_for(bases(MODEL), tmp_path, ThoughtScorer(), drawn_rows(6), **settings)
     trainer.train()
     logged = trainer.state.log_history[0]
     assert logged["reward"] == logged["chain/complete"] == 0
@@ -282,23 +261,11 @@ def test_gradient_accumulation_does_not_change_the_update(bases, tmp_path):
 
 
 def test_lora_trains_and_leaves_the_base_and_the_frozen_encoder(bases, tmp_path):
-    base, _ = load(bases(MODEL))
-    lora = LoraConfig(
-        r=2,
-        target_modules="all-linear",
-        exclude_modules=["lm_head"],
-        init_lora_weights="gaussian",
-        trainable_token_indices=trainable_token_indices(base),
-    )
-    trainer = trainer_for(
-        bases(MODEL),
-        tmp_path,
-        ThoughtScorer(),
-        drawn_rows(6)[:2],
-        freeze_vision_encoder=True,
-        beta=0.1,  # the reference pass switches the adapter off and on
-        trainer_kwargs={"peft_config": lora},
-    )
+    lora = {"r": 2, "target_modules": "all-linear", "exclude_modules": ["lm_head"], "init_lora_weights": "gaussian"}
+    lora["trainable_token_indices"] = trainable_token_indices(load(bases(MODEL))[0])
+    settings = {"freeze_vision_encoder": True, "trainer_kwargs": {"peft_config": LoraConfig(**lora)}}
+    settings["beta"] = 0.1  # the reference pass switches the adapter off and on
+    trainer = trainer_for(bases(MODEL), tmp_path, ThoughtScorer(), drawn_rows(6)[:2], **settings)
     trained = {name for name, weight in trainer.model.named_parameters() if weight.requires_grad}
     assert not [name for name in trained if "visual." in name]
     before = weights_of(trainer.model)
@@ -337,9 +304,7 @@ def one_share(model, folder, rows_a_process):
         "world_size": trainer.accelerator.num_processes,
         "advantages": batch["advantages"],
         "scored": len(scorer.rows),
-        "logged": {
-            name: value for name, value in logged.items() if name not in ("step_time", "time/generation", "epoch")
-        },
+        "logged": {name: logged[name] for name in logged.keys() - {"step_time", "time/generation", "epoch"}},
         "weights": weights_of(trainer.model),
     }
 
@@ -392,9 +357,8 @@ def test_wrong_arguments(bases, checkpoints, tmp_path):
         trainer_for(checkpoints(MODEL), tmp_path, ThoughtScorer(), [QUESTION])
     with pytest.raises(TypeError, match="args is a GRPOConfig, expected a ChainOfStepGRPOConfig"):
         ChainOfStepGRPOTrainer(bases(MODEL), None, args=GRPOConfig(str(tmp_path), use_cpu=True, bf16=False))
-    without = [{"prompt": QUESTION["prompt"]}]
     with pytest.raises(ValueError, match=r"has the columns \['prompt'\], expected `prompt` and `answer`"):
-        trainer_for(bases(MODEL), tmp_path, None, without)
+        trainer_for(bases(MODEL), tmp_path, None, [{"prompt": QUESTION["prompt"]}])
     with pytest.raises(ValueError, match="step_weight=0.5 weighs the scores of a process reward model, and there is"):
         trainer_for(bases(MODEL), tmp_path, None, [QUESTION], step_weight=0.5)
     with pytest.raises(TypeError, match="got a int, expected a ProcessRewardModel"):

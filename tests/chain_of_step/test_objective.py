@@ -113,10 +113,8 @@ def test_pairs_are_apart_by_more_than_the_threshold(scores, threshold, limit):
     assert bool(every) == bool(ranked)
     assert len({path for pair in ranked for path in pair}) == 2 * len(ranked)
     assert select_pairs(scores, threshold, "all", max_pairs=limit) == every[:limit]
-    wanted = {
-        (i, j) for i in range(len(scores)) for j in range(len(scores)) if scores[i] - scores[j] > threshold + 1e-6
-    }
-    assert set(every) == wanted
+    places = range(len(scores))
+    assert set(every) == {(i, j) for i in places for j in places if scores[i] - scores[j] > threshold + 1e-6}
 
 
 @pytest.mark.parametrize(
@@ -236,11 +234,8 @@ def test_auroc_without_two_classes_is_nan(labels):
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), max_size=30))
 def test_auroc_is_the_share_of_pairs_in_order(positions):
-    right = [score for score, label in positions if label]
-    wrong = [score for score, label in positions if not label]
-    result = auroc(
-        torch.tensor([float(score) for score, _ in positions]), torch.tensor([float(label) for _, label in positions])
-    )
+    right, wrong = ([score for score, label in positions if label is side] for side in (True, False))
+    result = auroc(*torch.tensor(positions, dtype=torch.float32).reshape(len(positions), 2).T)
     if not right or not wrong:
         assert result.isnan()
         return

@@ -61,10 +61,7 @@ class KnownScores:
     def score(self, rows):
         self.asked += [row["completion"] for row in rows]
         read = [read_path(row["completion"]) for row in rows]
-        return [
-            Scores(torch.tensor([0.9, 0.7, 0.8][: found.steps]), None if found.answer is None else 0.6)
-            for found in read
-        ]
+        return [Scores(torch.tensor([0.9, 0.7, 0.8][: one.steps]), 0.6 if one.answer else None) for one in read]
 
 
 def test_scores_of_what_a_policy_wrote():
@@ -101,8 +98,7 @@ def writer(*texts):
 
 
 def questions(n=2):
-    rows = to_dataset(make_problems(["adding"], n))
-    return rows.map(lambda row: {"answer": "7"})
+    return to_dataset(make_problems(["adding"], n)).map(lambda row: {"answer": "7"})
 
 
 def test_sampled_paths_are_graded_by_the_answer_of_the_chain(tmp_path):
@@ -110,13 +106,8 @@ def test_sampled_paths_are_graded_by_the_answer_of_the_chain(tmp_path):
     texts = [TEXT, wrong, BOTH, "The answer is 7."]
     with Store(tmp_path / "store.sqlite") as store:
         paths = sample_paths(questions(1), writer(*texts), store, "paths", n=4)
-    (found,) = paths.values()
-    assert found == [
-        Path(0, TEXT, "stop", 5, True),
-        Path(1, wrong, "stop", 5, False),
-        Path(2, BOTH, "stop", 5, False),
-        Path(3, "The answer is 7.", "stop", 5, False),  # right, but no chain says so
-    ]
+    (found,) = paths.values()  # the last is right, but no chain says so
+    assert found == [Path(index, text, "stop", 5, index == 0) for index, text in enumerate(texts)]
 
 
 def test_more_paths_ask_for_the_missing_ones_alone_and_failures_are_left_out(tmp_path):

@@ -49,10 +49,9 @@ def naive(prm, row, right="+", wrong="-"):
     for closing, found in scores.items():
         for part in range(1, row["completion"].count(closing) + 1):
             prefix = closing.join(row["completion"].split(closing)[:part]) + closing
-            prompt = encode(prm.processing_class, row["prompt"], pictures_of(row))
             ids = tokenizer(prefix, add_special_tokens=False, split_special_tokens=True)["input_ids"]
             tokenizer("", add_special_tokens=False)  # it keeps that setting until the next call
-            prompt = prompt.extended(ids)
+            prompt = encode(prm.processing_class, row["prompt"], pictures_of(row)).extended(ids)
             fields = {name: torch.tensor([values]) for name, values in prompt.token_fields.items()}
             ids = torch.tensor([prompt.ids])
             logits = prm.model(input_ids=ids, **fields, **prompt.picture_fields).logits[0, -1]
@@ -326,15 +325,11 @@ def test_rows_without_anything():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "problem"),
-    [
-        ({"right_token": "very good"}, r"encoded as .*expected one id each"),
-        ({"right_token": "-"}, "two different ones"),
-    ],
+    ("right", "problem"), [("very good", r"encoded as .*expected one id each"), ("-", "two different ones")]
 )
-def test_tokens_are_single_and_two(tokens, problem):
+def test_tokens_are_single_and_two(right, problem):
     with pytest.raises(ValueError, match=problem):
-        reward_model(**tokens)
+        reward_model(right_token=right)
 
 
 def test_a_model_without_the_templates_tokens_is_refused():

@@ -15,6 +15,7 @@ from support import (
     changed_weights,
     drawn_rows,
     load,
+    maker,
     weights_of,
 )
 from torch.testing import assert_close
@@ -48,14 +49,12 @@ def labelled_rows(n, *, seed=0):
     return rows
 
 
+make = maker(ProcessRewardTrainer, ProcessRewardConfig, **RUN)
+
+
 def trainer_for(model, folder, rows, eval_rows=None, *, trainer_kwargs=None, **settings):
-    return ProcessRewardTrainer(
-        model,
-        args=ProcessRewardConfig(str(folder), **{**RUN, **settings}),
-        train_dataset=Dataset.from_list(rows),
-        eval_dataset=eval_rows and Dataset.from_list(eval_rows),
-        **(trainer_kwargs or {}),
-    )
+    own = {"eval_dataset": eval_rows and Dataset.from_list(eval_rows), **(trainer_kwargs or {})}
+    return make(model, folder, rows, trainer_kwargs=own, **settings)
 
 
 def by_hand(prm, rows):
@@ -114,12 +113,8 @@ def test_metrics_by_hand():
     labels = torch.tensor([[1, 1.0, 0.0, 1.0], [0, 0.0, none, none]])
     differences = torch.tensor([[2, 3.0, 1.0, -1.0], [-2, -2.0, 9.0, 9.0]])
     # Steps: right 3 and -1, wrong 1 and -2: two of four on the right side; of the four pairs only -1 < 1 is wrong.
-    assert score_metrics(differences, labels) == {
-        "step_accuracy": 0.5,
-        "step_auroc": 0.75,
-        "answer_accuracy": 1.0,
-        "answer_auroc": 1.0,
-    }
+    steps = {"step_accuracy": 0.5, "step_auroc": 0.75}
+    assert score_metrics(differences, labels) == {**steps, "answer_accuracy": 1.0, "answer_auroc": 1.0}
     # Without a wrong answer there is no AUROC of answers, and without a label of a step nothing on steps.
     assert score_metrics(differences[:1, :1], labels[:1, :1]) == {"answer_accuracy": 1.0}
 
@@ -148,10 +143,9 @@ def test_a_model_without_the_templates_tokens_gets_them(family, checkpoints, tmp
     trainer.save_model()
     loaded = ProcessRewardModel.from_pretrained(tmp_path, device="cpu")
     assert loaded.model.config.process_reward_tokens == {"right": "7", "wrong": "-"}
+    adapter = {"peft_config": LoraConfig(**ADAPTER)}
     with pytest.raises(ValueError, match="Add the tokens to its base first"):
-        trainer_for(
-            checkpoints(family), tmp_path, labelled_rows(2), trainer_kwargs={"peft_config": LoraConfig(**ADAPTER)}
-        )
+        trainer_for(checkpoints(family), tmp_path, labelled_rows(2), trainer_kwargs=adapter)
 
 
 def test_an_adapter_keeps_no_tokens_of_its_own(tmp_path):
@@ -226,20 +220,16 @@ def test_a_tiny_model_learns(tmp_path):
         rows = []
         for number, problem in enumerate(make_problems(["adding"], n, seed=seed)):
             solution = solve(problem, error=[None, "off_by_one"][number % 2])
-            labels = {
-                "step_labels": [float(label) for label in solution.labels],
-                "answer_label": float(number % 2 == 0),
-            }
+            labels = {"step_labels": list(map(float, solution.labels)), "answer_label": float(number % 2 == 0)}
             rows.append({"prompt": problem.prompt, "completion": chain_of_steps(solution), **labels})
-        return Dataset.from_list(rows)
+        return rows
 
     model, processor = build_model("qwen2_5_vl")
-    seen, unseen = solved(16, 0), solved(50, 1000)
-    kwargs = {"eval_dataset": {"seen": seen, "unseen": unseen}, "processing_class": processor}
+    seen = solved(16, 0)
+    eval_rows = {"seen": Dataset.from_list(seen), "unseen": Dataset.from_list(solved(50, 1000))}
+    kwargs = {"eval_dataset": eval_rows, "processing_class": processor}
     settings = {"per_device_train_batch_size": 16, "max_steps": 120, "learning_rate": 3e-3, "model_init_kwargs": None}
-    trainer = ProcessRewardTrainer(
-        model, args=ProcessRewardConfig(str(tmp_path), **{**RUN, **settings}), train_dataset=seen, **kwargs
-    )
+    trainer = trainer_for(model, tmp_path, seen, trainer_kwargs=kwargs, **settings)
     before = trainer.evaluate()
     trainer.train()
     after = trainer.evaluate()

@@ -40,10 +40,9 @@ def test_the_best_candidate_of_each_stage_is_kept():
         worst=((A, pytest.approx(0.4)), ("\n" + PROCEED + step("d 0.1"), pytest.approx(0.1)), (answer("8,0.3"), 0.3)),
     )
     assert not found.goes_on
+    # what is kept is never asked for again
     seeds = [derive_seed(5, "search", "sum", stage) for stage in range(3)]
-    assert engine.calls == [
-        {"sum": (kept, 2, seed)} for kept, seed in zip(["", B, B_C], seeds, strict=True)
-    ]  # and what is kept is never asked for again
+    assert engine.calls == [{"sum": (kept, 2, seed)} for kept, seed in zip(["", B, B_C], seeds, strict=True)]
     assert reward.calls == [[kept + text for text in candidates] for kept, candidates in TWO_STEPS.items()]
 
 
@@ -99,11 +98,8 @@ def test_a_malformed_candidate_is_out_though_its_tokens_count(text):
 
 
 def test_when_all_candidates_are_malformed_the_search_of_that_question_ends():
-    script = {
-        "at once": {"": ["nothing", START]},
-        "later": {"": [A, B], B: [step("no delimiter 1"), END]},
-        "sum": TWO_STEPS,
-    }
+    script = {"at once": {"": ["nothing", START]}, "later": {"": [A, B], B: [step("no delimiter 1"), END]}}
+    script["sum"] = TWO_STEPS
     (at_once, later, fine), engine, reward = searched(script)
     assert at_once == BeamSearched(tokens=len("nothing" + START), problem="malformed")
     assert later.text == B
@@ -198,12 +194,9 @@ def test_a_real_policy_finds_answers_and_samples_no_kept_token_again(engine, prm
     recording = Recording(engine)
     found = step_beam_search(QUESTIONS, recording, prm, n=6, **REAL)
     assert [search.problem for search in found] == [None, None]
+    drawn = list(zip(recording.asked, recording.given, strict=True))
     for row, search in zip(QUESTIONS, found, strict=True):
-        stages = [
-            (request, samples)
-            for request, samples in zip(recording.asked, recording.given, strict=True)
-            if request.messages == row["prompt"]
-        ]
+        stages = [(request, samples) for request, samples in drawn if request.messages == row["prompt"]]
         assert len(stages) == len(search.scores) == search.steps + 1
         assert search.tokens == sum(len(sample.token_ids) for _, samples in stages for sample in samples)
         ends = chain_ends(search.text)

@@ -62,13 +62,11 @@ def test_scores_come_in_the_order_of_the_rows(http):
     blue = PIL.Image.new("RGB", (28, 28), (0, 0, 512 // 4))
     reply = post(http, row(512), row(256, [RED, blue], partial), {**row(128), "images": None})
     assert reply.status_code == 200
-    assert reply.json() == {
-        "scores": [
-            {"steps": [0.5], "answer": 0.5},
-            {"steps": [0.25, 255 / 1024, 0.125], "answer": None},
-            {"steps": [0.125], "answer": 0.125},
-        ]
-    }
+    assert reply.json()["scores"] == [
+        {"steps": [0.5], "answer": 0.5},
+        {"steps": [0.25, 255 / 1024, 0.125], "answer": None},
+        {"steps": [0.125], "answer": 0.125},
+    ]
     assert post(http).json() == {"scores": []}
 
 
@@ -77,22 +75,24 @@ def test_what_it_says_of_itself(http):
     assert http.get("/health").json() == {"status": "ok"}
 
 
-def png_of_size(width, height):
-    """A file that says it has so many pixels, and holds none."""
+def bomb(width, height):
+    """A row with a picture whose file says it has so many pixels, and holds none."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunks = [
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in ((b"IHDR", header), (b"IDAT", b""))
     ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+    file = b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+    return {**row(1), "images": [f"data:image/png;base64,{base64.b64encode(file).decode()}"]}
 
 
-def bomb(width, height):
-    url = f"data:image/png;base64,{base64.b64encode(png_of_size(width, height)).decode()}"
-    return {**row(1), "images": [url]}
+GOOD, PART = row(1), {"type": "text", "text": "a"}
 
 
-GOOD = row(1)
+def said(role, content="a"):
+    return {**GOOD, "prompt": [{"role": role, "content": content}]}
+
+
 REFUSED = {
     "no object": (3, r"rows\[1\] is 3: Input should be an object"),
     "no completion": ({"prompt": GOOD["prompt"]}, r"rows\[1\].completion is missing"),
@@ -103,21 +103,15 @@ REFUSED = {
     "one picture for a list": ({**GOOD, "images": picture()}, r"rows\[1\].images is 'data:image.*: .* valid list"),
     "a prompt of text": ({**GOOD, "prompt": "1"}, r"rows\[1\].prompt is '1': Input should be a valid list"),
     "no message": ({**GOOD, "prompt": []}, r"rows\[1\] is .*: prompt should have messages, the last not the assist"),
-    "the assistant last": (
-        {**GOOD, "prompt": [{"role": "assistant", "content": "a"}]},
-        r"rows\[1\] is .*: prompt should have messages, the last not the assistant's",
-    ),
+    "the assistant last": (said("assistant"), r"rows\[1\] is .*: prompt .* messages, the last not the assistant's"),
     "a message of text": ({**GOOD, "prompt": ["1"]}, r"rows\[1\].prompt\[0\] is '1': Input should be an object"),
-    "another role": (
-        {**GOOD, "prompt": [{"role": "tool", "content": "a"}]},
-        r"rows\[1\].prompt\[0\].role is 'tool': Input should be 'system', 'user' or 'assistant'",
-    ),
+    "another role": (said("tool"), r"rows\[1\].prompt\[0\].role is 'tool': .* 'system', 'user' or 'assistant'"),
     "parts for a text": (
-        {**GOOD, "prompt": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]},
+        said("user", [PART]),
         r"rows\[1\].prompt\[0\].content is \[.*: Input should be a valid string",
     ),
     "pictures without a user": (
-        {**GOOD, "prompt": [{"role": "system", "content": "a"}], "images": [picture()]},
+        {**said("system"), "images": [picture()]},
         r"rows\[1\] is .*: prompt should have a message of the user to put the images before",
     ),
     "a malformed chain": (
@@ -125,14 +119,8 @@ REFUSED = {
         r"completion of row 1: malformed chain at character \d+: expected <\|answer_end\|>, found",
     ),
     "an open step": ({**GOOD, "completion": "<|reasoning_start|> hm"}, "row 1: malformed .* found 'hm'.* Cut an unfin"),
-    "a picture elsewhere": (
-        {**GOOD, "images": ["http://127.0.0.1/x.png"]},
-        r"images\[0\] is 'http://127.* should be the",
-    ),
-    "a picture on disk": (
-        {**GOOD, "images": ["file:///etc/passwd"]},
-        "Input should be .*; this server fetches nothing",
-    ),
+    "a picture elsewhere": ({**GOOD, "images": ["http://127.0.0.1/x"]}, r"images\[0\] is 'http://127.* should be the"),
+    "a picture on disk": ({**GOOD, "images": ["file:///etc/passwd"]}, "should be .*; this server fetches nothing"),
     "no picture": ({**GOOD, "images": [None]}, r"rows\[1\].images\[0\] is None: .*; this server fetches nothing"),
     "half a picture": ({**GOOD, "images": [picture()[:80]]}, r"images\[0\] is .* should be a picture that can be read"),
     "another kind of file": ({**GOOD, "images": [picture(kind="TIFF")]}, "should be a picture that can be read"),
@@ -262,10 +250,8 @@ def test_hundreds_at_once_good_and_bad(telling, http):
                 assert reply.result().status_code == 400
                 continue
             here, there = k / 1024, (k + 1) / 1024
-            assert reply.result().json()["scores"] == [
-                {"steps": [here], "answer": here},
-                {"steps": [there, 255 / 1024], "answer": there},
-            ]
+            expected = [{"steps": [here], "answer": here}, {"steps": [there, 255 / 1024], "answer": there}]
+            assert reply.result().json()["scores"] == expected
 
 
 # ----------------------------------------------------------------------------------------------------------- command
@@ -299,11 +285,9 @@ def test_the_command_serves_until_interrupted(bases):
         with httpx2.Client(base_url=url) as http:
             info = http.get("/info").json()
             assert (info["model"], info["max_waiting"]) == (bases("qwen2_5_vl"), 7)
-            ((steps, answer),) = (
-                score.values() for score in post(http, row(1, [RED], chain("b", "c"))).json()["scores"]
-            )
-        assert len(steps) == 2
-        assert all(0 < score < 1 for score in [*steps, answer])
+            (score,) = post(http, row(1, [RED], chain("b", "c"))).json()["scores"]
+        assert len(score["steps"]) == 2
+        assert all(0 < each < 1 for each in [*score["steps"], score["answer"]])
         process.send_signal(signal.SIGINT)
         assert process.wait(30) in (0, -signal.SIGINT)
     finally:

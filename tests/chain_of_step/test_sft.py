@@ -87,11 +87,9 @@ def test_resumed_equals_uninterrupted(family, checkpoints, bases, tmp_path, lora
     settings = {"per_device_train_batch_size": 2, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     path = bases(family) if lora else checkpoints(family)
     if lora:
-        indices = trainable_token_indices(load(path)[0])
-        adapter = LoraConfig(
-            r=2, target_modules="all-linear", exclude_modules=["lm_head"], trainable_token_indices=indices
-        )
-        settings["trainer_kwargs"] = {"peft_config": adapter}
+        adapter = {"r": 2, "target_modules": "all-linear", "exclude_modules": ["lm_head"]}
+        adapter["trainable_token_indices"] = trainable_token_indices(load(path)[0])
+        settings["trainer_kwargs"] = {"peft_config": LoraConfig(**adapter)}
     assert_resumes(lambda: trainer_for(path, tmp_path, chains(), **settings), tmp_path, atol=1e-6)
 
 

@@ -67,10 +67,9 @@ def questions(names=SCRIPT):
 
 
 def made(path, names=SCRIPT, party=None, **settings):
+    settings = {"min_steps": 2, "max_steps": 3, "batch_size": 2, **settings}
     with Store(path) as store:
-        return make_step_data(
-            questions(names), party or teacher(), store, **{"min_steps": 2, "max_steps": 3, "batch_size": 2, **settings}
-        )
+        return make_step_data(questions(names), party or teacher(), store, **settings)
 
 
 def test_each_question_becomes_a_row_or_is_counted(tmp_path):
@@ -111,12 +110,10 @@ def test_the_paper_s_prompt_asks_for_five_to_ten_steps(tmp_path):
 
 
 def test_it_goes_on_where_it_was_killed(tmp_path):
-    whole = teacher()
+    whole, rest = teacher(), teacher()
     undisturbed = made(tmp_path / "whole.sqlite", MADE, whole)
-    dying = teacher(dies_at=5)
     with pytest.raises(KeyboardInterrupt):
-        made(tmp_path / "s.sqlite", MADE, dying)
-    rest = teacher()
+        made(tmp_path / "s.sqlite", MADE, teacher(dies_at=5))
     resumed = made(tmp_path / "s.sqlite", MADE, rest)
     assert resumed.rows.to_list() == undisturbed.rows.to_list()
     assert resumed.dropped == undisturbed.dropped == {}
@@ -167,8 +164,8 @@ def test_the_miniature_s_teacher_writes_right_chains_that_can_be_trained_on(tmp_
     assert data.dropped == {}
     assert data.rows["completion"][:] == [chain_of_steps(solve(problem)) for problem in problems]
 
-    make = maker(ChainOfStepSFTTrainer, ChainOfStepSFTConfig, **SUPERVISED_RUN)
-    settings = {"max_steps": 1, "per_device_train_batch_size": 2}
-    trainer = make(checkpoints("qwen2_5_vl"), tmp_path / "run", data.rows, **settings)
+    run = {**SUPERVISED_RUN, "max_steps": 1, "per_device_train_batch_size": 2}
+    make = maker(ChainOfStepSFTTrainer, ChainOfStepSFTConfig, **run)
+    trainer = make(checkpoints("qwen2_5_vl"), tmp_path / "run", data.rows)
     trainer.train()
     assert trainer.state.global_step == 1

@@ -33,15 +33,9 @@ WHOLE = f"{PARTIAL}<|reasoning_end|><|answer_start|>7<|answer_end|>"
 STEPS = [Step("Look", "I see 3 and 4.", "Yes."), Step("Add", "3+4=7", "Yes.")]
 
 # Pieces of tokens, line ends and odd spaces, next to any character at all.
-texts = st.lists(
-    st.one_of(
-        st.text(max_size=8), st.sampled_from(["<|", "|>", "<|answer_end|", "answer_start|>", "\r\n", " ", "\x1c"])
-    )
-).map("".join)
-texts = texts.filter(lambda text: not has_token(text))
-chains = st.builds(
-    Chain, st.lists(st.builds(Step, texts, texts, texts), min_size=1, max_size=4), st.one_of(st.none(), texts)
-)
+pieces = st.text(max_size=8) | st.sampled_from(["<|", "|>", "<|answer_end|", "answer_start|>", "\r\n", " ", "\x1c"])
+texts = st.lists(pieces).map("".join).filter(lambda text: not has_token(text))
+chains = st.builds(Chain, st.lists(st.builds(Step, texts, texts, texts), min_size=1, max_size=4), st.none() | texts)
 
 
 def test_thirteen_tokens_in_the_order_of_table_6():
@@ -111,19 +105,17 @@ def test_the_miniatures_solutions_are_chains(category):
         assert render_chain(chain) == chain_of_steps(solution)
 
 
+START, NEXT = "<|reasoning_start|>", "<|reasoning_proceed|> or <|reasoning_end|>"
+CUT = PARTIAL.index("3+4") + 3
+
 # text, where it stops being a chain, what was expected, what was found
 FAULTS = [
-    ("", 0, "<|reasoning_start|>", "the end of the text"),
-    ("The answer is 7.", 0, "<|reasoning_start|>", "'The answer is 7.'"),
-    (f"Well. {WHOLE}", 0, "<|reasoning_start|>", "'Well. '"),
-    ("<|reasoning_start|> \n", 21, "<|reasoning_step_start|>", "the end of the text"),
+    ("", 0, START, "the end of the text"),
+    ("The answer is 7.", 0, START, "'The answer is 7.'"),
+    (f"Well. {WHOLE}", 0, START, "'Well. '"),
+    (f"{START} \n", 21, "<|reasoning_step_start|>", "the end of the text"),
     # no step at all
-    (
-        "<|reasoning_start|><|reasoning_end|><|answer_start|>7<|answer_end|>",
-        19,
-        "<|reasoning_step_start|>",
-        "<|reasoning_end|>",
-    ),
+    (f"{START}<|reasoning_end|><|answer_start|>7<|answer_end|>", 19, "<|reasoning_step_start|>", "<|reasoning_end|>"),
     # a step without a reflection
     (
         PARTIAL.replace("<|reasoning_step_reflection_start|>Yes.<|reasoning_step_reflection_end|>", ""),
@@ -132,21 +124,11 @@ FAULTS = [
         "<|reasoning_step_end|>",
     ),
     # cut within a thought
-    (
-        PARTIAL[: PARTIAL.index("3+4") + 3],
-        PARTIAL.index("3+4") + 3,
-        "<|reasoning_step_thought_end|>",
-        "the end of the text",
-    ),
+    (PARTIAL[:CUT], CUT, "<|reasoning_step_thought_end|>", "the end of the text"),
     # cut within a token, which then is plain text
     (PARTIAL[:-2], len(PARTIAL) - len("<|reasoning_step_end|>"), "<|reasoning_step_end|>", "'<|reasoning_step_end'"),
-    (
-        f"<|reasoning_start|>{FIRST}{SECOND}",
-        19 + len(FIRST),
-        "<|reasoning_proceed|> or <|reasoning_end|>",
-        "<|reasoning_step_start|>",
-    ),
-    (f"{PARTIAL} so", len(PARTIAL) + 1, "<|reasoning_proceed|> or <|reasoning_end|>", "'so'"),
+    (f"{START}{FIRST}{SECOND}", 19 + len(FIRST), NEXT, "<|reasoning_step_start|>"),
+    (f"{PARTIAL} so", len(PARTIAL) + 1, NEXT, "'so'"),
     (f"{PARTIAL}<|reasoning_end|>7", len(PARTIAL) + 17, "<|answer_start|>", "'7'"),
     (f"{PARTIAL}<|reasoning_end|><|answer_start|>7", len(WHOLE) - 14, "<|answer_end|>", "the end of the text"),
     (f"{WHOLE} 7", len(WHOLE) + 1, "the end of the text", "'7'"),

@@ -94,10 +94,8 @@ def test_variants_are_splits_and_have_ids_of_their_own(tmp_path):
     layout = LAYOUTS["dynamath"]
     (tmp_path / "copy/data").mkdir(parents=True)
     for number in range(1, 11):
-        rows = [{**layout.rows[1], "ground_truth": str(number)}]
-        saved(layout, tmp_path / "copy", rows).rename(
-            tmp_path / f"copy/data/sample_variant{number}-00000-of-00001.parquet"
-        )
+        file = saved(layout, tmp_path / "copy", [{**layout.rows[1], "ground_truth": str(number)}])
+        file.rename(tmp_path / f"copy/data/sample_variant{number}-00000-of-00001.parquet")
     rows = load_benchmark("dynamath", tmp_path / "copy")
     assert rows["answer"][:] == [str(number) for number in range(1, 11)]
     assert rows["id"][:] == ["2", *(f"2#{number}" for number in range(2, 11))]
@@ -173,11 +171,10 @@ def test_a_folder_of_json(tmp_path):
 def test_json_that_is_keyed_by_the_names_of_the_rows_as_mathvista_is(tmp_path):
     layout = LAYOUTS["mathvista"]
     pictures = saved(LAYOUTS["mv_math"], tmp_path / "copy").parent / "images"
-    rows = {
-        row["pid"]: {**row, "image": f"images/{c}.png"} for row, c in zip(layout.rows, ("red", "blue"), strict=False)
-    }
-    for row in rows.values():
-        del row["decoded_image"]
+    rows = {}
+    for row, colour in zip(layout.rows, ("red", "blue"), strict=False):
+        rows[row["pid"]] = {**row, "image": f"images/{colour}.png"}
+        del rows[row["pid"]]["decoded_image"]
     (pictures.parent / "annot_testmini.json").write_text(json.dumps(rows))
     loaded = load_benchmark("mathvista", pictures.parent / "annot_testmini.json")
     assert loaded["id"][:] == ["1", "2"]
@@ -213,9 +210,10 @@ def test_other_copies_of_the_same_data():
     """lmms-lab/ChartQA has other names; We-Math and LogicVista have their pictures inside on the Hub."""
     red, blue = (row["image"] for row in LAYOUTS["chartqa"].rows[:2])
     stored = [{"bytes": each.png, "path": None} for each in (red, blue)]
+    chart = {"question": "How many?", "answer": "100"}
     charts = [
-        {"type": kind, "question": "How many?", "answer": "100", "image": picture}
-        for kind, picture in zip(("human_test", "augmented_test"), stored, strict=True)
+        {**chart, "type": "human_test", "image": stored[0]},
+        {**chart, "type": "augmented_test", "image": stored[1]},
     ]
     rows = load_benchmark("chartqa", Dataset.from_list(charts))
     assert rows["category"][:] == ["human", "augmented"]

@@ -72,13 +72,8 @@ def test_what_could_mean_something_else_is_left_alone(question, answer):
 
 
 def test_choices_between_semicolons():
-    assert split_semicolons("A. 3, 5, 4; B. 3.;C. A;    D. none; E. No correct answer") == {
-        "A": "3, 5, 4",
-        "B": "3.",
-        "C": "A",
-        "D": "none",
-        "E": "No correct answer",
-    }
+    expected = {"A": "3, 5, 4", "B": "3.", "C": "A", "D": "none", "E": "No correct answer"}
+    assert split_semicolons("A. 3, 5, 4; B. 3.;C. A;    D. none; E. No correct answer") == expected
     assert split_semicolons("A. 1; C. 2") is None
     assert split_semicolons("one; two") is None
 
@@ -103,12 +98,8 @@ def test_tags_become_names(question, numbers, expected):
 
 
 def test_tags_in_choices_and_hints():
-    choices = {"A": "<image 2>", "B": "none"}
-    assert name_pictures("<image 1>?", choices, "See <image 1>", [1, 2]) == [
-        "image 1?",
-        {"A": "image 2", "B": "none"},
-        "See image 1",
-    ]
+    named = name_pictures("<image 1>?", {"A": "<image 2>", "B": "none"}, "See <image 1>", [1, 2])
+    assert named == ["image 1?", {"A": "image 2", "B": "none"}, "See image 1"]
     # a choice that is the one picture keeps its name, a hint that only shows it goes
     assert name_pictures("Why?", {"A": "<image 1>"}, "<image 1>", [1]) == ["Why?", {"A": "image 1"}, ""]
     assert pictures_named(["<image 1> <image_12>", "<image>", "image 3"]) == {1, 12}

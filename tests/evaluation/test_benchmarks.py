@@ -77,12 +77,7 @@ def test_a_picture_that_is_missing_or_broken_is_named(name, layout, tmp_path):
 @pytest.mark.parametrize(
     ("name", "column", "value", "expected"),
     [
-        (
-            "mathvista",
-            "answer",
-            "",
-            "row 0 (id '1'), column 'answer': empty: it holds ''; every row needs a string there",
-        ),
+        ("mathvista", "answer", "", "(id '1'), column 'answer': empty: it holds ''; every row needs a string there"),
         ("mathvista", "answer", "Maybe", "none of the choices ['Yes', 'No']"),
         ("mathvision", "answer", "F", "the answer is 'F' but the choices are A, B, C, D, E"),
         ("we_math", "answer", "F", "the answer is 'F' but the choices are A, B, C, D, E"),
@@ -162,10 +157,8 @@ def test_errors_of_olympiadbench(error, answer_type, tolerance, tmp_path):
 
 def test_an_empty_choice_takes_its_letter_along(tmp_path):
     """The gold C stays the third option, and empty ones at the end are none."""
-    rows = [
-        {**LAYOUTS["emma"].rows[0], "options": options, "answer": "C"}
-        for options in (["a", "", "c", "d"], ["a", "b", "c", "", ""])
-    ]
+    row = {**LAYOUTS["emma"].rows[0], "answer": "C"}
+    rows = [{**row, "options": options} for options in (["a", "", "c", "d"], ["a", "b", "c", "", ""])]
     loaded = load_benchmark("emma", saved(LAYOUTS["emma"], tmp_path / "copy", rows))
     assert loaded["choices"][:] == [{"A": "a", "C": "c", "D": "d"}, {"A": "a", "B": "b", "C": "c"}]
     assert set(loaded["answer"]) == {"C"}

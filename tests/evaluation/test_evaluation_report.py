@@ -77,13 +77,10 @@ def test_a_reader_sees_the_pictures(two_turns, tmp_path, dark):
 
 
 def test_steps_are_coloured_by_their_scores(tmp_path):
-    chain = said(
-        "one;two;so 7", correct=(True,), step_ends=[4, 8], step_scores=[0.9, 0.2], answer_score=0.6, score=0.55
-    )
-    page = page_of(saved(tmp_path, samples([chain])))
-    assert [(one["text"], one["attrs"]["data-score"]) for one in page.with_class("step")] == [
-        ("one;", "0.90"), ("two;", "0.20"), ("so 7", "0.60"),
-    ]  # fmt: skip
+    scores = {"step_ends": [4, 8], "step_scores": [0.9, 0.2], "answer_score": 0.6, "score": 0.55}
+    page = page_of(saved(tmp_path, samples([said("one;two;so 7", correct=(True,), **scores)])))
+    steps = [(one["text"], one["attrs"]["data-score"]) for one in page.with_class("step")]
+    assert steps == [("one;", "0.90"), ("two;", "0.20"), ("so 7", "0.60")]
     assert "score 0.55" in page.texts("chips")[0]
 
 
@@ -141,6 +138,5 @@ def test_every_answer_of_a_sample_has_a_name():
     """Five answers, of which the last was never given."""
     found = samples([sample(False, False, False, True)], [sample(*[True] * 5)])
     one, _ = trajectories_of(found, {}, 2, "", {"q0": "?", "q1": "?"})
-    assert [turn and turn.label for turn in one.turns] == [
-        "First answer", "Second answer", "Answer 3", "Answer 4", None
-    ]  # fmt: skip
+    labels = [turn and turn.label for turn in one.turns]
+    assert labels == ["First answer", "Second answer", "Answer 3", "Answer 4", None]

@@ -38,14 +38,8 @@ def test_two_turn_metrics_of_ten_trajectories(as_flags):
 def test_a_rate_without_a_denominator_is_nan():
     metrics = two_turn_metrics([True, True], [True, False])  # no first answer is wrong
     assert math.isnan(metrics.pop("correction_rate"))
-    assert metrics == {
-        "acc_t1": 1.0,
-        "acc_t2": 0.5,
-        "delta": -0.5,
-        "misjudgment_rate": 0.5,
-        "correction_share": 0.0,
-        "misjudgment_share": 0.5,
-    }
+    expected = {"acc_t1": 1.0, "acc_t2": 0.5, "delta": -0.5, "misjudgment_rate": 0.5}
+    assert metrics == {**expected, "correction_share": 0.0, "misjudgment_share": 0.5}
     assert all(math.isnan(value) for value in two_turn_metrics([], []).values())
 
 
@@ -182,14 +176,12 @@ def test_aligned_cells():
 
 def test_table_text():
     nothing = Estimate(math.nan, (math.nan, math.nan))
-    table = format_table(
-        {
-            "acc_t2": Change(Estimate(0.5, (0.4, 0.6)), Estimate(0.75, (0.7, 0.8)), Estimate(0.25, (0.125, 0.375))),
-            "correction_rate": Change(Estimate(0.2, (0.0, 0.4)), nothing, nothing),
-            "tokens": Change(Estimate(60, (55.5, 64)), Estimate(48, (48, 48)), Estimate(-12, (-16, -7.5))),
-        }
-    )
-    assert table.splitlines() == [
+    changes = {
+        "acc_t2": Change(Estimate(0.5, (0.4, 0.6)), Estimate(0.75, (0.7, 0.8)), Estimate(0.25, (0.125, 0.375))),
+        "correction_rate": Change(Estimate(0.2, (0.0, 0.4)), nothing, nothing),
+        "tokens": Change(Estimate(60, (55.5, 64)), Estimate(48, (48, 48)), Estimate(-12, (-16, -7.5))),
+    }
+    assert format_table(changes).splitlines() == [
         "percent [95 % interval]     before             after              change",
         "acc@t2                      50.0 [40.0, 60.0]  75.0 [70.0, 80.0]  +25.0 [+12.5, +37.5]",
         "correction, of first wrong  20.0 [0.0, 40.0]   n/a [n/a, n/a]     n/a [n/a, n/a]",

@@ -24,50 +24,22 @@ def turn(correct, text="4", **fields):
 
 def trajectory(id_, stage, *correct, first=None, second="", **fields):
     """A question answered twice; without a second answer for `None`."""
-    defaults = {
-        "category": "dots",
-        "question": "How many dots?",
-        "answer": "4",
-        "images": [Image.new("RGB", (8, 8), "red")],
-    }
-    texts = (
-        first or f"first answer of {id_} {stage}",
-        None if second is None else second or f"second answer of {id_} {stage}",
-    )
-    turns = [
-        None if text is None else turn(right, text, label=label)
-        for text, right, label in zip(texts, correct, ("First answer", "Second answer"), strict=True)
-    ]
+    defaults = {"category": "dots", "question": "How many dots?", "answer": "4"}
+    defaults["images"] = [Image.new("RGB", (8, 8), "red")]
+    turns = [turn(correct[0], first or f"first answer of {id_} {stage}", label="First answer"), None]
+    if second is not None:
+        turns[1] = turn(correct[1], second or f"second answer of {id_} {stage}", label="Second answer")
     return Trajectory(id=id_, stage=stage, turns=turns, **(defaults | fields))
 
 
+ATTACK = {"category": QUOTE, "question": SCRIPT, "answer": BREAKOUT}
 TRAJECTORIES = [
     trajectory("q1", "before", False, False),
     trajectory("q1", "after", False, True, problem="missing <reflection>"),
     trajectory("q2", "before", True, False, images=[], first="half a pair \ud800"),
     trajectory("q2", "after", True, True, images=[]),
-    trajectory(
-        f"q3{QUOTE}",
-        "before",
-        False,
-        False,
-        category=QUOTE,
-        question=SCRIPT,
-        answer=BREAKOUT,
-        first=SCRIPT,
-        second=None,
-    ),
-    trajectory(
-        f"q3{QUOTE}",
-        "after",
-        False,
-        True,
-        category=QUOTE,
-        question=SCRIPT,
-        answer=BREAKOUT,
-        first=BREAKOUT,
-        second=SCRIPT,
-    ),
+    trajectory(f"q3{QUOTE}", "before", False, False, **ATTACK, first=SCRIPT, second=None),
+    trajectory(f"q3{QUOTE}", "after", False, True, **ATTACK, first=BREAKOUT, second=SCRIPT),
 ]
 
 
@@ -120,14 +92,11 @@ def test_report_shows_metrics_settings_and_turns(report):
     first_question = page.with_class("question")[0]["text"]
     assert "How many dots?" in first_question
     assert "Gold answer: 4" in first_question
-    assert page.texts("verdict")[:4] == [
-        *("First answer ✗ wrong", "Second answer ✗ wrong", "First answer ✗ wrong", "Second answer ✓ right")
-    ]
-    assert [text["text"] for text in page.with_class("answer-text")[:2]] == [
-        "first answer of q1 before",
-        "second answer of q1 before",
-    ]
-    assert page.with_class("answer-text")[4]["text"] == "half a pair ?"  # UTF-8 cannot hold half a surrogate pair
+    verdicts = ["First answer ✗ wrong", "Second answer ✗ wrong", "First answer ✗ wrong", "Second answer ✓ right"]
+    assert page.texts("verdict")[:4] == verdicts
+    texts = [text["text"] for text in page.with_class("answer-text")]
+    assert texts[:2] == ["first answer of q1 before", "second answer of q1 before"]
+    assert texts[4] == "half a pair ?"  # UTF-8 cannot hold half a surrogate pair
     assert page.with_class("trajectory")[4]["text"].count("There is no second answer.") == 1
 
 
@@ -151,9 +120,8 @@ def test_report_escapes_what_others_wrote(report):
     page = page_of(report)
     assert len(page.with_tag("script")) == 1  # the filters'
     assert SCRIPT.removeprefix("<script>").removesuffix("</script>") not in page.with_tag("script")[0]["text"]
-    assert not any(
-        name.startswith("on") or name == "autofocus" for element in page.elements for name in element["attrs"]
-    )
+    names = {name for element in page.elements for name in element["attrs"]}
+    assert not [name for name in names if name.startswith("on") or name == "autofocus"]
     assert [text["text"] for text in page.with_class("answer-text")[-3:]] == [SCRIPT, BREAKOUT, SCRIPT]
     assert page.with_class("question")[2]["attrs"]["data-category"] == QUOTE
 
@@ -221,12 +189,8 @@ def test_browser_filters_by_address_and_runs_no_foreign_script(report, tmp_path,
 
 def test_transition_of_any_number_of_turns():
     right, wrong, ungraded = turn(True), turn(False), turn(None)
-    assert [shown("q", *turns).transition for turns in ([right], [wrong], [ungraded], [])] == [
-        "right",
-        "wrong",
-        "not graded",
-        "not graded",
-    ]
+    transitions = [shown("q", *turns).transition for turns in ([right], [wrong], [ungraded], [])]
+    assert transitions == ["right", "wrong", "not graded", "not graded"]
     assert shown("q", right, None).transition == "1→0"  # a turn that was never given is wrong
     assert shown("q", wrong, ungraded).transition == "not graded"
     assert shown("q", wrong, wrong, right).transition == "0→0→1"
@@ -242,22 +206,12 @@ def test_a_text_is_cut_behind_its_steps():
 
 def test_sections_without_content_are_left_out(tmp_path):
     page = page_of(page_with(tmp_path, []))
-    assert {element["tag"] for element in page.elements} == {
-        "html",
-        "head",
-        "meta",
-        "title",
-        "style",
-        "body",
-        "main",
-        "h1",
-    }
+    assert {element["tag"] for element in page.elements} == set("html head meta title style body main h1".split())
 
 
 def test_tables_and_notes(tmp_path):
-    table = Table(
-        "By kind", ["", "questions", "acc"], [("dots", [("12", ""), ("51.0", "[46.0, 55.8]")])], "In percent."
-    )
+    rows = [("dots", [("12", ""), ("51.0", "[46.0, 55.8]")])]
+    table = Table("By kind", ["", "questions", "acc"], rows, "In percent.")
     page = page_of(page_with(tmp_path, [], tables=[table, Table("Empty", ["", "x"], [])], notes=[f"1 failed {SCRIPT}"]))
     assert [heading["text"] for heading in page.with_tag("h2")] == ["By kind"]
     assert [cell["text"] for cell in page.with_tag("td")] == ["12", "51.0 [46.0, 55.8]"]
@@ -267,22 +221,15 @@ def test_tables_and_notes(tmp_path):
 
 
 def test_chips_readings_and_turns_without_verdict(tmp_path):
-    one = shown(
-        "q1",
-        turn(None, label="Answer"),
-        rewards={"format_reward": 0.5, "advantage": -1.23456, "judge": None, "kl": math.nan},
-    )
+    rewards = {"format_reward": 0.5, "advantage": -1.23456, "judge": None, "kl": math.nan}
+    one = shown("q1", turn(None, label="Answer"), rewards=rewards)
     two = shown("q2", turn(True, answer=SCRIPT, reason="equal numbers"), turn(False, reason="no answer"), None)
     page = page_of(page_with(tmp_path, [one, two]))
     assert page.texts("chips") == ["format_reward 0.5 advantage -1.23 judge n/a kl n/a"]
     assert page.texts("verdict") == ["Answer – not graded", "✓ right", "✗ wrong"]
     assert page.texts("reading") == [f"Read: {SCRIPT} · equal numbers", "no answer"]
-    assert [element["attrs"]["class"] for element in page.with_class("turn")] == [
-        "turn",
-        "turn right",
-        "turn wrong",
-        "turn wrong",
-    ]
+    classes = [element["attrs"]["class"] for element in page.with_class("turn")]
+    assert classes == ["turn", "turn right", "turn wrong", "turn wrong"]
     assert page.texts("turn")[-1] == "There is no third answer."
 
 
@@ -314,11 +261,8 @@ def test_filters_that_are_left_out_do_not_filter(tmp_path):
 def test_browser_draws_pictures_curves_and_scores(tmp_path):
     Image.new("RGB", (900, 300), (0, 0, 255)).save(tmp_path / "curves.png")
     steps = [Piece("right", 1.0), Piece("unsure", 0.5), Piece("wrong", 0.0)]
-    page = page_with(
-        tmp_path,
-        [shown("q", Turn(pieces=steps, correct=None), images=[Image.new("RGB", (8, 8), (255, 0, 0))])],
-        curves_png=tmp_path / "curves.png",
-    )
+    one = shown("q", Turn(pieces=steps, correct=None), images=[Image.new("RGB", (8, 8), (255, 0, 0))])
+    page = page_with(tmp_path, [one], curves_png=tmp_path / "curves.png")
     light, dark = (screenshot(page.as_uri(), tmp_path, dark=dark) for dark in (False, True))
     for seen in (light, dark):
         assert pixels_of(seen, (255, 0, 0)) == pytest.approx(176 * 176, rel=0.05)  # 11rem wide

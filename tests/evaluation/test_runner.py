@@ -65,10 +65,9 @@ def result_files(folder, samples, rows):
 def run(case, folder, *, batch_size=4, engine=None, **settings):
     rows, (model, processor), protocol, n, decoding = case
     engine = engine or TransformersEngine(model, processor, batch_size=batch_size)
+    settings |= {"n": n, "decoding": decoding, "seed": 3, "batch_size": batch_size}
     with Store(folder / "answers.sqlite") as store:
-        samples = evaluate(
-            rows, engine, store, protocol, n=n, decoding=decoding, seed=3, batch_size=batch_size, **settings
-        )
+        samples = evaluate(rows, engine, store, protocol, **settings)
     return result_files(folder, samples, rows)
 
 
@@ -107,14 +106,9 @@ class Dying:
     """An engine that is interrupted at some of its calls."""
 
     def __init__(self, engine, moments):
-        self.engine, self.moments, self.calls = engine, moments, 0
-
-    @property
-    def settings(self):
-        return self.engine.settings
+        self.engine, self.settings, self.moments = engine, engine.settings, moments
 
     def sample(self, requests, decoding):
-        self.calls += 1
         if self.moments.random() < 0.3:
             raise KeyboardInterrupt
         return self.engine.sample(requests, decoding)
@@ -123,11 +117,10 @@ class Dying:
 @pytest.mark.parametrize("name", CASES)
 def test_interrupted_at_random_moments_it_ends_alike(cases, undisturbed, tmp_path, name):
     engine = Dying(TransformersEngine(*cases[name][1]), random.Random(name))
-    interrupted = 0
-    while True:
+    found, interrupted = None, 0
+    while found is None:
         try:
             found = run(cases[name], tmp_path, engine=engine)
-            break
         except KeyboardInterrupt:
             interrupted += 1
     assert interrupted
@@ -169,8 +162,6 @@ def test_the_best_of_n_is_the_highest_score(undisturbed):
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_every_family(checkpoints, drawn, tmp_path, family):
     case = (drawn, load(checkpoints(family)), Direct(), 1, SHORT)
-    (tmp_path / "one").mkdir()
-    (tmp_path / "many").mkdir()
     assert run(case, tmp_path / "one", batch_size=1) == run(case, tmp_path / "many", batch_size=16)
 
 
@@ -216,16 +207,10 @@ def test_another_grader_asks_nothing_again(drawn, tmp_path):
 
 def test_the_digest_of_the_questions_knows_what_is_asked_and_how_it_is_graded():
     row = {"id": "a", "prompt": [{"role": "user", "content": "?"}], "answer": "14", "group": "p"}
-    rows = [
-        row,
-        {**row, "id": "b"},
-        {**row, "prompt": [{"role": "user", "content": "How many?"}]},
-        {**row, "answer": "15"},
-        {**row, "group": "q"},
-        {**row, "tolerance": {"relative": 0.05}},
-        {**row, "tolerance": {"relative": 0.01}},
-        {**row, "choices": {"A": "14"}},
-    ]
+    asked = [{"role": "user", "content": "How many?"}]
+    changes = [{}, {"id": "b"}, {"prompt": asked}, {"answer": "15"}, {"group": "q"}, {"choices": {"A": "14"}}]
+    changes += [{"tolerance": {"relative": 0.05}}, {"tolerance": {"relative": 0.01}}]
+    rows = [{**row, **change} for change in changes]
     assert len({digest_of(Dataset.from_list([each])) for each in rows}) == len(rows)
     assert digest_of(Dataset.from_list([row])) == digest_of(Dataset.from_list([dict(row)]))
 

@@ -67,18 +67,11 @@ def folders(tmp_path_factory):
     """Four chains a question, and searches with 4, 1 and 2 candidates; the one with 2 finds the first answer alone."""
     root = tmp_path_factory.mktemp("scaling")
     searches = {4: (True, True), 1: (False, False), 2: (True, False)}
-    return [
-        save(root / "chains", samples(SEVEN, HALF), name="best-of-n"),
-        *(
-            save(
-                root / f"beam-{n}",
-                samples(*([sample(each, tokens=9 * n)] for each in right)),
-                name="step-beam",
-                candidates=n,
-            )
-            for n, right in searches.items()
-        ),
-    ]
+    folders = [save(root / "chains", samples(SEVEN, HALF), name="best-of-n")]
+    for n, right in searches.items():
+        found = samples(*([sample(each, tokens=9 * n)] for each in right))
+        folders.append(save(root / f"beam-{n}", found, name="step-beam", candidates=n))
+    return folders
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +99,8 @@ def test_tokens(evaluations):
     """A chain has 10, and the searches with n candidates 9 n, all candidates together."""
     found = scaling_curves(evaluations)
     for name, curve in found.items():
-        assert {n: one.tokens for n, one in curve.items()} == {
-            n: n * (9 if name == "step-beam" else 10) for n in (1, 2, 4)
-        }
+        each = 9 if name == "step-beam" else 10
+        assert {n: one.tokens for n, one in curve.items()} == {1: each, 2: 2 * each, 4: 4 * each}
 
 
 def test_the_sweep_of_the_step_weight_rises_and_falls(evaluations):
@@ -116,10 +108,8 @@ def test_the_sweep_of_the_step_weight_rises_and_falls(evaluations):
     assert list(found) == [tenths / 10 for tenths in range(11)]
     assert [one.value for one in found.values()] == SWEEP
     assert sweep_of_weights(evaluations["beam-4"]) == {}
-    searched = sample(
-        True, step_ends=[1], step_scores=[0.5]
-    )  # what a search kept has scores of steps, and none of its own
-    assert methods.weighted_scores(searched) is None
+    # what a search kept has scores of steps, and none of its own
+    assert methods.weighted_scores(sample(True, step_ends=[1], step_scores=[0.5])) is None
 
 
 def test_a_failed_sample_is_not_chosen_and_a_gold_answer_that_cannot_be_used_does_not_count(tmp_path):
@@ -130,18 +120,14 @@ def test_a_failed_sample_is_not_chosen_and_a_gold_answer_that_cannot_be_used_doe
 
 
 def test_curves_that_differ_in_more_than_n_are_told_apart(evaluations, tmp_path):
-    others = {
-        "other chains": read_evaluation(save(tmp_path / "a", samples(SEVEN, HALF), name="direct")),
-        "other search": read_evaluation(
-            save(tmp_path / "b", samples([sample(True)], [sample(True)]), name="step-beam", candidates=2, max_steps=3)
-        ),
-    }
+    chains = save(tmp_path / "a", samples(SEVEN, HALF), name="direct")
+    right = samples([sample(True)], [sample(True)])
+    search = save(tmp_path / "b", right, name="step-beam", candidates=2, max_steps=3)
+    others = {"other chains": read_evaluation(chains), "other search": read_evaluation(search)}
     labels = ["pass@n", "self-consistency", "best of n"]
-    assert list(scaling_curves({**evaluations, **others})) == [
-        *(f"{name}, {label}" for name in ("chains", "other chains") for label in labels),
-        "beam-4, step-beam",
-        "other search, step-beam",
-    ]
+    of_chains = [f"{name}, {label}" for name in ("chains", "other chains") for label in labels]
+    of_searches = ["beam-4, step-beam", "other search, step-beam"]
+    assert list(scaling_curves({**evaluations, **others})) == [*of_chains, *of_searches]
 
 
 def test_the_picture(evaluations, folders):

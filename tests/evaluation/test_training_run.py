@@ -36,10 +36,8 @@ def number_of(id, **_):
 def run(checkpoints, rows, tmp_path_factory):
     """The output folder of AdaPO on random weights, two questions of four completions a step."""
     folder = tmp_path_factory.mktemp("adapo")
-    more = {"reward_funcs": number_of}
-    trainer = adapo_trainer(
-        checkpoints("qwen2_5_vl"), folder, rows, max_steps=STEPS, trainer_kwargs=more, filter_truncated=False, **LOGGING
-    )
+    settings = {"max_steps": STEPS, "trainer_kwargs": {"reward_funcs": number_of}, "filter_truncated": False, **LOGGING}
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), folder, rows, **settings)
     trainer.train()
     trainer.save_state()
     return folder
@@ -83,20 +81,15 @@ def lines_of(run, step):
 def test_report_of_a_real_run(run, rows, tmp_path):
     write_training_report(run, tmp_path / "page.html", shown=100)
     page = page_of(tmp_path / "page.html")
-    assert [heading["text"] for heading in page.with_tag("h2")] == [
-        "Start and end of training",
-        "Training curves",
-        "Trajectories",
-    ]
+    headings = [heading["text"] for heading in page.with_tag("h2")]
+    assert headings == ["Start and end of training", "Training curves", "Trajectories"]
     history = json.loads((run / "trainer_state.json").read_text())["log_history"]
     cells = [row["text"].split() for row in page.with_tag("tr")]
     first, last = (f"{100 * history[step]['acc_t1']:.1f}" for step in (0, STEPS - 1))  # three values: a tenth is one
-    assert [row[:5] for row in cells if row[:2] == ["Accuracy:", "first"]] == [
-        ["Accuracy:", "first", "turn", first, last]
-    ]
-    settings = dict(
-        zip((e["text"] for e in page.with_tag("dt")), (e["text"] for e in page.with_tag("dd")), strict=True)
-    )
+    (accuracy,) = [row[:5] for row in cells if row[:2] == ["Accuracy:", "first"]]
+    assert accuracy == ["Accuracy:", "first", "turn", first, last]
+    names, values = ([element["text"] for element in page.with_tag(tag)] for tag in ("dt", "dd"))
+    settings = dict(zip(names, values, strict=True))
     assert (settings["global_step"], settings["max_steps"]) == (str(STEPS), str(STEPS))
     shown = {card["attrs"]["data-category"] for card in page.with_class("question")}
     assert shown == {"adding", "counting"}
@@ -127,9 +120,9 @@ def test_a_process_without_pictures_beside_one_with_some(checkpoints, tmp_path):
 def test_labels_that_training_must_not_read_are_not_written(checkpoints, rows, tmp_path):
     settings = {"judge": False, "max_steps": 1, "per_device_train_batch_size": 4, **LOGGING}
     self_evolution_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, **settings).train()
-    assert [
-        (question.id in {row["id"] for row in rows}, question.answer) for question in read_questions(tmp_path, 1)
-    ] == [(True, "")] * 4
+    questions = read_questions(tmp_path, 1)
+    assert {question.id for question in questions} <= {row["id"] for row in rows}
+    assert [question.answer for question in questions] == [""] * 4
 
 
 def test_without_pictures_to_be_logged_there_are_none(checkpoints, rows, tmp_path):
@@ -162,9 +155,8 @@ def log(folder, step, lines, questions=None):
 
 
 def test_completions_of_trls_own_trainer(tmp_path):
-    log(
-        tmp_path, 5, [line(5, "1+3?"), line(5, "1+3?", "5", accuracy_reward=0.0), line(5, "2+2?", accuracy_reward=None)]
-    )
+    lines = [line(5, "1+3?"), line(5, "1+3?", "5", accuracy_reward=0.0), line(5, "2+2?", accuracy_reward=None)]
+    log(tmp_path, 5, lines)
     found = read_completions(tmp_path, 100)
     assert found.notes == ["Pictures and ids of the questions were not logged at step 5."]
     one, two, three = found.trajectories
@@ -185,13 +177,8 @@ def test_questions_of_other_completions_are_not_taken(tmp_path):
 
 def test_steps_are_spread_and_groups_stay_whole(tmp_path):
     for step in range(1, 24):  # 23 steps of two groups of three
-        lines = [line(step, f"{step} and {group}?") for group in (0, 1) for _ in range(3)]
-        log(
-            tmp_path,
-            step,
-            lines,
-            [{"question": row["prompt"][1]["content"], "id": f"{n // 3}"} for n, row in enumerate(lines)],
-        )
+        asked = [{"question": f"{step} and {group}?", "id": f"{group}"} for group in (0, 1) for _ in range(3)]
+        log(tmp_path, step, [line(step, each["question"]) for each in asked], asked)
     found = read_completions(tmp_path, 60)  # five a step
     assert [one.stage for one in found.trajectories[::3]] == [f"step {step}" for step in range(1, 24, 2)]
     assert len(found.trajectories) == 12 * 3
@@ -203,12 +190,8 @@ def test_steps_are_spread_and_groups_stay_whole(tmp_path):
 
 
 def test_one_id_for_several_questions_is_told_apart(tmp_path):
-    log(
-        tmp_path,
-        1,
-        [line(1, "1+3?"), line(1, "2+2?")],
-        [{"question": "1+3?", "id": "7"}, {"question": "2+2?", "id": "7"}],
-    )
+    asked = [{"question": "1+3?", "id": "7"}, {"question": "2+2?", "id": "7"}]
+    log(tmp_path, 1, [line(1, each["question"]) for each in asked], asked)
     log(tmp_path, 2, [line(2, "1+3?")], [{"question": "1+3?", "id": "7"}])
     found = read_completions(tmp_path, 100).trajectories
     assert [(one.id, one.question) for one in found] == [("7", "1+3?"), ("7 (2)", "2+2?"), ("7", "1+3?")]
@@ -216,15 +199,14 @@ def test_one_id_for_several_questions_is_told_apart(tmp_path):
     assert page_of(tmp_path / "page.html").texts("notes") == ["There is no trainer_state.json, so there are no curves."]
 
 
+BOTH = {"first_correct": True, "second_correct": False}
+
+
 @pytest.mark.parametrize(
     ("columns", "texts", "expected"),
     [
-        (
-            {"first_correct": True, "second_correct": False},
-            ["a", "b"],
-            [("First answer", True), ("Second answer", False)],
-        ),
-        ({"first_correct": True, "second_correct": False}, ["a"], [("First answer", True), None]),
+        (BOTH, ["a", "b"], [("First answer", True), ("Second answer", False)]),
+        (BOTH, ["a"], [("First answer", True), None]),
         ({"first_correct": True}, ["a"], [("Answer", True)]),
         ({"correct": None, "accuracy_reward": 1.0}, ["a"], [("Answer", None)]),
         ({"accuracy_reward": 0.0}, ["a"], [("Answer", False)]),
@@ -258,9 +240,8 @@ def test_start_and_end_are_means_of_a_tenth():
         ("Reward", [("1.5", ""), ("19.5", ""), ("+18.0", "")]),
         ("Accuracy: first turn", [("7.5", ""), ("97.5", ""), ("+90.0", "")]),
     ]
-    assert progress_table([{"step": 1, "entropy": 0.00123}]).rows == [
-        ("Entropy", [("0.00123", ""), ("0.00123", ""), ("0.00000", "")])
-    ]
+    entropy = ("Entropy", [("0.00123", ""), ("0.00123", ""), ("0.00000", "")])
+    assert progress_table([{"step": 1, "entropy": 0.00123}]).rows == [entropy]
 
 
 def test_the_state_that_got_furthest_counts(tmp_path):
@@ -277,11 +258,8 @@ def test_prompts_get_one_shape():
     texts = [[{"role": "user", "content": "one"}], [{"role": "user", "content": "two"}]]
     assert prompts_alike(texts) == texts
     parts = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "three"}]}]
-    assert prompts_alike([texts[0], parts, "four"]) == [
-        [{"role": "user", "content": [{"type": "text", "text": "one"}]}],
-        parts,
-        "four",
-    ]
+    one = [{"role": "user", "content": [{"type": "text", "text": "one"}]}]
+    assert prompts_alike([texts[0], parts, "four"]) == [one, parts, "four"]
 
 
 def test_what_is_written_of_a_row():

@@ -1,7 +1,5 @@
 """What pictures are described as, and what is reasoned from a description alone."""
 
-from __future__ import annotations
-
 import pytest
 
 from trl_mmreason.grading import Grader, extract_answer
@@ -11,6 +9,7 @@ from trl_mmreason.miniature.tasks import CATEGORIES, LEVELS, make_problem
 
 PROBLEM = make_problem("adding", 4)  # 8+1
 ADDING = Question("adding", 1, "", None)
+BARS = Question("bar_chart", 3, "A and C", None)
 EVERY_KIND = [(category, level) for category in CATEGORIES for level in LEVELS]
 
 
@@ -38,9 +37,8 @@ def test_a_slip_is_in_the_working_and_kept_to():
 
 
 def test_facts_are_those_of_the_caption_right_or_wrong():
-    assert write_trajectory(question_of(PROBLEM), "The first digit is 2. The second digit is 1.").endswith(
-        r"2+1=3</think> \boxed{3}"
-    )
+    text = write_trajectory(question_of(PROBLEM), "The first digit is 2. The second digit is 1.")
+    assert text.endswith(r"2+1=3</think> \boxed{3}")
 
 
 @pytest.mark.parametrize(
@@ -58,11 +56,7 @@ def test_facts_are_those_of_the_caption_right_or_wrong():
         (Question("counting", 2, "red", None), "Number of red circles: 2. Number of blue squares: 1.", None),
         (Question("bar_chart", 1, "C", None), "Bar A ends at 3. Bar C ends at 8.", {"C": 8}),
         (Question("bar_chart", 1, "C", None), "Bar A ends at 3.", None),
-        (
-            Question("bar_chart", 3, "A and C", None),
-            "Bar A ends at 3. Bar B ends at 9. Bar C ends at 8.",
-            {"A": 3, "C": 8},
-        ),
+        (BARS, "Bar A ends at 3. Bar B ends at 9. Bar C ends at 8.", {"A": 3, "C": 8}),
         (Question("lengths", 1, "", None), "The red bar is 5 cells long.", None),
         (Question("triangle", 1, "", None), "The first angle is 90 degrees. The second angle is 95 degrees.", None),
         (
@@ -98,9 +92,8 @@ def test_right_captions_lead_to_right_answers_and_slips_to_wrong_ones(category, 
 def test_a_result_that_is_none_of_the_choices_is_not_boxed():
     question = Question("adding", 1, "", {"A": "7", "B": "9"})
     assert write_trajectory(question, "The first digit is 3. The second digit is 4.").endswith(r"</think> \boxed{A}")
-    assert write_trajectory(question, "The first digit is 3. The second digit is 5.").endswith(
-        "3+5=8</think> It is none of the choices."
-    )
+    neither = write_trajectory(question, "The first digit is 3. The second digit is 5.")
+    assert neither.endswith("3+5=8</think> It is none of the choices.")
 
 
 def test_without_the_facts_there_is_no_answer():

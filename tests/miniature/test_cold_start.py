@@ -184,13 +184,8 @@ def test_it_is_measured_every_so_many_steps_until_the_target_is_reached(tmp_path
     model, processor = build_model("qwen2_5_vl", "test")
     rows = demonstrations(make_problems(["adding"], 8), PLAIN_ANSWERS)
     measured = [0.2, 0.5, 0.9, 1.0]
-
-    def measure(_):
-        return measured.pop(0)
-
-    path = teach(
-        model, processor, rows, tmp_path / "taught", measure=measure, target_accuracy=0.8, measure_every_steps=4
-    )
+    every = {"measure_every_steps": 4, "target_accuracy": 0.8}
+    path = teach(model, processor, rows, tmp_path / "taught", measure=lambda _: measured.pop(0), **every)
     assert measured == [1.0]
     assert (path / "model.safetensors").exists()
 

@@ -1,7 +1,5 @@
 """What a judge of known truth says of a response, and that self-evolution reads it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

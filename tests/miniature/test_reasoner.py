@@ -1,7 +1,5 @@
 """Reasoners of known quality: what they read, how often they err, and that one can be taught by the other."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -44,10 +42,8 @@ def test_the_last_question_of_a_prompt_is_meant_not_the_example():
 
 def test_choices_are_known_from_the_question():
     problem = make_problem("adding", 4, multiple_choice=True)
-    (text,) = ask(
-        reason("The first digit is 8. The second digit is 1.", problem.prompt[0]["content"]),
-        reasoner=RuleReasoner([problem], slip_rate=0.0, second_look_rate=0.0),
-    )
+    asked = reason("The first digit is 8. The second digit is 1.", problem.prompt[0]["content"])
+    (text,) = ask(asked, reasoner=RuleReasoner([problem], slip_rate=0.0, second_look_rate=0.0))
     assert text.endswith(rf"8+1=9</think> \boxed{{{problem.answer}}}")
 
 
@@ -89,10 +85,9 @@ def test_a_sample_follows_from_its_request_and_number_alone():
     assert other != ten
     reasoner = RuleReasoner([PROBLEM])
     more = [Request([{"role": "user", "content": reason(text)}], n=10) for text in (FACTS[:20], FACTS)]
-    assert [sample.text for sample in reasoner.sample(more, SamplingParams())[1]] == ten
-    assert all(
-        sample.token_ids is None and sample.logps is None for sample in reasoner.sample(more, SamplingParams())[1]
-    )
+    samples = reasoner.sample(more, SamplingParams())[1]
+    assert [sample.text for sample in samples] == ten
+    assert all(sample.token_ids is None and sample.logps is None for sample in samples)
 
 
 def test_its_settings_tell_what_determines_its_answers():

@@ -1,7 +1,5 @@
 """Worked solutions: each mistake where it is said to be, and every format's exact text."""
 
-from __future__ import annotations
-
 import pytest
 
 from trl_mmreason.miniature.solutions import (

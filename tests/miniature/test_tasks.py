@@ -1,7 +1,5 @@
 """Drawn problems: determinism, splits, answers recomputed by hand, pictures, choices, dataset rows."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -126,42 +124,23 @@ def test_hands_numbers_and_angles_can_be_what_they_say(level):
         assert 1 <= int(make_problem("counting", seed, level=level).answer) <= (8 if level == 3 else 6)
 
 
-def adding(first):
-    return draw.draw_adding(random.Random(5), [first, 4], level=2, size=56)
+# what draws a picture of a number, given the random stream
+PICTURES = {
+    "adding": lambda drawn, first: draw.draw_adding(drawn, [first, 4], level=2, size=56),
+    "counting": lambda drawn, first: draw.draw_counting(drawn, [("circles", "red")] * first, columns=3, size=56),
+    "bar_chart": lambda drawn, first: draw.draw_bar_chart(drawn, {"A": first, "B": 4}, size=56),
+    "lengths": lambda drawn, first: draw.draw_lengths(drawn, {"red": first, "blue": 4}, level=1, size=56),
+    "triangle": lambda drawn, first: draw.draw_triangle(drawn, [10 * first, 40], level=3, size=56),
+    "clock, hour": lambda drawn, first: draw.draw_clock(drawn, first, 20, level=3, size=56),
+    "clock, minute": lambda drawn, first: draw.draw_clock(drawn, 7, 5 * first, level=3, size=56),
+    "table": lambda drawn, first: draw.draw_table(drawn, [[first, 4], [1, 2]], level=3, size=56),
+}
 
 
-def counting(first):
-    return draw.draw_counting(random.Random(5), [("circles", "red")] * first, columns=3, size=56)
-
-
-def bar_chart(first):
-    return draw.draw_bar_chart(random.Random(5), {"A": first, "B": 4}, size=56)
-
-
-def lengths(first):
-    return draw.draw_lengths(random.Random(5), {"red": first, "blue": 4}, level=1, size=56)
-
-
-def triangle(first):
-    return draw.draw_triangle(random.Random(5), [10 * first, 40], level=3, size=56)
-
-
-def clock_hour(first):
-    return draw.draw_clock(random.Random(5), first, 20, level=3, size=56)
-
-
-def clock_minute(first):
-    return draw.draw_clock(random.Random(5), 7, 5 * first, level=3, size=56)
-
-
-def table(first):
-    return draw.draw_table(random.Random(5), [[first, 4], [1, 2]], level=3, size=56)
-
-
-@pytest.mark.parametrize("picture", [adding, counting, bar_chart, lengths, triangle, clock_hour, clock_minute, table])
+@pytest.mark.parametrize("picture", PICTURES.values(), ids=PICTURES)
 def test_picture_changes_with_the_facts_alone(picture):
     # the same random stream: only the number differs, so that any two equal pictures would hide it
-    assert len({picture(first).tobytes() for first in range(2, 9)}) == 7
+    assert len({picture(random.Random(5), first).tobytes() for first in range(2, 9)}) == 7
 
 
 def test_level_one_digits_stand_in_their_own_halves_twenty_to_twenty_four_pixels_tall():
@@ -259,9 +238,8 @@ def test_problems_need_a_category_and_room_in_the_seed():
 def test_each_category_can_have_a_level_of_its_own():
     levels = {"bar_chart": 2, "adding": 1}
     problems = make_problems(["adding", "bar_chart"], 5, level=levels, seed=3)
-    assert [(problem.category, problem.level) for problem in problems] == [("adding", 1), ("bar_chart", 2)] * 2 + [
-        ("adding", 1)
-    ]
+    drawn = [(problem.category, problem.level) for problem in problems]
+    assert drawn == [*[("adding", 1), ("bar_chart", 2)] * 2, ("adding", 1)]
     alone = make_problem("bar_chart", 3_000_001, level=2)
     assert problems[1].id == alone.id
     assert problems[1].image.tobytes() == alone.image.tobytes()

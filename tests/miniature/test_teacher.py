@@ -82,11 +82,8 @@ def test_it_writes_and_judges_chains_of_steps(category, multiple_choice):
 
 
 def test_whatever_a_policy_writes_into_its_steps_is_judged():
-    odd = [
-        ChainStep("", "", ""),
-        ChainStep("a\nb > c", "two\n\nlines: <x>", "\n"),
-        ChainStep(*vars(PROBLEM.steps[0]).values()),
-    ]
+    right = ChainStep(*vars(PROBLEM.steps[0]).values())
+    odd = [ChainStep("", "", ""), ChainStep("a\nb > c", "two\n\nlines: <x>", "\n"), right]
     reply = ask_about(PROBLEM, JUDGE_PROMPT, judge_message(PROBLEM.prompt[0]["content"], "9", odd))
     assert reply == "### Step Label: [-1,-1,1]"
 

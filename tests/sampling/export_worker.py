@@ -10,15 +10,9 @@ from trl_mmreason.sampling.export import to_dataset
 from trl_mmreason.sampling.store import Record, Store
 
 STAGE = "answers"
-PICTURE_COLUMNS = Features(
-    {
-        "prompt": List({"role": Value("string"), "content": Value("string")}),
-        "images": List(Image(mode="RGB")),
-        "answer": Value("string"),
-        "choices": Json(),
-        "id": Value("string"),
-    }
-)
+MESSAGES = List({"role": Value("string"), "content": Value("string")})
+OF_TEXT = {"answer": Value("string"), "choices": Json(), "id": Value("string")}
+PICTURE_COLUMNS = Features({"prompt": MESSAGES, "images": List(Image(mode="RGB")), **OF_TEXT})
 
 
 def picture_rows():
@@ -33,14 +27,9 @@ def picture_rows():
 
 
 def sampled(store, rows):
-    store.save(
-        STAGE,
-        [
-            Record(id_, index, "done", {"text": f"{id_} {index}", "logps": [-0.5] * index})
-            for id_ in rows["id"]
-            for index in range(2)
-        ],
-    )
+    units = [(id_, index) for id_ in rows["id"] for index in range(2)]
+    payloads = [{"text": f"{id_} {index}", "logps": [-0.5] * index} for id_, index in units]
+    store.save(STAGE, [Record(*unit, "done", payload) for unit, payload in zip(units, payloads, strict=True)])
 
 
 def pixels(images):
@@ -57,9 +46,8 @@ def assert_same_samples(dataset, rows):
         assert sample["text"] == f"{sample['id']} {sample['index']}"
         assert sample["logps"] == [-0.5] * sample["index"]
         assert pixels(sample["images"]) == pixels(row["images"])
-        assert [sample[key] for key in ("prompt", "answer", "choices")] == [
-            row[key] for key in ("prompt", "answer", "choices")
-        ]
+        for key in ("prompt", "answer", "choices"):
+            assert sample[key] == row[key]
 
 
 def push(path):

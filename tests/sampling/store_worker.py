@@ -23,6 +23,10 @@ def payload(row, index):
     return {"text": f"answer {index} to {row['id']}", "tokens": len(row["id"]) * index}
 
 
+def payloads(units):
+    return [payload(*unit) for unit in units]
+
+
 def begin(task, *arguments, launcher=()):
     """Start a task in a process of its own."""
     command = [sys.executable, *launcher, __file__, task, *map(str, arguments)]
@@ -113,12 +117,9 @@ def sharded_run(path):
     state = PartialState(cpu=True)
     assert os.environ.pop("WORLD_SIZE") == str(state.num_processes)  # the state is asked, not the environment
     with Store(path) as store:
-        summary = run(
-            store, "answers", ROWS, lambda units: [payload(*unit) for unit in units], settings=SETTINGS, n=SAMPLES
-        )
-    Path(f"{path}.{state.process_index}.json").write_text(
-        json.dumps({"world_size": state.num_processes, **summary._asdict()})
-    )
+        summary = run(store, "answers", ROWS, payloads, settings=SETTINGS, n=SAMPLES)
+    told = {"world_size": state.num_processes, **summary._asdict()}
+    Path(f"{path}.{state.process_index}.json").write_text(json.dumps(told))
 
 
 if __name__ == "__main__":

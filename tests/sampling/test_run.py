@@ -15,7 +15,8 @@ from datasets import Dataset
 from store_worker import SETTINGS, payload
 
 from trl_mmreason.sampling import Failure, progress
-from trl_mmreason.sampling.run import Summary, UnsuitableEngine, run
+from trl_mmreason.sampling.engine import UnsuitableEngine
+from trl_mmreason.sampling.run import Summary, run
 from trl_mmreason.sampling.store import SettingsChanged, Store, StoreError, Unit
 
 STAGE = "answers"
@@ -109,14 +110,8 @@ def test_impossible_numbers_are_refused(store, options):
 
 
 def test_truncated_payloads_are_counted(store):
-    reasons = [
-        {"finish_reason": "length"},
-        {"finish_reason": "stop"},
-        {"finish_reasons": ["stop", "length"]},
-        {"finish_reasons": ["stop"]},
-        {"finish_reasons": None},
-        {},
-    ]
+    reasons = [{"finish_reason": "length"}, {"finish_reason": "stop"}, {}]
+    reasons += [{"finish_reasons": each} for each in (["stop", "length"], ["stop"], None)]
     assert do(store, 6, lambda row, _: reasons[row["number"]]).truncated == 2
 
 
@@ -137,17 +132,23 @@ def test_an_impossible_place_is_refused(store, rank, world_size):
 # ------------------------------------------------------------------------------------------------------------- failures
 
 
+def raising(error, numbers):
+    """Results that raise this error for the rows with these numbers."""
+
+    def result(row, index):
+        if row["number"] in numbers:
+            raise error(f"row {row['number']}")
+        return payload(row, index)
+
+    return result
+
+
 def test_a_failure_is_tried_again_behind_all_others_and_then_recorded(store, caplog):
+    def result(row, index):
+        return Failure("too large") if row["number"] == 1 else payload(row, index)
+
     batches = []
-    summary = do(
-        store,
-        4,
-        lambda row, index: Failure("too large") if row["number"] == 1 else payload(row, index),
-        batch_size=2,
-        retries=2,
-        batches=batches,
-    )
-    assert summary == Summary(4, 3, 0, 1, 0)
+    assert do(store, 4, result, batch_size=2, retries=2, batches=batches) == Summary(4, 3, 0, 1, 0)
     assert batches == [[(0, 0), (1, 0)], [(2, 0), (3, 0)], [(1, 0)], [(1, 0)]]
     assert store.failed(STAGE) == {Unit("row-1", 0): "too large"}
     assert "1 of 4 units failed" in caplog.text
@@ -185,15 +186,10 @@ def test_many_failures_are_listed_in_part(store, caplog):
 
 def test_of_a_batch_that_raises_only_the_guilty_unit_fails(store, caplog):
     batches = []
-
-    def result(row, index):
-        if row["number"] == 1:
-            raise ZeroDivisionError("a bad picture")
-        return payload(row, index)
-
-    assert do(store, 6, result, batch_size=3, batches=batches) == Summary(6, 5, 0, 1, 0)
+    summary = do(store, 6, raising(ZeroDivisionError, [1]), batch_size=3, batches=batches)
+    assert summary == Summary(6, 5, 0, 1, 0)
     assert batches == [[(0, 0), (1, 0), (2, 0)], [(0, 0)], [(1, 0)], [(2, 0)], [(3, 0), (4, 0), (5, 0)]]
-    assert store.failed(STAGE) == {Unit("row-1", 0): "ZeroDivisionError: a bad picture"}
+    assert store.failed(STAGE) == {Unit("row-1", 0): "ZeroDivisionError: row 1"}
     assert "in result" in caplog.text  # the traceback is shown
 
 
@@ -209,12 +205,11 @@ def test_a_row_that_cannot_be_read_fails_alone(store):
 
 
 def test_a_batch_that_raises_once_is_done(store):
-    raised = []
+    errors = [TimeoutError]
 
     def work(units):
-        if not raised:
-            raised.append(True)
-            raise TimeoutError
+        if errors:
+            raise errors.pop()
         return [{} for _ in units]
 
     assert run(store, STAGE, rows(1), work, settings={}) == Summary(1, 1, 0, 0, 0)
@@ -240,19 +235,10 @@ def test_a_batch_that_raised_holds_no_memory_while_its_units_are_tried_alone(sto
     assert run(store, STAGE, rows(6), work, settings={}, batch_size=3) == Summary(6, 6, 0, 0, 0)
 
 
-def gone_after(number):
-    def result(row, index):
-        if row["number"] >= number:
-            raise ConnectionError(f"no engine for {row['number']}")
-        return payload(row, index)
-
-    return result
-
-
 def test_an_engine_that_is_gone_stops_the_run_and_marks_no_unit_as_failed(store, caplog):
     batches = []
-    with pytest.raises(ConnectionError, match="no engine for 14"):
-        do(store, 100, gone_after(5), batch_size=5, batches=batches)
+    with pytest.raises(ConnectionError, match="row 14"):
+        do(store, 100, raising(ConnectionError, range(5, 100)), batch_size=5, batches=batches)
     assert batches[-1] == [(14, 0)]  # of the second batch of which every unit raised
     assert "the engine seems to be gone" in caplog.text
     assert store.failed(STAGE) == {}
@@ -261,48 +247,35 @@ def test_an_engine_that_is_gone_stops_the_run_and_marks_no_unit_as_failed(store,
 
 def test_an_engine_that_never_was_there_stops_the_run(store):
     with pytest.raises(ConnectionError):
-        do(store, 2, gone_after(0))
+        do(store, 2, raising(ConnectionError, range(2)))
     assert store.finished(STAGE) == set()
 
 
 @pytest.mark.parametrize(("bad", "batch_size"), [(range(2, 9), 1), (range(4, 8), 4), (range(6, 10), 4)])
 def test_bad_units_in_a_row_do_not_look_like_an_engine_that_is_gone(store, bad, batch_size):
-    def result(row, index):
-        if row["number"] in bad:
-            raise ValueError("bad")
-        return payload(row, index)
-
-    assert do(store, 10, result, batch_size=batch_size) == Summary(10, 10 - len(bad), 0, len(bad), 0)
+    summary = do(store, 10, raising(ValueError, bad), batch_size=batch_size)
+    assert summary == Summary(10, 10 - len(bad), 0, len(bad), 0)
     assert set(store.failed(STAGE)) == {Unit(f"row-{number}", 0) for number in bad}
 
 
 def test_the_last_unit_may_fail_alone(store):
     do(store, 3)
-    assert do(store, 4, gone_after(3)) == Summary(4, 0, 3, 1, 0)
+    assert do(store, 4, raising(ConnectionError, [3])) == Summary(4, 0, 3, 1, 0)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_an_interrupt_ends_the_run_at_once_and_keeps_what_was_saved(store, error):
-    def result(row, index):
-        if row["number"] == 5:
-            raise error
-        return payload(row, index)
-
     batches = []
     with pytest.raises(error):
-        do(store, 9, result, batch_size=2, batches=batches)
+        do(store, 9, raising(error, [5]), batch_size=2, batches=batches)
     assert batches[-1] == [(4, 0), (5, 0)]
     assert store.finished(STAGE) == {Unit(f"row-{number}", 0) for number in range(4)}
 
 
 def test_an_engine_that_does_not_do_what_it_is_asked_ends_the_run_with_its_first_batch(store):
     batches = []
-
-    def refuse(row, index):
-        raise UnsuitableEngine("no log-probabilities")
-
-    with pytest.raises(UnsuitableEngine, match="no log-probabilities"):
-        do(store, 9, refuse, batch_size=2, batches=batches)
+    with pytest.raises(UnsuitableEngine, match="row 0"):
+        do(store, 9, raising(UnsuitableEngine, range(9)), batch_size=2, batches=batches)
     assert batches == [[(0, 0), (1, 0)]]
     assert store.finished(STAGE) == set()
 

@@ -6,7 +6,7 @@ import signal
 import time
 from collections import Counter
 
-from store_worker import BATCH, ROWS, SAMPLES, SETTINGS, begin, finish, payload
+from store_worker import BATCH, ROWS, SAMPLES, SETTINGS, begin, finish, payload, payloads
 
 from trl_mmreason.sampling.run import Summary, run
 from trl_mmreason.sampling.store import Record, Store
@@ -79,5 +79,5 @@ def test_two_launched_processes_give_the_rows_of_one(tmp_path):
     for rank in range(2):
         assert json.loads((tmp_path / f"two.{rank}.json").read_text()).items() >= half.items()
     with Store(tmp_path / "one") as store:
-        run(store, STAGE, ROWS, lambda units: [payload(*unit) for unit in units], settings=SETTINGS, n=SAMPLES)
+        run(store, STAGE, ROWS, payloads, settings=SETTINGS, n=SAMPLES)
     assert records(tmp_path / "two") == records(tmp_path / "one") == WHOLE

@@ -59,14 +59,8 @@ class TellingEngine:
 @pytest.fixture(scope="module")
 def telling():
     engine = TellingEngine()
-    app = create_app(
-        engine,
-        "m",
-        token_text=lambda token: f"<{token}>",
-        count_prompt=lambda request: 7,
-        batch_size=4,
-        max_body_bytes=20_000,
-    )
+    known = {"token_text": lambda token: f"<{token}>", "count_prompt": lambda request: 7}
+    app = create_app(engine, "m", **known, batch_size=4, max_body_bytes=20_000)
     with served(app) as address:
         engine.url = f"{address}/v1"
         yield engine
@@ -109,15 +103,9 @@ def test_a_chat_completion(client):
 
 
 def test_decoding_reaches_the_engine(telling, client):
-    client.chat.completions.create(
-        model="m",
-        messages=user("a"),
-        max_completion_tokens=5,
-        temperature=0.5,
-        top_p=0.9,
-        stop=["x", "y"],
-        extra_body={"top_k": 3, "min_p": 0, "repetition_penalty": 1.0, "stream": False, "tools": None},
-    )
+    known = {"max_completion_tokens": 5, "temperature": 0.5, "top_p": 0.9, "stop": ["x", "y"]}
+    more = {"top_k": 3, "min_p": 0, "repetition_penalty": 1.0, "stream": False, "tools": None}
+    client.chat.completions.create(model="m", messages=user("a"), **known, extra_body=more)
     assert telling.calls[0][1] == SamplingParams(5, 0.5, 0.9, 3, ("x", "y"))
     client.chat.completions.create(model="m", messages=user("a"), stop="x", extra_body={"top_k": -1})
     assert telling.calls[1][1] == SamplingParams(stop=("x",))
@@ -143,8 +131,11 @@ def test_without_a_seed_every_answer_has_its_own(client):
     assert len(said) == 3
 
 
+def linked(url):
+    return {"messages": user({"type": "image_url", "image_url": {"url": url}}, text("a"))}
+
+
 LATER = [*user("a"), {"role": "assistant", "content": "b"}, *user(text("c"), picture())]
-CUT = {"type": "image_url", "image_url": {"url": picture()["image_url"]["url"][:80]}}
 REFUSED = {
     "stream": ({"stream": True}, "stream is True, which this server does not support; leave it out"),
     "unknown": ({"guided_json": {}}, "guided_json is {}, which this server does not support; leave it out"),
@@ -177,17 +168,11 @@ REFUSED = {
     "a picture too early": ({"messages": [{**LATER[2], "role": "system"}, LATER[0]]}, r"Only .*messages\[0\] has"),
     "a picture later": ({"messages": LATER}, r"Only the first user message may have pictures, and messages\[2\] has"),
     "a picture elsewhere": (
-        {"messages": user({"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}, text("a"))},
+        linked("http://127.0.0.1/x.png"),
         r"content\[0\].image_url.url is 'http://127.0.0.1/x.png': Input should be the picture itself, as data:im",
     ),
-    "a picture on disk": (
-        {"messages": user({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, text("a"))},
-        "this server fetches nothing",
-    ),
-    "half a picture": (
-        {"messages": user(CUT, text("a"))},
-        "url is 'data:.*: Input should be a picture that can be read",
-    ),
+    "a picture on disk": (linked("file:///etc/passwd"), "this server fetches nothing"),
+    "half a picture": (linked(picture()["image_url"]["url"][:80]), "url is 'data:.*: .* a picture that can be read"),
     "what the engine refuses": ({"messages": user("too long")}, "^Error code: 400 .*the prompt has 5000 tokens"),
     "how the engine refuses": ({"messages": user("impossible")}, "a stop text that no answer can show"),
 }
@@ -219,9 +204,8 @@ def test_a_body_that_is_no_object(client, body, message):
 
 
 def test_a_body_that_is_too_long(client):
-    with pytest.raises(
-        openai.APIStatusError, match="longer than 20000 bytes; send fewer or smaller pictures"
-    ) as caught:
+    told = "longer than 20000 bytes; send fewer or smaller pictures"
+    with pytest.raises(openai.APIStatusError, match=told) as caught:
         client.chat.completions.create(model="m", messages=user("a" * 20_000))
     assert caught.value.status_code == 413
 
@@ -262,13 +246,9 @@ def test_what_waits_is_answered_together(telling, client):
     asked = [("a", 1, 9), ("b", 2, 9), ("c", 1, 5), ("d", 2, 9), ("e", 1, 9), ("f", 6, 9)]
     with ThreadPoolExecutor() as pool:
         with busy(telling, client, pool):
-            replies = []
+            replies, create = [], client.chat.completions.create
             for content, n, tokens in asked:
-                replies.append(
-                    pool.submit(
-                        client.chat.completions.create, model="m", messages=user(content), n=n, max_tokens=tokens
-                    )
-                )
+                replies.append(pool.submit(create, model="m", messages=user(content), n=n, max_tokens=tokens))
                 time.sleep(0.05)  # so that they arrive in this order
         assert [len(reply.result().choices) for reply in replies] == [n for _, n, _ in asked]
     assert [texts for texts, _ in telling.calls] == [["first"], ["a", "b", "e"], ["c"], ["d"], ["f"]]
@@ -343,18 +323,8 @@ def test_the_server_sees_pictures_and_the_answer_s_beginning(chain):
     """Another picture, another order of two, or another beginning gives other log-probabilities of the first token."""
     _, through = chain
     one, other = (row["images"][0] for row in drawn_rows(2))
-    message = [{"role": "user", "content": "How many?"}]
-    requests = [
-        Request(message, images, prefix)
-        for images, prefix in [
-            ([one], ""),
-            ([other], ""),
-            ([one, other], ""),
-            ([other, one], ""),
-            ([], ""),
-            ([one], "So"),
-        ]
-    ]
+    cases = [([one], ""), ([other], ""), ([one, other], ""), ([other, one], ""), ([], ""), ([one], "So")]
+    requests = [Request(user("How many?"), images, prefix) for images, prefix in cases]
     first = [samples[0].logps[0] for samples in through.sample(requests, GREEDY)]
     assert len({round(value, 4) for value in first}) == len(requests)
     again = [samples[0].logps[0] for samples in through.sample(requests[::-1], GREEDY)]

@@ -244,12 +244,7 @@ def test_no_server_at_all():
 
 def test_nothing_secret_is_shown_or_stored():
     engine = ServerEngine("m", "https://user:word@host.example:81/v1?token=t", api_key=KEY, extra_body={"a": 1})
-    assert engine.settings == {
-        "kind": "server",
-        "model": "m",
-        "openai_only": False,
-        "extra_body": {"a": 1},
-    }
+    assert engine.settings == {"kind": "server", "model": "m", "openai_only": False, "extra_body": {"a": 1}}
     for secret in (KEY, "word", "token"):
         assert secret not in repr(engine) + json.dumps(engine.settings)
 

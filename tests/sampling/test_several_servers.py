@@ -101,16 +101,14 @@ def test_one_of_three_servers_is_killed_and_nothing_is_lost_or_drawn_twice(check
         log, broken = [], Store(tmp_path / "broken")
         before = engine._addresses[2].answered
         with killed_amid(third_process, third, engine, before + 2):
-            summary = run(
-                broken, "answers", ROWS, work_of(engine, log), settings=engine.settings, n=2, batch_size=20, retries=0
-            )
+            options = {"settings": engine.settings, "n": 2, "batch_size": 20, "retries": 0}
+            summary = run(broken, "answers", ROWS, work_of(engine, log), **options)
         assert summary == Summary(80, 80, 0, 0, 0)
         assert sorted(log) == sorted((row["id"], index) for row in ROWS for index in range(2))  # each was asked once
         assert list(broken.records("answers")) == list(whole.records("answers"))
         [warning] = [record.getMessage() for record in caplog.records if record.name == servers.logger.name]
-        assert re.match(
-            rf"Nothing answers at {third} \(ConnectError\): the [12] calls that it had in flight are", warning
-        )
+        told = rf"Nothing answers at {third} \(ConnectError\): the [12] calls that it had in flight are"
+        assert re.match(told, warning)
 
         assert engine.sample(requests_of(ROWS[:4]), DECODING) == expected[:4]
         assert len(caplog.records) == 1  # it stays dead without another word
@@ -149,11 +147,7 @@ def test_a_slow_server_gets_fewer_calls_and_all_servers_get_the_same_calls():
         engine.sample(texts(60), SamplingParams())
         assert len(slow.bodies) + len(quick.bodies) == 60  # each was asked once
         assert 8 <= len(slow.bodies) <= 20  # 5 times slower: a sixth of 60, and what it begins with
-        sent, expected = (
-            {json.dumps(body, sort_keys=True) for body in bodies}
-            for bodies in ([*slow.bodies, *quick.bodies], one.bodies)
-        )
-        assert sent == expected
+        assert sorted(map(json.dumps, slow.bodies + quick.bodies)) == sorted(map(json.dumps, one.bodies))
         # What they were like is remembered, so that they share even a batch that both have room for by their speed.
         before = len(slow.bodies)
         engine._connection = replace(engine._connection, concurrency=32)

@@ -70,20 +70,18 @@ def test_what_is_done_stays_and_what_failed_may_be_replaced(store):
     store.save(STAGE, [done("a", 0, text="first"), failed("b", 0, "no"), failed("c", 0, "no")])
     store.save(STAGE, [done("a", 0, text="second"), done("b", 0, text="later"), failed("c", 0, "still no")])
     store.save(STAGE, [failed("a", 0, "late")])
-    assert list(store.records(STAGE)) == [
-        done("a", 0, text="first"),
-        done("b", 0, text="later"),
-        failed("c", 0, "still no"),
-    ]
+    kept = [done("a", 0, text="first"), done("b", 0, text="later"), failed("c", 0, "still no")]
+    assert list(store.records(STAGE)) == kept
     assert store.failed(STAGE) == {Unit("c", 0): "still no"}
     assert store.finished(STAGE) == {Unit("a", 0), Unit("b", 0), Unit("c", 0)}
 
 
 @pytest.mark.parametrize("text", ["ünïcödé 答 🙂", "nul \0 and\nnew lines", 'quotes " and \\', ""])
 def test_any_text_comes_back(store, text):
-    store.save(STAGE, [done(f"id {text}", 0, text=text, nested={"list": [1, 2.5, None, True, text]})])
-    (record,) = store.records(STAGE)
-    assert record == done(f"id {text}", 0, text=text, nested={"list": [1, 2.5, None, True, text]})
+    record = done(f"id {text}", 0, text=text, nested={"list": [1, 2.5, None, True, text]})
+    store.save(STAGE, [record])
+    (found,) = store.records(STAGE)
+    assert found == record
 
 
 def test_halves_of_surrogate_pairs_are_replaced(store):
@@ -127,11 +125,8 @@ SETTINGS = {"model": "a", "decoding": {"temperature": 1.0, "stop": ["\n"]}, "pro
 
 
 def test_the_same_settings_go_on(path):
-    for settings in (
-        SETTINGS,
-        dict(reversed(SETTINGS.items())),
-        {**SETTINGS, "decoding": {"temperature": 1, "stop": ("\n",)}},
-    ):
+    same = {**SETTINGS, "decoding": {"temperature": 1, "stop": ("\n",)}}
+    for settings in (SETTINGS, dict(reversed(SETTINGS.items())), same):
         with Store(path) as store:
             store.open_stage(STAGE, settings)
     with Store(path) as store:
@@ -145,10 +140,7 @@ def test_the_same_settings_go_on(path):
         ({**SETTINGS, "decoding": {"temperature": 0.7, "stop": ["\n"]}}, "decoding.temperature: 1.0 → 0.7"),
         ({**SETTINGS, "decoding": {"temperature": 1.0, "stop": []}}, "decoding.stop: ['\\n'] → []"),
         ({**SETTINGS, "seed": 1}, "seed: (absent) → 1"),
-        (
-            {key: SETTINGS[key] for key in ("model", "prompt")},
-            "decoding: {'temperature': 1.0, 'stop': ['\\n']} → (absent)",
-        ),
+        ({"model": "a", "prompt": SETTINGS["prompt"]}, "decoding: {'temperature': 1.0, 'stop': ['\\n']} → (absent)"),
         ({**SETTINGS, "prompt": "x" * 500 + "new"}, f"prompt: …'{'x' * 20}old' → …'{'x' * 20}new'"),
     ],
 )
@@ -379,9 +371,11 @@ def test_a_store_with_a_write_ahead_log_that_came_to_a_network_file_system_waits
 def test_a_file_system_that_refuses_a_write_ahead_log_is_served(path, monkeypatch, caplog):
     """SQLite's own file layer without shared memory stands for such a file system."""
     connect = sqlite3.connect
-    monkeypatch.setattr(
-        sqlite3, "connect", lambda path, **options: connect(f"file:{path}?vfs=unix-dotfile", uri=True, **options)
-    )
+
+    def without_shared_memory(path, **options):
+        return connect(f"file:{path}?vfs=unix-dotfile", uri=True, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", without_shared_memory)
     with Store(path) as store:
         assert journal(store) == "delete"
         assert "the file system refuses it" in caplog.text

@@ -1,9 +1,8 @@
 """Text-only reasoners under the engines: a causal model with a tokenizer, and nothing that sees."""
 
 import json
-import sys
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import PIL.Image
 import pytest
@@ -11,7 +10,7 @@ import torch
 from loopback import served
 from peft import LoraConfig, get_peft_model
 from support import drawn_rows, load
-from test_vllm_engine import StandInLLM
+from test_vllm_engine import StandInLLM, install
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -42,15 +41,8 @@ CHATML = (
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' + (opening or '') }}{% endif %}"
 )
-WIDTHS = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 1024,
-    "initializer_range": 0.1,
-}
+WIDTHS = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+WIDTHS |= {"num_key_value_heads": 2, "max_position_embeddings": 1024, "initializer_range": 0.1}
 FAMILIES = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {"pad_token": "<|endoftext|>"}),
     "llama": (LlamaConfig, LlamaForCausalLM, {"bos_token": "<|endoftext|>"}),  # with nothing to pad with
@@ -61,9 +53,8 @@ def saved_reasoner(name, folder):
     """A random model, a quarter of whose vocabulary ends a turn, as in `support.saved_model`."""
     config_class, model_class, named_tokens = FAMILIES[name]
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    tokenizer = train_tokenizer(
-        corpus(), special_tokens=special, named_tokens={"eos_token": "<|im_end|>", **named_tokens}
-    )
+    named_tokens = {"eos_token": "<|im_end|>", **named_tokens}
+    tokenizer = train_tokenizer(corpus(), special_tokens=special, named_tokens=named_tokens)
     tokenizer.chat_template = CHATML
     size = len(tokenizer)
     torch.manual_seed(0)
@@ -152,9 +143,8 @@ class TestSampling:
         assert typed.sample(requests, GREEDY) == plain.sample(requests, GREEDY)
 
     def test_the_template_opens_the_thoughts_of_a_reasoner(self, folders):
-        plain, opened = (
-            TransformersEngine(folders["qwen2"], chat_template_kwargs=kwargs) for kwargs in ({}, {"opening": "So 1+1"})
-        )
+        plain = TransformersEngine(folders["qwen2"])
+        opened = TransformersEngine(folders["qwen2"], chat_template_kwargs={"opening": "So 1+1"})
         (expected,) = plain.sample([Request(QUESTION, prefix="So 1+1")], GREEDY)
         assert opened.sample([Request(QUESTION)], GREEDY) == [expected]
 
@@ -244,9 +234,7 @@ class TestVLLM:
                 config = AutoConfig.from_pretrained(model)
                 self.llm_engine = SimpleNamespace(model_config=SimpleNamespace(hf_config=config))
 
-        module = ModuleType("vllm")
-        module.LLM, module.SamplingParams = TextOnlyLLM, dict
-        monkeypatch.setitem(sys.modules, "vllm", module)
+        install(monkeypatch, TextOnlyLLM)
         engine = VLLMEngine(folders["qwen2"])
         failure, (sample,) = engine.sample([Request(QUESTION, [PICTURE]), Request(QUESTION)], SamplingParams())
         assert "it has 1 picture(s), which a text-only model cannot see" in failure.reason

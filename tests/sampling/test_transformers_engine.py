@@ -3,6 +3,8 @@ import json
 import math
 import shutil
 from collections import Counter
+from contextlib import contextmanager
+from functools import cache
 
 import PIL.Image
 import pytest
@@ -26,14 +28,7 @@ PREFIXES = ("", "So 1+1")
 @pytest.fixture(scope="module")
 def engines(checkpoints):
     """family → an engine on its test model, with batches of 4."""
-    made = {}
-
-    def engine(family):
-        if family not in made:
-            made[family] = TransformersEngine(checkpoints(family), batch_size=4)
-        return made[family]
-
-    return engine
+    return cache(lambda family: TransformersEngine(checkpoints(family), batch_size=4))
 
 
 @pytest.fixture
@@ -68,6 +63,16 @@ def append(inputs, ids):
     return inputs
 
 
+@contextmanager
+def watched(model, watch):
+    """Call `watch` with the token ids of every forward pass while the block runs."""
+    hook = model.register_forward_pre_hook(lambda module, args, kwargs: watch(kwargs["input_ids"]), with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
 class TestGreedy:
     def test_a_batch_gives_what_plain_generate_gives_one_by_one(self, family, engines):
         engine = engines(family)
@@ -75,9 +80,8 @@ class TestGreedy:
         requests = requests_of(drawn_rows(9))
         for request, (sample,) in zip(requests, engine.sample(requests, GREEDY), strict=True):
             inputs = plain_inputs(processor, request)
-            plain = model.generate(
-                **inputs, do_sample=False, max_new_tokens=8, suppress_tokens=placeholder_ids(model.config)
-            )[0, inputs["input_ids"].shape[1] :].tolist()
+            settings = {"max_new_tokens": 8, "suppress_tokens": placeholder_ids(model.config)}
+            plain = model.generate(**inputs, do_sample=False, **settings)[0, inputs["input_ids"].shape[1] :].tolist()
             assert sample.token_ids == plain
             ended = plain[-1] in model.generation_config.eos_token_id
             assert sample.finish_reason == ("stop" if ended else "length")
@@ -151,19 +155,17 @@ class TestPictures:
         assert abs(first_logp([second, second], 0) - base) > 1e-3
 
     def test_no_placeholder_is_ever_drawn(self, qwen):
-        assert set(placeholder_ids(qwen.model.config)) == {
-            qwen.model.config.image_token_id,
-            qwen.model.config.video_token_id,
-        }
+        config = qwen.model.config
+        assert set(placeholder_ids(config)) == {config.image_token_id, config.video_token_id}
         head = qwen.model.lm_head.weight
         kept = head.detach().clone()
         with torch.no_grad():  # logits of the placeholders far above all others' half of the time
-            head[placeholder_ids(qwen.model.config)] *= 100
+            head[placeholder_ids(config)] *= 100
         try:
             for decoding in (GREEDY, SamplingParams(8), SamplingParams(8, top_k=2)):
                 answers = qwen.sample([Request(QUESTION, n=8)], decoding)[0]
                 drawn = {token for answer in answers for token in answer.token_ids}
-                assert not drawn & set(placeholder_ids(qwen.model.config))
+                assert not drawn & set(placeholder_ids(config))
         finally:
             with torch.no_grad():
                 head.copy_(kept)
@@ -340,13 +342,8 @@ class TestEnds:
         prefix = "So 1+1 is"
         plain = encode(qwen.processing_class, QUESTION)
         seen = []
-        hook = qwen.model.register_forward_pre_hook(
-            lambda module, args, kwargs: seen.append(kwargs["input_ids"]), with_kwargs=True
-        )
-        try:
+        with watched(qwen.model, seen.append):
             (sample,) = qwen.sample([Request(QUESTION, prefix=prefix)], GREEDY)[0]
-        finally:
-            hook.remove()
         prefix_ids = tokenizer(prefix, add_special_tokens=False)["input_ids"]
         assert seen[0].tolist() == [[*plain.ids, *prefix_ids]]
         said = [i for i in sample.token_ids if i not in end_of_turn_ids(qwen.model, qwen.processing_class)]
@@ -392,17 +389,14 @@ class TestFailures:
         """Run `call` while the model runs out of memory with more rows; gives the sizes of the batches begun."""
         sizes = []
 
-        def check(module, args, kwargs):
-            if kwargs["input_ids"].shape[1] > 1:
-                sizes.append(len(kwargs["input_ids"]))
-            if len(kwargs["input_ids"]) > rows:
+        def check(ids):
+            if ids.shape[1] > 1:
+                sizes.append(len(ids))
+            if len(ids) > rows:
                 raise torch.OutOfMemoryError("no memory left")
 
-        hook = engine.model.register_forward_pre_hook(check, with_kwargs=True)
-        try:
+        with watched(engine.model, check):
             return call(), sizes
-        finally:
-            hook.remove()
 
     def test_a_batch_that_does_not_fit_is_halved(self, qwen):
         requests = requests_of(drawn_rows(6), n=2)
@@ -473,18 +467,15 @@ class TestLoading:
         [
             ({"batch_size": 0}, ValueError, "expected 1 or more"),
             ({"dtype": "float32"}, TypeError, "loaded already"),
-            ({"processing_class": "tokenizer"}, TypeError, "expected the processor"),
         ],
     )
     def test_arguments_that_make_no_sense(self, qwen, arguments, error, message):
-        processor = qwen.processing_class
-        given = {"processing_class": processor, **arguments}
-        if given["processing_class"] == "tokenizer":
-            given["processing_class"] = processor.tokenizer
         with pytest.raises(error, match=message):
-            TransformersEngine(qwen.model, **given)
+            TransformersEngine(qwen.model, qwen.processing_class, **arguments)
 
-    def test_device_and_device_map(self, checkpoints):
+    def test_a_tokenizer_alone_and_a_device_with_a_device_map(self, qwen, checkpoints):
+        with pytest.raises(TypeError, match="expected the processor"):
+            TransformersEngine(qwen.model, qwen.processing_class.tokenizer)
         with pytest.raises(ValueError, match="give one of them"):
             TransformersEngine(checkpoints("qwen2_5_vl"), device="cpu", device_map="auto")
 
@@ -495,16 +486,9 @@ class TestBatches:
         requests = [Request([{"role": "user", "content": "1" * digits}]) for digits in (10, 50, 11, 90, 12, 51)]
         shortest = len(encode(qwen.processing_class, requests[0].messages).ids)
         shapes = []
-
-        def record(module, args, kwargs):
-            if kwargs["input_ids"].shape[1] > 1:
-                shapes.append(tuple(kwargs["input_ids"].shape))
-
-        hook = engine.model.register_forward_pre_hook(record, with_kwargs=True)
-        try:
+        with watched(engine.model, lambda ids: shapes.append(tuple(ids.shape))):
             engine.sample(requests, GREEDY)
-        finally:
-            hook.remove()
+        shapes = [shape for shape in shapes if shape[1] > 1]  # of prompts
         assert shapes == [(2, shortest + 80), (2, shortest + 40), (2, shortest + 1)]  # 90 51, 50 12, 11 10
 
     def test_a_window_holds_no_more_pixels_than_it_needs(self):
@@ -528,15 +512,12 @@ class TestCollate:
             image = [int(token == qwen.model.config.image_token_id) for token in inputs["input_ids"][row]]
             assert inputs["mm_token_type_ids"][row].tolist() == image
         assert inputs["input_ids"][2, -2:].tolist() == [7, 8]
-        assert torch.equal(
-            inputs["image_grid_thw"], torch.cat([prompt.picture_fields["image_grid_thw"] for prompt in prompts[:2]])
-        )
+        grids = [prompt.picture_fields["image_grid_thw"] for prompt in prompts[:2]]
+        assert torch.equal(inputs["image_grid_thw"], torch.cat(grids))
 
     def test_settings_for_generate_override(self, qwen):
-        prompts = [encode(qwen.processing_class, QUESTION)]
-        (ids,) = generate(
-            qwen.model, qwen.processing_class, prompts, max_new_tokens=3, suppress_tokens=list(range(300))
-        )
+        prompts, settings = [encode(qwen.processing_class, QUESTION)], {"suppress_tokens": list(range(300))}
+        (ids,) = generate(qwen.model, qwen.processing_class, prompts, max_new_tokens=3, **settings)
         assert min(ids) >= 300
 
 

@@ -81,10 +81,8 @@ class TestSamples:
         assert samples_of(output, 2, SamplingParams()) == expected
 
     def test_the_log_probability_of_the_sampled_token(self):
-        steps = [
-            {8: SimpleNamespace(logprob=-1.5)},
-            {9: SimpleNamespace(logprob=-0.5), 3: SimpleNamespace(logprob=-0.1)},
-        ]
+        second = {9: SimpleNamespace(logprob=-0.5), 3: SimpleNamespace(logprob=-0.1)}
+        steps = [{8: SimpleNamespace(logprob=-1.5)}, second]
         output = SimpleNamespace(outputs=[answer(0, (8, 9), logprobs=steps)])
         assert samples_of(output, 1, SamplingParams(logps=True))[0].logps == [-1.5, -0.5]
 
@@ -116,11 +114,16 @@ class StandInLLM:
         ]
 
 
+def install(monkeypatch, llm):
+    """Let `vllm` be a module with this LLM."""
+    module = ModuleType("vllm")
+    module.LLM, module.SamplingParams = llm, dict
+    monkeypatch.setitem(sys.modules, "vllm", module)
+
+
 @pytest.fixture
 def vllm(monkeypatch):
-    module = ModuleType("vllm")
-    module.LLM, module.SamplingParams = StandInLLM, dict
-    monkeypatch.setitem(sys.modules, "vllm", module)
+    install(monkeypatch, StandInLLM)
 
 
 class TestEngine:
@@ -134,9 +137,8 @@ class TestEngine:
         requests[1:1] = [Request(QUESTION, [PIL.Image.open(broken)]), Request(long)]
         found = engine.sample(requests, SamplingParams())
         assert "truncated" in found[1].reason
-        assert found[2] == Failure(
-            "vLLM refuses the prompt: The prompt is longer than the maximum model length of 100."
-        )
+        refused = "vLLM refuses the prompt: The prompt is longer than the maximum model length of 100."
+        assert found[2] == Failure(refused)
         good = [result for result in found if not isinstance(result, Failure)]
         tokens = len(encode(engine.processing_class, QUESTION).ids)
         assert [[sample.token_ids for sample in samples] for samples in good] == [[[tokens + k]] * 2 for k in range(8)]

@@ -19,7 +19,7 @@ from trl_mmreason.commands import trajectories
 from trl_mmreason.grading import Grader, JudgeGrader
 from trl_mmreason.sampling import Failure, Sample, SamplingParams
 from trl_mmreason.sampling import store as store_module
-from trl_mmreason.sampling.run import UnsuitableEngine
+from trl_mmreason.sampling.engine import UnsuitableEngine
 from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT, reasoning_prompt

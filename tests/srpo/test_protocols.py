@@ -8,8 +8,8 @@ from trl_mmreason.evaluation.metrics import metric_of
 from trl_mmreason.evaluation.results import compare_results, summarise
 from trl_mmreason.evaluation.runner import evaluate, evaluate_policy
 from trl_mmreason.sampling import Sample, SamplingParams
+from trl_mmreason.sampling.engine import UnsuitableEngine
 from trl_mmreason.sampling.protocols import last_verdict
-from trl_mmreason.sampling.run import UnsuitableEngine
 from trl_mmreason.srpo.protocols import Reflection
 
 SOLUTION = "<think>1+1=2</think> <answer>{}</answer>"

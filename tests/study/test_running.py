@@ -16,17 +16,7 @@ from small_study import ROOT, small
 from study import adapo, self_evolution, sophia, srpo
 from study.claims import Claim, Judged, claims_about, judge
 from study.report import draw_histories, format_arms, format_claims, mean_curve, write_part
-from study.running import (
-    BEFORE,
-    Start,
-    StudyArguments,
-    begin,
-    do_all,
-    do_arm,
-    in_waves,
-    outcomes,
-    same_model,
-)
+from study.running import BEFORE, Start, StudyArguments, begin, do_all, do_arm, in_waves, outcomes, same_model
 from trl_mmreason.evaluation.metrics import Estimate
 from trl_mmreason.sampling.store import SettingsChanged
 
@@ -67,10 +57,8 @@ def test_answers_to_other_questions_are_refused(done, tmp_path):
 
 def test_curves_are_drawn(done, tmp_path):
     folder = Path(done.output_dir) / "seed-0"
-    histories = {
-        arm: [json.loads((folder / arm / "model" / "trainer_state.json").read_text())["log_history"]]
-        for arm in done.arms
-    }
+    states = {arm: json.loads((folder / arm / "model" / "trainer_state.json").read_text()) for arm in done.arms}
+    histories = {arm: [state["log_history"]] for arm, state in states.items()}
     draw_histories(histories, adapo.PANELS, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 10_000
     first_answers = next(iter(adapo.PANELS))
@@ -261,10 +249,8 @@ def test_arms_follow_what_they_are_made_of():
 def test_seeds_are_added_until_the_claims_are_decided(tmp_path):
     """Of two claims to decide and one other; the interval of the first is too wide for a margin of 2 points."""
     wide, narrow = Estimate(0.01, (-0.05, 0.05)), Estimate(0.0, (-0.01, 0.01))
-    judged = [
-        Judged(Claim(text, "Table 1", "", []), measured, [], {})
-        for text, measured in (("first", wide), ("second", narrow), ("other", wide))
-    ]
+    measured = {"first": wide, "second": narrow, "other": wide}
+    judged = [Judged(Claim(text, "Table 1", "", []), estimate, [], {}) for text, estimate in measured.items()]
     decide = {"claims": ["first", "second"], "margin": 0.02, "most": 3}
     args = small("adapo", tmp_path, seeds=[100, 110], decide=decide)
     assert args.undecided(judged) == ["first"]

@@ -11,14 +11,7 @@ from small_study import small
 from support import SMALL_RUN
 
 from study import adapo, chain_of_step, self_evolution, sophia, srpo
-from study.running import (
-    BEFORE,
-    Start,
-    StudyArguments,
-    begin,
-    do_arm,
-    outcomes,
-)
+from study.running import BEFORE, Start, StudyArguments, begin, do_arm, outcomes
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import quick_then_worked, two_answers
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
@@ -72,12 +65,12 @@ def test_reflections_are_on_as_many_right_answers_as_asked_for(tmp_path, right_s
     """Twelve problems, of which the policy solves every second one."""
     problems = make_problems(["adding"], 12)
     solved = {problem.image.tobytes(): problem.answer for problem in problems[::2]}
-    engine = Scripted(
-        lambda request, times: f"<think>It is.</think> <answer>{solved.get(request.images[0].tobytes(), 99)}</answer>"
-    )
-    rows = drawn_reflections(
-        engine, problems, tmp_path / "r.sqlite", max_new_tokens=32, right_share=right_share, seed=0
-    )
+
+    def reply(request, times):
+        return f"<think>It is.</think> <answer>{solved.get(request.images[0].tobytes(), 99)}</answer>"
+
+    settings = {"max_new_tokens": 32, "right_share": right_share, "seed": 0}
+    rows = drawn_reflections(Scripted(reply), problems, tmp_path / "r.sqlite", **settings)
     first = [re.search("<answer>(.*?)</answer>", row["completion"])[1] for row in rows]
     assert (len(first) - first.count("99"), first.count("99")) == (right, wrong)
 
@@ -191,10 +184,8 @@ def test_srpo_with_reflections_in_small(tmp_path, caplog):
     """The policy solves every second of the problems that it reflects on, and learns too little of reflections."""
     problems = make_problems(["adding"], 6, seed=2)
     errors = [None, ERRORS[0]] * 3
-    remember(
-        tmp_path / "seed-0",
-        [(each.prompt, each.image, in_tags(solve(each, error=e))) for each, e in zip(problems, errors, strict=True)],
-    )
+    said = [in_tags(solve(each, error=error)) for each, error in zip(problems, errors, strict=True)]
+    remember(tmp_path / "seed-0", [(each.prompt, each.image, text) for each, text in zip(problems, said, strict=True)])
     args = small("srpo", tmp_path, train_rows=4, eval_rows=4, tasks={"adding": 1})
     args.rl |= {"filter_min_accuracy": 0.0, "filter_max_accuracy": 1.0}  # a policy of so few steps is right or wrong
     args.prepared |= {"problems": 6, "right_share": 0.5, "complete_share": 0.95, "min_delta": 0.1}

@@ -68,4 +68,4 @@ def _annotate(arguments: argparse.Namespace) -> None:
             made = annotate_by_judge(chains.rows, judge, store, **asking)
         return made._replace(dropped={**chains.dropped, **made.dropped})
 
-    options.run("annotate", arguments, annotate, system_prompt=arguments.system_prompt, needs_rows=True)
+    options.run("annotate", arguments, annotate, system_prompt=arguments.system_prompt)

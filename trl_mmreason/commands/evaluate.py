@@ -85,7 +85,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from ..chain_of_step.client import ProcessRewardServerError
     from ..evaluation.evaluation_report import REPORT, evaluate_into
     from ..evaluation.files import format_overview, format_results
-    from ..sampling.server_engine import ServerError
+    from ..sampling.engine import UnsuitableEngine
     from ..sampling.store import SettingsChanged, StoreError
 
     settings = _settings(arguments)
@@ -94,7 +94,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         asked = [_load(arguments, given) for given in arguments.benchmarks]  # all, before anything takes time
     _refuse_repeated([questions.name for questions in asked])
     done: dict[str, Any] = {}
-    with options.exit_on("evaluate", SettingsChanged, StoreError, ServerError, ProcessRewardServerError):
+    with options.exit_on("evaluate", SettingsChanged, StoreError, UnsuitableEngine, ProcessRewardServerError):
         engine, protocol, system_prompt = _engine(arguments), *_protocol(arguments, given)
         for questions in asked:
             folder = Path(arguments.output) / questions.name

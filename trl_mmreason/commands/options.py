@@ -141,7 +141,6 @@ def run(
     pipeline: Callable[..., Any],
     *,
     system_prompt: str | None = None,
-    needs_rows: bool = False,
 ) -> None:
     """Load the rows, run the pipeline, write its rows and print what it says.
 
@@ -149,17 +148,16 @@ def run(
         name: of the command, for error messages.
         pipeline: called with the rows, the store and the settings; returns something with `rows`.
         system_prompt: put before every question.
-        needs_rows: whether it is an error if no row was made.
     """
     from ..data import load_rows
     from ..rows import DataError
-    from ..sampling.server_engine import ServerError
+    from ..sampling.engine import UnsuitableEngine
     from ..sampling.store import SettingsChanged, Store, StoreError
 
     if not arguments.output.endswith(".parquet"):
         raise SystemExit(f"mmreason {name}: OUTPUT is {arguments.output!r}, expected a path ending in .parquet")
     settings = sampling_settings(name, arguments)
-    with exit_on(name, DataError, SettingsChanged, StoreError, ServerError):
+    with exit_on(name, DataError, SettingsChanged, StoreError, UnsuitableEngine):
         loaded = load_rows(
             arguments.dataset,
             split=arguments.split,
@@ -175,7 +173,7 @@ def run(
     if arguments.share:
         print_share(arguments, len(rows), store.path)
         return
-    if needs_rows and not len(made.rows):
+    if not len(made.rows):
         raise SystemExit(f"mmreason {name}: not one row was made, so none is written\n{made}")
     made.rows.to_parquet(arguments.output)
     print(f"{made}\n{arguments.output}")  # noqa: T201 - what the command is asked for

@@ -35,6 +35,8 @@ def add(commands: Any) -> None:
 
 
 def _prefilter(arguments: argparse.Namespace) -> None:
+    if arguments.low > arguments.high:
+        raise SystemExit(f"mmreason prefilter: --low is {arguments.low}, above --high {arguments.high}")
     given = options.system_prompt("prefilter", arguments.system_prompt)
 
     def prefilter(rows: Any, store: Any, settings: dict[str, Any]) -> Any:

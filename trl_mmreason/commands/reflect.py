@@ -64,7 +64,7 @@ def _reflect(arguments: argparse.Namespace) -> None:
             **settings,
         )
 
-    options.run("reflect", arguments, reflect, needs_rows=True)
+    options.run("reflect", arguments, reflect)
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:

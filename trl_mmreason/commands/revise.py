@@ -35,4 +35,4 @@ def _revise(arguments: argparse.Namespace) -> None:
         followup = arguments.followup or EVALUATION_PROMPT
         return make_revisions(rows, policy, store, followup=followup, revisions=arguments.revisions, **settings)
 
-    options.run("revise", arguments, revise, system_prompt=arguments.system_prompt, needs_rows=True)
+    options.run("revise", arguments, revise, system_prompt=arguments.system_prompt)

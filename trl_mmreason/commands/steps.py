@@ -41,4 +41,4 @@ def _steps(arguments: argparse.Namespace) -> None:
         bounds = {"min_steps": arguments.min_steps, "max_steps": arguments.max_steps}
         return make_step_data(rows, teacher, store, **bounds, attempts=arguments.attempts, **settings)
 
-    options.run("steps", arguments, write, system_prompt=arguments.system_prompt, needs_rows=True)
+    options.run("steps", arguments, write, system_prompt=arguments.system_prompt)

@@ -81,7 +81,7 @@ def _trajectories(arguments: argparse.Namespace) -> None:
                 **settings,
             )
 
-    options.run("trajectories", arguments, sample, needs_rows=True)
+    options.run("trajectories", arguments, sample)
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:

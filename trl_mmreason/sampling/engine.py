@@ -103,6 +103,10 @@ class Failure(NamedTuple):
     reason: str
 
 
+class UnsuitableEngine(RuntimeError):
+    """An engine that does not do what it is asked, whatever unit it is about: a run that meets this ends."""
+
+
 class Engine(Protocol):
     """Turns conversations into answers."""
 

@@ -21,14 +21,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from .engine import Failure
+from .engine import Failure, UnsuitableEngine
 from .progress import Progress
 from .store import Record, SettingsChanged, Store, Unit
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-__all__ = ["Summary", "UnsuitableEngine", "remember_questions", "run", "unique_ids", "wait_for_all"]
+__all__ = ["Summary", "remember_questions", "run", "unique_ids", "wait_for_all"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +39,6 @@ Work = Callable[[list[tuple[Any, int]]], Sequence["Payload | Failure"]]
 BREAKDOWN_UNITS = 8
 FAILURES_LISTED = 20
 CHANGES_LISTED = 5
-
-
-class UnsuitableEngine(ValueError):
-    """An engine that does not do what it is asked, whatever unit it is about: if `work` raises this, the run ends."""
 
 
 class Summary(NamedTuple):

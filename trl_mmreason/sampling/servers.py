@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from .chat_completions import RequestFailed
+from .engine import UnsuitableEngine
 from .served_placeholders import UnknownPlaceholders, find_placeholder_ids
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _SHOWN = 500  # characters of a server's own words in a reason
 _NEVER = -100  # the lowest bias of OpenAI's API
 
 
-class ServerError(RuntimeError):
+class ServerError(UnsuitableEngine):
     """The server cannot be used at all: nothing answers, it refuses the key, or it has no such model."""
 
 

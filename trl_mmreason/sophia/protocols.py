@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..messages import question_text
-from ..sampling.engine import Engine, Failure, SamplingParams
+from ..sampling.engine import Engine, Failure, SamplingParams, UnsuitableEngine
 from ..sampling.protocols import Answered, Direct, Unit
-from ..sampling.run import UnsuitableEngine
 from ..sampling.store import Store
 
 

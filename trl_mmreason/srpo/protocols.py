@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from ..sampling.engine import Engine, Failure, Sample, SamplingParams
+from ..sampling.engine import Engine, Failure, Sample, SamplingParams, UnsuitableEngine
 from ..sampling.protocols import Answered, AnsweredTurn, Unit, sample_units
-from ..sampling.run import UnsuitableEngine
 from ..turns import generation_prefix
 from .objective import effectiveness
 from .response import first_answer, parse_reflection_response, tagged
