@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import openai
 import pytest
 
 from trl_mmreason.cli import main
+from trl_mmreason.commands import merge
 
 COMMAND = [sys.executable, "-m", "trl_mmreason.cli"]
 
@@ -44,9 +46,29 @@ def test_a_missing_extra_is_named(monkeypatch):
         main(["serve", "model"])
 
 
-def test_a_model_that_is_not_there(tmp_path):
-    with pytest.raises(SystemExit, match="mmreason serve: .*nowhere"):
-        main(["serve", str(tmp_path / "nowhere")])
+@pytest.mark.parametrize("command", ["serve", "serve-prm"])
+def test_what_cannot_be_served_is_said_in_a_line(command, tmp_path, capsys):
+    with pytest.raises(SystemExit, match=f"^mmreason {command}: there is no folder .*nowhere; give one with a model"):
+        main([command, str(tmp_path / "nowhere")])
+    with pytest.raises(SystemExit, match=f"^mmreason {command}: the folder .* holds no model: it has no config.json"):
+        main([command, str(tmp_path)])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SystemExit, match=rf"^mmreason {command}: .*Address already in use.*{port}"):
+            main([command, "model", "--port", str(port)])
+    with pytest.raises(SystemExit):
+        main([command, "model", "--dtype", "float12"])
+    assert "choose from 'auto', 'float32', 'bfloat16', 'float16'" in capsys.readouterr().err
+
+
+def test_an_interrupted_command_ends_without_a_traceback(monkeypatch):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(merge, "_merge", interrupt)
+    with pytest.raises(SystemExit) as caught:
+        main(["merge", "one.sqlite", "two.sqlite", "--output", "both.sqlite"])
+    assert caught.value.code == 130
 
 
 def test_serve_answers_until_interrupted(checkpoints):
@@ -62,7 +84,7 @@ def test_serve_answers_until_interrupted(checkpoints):
         assert len(reply.choices) == 3
         assert 3 <= reply.usage.completion_tokens <= 6
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) in (0, -signal.SIGINT)
+        assert process.wait(30) in (0, 130)
     finally:
         process.kill()
         process.communicate()

@@ -120,3 +120,5 @@ def test_what_cannot_be_meant_is_said_in_a_line(tmp_path):
         main(["report", str(empty)])
     with pytest.raises(SystemExit, match=r"only evaluations can be compared, and .*empty has no samples.jsonl"):
         main(["report", str(evaluation), str(empty)])
+    with pytest.raises(SystemExit, match=r"--output .*absent/page.html: there is no folder .*absent"):
+        main(["report", str(evaluation), "--output", str(tmp_path / "absent/page.html")])

@@ -32,7 +32,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         command.add(commands)
     arguments = parser.parse_args(argv)
     arguments.command_line = shlex.join(["mmreason", *(sys.argv[1:] if argv is None else argv)])  # for reports
-    arguments.run(arguments)
+    try:
+        arguments.run(arguments)
+    except KeyboardInterrupt:
+        sys.exit(130)  # as a shell says of what was interrupted; what is done is kept
 
 
 if __name__ == "__main__":

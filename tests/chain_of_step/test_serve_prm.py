@@ -269,9 +269,7 @@ def test_a_missing_extra_is_named(monkeypatch):
         main(["serve-prm", "model"])
 
 
-def test_models_that_cannot_be_served(checkpoints, tmp_path):
-    with pytest.raises(SystemExit, match="mmreason serve-prm: .*nowhere"):
-        main(["serve-prm", str(tmp_path / "nowhere")])
+def test_a_model_without_the_tokens_of_chains_is_refused(checkpoints):
     with pytest.raises(SystemExit, match=r"mmreason serve-prm: chain_token_ids: <\|reasoning_start\|> is encoded as"):
         main(["serve-prm", checkpoints("qwen2_5_vl")])
 
@@ -289,7 +287,7 @@ def test_the_command_serves_until_interrupted(bases):
         assert len(score["steps"]) == 2
         assert all(0 < each < 1 for each in [*score["steps"], score["answer"]])
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) in (0, -signal.SIGINT)
+        assert process.wait(30) in (0, 130)
     finally:
         process.kill()
         process.communicate()

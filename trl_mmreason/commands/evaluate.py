@@ -12,7 +12,6 @@ from . import options
 PROTOCOLS = ("direct", "two-turn", "reflection", "chain-of-step", "best-of-n", "step-beam")
 _SCORED = ("best-of-n", "step-beam")
 _OWN_SPLIT = "test"
-DTYPES = ("float32", "bfloat16", "float16")
 
 
 def add(commands: Any) -> None:
@@ -37,7 +36,7 @@ def add(commands: Any) -> None:
     command.add_argument("--vllm", action="store_true", help="sample with vLLM in this process")
     command.add_argument(
         "--dtype",
-        choices=("auto", *DTYPES),
+        choices=options.DTYPES,
         help="with --vllm: dtype of the engine; auto, the default, reads float32 checkpoints as bfloat16",
     )
     _add_protocol(command)

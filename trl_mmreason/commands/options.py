@@ -128,6 +128,9 @@ def add_sampling(command: argparse.ArgumentParser) -> None:
     command.add_argument("--retry-failed", action="store_true", help="ask again for what failed in an earlier run")
 
 
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+"""Of weights, as `--dtype` names them."""
+
 QUESTIONS = "questions"
 """Stage of the store that says what is put before the questions, which the ids of their answers do not tell."""
 
@@ -255,13 +258,29 @@ def load_engine(name: str, arguments: argparse.Namespace, party: str | None = No
         return None
     if servers and adapter:
         raise SystemExit(f"mmreason {name}: --adapter came with --server, which loads its own; leave one of them out")
-    for given in () if servers else (model, adapter):
-        if given and given.startswith(("/", "./", "../", "~")) and not os.path.isdir(given):
-            raise SystemExit(f"mmreason {name}: there is no folder {given}; give one with a model, or a Hub id")
+    if not servers:
+        check_folders(name, model, adapter)
     with exit_on(name, ValueError, OSError, ImportError):
         if servers:
             return ServerEngine(model, servers, **server_options)
         return TransformersEngine(model, adapter=adapter, batch_size=arguments.batch_size)
+
+
+def check_folders(name: str, *given: str | None) -> None:
+    """Refuse paths of models that are no folders with one; what may be a Hub id passes.
+
+    Args:
+        name: of the command, for error messages.
+        *given: what came for a model or an adapter.
+    """
+    for path in given:
+        if path is None or not (path.startswith(("/", "./", "../", "~")) or os.path.exists(path)):
+            continue
+        folder = Path(path).expanduser()
+        if not folder.is_dir():
+            raise SystemExit(f"mmreason {name}: there is no folder {path}; give one with a model, or a Hub id")
+        if not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
+            raise SystemExit(f"mmreason {name}: the folder {path} holds no model: it has no config.json")
 
 
 def _option(argument: str) -> str:

@@ -38,6 +38,8 @@ def _report(arguments: argparse.Namespace) -> None:
     for folder in folders:
         if not folder.is_dir():
             raise SystemExit(f"mmreason report: there is no folder {folder}")
+    if arguments.output and not arguments.output.parent.is_dir():
+        raise SystemExit(f"mmreason report: --output {arguments.output}: there is no folder {arguments.output.parent}")
     if all((folder / "samples.jsonl").is_file() for folder in folders):
         from ..evaluation.evaluation_report import write_evaluation_report
         from ..rows import DataError

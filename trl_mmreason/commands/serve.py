@@ -29,5 +29,6 @@ def add(commands: Any) -> None:
 def _serve(arguments: argparse.Namespace) -> None:
     with serving.packages_named("serve"):
         from ..sampling.serve import serve
-    with options.exit_on("serve", OSError):  # there is no such model, or its files cannot be read
-        serve(arguments.model, **serving.settings(arguments))
+    settings = serving.settings("serve", arguments)
+    with options.exit_on("serve", OSError, ValueError):  # there is no such model, or its files cannot be read
+        serve(arguments.model, **settings)

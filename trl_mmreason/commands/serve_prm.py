@@ -22,7 +22,6 @@ def add(commands: Any) -> None:
         port=8001,
         batch_size=8,
         batch="rows that go through the model at a time",
-        dtypes=("auto", "float32", "bfloat16", "float16"),
     )
     command.add_argument(
         "--max-waiting", type=int, default=1024, help="rows scored or waiting; requests beyond are told to come later"
@@ -33,5 +32,6 @@ def add(commands: Any) -> None:
 def _serve(arguments: argparse.Namespace) -> None:
     with serving.packages_named("serve-prm"):
         from ..chain_of_step.serve import serve
+    settings = serving.settings("serve-prm", arguments)
     with options.exit_on("serve-prm", OSError, ValueError):  # no such model, or no process reward model
-        serve(arguments.model, max_waiting=arguments.max_waiting, **serving.settings(arguments))
+        serve(arguments.model, max_waiting=arguments.max_waiting, **settings)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+import socket
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from . import options
 
 
 def add_arguments(
@@ -15,7 +18,6 @@ def add_arguments(
     port: int,
     batch_size: int,
     batch: str,
-    dtypes: Sequence[str] | None = None,
 ) -> None:
     """Declare the model and where it listens.
 
@@ -23,11 +25,12 @@ def add_arguments(
         model: what it is.
         port, batch_size: their defaults.
         batch: what the batch size counts.
-        dtypes: the names to choose from; `None` for any.
     """
     command.add_argument("model", help=model)
     command.add_argument("--adapter", help="path or Hub id of a LoRA adapter to put on it")
-    command.add_argument("--dtype", choices=dtypes, default="auto", help="of the weights; auto as they are saved")
+    command.add_argument(
+        "--dtype", choices=options.DTYPES, default="auto", help="of the weights; auto as they are saved"
+    )
     command.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; whoever reaches it may use the model without a key"
     )
@@ -35,9 +38,15 @@ def add_arguments(
     command.add_argument("--batch-size", type=int, default=batch_size, help=batch)
 
 
-def settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Collect the arguments of `add_arguments`, but for the model, by the names that servers have for them."""
-    return {name: getattr(arguments, name) for name in ("adapter", "dtype", "host", "port", "batch_size")}
+def settings(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Collect the arguments of `add_arguments`, but for the model, by the names that servers have for them.
+
+    A model that is not there, or a port in use, ends the command `name` before anything is loaded.
+    """
+    options.check_folders(name, arguments.model, arguments.adapter)
+    with options.exit_on(name, OSError), socket.create_server((arguments.host, arguments.port)):
+        pass
+    return {each: getattr(arguments, each) for each in ("adapter", "dtype", "host", "port", "batch_size")}
 
 
 @contextmanager
