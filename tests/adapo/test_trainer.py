@@ -179,7 +179,10 @@ def even_reward(completions, **kwargs):
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "bnpo"])
 @pytest.mark.parametrize("bias_correction", [False, True])
 def test_without_its_parts_it_is_trls_grpo(checkpoints, rows, tmp_path, loss_type, bias_correction):
-    """Four K at 0, one turn, λ = 0, no filters: the same weights as TRL's trainer with rewards ±1, to the last bit."""
+    """Four K at 0, one turn, λ = 0, no filters: the same weights as TRL's trainer with rewards ±1.
+
+    Not to the last bit, as rows of other lengths share a forward pass, which sums in another order.
+    """
     path = checkpoints("qwen2_5_vl")
     rows = [row for row in rows if row["images"]]  # TRL's own trainer fails on a batch with and without pictures
     shared = {"loss_type": loss_type, "use_bias_correction_kl": bias_correction, "beta": 0.05, "max_steps": 3}
@@ -195,7 +198,7 @@ def test_without_its_parts_it_is_trls_grpo(checkpoints, rows, tmp_path, loss_typ
     args, dataset = GRPOConfig(**given), Dataset.from_list(rows)
     theirs = GRPOTrainer(path, reward_funcs=even_reward, args=args, train_dataset=dataset)
     theirs.train()
-    assert_weights(ours.model, theirs.model)
+    assert_weights(ours.model, theirs.model, atol=1e-5)
 
 
 def move_reference(trainer):
@@ -346,6 +349,10 @@ def test_ordinary_mistakes_are_named(checkpoints, rows, tmp_path):
         AdaPOTrainer(path, args=args, train_dataset=dataset.rename_column("answer", "solution"))
     with pytest.raises(TypeError, match="GRPOConfig, expected an AdaPOConfig"):
         AdaPOTrainer(path, args=GRPOConfig(str(tmp_path), use_cpu=True, bf16=False), train_dataset=dataset)
+    with pytest.raises(
+        TypeError, match="^AdaPOTrainer: grader is a function, expected .* Fix: subclass Grader"
+    ):
+        AdaPOTrainer(path, args=args, train_dataset=dataset, grader=lambda completion, gold: True)
     with pytest.raises(FileNotFoundError, match="no folder .*/nowhere"):
         AdaPOTrainer(str(tmp_path / "nowhere"), args=args, train_dataset=dataset)
 

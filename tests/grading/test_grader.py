@@ -7,7 +7,7 @@ import pytest
 
 import trl_mmreason
 from trl_mmreason import Grader
-from trl_mmreason.grading import Verdict, equivalent, grader
+from trl_mmreason.grading import Verdict, equivalent, get_accuracy_reward, grader, grader_or_rules
 
 SUM = r"\boxed{\sum_{k=1}^{4} k}"  # 10, and a case for computer algebra
 
@@ -152,3 +152,38 @@ def test_a_long_answer_is_shown_by_its_beginning():
 
 def test_a_long_question_does_not_keep_an_answer_from_algebra():
     assert Grader().grade(SUM, "10", question="长" * 20_000 + "多少厘米？").correct is True
+
+
+# ------------------------------------------------------------------------------------------------- graders of your own
+
+
+class AtMostOneOff(Grader):
+    """Asks the rules, and finds whole numbers right that are one off."""
+
+    def grade(self, completion, gold, **given):
+        verdict = super().grade(completion, gold, **given)
+        close = verdict.extracted is not None and abs(int(verdict.extracted) - int(gold)) <= 1
+        return Verdict(close, verdict.extracted, "at most one off")
+
+
+class Contrary(Grader):
+    """Finds right what the rules find wrong."""
+
+    def grade_batch(self, items):
+        return [Verdict(not verdict.correct, verdict.extracted, "") for verdict in super().grade_batch(items)]
+
+
+def test_what_a_subclass_overrides_is_asked_for_one_and_for_many():
+    items = [{"completion": rf"\boxed{{{answer}}}", "gold": "7"} for answer in (7, 8, 9)]
+    for own, expected in ((AtMostOneOff(), [True, True, False]), (Contrary(), [False, True, True])):
+        assert [verdict.correct for verdict in own.grade_batch(items)] == expected
+        assert [own.grade(**item).correct for item in items] == expected
+        assert get_accuracy_reward(own)([item["completion"] for item in items], answer=["7"] * 3) == expected
+
+
+@pytest.mark.parametrize(("given", "came"), [(lambda *_: True, "a function"), (Grader, "the class Grader")])
+def test_what_cannot_grade_is_refused(given, came):
+    with pytest.raises(TypeError, match=f"^ours: grader is {came}, expected an object with grade_batch"):
+        grader_or_rules(given, "ours")
+    assert grader_or_rules(None, "ours") == Grader()
+    assert isinstance(grader_or_rules(Contrary(), "ours"), Contrary)

@@ -16,6 +16,7 @@ from study.self_evolution import LOGGED
 from trl_mmreason import SelfEvolutionConfig
 from trl_mmreason.grading import Verdict
 from trl_mmreason.sampling import Failure, SamplingParams
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.self_evolution import rewards as rewards_module
 from trl_mmreason.self_evolution.objective import judge_modulation, log_sum_exp_advantages
 from trl_mmreason.self_evolution.response import read_response
@@ -266,7 +267,7 @@ def test_metrics_of_the_winners(logged):
 # --------------------------------------------------------------------------------------------------------- no labels
 
 
-def test_no_label_is_read(checkpoints, tmp_path):
+def test_no_label_is_read(checkpoints, tmp_path, caplog):
     """Permuted, wrong or removed answers change no parameter, bit for bit; only the accuracy that is logged."""
     rows, results = drawn_rows(4), []
     answers = [row["answer"] for row in rows]
@@ -275,6 +276,7 @@ def test_no_label_is_read(checkpoints, tmp_path):
         rows,
         [{**row, "answer": answer} for row, answer in zip(rows, permuted, strict=True)],
         [{name: value for name, value in row.items() if name != "answer"} for row in rows],
+        [{**row, "answer": None} for row in rows],
     ]
     for number, one in enumerate(given):
         trainer = trainer_for(checkpoints("qwen2_5_vl"), tmp_path / str(number), one)
@@ -282,6 +284,7 @@ def test_no_label_is_read(checkpoints, tmp_path):
         results.append(weights_of(trainer.model))
         assert ("accuracy" in trainer.state.log_history[0]) == (number < 2)
         assert_weights(results[-1], results[0])
+    assert "cannot be used" not in caplog.text  # rows without labels are no bad rows
     start, _ = load(str(checkpoints("qwen2_5_vl")))
     assert changed_weights(start, results[0])
 
@@ -481,6 +484,9 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
 
 def test_trainers_that_make_no_sense_are_refused(checkpoints, tmp_path):
     path = checkpoints("qwen2_5_vl")
+    for judge in (lambda conversations: [], TransformersEngine):
+        with pytest.raises(TypeError, match="judge is .*, expected an engine. Fix: ServerEngine"):
+            trainer_for(path, tmp_path, trainer_kwargs={"judge": judge})
     with pytest.raises(ValueError, match="args.judge is False"):
         trainer_for(path, tmp_path, trainer_kwargs={"judge": judge_by(SCORES)}, judge=False)
     for option, value in (("followup", "Sure?"), ("tools", [print]), ("environment_factory", dict)):

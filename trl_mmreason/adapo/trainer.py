@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from ..construction import all_rewards, check_rows
 from ..evaluation.metrics import two_turn_metrics
-from ..grading import Grader
+from ..grading import Grader, grader_or_rules
 from ..grading.reward import grading_items, log_verdicts
 from ..grpo import GroupGRPOTrainer, GroupOutcome
 from .config import AdaPOConfig
@@ -92,7 +92,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         if not isinstance(args, AdaPOConfig):
             raise TypeError(f"AdaPOTrainer: args is a {type(args).__name__}, expected an AdaPOConfig.")
         check_rows("AdaPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})
-        self.grader = grader or Grader()
+        self.grader = grader_or_rules(grader, type(self).__name__)
         # Whether first and second answers were right, of all graded trajectories since the last log.
         self._correct: dict[str, tuple[list[bool], list[bool]]] = {"train": ([], []), "eval": ([], [])}
         super().__init__(

@@ -33,7 +33,7 @@ from ..checkpoint import CheckpointRestoreMixin, restore_adapter, restore_weight
 from ..construction import check_rows, check_template, load_processor, prepare_policy, search_no_weights, with_pictures
 from ..engines.sharding import loading_whole, whole_parameters
 from ..files import atomic_path
-from ..grading import Grader
+from ..grading import Grader, grader_or_rules
 from ..parts import freeze_vision_encoder
 from ..precision import check_precision
 from ..reference import reference_from_policy
@@ -133,7 +133,7 @@ class IterativeDPOTrainer(CheckpointRestoreMixin, DPOTrainer):
         self.questions = with_ids(train_dataset)
         self.eval_questions = None if eval_dataset is None else with_ids(eval_dataset)
         self.process_reward = None if process_reward_model is None else process_reward_from(process_reward_model)
-        self.grader = grader or Grader()
+        self.grader = grader_or_rules(grader, type(self).__name__)
         self.sampler = sampler
         self.rounds: list[dict[str, Any]] = []
         self._current = 0  # rounds that the model in memory has finished

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from ..grading import Grader, Verdict
+from ..grading import Verdict, grader_or_rules
 from ..grading.reward import grading_items, log_verdicts
 from ..messages import text_of
 from .paths import PROBLEMS, PathScore, ProcessReward, ReadPath, read_path, score_paths, step_texts
@@ -43,7 +43,7 @@ class ChainRewards:
     ) -> None:
         self.processing_class = processing_class
         self.process_reward = process_reward
-        self.grader = grader or Grader()
+        self.grader = grader_or_rules(grader, "ChainOfStepGRPOTrainer")
         self.step_weight = step_weight
 
     @property

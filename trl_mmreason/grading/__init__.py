@@ -1,7 +1,7 @@
 """Is this answer right?"""
 
 from .extraction import extract_answer
-from .grader import Grader, equivalent
+from .grader import Grader, equivalent, grader_or_rules
 from .judge import JudgeGrader
 from .reward import accuracy_reward, get_accuracy_reward
 from .verdict import Verdict
@@ -14,4 +14,5 @@ __all__ = [
     "equivalent",
     "extract_answer",
     "get_accuracy_reward",
+    "grader_or_rules",
 ]

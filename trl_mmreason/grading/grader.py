@@ -94,12 +94,22 @@ class Grader:
             id: names the row in the warning about a gold that cannot be used.
         """
         given = {"choices": choices, "question": question, "hint": hint, "id": id}
-        return self.grade_batch([{"completion": completion, "gold": gold, **given}])[0]
+        items = [{"completion": completion, "gold": gold, **given}]
+        return self._grade_all(items)[0] if self._grades_itself else self.grade_batch(items)[0]
 
     def grade_batch(self, items: Iterable[Mapping[str, Any]]) -> list[Verdict]:
-        """Grade many; each item holds the arguments of `grade` by name. What needs algebra is shared out to workers."""
-        verdicts: list[Verdict | Question] = [self._open(**item) for item in items]
-        return self._settle(verdicts)
+        """Grade many; each item holds the arguments of `grade` by name. What needs algebra is shared out to workers.
+
+        Of a subclass that overrides `grade` alone, this asks that for each item.
+        """
+        return [self.grade(**item) for item in items] if self._grades_itself else self._grade_all(items)
+
+    @property
+    def _grades_itself(self) -> bool:
+        return type(self).grade is not Grader.grade
+
+    def _grade_all(self, items: Iterable[Mapping[str, Any]]) -> list[Verdict]:
+        return self._settle([self._open(**item) for item in items])
 
     def equivalent(self, first: str, second: str) -> bool:
         """Whether two answers say the same, neither being the gold: it does not matter which comes first."""
@@ -159,6 +169,27 @@ class Grader:
         # what failed for want of time or memory may do better another time, or with other limits
         _cache.update({question: verdict for question, verdict in decided.items() if verdict.decided_by in _FINAL})
         return [decided[entry] if isinstance(entry, Question) else entry for entry in opened]
+
+
+def grader_or_rules(grader: Any, name: str) -> Any:
+    """The grader that came, or `Grader()` if none did.
+
+    Args:
+        grader: a `Grader`, a `JudgeGrader`, or whatever has their `grade_batch`.
+        name: of what it came to, for the error.
+
+    Raises:
+        TypeError: it cannot grade.
+    """
+    if grader is None:
+        return Grader()
+    if isinstance(grader, type) or not callable(getattr(grader, "grade_batch", None)):
+        came = f"the class {grader.__name__}" if isinstance(grader, type) else f"a {type(grader).__name__}"
+        raise TypeError(
+            f"{name}: grader is {came}, expected an object with grade_batch, such as Grader(). Fix: subclass Grader "
+            "and override grade(completion, gold, **given), which returns a Verdict."
+        )
+    return grader
 
 
 def grader_settings(grader: Any) -> str:

@@ -15,8 +15,8 @@ from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import use_adapter
 
 from ..construction import all_rewards, check_rows, load_processor
-from ..grading import Grader
-from ..grading.reward import grading_items
+from ..grading import Grader, grader_or_rules
+from ..grading.reward import items_of
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from ..parts import keep_adapters_frozen
 from ..prompt_length import without_overlong_prompts
@@ -85,8 +85,13 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
         check_rows("SelfEvolutionTrainer", train_dataset, eval_dataset, {"prompt"})
         if judge is not None and not args.judge:
             raise ValueError("SelfEvolutionTrainer: there is a judge, and args.judge is False; leave one of the two.")
+        if judge is not None and (isinstance(judge, type) or not callable(getattr(judge, "sample", None))):
+            raise TypeError(
+                f"SelfEvolutionTrainer: judge is {judge!r:.80}, expected an engine. Fix: ServerEngine(model, url) or "
+                "TransformersEngine(path)."
+            )
         processing_class = processing_class or load_processor(model, args)
-        self.judge, self.grader = judge, grader or Grader()
+        self.judge, self.grader = judge, grader_or_rules(grader, "SelfEvolutionTrainer")
         self._judging_copy = self._copy_for_judge(model, args, kwargs) if args.judge and judge is None else None
         self.rewards = SelfEvolutionRewards(
             processing_class,
@@ -177,10 +182,13 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
         """Log accuracies, if there are answers to be right or wrong against."""
         if "answer" not in rows[0]:
             return
-        columns = {name: [row[name] for row in rows] for name in ("answer", "choices", "id") if name in rows[0]}
-        prompts = [row["prompt"] for row in rows]
-        items = grading_items(self.rewards.texts(completion_ids, prompts), prompts=prompts, **columns)
-        right = gather_object([verdict.correct for verdict in self.grader.grade_batch(items)])
+        texts = self.rewards.texts(completion_ids, [row["prompt"] for row in rows])
+        labelled = [number for number, row in enumerate(rows) if row["answer"] not in (None, "")]  # others have no gold
+        items = items_of([rows[number] for number in labelled], [texts[number] for number in labelled])
+        verdicts: list[bool | None] = [None] * len(rows)
+        for number, verdict in zip(labelled, self.grader.grade_batch(items), strict=True):
+            verdicts[number] = verdict.correct
+        right = gather_object(verdicts)
         measures: dict[str, list[bool]] = {"accuracy": [one for one in right if one is not None]}
         begin = self.accelerator.process_index * len(rows)
         winners = gather_object(

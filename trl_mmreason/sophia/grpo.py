@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from ..construction import all_rewards, check_rows
-from ..grading import Grader
+from ..grading import grader_or_rules
 from ..grading.reward import get_accuracy_reward
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from ..parts import train_parts
@@ -63,7 +63,7 @@ class MixedGroupsGRPOTrainer(GroupGRPOTrainer):
             args = MixedGroupsGRPOConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-GRPO")
         if not isinstance(args, MixedGroupsGRPOConfig):
             raise TypeError(f"{name}: args is a {type(args).__name__}, expected a MixedGroupsGRPOConfig.")
-        rewards = all_rewards(name, [get_accuracy_reward(grader or Grader())], reward_funcs)
+        rewards = all_rewards(name, [get_accuracy_reward(grader_or_rules(grader, name))], reward_funcs)
         super().__init__(model, rewards, args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
         self.parts = train_parts(self, self.args.trainable_parts)
 

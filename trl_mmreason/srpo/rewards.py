@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..grading import Grader
+from ..grading import grader_or_rules
 from ..grading.reward import grading_items, log_verdicts
 from ..turns import generation_prefix
 from .objective import ACCURACY, FORMAT, REFLECTION, brevity, effectiveness
@@ -82,7 +82,7 @@ class ReflectionRewards:
         check_tags_survive(processing_class)
         self.processing_class = processing_class
         self.opening = generation_prefix(processing_class, **(chat_template_kwargs or {}))
-        self.grader = grader or Grader()
+        self.grader = grader_or_rules(grader, "SRPOTrainer")
         self.brevity_coef = brevity_coef
         self.missing_second_is_wrong = missing_second_is_wrong
         self.lengths: dict[str, Any] = lengths
