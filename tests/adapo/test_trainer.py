@@ -349,9 +349,7 @@ def test_ordinary_mistakes_are_named(checkpoints, rows, tmp_path):
         AdaPOTrainer(path, args=args, train_dataset=dataset.rename_column("answer", "solution"))
     with pytest.raises(TypeError, match="GRPOConfig, expected an AdaPOConfig"):
         AdaPOTrainer(path, args=GRPOConfig(str(tmp_path), use_cpu=True, bf16=False), train_dataset=dataset)
-    with pytest.raises(
-        TypeError, match="^AdaPOTrainer: grader is a function, expected .* Fix: subclass Grader"
-    ):
+    with pytest.raises(TypeError, match="^AdaPOTrainer: grader is a function, expected .* Fix: subclass Grader"):
         AdaPOTrainer(path, args=args, train_dataset=dataset, grader=lambda completion, gold: True)
     with pytest.raises(FileNotFoundError, match="no folder .*/nowhere"):
         AdaPOTrainer(str(tmp_path / "nowhere"), args=args, train_dataset=dataset)
