@@ -197,7 +197,7 @@ def test_what_passes_is_outlasted(pauses):
         assert 0.75 * longest <= pauses[attempt] <= longest
 
 
-def test_what_does_not_pass_is_told_with_address_status_and_mend(pauses):
+def test_what_does_not_pass_is_told_with_address_status_and_fix(pauses):
     with misbehaving(*[(503, OVERLOADED, {"Retry-After": "1"})] * 3) as server:
         with pytest.raises(ProcessRewardServerError, match=f"HTTP 503 from {server.url}/score: 9 rows wait already"):
             ProcessRewardClient(server.url, retries=2).score([ROW])
