@@ -61,16 +61,19 @@ def score_by_length(
     """
     wanted = {"compute_entropy": compute_entropy, "compute_aux_loss": compute_aux_loss}
     given = {"input_ids": input_ids, "attention_mask": attention_mask, **fields}
-    rows = split_pixel_values_by_grid({name: value for name, value in given.items() if value is not None})
-    order, size = longest_first(attention_mask.sum(1)), batch_size or len(input_ids)
-    outputs = []
-    for start in range(0, len(order), size):
-        inputs = unsplit_pixel_values_by_grid(take(rows, order[start : start + size]))
+    given = {name: value for name, value in given.items() if value is not None}
+
+    def score_cut(inputs: Rows) -> tuple:
         inputs, kept = cut_to_longest(inputs, scored)
         ids, mask = inputs.pop("input_ids"), inputs.pop("attention_mask")
         *by_token, aux_loss = score(ids, mask, kept, **wanted, **inputs)
-        outputs.append([*(each if each is None else pad(each, (0, scored - kept)) for each in by_token), aux_loss])
-    logps, entropies, aux_losses = zip(*outputs, strict=True)
+        return *(each if each is None else pad(each, (0, scored - kept)) for each in by_token), aux_loss
+
+    if batch_size is None or batch_size >= len(input_ids):
+        return score_cut(given)
+    rows, order = split_pixel_values_by_grid(given), longest_first(attention_mask.sum(1))
+    parts = [take(rows, order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
+    logps, entropies, aux_losses = zip(*(score_cut(unsplit_pixel_values_by_grid(part)) for part in parts), strict=True)
     places = torch.tensor(order, device=input_ids.device).argsort()
     return (
         torch.cat(logps)[places],
