@@ -158,16 +158,17 @@ def test_no_placeholder_is_sampled(url, parties):
 
 
 def test_prefilter(url, data, tmp_path, capsys):
-    for rule in ("adapo", "share"):
-        output = tmp_path / f"{rule}.parquet"
-        bounds = ["--rule", "share", "--low", "0", "--high", "1"] if rule == "share" else []
-        said = do_twice(
-            capsys, url, "prefilter", data, output, *POLICY, "--split", "train", "--n", "2", "--max-new-tokens", "24",
-            *bounds,
-        )  # fmt: skip
-        assert "of 2 questions" in said
-        assert list(units(f"{output}.sqlite").values()) == [4]
+    output = tmp_path / "share.parquet"
+    asked = [*POLICY, "--split", "train", "--n", "2", "--max-new-tokens", "24"]
+    bounds = ["--rule", "share", "--low", "0", "--high", "1"]
+    assert "of 2 questions" in do_twice(capsys, url, "prefilter", data, output, *asked, *bounds)
+    assert list(units(f"{output}.sqlite").values()) == [4]
     assert len(rows_of(output)) == 2
+
+    output = tmp_path / "adapo.parquet"
+    with pytest.raises(SystemExit, match="kept 0 of 2 questions\ndropped 2: too hard"):  # it is right in no turn
+        do_twice(capsys, url, "prefilter", data, output, *asked)
+    assert list(units(f"{output}.sqlite").values()) == [4]
 
 
 def test_evaluate_with_a_judge_and_step_beam(url, data, scorer, tmp_path, capsys):
