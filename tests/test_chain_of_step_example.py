@@ -130,19 +130,15 @@ def test_an_unknown_stage_is_named():
 
 @pytest.mark.slow
 def test_the_miniature_learns(tmp_path):
-    """The shipped configuration on seed 70, about twenty minutes: every stage does what it is there for.
-
-    On seed 0 the scores of answers are too bad for DPO: see docs/chain_of_step.md.
-    """
+    """The shipped configuration, about twenty minutes: every stage does what it is there for."""
     script, config = ROOT / "examples/chain_of_step.py", ROOT / "configs/chain_of_step/miniature.yaml"
     command = [sys.executable, str(script), "--config", str(config), "--output_dir", str(tmp_path / "out")]
-    command += ["--common.seed", "70"]
     subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
     metrics = json.loads((tmp_path / "out/prm/eval_results.json").read_text())
     assert metrics["eval_unseen_step_auroc"] > 0.9
     assert metrics["eval_unseen_answer_auroc"] > 0.8
     rounds = [entry["eval"] for entry in json.loads((tmp_path / "out/dpo/rounds.json").read_text())]
-    assert rounds[2]["accuracy"] > rounds[0]["accuracy"] + 0.02
-    assert rounds[2]["trajectory_score"] > rounds[0]["trajectory_score"]
+    assert rounds[3]["accuracy"] > rounds[0]["accuracy"] + 0.05
+    assert rounds[3]["trajectory_score"] > rounds[0]["trajectory_score"] + 0.05
     curves = searched(tmp_path / "out/search")
     assert curves["pass@n"][64].right.value > curves["best of n"][64].right.value > curves["best of n"][1].right.value

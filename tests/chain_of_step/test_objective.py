@@ -225,6 +225,7 @@ def test_auroc_counts_pairs_and_half_of_the_ties():
     assert auroc(scores, labels).item() == 0.875
     assert auroc(-scores, labels).item() == 0.125
     assert auroc(torch.zeros(4), labels).item() == 0.5
+    assert auroc(scores, torch.tensor([0.5, 0.5, 0.49, 0.0])).item() == 0.875  # right from 0.5 on
 
 
 @pytest.mark.parametrize("labels", [torch.ones(3), torch.zeros(3), torch.tensor([])])
