@@ -17,18 +17,10 @@ section for each stage; `--output_dir runs/other` or `--dpo.rounds 1` overrides.
 
 from typing import Any
 
-from datasets import Dataset
-
 import trl_mmreason as mm
+from trl_mmreason.chain_of_step import miniature
 from trl_mmreason.chain_of_step.arguments import ChainOfStepArguments
 from trl_mmreason.chain_of_step.client import process_reward_from
-from trl_mmreason.chain_of_step.miniature import (
-    PLAIN_ANSWERS,
-    drawn_chains,
-    label_drawn_chains,
-    labelled_chains,
-    stop_at,
-)
 from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
 from trl_mmreason.chain_of_step.report import format_process_reward, plot_rounds
 from trl_mmreason.chain_of_step.search import MAX_STEPS
@@ -45,15 +37,15 @@ class ChainOfStep(Pipeline):
 
     def sft(self) -> None:
         config = self.config("sft", mm.ChainOfStepSFTConfig)
-        policy = self.first_policy(config, PLAIN_ANSWERS)
+        policy = self.first_policy(config, miniature.PLAIN_ANSWERS)
         if self.args.step_dataset == "miniature":
-            rows = drawn_chains(self.problems(self.args.drawn_chains, 2), self.folder / "steps.sqlite")
+            rows = miniature.drawn_chains(self.problems(self.args.drawn_chains, 2), self.folder / "steps.sqlite")
         else:
             rows = read_source(self.args.step_dataset, "train").dataset
         trainer = self.trainer(mm.ChainOfStepSFTTrainer, policy, config, rows)
         if self.args.sft_accuracy is not None:
-            asked = to_dataset(self.problems(100, 5, "new_pictures"))
-            trainer.add_callback(stop_at(trainer, asked, self.args.sft_accuracy, self.args.max_completion_length))
+            asked, bound = to_dataset(self.problems(100, 5, "new_pictures")), self.args.max_completion_length
+            trainer.add_callback(miniature.stop_at(trainer, asked, self.args.sft_accuracy, bound))
         self.learn(trainer)
 
     def annotate(self) -> None:
@@ -62,16 +54,15 @@ class ChainOfStep(Pipeline):
             n = drawn.pop("problems")
             asked = {"decoding": self.args.decoding, "seed": self.seed, "batch_size": self.args.sampling_batch_size}
             seen, unseen = self.problems(n, 3), self.problems(n, 4)
-            label_drawn_chains(seen, unseen, self.engine(self.start), self.folder, **drawn, **asked)
+            miniature.label_drawn_chains(seen, unseen, self.engine(self.start), self.folder, **drawn, **asked)
 
     def prm(self) -> None:
         config = self.config("prm", mm.ProcessRewardConfig)
-        base = self.start
-        if self.args.process_reward_base is not None:
-            named, accuracy = self.args.process_reward_base, self.args.process_reward_accuracy
-            base = self.other_policy(config, PLAIN_ANSWERS, named, accuracy)
+        base, named = self.start, self.args.process_reward_base
+        if named is not None:
+            base = self.other_policy(config, miniature.PLAIN_ANSWERS, named, self.args.process_reward_accuracy)
         if self.args.label_dataset == "miniature":
-            rows, evaluations = labelled_chains(self.folder)
+            rows, evaluations = miniature.labelled_chains(self.folder)
         else:
             rows = read_source(self.args.label_dataset, "train").dataset
             named = self.args.label_eval_datasets.items()
@@ -86,7 +77,7 @@ class ChainOfStep(Pipeline):
         batch, bound = self.args.sampling_batch_size, self.args.max_completion_length
         bounds = {"max_completion_length": bound, "sampling_batch_size": batch, "scoring_batch_size": batch}
         config = self.config("dpo", mm.IterativeDPOConfig, **bounds)
-        rows = first(self.train_rows, self.args.dpo_questions)
+        rows = self.train_rows.select(range(len(self.train_rows))[: self.args.dpo_questions])
         settings = {"process_reward_model": self.process_reward(), "eval_dataset": self.eval_rows}
         trainer = self.trainer(mm.IterativeDPOTrainer, self.start, config, rows, **settings)
         trainer.train()
@@ -101,7 +92,8 @@ class ChainOfStep(Pipeline):
     def search(self) -> None:
         given = {"n": 64, "step_weight": 0.2, "max_steps": MAX_STEPS, **self.args.search}
         scorer, batch = self.process_reward(), self.args.sampling_batch_size
-        rows = first(self.eval_rows, self.args.search_questions)
+        assert self.eval_rows is not None  # ChainOfStepArguments sees to it
+        rows = self.eval_rows.select(range(len(self.eval_rows))[: self.args.search_questions])
         asked = {"folder": "search", "rows": rows, "decoding": self.args.decoding}
         best_of_n = Chains(scorer, given["step_weight"])
         found = self.evaluate({"chains": self.start}, best_of_n, n=given["n"], **asked)
@@ -128,10 +120,6 @@ class ChainOfStep(Pipeline):
         if source == "outcome":
             return None
         return process_reward_from(made_by("prm", self.folder / "prm/model") if source == "prm" else source)
-
-
-def first(rows: Dataset, n: int | None) -> Dataset:
-    return rows if n is None else rows.select(range(min(n, len(rows))))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from datasets import Dataset
 
 from trl_mmreason import OffPolicyRewardConfig, OffPolicyRewardTrainer
 from trl_mmreason.evaluation.files import format_side_by_side
+from trl_mmreason.files import atomic_path
 from trl_mmreason.grading import Grader, JudgeGrader
 from trl_mmreason.miniature.captions import DESCRIBE
 from trl_mmreason.miniature.reasoner import reasoner_path
@@ -50,36 +51,34 @@ class Sophia(Pipeline):
             self.learn(self.trainer(OffPolicyRewardTrainer, self.base, config, rows))
 
     def trajectories(self) -> None:
-        if self.args.trajectory_dataset != "miniature":
-            self.write(read_source(self.args.trajectory_dataset, "train").dataset)
-            return
+        given = self.args.trajectory_dataset
+        rows = self.drawn() if given == "miniature" else read_source(given, "train").dataset
+        if PartialState().is_main_process:
+            with atomic_path(self.folder / "trajectories.parquet") as unfinished:
+                rows.to_parquet(str(unfinished))
+
+    def drawn(self) -> Dataset:
+        """Trajectories on drawn problems, by a tiny reasoner or by the rule that taught it."""
         category, reasoner = self.args.dataset_name.rpartition("/")[2], None
         if self.args.reasoner == "model":
             reasoner = self.engine(reasoner_path(self.folder / "reasoner", category, seed=self.seed))
-        made = drawn_trajectories(
-            self.engine(self.start),
-            self.problems(self.args.drawn_problems, 2),
-            self.folder / "trajectories.sqlite",
-            reasoner=reasoner,
-            batch_size=self.args.sampling_batch_size,
-            seed=self.seed,
-            thinking_prompt=self.args.thinking_prompt,
-            **self.args.sampling,
-        )
+        problems, replies = self.problems(self.args.drawn_problems, 2), self.folder / "trajectories.sqlite"
+        asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, **self.args.sampling}
+        asked |= {"reasoner": reasoner, "thinking_prompt": self.args.thinking_prompt}
+        made = drawn_trajectories(self.engine(self.start), problems, replies, **asked)
         self.say(str(made))
-        self.write(made.rows)
+        return made.rows
 
     def update(self) -> None:
         rows = Dataset.from_parquet(made_by("trajectories", self.folder / "trajectories.parquet"))
         asked = DESCRIBE if self.args.trajectory_dataset == "miniature" else CAPTION_PROMPT
         rows = with_captions(rows, self.args.captions_as_data, caption_prompt=asked)
         if self.args.mixed_in:
-            given = self.args.mixed_in.items()
-            general = {name: read_source(one["dataset"], "train").dataset for name, one in given}
-            shares = {name: one["share"] for name, one in given}
+            given, settings = self.args.mixed_in, {"thinking_prompt": self.args.thinking_prompt, "seed": self.seed}
+            parts = {name: read_source(one["dataset"], "train").dataset for name, one in given.items()}
+            shares = {name: one["share"] for name, one in given.items()}
             shares["trajectories"] = 1 - sum(shares.values())
-            prompt = self.args.thinking_prompt
-            rows = mix({"trajectories": rows, **general}, shares, thinking_prompt=prompt, seed=self.seed)
+            rows = mix({"trajectories": rows, **parts}, shares, **settings)
         config = self.config("update", OffPolicyRewardConfig)
         self.learn(self.trainer(OffPolicyRewardTrainer, self.start, config, rows))
 
@@ -105,8 +104,7 @@ class Sophia(Pipeline):
         names = {"SOPHIA": "update", "SOPHIA-GRPO": "grpo", "GRPO": "base_grpo"}
         policies = {"before": self.start, **{name: self.folder / made / "model" for name, made in names.items()}}
         decoding = SamplingParams(**{"max_new_tokens": self.args.max_completion_length, **self.args.evaluation})
-        prompt = self.args.thinking_prompt
-        found = self.evaluate(policies, Direct(), decoding=decoding, system_prompt=prompt)
+        found = self.evaluate(policies, Direct(), decoding=decoding, system_prompt=self.args.thinking_prompt)
         self.compare(format_side_by_side(found), found)
 
     @cached_property
@@ -125,11 +123,6 @@ class Sophia(Pipeline):
         if model is None:
             return Grader()
         return JudgeGrader(Chat(ServerEngine(model, server, openai_only=True) if server else self.engine(model)))
-
-    def write(self, rows: Dataset) -> None:
-        if PartialState().is_main_process:
-            rows.to_parquet(str(self.folder / "trajectories.parquet"))
-        PartialState().wait_for_everyone()
 
 
 if __name__ == "__main__":
