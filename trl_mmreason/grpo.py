@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import torch
 from accelerate.utils import gather_object, send_to_device
 from torch import Tensor
+from transformers.integrations import is_deepspeed_zero3_enabled
 from trl import GRPOConfig, GRPOTrainer
 from trl.data_utils import is_conversational
 
@@ -36,6 +37,7 @@ from .messages import pictures_of, with_system_message
 from .padding import score_by_length, sort_by_length
 from .precision import check_precision
 from .reference import reference_from_policy
+from .sampling.live_rows import TOKEN_BY_TOKEN, ended_rows_leave
 from .turns import next_turn_ids
 
 
@@ -228,6 +230,15 @@ class GroupGRPOTrainer(CheckpointRestoreMixin, GRPOTrainer):
         if self.use_vllm:
             remember_prompts(self, prompts, tokenized)
         return tokenized
+
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> tuple:
+        """TRL's; rows that ended leave the batch where no other process needs this one at every token."""
+        elsewhere = self.use_vllm or self.use_transformers_continuous_batching
+        sharded = is_deepspeed_zero3_enabled() or self.is_fsdp_enabled
+        if elsewhere or sharded or self.generation_config.get_generation_mode() not in TOKEN_BY_TOKEN:
+            return super()._generate_single_turn(*args, **kwargs)
+        with ended_rows_leave(self.accelerator.unwrap_model(self.model_wrapped)):
+            return super()._generate_single_turn(*args, **kwargs)
 
     def _generate(self, prompts: list) -> tuple:
         begun = time.perf_counter()

@@ -22,6 +22,7 @@ from trl.data_utils import prepare_multimodal_messages
 
 from ..turns import continued_ids
 from .engine import Request
+from .live_rows import decode_live_rows
 
 ProcessingClass: TypeAlias = ProcessorMixin | PreTrainedTokenizerBase
 """A vision-language model's processor, or a text-only model's tokenizer."""
@@ -175,6 +176,7 @@ def generate(
         # Under ZeRO-3 transformers would wait for every process at every token, though the weights are whole here and
         # the processes ask for different things.
         "synced_gpus": False,
+        "custom_generate": decode_live_rows,
         **settings,
     }
     with _own_settings_only(model):

@@ -1,0 +1,86 @@
+"""A rollout of the standard workload without vLLM: time of transformers' `generate`, as TRL calls it, over that here.
+
+Both decode the same policy with the same seed, and a logits processor ends each row at the length drawn for it. Here
+rows that ended leave the model's batch. Rounds alternate, the ratio is between medians, and the tokens are compared.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from rounds import medians_of, middle_half, parser_of, take_turns, write_numbers
+from torch import Tensor
+from transformers import LogitsProcessor
+from workload import BOUND, GROUP, lengths, questions, save_policy
+
+from trl_mmreason.commands.options import count
+from trl_mmreason.sampling.generation import collate, encode, end_of_turn_ids, placeholder_ids, tokenizer_of
+from trl_mmreason.sampling.live_rows import decode_live_rows
+from trl_mmreason.sampling.loading import load_model, load_processor
+
+
+class EndsAt(LogitsProcessor):
+    """Ends each row at its length, and not before."""
+
+    def __init__(self, tokens: list[int], end: int, device: torch.device) -> None:
+        self.tokens, self.end, self.made = torch.tensor(tokens, device=device), end, 0
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.made += 1
+        ends = self.tokens == self.made
+        return scores.index_fill(1, input_ids.new_tensor([self.end]), -torch.inf).where(
+            ~ends[:, None], torch.full_like(scores, -torch.inf).index_fill(1, input_ids.new_tensor([self.end]), 0.0)
+        )
+
+
+def roll_out(model: Any, inputs: dict[str, Tensor], tokens: list[int], custom: Any, **settings: Any) -> Tensor:
+    """The rows with their answers."""
+    torch.manual_seed(0)
+    ending = EndsAt(tokens, settings["eos_token_id"], model.device)
+    return model.generate(**inputs, logits_processor=[ending], custom_generate=custom, **settings)
+
+
+def main() -> None:
+    parser = parser_of(__doc__, rounds=5)
+    parser.add_argument("--size", default="study", help="of the miniature model")
+    parser.add_argument("--questions", type=count, default=4, help=f"in a rollout, with {GROUP} answers each")
+    parser.add_argument("--limit", type=float, default=1.5, help="lowest ratio")
+    arguments = parser.parse_args()
+    rows = [row for row in questions(arguments.questions) for _ in range(GROUP)]
+    drawn = lengths(len(rows))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with TemporaryDirectory() as folder:
+        save_policy(Path(folder), arguments.size)
+        model, _ = load_model(folder, device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
+        processor = load_processor(folder)
+    end = end_of_turn_ids(model, processor)[0]
+    settings: dict[str, Any] = {"do_sample": True, "max_new_tokens": BOUND, "eos_token_id": end}
+    settings |= {"pad_token_id": tokenizer_of(processor).pad_token_id, "suppress_tokens": placeholder_ids(model.config)}
+    inputs = collate([encode(processor, row["prompt"], row["images"]) for row in rows], settings["pad_token_id"])
+    inputs = {
+        name: value.to(device, model.dtype if value.is_floating_point() else None) for name, value in inputs.items()
+    }
+    work = {
+        "generate": partial(roll_out, model, inputs, drawn, None, **settings),
+        "here": partial(roll_out, model, inputs, drawn, decode_live_rows, **settings),
+    }
+    times, answers = take_turns(work, arguments.rounds)
+    medians = medians_of(times)
+    ratio = medians["generate"] / medians["here"]
+    alike = (answers["generate"][0] == answers["here"][0]).float().mean().item()
+    print(f"{len(rows)} answers of {min(drawn)} to {max(drawn)} tokens, {sum(drawn)} in all")
+    print(f"seconds a rollout: {medians}")
+    print(f"generate / here: {ratio:.2f} (middle half {middle_half(times['generate'], times['here'])})")
+    print(f"equal tokens: {alike:.2%}")
+    write_numbers(arguments, seconds=times, equal=alike)
+    if ratio < arguments.limit:
+        sys.exit(f"The ratio is {ratio:.2f}; the limit is {arguments.limit}.")
+
+
+if __name__ == "__main__":
+    main()

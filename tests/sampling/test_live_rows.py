@@ -1,0 +1,120 @@
+"""Rows that ended leave the model's batch, and answers stay those of transformers' own decoding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from support import adapo_trainer
+from transformers import LogitsProcessor
+from trl import GRPOTrainer
+
+from trl_mmreason.miniature.models import FAMILIES, build_model
+from trl_mmreason.miniature.tasks import make_problems, to_dataset
+from trl_mmreason.sampling.generation import collate, encode
+from trl_mmreason.sampling.live_rows import decode_live_rows, ended_rows_leave
+
+LENGTHS = [2, 9, 3, 24, 4, 5, 1, 12]
+END = 5
+
+
+class EndAt(LogitsProcessor):
+    """Ends each row after so many tokens, the end among them, and not before."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths, self.step = torch.tensor(lengths), 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.step += 1
+        ends = self.lengths == self.step
+        scores = scores.clone()
+        scores[~ends, END] = -torch.inf
+        scores[ends, END] = torch.inf
+        scores[ends] = scores[ends].nan_to_num(posinf=0).where(scores[ends].isposinf(), -torch.inf)
+        return scores
+
+
+def prompts_of(processor: Any, pictures: bool = True) -> dict[str, torch.Tensor]:
+    """Eight rows of different lengths, every third without its picture."""
+    encoded = []
+    for number, row in enumerate(to_dataset(make_problems(["adding"], len(LENGTHS)))):
+        said = row["prompt"] if isinstance(row["prompt"], str) else row["prompt"][-1]["content"]
+        images = row["images"] if pictures and number % 3 else []
+        encoded.append(encode(processor, [{"role": "user", "content": said + " now" * number}], images))
+    return collate(encoded, 0)
+
+
+def answers(model: Any, inputs: dict[str, torch.Tensor], custom: Any, **settings: Any) -> torch.Tensor:
+    torch.manual_seed(0)
+    settings = {"do_sample": True, "max_new_tokens": 24, "eos_token_id": [END], "pad_token_id": 0, **settings}
+    return model.generate(**inputs, logits_processor=[EndAt(LENGTHS)], custom_generate=custom, **settings)
+
+
+def rows_computed(model: Any) -> list[int]:
+    """Rows of each later forward pass."""
+    seen: list[int] = []
+    model.register_forward_pre_hook(lambda _, args, given: seen.append(len(given["input_ids"])), with_kwargs=True)
+    return seen
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_answers_are_those_of_transformers_and_ended_rows_are_not_computed(family, sampled):
+    model, processor = build_model(family, "test")
+    inputs = prompts_of(processor)
+    plain = answers(model.eval(), inputs, None, do_sample=sampled)
+    seen = rows_computed(model)
+    assert answers(model, inputs, decode_live_rows, do_sample=sampled).equal(plain)
+    # token 1 comes from the prompt's pass; of the 8 rows so many continue after tokens 1, 2, 3, …
+    left = [sum(length > token for length in LENGTHS) for token in range(24)]
+    assert left[:6] == [8, 7, 6, 5, 4, 3]
+    # rows leave when fewer than 7/8 of the batch continue: 7 of 8 stay, 6 of 8 leave
+    assert seen[:6] == [8, 8, 6, 5, 4, 3]
+    assert seen == [8, 8, *left[2:]]
+
+
+def test_an_adapters_model_lets_rows_leave_and_is_left_as_it_was():
+    model, processor = build_model("qwen2_5_vl", "test")
+    adapted = get_peft_model(model, LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False)).eval()
+    inputs = prompts_of(processor)
+    plain = answers(adapted, inputs, None)
+    seen = rows_computed(model)
+    settings = {"do_sample": True, "max_new_tokens": 24, "eos_token_id": [END], "pad_token_id": 0}
+    with ended_rows_leave(adapted):
+        torch.manual_seed(0)
+        assert adapted.generate(**inputs, logits_processor=[EndAt(LENGTHS)], **settings).equal(plain)
+    assert seen[-1] == 1
+    seen.clear()
+    assert answers(adapted, inputs, None).equal(plain)
+    assert set(seen) == {8}
+
+
+@pytest.mark.parametrize(
+    "kept", [{"cache_implementation": "static", "disable_compile": True}, {"use_cache": False}], ids=str
+)
+def test_rows_stay_where_the_cache_cannot_be_cut(kept):
+    model, processor = build_model("llava_next", "test")
+    inputs = prompts_of(processor, pictures=False)
+    plain = answers(model.eval(), inputs, None, **kept)
+    seen = rows_computed(model)
+    assert answers(model, inputs, decode_live_rows, **kept).equal(plain)
+    assert set(seen) == {8}
+
+
+def test_training_samples_what_trl_samples_and_computes_fewer_rows(checkpoints, rows, tmp_path):
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, max_completion_length=24)
+    trainer.generation_config.eos_token_id = trainer.eos_token_ids = list(range(0, 400, 4))
+    tokenized = trainer._tokenize_prompts([row["prompt"] for row in rows for _ in range(4)])
+    seen = rows_computed(trainer.model)
+    torch.manual_seed(0)
+    plain, _ = GRPOTrainer._generate_single_turn(trainer, *tokenized, 4)
+    computed_by_trl = sum(seen)
+    seen.clear()
+    torch.manual_seed(0)
+    ours, _ = trainer._generate_single_turn(*tokenized, 4)
+    assert ours == plain
+    assert len({len(ids) for ids in ours}) > 2
+    # the passes that read prompts are not seen here: each later one computes at least the rows that continue
+    assert sum(len(ids) - 1 for ids in ours) <= sum(seen) < computed_by_trl

@@ -1,0 +1,104 @@
+"""Decoding in which rows that have ended leave the batch: the model computes only those that continue.
+
+With a long tail of lengths most rows of a batch have ended long before its last one has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    DynamicCache,
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteriaList,
+)
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.generation import GenerationMode
+
+TOKEN_BY_TOKEN = (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH)
+"""What `decode_live_rows` replaces."""
+
+_LAYERS = {DynamicLayer, DynamicSlidingWindowLayer}
+_BY_TOKEN = ("attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids")  # (..., B, L)
+_PICTURES = ("pixel", "image", "video")  # read with the prompt and not again
+_LEFT = 7 / 8  # rows leave when fewer than this share of the model's batch continues: each time copies the cache
+
+
+def decode_live_rows(
+    model: PreTrainedModel,
+    input_ids: Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    **model_kwargs: Any,
+) -> Tensor:
+    """Sample, or decode greedily: a `custom_generate` of transformers' `generate`.
+
+    Logits processors, stopping criteria and the random draw see the whole batch. So tokens are those of `generate`
+    itself with the same seed, up to rounding. Rows stay where the cache, or an argument of the model, cannot be cut
+    down to some rows.
+
+    Args:
+        model, logits_processor, stopping_criteria, generation_config, **model_kwargs: as `generate` has them ready.
+        input_ids: (B, L), padded on the left.
+
+    Returns:
+        (B, L + T), with padding behind the end of a row.
+    """
+    rows = torch.arange(len(input_ids), device=input_ids.device)  # of the batch, which the model computes
+    continues = torch.ones_like(rows, dtype=torch.bool)
+    outputs = model._prefill(input_ids, generation_config, model_kwargs)
+    while True:
+        logits = outputs.logits[:, -1].to(input_ids.device, torch.float32, copy=True)
+        model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs)
+        del outputs  # or the logits of the whole prompt stay in memory
+        if len(rows) < len(input_ids):
+            logits = logits.new_zeros(len(input_ids), logits.shape[1]).index_copy_(0, rows, logits)
+        scores = logits_processor(input_ids, logits)
+        if generation_config.do_sample:
+            drawn = torch.multinomial(scores.softmax(-1), num_samples=1).squeeze(1)
+        else:
+            drawn = scores.argmax(-1)
+        padding = generation_config._pad_token_tensor
+        drawn = drawn if padding is None else drawn.where(continues, padding.to(drawn.device))
+        input_ids = torch.cat([input_ids, drawn[:, None]], dim=1)
+        continues &= ~stopping_criteria(input_ids, None)
+        left = int(continues.sum())
+        if not left:
+            return input_ids
+        if left < _LEFT * len(rows) and _can_leave(model_kwargs):
+            kept = continues[rows].nonzero().squeeze(1)
+            rows = rows[kept]
+            model_kwargs["past_key_values"].batch_select_indices(kept)
+            for name in _BY_TOKEN:
+                if model_kwargs.get(name) is not None:
+                    model_kwargs[name] = model_kwargs[name].index_select(-2, kept)
+        read = 1 if model_kwargs["use_cache"] else None
+        inputs = model.prepare_inputs_for_generation(input_ids[rows], next_sequence_length=read, **model_kwargs)
+        outputs = model(**inputs, return_dict=True)
+
+
+@contextmanager
+def ended_rows_leave(model: Any) -> Iterator[None]:
+    """Let `model.generate` decode with `decode_live_rows`; the model may be an adapter's."""
+    model.generate = partial(model.generate, custom_generate=decode_live_rows)
+    try:
+        yield
+    finally:
+        del model.generate
+
+
+def _can_leave(model_kwargs: dict[str, Any]) -> bool:
+    """Whether all that the model keeps of a row is known here."""
+    cache: Any = model_kwargs.get("past_key_values")
+    if type(cache) is not DynamicCache or {type(layer) for layer in cache.layers} - _LAYERS:
+        return False
+    tensors = {name for name, value in model_kwargs.items() if isinstance(value, Tensor)}
+    return all(name in _BY_TOKEN or name.startswith(_PICTURES) for name in tensors)
