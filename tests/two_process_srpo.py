@@ -47,13 +47,13 @@ def completions(prompt_ids, *_, **__):
 trainer._generate_single_turn = completions
 batches = recorded_batches(trainer)
 trainer.train()
-timings = ("step_time", "time/generation", "epoch")
+timings = ("step_time", "time/", "epoch")
 torch.save(
     {
         "world_size": trainer.accelerator.num_processes,
         "advantages": batches[0]["advantages"],
         "keep": batches[0]["tool_mask"].any(dim=1),
-        "logged": {k: v for k, v in trainer.state.log_history[0].items() if k not in timings},
+        "logged": {k: v for k, v in trainer.state.log_history[0].items() if not k.startswith(timings)},
         "sft": weights_of(sft.model),
         "rl": weights_of(trainer.model),
     },

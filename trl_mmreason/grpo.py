@@ -8,8 +8,10 @@ The one file that overrides private methods of TRL's trainers, as `checkpoint.py
 from __future__ import annotations
 
 import math
-import time
+import sys
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,7 @@ import torch
 from accelerate.utils import gather_object, send_to_device
 from torch import Tensor
 from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.trainer_utils import TrainOutput
 from trl import GRPOConfig, GRPOTrainer
 from trl.data_utils import is_conversational
 
@@ -38,6 +41,7 @@ from .padding import score_by_length, sort_by_length
 from .precision import check_precision
 from .reference import reference_from_policy
 from .sampling.live_rows import TOKEN_BY_TOKEN, ended_rows_leave
+from .timing import Stopwatch, format_seconds
 from .turns import next_turn_ids
 
 
@@ -124,6 +128,7 @@ class GroupGRPOTrainer(CheckpointRestoreMixin, GRPOTrainer):
         self._policy_logps: Tensor | None = None
         # TRL gathers pictures on the processes alone whose rows have some, which then wait for the others for ever.
         self.log_multimodal = False
+        self._stopwatch = Stopwatch()
         self._questions: deque[dict[str, str]] = deque(maxlen=self.args.generation_batch_size)
         if followup is not None:
             self._followup_ids = next_turn_ids(
@@ -241,9 +246,8 @@ class GroupGRPOTrainer(CheckpointRestoreMixin, GRPOTrainer):
             return super()._generate_single_turn(*args, **kwargs)
 
     def _generate(self, prompts: list) -> tuple:
-        begun = time.perf_counter()
-        generated = list(super()._generate(prompts))
-        self._metrics["train" if self.model.training else "eval"]["time/generation"].append(time.perf_counter() - begun)
+        with self._timed("generation"):
+            generated = list(super()._generate(prompts))
         _, _, env_mask, _, _, extra, images, _ = generated
         if self.followup is not None:
             generated[3] = extra.pop("_messages")  # TRL decodes both turns and what lies between into one text
@@ -268,7 +272,8 @@ class GroupGRPOTrainer(CheckpointRestoreMixin, GRPOTrainer):
 
     def _calculate_rewards(self, inputs: list, prompts: list, completions: list, completion_ids_list: list) -> Tensor:
         shown = [{name: value for name, value in row.items() if name not in self.hidden_columns} for row in inputs]
-        rewards = super()._calculate_rewards(shown, prompts, completions, completion_ids_list)
+        with self._timed("rewards"):
+            rewards = super()._calculate_rewards(shown, prompts, completions, completion_ids_list)
         self._outcome = self.score_groups(rewards)
         self.log_rollouts(inputs, completion_ids_list)
         return self._outcome.rewards
@@ -281,7 +286,8 @@ class GroupGRPOTrainer(CheckpointRestoreMixin, GRPOTrainer):
                 row["images"] = pictures_of(row)
         if self.log_completions:
             self._keep_questions(inputs)
-        batch = super()._generate_and_score_completions(inputs)
+        with self._timed("scoring"):
+            batch = super()._generate_and_score_completions(inputs)
         assert self._outcome is not None
         outcome, self._outcome = self._outcome, None
         start = self.accelerator.process_index * len(inputs)
@@ -327,6 +333,33 @@ class GroupGRPOTrainer(CheckpointRestoreMixin, GRPOTrainer):
         super().log(logs, start_time)
         if writes:
             write_questions(self.args.output_dir, self.state.global_step, self._questions, self._logs["images"])
+
+    # --------------------------------------------------------------------------------------------------------- time
+
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train as TRL does, and say at the end where the time went."""
+        self._stopwatch = watch = Stopwatch()
+        with watch.part("rest"):
+            result = super().train(*args, **kwargs)
+        if self.accelerator.is_main_process and not self.args.disable_tqdm:
+            sys.stdout.write(f"{format_seconds(watch.seconds)}\n")
+        return result
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """TRL's; what a rollout takes is counted where it belongs."""
+        self.model.train()  # as the first thing in there
+        with self._timed("update"):
+            return super().training_step(*args, **kwargs)
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        """Log the seconds of this block, without those of parts within it, as `time/PART`."""
+        mode = "train" if self.model.training else "eval"
+        name, seconds = part if mode == "train" else f"evaluation: {part}", self._stopwatch.seconds
+        before = seconds.get(name, 0.0)
+        with self._stopwatch.part(name):
+            yield
+        self._metrics[mode][f"time/{part}"].append(seconds[name] - before)
 
     # --------------------------------------------------------------------------------------------------------- loss
 

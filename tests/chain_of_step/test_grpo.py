@@ -304,7 +304,9 @@ def one_share(model, folder, rows_a_process):
         "world_size": trainer.accelerator.num_processes,
         "advantages": batch["advantages"],
         "scored": len(scorer.rows),
-        "logged": {name: logged[name] for name in logged.keys() - {"step_time", "time/generation", "epoch"}},
+        "logged": {
+            name: value for name, value in logged.items() if not name.startswith(("step_time", "time/", "epoch"))
+        },
         "weights": weights_of(trainer.model),
     }
 

@@ -39,12 +39,12 @@ def completions(prompt_ids, *_, **__):
 trainer._generate_single_turn = completions
 batches = recorded_batches(trainer)
 trainer.train()
-timings = ("step_time", "epoch", "time/generation", "time/judge")
+timings = ("step_time", "epoch", "time/")
 torch.save(
     {
         "world_size": trainer.accelerator.num_processes,
         "advantages": batches[0]["advantages"],
-        "logged": {k: v for k, v in trainer.state.log_history[0].items() if k not in timings},
+        "logged": {k: v for k, v in trainer.state.log_history[0].items() if not k.startswith(timings)},
         "weights": weights_of(trainer.model),
     },
     folder / f"process_{process}.pt",

@@ -1,0 +1,41 @@
+"""Where the time of a run goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+
+class Stopwatch:
+    """Seconds spent in each part of a run; a part within another one takes its time from that.
+
+    Attributes:
+        seconds: name of a part → its seconds so far.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.seconds: dict[str, float] = {}
+        self._clock = clock
+        self._within = 0.0  # seconds of the parts that have ended within the one that runs
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Count what is done in this block."""
+        begun, outside = self._clock(), self._within
+        self._within = 0.0
+        try:
+            yield
+        finally:
+            whole = self._clock() - begun
+            self.seconds[name] = self.seconds.get(name, 0.0) + whole - self._within
+            self._within = outside + whole
+
+
+def format_seconds(seconds: Mapping[str, float]) -> str:
+    """A table of each part's seconds and its share of all."""
+    whole = sum(seconds.values())
+    return "\n".join(
+        [f"{'time':<24}{'seconds':>10}{'share':>8}"]
+        + [f"{name:<24}{value:>10.1f}{value / whole:>8.0%}" for name, value in {**seconds, "whole": whole}.items()]
+    )
