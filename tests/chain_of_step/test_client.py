@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -172,7 +173,7 @@ def misbehaving(*replies):
 def pauses(monkeypatch):
     """The pauses between attempts, which are not made."""
     made = []
-    monkeypatch.setattr(client_module.time, "sleep", made.append)
+    monkeypatch.setattr(time, "sleep", made.append)
     return made
 
 

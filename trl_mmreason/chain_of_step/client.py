@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 import torch
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from ..messages import completion_text, pictures_of
 from ..rows import DECODING_ERRORS
@@ -21,7 +21,7 @@ from .process_reward import ProcessRewardModel, Scores
 from .scored_chain import UnscorableRow
 
 CONNECT_SECONDS = 30.0
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
+_BACKOFF = wait_exponential(multiplier=0.5, max=30)  # seconds
 _LONGEST_RETRY_AFTER_SECONDS = 120.0
 _FIRST_LOOK_RETRIES = 2
 _MOST_BODY_BYTES = 32 << 20  # half of what the server takes; pictures fill it
@@ -30,6 +30,14 @@ _SHOWN = 500  # characters of a server's own words in an error
 
 class ProcessRewardServerError(RuntimeError):
     """The server has no scores: nothing answers, it is no `mmreason serve-prm`, or it fails."""
+
+
+class _Passing(Exception):
+    """What may be over when the request is sent again: nothing answered (`silent`), or a status of 500 or above."""
+
+    def __init__(self, problem: str, *, silent: bool = False, after: str | None = None) -> None:
+        super().__init__(problem)
+        self.silent, self.after = silent, after
 
 
 class ProcessRewardClient:
@@ -127,32 +135,30 @@ class ProcessRewardClient:
         self, method: str, path: str, body: bytes | None = None, *, first_row: int = 0, retries: int | None = None
     ) -> Any:
         retries = 0 if self._silent else self._retries if retries is None else retries
-        headers = {"Content-Type": "application/json"}
-        for attempt in range(retries + 1):
-            after = None
-            try:
-                response = self._http.request(method, path, content=body, headers=headers)
-            except httpx2.TransportError as error:
-                problem = (
-                    f"no answer from {self._shown_url}{path}: {type(error).__name__} {error}. Start the server with "
-                    "`mmreason serve-prm`, or fix the address; HTTP_PROXY and NO_PROXY of the environment are followed"
-                )
-                self._silent |= attempt == self._retries
-            else:
-                self._silent = False
-                if response.status_code < 500:
-                    return self._read(response, path, first_row)
-                problem = (
-                    f"HTTP {response.status_code} from {self._shown_url}{path}: {_message(response)}. See the server's "
-                    "log"
-                )
-                after = response.headers.get("Retry-After")
-            if attempt < retries:
-                time.sleep(_pause(attempt, after))
-        raise ProcessRewardServerError(f"ProcessRewardClient: {problem}. It was asked {retries + 1} time(s).")
+        stop = stop_after_attempt(retries + 1)
+        attempts = Retrying(retry=retry_if_exception_type(_Passing), stop=stop, wait=_pause, reraise=True)
+        try:
+            return attempts(self._send, method, path, body, first_row)
+        except _Passing as error:
+            self._silent |= error.silent and retries == self._retries
+            raise ProcessRewardServerError(
+                f"ProcessRewardClient: {error}. It was asked {retries + 1} time(s)."
+            ) from None
 
-    def _read(self, response: httpx2.Response, path: str, first_row: int) -> Any:
+    def _send(self, method: str, path: str, body: bytes | None, first_row: int) -> Any:
+        headers = {"Content-Type": "application/json"}
+        try:
+            response = self._http.request(method, path, content=body, headers=headers)
+        except httpx2.TransportError as error:
+            raise _Passing(
+                f"no answer from {self._shown_url}{path}: {type(error).__name__} {error}. Start the server with "
+                "`mmreason serve-prm`, or fix the address; HTTP_PROXY and NO_PROXY of the environment are followed",
+                silent=True,
+            ) from None
+        self._silent = False
         said = f"HTTP {response.status_code} from {self._shown_url}{path}: {_message(response)}"
+        if response.status_code >= 500:
+            raise _Passing(f"{said}. See the server's log", after=response.headers.get("Retry-After"))
         if response.status_code in (400, 413):
             of_call = f" Its row 0 is row {first_row} of this call." if first_row else ""
             raise UnscorableRow(f"ProcessRewardClient: {said}.{of_call}")
@@ -206,11 +212,11 @@ def _encoded(row: Mapping[str, Any], where: str) -> bytes:
     return json.dumps(content).encode()
 
 
-def _pause(attempt: int, after: str | None) -> float:
+def _pause(state: RetryCallState) -> float:
+    after = state.outcome.exception().after  # type: ignore[union-attr]
     if after is not None and after.isdecimal():
         return min(float(after), _LONGEST_RETRY_AFTER_SECONDS)
-    longest = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS)
-    return longest * (1 - random.random() / 4)
+    return _BACKOFF(state) * (1 - random.random() / 4)
 
 
 def _message(response: httpx2.Response) -> str:
