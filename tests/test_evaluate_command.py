@@ -90,7 +90,7 @@ def test_a_benchmark_by_name(checkpoints, tmp_path):
     main(["evaluate", "miniature/adding", "miniature/counting", *map(str, arguments), "--output", str(tmp_path)])
     assert {path.name for path in tmp_path.iterdir()} == {"miniature-adding", "miniature-counting"}
     benchmark = results_of(tmp_path / "miniature-counting")["benchmark"]
-    assert benchmark["title"] == "Miniature, counting"
+    assert (benchmark["title"], benchmark["split"]) == ("Miniature, counting", "new_pictures")
     assert benchmark["instruction"] == ""
     assert "{question}" in benchmark["prompt_template"]
 
