@@ -16,6 +16,7 @@ from trl.data_utils import prepare_multimodal_messages
 from . import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from .engines.pictures import let_every_pass_see_a_picture
 from .engines.sharding import is_sharded, name_own_layers, use_whole_head
+from .files import check_model_path
 from .messages import pictures_of
 
 
@@ -99,8 +100,7 @@ def refuse_second_rollout(name: str, kwargs: dict[str, Any]) -> None:
 
 def load_processor(model: Any, args: GRPOConfig | None) -> Any:
     path = model if isinstance(model, str) else model.config._name_or_path
-    if path.startswith((".", "/", "~")) and not Path(path).exists():
-        raise FileNotFoundError(f"There is no folder {path} to load a model from; give an existing one or a Hub id.")
+    check_model_path(path)
     if isinstance(model, str) and (Path(path) / "adapter_config.json").exists():
         raise ValueError(
             f"{path} holds an adapter, expected a whole model. Pass PeftModel.from_pretrained(base, {path!r}, "
