@@ -183,6 +183,20 @@ def test_protocols_in_steps(chained, tmp_path, protocol):
     assert ("step_scores" in (folder / "samples.jsonl").read_text()) == (protocol != "chain-of-step")
 
 
+@pytest.mark.parametrize("protocol", ["chain-of-step", "best-of-n", "step-beam"])
+def test_a_search_without_one_chain_is_an_error(chained, own, checkpoints, tmp_path, protocol, capsys):
+    """An untrained policy writes none; its numbers are written and printed all the same."""
+    scorer = ["--process-reward", chained / "scorer"] if protocol != "chain-of-step" else []
+    with pytest.raises(
+        SystemExit, match=f"^mmreason evaluate: --protocol {protocol} got not one chain of steps on own"
+    ):
+        evaluate(
+            tmp_path, own, "--model", checkpoints("qwen2_5_vl"), "--max-new-tokens", 6, "--protocol", protocol, *scorer
+        )
+    assert results_of(tmp_path / "own")["counts"]["malformed"] > 0
+    assert str(tmp_path / "own/report.html") in capsys.readouterr().out
+
+
 def test_a_lora_adapter(checkpoints, own, tmp_path):
     """An adapter that does nothing gives the base's answers, and one that does something others."""
     path = checkpoints("qwen2_5_vl")
@@ -296,6 +310,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_loaded(arguments, messa
     [
         ("nowhere", "there is no benchmark 'nowhere'; there are mathvista.* For rows of your own: nowhere=FILE"),
         ("own=nowhere.jsonl", "'nowhere.jsonl' does not exist here"),
+        ("mathvista=copies/math/vista", "mathvista: 'copies/math/vista' does not exist here"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_a_line(asked, message, tmp_path):
