@@ -150,7 +150,7 @@ def find_columns(present: Sequence[str], columns: Mapping[str, str | None], sour
     unknown = sorted(columns.keys() - set(NAMES))
     if unknown:
         raise DataError(f"columns has the keys {unknown}; expected our names {NAMES} → names of the source's columns")
-    found = {}
+    found: dict[str, str] = {}
     for name in NAMES:
         if name in columns:
             candidates = [] if columns[name] is None else [columns[name]]
