@@ -18,6 +18,7 @@ from transformers import AutoTokenizer
 
 from trl_mmreason.cli import main
 from trl_mmreason.commands import options
+from trl_mmreason.sampling import progress
 from trl_mmreason.sampling.serve import engine_app
 from trl_mmreason.sampling.store import Store, StoreError
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
@@ -83,6 +84,14 @@ def test_the_files_say_how_the_numbers_were_made(checkpoints, own, tmp_path, cap
     assert {"trl_mmreason", "torch", "transformers", "sympy"} <= results["versions"].keys()
     assert len((folder / "samples.jsonl").read_text().splitlines()) == 9
     assert "Results" in (folder / "report.html").read_text()
+
+
+def test_long_work_says_how_far_it_is_where_stderr_is_no_terminal(checkpoints, own, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_A_LINE", 0.01)  # a minute
+    evaluate(tmp_path, own, "--model", checkpoints("qwen2_5_vl"), "--max-new-tokens", 6, "--batch-size", 1)
+    said = [line.split(" units")[0] for line in capfd.readouterr().err.splitlines() if line.startswith("own: ")]
+    assert len(set(said)) > 2, said
+    assert set(said) <= {f"own: {done} of 9" for done in range(10)}
 
 
 def test_a_benchmark_by_name(checkpoints, tmp_path):
