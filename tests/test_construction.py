@@ -25,7 +25,7 @@ def test_arguments_by_position_are_said_in_a_sentence(name, tmp_path):
     rows = Dataset.from_list([{"prompt": "p", "answer": "a"}])
     kind = type(config).__name__
     names = "model, process_reward_model" if name in SCORED else "model"
-    fix = rf"Fix: {name}\(model, args=…, train_dataset=…\)\.$"
+    fix = rf"Fix: {name}\({names}, args=…, train_dataset=…\)\.$"
     for given, came in (
         (("base", config, rows), f"str, {kind}, Dataset"),
         ((config, "base"), f"{kind}, str"),

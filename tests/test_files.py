@@ -40,5 +40,7 @@ def test_a_name_that_was_meant_as_a_path_is_told_from_a_hub_id(tmp_path, monkeyp
         check_model_path(name)
     for name in ("runs/quickstrt", "/nowhere", "./nowhere", "~/nowhere/at/all", "a/b/c", "nowhere/", "../nowhere"):
         assert is_missing_path(name)
-        with pytest.raises(NoSuchFolder, match=f"^there is no folder {name}; give one with a model, or a Hub id$"):
+        with pytest.raises(NoSuchFolder, match=f"^there is no folder {name}; give one with a model, or a Hub id"):
             check_model_path(name)
+    with pytest.raises(NoSuchFolder, match=r"Hub id \(the Hub was not asked, as there is a folder runs\)$"):
+        check_model_path("runs/quickstrt")

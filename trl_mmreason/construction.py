@@ -46,10 +46,10 @@ def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:
             for name, kind in (("args", TrainingArguments), ("train_dataset", Dataset))
         )
         if misplaced or (len(given) > len(names) and not takes_more):
-            trainer = type(self).__name__
+            trainer, unnamed = type(self).__name__, ", ".join(name for name in names if name != "args")
             raise TypeError(
                 f"{trainer}: got {', '.join(type(value).__name__ for value in given)} without names, expected "
-                f"{', '.join(names)}. Fix: {trainer}({names[0]}, args=…, train_dataset=…)."
+                f"{', '.join(names)}. Fix: {trainer}({unnamed}, args=…, train_dataset=…)."
             )
         init(self, *given, **named)
 

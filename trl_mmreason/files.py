@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+
 
 class NoSuchFolder(FileNotFoundError):
     """A model or a data set that was named by a path, where nothing is."""
@@ -18,11 +20,9 @@ def is_missing_path(name: str) -> bool:
 
     A Hub id is `name` or `owner/name`. Where a folder `owner` is here, something in it was meant.
     """
-    path = Path(name).expanduser()
-    if path.exists():
+    if Path(name).expanduser().exists():
         return False
-    could_be_id = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name)
-    return not could_be_id or (path.parent != Path() and path.parent.is_dir())
+    return not _HUB_ID.fullmatch(name) or ("/" in name and Path(name).parent.is_dir())
 
 
 def check_model_path(name: str) -> None:
@@ -32,7 +32,9 @@ def check_model_path(name: str) -> None:
         NoSuchFolder: names the path.
     """
     if is_missing_path(name):
-        raise NoSuchFolder(f"there is no folder {name}; give one with a model, or a Hub id")
+        looks_like_id = _HUB_ID.fullmatch(name)
+        why = f" (the Hub was not asked, as there is a folder {Path(name).parent})" if looks_like_id else ""
+        raise NoSuchFolder(f"there is no folder {name}; give one with a model, or a Hub id{why}")
 
 
 @contextmanager
