@@ -33,8 +33,8 @@ def test_adapo_improves_second_answers_by_more_than_the_intervals(seed, tmp_path
     # `mmreason evaluate` finds what the quickstart said of first answers, with no option but the model
     main(["evaluate", "miniature/adding", "--model", str(tmp_path), "--output", str(tmp_path / "evaluation")])
     evaluated = json.loads((tmp_path / "evaluation/miniature-adding/results.json").read_text())
-    found, said = evaluated["metrics"]["accuracy"]["interval"], results["acc_t1"]["after"]["interval"]
-    assert max(found[0], said[0]) <= min(found[1], said[1])
+    found, (low, high) = evaluated["metrics"]["accuracy"], results["acc_t1"]["after"]["interval"]
+    assert max(found["low"], low) <= min(found["high"], high)
 
 
 def test_adapo_in_bfloat16_reaches_what_it_reaches_in_float32(seed, tmp_path):
