@@ -126,6 +126,7 @@ BAD = [
         "unknown role",
         "the role 'tool_call'; expected one of",
     ),
+    ({"messages": [{"from": ["human"], "value": "?"}, ANSWER]}, "messages", "unknown role", "has the role ['human']"),
     ({"messages": [ASKED, ANSWER, None]}, "messages", "no answer at the end", "message of the assistant"),
     ({"messages": [ASKED, {"role": "assistant"}]}, "messages", "no answer at the end", "message of the assistant"),
 ]

@@ -94,6 +94,23 @@ def test_long_work_says_how_far_it_is_where_stderr_is_no_terminal(checkpoints, o
     assert set(said) <= {f"own: {done} of 9" for done in range(10)}
 
 
+def test_own_rows_as_llava_writes_them(checkpoints, tmp_path):
+    rows = []
+    for row in drawn_rows(4):
+        for number, picture in enumerate(row["images"]):
+            picture.save(tmp_path / f"{len(rows)}-{number}.png")
+        names = [f"{len(rows)}-{number}.png" for number in range(len(row["images"]))]
+        asked = "<image>" * len(names) + "\n" + row["prompt"][-1]["content"]
+        turns = [{"from": "human", "value": asked}, {"from": "gpt", "value": row["answer"]}]
+        rows.append(json.dumps({"id": str(len(rows)), "image": names, "conversations": turns}))
+    (tmp_path / "test.jsonl").write_text("\n".join(rows))
+    given = [f"own={tmp_path / 'test.jsonl'}", "--model", checkpoints("qwen2_5_vl"), "--max-new-tokens", 4]
+    folder = evaluate(tmp_path / "out", *given)
+    assert results_of(folder)["counts"]["questions"] == 4
+    gold = [json.loads(line)["gold"] for line in (folder / "samples.jsonl").open()]
+    assert gold == [row["answer"] for row in drawn_rows(4)]
+
+
 def test_a_benchmark_by_name(checkpoints, tmp_path):
     arguments = ["--model", checkpoints("qwen2_5_vl"), "--max-new-tokens", 4, "--limit", 5]
     main(["evaluate", "miniature/adding", "miniature/counting", *map(str, arguments), "--output", str(tmp_path)])

@@ -135,7 +135,7 @@ def with_system_message(prompt: Any, text: str | None) -> Any:
 def _message(message: Any) -> Any:
     given = _given(message)
     if given.keys() == {"from", "value"}:
-        given = {"role": _SPEAKERS.get(given["from"], given["from"]), "content": given["value"]}
+        given = {"role": _SPEAKERS.get(str(given["from"]), given["from"]), "content": given["value"]}
     content = given.get("content")
     texts = [_part_text(_given(part)) for part in content] if isinstance(content, list) else [None]
     if None not in texts:
