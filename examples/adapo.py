@@ -12,7 +12,14 @@ from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import two_answers
 from trl_mmreason.sampling.protocols import TwoTurn
-from trl_mmreason.scripts import DataArguments, load_data, policy_path, train_and_compare, trainer_settings
+from trl_mmreason.scripts import (
+    DataArguments,
+    exit_on_missing,
+    load_data,
+    policy_path,
+    train_and_compare,
+    trainer_settings,
+)
 
 
 def main(data_args: DataArguments, training_args: AdaPOConfig, model_args: ModelConfig) -> None:
@@ -29,5 +36,5 @@ def main(data_args: DataArguments, training_args: AdaPOConfig, model_args: Model
 
 
 if __name__ == "__main__":
-    parser = TrlParser((DataArguments, AdaPOConfig, ModelConfig))
-    main(*parser.parse_args_and_config())
+    with exit_on_missing():
+        main(*TrlParser((DataArguments, AdaPOConfig, ModelConfig)).parse_args_and_config())

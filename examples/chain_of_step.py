@@ -28,6 +28,7 @@ from trl_mmreason.evaluation.files import format_overview, format_results, forma
 from trl_mmreason.evaluation.samples import group_sizes
 from trl_mmreason.miniature.tasks import to_dataset
 from trl_mmreason.sampling import SamplingParams
+from trl_mmreason.scripts import exit_on_missing
 from trl_mmreason.sources import read_source
 from trl_mmreason.stages import Pipeline, made_by, parse_arguments
 
@@ -123,4 +124,5 @@ class ChainOfStep(Pipeline):
 
 
 if __name__ == "__main__":
-    ChainOfStep(*parse_arguments(ChainOfStepArguments)).run()
+    with exit_on_missing():
+        ChainOfStep(*parse_arguments(ChainOfStepArguments)).run()

@@ -23,7 +23,7 @@ from trl_mmreason.evaluation.files import format_results
 from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.protocols import AnsweringProtocol, Direct, TwoTurn
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.scripts import DataArguments, policy_path
+from trl_mmreason.scripts import DataArguments, exit_on_missing, policy_path
 
 
 @documented
@@ -78,5 +78,5 @@ def main(
 
 
 if __name__ == "__main__":
-    parser = TrlParser((DataArguments, EvaluationArguments, TrainingArguments, ModelConfig))
-    main(*parser.parse_args_and_config())
+    with exit_on_missing():
+        main(*TrlParser((DataArguments, EvaluationArguments, TrainingArguments, ModelConfig)).parse_args_and_config())

@@ -15,7 +15,14 @@ from trl_mmreason.engines.config import RolloutConfig
 from trl_mmreason.grading import accuracy_reward
 from trl_mmreason.grpo import GroupGRPOTrainer
 from trl_mmreason.sampling.protocols import TwoTurn
-from trl_mmreason.scripts import DataArguments, load_data, policy_path, train_and_compare, trainer_settings
+from trl_mmreason.scripts import (
+    DataArguments,
+    exit_on_missing,
+    load_data,
+    policy_path,
+    train_and_compare,
+    trainer_settings,
+)
 
 
 def main(data_args: DataArguments, training_args: RolloutConfig, model_args: ModelConfig) -> None:
@@ -32,5 +39,5 @@ def main(data_args: DataArguments, training_args: RolloutConfig, model_args: Mod
 
 
 if __name__ == "__main__":
-    parser = TrlParser((DataArguments, RolloutConfig, ModelConfig))
-    main(*parser.parse_args_and_config())
+    with exit_on_missing():
+        main(*TrlParser((DataArguments, RolloutConfig, ModelConfig)).parse_args_and_config())

@@ -9,7 +9,7 @@ and TRL's `ModelConfig`; each can be overridden on the command line.
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason import ReflectionSFTConfig, ReflectionSFTTrainer
-from trl_mmreason.scripts import CompletionArguments, train_on_completions
+from trl_mmreason.scripts import CompletionArguments, exit_on_missing, train_on_completions
 
 
 def main(data_args: CompletionArguments, training_args: ReflectionSFTConfig, model_args: ModelConfig) -> None:
@@ -17,5 +17,5 @@ def main(data_args: CompletionArguments, training_args: ReflectionSFTConfig, mod
 
 
 if __name__ == "__main__":
-    parser = TrlParser((CompletionArguments, ReflectionSFTConfig, ModelConfig))
-    main(*parser.parse_args_and_config())
+    with exit_on_missing():
+        main(*TrlParser((CompletionArguments, ReflectionSFTConfig, ModelConfig)).parse_args_and_config())

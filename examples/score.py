@@ -11,7 +11,14 @@ from trl import ModelConfig, TrlParser
 from trl_mmreason.adapo.miniature import two_answers
 from trl_mmreason.baselines.two_turns import SCoReConfig, SCoReTrainer
 from trl_mmreason.sampling.protocols import TwoTurn
-from trl_mmreason.scripts import DataArguments, load_data, policy_path, train_and_compare, trainer_settings
+from trl_mmreason.scripts import (
+    DataArguments,
+    exit_on_missing,
+    load_data,
+    policy_path,
+    train_and_compare,
+    trainer_settings,
+)
 
 
 def main(data_args: DataArguments, training_args: SCoReConfig, model_args: ModelConfig) -> None:
@@ -28,5 +35,5 @@ def main(data_args: DataArguments, training_args: SCoReConfig, model_args: Model
 
 
 if __name__ == "__main__":
-    parser = TrlParser((DataArguments, SCoReConfig, ModelConfig))
-    main(*parser.parse_args_and_config())
+    with exit_on_missing():
+        main(*TrlParser((DataArguments, SCoReConfig, ModelConfig)).parse_args_and_config())

@@ -31,6 +31,7 @@ from trl_mmreason.sampling.difficulty import difficulty_filter
 from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.server_engine import ServerEngine
 from trl_mmreason.sampling.store import Store
+from trl_mmreason.scripts import exit_on_missing
 from trl_mmreason.sophia.arguments import SophiaArguments
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
@@ -126,4 +127,5 @@ class Sophia(Pipeline):
 
 
 if __name__ == "__main__":
-    Sophia(*parse_arguments(SophiaArguments)).run()
+    with exit_on_missing():
+        Sophia(*parse_arguments(SophiaArguments)).run()

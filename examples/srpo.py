@@ -18,6 +18,7 @@ from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import (
     MINIATURE,
+    exit_on_missing,
     load_data,
     policy_path,
     train_and_compare,
@@ -111,5 +112,5 @@ def reflections(policy: str, replies: Path, data_args: ReflectionArguments, trai
 
 
 if __name__ == "__main__":
-    parser = TrlParser((ReflectionArguments, SRPOConfig, ModelConfig))
-    main(*parser.parse_args_and_config())
+    with exit_on_missing():
+        main(*TrlParser((ReflectionArguments, SRPOConfig, ModelConfig)).parse_args_and_config())

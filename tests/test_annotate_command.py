@@ -93,6 +93,20 @@ def test_by_a_judge(questions, tmp_path, capsys):
         main(command[:-2])  # its chains would be written beside prompts that the policy never saw
 
 
+class Silent(Handler):
+    def answer(self, body):
+        self.say("I do not know.")
+
+
+@pytest.mark.parametrize("by", ["monte-carlo", "judge"])
+def test_sampling_without_one_chain_is_an_error(questions, tmp_path, by):
+    output = tmp_path / "rows.parquet"
+    message = r"^mmreason annotate: not one row was made, so none is written\nkept 0 of 6 chains\n.*6: no_chain"
+    with chat_stub(Silent) as server, pytest.raises(SystemExit, match=message):
+        main(arguments(questions, output, server.url, by))
+    assert not output.exists()
+
+
 def test_two_processes_share_the_work(questions, tmp_path):
     output = tmp_path / "rows.parquet"
     with chat_stub(Parties) as server:

@@ -1,12 +1,47 @@
 """What trainers check and correct in their arguments, where no trainer is needed to see it."""
 
+import inspect
+
 import pytest
+from datasets import Dataset
+from every_trainer import TRAINERS
 from peft import LoraConfig, get_peft_model
 
+import trl_mmreason
+from trl_mmreason.baselines.two_turns import SCoReTrainer
 from trl_mmreason.construction import all_rewards
+from trl_mmreason.grpo import GroupGRPOTrainer
 from trl_mmreason.messages import completion_text
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.parts import freeze_vision_encoder, keep_adapters_frozen
+
+SCORED = ("IterativeDPOTrainer", "ChainOfStepGRPOTrainer")  # by a process reward model, which may come by position
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_arguments_by_position_are_said_in_a_sentence(name, tmp_path):
+    trainer = getattr(trl_mmreason, name)
+    config = getattr(trl_mmreason, name.replace("Trainer", "Config"))(str(tmp_path), use_cpu=True)
+    rows = Dataset.from_list([{"prompt": "p", "answer": "a"}])
+    kind = type(config).__name__
+    names = "model, process_reward_model" if name in SCORED else "model"
+    fix = rf"Fix: {name}\({names}, args=…, train_dataset=…\)\.$"
+    for given, came in (
+        (("base", config, rows), f"str, {kind}, Dataset"),
+        ((config, "base"), f"{kind}, str"),
+        ((rows,), "Dataset"),
+    ):
+        with pytest.raises(TypeError, match=f"^{name}: got {came} without names, expected {names}. {fix}"):
+            trainer(*given)
+
+
+def test_the_order_of_a_trainer_that_takes_its_arguments_by_position_is_checked_too(tmp_path):
+    config = trl_mmreason.AdaPOConfig(str(tmp_path), use_cpu=True)
+    with pytest.raises(TypeError, match="^GroupGRPOTrainer: got str, AdaPOConfig without names, expected model, rewar"):
+        GroupGRPOTrainer("base", config)
+    with pytest.raises(TypeError, match="^SCoReTrainer: got str, AdaPOConfig without names, expected model. Fix:"):
+        SCoReTrainer("base", config)
+    assert "model" in inspect.signature(GroupGRPOTrainer).parameters  # as `help` shows them
 
 
 def own_reward(completions):

@@ -130,10 +130,13 @@ def test_one_picture_that_is_no_list_as_bytes(folder):
 
 def test_unknown_sources_are_named_with_what_is_accepted(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
     for source, message in [
         ("nobody/no-such-set", "could not load 'nobody/no-such-set'"),
         ("no/such/train.jsonl", "'no/such/train.jsonl' does not exist here"),
         (tmp_path / "absent", "absent' does not exist here"),
+        ("data/absent", "'data/absent' does not exist here"),  # no Hub id, as there is a folder `data`
         (3, "cannot load rows from a int"),
     ]:
         with pytest.raises(DataError, match=message) as raised:

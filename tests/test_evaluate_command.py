@@ -18,6 +18,7 @@ from transformers import AutoTokenizer
 
 from trl_mmreason.cli import main
 from trl_mmreason.commands import options
+from trl_mmreason.sampling import progress
 from trl_mmreason.sampling.serve import engine_app
 from trl_mmreason.sampling.store import Store, StoreError
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
@@ -85,12 +86,37 @@ def test_the_files_say_how_the_numbers_were_made(checkpoints, own, tmp_path, cap
     assert "Results" in (folder / "report.html").read_text()
 
 
+def test_long_work_says_how_far_it_is_where_stderr_is_no_terminal(checkpoints, own, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_A_LINE", 0.01)  # a minute
+    evaluate(tmp_path, own, "--model", checkpoints("qwen2_5_vl"), "--max-new-tokens", 6, "--batch-size", 1)
+    said = [line.split(" units")[0] for line in capfd.readouterr().err.splitlines() if line.startswith("own: ")]
+    assert len(set(said)) > 2, said
+    assert set(said) <= {f"own: {done} of 9" for done in range(10)}
+
+
+def test_own_rows_as_llava_writes_them(checkpoints, tmp_path):
+    rows = []
+    for row in drawn_rows(4):
+        for number, picture in enumerate(row["images"]):
+            picture.save(tmp_path / f"{len(rows)}-{number}.png")
+        names = [f"{len(rows)}-{number}.png" for number in range(len(row["images"]))]
+        asked = "<image>" * len(names) + "\n" + row["prompt"][-1]["content"]
+        turns = [{"from": "human", "value": asked}, {"from": "gpt", "value": row["answer"]}]
+        rows.append(json.dumps({"id": str(len(rows)), "image": names, "conversations": turns}))
+    (tmp_path / "test.jsonl").write_text("\n".join(rows))
+    given = [f"own={tmp_path / 'test.jsonl'}", "--model", checkpoints("qwen2_5_vl"), "--max-new-tokens", 4]
+    folder = evaluate(tmp_path / "out", *given)
+    assert results_of(folder)["counts"]["questions"] == 4
+    gold = [json.loads(line)["gold"] for line in (folder / "samples.jsonl").open()]
+    assert gold == [row["answer"] for row in drawn_rows(4)]
+
+
 def test_a_benchmark_by_name(checkpoints, tmp_path):
     arguments = ["--model", checkpoints("qwen2_5_vl"), "--max-new-tokens", 4, "--limit", 5]
     main(["evaluate", "miniature/adding", "miniature/counting", *map(str, arguments), "--output", str(tmp_path)])
     assert {path.name for path in tmp_path.iterdir()} == {"miniature-adding", "miniature-counting"}
     benchmark = results_of(tmp_path / "miniature-counting")["benchmark"]
-    assert benchmark["title"] == "Miniature, counting"
+    assert (benchmark["title"], benchmark["split"]) == ("Miniature, counting", "new_pictures")
     assert benchmark["instruction"] == ""
     assert "{question}" in benchmark["prompt_template"]
 
@@ -181,6 +207,20 @@ def test_protocols_in_steps(chained, tmp_path, protocol):
     assert ("best_of_4" in metrics) == (protocol == "best-of-n")
     assert metrics["accuracy"]["value"] is not None
     assert ("step_scores" in (folder / "samples.jsonl").read_text()) == (protocol != "chain-of-step")
+
+
+@pytest.mark.parametrize("protocol", ["chain-of-step", "best-of-n", "step-beam"])
+def test_a_search_without_one_chain_is_an_error(chained, own, checkpoints, tmp_path, protocol, capsys):
+    """An untrained policy writes none; its numbers are written and printed all the same."""
+    scorer = ["--process-reward", chained / "scorer"] if protocol != "chain-of-step" else []
+    with pytest.raises(
+        SystemExit, match=f"^mmreason evaluate: --protocol {protocol} got not one chain of steps on own"
+    ):
+        evaluate(
+            tmp_path, own, "--model", checkpoints("qwen2_5_vl"), "--max-new-tokens", 6, "--protocol", protocol, *scorer
+        )
+    assert results_of(tmp_path / "own")["counts"]["malformed"] > 0
+    assert str(tmp_path / "own/report.html") in capsys.readouterr().out
 
 
 def test_a_lora_adapter(checkpoints, own, tmp_path):
@@ -296,6 +336,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_loaded(arguments, messa
     [
         ("nowhere", "there is no benchmark 'nowhere'; there are mathvista.* For rows of your own: nowhere=FILE"),
         ("own=nowhere.jsonl", "'nowhere.jsonl' does not exist here"),
+        ("mathvista=copies/math/vista", "mathvista: 'copies/math/vista' does not exist here"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_a_line(asked, message, tmp_path):

@@ -14,7 +14,7 @@ from datasets import Dataset
 from example_runs import ACCELERATE, PYTHON, ROOT, load_example, start
 from PIL import Image
 from safetensors.torch import load_file
-from support import load
+from support import drawn_rows, load
 from trl import ModelConfig
 
 from trl_mmreason import SRPOConfig
@@ -305,6 +305,27 @@ def test_local_rows_of_which_one_is_bad(checkpoints, tmp_path):
     assert "rows: 1 of 4 rows cannot be used and were left out (1 × missing picture file)" in done.stderr
     assert "row 2 (id 'shape 2'), column 'images': missing picture file" in done.stderr
     assert "AdaPO on 3 questions of" in (tmp_path / "out/report.html").read_text()
+
+
+def test_the_launcher_s_cpu_file_is_enough_to_run_a_recipe(checkpoints, tmp_path):
+    """The recipe of the paper asks for bf16 and vLLM; its pictures, its policy and its size alone are replaced."""
+    Dataset.from_list(drawn_rows(8)).to_parquet(tmp_path / "rows.parquet")
+    smaller = {
+        "model_name_or_path": checkpoints("qwen2_5_vl"),
+        "dataset_name": tmp_path / "rows.parquet",
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 1,
+        "max_completion_length": 6,
+        "max_steps": 1,
+    }
+    options = [part for key, value in smaller.items() for part in (f"--{key}", value)]
+    launcher = [*ACCELERATE, "--config_file", str(ROOT / "configs/accelerate/cpu.yaml")]
+    recipe = ["--config", ROOT / "configs/adapo/qwen2_5_vl_7b.yaml"]
+    done = start("adapo", tmp_path / "out", *recipe, *options, launcher=launcher)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for setting in ("bf16", "use_vllm"):
+        assert f"AdaPOConfig: {setting}=True is switched off, as accelerate was told to train on a CPU" in done.stderr
+    assert (tmp_path / "out/model.safetensors").is_file()
 
 
 def test_lora_saves_the_adapter_that_was_asked_for(checkpoints, tmp_path):

@@ -1,6 +1,6 @@
 import pytest
 
-from trl_mmreason.files import atomic_path
+from trl_mmreason.files import NoSuchFolder, atomic_path, check_model_path, is_missing_path
 
 
 def killed_while_writing(path):
@@ -30,3 +30,17 @@ def test_a_folder_is_there_as_a_whole_and_a_helper_puts_nothing_in_its_place(tmp
             assert same == unfinished
         assert not folder.exists()
     assert (folder / "weights").read_text() == "1"
+
+
+def test_a_name_that_was_meant_as_a_path_is_told_from_a_hub_id(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/quickstart").mkdir(parents=True)
+    for name in ("Qwen/Qwen2.5-VL-3B-Instruct", "gpt2", "runs/quickstart", "runs", str(tmp_path), "~"):
+        assert not is_missing_path(name)
+        check_model_path(name)
+    for name in ("runs/quickstrt", "/nowhere", "./nowhere", "~/nowhere/at/all", "a/b/c", "nowhere/", "../nowhere"):
+        assert is_missing_path(name)
+        with pytest.raises(NoSuchFolder, match=f"^there is no folder {name}; give one with a model, or a Hub id"):
+            check_model_path(name)
+    with pytest.raises(NoSuchFolder, match=r"Hub id \(the Hub was not asked, as there is a folder runs\)$"):
+        check_model_path("runs/quickstrt")

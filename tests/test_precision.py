@@ -10,6 +10,7 @@ from peft import LoraConfig
 from support import assert_weights, changed_weights, load, losses_of, weights_of
 from transformers import AutoModelForImageTextToText
 
+import trl_mmreason
 from trl_mmreason.precision import check_precision, lost_updates
 
 BFLOAT16 = {"bf16": True, "model_init_kwargs": {"dtype": "bfloat16"}}
@@ -104,6 +105,27 @@ def test_log_probabilities_are_float32_and_the_first_ratio_is_1(base, tmp_path, 
     trainer.train()
     assert ratios[0] == (1.0, 1.0)
     assert ratios[2][0] < 0.9 < 1.1 < ratios[2][1]  # the same trajectories after two updates
+
+
+# ------------------------------------------------------------------------------------------------ a recipe on a CPU
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_a_recipe_trains_on_a_cpu_when_accelerate_is_told_to(name, tmp_path, monkeypatch, caplog):
+    """As `configs/accelerate/cpu.yaml` tells it: bf16 and vLLM of a recipe are switched off, and that is said."""
+    config = getattr(trl_mmreason, name.replace("Trainer", "Config"))
+    recipe = {"bf16": True, **({"use_vllm": True} if name in GRPO else {})}
+    assert config(str(tmp_path), use_cpu=True).bf16 is False  # TRL's default is True
+    assert config(str(tmp_path), use_cpu=True, **recipe).bf16 is True  # both were asked for
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    default, again = config(str(tmp_path)), config(str(tmp_path), use_cpu=True, **recipe)
+    assert (default.use_cpu, default.bf16, again.bf16, caplog.text) == (True, False, True, "")
+    told = config(str(tmp_path), **recipe)
+    assert (told.use_cpu, told.bf16, getattr(told, "use_vllm", False)) == (True, False, False)
+    assert [record.message.split(" is switched off, as accelerate was told")[0] for record in caplog.records] == [
+        f"{config.__name__}: {setting}=True" for setting in recipe
+    ]
+    assert told.device.type == "cpu"
 
 
 # ---------------------------------------------------------------------------------------------- updates that are lost

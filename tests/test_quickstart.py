@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from trl_mmreason.cli import main
+
 ROOT = Path(__file__).parents[1]
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("seed", [0, 1, 2])]
@@ -28,6 +30,11 @@ def test_adapo_improves_second_answers_by_more_than_the_intervals(seed, tmp_path
     assert results["acc_t2"]["after"]["interval"][0] > results["acc_t2"]["before"]["interval"][1]
     # and it checks itself better: the second turn gains on the first
     assert results["delta"]["change"]["interval"][0] > 0
+    # `mmreason evaluate` finds what the quickstart said of first answers, with no option but the model
+    main(["evaluate", "miniature/adding", "--model", str(tmp_path), "--output", str(tmp_path / "evaluation")])
+    evaluated = json.loads((tmp_path / "evaluation/miniature-adding/results.json").read_text())
+    found, (low, high) = evaluated["metrics"]["accuracy"], results["acc_t1"]["after"]["interval"]
+    assert max(found["low"], low) <= min(found["high"], high)
 
 
 def test_adapo_in_bfloat16_reaches_what_it_reaches_in_float32(seed, tmp_path):

@@ -1,7 +1,10 @@
 import json
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
+from example_runs import ROOT, start
 from support import adapo_config, drawn_rows
 from trl import ModelConfig, TrlParser
 
@@ -117,6 +120,30 @@ def test_resuming_by_true_or_by_path(tmp_path):
     assert resumed(str(tmp_path / "checkpoint-2")) == str(tmp_path / "checkpoint-2")
     with pytest.raises(ValueError, match=r"checkpoint-3.*has \['checkpoint-10', 'checkpoint-2'\]"):
         resumed(str(tmp_path / "checkpoint-3"))
+
+
+@pytest.mark.parametrize("example", sorted(path.stem for path in ROOT.glob("examples/*.py")))
+def test_a_configuration_that_is_not_there_is_said_in_a_line(example, monkeypatch):
+    script = str(ROOT / f"examples/{example}.py")
+    monkeypatch.setattr(sys, "argv", [script, "--config", "configs/none.yaml"])
+    with pytest.raises(SystemExit, match=f"^{example}.py: there is no file configs/none.yaml$"):
+        runpy.run_path(script, run_name="__main__")
+
+
+@pytest.mark.parametrize(
+    ("example", "options", "message"),
+    [
+        ("adapo", ["--dataset_name", "data/none.jsonl"], "adapo.py: 'data/none.jsonl' does not exist here"),
+        ("adapo", ["--model_name_or_path", "./nowhere"], "adapo.py: there is no folder ./nowhere; give one with a"),
+        ("sft", ["--dataset_name", "no/such/folder"], "sft.py: 'no/such/folder' does not exist here"),
+    ],
+)
+def test_data_or_a_model_that_is_not_there_is_said_in_a_line(tmp_path, example, options, message):
+    config = {"adapo": "configs/adapo/miniature.yaml", "sft": "configs/sft/qwen2_5_vl_7b.yaml"}[example]
+    done = start(example, tmp_path / "out", "--config", ROOT / config, "--use_cpu", "true", *options)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_another_number_of_answers_is_refused_before_training():

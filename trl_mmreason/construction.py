@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from accelerate.utils import is_peft_model
+from datasets import Dataset
 from peft.utils.other import TrainableTokensWrapper
-from transformers import AutoProcessor, ProcessorMixin
+from transformers import AutoProcessor, ProcessorMixin, TrainingArguments
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from trl import GRPOConfig
 from trl.data_utils import prepare_multimodal_messages
@@ -16,7 +19,41 @@ from trl.data_utils import prepare_multimodal_messages
 from . import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from .engines.pictures import let_every_pass_see_a_picture
 from .engines.sharding import is_sharded, name_own_layers, use_whole_head
+from .files import check_model_path
 from .messages import pictures_of
+
+
+class NamedArguments:
+    """A trainer that says which of its arguments have to be named, as TRL's take more of them by position."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            setattr(cls, "__init__", _checks_positions(cls.__init__))  # noqa: B010  mypy takes no assignment
+
+
+def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:
+    """A constructor that refuses arguments without names which it takes by name alone, or as another one."""
+    parameters = list(inspect.signature(init).parameters.values())[1:]
+    names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    takes_more = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+
+    @functools.wraps(init)
+    def checked(self: Any, *given: Any, **named: Any) -> None:
+        misplaced = any(
+            isinstance(value, kind) and name != place
+            for place, value in zip(names, given, strict=False)
+            for name, kind in (("args", TrainingArguments), ("train_dataset", Dataset))
+        )
+        if misplaced or (len(given) > len(names) and not takes_more):
+            trainer, unnamed = type(self).__name__, ", ".join(name for name in names if name != "args")
+            raise TypeError(
+                f"{trainer}: got {', '.join(type(value).__name__ for value in given)} without names, expected "
+                f"{', '.join(names)}. Fix: {trainer}({unnamed}, args=…, train_dataset=…)."
+            )
+        init(self, *given, **named)
+
+    return checked
 
 
 def parse_optional_text(name: str, text: str | None) -> str | None:
@@ -99,8 +136,7 @@ def refuse_second_rollout(name: str, kwargs: dict[str, Any]) -> None:
 
 def load_processor(model: Any, args: GRPOConfig | None) -> Any:
     path = model if isinstance(model, str) else model.config._name_or_path
-    if path.startswith((".", "/", "~")) and not Path(path).exists():
-        raise FileNotFoundError(f"There is no folder {path} to load a model from; give an existing one or a Hub id.")
+    check_model_path(path)
     if isinstance(model, str) and (Path(path) / "adapter_config.json").exists():
         raise ValueError(
             f"{path} holds an adapter, expected a whole model. Pass PeftModel.from_pretrained(base, {path!r}, "

@@ -36,6 +36,9 @@ SYNONYMS = {
     "id": ("question_id",),
     "category": ("subject",),
 }
+# Columns of whole conversations, as ms-swift and LLaVA name them: read where nothing else is the prompt, and their last
+# turn is the answer where nothing else is.
+CONVERSATIONS = ("messages", "conversations")
 _REQUIRED = ("prompt", "answer")
 
 CHECKED_FEATURES = {
@@ -75,10 +78,14 @@ def load_rows(
 
     The dataset has exactly these columns, and those of `keep_columns`:
 
-    - `prompt`: messages with string contents. A string becomes one user message; `<image>` at the two ends of the
-      first user message is removed, because TRL puts the pictures there itself. Choices are not written into it.
-    - `images`: PIL pictures in RGB, upright, transparent parts white, decoded on access; `[]` without pictures.
-    - `answer`: a string; or a list of acceptable strings in every row if any row of the source has several.
+    - `prompt`: messages with string contents. A string becomes one user message, parts of text and pictures become
+      text; `<image>` at the two ends of the first user message is removed, because TRL puts the pictures there itself.
+      Choices are not written into it.
+    - `images`: PIL pictures in RGB, upright, transparent parts white, decoded on access; `[]` without pictures. They
+      may stand in the parts of messages instead, {"type": "image", "image": …}.
+    - `answer`: a string; or a list of acceptable strings in every row if any row of the source has several. Without a
+      column of answers, the last turn of the assistant in `messages` (as ms-swift writes them) or `conversations` (as
+      LLaVA does), whose other turns are the prompt.
     - `choices`: letter → text, or None. A list of strings gets the letters A, B, C, …
     - `id`: the row's own, or "<source>-<index>".
     - `category`: a string or None.
@@ -92,7 +99,8 @@ def load_rows(
         split: which split to take. A single file is one split, whatever it is called.
         columns: our name → the source's column, for example {"prompt": "problem"}. A name that is not given is
             looked for by itself and by `SYNONYMS`. None says that the source has none: {"answer": None} for data
-            without labels, whose `answer` is then None.
+            without labels, whose `answer` is then None. One column for both `prompt` and `answer` is read as
+            conversations.
         keep_columns: further columns to keep as they are. All others are left out.
         image_root: the folder that relative paths start from; by default that of the data file.
         system_prompt: put before every prompt as a system message.
@@ -142,12 +150,16 @@ def find_columns(present: Sequence[str], columns: Mapping[str, str | None], sour
     unknown = sorted(columns.keys() - set(NAMES))
     if unknown:
         raise DataError(f"columns has the keys {unknown}; expected our names {NAMES} → names of the source's columns")
-    found = {}
+    found: dict[str, str] = {}
     for name in NAMES:
         if name in columns:
             candidates = [] if columns[name] is None else [columns[name]]
         else:
             candidates = [name] if name in present else [each for each in SYNONYMS[name] if each in present]
+            if name == "prompt" and not candidates:
+                candidates = [each for each in CONVERSATIONS if each in present]
+            if name == "answer" and not candidates and found.get("prompt") in CONVERSATIONS:
+                candidates = [found["prompt"]]
         if len(candidates) > 1:
             raise DataError(
                 f"{source_name}: {name} could be any of {candidates}; say which with columns={{{name!r}: …}}"
@@ -155,8 +167,9 @@ def find_columns(present: Sequence[str], columns: Mapping[str, str | None], sour
         if candidates and candidates[0] not in present:
             raise DataError(f"{source_name} has no column {candidates[0]!r} for {name}; it has {list(present)}")
         if not candidates and name in _REQUIRED and name not in columns:
+            looked_for = [name, *SYNONYMS[name], *(CONVERSATIONS if name == "prompt" else ())]
             raise DataError(
-                f"{source_name} has no column for {name}: looked for {[name, *SYNONYMS[name]]}, found "
+                f"{source_name} has no column for {name}: looked for {looked_for}, found "
                 f"{list(present)}; name it with columns={{{name!r}: …}}, or None if there is none"
             )
         if candidates:

@@ -1,11 +1,40 @@
-"""Files and folders that are there as a whole, or not at all."""
+"""Files and folders that are there as a whole, or not at all, and names of those that are not there."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+
+
+class NoSuchFolder(FileNotFoundError):
+    """A model or a data set that was named by a path, where nothing is."""
+
+
+def is_missing_path(name: str) -> bool:
+    """Whether a name was meant as a path, and nothing is there.
+
+    A Hub id is `name` or `owner/name`. Where a folder `owner` is here, something in it was meant.
+    """
+    if Path(name).expanduser().exists():
+        return False
+    return not _HUB_ID.fullmatch(name) or ("/" in name and Path(name).parent.is_dir())
+
+
+def check_model_path(name: str) -> None:
+    """Refuse the path of a model that is not there, before the Hub is asked for it, which may take minutes.
+
+    Raises:
+        NoSuchFolder: names the path.
+    """
+    if is_missing_path(name):
+        looks_like_id = _HUB_ID.fullmatch(name)
+        why = f" (the Hub was not asked, as there is a folder {Path(name).parent})" if looks_like_id else ""
+        raise NoSuchFolder(f"there is no folder {name}; give one with a model, or a Hub id{why}")
 
 
 @contextmanager

@@ -26,7 +26,14 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.data_utils import is_conversational
 
 from .checkpoint import CheckpointError, CheckpointRestoreMixin
-from .construction import load_processor, pad_left, prepare_policy, refuse_second_rollout, search_no_weights
+from .construction import (
+    NamedArguments,
+    load_processor,
+    pad_left,
+    prepare_policy,
+    refuse_second_rollout,
+    search_no_weights,
+)
 from .engines.vllm import corrected_vllm, remember_prompts
 from .functional import (
     SEQUENCE_NORMALISED_LOSSES,
@@ -73,7 +80,7 @@ def without_ungraded(rewards: Tensor) -> GroupOutcome:
     return GroupOutcome(rewards.masked_fill(~keep.unsqueeze(1), torch.nan), keep)
 
 
-class GroupGRPOTrainer(CheckpointRestoreMixin, GRPOTrainer):
+class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
     """GRPO whose rewards, filters and KL coefficients may depend on whole groups, with an optional second turn.
 
     A subclass overrides `score_groups`, and `log_rollouts` if it has measures of its own. With a `followup`, the policy

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from itertools import dropwhile
 from typing import Any
 
+PLACEHOLDER = "<image>"
+_SPEAKERS = {"human": "user", "gpt": "assistant"}  # LLaVA's names of roles
+
 
 def text_of(content: Any, between: str = "") -> str:
     """The text of a message's content, without its pictures.
@@ -56,6 +59,32 @@ def plain_messages(prompt: Any, where: str) -> list[dict[str, str]]:
     return plain
 
 
+def conversation(value: Any) -> Any:
+    """Messages as TRL, ms-swift and LLaVA write them, with `role` and a string as `content`.
+
+    Parts become one string with `<image>` for each picture. What has another form is left as it is.
+
+    Args:
+        value: a list of messages; anything else is returned.
+    """
+    return [_message(message) for message in value] if isinstance(value, list) else value
+
+
+def pictures_inside(value: Any) -> list[Any]:
+    """The pictures that stand in the parts of messages themselves, {"type": "image", "image": …}, in their order."""
+    messages = value if isinstance(value, list) else []
+    contents = [_given(message).get("content") for message in messages]
+    parts = [_given(part) for content in contents if isinstance(content, list) for part in content]
+    return [part["image"] for part in parts if part.get("type") == "image" and "image" in part]
+
+
+def split_answer(messages: Any) -> tuple[Any, Any]:
+    """Messages without the assistant's at the end, and the content of that; `None` if they end with another."""
+    if not isinstance(messages, list) or not messages or _given(messages[-1]).get("role") != "assistant":
+        return messages, None
+    return messages[:-1], messages[-1].get("content")
+
+
 def pictures_of(row: Mapping[str, Any]) -> list[Any]:
     """The row's pictures as a list. "No picture" is an empty one to the processors, and often `None` in a data set."""
     return row.get("images") or [image for image in [row.get("image")] if image is not None]
@@ -101,6 +130,24 @@ def with_system_message(prompt: Any, text: str | None) -> Any:
             f"A row has a system message of its own, {str(prompt[0]['content'])[:60]!r}; drop it, or {fix}."
         )
     return [{"role": "system", "content": text}, *prompt]
+
+
+def _message(message: Any) -> Any:
+    given = _given(message)
+    if given.keys() == {"from", "value"}:
+        given = {"role": _SPEAKERS.get(str(given["from"]), given["from"]), "content": given["value"]}
+    content = given.get("content")
+    texts = [_part_text(_given(part)) for part in content] if isinstance(content, list) else [None]
+    if None not in texts:
+        given["content"] = "".join(map(str, texts))
+    return given or message
+
+
+def _part_text(part: Mapping[str, Any]) -> Any:
+    """What stands for a part in a string; `None` if it is neither text nor a picture."""
+    if part.get("type") == "image" and part.keys() <= {"type", "image"}:
+        return PLACEHOLDER
+    return part["text"] if part.keys() == {"type", "text"} and part["type"] == "text" else None
 
 
 def _given(keys: Any) -> dict[str, Any]:

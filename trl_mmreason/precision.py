@@ -1,4 +1,4 @@
-"""What low precision asks of a trainer: warnings about updates that are rounded away, and 4-bit weights on CPUs."""
+"""What low precision asks of a trainer: bf16 and 4-bit weights on CPUs, warnings of updates that are rounded away."""
 
 from __future__ import annotations
 
@@ -7,13 +7,40 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from accelerate.utils import parse_flag_from_env
 from torch import Tensor
 from transformers import Trainer
+from trl import DPOConfig, GRPOConfig, SFTConfig
 
 logger = logging.getLogger(__name__)
 
 _SAMPLES = 1000  # of each weight, to tell how large its entries are
 _LOW = (torch.bfloat16, torch.float16)
+
+
+def settle_on_cpu(config: DPOConfig | GRPOConfig | SFTConfig) -> None:
+    """Make the settings of a recipe for GPUs trainable on a CPU, before a configuration's own `__post_init__`.
+
+    TRL's default, `bf16=True`, is none where a CPU trains. Where accelerate alone was told to use one (by
+    `configs/accelerate/cpu.yaml`, or `--cpu`), bf16 and vLLM are switched off with a warning; with `use_cpu=True`
+    beside them they are meant, as both exist for CPUs.
+    """
+    by_launcher = not config.use_cpu and parse_flag_from_env("ACCELERATE_USE_CPU")
+    if not (config.use_cpu or by_launcher):
+        return
+    config.use_cpu = True
+    config.bf16 = bool(config.bf16)
+    if not by_launcher:
+        return
+    for setting in ("bf16", "use_vllm"):
+        if getattr(config, setting, False):
+            setattr(config, setting, False)
+            logger.warning(
+                "%s: %s=True is switched off, as accelerate was told to train on a CPU. To keep it there, add "
+                "use_cpu=True (--use_cpu true).",
+                type(config).__name__,
+                setting,
+            )
 
 
 def check_precision(trainer: Trainer) -> None:

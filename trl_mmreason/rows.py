@@ -23,6 +23,7 @@ import PIL.Image
 
 from .grading.decide import gold_problem
 from .grading.extraction import read_gold
+from .messages import PLACEHOLDER, conversation, pictures_inside, split_answer
 
 NAMES = ("prompt", "images", "answer", "choices", "id", "category")
 ROLES = ("system", "user", "assistant", "tool")  # those that TRL knows
@@ -41,7 +42,6 @@ DECODING_ERRORS = (
 # The image processors of the Qwen-VL family refuse longer shapes in the middle of training.
 _MAX_ASPECT_RATIO = 200
 
-_PLACEHOLDER = "<image>"
 _PLACEHOLDERS_AT_START = re.compile(r"\A(?:\s*<image>)+\s*")
 _PLACEHOLDERS_AT_END = re.compile(r"\s*(?:<image>\s*)+\Z")
 _LONE_LETTER = re.compile(r"\(?([A-Z])\)?[.:]?")
@@ -97,7 +97,8 @@ class RowReader:
     """A reader of the rows of one source.
 
     Attributes:
-        columns: our name → the source's column; a name that the source does not have is absent.
+        columns: our name → the source's column; a name that the source does not have is absent. One column for
+            `prompt` and `answer` holds conversations, whose last turn is the answer.
         image_root: the folder that relative paths of pictures start from.
         source_name: used for the ids of rows that have none of their own.
         system_prompt: put before every prompt as a system message, or None.
@@ -114,24 +115,30 @@ class RowReader:
         A value that was refused is None or empty in the result. `answer` is a list of strings here in any case.
         """
         problems: list[dict[str, str]] = []
+        values = {name: row.get(column) for name, column in self.columns.items()}
+        inside = pictures_inside(values.get("prompt"))
+        values["prompt"] = conversation(values.get("prompt"))
+        if ends_with_answer := self.columns.get("answer") == self.columns.get("prompt"):
+            values["prompt"], values["answer"] = split_answer(values["prompt"])
 
         def read(name: str, reader: Callable[[Any], Any]) -> Any:
             if name not in self.columns:
                 return None
-            column = self.columns[name]
             try:
-                return reader(row.get(column))
+                return reader(values[name])
             except RefusedValue as refused:
-                problems.append(refused.in_column(column))
+                problems.append(refused.in_column(self.columns[name]))
                 return None
 
         images = read("images", lambda value: read_images(value, self.image_root)) or []
+        if inside:
+            images = read("prompt", lambda _: read_inside(inside, self.image_root, beside=len(images))) or []
         image_count = None if problems else len(images)
         choices = read("choices", read_choices)
         return {
             "prompt": read("prompt", lambda value: read_prompt(value, image_count, self.system_prompt)) or [],
             "images": images,
-            "answer": read("answer", lambda value: read_answers(value, choices)) or [],
+            "answer": read("answer", lambda value: read_answers(value, choices, ends_with_answer)) or [],
             "choices": choices,
             "id": read("id", read_label) or f"{self.source_name}-{index}",
             "category": read("category", read_label),
@@ -160,12 +167,13 @@ def read_prompt(value: Any, image_count: int | None, system_prompt: str | None =
     if messages[-1]["role"] == "assistant":
         raise RefusedValue(
             "prompt ends with an answer",
-            "the last message is the assistant's, but the policy is to write that one; remove it or put it in `answer`",
+            "the last message is the assistant's, but the policy is to write that one; remove it, put it in `answer`, "
+            "or name this column for `answer` too",
         )
     asked["content"], placeholder_count = _strip_placeholders(asked["content"])
     if not asked["content"].strip():
         raise RefusedValue("empty prompt", "the prompt has no text; write the question there")
-    if any(_PLACEHOLDER in message["content"] for message in messages):
+    if any(PLACEHOLDER in message["content"] for message in messages):
         raise RefusedValue(
             "misplaced <image>",
             "<image> stands inside the text, but TRL puts all pictures before the first user message; "
@@ -196,12 +204,15 @@ def _read_message(message: Any) -> dict[str, str]:
             "wrong message", f"a message has the keys {sorted(given)}; it must have 'role' and 'content', no others"
         )
     if given["role"] not in ROLES:
-        raise RefusedValue("unknown role", f"a message has the role {given['role']!r}; expected one of {ROLES}")
+        raise RefusedValue(
+            "unknown role",
+            f"a message has the role {given['role']!r}; expected one of {ROLES}, or LLaVA's 'human' and 'gpt'",
+        )
     if not isinstance(given["content"], str):
         raise RefusedValue(
             "wrong message",
-            f"the content of a message is {_show(given['content'])}; it must be a string: "
-            "move pictures into the column of pictures and keep the text only",
+            f"the content of a message is {_show(given['content'])}; it must be a string, or parts of text "
+            '({"type": "text", "text": …}) and pictures ({"type": "image"})',
         )
     return {"role": given["role"], "content": given["content"]}
 
@@ -209,11 +220,23 @@ def _read_message(message: Any) -> dict[str, str]:
 def _strip_placeholders(text: str) -> tuple[str, int]:
     """Take `<image>` off both ends of `text`; return the rest and how many were taken."""
     rest = _PLACEHOLDERS_AT_END.sub("", _PLACEHOLDERS_AT_START.sub("", text))
-    return rest, text.count(_PLACEHOLDER) - rest.count(_PLACEHOLDER)
+    return rest, text.count(PLACEHOLDER) - rest.count(PLACEHOLDER)
 
 
-def read_answers(value: Any, choices: Mapping[str, str] | None) -> list[str]:
-    """Return the acceptable answers, at least one. `value` is one answer or a list of them; numbers become text."""
+def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer: bool = False) -> list[str]:
+    """Return the acceptable answers, at least one.
+
+    Args:
+        value: one answer or a list of them; numbers become text.
+        choices: letter → text.
+        ends_with_answer: `value` is the last turn of a conversation, and None if that is not the assistant's.
+    """
+    if ends_with_answer and value is None:
+        raise RefusedValue(
+            "no answer at the end",
+            "the conversation does not end with a message of the assistant, which would be the answer; add it, or name "
+            "a column of answers with columns={'answer': …}",
+        )
     answers = [_read_text(item) for item in (value if isinstance(value, list) else [value])]
     if not answers or "" in answers:
         raise RefusedValue("empty answer", f"the answer is {_show(value)}; give a string or a list of strings")
@@ -283,6 +306,16 @@ def read_images(value: Any, image_root: Path) -> list[dict[str, Any]]:
     if value is None or value == "":
         return []
     pictures = value if isinstance(value, list) else [value]
+    return [_read_picture(picture, image_root) for picture in pictures]
+
+
+def read_inside(pictures: Sequence[Any], image_root: Path, *, beside: int) -> list[dict[str, Any]]:
+    """`read_images` for pictures that stand in the parts of messages; `beside` are in the column of pictures."""
+    if beside:
+        raise RefusedValue(
+            "pictures in two places",
+            f"the messages hold {len(pictures)} picture(s) and the column of pictures {beside}; keep them in one place",
+        )
     return [_read_picture(picture, image_root) for picture in pictures]
 
 

@@ -6,7 +6,8 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,12 @@ from .evaluation.metrics import format_table, improves
 from .evaluation.report import comparison_table, write_report
 from .evaluation.results import compare_results, summarise
 from .evaluation.runner import Samples, evaluate_policy
+from .files import NoSuchFolder, check_model_path
 from .messages import question_text
 from .miniature.cold_start import Lessons, cold_start
 from .miniature.models import FAMILIES, SIZES, build_model
 from .miniature.tasks import make_dataset
+from .rows import DataError
 from .sampling.engine import SamplingParams
 from .sampling.protocols import ComparedProtocol
 from .sft import CompletionSFTConfig, CompletionSFTTrainer
@@ -45,6 +48,20 @@ from .sources import read_source
 
 MINIATURE = "miniature/"
 _SHOWN = 100  # questions in the report, which holds their pictures
+
+
+@contextmanager
+def exit_on_missing() -> Iterator[None]:
+    """End a script with one line, and no traceback, if its configuration file, data set or model is not there."""
+    script = Path(sys.argv[0]).name
+    try:
+        yield
+    except (DataError, NoSuchFolder) as error:
+        raise SystemExit(f"{script}: {error}") from error
+    except FileNotFoundError as error:
+        if error.filename not in sys.argv:
+            raise
+        raise SystemExit(f"{script}: there is no file {error.filename}") from error
 
 
 @documented
@@ -128,6 +145,7 @@ def policy_path(
     if name is None:
         raise ValueError("Name a policy: --model_name_or_path with a Hub id, a path or miniature/<family>/<size>.")
     if not name.startswith(MINIATURE):
+        check_model_path(name)
         return name
     family, _, size = name.removeprefix(MINIATURE).partition("/")
     if family not in FAMILIES or size not in SIZES:

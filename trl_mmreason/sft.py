@@ -10,11 +10,19 @@ from typing import Any, ClassVar
 from trl import SFTConfig, SFTTrainer
 
 from .checkpoint import CheckpointRestoreMixin
-from .construction import check_rows, check_template, load_processor, prepare_policy, search_no_weights, with_pictures
+from .construction import (
+    NamedArguments,
+    check_rows,
+    check_template,
+    load_processor,
+    prepare_policy,
+    search_no_weights,
+    with_pictures,
+)
 from .documented import documented
 from .messages import completion_text
 from .parts import freeze_vision_encoder
-from .precision import check_precision
+from .precision import check_precision, settle_on_cpu
 
 
 @documented
@@ -35,6 +43,7 @@ class CompletionSFTConfig(SFTConfig):
     freeze_vision_encoder: bool = False
 
     def __post_init__(self) -> None:
+        settle_on_cpu(self)
         super().__post_init__()
         if self.max_length is not None:
             raise ValueError(
@@ -48,7 +57,7 @@ class CompletionSFTConfig(SFTConfig):
             )
 
 
-class CompletionSFTTrainer(CheckpointRestoreMixin, SFTTrainer):
+class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
     """Trains a policy on completions in a format; a subclass says which.
 
     Args:

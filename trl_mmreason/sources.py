@@ -17,6 +17,7 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Image, LargeList, List, load_dataset
 from datasets.exceptions import DatasetsError
 
+from .files import is_missing_path
 from .rows import DataError, RefusedValue
 
 _SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
@@ -25,6 +26,7 @@ _ACCEPTED = (
     "metadata.jsonl, metadata.csv or metadata.parquet, or a datasets.Dataset."
 )
 _OTHER_SPLITS = ("validation", "valid", "val", "dev", "test", "eval", "evaluation")
+_ABOUT = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")  # of datasets, not rows
 LINE = "text"  # the only column of a source whose rows are lines of JSON
 
 
@@ -53,8 +55,7 @@ def read_source(source: str | os.PathLike | Dataset | DatasetDict, split: str) -
         return _read_files([path], path.stem)
     if path.is_dir():
         return _read_folder(path, split)
-    # A Hub id is `name` or `owner/name`. Everything else was meant as a path, and need not be asked of the Hub.
-    if path.suffix in _SUFFIXES or not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", str(source)):
+    if path.suffix in _SUFFIXES or is_missing_path(str(source)):  # the Hub need not be asked
         raise DataError(f"{str(source)!r} does not exist here (looked from {Path.cwd()}). {_ACCEPTED}")
     return Source(_load(str(source), str(source), split=split), str(source), Path.cwd())
 
@@ -66,11 +67,33 @@ def _read_folder(folder: Path, split: str) -> Source:
             metadata = inner / f"metadata{suffix}"
             if metadata.is_file():
                 return _read_files([metadata], folder.name)
+    _refuse_mixed(folder)
     for suffix in (".jsonl", ".json"):
         files = sorted(folder.glob(f"*{suffix}"))
         if files and not any(folder.rglob("*.parquet")):
             return _read_files(_files_of_split(files, split), folder.name)
     return Source(_load(str(folder), str(folder), split=split), folder.name, folder)
+
+
+def _refuse_mixed(folder: Path) -> None:
+    """Refuse files of several kinds, of which one would be read and the others left out without a word."""
+    card = folder / "README.md"
+    if card.is_file() and "data_files" in card.read_text(encoding="utf-8"):
+        return  # the card of a data set says which to read
+    files = {*folder.glob("*"), *folder.rglob("*.parquet")}
+    kinds: dict[str, list[str]] = {}
+    for file in sorted(files):
+        if file.suffix in _SUFFIXES and file.name not in _ABOUT:
+            kinds.setdefault(file.suffix, []).append(str(file.relative_to(folder)))
+    if len(kinds) > 1:
+        named = "; ".join(
+            f"{len(files)} {suffix} ({', '.join(files[:3])}{', …' * (len(files) > 3)})"
+            for suffix, files in kinds.items()
+        )
+        raise DataError(
+            f"{str(folder)!r} holds files of several kinds, expected one kind: {named}. Name one of the files, or put "
+            "each kind into a folder of its own."
+        )
 
 
 def _files_of_split(files: list[Path], split: str) -> list[Path]:
@@ -135,11 +158,20 @@ def _read_csv(file: Path) -> Iterable[str]:
 def undecoded(dataset: Dataset) -> Dataset:
     """Make columns of pictures give the stored {"bytes", "path"} instead of PIL pictures."""
     for column, feature in dataset.features.items():
-        if isinstance(feature, Image):
-            dataset = dataset.cast_column(column, Image(decode=False))
-        elif isinstance(feature, List | LargeList) and isinstance(feature.feature, Image):
-            dataset = dataset.cast_column(column, type(feature)(Image(decode=False)))
+        stored = _stored(feature)
+        if stored != feature:
+            dataset = dataset.cast_column(column, stored)
     return dataset
+
+
+def _stored(feature: Any) -> Any:
+    """A feature whose pictures, however deep, are not decoded; itself if it has none."""
+    if isinstance(feature, Image):
+        return Image(decode=False)
+    if isinstance(feature, List | LargeList):
+        inner = _stored(feature.feature)
+        return feature if inner == feature.feature else type(feature)(inner)
+    return {name: _stored(inner) for name, inner in feature.items()} if isinstance(feature, dict) else feature
 
 
 def parse_line(line: str) -> dict[str, Any]:

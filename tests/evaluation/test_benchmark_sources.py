@@ -232,7 +232,7 @@ def test_other_copies_of_the_same_data():
         ("mathvist", None, "there is no benchmark 'mathvist'; there are mathvista, mathverse, "),
         ("mv_math", None, "mv_math cannot be loaded from the Hub. The data are published at https://github.com/"),
         ("ai2d", 7, "ai2d: cannot load rows from a int. The data are published at "),
-        ("ai2d", "no/such/file.parquet", "ai2d: could not load 'no/such/file.parquet'"),
+        ("ai2d", "no/such/file.parquet", "ai2d: 'no/such/file.parquet' does not exist here. The data are published at"),
     ],
 )
 def test_what_is_no_source(name, source, expected):

@@ -1,6 +1,9 @@
 """Every adapter on rows in its data set's own layout: what they become, how answers are graded, what is refused."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 from benchmark_rows import LAYOUTS
 from benchmark_rows.layout import COLOURS, Picture, saved
 
@@ -11,6 +14,7 @@ from trl_mmreason.miniature.tasks import CATEGORIES, make_problems
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 COLUMNS = ["prompt", "images", "answer", "choices", "id", "category", "hint", "group", "tolerance"]
+ROOT = Path(__file__).parents[2]
 MANY = [f"choice {number}" for number in range(27)]
 each_layout = pytest.mark.parametrize(("name", "layout"), LAYOUTS.items(), ids=list(LAYOUTS))
 
@@ -237,12 +241,23 @@ def test_hints_of_mathvista(precision, answer_type, hint, tmp_path):
 @pytest.mark.parametrize("category", CATEGORIES)
 def test_the_miniature_is_drawn_and_asked_as_in_training(category):
     rows = load_benchmark(f"miniature/{category}")
-    problems = make_problems([category], 200, split="heldout", seed=0)
+    problems = make_problems([category], 200, split="new_pictures", seed=0)
     assert rows.column_names == COLUMNS
     assert rows["prompt"][:] == [problem.prompt for problem in problems]
     assert rows["id"][:] == [problem.id for problem in problems]
     assert rows["answer"][:] == [problem.answer for problem in problems]
     assert rows[7]["images"][0].tobytes() == problems[7].image.tobytes()
+
+
+def test_by_default_the_miniature_asks_what_was_trained_in_pictures_that_were_not():
+    """What `examples/adapo.py` compares on, too, so that a policy of the quickstart answers it."""
+    adapo = yaml.safe_load((ROOT / "configs/adapo/miniature.yaml").read_text())
+    assert BENCHMARKS[adapo["eval_dataset_name"]].split == adapo["eval_split"]
+    trained = make_problems("adding", 2000)
+    asked = make_problems("adding", 200, split=BENCHMARKS["miniature/adding"].split)
+    contents, sums = ({tuple(sorted(one.facts.values())) for one in each} for each in (trained, asked))
+    assert sums <= contents
+    assert not {one.image.tobytes() for one in trained} & {one.image.tobytes() for one in asked}
 
 
 def test_other_rows_of_the_miniature():

@@ -228,6 +228,12 @@ def test_arguments_out_of_range_are_named(arguments, message):
         make_problem(**{"category": "adding", "seed": 0, **arguments})
 
 
+def test_one_category_can_be_named_without_a_list():
+    assert make_dataset("adding", 2, seed=3)["id"][:] == make_dataset(["adding"], 2, seed=3)["id"][:]
+    with pytest.raises(ValueError, match="category='sudoku'; expected one of"):
+        make_dataset("sudoku", 2)
+
+
 def test_problems_need_a_category_and_room_in_the_seed():
     with pytest.raises(ValueError, match="no categories"):
         make_problems([], 3)

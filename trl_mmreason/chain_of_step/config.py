@@ -10,6 +10,7 @@ from trl import DPOConfig, SFTConfig
 
 from ..documented import documented
 from ..engines.config import RolloutConfig
+from ..precision import settle_on_cpu
 from ..sampling.engine import SamplingParams
 from ..sft import CompletionSFTConfig
 from .objective import PAIRINGS, select_pairs, trajectory_score
@@ -87,6 +88,7 @@ class ProcessRewardConfig(SFTConfig):
     remove_unused_columns: bool | None = False
 
     def __post_init__(self) -> None:
+        settle_on_cpu(self)
         super().__post_init__()
         for name, wanted in {**_UNUSED, "max_length": None, "remove_unused_columns": False}.items():
             if getattr(self, name) != wanted:
@@ -154,6 +156,7 @@ class IterativeDPOConfig(DPOConfig):
         return SamplingParams(self.max_completion_length, self.temperature, self.top_p)
 
     def __post_init__(self) -> None:
+        settle_on_cpu(self)
         super().__post_init__()
         counts = ("rounds", "sampling_batch_size", "scoring_batch_size")
         for name, least in {**dict.fromkeys(counts, 1), "num_paths": 2}.items():

@@ -30,7 +30,15 @@ from trl import DPOTrainer
 from trl.models import unwrap_model_for_generation
 
 from ..checkpoint import CheckpointRestoreMixin, restore_adapter, restore_weights, save_whole
-from ..construction import check_rows, check_template, load_processor, prepare_policy, search_no_weights, with_pictures
+from ..construction import (
+    NamedArguments,
+    check_rows,
+    check_template,
+    load_processor,
+    prepare_policy,
+    search_no_weights,
+    with_pictures,
+)
 from ..engines.sharding import loading_whole, whole_parameters
 from ..files import atomic_path
 from ..grading import Grader, grader_or_rules
@@ -70,7 +78,7 @@ _DECIDING = (
 )
 
 
-class IterativeDPOTrainer(CheckpointRestoreMixin, DPOTrainer):
+class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
     """Trains a policy on pairs of its own paths, in rounds; the reference stays the policy that it began with.
 
     `train()` resumes a killed run, in whichever round and stage it stopped. After it, `state.log_history` has the

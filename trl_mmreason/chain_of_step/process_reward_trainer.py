@@ -14,7 +14,14 @@ from transformers import EvalPrediction
 from trl import SFTTrainer
 
 from ..checkpoint import CheckpointRestoreMixin
-from ..construction import check_rows, load_processor, prepare_policy, refuse_replaced, search_no_weights
+from ..construction import (
+    NamedArguments,
+    check_rows,
+    load_processor,
+    prepare_policy,
+    refuse_replaced,
+    search_no_weights,
+)
 from ..parts import freeze_vision_encoder
 from ..precision import check_precision
 from .config import ProcessRewardConfig
@@ -30,7 +37,7 @@ UNLABELLED = -100.0
 _OWN_INPUTS = ("positions", "labels", "shift_labels")
 
 
-class ProcessRewardTrainer(CheckpointRestoreMixin, SFTTrainer):
+class ProcessRewardTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
     """Trains a vision-language model to score every step of a chain, and its answer.
 
     Every labelled position of an optimizer step weighs the same, however rows are shared out over processes and

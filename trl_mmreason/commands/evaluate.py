@@ -11,6 +11,7 @@ from . import options
 
 PROTOCOLS = ("direct", "two-turn", "reflection", "chain-of-step", "best-of-n", "step-beam")
 _SCORED = ("best-of-n", "step-beam")
+_IN_CHAINS = ("chain-of-step", *_SCORED)
 _OWN_SPLIT = "test"
 
 
@@ -120,6 +121,17 @@ def _evaluate(arguments: argparse.Namespace) -> None:
                 print(f"{questions.about['title']}\n{format_results(results)}\n\n{folder / REPORT}\n")  # noqa: T201
     if len(done) > 1:
         print(format_overview(done))  # noqa: T201 - what the command is asked for
+    chainless = [name for name, results in done.items() if arguments.protocol in _IN_CHAINS and not _chains(results)]
+    if chainless:
+        raise SystemExit(
+            f"mmreason evaluate: --protocol {arguments.protocol} got not one chain of steps on {', '.join(chainless)}; "
+            "the policy has to be trained on chains (docs/chain_of_step.md), and --max-new-tokens has to hold one"
+        )
+
+
+def _chains(results: Any) -> int:
+    """Samples that are whole chains of steps."""
+    return int(results.counts["samples"] - results.counts["failed"] - results.counts["malformed"])
 
 
 def _do_share(

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..files import NoSuchFolder, check_model_path
+
 
 def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool = True) -> None:
     """Declare data, policy, sampling and store.
@@ -274,12 +276,12 @@ def check_folders(name: str, *given: str | None) -> None:
         *given: what came for a model or an adapter.
     """
     for path in given:
-        if path is None or not (path.startswith(("/", "./", "../", "~")) or os.path.exists(path)):
+        if path is None:
             continue
+        with exit_on(name, NoSuchFolder):
+            check_model_path(path)
         folder = Path(path).expanduser()
-        if not folder.is_dir():
-            raise SystemExit(f"mmreason {name}: there is no folder {path}; give one with a model, or a Hub id")
-        if not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
+        if folder.exists() and not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
             raise SystemExit(f"mmreason {name}: the folder {path} holds no model: it has no config.json")
 
 

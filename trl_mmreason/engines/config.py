@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from trl import GRPOConfig
 
 from ..documented import documented
+from ..precision import settle_on_cpu
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -34,6 +35,7 @@ class RolloutConfig(GRPOConfig):
     vllm_dtype: str | None = None
 
     def __post_init__(self) -> None:
+        settle_on_cpu(self)
         super().__post_init__()
         name = type(self).__name__
         if not self.max_completion_length or self.max_completion_length < 1:

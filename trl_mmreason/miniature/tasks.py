@@ -146,7 +146,7 @@ def make_problem(
 
 
 def make_problems(
-    categories: Sequence[str],
+    categories: str | Sequence[str],
     n: int,
     *,
     split: str = "train",
@@ -158,12 +158,15 @@ def make_problems(
     """`n` problems that go round the categories in turn; other seeds give other pictures.
 
     Args:
+        categories: some of `CATEGORIES`, or one of them.
         level: of all problems, or of each category.
 
     Raises:
         ValueError: when `categories` is empty or `n` is more than a seed has room for, and as `make_problem`.
         KeyError: a category without a level.
     """
+    if isinstance(categories, str):
+        categories = [categories]
     if not categories:
         raise ValueError(f"make_problems() got no categories; expected some of {CATEGORIES}.")
     if n > _SEEDS_A_DATASET:
@@ -184,7 +187,7 @@ def make_problems(
     ]
 
 
-def make_dataset(categories: Sequence[str], n: int, **drawing: Any) -> Dataset:
+def make_dataset(categories: str | Sequence[str], n: int, **drawing: Any) -> Dataset:
     """`make_problems` as a dataset in the common row; it takes the same arguments."""
     return to_dataset(make_problems(categories, n, **drawing))
 

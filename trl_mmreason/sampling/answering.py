@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +24,6 @@ from typing import Any
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
-from tqdm.auto import tqdm
 
 from ..grading import Grader, JudgeGrader, Verdict
 from ..grading.grader import grader_settings
@@ -33,9 +31,10 @@ from ..grading.tolerance import grade_answers
 from ..grading.version import grader_version
 from ..messages import with_system_message
 from .engine import Engine, Failure, SamplingParams
+from .progress import Progress
 from .protocols import Answered, AnsweringProtocol, Unit
 from .run import remember_questions, run, wait_for_all
-from .store import Store
+from .store import Record, Store
 
 logger = logging.getLogger(__name__)
 
@@ -169,15 +168,17 @@ def answer_in_memory(
     found: list[tuple[int, dict[str, Any] | Failure]] = []
     with state.split_between_processes(list(range(len(rows) * n))) as share:
         batches = [share[start : start + batch_size] for start in range(0, len(share), batch_size)]
-        for batch in tqdm(batches, desc=description, disable=not (state.is_main_process and sys.stderr.isatty())):
-            units = [({**rows[k // n], "id": ids[k // n]}, k % n) for k in batch]
-            answers = ask(units, engine, protocol, decoding, system_prompt=system_prompt, seed=seed)
-            done = [place for place, answer in enumerate(answers) if not isinstance(answer, Failure)]
-            payloads = [answers[place] for place in done]
-            verdicts = grade_payloads([units[place][0] for place in done], payloads, grader)  # type: ignore[arg-type]
-            for place, payload, verdict in zip(done, payloads, verdicts, strict=True):
-                answers[place] = _joined(payload, verdict)  # type: ignore[arg-type]  # `done` are no failures
-            found += zip(batch, answers, strict=True)
+        with Progress(description, len(share), 0, 0, quiet=not state.is_main_process) as progress:
+            for batch in batches:
+                units = [({**rows[k // n], "id": ids[k // n]}, k % n) for k in batch]
+                answers = ask(units, engine, protocol, decoding, system_prompt=system_prompt, seed=seed)
+                done = [place for place, answer in enumerate(answers) if not isinstance(answer, Failure)]
+                payloads: list[Any] = [answers[place] for place in done]  # no failures
+                verdicts = grade_payloads([units[place][0] for place in done], payloads, grader)
+                for place, payload, verdict in zip(done, payloads, verdicts, strict=True):
+                    answers[place] = _joined(payload, verdict)
+                found += zip(batch, answers, strict=True)
+                progress.add(_record(unit, answer) for unit, answer in zip(units, answers, strict=True))
     gathered = gather_object(found) if state.num_processes > 1 else found
     samples = [sample for _, sample in sorted(gathered, key=lambda item: item[0])]
     failures = [sample.reason for sample in samples if isinstance(sample, Failure)]
@@ -314,6 +315,13 @@ def grade_payloads(
     texts = [turn.get("graded", turn["text"]) for _, turn in turns]
     verdicts = iter(grade_answers(grader, [row for row, _ in turns], texts))
     return [{"turns": [_said(next(verdicts)) for _ in payload["turns"]]} for payload in payloads]
+
+
+def _record(unit: Unit, answer: dict[str, Any] | Failure) -> Record:
+    row, index = unit
+    if isinstance(answer, Failure):
+        return Record(row["id"], index, "failed", {}, answer.reason)
+    return Record(row["id"], index, "done", answer)
 
 
 def _joined(payload: Mapping[str, Any], verdicts: Mapping[str, Any]) -> dict[str, Any]:

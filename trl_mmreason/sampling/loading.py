@@ -27,6 +27,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from .. import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from ..checkpoint import check_adapter_restored
+from ..files import check_model_path
 from ..precision import keep_training_layout
 from ..rows import DECODING_ERRORS
 from .generation import ProcessingClass
@@ -75,7 +76,11 @@ def load_model(
 
     Raises:
         CheckpointError: the adapter's weights are not in the model.
+        NoSuchFolder: a path is named where nothing is.
     """
+    check_model_path(model)
+    if adapter is not None:
+        check_model_path(adapter)
     base, base_revision = model, revision
     if adapter is None and find_adapter_config_file(model, revision=revision) is not None:
         adapter = _local(model, revision)
@@ -102,6 +107,7 @@ def load_model(
 
 def load_processor(model: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
     """A model's processor, or its tokenizer if it is text-only; the base model's where an adapter has none itself."""
+    check_model_path(model)
     base, base_revision = model, revision
     if find_adapter_config_file(model, revision=revision) is not None:
         model = _local(model, revision)

@@ -1,9 +1,9 @@
-"""How far a run is: a bar on a terminal, a line a minute in a log."""
+"""How far a run is: a bar on a terminal, and a line a minute on a stderr that is none."""
 
 from __future__ import annotations
 
-import logging
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -13,8 +13,6 @@ from tqdm.auto import tqdm
 from .store import Record
 
 __all__ = ["Progress"]
-
-logger = logging.getLogger(__name__)
 
 SECONDS_A_LINE = 60.0
 
@@ -27,7 +25,7 @@ class Progress:
         total: units.
         before: units finished by earlier runs.
         failed: units that failed, of those finished before.
-        quiet: shows and logs nothing.
+        quiet: shows nothing.
 
     Attributes:
         done: units done since.
@@ -43,7 +41,8 @@ class Progress:
         self.truncated = 0
         self._finished = 0
         is_terminal = sys.stderr.isatty()
-        self._logs = not (quiet or is_terminal)
+        self._writes_lines = not (quiet or is_terminal)
+        self._ended = threading.Event()
         self._bar = tqdm(
             desc=description,
             total=total,
@@ -52,15 +51,17 @@ class Progress:
             smoothing=0.05,
             disable=quiet or not is_terminal,
         )
-        self._start = self._last_line = time.monotonic()
+        self._start = time.monotonic()
 
     def __enter__(self) -> Progress:
+        if self._writes_lines:
+            # a thread of its own, as one batch may take longer than a minute
+            threading.Thread(target=self._write_lines, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ended.set()
         self._bar.close()
-        if self._logs:
-            self._log()
 
     def add(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -70,23 +71,18 @@ class Progress:
             self.truncated += _is_truncated(record.payload)
         self._bar.set_postfix_str(self._shares(), refresh=False)
         self._bar.update(self.before + self._finished - self._bar.n)
-        if self._logs and time.monotonic() - self._last_line > SECONDS_A_LINE:
-            self._log()
 
-    def _log(self) -> None:
-        self._last_line = time.monotonic()
-        rate = self._finished / max(self._last_line - self._start, 1e-9)
+    def _write_lines(self) -> None:
+        while not self._ended.wait(SECONDS_A_LINE):
+            sys.stderr.write(f"{self._line()}\n")
+            sys.stderr.flush()
+
+    def _line(self) -> str:
+        rate = self._finished / (time.monotonic() - self._start)
         finished = self.before + self._finished
         left = tqdm.format_interval((self.total - finished) / rate) if rate else "?"
-        logger.info(
-            "%s: %d of %d units, %.3g a second, %s left, %s",
-            self.description,
-            finished,
-            self.total,
-            rate,
-            left,
-            self._shares(),
-        )
+        of_all = f"{self.description}: {finished} of {self.total} units"
+        return f"{of_all}, {rate:.3g} a second, {left} left, {self._shares()}"
 
     def _shares(self) -> str:
         truncated = self.truncated / self.done if self.done else 0.0

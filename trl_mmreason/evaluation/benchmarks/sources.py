@@ -11,6 +11,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict, concatenate_datasets, get_dataset_config_names, load_dataset
 from datasets.exceptions import DatasetsError
 
+from ...files import is_missing_path
 from ...rows import DataError
 from ...sources import LINE, Source, json_columns, read_source, undecoded
 from .adapter import Benchmark, BenchmarkError
@@ -53,6 +54,8 @@ def _open(benchmark: Benchmark, source: Any, split: str, rows: int) -> Source:
         raise BenchmarkError(f"{benchmark.name}: cannot load rows from a {type(source).__name__}. {_where(benchmark)}")
     if isinstance(source, Dataset):
         return _checked(benchmark, source, split)
+    if source is not None and is_missing_path(str(source)):
+        raise BenchmarkError(f"{benchmark.name}: {str(source)!r} does not exist here. {_where(benchmark)}")
     path = Path(source or "")
     if source is not None and path.is_file():
         return _keyed_rows(path) or _checked(benchmark, path, split)
