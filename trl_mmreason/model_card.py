@@ -21,6 +21,7 @@ PRINTED = "results.txt"
 MINIATURE_RECORD = "trl_mmreason_miniature"
 """Entry of a model's configuration for those that `trl_mmreason.miniature` built: family/size."""
 
+_DRAWN = "miniature/"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _NO_RESULTS = "No evaluation lies beside this model.\n\n"
 
@@ -81,12 +82,16 @@ def edit_card(trainer: Any, dataset_name: str | None) -> None:
     head, _, rest = card.text.partition("This model is ")
     _, _, rest = rest.partition("It has been trained using")
     _, _, training = rest.partition("## Training procedure")
+    category = None
+    if miniature:  # "adding" stands for rows that others made of drawn problems
+        drawn = str(dataset_name).startswith(_DRAWN)
+        category = str(dataset_name).removeprefix(_DRAWN) if drawn else "adding"
     origin = describe_origin(get_config_model_id(config), base, miniature)
     card.text = (
         f"{head}This model is {origin}.\n"
         f"It has been trained{describe_data(trainer.train_dataset, dataset_name)}, with trl-mmreason on top of "
         "[TRL](https://github.com/huggingface/trl).\n\n"
-        f"## Quick start\n\n```python\n{example(trainer, dataset_name if miniature else None, scores)}```\n\n"
+        f"## Quick start\n\n```python\n{example(trainer, category, scores)}```\n\n"
         f"## Results\n\n## Training procedure{training}"
     )
     card.text = with_results(card.text, results_in(folder))
@@ -105,7 +110,9 @@ def base_model(name: str | None) -> str | None:
 
 def is_hub_id(name: str | None) -> bool:
     """Whether a name can be that of a repository on the Hub: it is no path that exists and no drawn data set."""
-    return bool(name and _HUB_ID.fullmatch(name)) and not name.startswith("miniature/") and not Path(name).exists()
+    if not name or not _HUB_ID.fullmatch(name):
+        return False
+    return not name.startswith(_DRAWN) and not Path(name).exists()
 
 
 def describe_origin(name: str | None, base: str | None, miniature: str | None) -> str:
@@ -136,20 +143,20 @@ def describe_data(rows: Any, name: str | None) -> str:
     if is_hub_id(name):
         name = f"[{name}](https://huggingface.co/datasets/{name})"
     else:
-        name = f"`{name}`" if name.startswith("miniature/") else f"`{Path(name).name}`"
+        name = f"`{name}`" if name.startswith(_DRAWN) else f"`{Path(name).name}`"
     return f"{number} of {name}" if number else f" on {name}"
 
 
-def example(trainer: Any, drawn: str | None, scores: bool) -> str:
+def example(trainer: Any, category: str | None, scores: bool) -> str:
     """Python that shows a picture to the model and prints what it says of it.
 
     Args:
         trainer: has trained and saved it.
-        drawn: `miniature/<category>` of a miniature, which can read no other pictures.
+        category: of the drawn problems that a miniature knows, which can read no other pictures; `None` for others.
         scores: whether it scores chains of steps in the place of answering.
     """
     model = trainer.hub_model_id or trainer.args.output_dir
-    picture = _MINIATURE_PICTURE.format(category=drawn.removeprefix("miniature/")) if drawn else _DRAWN_PICTURE
+    picture = _MINIATURE_PICTURE.format(category=category) if category else _DRAWN_PICTURE
     if scores:
         return picture + _SCORE.format(model=model)
     tokens = getattr(trainer.args, "max_completion_length", None) or 512
@@ -165,7 +172,8 @@ def system_prompt(trainer: Any) -> str | None:
     own = getattr(trainer, "eval_system_prompt", None)
     if own or trainer.train_dataset is None:
         return own
-    prompt = next(iter(trainer.train_dataset), {}).get("prompt")
+    row: dict[str, Any] = next(iter(trainer.train_dataset), {})
+    prompt = row.get("prompt")
     first = prompt[0] if prompt and not isinstance(prompt, str) else {}
     return text_of(first["content"]) if first.get("role") == "system" else None
 
