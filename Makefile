@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 ENGINES_VENV ?= .venv-engines
+WHEEL_VENV ?= .venv-wheel
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-engines clean
+.PHONY: quickstart test test-engines wheel wheel-test clean
 
 # One thread: models this small lose time on more.
 quickstart: $(VENV)/.installed
@@ -22,6 +23,23 @@ test: $(VENV)/.installed
 test-engines: $(ENGINES_VENV)/.installed
 	$(ENGINES_VENV)/bin/python -m pytest tests/engines -n auto --dist loadfile
 
+# sdist and wheel in dist/, checked as the package index checks them
+wheel:
+	rm -rf dist
+	$(PYTHON) -m venv --clear $(WHEEL_VENV)
+	$(WHEEL_VENV)/bin/python -m pip install build twine
+	$(WHEEL_VENV)/bin/python -m build
+	$(WHEEL_VENV)/bin/python -m twine check --strict dist/*
+
+# The wheel alone in a fresh environment, started from a folder that is not the checkout: a short run of the miniature
+wheel-test: wheel
+	$(PYTHON) -m venv --clear $(WHEEL_VENV)
+	$(WHEEL_VENV)/bin/python -m pip install -c constraints.txt torch dist/*.whl
+	mmreason=$$(realpath $(WHEEL_VENV))/bin/mmreason && folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && cd "$$folder" \
+		&& OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $$mmreason train adapo --config adapo/miniature.yaml --output_dir run \
+		--cold_start_accuracy 0.02 --max_steps 2 --train_rows 64 --eval_rows 16 --per_device_train_batch_size 16 \
+		&& test -s run/model.safetensors && test -s run/report.html
+
 # torch is named on pip's command line so that the pinned build is taken before anything can ask for a newer one
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,4 +51,4 @@ $(ENGINES_VENV)/.installed: pyproject.toml constraints-engines.txt tests/engines
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(ENGINES_VENV) runs build *.egg-info
+	rm -rf $(VENV) $(ENGINES_VENV) $(WHEEL_VENV) runs build dist *.egg-info

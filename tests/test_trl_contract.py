@@ -3,6 +3,7 @@
 A failure here says what has to be looked at after an upgrade.
 """
 
+import importlib.resources
 import inspect
 import os
 
@@ -173,3 +174,9 @@ def test_a_checkpoint_can_be_read_whole_under_every_engine(monkeypatch):
         assert os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] == "true"
     finally:
         deepspeed.unset_hf_deepspeed_config()
+
+
+def test_the_model_card_has_the_places_that_are_replaced():
+    template = (importlib.resources.files("trl") / "templates/lm_model_card.md").read_text()
+    for place in ("This model is ", "It has been trained using", "## Training procedure"):
+        assert template.count(place) == 1, f"TRL's card has changed at {place!r}: adapt model_card.edit_card"

@@ -8,7 +8,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .quiet import silence_harmless
+
 __version__ = "0.1.0"
+
+silence_harmless()
 
 METHODS = ("adapo", "srpo", "chain_of_step", "self_evolution")
 """Folders whose `declared.py` adds to shared tables, pictures and pages; see `methods.py`."""

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, Trainer
 
 from .engines.sharding import is_sharded, load_whole_state, loading_whole, whole_state
 from .files import atomic_path
+from .model_card import edit_card
 
 
 def save_whole(trainer: Trainer, folder: Path, **saving: Any) -> None:
@@ -118,7 +119,10 @@ def _cast_back(model: PeftModel, types: dict[str, torch.dtype]) -> None:
 
 
 class CheckpointRestoreMixin(Trainer):
-    """A trainer that resumes from the weights of its checkpoint, for every model family, and saves before it pushes."""
+    """A trainer that resumes from the weights of its checkpoint, for every model family, and saves before it pushes.
+
+    Its model card names the real base model, shows the results, and has an example with a picture.
+    """
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         target = self.model if model is None else model
@@ -164,3 +168,9 @@ class CheckpointRestoreMixin(Trainer):
         if not self.args.push_to_hub:  # then `Trainer` creates the repository before it saves
             self.save_model(_internal_call=True)
         return super().push_to_hub(*args, **kwargs)
+
+    def create_model_card(self, model_name: Any = None, dataset_name: Any = None, tags: Any = None) -> None:
+        """Write the card as TRL does, and put into it what TRL leaves out; see `model_card.py`."""
+        super().create_model_card(model_name or Path(self.args.output_dir).name, dataset_name, tags)
+        if self.is_world_process_zero():
+            edit_card(self, dataset_name)

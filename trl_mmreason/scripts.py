@@ -31,6 +31,7 @@ from .data import load_rows
 from .documented import documented
 from .evaluation.curves import plot_curves
 from .evaluation.evaluation_report import trajectories_of
+from .evaluation.files import PRINTED
 from .evaluation.metrics import format_table, improves
 from .evaluation.report import comparison_table, write_report
 from .evaluation.results import compare_results, summarise
@@ -223,23 +224,28 @@ def train_and_compare(
 
     checkpoint = last_checkpoint(trainer.args)
     before = measure("before")
-    train_and_save(trainer, data_args.dataset_name, checkpoint)
+    train_and_save(trainer, checkpoint)
     after = measure("after")
+    better = None
+    if rows is not None and before is not None and after is not None and trainer.accelerator.is_main_process:
+        better = _report(trainer, data_args, rows, {"before": before, "after": after}, protocol.metrics)
+    publish(trainer, data_args.dataset_name)
     if hasattr(trainer, "end"):  # from transformers 5.18 on: closes trackers and the process group
         trainer.end()
-    if rows is None or before is None or after is None or not trainer.accelerator.is_main_process:
-        return None
-    return _report(trainer, data_args, rows, {"before": before, "after": after}, protocol.metrics)
+    return better
 
 
-def train_and_save(trainer: GRPOTrainer | SFTTrainer, dataset_name: str, checkpoint: str | None) -> None:
-    """Train from `checkpoint` or from the start, save the model with its card, and push it if the arguments say so."""
-    args = trainer.args
+def train_and_save(trainer: GRPOTrainer | SFTTrainer, checkpoint: str | None) -> None:
+    """Train from `checkpoint` or from the start, and save the model."""
     trainer.train(resume_from_checkpoint=checkpoint)
-    trainer.save_model(args.output_dir)
+    trainer.save_model(trainer.args.output_dir)
     trainer.save_state()  # which `mmreason report` draws the curves from
-    trainer.create_model_card(model_name=Path(args.output_dir).name, dataset_name=dataset_name)
-    if args.push_to_hub:
+
+
+def publish(trainer: GRPOTrainer | SFTTrainer, dataset_name: str) -> None:
+    """Write the saved model's card, with the results that lie there by now, and push it if the arguments say so."""
+    trainer.create_model_card(model_name=Path(trainer.args.output_dir).name, dataset_name=dataset_name)
+    if trainer.args.push_to_hub:
         trainer.push_to_hub(dataset_name=dataset_name)
 
 
@@ -273,11 +279,12 @@ def train_on_completions(
     settings = trainer_settings(model_args, training_args)
     rows = read_source(data_args.dataset_name, data_args.dataset_split).dataset
     policy = trainer(model_args.model_name_or_path, args=training_args, train_dataset=rows, **settings)
-    train_and_save(policy, data_args.dataset_name, checkpoint)
+    train_and_save(policy, checkpoint)
+    publish(policy, data_args.dataset_name)
 
 
-def train_once(trainer: Trainer, folder: Path) -> None:
-    """Train a whole model and save it into `folder`, from the last checkpoint in the output folder, if any.
+def train_once(trainer: Trainer, folder: Path, dataset_name: str | None = None) -> None:
+    """Train a whole model, from the output folder's last checkpoint if there is one, and save it with its card.
 
     What was saved there before is loaded instead, the state of training included.
     """
@@ -288,6 +295,9 @@ def train_once(trainer: Trainer, folder: Path) -> None:
     output = Path(trainer.args.output_dir)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(output)) if output.is_dir() else None)
     save_whole(trainer, folder)
+    trainer.args.output_dir = str(folder)  # where the card is written, and what its example loads
+    trainer.create_model_card(model_name=output.name, dataset_name=dataset_name)
+    trainer.args.output_dir = str(output)
 
 
 def last_checkpoint(args: TrainingArguments) -> str | None:
@@ -379,8 +389,9 @@ def _report(
     )
     results = {name: asdict(change) for name, change in comparison.items()}
     (folder / "results.json").write_text(json.dumps(_without_nan(results), indent=2))
-    acc_t2 = comparison["acc_t2"]
+    table, acc_t2 = format_table(comparison), comparison["acc_t2"]
+    (folder / PRINTED).write_text(f"{table}\n")  # for the model's card
     better = improves(acc_t2.before.interval, acc_t2.after.interval)
     verdict = "rose by more than the intervals" if better else "did not rise by more than the intervals"
-    sys.stdout.write(f"\n{format_table(comparison)}\n\nacc@t2 {verdict}. Report: {folder / 'report.html'}\n")
+    sys.stdout.write(f"\n{table}\n\nacc@t2 {verdict}. Report: {folder / 'report.html'}\n")
     return better

@@ -20,9 +20,11 @@ from trl import ModelConfig, TrlParser
 from .documented import documented
 from .evaluation.curves import plot_curves
 from .evaluation.evaluation_report import COMPARISON, evaluate_into, write_evaluation_report
+from .evaluation.files import format_results
 from .evaluation.results import Results
 from .miniature.cold_start import Lessons
 from .miniature.tasks import Problem, make_problems
+from .model_card import add_results
 from .sampling.protocols import AnsweringProtocol
 from .sampling.store import Store
 from .sampling.transformers_engine import TransformersEngine
@@ -127,7 +129,7 @@ class Pipeline:
         rows: Dataset | None = None,
         **asked: Any,
     ) -> dict[str, Results]:
-        """Let each policy answer, and write an evaluation of each.
+        """Let each policy answer, write an evaluation of each, and put its results into the policy's card.
 
         Args:
             policies: name → path or Hub id. A `Path` that is not there belongs to a stage that was not done: left out.
@@ -137,7 +139,7 @@ class Pipeline:
             **asked: for `evaluate_into`.
         """
         asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, **asked}
-        return {
+        found = {
             name: evaluate_into(
                 self.folder / folder / name,
                 self.eval_rows if rows is None else rows,
@@ -150,6 +152,10 @@ class Pipeline:
             for name, path in policies.items()
             if isinstance(path, str) or path.exists()
         }
+        if PartialState().is_main_process:
+            for name, results in found.items():
+                add_results(Path(policies[name]), folder.replace("-", " ").capitalize(), format_results(results))
+        return found
 
     def compare(self, text: str, found: Mapping[str, Results], folder: str = "evaluation") -> None:
         """Write the page that shows evaluations side by side; print `text`, and keep it in `table.txt`."""
@@ -171,7 +177,7 @@ class Pipeline:
     def learn(self, trainer: Any) -> None:
         """Train, save the model into `model` in the trainer's folder, and draw its curves beside it."""
         folder = Path(trainer.args.output_dir)
-        train_once(trainer, folder / "model")
+        train_once(trainer, folder / "model", self.args.dataset_name)
         if trainer.is_world_process_zero():
             plot_curves(trainer.state.log_history, folder / "curves.png")
 

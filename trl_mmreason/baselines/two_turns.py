@@ -6,6 +6,7 @@ turns, grading, filters and metrics.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -110,6 +111,17 @@ class SCoReTrainer(AdaPOTrainer):
 
     _tag_names = ["trl", "trl-mmreason", "score"]
     _name = "SCoRe"
+    _paper = {
+        "title": "Training Language Models to Self-Correct via Reinforcement Learning",
+        "id": "2409.12917",
+        "citation": textwrap.dedent("""\
+            @article{kumar2024training,
+                title        = {{Training Language Models to Self-Correct via Reinforcement Learning}},
+                author       = {Aviral Kumar and Vincent Zhuang and Rishabh Agarwal and Yi Su and John D. Co-Reyes and Avi Singh and Kate Baumli and Shariq Iqbal and Colton Bishop and Rebecca Roelofs and Lei M. Zhang and Kay McKinney and Disha Shrivastava and Cosmin Paduraru and George Tucker and Doina Precup and Feryal Behbahani and Aleksandra Faust},
+                year         = 2024,
+                eprint       = {arXiv:2409.12917},
+            }"""),  # noqa: E501
+    }
 
     args: SCoReConfig
 

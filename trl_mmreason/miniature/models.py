@@ -39,6 +39,7 @@ from transformers.models.llava_next.image_processing_pil_llava_next import Llava
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from .. import torchvision_free
+from ..model_card import MINIATURE_RECORD
 from .corpus import corpus
 from .tokenizer import train_tokenizer
 
@@ -360,6 +361,7 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = parts.model(SIZES[size], tokenizer).float().eval()
+    setattr(model.config, MINIATURE_RECORD, f"{family}/{size}")  # for the cards of all that it becomes
     model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     return model, parts.processor(tokenizer)
 

@@ -1,0 +1,100 @@
+"""Files around the package: workflows call targets that exist, and what packages are published by is valid."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.specifiers import SpecifierSet
+
+import trl_mmreason
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10, where pytest brings it
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+TEMPLATES = sorted(path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
+TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+OF_ANOTHER_BRANCH = {"docs"}
+
+
+def named(paths):
+    return pytest.mark.parametrize("path", paths, ids=lambda path: path.name)
+
+
+def jobs_of(path):
+    return yaml.safe_load(path.read_text())["jobs"].values()
+
+
+def test_there_are_workflows_for_tests_docs_and_releases():
+    assert [path.stem for path in WORKFLOWS] == ["docs", "release", "tests"]
+
+
+@named(WORKFLOWS)
+def test_a_workflow_calls_targets_of_the_makefile(path):
+    commands = [step["run"] for job in jobs_of(path) for step in job["steps"] if "run" in step]
+    targets = {target for command in commands for target in re.findall(r"^make ([\w-]+)", command, re.MULTILINE)}
+    assert targets
+    assert targets <= TARGETS | OF_ANOTHER_BRANCH
+
+
+@named(WORKFLOWS)
+def test_a_workflow_uses_versions_of_python_that_the_package_supports(path):
+    versions = []
+    for job in jobs_of(path):
+        given = [step["with"]["python-version"] for step in job["steps"] if "setup-python" in step.get("uses", "")]
+        matrix = job.get("strategy", {}).get("matrix", {}).get("python-version", [])
+        versions += matrix if given == ["${{ matrix.python-version }}"] else given
+    assert versions
+    assert all(isinstance(version, str) for version in versions)  # 3.10 without quotes is 3.1
+    assert all(SpecifierSet(PROJECT["requires-python"]).contains(version) for version in versions)
+    if path.stem == "tests":
+        assert {"3.10", "3.12"} <= set(versions)
+
+
+def test_only_the_job_that_publishes_may_ask_for_an_identity():
+    permissions = {
+        (path.stem, name): job.get("permissions")
+        for path in WORKFLOWS
+        for name, job in yaml.safe_load(path.read_text())["jobs"].items()
+    }
+    assert {key for key, given in permissions.items() if given} == {("release", "publish")}
+    assert permissions["release", "publish"] == {"id-token": "write"}
+    assert all(yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"} for path in WORKFLOWS)
+
+
+@named(TEMPLATES)
+def test_an_issue_form_has_what_a_form_needs(path):
+    form = yaml.safe_load(path.read_text())
+    assert {"name", "description", "body"} <= form.keys()
+    assert len({part["id"] for part in form["body"]}) == len(form["body"])
+    assert all(part["attributes"]["label"] for part in form["body"])
+
+
+def test_hooks_are_tools_of_the_environment_for_development():
+    (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert repo["repo"] == "local"
+    assert [hook["entry"] for hook in repo["hooks"]] == [
+        ".venv/bin/" + x for x in ("ruff check", "ruff format", "mypy")
+    ]
+    assert {"ruff", "mypy"} <= set(PROJECT["optional-dependencies"]["dev"])
+
+
+def test_the_citation_has_its_required_keys_and_the_package_s_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert citation["authors"] == PROJECT["authors"] == [{"name": "The trl-mmreason authors"}]
+    assert citation["version"] == PROJECT["version"] == trl_mmreason.__version__
+    assert citation["license"] == PROJECT["license"]
+
+
+def test_the_changelog_names_this_version():
+    log = (ROOT / "CHANGELOG.md").read_text()
+    assert re.findall(r"^## \[(.+?)\]", log, re.MULTILINE)[0] == "Unreleased"
+    assert f"To become {PROJECT['version']}" in log
+    kinds = re.findall(r"^### (.+)", log, re.MULTILINE)
+    assert set(kinds) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}

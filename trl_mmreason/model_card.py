@@ -1,0 +1,211 @@
+"""The card of a trained model: TRL's, with its base, its results and an example that shows a picture.
+
+TRL's own example sends a question without a picture, and its card calls a base model that is a folder "None".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard
+from trl.trainer.utils import get_config_model_id
+
+from .messages import text_of
+
+CARD = "README.md"
+PRINTED = "results.txt"
+"""Tables of results, as `evaluation.files` and `scripts` write them."""
+MINIATURE_RECORD = "trl_mmreason_miniature"
+"""Entry of a model's configuration for those that `trl_mmreason.miniature` built: family/size."""
+
+_DRAWN = "miniature/"
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_NO_RESULTS = "No evaluation lies beside this model.\n\n"
+
+_DRAWN_PICTURE = """\
+from PIL import Image, ImageDraw
+
+picture = Image.new("RGB", (448, 224), "white")  # or Image.open("your_picture.png")
+ImageDraw.Draw(picture).text((80, 60), "3 + 4", fill="black", font_size=96)
+question = "Add the two numbers in the picture."
+"""
+_MINIATURE_PICTURE = """\
+from trl_mmreason import torchvision_free  # from here on processors load without torchvision
+from trl_mmreason.miniature.tasks import make_problem
+
+problem = make_problem({category!r}, 0, split="new_pictures")
+picture, question = problem.image, problem.question
+"""
+_ANSWER = """
+from transformers import pipeline  # needs torch, torchvision and pillow, too
+
+answer = pipeline("image-text-to-text", model={model!r})
+messages = [
+{system}\
+    {{"role": "user", "content": [{{"type": "image", "image": picture}}, {{"type": "text", "text": question}}]}},
+]
+reply = answer(text=messages, max_new_tokens={tokens}, return_full_text=False)[0]["generated_text"]
+print(reply)
+"""
+_SECOND_ANSWER = """
+messages += [
+    {{"role": "assistant", "content": [{{"type": "text", "text": reply}}]}},
+    {{"role": "user", "content": [{{"type": "text", "text": {followup!r}}}]}},
+]
+print(answer(text=messages, max_new_tokens={tokens}, return_full_text=False)[0]["generated_text"])
+"""
+_SCORE = """
+from trl_mmreason import ProcessRewardModel
+from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
+
+chain = Chain([Step("Reading", "The numbers are 3 and 4.", "They are.")], answer="7")
+row = {{"prompt": [{{"role": "user", "content": question}}], "images": [picture], "completion": render_chain(chain)}}
+print(ProcessRewardModel.from_pretrained({model!r}).score([row]))
+"""
+
+
+def edit_card(trainer: Any, dataset_name: str | None) -> None:
+    """Put base, data, results and example into the card that TRL has written into the trainer's output folder."""
+    folder = Path(trainer.args.output_dir)
+    card = ModelCard.load(folder / CARD)
+    config = trainer.model.config
+    base, miniature = base_model(get_config_model_id(config)), getattr(config, MINIATURE_RECORD, None)
+    card.data.base_model = base
+    card.data.datasets = dataset_name if is_hub_id(dataset_name) else None
+    card.data.pop("licence")  # TRL's placeholder
+    scores = "process-reward-model" in trainer._tag_names
+    if not scores:
+        card.data.pipeline_tag = "image-text-to-text"
+    head, _, rest = card.text.partition("This model is ")
+    _, _, rest = rest.partition("It has been trained using")
+    _, _, training = rest.partition("## Training procedure")
+    category = None
+    if miniature:  # "adding" stands for rows that others made of drawn problems
+        drawn = str(dataset_name).startswith(_DRAWN)
+        category = str(dataset_name).removeprefix(_DRAWN) if drawn else "adding"
+    origin = describe_origin(get_config_model_id(config), base, miniature)
+    card.text = (
+        f"{head}This model is {origin}.\n"
+        f"It has been trained{describe_data(trainer.train_dataset, dataset_name)}, with trl-mmreason on top of "
+        "[TRL](https://github.com/huggingface/trl).\n\n"
+        f"## Quick start\n\n```python\n{example(trainer, category, scores)}```\n\n"
+        f"## Results\n\n## Training procedure{training}"
+    )
+    card.text = with_results(card.text, results_in(folder))
+    card.save(folder / CARD)
+
+
+def base_model(name: str | None) -> str | None:
+    """The Hub id that a model comes from, read off the card there if its name is a folder; `None` if none is known."""
+    if not name:
+        return None
+    folder = Path(name)
+    if not folder.is_dir():
+        return name if is_hub_id(name) else None
+    return ModelCard.load(folder / CARD).data.base_model if (folder / CARD).is_file() else None
+
+
+def is_hub_id(name: str | None) -> bool:
+    """Whether a name can be that of a repository on the Hub: it is no path that exists and no drawn data set."""
+    if not name or not _HUB_ID.fullmatch(name):
+        return False
+    return not name.startswith(_DRAWN) and not Path(name).exists()
+
+
+def describe_origin(name: str | None, base: str | None, miniature: str | None) -> str:
+    """Say which model training began with.
+
+    Args:
+        name: as the model's configuration has it, a Hub id or a folder; empty for a model that was made in memory.
+        base: of `base_model`.
+        miniature: family/size if trl-mmreason's miniature built the model that all began with.
+    """
+    if base:
+        return f"a fine-tuned version of [{base}](https://huggingface.co/{base})"
+    if miniature:
+        return (
+            f"a fine-tuned miniature (`{miniature}`): a model of random weights that trl-mmreason built and taught to "
+            "answer drawn problems, and that knows nothing else"
+        )
+    if name:
+        return f"a fine-tuned version of the checkpoint `{Path(name).name}`, whose own card names no base model"
+    return "a fine-tuned version of a model that was passed in memory"
+
+
+def describe_data(rows: Any, name: str | None) -> str:
+    """Say how many rows it was trained on, as far as that is known, and which."""
+    number = f" on {len(rows):,} rows" if hasattr(rows, "__len__") else ""
+    if not name:
+        return number
+    if is_hub_id(name):
+        name = f"[{name}](https://huggingface.co/datasets/{name})"
+    else:
+        name = f"`{name}`" if name.startswith(_DRAWN) else f"`{Path(name).name}`"
+    return f"{number} of {name}" if number else f" on {name}"
+
+
+def example(trainer: Any, category: str | None, scores: bool) -> str:
+    """Python that shows a picture to the model and prints what it says of it.
+
+    Args:
+        trainer: has trained and saved it.
+        category: of the drawn problems that a miniature knows, which can read no other pictures; `None` for others.
+        scores: whether it scores chains of steps in the place of answering.
+    """
+    model = trainer.hub_model_id or trainer.args.output_dir
+    picture = _MINIATURE_PICTURE.format(category=category) if category else _DRAWN_PICTURE
+    if scores:
+        return picture + _SCORE.format(model=model)
+    tokens = getattr(trainer.args, "max_completion_length", None) or 512
+    said = system_prompt(trainer)
+    system = f'    {{"role": "system", "content": [{{"type": "text", "text": {said!r}}}]}},\n' if said else ""
+    code = picture + _ANSWER.format(model=model, system=system, tokens=tokens)
+    followup = getattr(trainer, "followup", None)
+    return code + _SECOND_ANSWER.format(followup=followup, tokens=tokens) if followup else code
+
+
+def system_prompt(trainer: Any) -> str | None:
+    """The system message that the policy is asked with: the trainer's own, or that of the first row."""
+    own = getattr(trainer, "eval_system_prompt", None)
+    if own or trainer.train_dataset is None:
+        return own
+    row: dict[str, Any] = next(iter(trainer.train_dataset), {})
+    prompt = row.get("prompt")
+    first = prompt[0] if prompt and not isinstance(prompt, str) else {}
+    return text_of(first["content"]) if first.get("role") == "system" else None
+
+
+def results_in(folder: Path) -> dict[str, str]:
+    """The tables that evaluations of the model left in a run's folder: title → metrics with their 95 % intervals.
+
+    Tables older than the end of training are those of an earlier run.
+    """
+    tables = {"Before and after training": folder / PRINTED}
+    tables |= {path.parent.name: path for path in sorted((folder / "evaluation").glob(f"*/{PRINTED}"))}
+    trained = folder / "trainer_state.json"
+    since = trained.stat().st_mtime_ns if trained.is_file() else 0
+    return {
+        title: path.read_text(encoding="utf-8")
+        for title, path in tables.items()
+        if path.is_file() and path.stat().st_mtime_ns >= since
+    }
+
+
+def with_results(card: str, results: Mapping[str, str]) -> str:
+    """A card with these tables beside those that it has; one of the same title is replaced."""
+    head, _, rest = card.partition("## Results\n\n")
+    section, _, training = rest.partition("## Training procedure")
+    tables = dict(re.findall(r"### ([^\n]+)\n\n```text\n(.*?)\n```", section, re.DOTALL))
+    tables |= {title: table.strip() for title, table in results.items()}
+    shown = [f"### {title}\n\n```text\n{table}\n```\n\n" for title, table in tables.items()]
+    return f"{head}## Results\n\n{''.join(shown) or _NO_RESULTS}## Training procedure{training}"
+
+
+def add_results(folder: Path, title: str, table: str) -> None:
+    """Put a table of results into the card of a saved model; nothing happens without a card."""
+    path = folder / CARD
+    if path.is_file():
+        path.write_text(with_results(path.read_text(encoding="utf-8"), {title: table}), encoding="utf-8")
