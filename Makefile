@@ -4,7 +4,7 @@ VENV ?= .venv
 ENGINES_VENV ?= .venv-engines
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-engines clean
+.PHONY: quickstart test test-engines docs clean
 
 # One thread: models this small lose time on more.
 quickstart: $(VENV)/.installed
@@ -21,6 +21,10 @@ test: $(VENV)/.installed
 # vLLM, ZeRO and FSDP2, with the GPUs of this machine if it has any
 test-engines: $(ENGINES_VENV)/.installed
 	$(ENGINES_VENV)/bin/python -m pytest tests/engines -n auto --dist loadfile
+
+# the site, in build/docs; the variable silences an announcement of mkdocs-material
+docs: $(VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # torch is named on pip's command line so that the pinned build is taken before anything can ask for a newer one
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -26,16 +26,25 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def arguments_table(dataclass):
-    """A dataclass's own fields, their defaults and what its docstring says; read from the source, nothing is imported."""
+    """What a dataclass adds to its base, with defaults and descriptions; read from the source, nothing is imported."""
     module, _, name = dataclass.rpartition(".")
     tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     (found,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    described = ast.get_docstring(found)
+    bases = f" Its base is `{ast.unparse(found.bases[0])}`." if found.bases else ""
     defaults = {node.target.id: node.value for node in found.body if isinstance(node, ast.AnnAssign)}
-    lines = ["| argument | default | what it does |", "|---|---|---|"]
-    for field, text in _read_entries(ast.get_docstring(found)).items():
-        default = defaults[field]
-        lines.append(f"| `{field}` | {'required' if default is None else f'`{ast.unparse(default)}`'} | {text} |")
-    return "\n".join(lines)
+    lines = [f"{described.splitlines()[0]}{bases}", "", "| argument | default | what it does |", "|---|---|---|"]
+    for field, text in _read_entries(described).items():
+        lines.append(f"| `{field}` | {shown_default(defaults[field])} | {text} |")
+    return "\n".join(lines if len(lines) > 4 else lines[:1])
+
+
+def shown_default(value):
+    """The default as the source has it; of `field(default_factory=…)` what the factory makes."""
+    if isinstance(value, ast.Call):
+        factory = value.keywords[0].value
+        value = factory.body if isinstance(factory, ast.Lambda) else ast.Dict([], [])  # the only other one is `dict`
+    return "required" if value is None else f"`{ast.unparse(value)}`"
 
 
 class SplitGroups(griffe.Extension):
