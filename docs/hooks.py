@@ -20,7 +20,7 @@ def on_page_markdown(markdown, page, config, files):
 
     def outside(link):
         path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page.file.src_uri), link[1]))
-        return link[0] if path.startswith("docs/") else f"]({config.repo_url.rstrip('/')}/blob/main/{path})"
+        return link[0] if path.startswith("docs/") else f"]({config.extra['repository']}/blob/main/{path})"
 
     return LINK.sub(outside, ARGUMENTS.sub(lambda found: arguments_table(found[1]), markdown))
 
