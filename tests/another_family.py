@@ -1,4 +1,4 @@
-"""A tiny Gemma 3, a family that the package does not name: what its page on extending says of another family is tried."""
+"""A tiny Gemma 3, a family that the package does not name, for the examples of docs/extend.md."""
 
 import torch
 from support import ends_often

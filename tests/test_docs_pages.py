@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks/README.md", *ROOT.glob("docs/**/*.md")])
+PAGES = [*ROOT.glob("*.md"), ROOT / "benchmarks/README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
@@ -55,9 +55,10 @@ def messages():
 
 
 def test_quoted_messages_are_in_the_code():
-    """"…" in a quotation stands for anything within one message."""
+    """An ellipsis in a quotation stands for anything within one message."""
     lines = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8").splitlines()
-    quoted = [text for line in lines if line.startswith("| ") for text in re.findall(r'"([^"]+)"', line.split(" | ")[0])]
+    seen = [line.split(" | ")[0] for line in lines if line.startswith("| ")]
+    quoted = [text for cell in seen for text in re.findall(r'"([^"]+)"', cell)]
     assert len(quoted) > 25
     unknown = [text for text in quoted if not re.search(".*".join(map(re.escape, text.split("…"))), messages())]
     assert unknown == []
