@@ -5,7 +5,7 @@ ENGINES_VENV ?= .venv-engines
 WHEEL_VENV ?= .venv-wheel
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-engines wheel wheel-test clean
+.PHONY: quickstart test test-engines docs wheel wheel-test clean
 
 # One thread: models this small lose time on more.
 quickstart: $(VENV)/.installed
@@ -22,6 +22,10 @@ test: $(VENV)/.installed
 # vLLM, ZeRO and FSDP2, with the GPUs of this machine if it has any
 test-engines: $(ENGINES_VENV)/.installed
 	$(ENGINES_VENV)/bin/python -m pytest tests/engines -n auto --dist loadfile
+
+# the site, in build/docs; the variable silences an announcement of mkdocs-material
+docs: $(VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # sdist and wheel in dist/, checked as the package index checks them
 wheel:

@@ -26,6 +26,12 @@ def k3_divergence(logps: Tensor, ref_logps: Tensor, log_ratio: Tensor | None = N
 
     Returns:
         (B, T), 0 where the two agree and positive elsewhere.
+
+    Examples:
+        >>> import torch
+        >>> logps = torch.tensor([[0.5, 0.25]]).log()
+        >>> k3_divergence(logps, torch.tensor([[0.5, 0.5]]).log())  # 0 where they agree; 2 - log 2 - 1
+        tensor([[0.0000, 0.3069]])
     """
     difference = ref_logps - logps
     divergence = torch.exp(difference) - difference - 1
@@ -75,5 +81,10 @@ def turn_of_token(env_mask: Tensor) -> Tensor:
 
     Returns:
         (B, T) integers: 1 up to the user's turn, 2 from it on. Without a user's turn everything is turn 1.
+
+    Examples:
+        >>> import torch
+        >>> turn_of_token(torch.tensor([[1, 1, 0, 0, 1]]))  # two tokens, the user's turn, one token
+        tensor([[1, 1, 2, 2, 2]])
     """
     return 1 + ((1 - env_mask.long()).cumsum(dim=1) > 0).long()

@@ -23,7 +23,12 @@ def text_of(content: Any, between: str = "") -> str:
 
 
 def question_text(prompt: Any) -> str:
-    """The text of the first user message of a prompt: the question, without what followed it."""
+    """The text of the first user message of a prompt: the question, without what followed it.
+
+    Examples:
+        >>> question_text([{"role": "system", "content": "Think."}, {"role": "user", "content": "3+4?"}])
+        '3+4?'
+    """
     if isinstance(prompt, str):
         return prompt
     return text_of(next((message["content"] for message in prompt if message["role"] == "user"), ""), between=" ")

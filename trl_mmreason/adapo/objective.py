@@ -22,6 +22,10 @@ def error_rate(first_correct: Tensor, keep: Tensor | None = None) -> Tensor:
 
     Returns:
         (Q,) float; NaN for a question without a kept trajectory.
+
+    Examples:
+        >>> error_rate(torch.tensor([[False, False, False, True]]))
+        tensor([0.7500])
     """
     keep = torch.ones_like(first_correct) if keep is None else keep
     return (~first_correct & keep).sum(dim=1) / keep.sum(dim=1).float()
@@ -58,6 +62,11 @@ def adaptive_rewards(
 
     Returns:
         (Q, G) float, NaN where `keep` is False.
+
+    Examples:
+        >>> first, second = torch.tensor([[0, 0, 0, 1]]).bool(), torch.tensor([[1, 0, 0, 1]]).bool()
+        >>> adaptive_rewards(first, second)  # P = 0.75: 0→1 earns 1.15, 0→0 -1.375, 1→1 0.85
+        tensor([[ 1.1500, -1.3750, -1.3750,  0.8500]])
     """
     keep = torch.ones_like(first_correct) if keep is None else keep
     errors = error_rate(first_correct, keep).unsqueeze(1)
@@ -89,6 +98,10 @@ def kl_coefficients(
 
     Returns:
         β1 and β2, (Q,) each; NaN where P is.
+
+    Examples:
+        >>> kl_coefficients(torch.tensor([0.75, 0.25]))  # above θ the first turn is held, below it the second
+        (tensor([0.0040, 0.0010]), tensor([0.0010, 0.0080]))
     """
     correction = (k_01 - k_11) * (error_rate - threshold) * kl_scale
     return correction.clamp(min=0.0) + beta, (-correction).clamp(min=0.0) + beta

@@ -42,6 +42,10 @@ def trajectory_score(
 
     Raises:
         ValueError: a score or the weight is outside [0, 1], or not a number.
+
+    Examples:
+        >>> trajectory_score([0.9, 0.7], 0.5)  # 0.2 · 0.8 + 0.8 · 0.5
+        tensor(0.5600)
     """
     if not 0 <= step_weight <= 1:
         raise ValueError(f"trajectory_score: step_weight is {step_weight}, expected 0 to 1.")
@@ -79,6 +83,12 @@ def select_pairs(
 
     Raises:
         ValueError: an argument is out of range, a score is not a number, or `max_pairs` is set for `best_worst`.
+
+    Examples:
+        >>> select_pairs([0.9, 0.3, 0.6, 0.5])
+        [(0, 1)]
+        >>> select_pairs([0.9, 0.3, 0.6, 0.5], pairing="all")
+        [(0, 1), (0, 3), (0, 2), (2, 1)]
     """
     if pairing not in PAIRINGS:
         raise ValueError(f"select_pairs: unknown pairing {pairing!r}; expected one of {', '.join(PAIRINGS)}.")

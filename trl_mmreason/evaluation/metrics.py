@@ -153,6 +153,10 @@ def improves(before: Interval, after: Interval) -> bool:
 
     Raises:
         ValueError: for an interval whose lower bound is above its upper bound.
+
+    Examples:
+        >>> improves((0.3, 0.4), (0.45, 0.55)), improves((0.3, 0.4), (0.35, 0.45))
+        (True, False)
     """
     for name, (low, high) in (("before", before), ("after", after)):
         if low > high:
@@ -170,6 +174,10 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
     Raises:
         ValueError: for numbers outside those ranges.
+
+    Examples:
+        >>> pass_at_k(4, 1, 1), pass_at_k(4, 1, 2)
+        (0.25, 0.5)
     """
     if not 0 <= c <= n:
         raise ValueError(f"pass_at_k: c={c} of n={n} samples are right; expected 0 <= c <= n")

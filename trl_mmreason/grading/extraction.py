@@ -47,6 +47,14 @@ def extract_answer(text: str) -> str | None:
     Returns:
         What the last box or answer tag holds (neighbouring boxes joined by ", "), else the last explicit declaration,
         else the whole text if that is itself a bare short answer. Never a number picked from the prose.
+
+    Examples:
+        >>> extract_answer(r"<think>Perhaps 4.</think> So it is \\boxed{7}.")
+        '7'
+        >>> extract_answer("The answer is 12 cm.")
+        '12 cm'
+        >>> extract_answer("There are 3 red and 4 blue dots in it.") is None
+        True
     """
     spoken = without_thinking(text)
     if spoken is None:

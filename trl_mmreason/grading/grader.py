@@ -92,6 +92,14 @@ class Grader:
             question: a unit or a percentage it asks for decides about numbers written without.
             hint: what was said besides the question; the rules do without, a `JudgeGrader` shows it to the judge.
             id: names the row in the warning about a gold that cannot be used.
+
+        Examples:
+            >>> Grader().grade("The answer is 0.5 m", "50", question="How long is it in cm?").correct
+            True
+            >>> Grader().grade("(B)", "A", choices={"A": "red", "B": "blue"}).reason
+            "differs from the gold answer 'A'"
+            >>> Grader().grade("7", "1/0").correct is None  # the gold answer cannot be used
+            True
         """
         given = {"choices": choices, "question": question, "hint": hint, "id": id}
         items = [{"completion": completion, "gold": gold, **given}]
@@ -202,7 +210,12 @@ def grader_settings(grader: Any) -> str:
 
 
 def equivalent(first: str, second: str) -> bool:
-    """Whether two answers say the same: `equivalent("1/2", "0.5")`. See `Grader.equivalent`."""
+    """Whether two answers say the same: `equivalent("1/2", "0.5")`. See `Grader.equivalent`.
+
+    Examples:
+        >>> equivalent("1/2", "50%"), equivalent("(1, 2)", "(2, 1)")
+        (True, False)
+    """
     return Grader().equivalent(first, second)
 
 

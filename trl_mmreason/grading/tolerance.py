@@ -72,6 +72,10 @@ def within(answer: str, gold: str, tolerance: Tolerance) -> bool:
     Their order does not matter, but no number answers two. A percent sign divides by 100, which is how ChartQA reads
     it. Other units must measure the same thing where both sides have one. What cannot be read as numbers is not within
     any tolerance; nor is a range such as 18-24, which as a number would be -6.
+
+    Examples:
+        >>> within("2.9", "3.0", Tolerance(relative=0.05)), within("2.9", "3.0", Tolerance(absolute=0.01))
+        (True, False)
     """
     whole = [_quantity(text) for text in (answer, gold)]
     answers, golds = ([one] if one else _quantities(text) for one, text in zip(whole, (answer, gold), strict=True))

@@ -28,6 +28,10 @@ def self_consistency(answers: Sequence[str | None], equal: Equality | None = Non
 
     Returns:
         (G,) in [0, 1].
+
+    Examples:
+        >>> self_consistency(["1/2", "0.5", "3", None])  # no answer votes for nothing
+        tensor([0.5000, 0.5000, 0.2500, 0.0000])
     """
     shares = torch.zeros(len(answers))
     for members in cluster_answers(answers, equal):
@@ -45,6 +49,10 @@ def majority_vote(answers: Sequence[str | None], equal: Equality | None = None) 
 
     Returns:
         (G,) of 0 and 1; all 0 if there is no answer.
+
+    Examples:
+        >>> majority_vote(["1/2", "0.5", "3", None])
+        tensor([1., 1., 0., 0.])
     """
     votes = torch.zeros(len(answers))
     votes[max(cluster_answers(answers, equal), key=len, default=[])] = 1.0
@@ -71,6 +79,10 @@ def judge_modulation(
 
     Returns:
         The same shape, above 1 − λ₋ and below 1 + λ₊; 1 where there is no score.
+
+    Examples:
+        >>> judge_modulation(torch.tensor([0.0, 1.0, float("nan")]))
+        tensor([0.9360, 1.0316, 1.0000])
     """
     raised = high_weight * torch.sigmoid((scores - high_threshold) / high_temperature)
     lowered = low_weight * torch.sigmoid((low_threshold - scores) / low_temperature)
@@ -87,6 +99,12 @@ def log_sum_exp_advantages(rewards: Tensor, alpha: float = 1.0, *, centred: bool
 
     Returns:
         (Q, G); NaN where the reward is.
+
+    Examples:
+        >>> log_sum_exp_advantages(torch.tensor([[1.0, 1.0]]))  # two equal rewards: log 1/2 each
+        tensor([[-0.6931, -0.6931]])
+        >>> log_sum_exp_advantages(torch.tensor([[1.0, 0.0]]), centred=True)
+        tensor([[ 0.5000, -0.5000]])
     """
     scaled = alpha * rewards
     if centred:

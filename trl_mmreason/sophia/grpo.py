@@ -31,8 +31,8 @@ class MixedGroupsGRPOTrainer(GroupGRPOTrainer):
         train_dataset, eval_dataset: rows with `prompt`, `images`, `answer` and optionally `choices`.
         grader: decides whether an answer is right; `Grader()` by default, `JudgeGrader` for a generative verifier.
         reward_funcs: further reward functions, which are added; `args.reward_weights` then weighs accuracy first.
-        system_prompt: put before every question; the paper has `prompts.THINKING_PROMPT`.
-        **kwargs: whatever `trl.GRPOTrainer` takes, by keyword.
+        **kwargs: whatever `trl.GRPOTrainer` takes, by keyword; and `system_prompt`, which is put before every question;
+            the paper has `prompts.THINKING_PROMPT`.
 
     Attributes:
         parts: what is trained and frozen of vision, projector and language.

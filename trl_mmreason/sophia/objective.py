@@ -30,6 +30,10 @@ def caption_rewards(correct: Tensor) -> Tensor:
 
     Returns:
         (K,) in [0, 1].
+
+    Examples:
+        >>> caption_rewards(torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0]]))
+        tensor([1.0000, 0.2500])
     """
     return torch.as_tensor(correct).float().mean(dim=1)
 
@@ -64,6 +68,12 @@ def select_trajectories(
 
     Returns:
         (k, n) of each; by length, ties in favour of the earlier (k, n), or in the order drawn.
+
+    Examples:
+        >>> correct = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0]])
+        >>> lengths = torch.tensor([[90, 70, 80, 60], [10, 20, 30, 40]])
+        >>> select_trajectories(correct, lengths)  # the shortest right one behind the good caption
+        [(0, 3)]
     """
     if rule not in RULES:
         raise ValueError(f"select_trajectories: rule is {rule!r}, expected one of {RULES}.")

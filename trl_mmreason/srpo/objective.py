@@ -40,6 +40,11 @@ def effectiveness(first_correct: Tensor, second_correct: Tensor, has_reflection:
 
     Returns:
         (B,): 0.25 right → right, 0.5 wrong → right, 0 wrong → wrong, −0.25 right → wrong; 0 without a reflection.
+
+    Examples:
+        >>> first, second = torch.tensor([True, False, False, True]), torch.tensor([True, True, False, False])
+        >>> effectiveness(first, second, torch.ones(4, dtype=torch.bool))
+        tensor([ 0.2500,  0.5000,  0.0000, -0.2500])
     """
     table = torch.tensor(_EFFECTIVENESS)
     first, second, reflected = (torch.as_tensor(flags) for flags in (first_correct, second_correct, has_reflection))
@@ -70,6 +75,10 @@ def brevity(
 
     Raises:
         ValueError: T_max is not above T_target, or only one of the fixed targets is given.
+
+    Examples:
+        >>> brevity(torch.tensor([200, 250, 90]), torch.tensor([100, 100, 0]))  # as long as wished, too long, no answer
+        tensor([1.0000, 0.1353, 0.0000])
     """
     length, first = (torch.as_tensor(tokens).float() for tokens in (response_tokens, first_solution_tokens))
     if (target_response_tokens is None) != (max_response_tokens is None):

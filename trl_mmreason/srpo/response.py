@@ -63,6 +63,12 @@ def parse_reflection_response(text: str) -> ReflectionResponse:
     The first answer is the first there is, the reflection the first behind it, and the second solution what follows;
     without a reflection that is what follows the first answer. A tag inside another block shows that the outer one was
     never closed; what the inner one holds still counts.
+
+    Examples:
+        >>> said = "<think>3+4</think> <answer>8</answer> <reflection>Not 8.</reflection> <answer>7</answer>"
+        >>> parsed = parse_reflection_response(said)
+        >>> parsed.first_answer, parsed.reflection, parsed.second_answer
+        ('8', 'Not 8.', '7')
     """
     blocks, fault = _blocks(text)
     slots, left_over = _slots(blocks)
