@@ -10,17 +10,20 @@ import griffe
 from trl_mmreason.documented import _read_entries  # the same texts as `--help` has
 
 ROOT = Path(__file__).parents[1]
-LINK = re.compile(r"\]\((\.\./[^)\s]+)\)")
+LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)\s]+)\)")
 ARGUMENTS = re.compile(r"^<!-- arguments: ([\w.]+) -->$", re.MULTILINE)
 GROUP = re.compile(r"^ {4}(\*{0,2}\w+(?:, \*{0,2}\w+)+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Fill in the tables of arguments, and lead links out of this folder to the repository."""
+    """Fill in the tables of arguments, and lead links out of this folder to the repository, if its address is known."""
+    repository = config.extra["repository"]
 
     def outside(link):
-        path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page.file.src_uri), link[1]))
-        return link[0] if path.startswith("docs/") else f"]({config.extra['repository']}/blob/main/{path})"
+        path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page.file.src_uri), link[2]))
+        if path.startswith("docs/"):
+            return link[0]
+        return f"[{link[1]}]({repository}/blob/main/{path})" if repository else link[1]
 
     return LINK.sub(outside, ARGUMENTS.sub(lambda found: arguments_table(found[1]), markdown))
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pages import dump_dom, listening_proxy, needs_browser, screenshot
@@ -14,6 +15,7 @@ from pages import dump_dom, listening_proxy, needs_browser, screenshot
 import trl_mmreason
 
 ROOT = Path(__file__).parents[1]
+REPOSITORY = "https://example.org/repository"
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("mkdocs") is None, reason="mkdocs is not installed: pip install -e '.[docs]'"
 )
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site") / "docs"
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "REPOSITORY_URL": REPOSITORY}
     built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr[-3000:]
     assert "WARNING" not in built.stderr
@@ -83,9 +85,23 @@ def test_defaults_and_descriptions_are_those_of_the_code(site):
 
 def test_links_out_of_the_pages_lead_to_the_repository(site):
     page = html_of(site, "srpo.html")
-    assert 'href="https://github.com/' in page
-    assert "/blob/main/benchmarks/README.md" in page
+    assert f'href="{REPOSITORY}/blob/main/benchmarks/README.md"' in page
     assert "../benchmarks" not in page
+
+
+@pytest.mark.parametrize(
+    ("repository", "expected"),
+    [("", "See `x.py` and [here](srpo.md)."), ("r", "See [`x.py`](r/blob/main/examples/x.py) and [here](srpo.md).")],
+)
+def test_without_an_address_links_out_of_the_pages_are_text(repository, expected):
+    found = importlib.util.spec_from_file_location("hooks", ROOT / "docs/hooks.py")
+    hooks = importlib.util.module_from_spec(found)
+    found.loader.exec_module(hooks)
+    page, config = (
+        SimpleNamespace(file=SimpleNamespace(src_uri="a.md")),
+        SimpleNamespace(extra={"repository": repository}),
+    )
+    assert hooks.on_page_markdown("See [`x.py`](../examples/x.py) and [here](srpo.md).", page, config, []) == expected
 
 
 @needs_browser
