@@ -4,19 +4,27 @@ VENV ?= .venv
 ENGINES_VENV ?= .venv-engines
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-engines clean
+.PHONY: quickstart lint test test-all test-engines clean
 
 # One thread: models this small lose time on more.
 quickstart: $(VENV)/.installed
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
 		examples/adapo.py --config configs/adapo/miniature.yaml
 
-test: $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest --ignore tests/engines -n logical --maxprocesses 8 --dist loadfile
+
+lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PYTHONPATH=. $(BIN)/lint-imports
-	$(BIN)/python -m pytest -m "not slow" --ignore tests/engines -n logical --maxprocesses 8 --dist loadfile
+
+# what one needs while working
+test: lint
+	$(PYTEST) -m "not slow and not full"
+
+test-all: lint
+	$(PYTEST) -m "not slow"
 
 # vLLM, ZeRO and FSDP2, with the GPUs of this machine if it has any
 test-engines: $(ENGINES_VENV)/.installed

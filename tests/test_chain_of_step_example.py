@@ -1,4 +1,4 @@
-"""examples/chain_of_step.py as users start it: every stage with a tiny model, again, and with what it refuses."""
+"""examples/chain_of_step.py: every stage with a tiny model, again, and with what it refuses."""
 
 import json
 import os

@@ -1,9 +1,7 @@
-"""The examples as users start them: real, short runs of a random model, with everything that they leave behind."""
+"""The examples: real, short runs of a random model, with everything that they leave behind; AdaPO as users start it."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
-from example_runs import ACCELERATE, PYTHON, ROOT, load_example, start
+from example_runs import ACCELERATE, ROOT, load_example, start
 from PIL import Image
 from safetensors.torch import load_file
 from support import load
@@ -36,7 +34,7 @@ WEIGHT_DECAY, LEARNING_RATE = 0.5, 0.01
 TWO_TURNS, REFLECTIONS = list(TwoTurn.metrics), list(Reflection.metrics)
 
 
-def run(launcher, method, model, folder, *options, config=None):
+def run(method, model, folder, *options, config=None, launcher=None):
     """Run an example for two steps in `folder`; a random model needs no cold start."""
     settings = {
         "config": ROOT / f"configs/{config or method}/miniature.yaml",
@@ -86,7 +84,7 @@ def assert_everything_is_there(done, folder, trainer_name, metrics=TWO_TURNS):
 def adapo_run(checkpoints, tmp_path_factory):
     """Two steps whose weights change although no answer is right: by decay in the first, by the KL term too after."""
     folder = tmp_path_factory.mktemp("adapo") / "out"
-    done = run(ONE_PROCESS, "adapo", checkpoints("qwen2_5_vl"), folder, *changing_weights())
+    done = run("adapo", checkpoints("qwen2_5_vl"), folder, *changing_weights(), launcher=ONE_PROCESS)
     return done, folder
 
 
@@ -116,7 +114,7 @@ def test_a_resumed_run_ends_with_the_same_weights(adapo_run, checkpoints, tmp_pa
     _, whole = adapo_run
     resumed = tmp_path / "out"
     checkpoint = ["--resume_from_checkpoint", whole / "checkpoint-1"]
-    run(PYTHON, "adapo", checkpoints("qwen2_5_vl"), resumed, *changing_weights(), *checkpoint)
+    run("adapo", checkpoints("qwen2_5_vl"), resumed, *changing_weights(), *checkpoint)
     assert [path.name for path in resumed.glob("checkpoint-*")] == ["checkpoint-2"]  # the first step was not repeated
     final, again = weights(whole), weights(resumed)
     assert final.keys() == again.keys()
@@ -126,7 +124,7 @@ def test_a_resumed_run_ends_with_the_same_weights(adapo_run, checkpoints, tmp_pa
 
 def test_grpo(checkpoints, tmp_path):
     folder = tmp_path / "out"
-    done = run(ONE_PROCESS, "grpo", checkpoints("qwen2_5_vl"), folder)
+    done = run("grpo", checkpoints("qwen2_5_vl"), folder)
     steps = assert_everything_is_there(done, folder, "GRPO")
     assert [entry["rewards/accuracy_reward/mean"] for entry in steps] == [0.0, 0.0]
     assert "length_t1" not in steps[0]  # one turn
@@ -136,7 +134,7 @@ def test_grpo(checkpoints, tmp_path):
 def test_score(checkpoints, tmp_path):
     """SCoRe takes what AdaPO takes; one step is of stage I and one of stage II."""
     folder = tmp_path / "out"
-    done = run(PYTHON, "score", checkpoints("qwen2_5_vl"), folder, "--beta", "0.02", config="adapo")
+    done = run("score", checkpoints("qwen2_5_vl"), folder, "--beta", "0.02", config="adapo")
     steps = assert_everything_is_there(done, folder, "SCoRe")
     assert [(entry["beta_1"], entry["beta_2"]) for entry in steps] == [
         (pytest.approx(0.1), 0.0), (pytest.approx(0.02), pytest.approx(0.02))
@@ -146,7 +144,7 @@ def test_score(checkpoints, tmp_path):
 def test_srpo_without_a_cold_start_and_without_the_reflections_reward(checkpoints, tmp_path):
     folder = tmp_path / "out"
     ablations = ["--reflection_dataset", "null", "--reflection_reward", "false"]
-    done = run(PYTHON, "srpo", checkpoints("qwen2_5_vl"), folder, *ablations)
+    done = run("srpo", checkpoints("qwen2_5_vl"), folder, *ablations)
     steps = assert_everything_is_there(done, folder, "SRPO", REFLECTIONS)
     assert steps[0]["rewards/format_reward/mean"] == 0.0  # a random model writes no tags
     assert "rewards/effectiveness_reward/mean" not in steps[0]
@@ -162,7 +160,7 @@ def test_srpo_from_nothing(tmp_path):
     early = {"cold_start_accuracy": 0.05, "reflection_problems": 100, "reflection_right_share": 0, "sft_max_steps": 4}
     early |= {"filter_min_accuracy": 0}  # of few right answers whole groups are wrong
     options = [str(part) for key, value in early.items() for part in (f"--{key}", value)]
-    done = run(ONE_PROCESS, "srpo", "miniature/qwen2_5_vl/demo", folder, *options)
+    done = run("srpo", "miniature/qwen2_5_vl/demo", folder, *options)
     assert table_rows(done.stdout, REFLECTIONS) == labels(REFLECTIONS)
     told = r"SRPO's cold start: \d+% of the sampled responses complete, .* after 4 steps, expected 95% and \+10 or more"
     assert re.search(told, done.stderr)
@@ -249,7 +247,6 @@ def fine_tune(recipe, model, tmp_path, row):
         "config": ROOT / f"configs/{recipe}.yaml",
         "model_name_or_path": model,
         "dataset_name": tmp_path / "rows.parquet",
-        "output_dir": tmp_path / "out",
         "per_device_train_batch_size": 2,
         "gradient_accumulation_steps": 2,
         # what a GPU is needed for
@@ -259,12 +256,10 @@ def fine_tune(recipe, model, tmp_path, row):
         "attn_implementation": "sdpa",
     }
     arguments = [str(part) for key, value in settings.items() for part in (f"--{key}", value)]
-    command = [*ACCELERATE, str(ROOT / f"examples/{recipe.partition('/')[0]}.py"), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = start(recipe.partition("/")[0], tmp_path / "out", *arguments)
     assert done.returncode == 0, done.stderr[-3000:]
-    start, final = weights(model), weights(tmp_path / "out")
-    changed = {name for name, weight in final.items() if not torch.equal(weight, start[name])}
+    begun, final = weights(model), weights(tmp_path / "out")
+    changed = {name for name, weight in final.items() if not torch.equal(weight, begun[name])}
     assert changed
     return changed
 
@@ -301,7 +296,7 @@ def test_local_rows_of_which_one_is_bad(checkpoints, tmp_path):
     file.write_text("\n".join(map(json.dumps, rows)))
 
     source = ["--dataset_name", file, "--eval_dataset_name", file, "--eval_split", "train"]
-    done = run(PYTHON, "adapo", checkpoints("qwen2_5_vl"), tmp_path / "out", *source)
+    done = run("adapo", checkpoints("qwen2_5_vl"), tmp_path / "out", *source)
     assert "rows: 1 of 4 rows cannot be used and were left out (1 × missing picture file)" in done.stderr
     assert "row 2 (id 'shape 2'), column 'images': missing picture file" in done.stderr
     assert "AdaPO on 3 questions of" in (tmp_path / "out/report.html").read_text()
@@ -310,7 +305,7 @@ def test_local_rows_of_which_one_is_bad(checkpoints, tmp_path):
 def test_lora_saves_the_adapter_that_was_asked_for(checkpoints, tmp_path):
     folder = tmp_path / "out"
     lora = ["--use_peft", "--lora_r", "4", "--lora_target_modules", r".*language_model.*\.(q|v)_proj"]
-    done = run(PYTHON, "adapo", checkpoints("qwen2_5_vl"), folder, *lora)
+    done = run("adapo", checkpoints("qwen2_5_vl"), folder, *lora)
     assert table_rows(done.stdout, TWO_TURNS) == labels(TWO_TURNS)
     assert not (folder / "model.safetensors").exists()
     adapter = load_file(folder / "adapter_model.safetensors")
@@ -324,7 +319,8 @@ def test_lora_saves_the_adapter_that_was_asked_for(checkpoints, tmp_path):
 
 def test_two_processes_print_one_table(checkpoints, tmp_path):
     folder = tmp_path / "out"
-    done = run(TWO_PROCESSES, "adapo", checkpoints("qwen2_5_vl"), folder, "--per_device_train_batch_size", 8)
+    halved = ("--per_device_train_batch_size", 8)
+    done = run("adapo", checkpoints("qwen2_5_vl"), folder, *halved, launcher=TWO_PROCESSES)
     # `Trainer` saves the random state of each process: there were two.
     states = sorted(path.name for path in (folder / "checkpoint-2").glob("rng_state*"))
     assert states == ["rng_state_0.pth", "rng_state_1.pth"]

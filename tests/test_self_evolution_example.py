@@ -1,4 +1,4 @@
-"""examples/self_evolution.py as users start it: with a tiny model, again, and with what it refuses."""
+"""examples/self_evolution.py: with a tiny model, again, and with what it refuses."""
 
 import json
 

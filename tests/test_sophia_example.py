@@ -1,4 +1,4 @@
-"""examples/sophia.py as users start it: every stage with a tiny model, again, and with what it refuses."""
+"""examples/sophia.py: every stage with a tiny model, again, and with what it refuses."""
 
 import json
 import shutil

@@ -6,7 +6,7 @@ import random
 import pytest
 from datasets import Dataset
 from scripted import Scripted
-from support import FAMILY_NAMES, drawn_rows, load
+from support import drawn_rows, load
 from taught_policy import questions, reward_model, teach
 
 from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
@@ -159,7 +159,6 @@ def test_the_best_of_n_is_the_highest_score(undisturbed):
     assert results["metrics"]["best_of_4"]["value"] == sum(chosen) / len(chosen)
 
 
-@pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_every_family(checkpoints, drawn, tmp_path, family):
     case = (drawn, load(checkpoints(family)), Direct(), 1, SHORT)
     assert run(case, tmp_path / "one", batch_size=1) == run(case, tmp_path / "many", batch_size=16)
