@@ -93,6 +93,7 @@ def test_by_a_judge(questions, tmp_path, capsys):
         main(command[:-2])  # its chains would be written beside prompts that the policy never saw
 
 
+@pytest.mark.full
 def test_two_processes_share_the_work(questions, tmp_path):
     output = tmp_path / "rows.parquet"
     with chat_stub(Parties) as server:

@@ -15,6 +15,8 @@ from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.scaling import scaling_curves
 from trl_mmreason.stages import override_sections
 
+pytestmark = pytest.mark.full
+
 SETTINGS = {
     "train_rows": 12,
     "max_completion_length": 110,

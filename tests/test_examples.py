@@ -110,6 +110,7 @@ def weights(folder):
     return load_file(Path(folder) / "model.safetensors")
 
 
+@pytest.mark.full
 def test_a_resumed_run_ends_with_the_same_weights(adapo_run, checkpoints, tmp_path):
     _, whole = adapo_run
     resumed = tmp_path / "out"
@@ -122,6 +123,7 @@ def test_a_resumed_run_ends_with_the_same_weights(adapo_run, checkpoints, tmp_pa
         torch.testing.assert_close(again[name], weight, atol=1e-6, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
 
 
+@pytest.mark.full
 def test_grpo(checkpoints, tmp_path):
     folder = tmp_path / "out"
     done = run("grpo", checkpoints("qwen2_5_vl"), folder)
@@ -131,6 +133,7 @@ def test_grpo(checkpoints, tmp_path):
     assert weights(folder).keys() == weights(checkpoints("qwen2_5_vl")).keys()
 
 
+@pytest.mark.full
 def test_score(checkpoints, tmp_path):
     """SCoRe takes what AdaPO takes; one step is of stage I and one of stage II."""
     folder = tmp_path / "out"
@@ -141,6 +144,7 @@ def test_score(checkpoints, tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_srpo_without_a_cold_start_and_without_the_reflections_reward(checkpoints, tmp_path):
     folder = tmp_path / "out"
     ablations = ["--reflection_dataset", "null", "--reflection_reward", "false"]
@@ -151,6 +155,7 @@ def test_srpo_without_a_cold_start_and_without_the_reflections_reward(checkpoint
     assert not (folder / "reflection_sft").exists()
 
 
+@pytest.mark.full
 def test_srpo_from_nothing(tmp_path):
     """The whole chain on a policy that has just learnt the format: answers, reflections, cold start, two steps.
 
@@ -194,6 +199,7 @@ def test_srpo_does_not_repeat_a_cold_start(checkpoints, tmp_path):
     assert cold_start(sft_max_steps=1) != first
 
 
+@pytest.mark.full
 def test_srpo_s_cold_start_ends_when_sampled_responses_are_complete(tmp_path, caplog):
     """Real samples of a real policy, which learns one response by heart; the bound is far away."""
     example = load_example("srpo")
@@ -264,6 +270,7 @@ def fine_tune(recipe, model, tmp_path, row):
     return changed
 
 
+@pytest.mark.full
 def test_star_s_training_with_the_settings_of_the_paper(checkpoints, tmp_path):
     """On a revision behind a wrong answer, as `mmreason revise` writes it; two epochs of two steps."""
     said = [("user", "1+1?"), ("assistant", "3"), ("user", "Check it.")]
@@ -276,6 +283,7 @@ def test_star_s_training_with_the_settings_of_the_paper(checkpoints, tmp_path):
     assert rates == pytest.approx([0.0, 2e-5, 2e-5 * 2 / 3, 2e-5 / 3])
 
 
+@pytest.mark.full
 def test_the_cold_start_by_itself_with_the_settings_of_the_paper(checkpoints, tmp_path):
     completion = "<think>1+1=2</think> <answer>2</answer> <reflection>Not so.</reflection> <answer>3</answer>"
     row = {"prompt": [{"role": "user", "content": "1+1?"}], "completion": completion}
@@ -284,6 +292,7 @@ def test_the_cold_start_by_itself_with_the_settings_of_the_paper(checkpoints, tm
     assert not [name for name in changed if name.startswith("visual.")]  # the configuration freezes the encoder
 
 
+@pytest.mark.full
 def test_local_rows_of_which_one_is_bad(checkpoints, tmp_path):
     (tmp_path / "pictures").mkdir()
     rows = []
@@ -302,6 +311,7 @@ def test_local_rows_of_which_one_is_bad(checkpoints, tmp_path):
     assert "AdaPO on 3 questions of" in (tmp_path / "out/report.html").read_text()
 
 
+@pytest.mark.full
 def test_lora_saves_the_adapter_that_was_asked_for(checkpoints, tmp_path):
     folder = tmp_path / "out"
     lora = ["--use_peft", "--lora_r", "4", "--lora_target_modules", r".*language_model.*\.(q|v)_proj"]
@@ -317,6 +327,7 @@ def test_lora_saves_the_adapter_that_was_asked_for(checkpoints, tmp_path):
     }
 
 
+@pytest.mark.full
 def test_two_processes_print_one_table(checkpoints, tmp_path):
     folder = tmp_path / "out"
     halved = ("--per_device_train_batch_size", 8)

@@ -51,6 +51,7 @@ def records(output, rule):
         return list(store.records(STAGE[rule]))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rule", ["share", "srpo"])
 def test_prefilter(checkpoints, questions, tmp_path, rule, capsys):
     model, output = checkpoints("qwen2_5_vl"), tmp_path / "kept.parquet"

@@ -7,11 +7,13 @@ from bitsandbytes.functional import has_avx512bf16
 from every_trainer import DPO, GRPO, TRAINERS, make, resumed, rows_of, saved_base, whole
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
-from support import assert_weights, full_but, losses_of, written_by_hand
+from support import assert_weights, losses_of, written_by_hand
 from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
 from trl_mmreason.precision import keep_training_layout
+
+pytestmark = pytest.mark.full
 
 RUN = {"bf16": True, "learning_rate": 1e-2, "model_init_kwargs": {"dtype": "bfloat16"}}
 IDS = torch.arange(20, 60).unsqueeze(0)
@@ -76,7 +78,7 @@ def states(folder):
     return found
 
 
-@pytest.mark.parametrize("name", full_but("SRPOTrainer", TRAINERS))
+@pytest.mark.parametrize("name", TRAINERS)
 def test_qlora_with_an_8_bit_optimiser_trains_saves_loads_and_resumes(base, tmp_path, name):
     optim = "paged_adamw_8bit" if name in ("SRPOTrainer", "ProcessRewardTrainer") else "adamw_8bit"
     trainer = whole(name, base, tmp_path / "whole", trainer_kwargs=qlora(), **RUN, optim=optim)
@@ -122,7 +124,7 @@ def test_8_bit_optimisers_train_whole_models_and_resume(base, tmp_path, name, op
 # ------------------------------------------------------------------------------- an adapter that was there before
 
 
-@pytest.mark.parametrize("name", full_but("SRPOTrainer", [*GRPO, "OffPolicyRewardTrainer", DPO]))
+@pytest.mark.parametrize("name", [*GRPO, "OffPolicyRewardTrainer", DPO])
 def test_the_reference_is_the_quantised_model_with_the_adapter_that_came(base, tmp_path, name):
     """Whose divergence from the policy is 0 before the first update, and not after it."""
     trainer = make(name, with_adapter(base), tmp_path, **{**RUN, "model_init_kwargs": None})
@@ -213,7 +215,7 @@ def test_a_quantised_process_reward_model_scores_as_it_did_in_training(base, tmp
         assert one.answer == pytest.approx(other.answer, abs=2**-5)
 
 
-@pytest.mark.parametrize("name", full_but("SRPOTrainer", TRAINERS))
+@pytest.mark.parametrize("name", TRAINERS)
 def test_a_quantised_model_without_an_adapter_is_refused(base, tmp_path, name):
     with pytest.raises(ValueError, match="fine-tuning on purely quantized models. Please attach trainable adapters"):
         make(name, base, tmp_path, trainer_kwargs={"quantization_config": quantization()}, **RUN)

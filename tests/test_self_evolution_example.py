@@ -8,6 +8,8 @@ from example_runs import SMALL_COMMON, StagedExample, modified, save_base
 from trl_mmreason.sampling.store import SettingsChanged
 from trl_mmreason.self_evolution.arguments import EvolutionArguments
 
+pytestmark = pytest.mark.full
+
 SETTINGS = {
     "train_rows": 8,
     "answers": 2,

@@ -18,6 +18,8 @@ from trl_mmreason.sophia.arguments import SophiaArguments
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
 from trl_mmreason.sophia.prompts import THINKING_PROMPT
 
+pytestmark = pytest.mark.full
+
 SETTINGS = {
     "train_rows": 8,
     "thinking_prompt": "Think in tags.",
