@@ -30,10 +30,11 @@ test-all: lint
 test-engines: $(ENGINES_VENV)/.installed
 	$(ENGINES_VENV)/bin/python -m pytest tests/engines -n auto --dist loadfile
 
-# torch is named on pip's command line so that the pinned build is taken before anything can ask for a newer one
+# torch is named on pip's command line so that the pinned build is taken before anything can ask for a newer one.
+# Modules are compiled when they are first imported: most never are, and compiling all takes longer than installing.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --upgrade -c constraints.txt torch -e ".[dev]"
+	$(BIN)/python -m pip install --no-compile --upgrade -c constraints.txt torch -e ".[dev]"
 	touch $@
 
 $(ENGINES_VENV)/.installed: pyproject.toml constraints-engines.txt tests/engines/environment.py

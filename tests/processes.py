@@ -4,6 +4,7 @@
 anything, so that no thread, no model and no process group of the tests is in it.
 """
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -109,6 +110,7 @@ def _run(script, arguments, environment, log, cwd="."):
     for number, kind in ((1, ".out"), (2, ".err")):
         with open(log if log == os.devnull else f"{log}{kind}", "wb") as file:
             os.dup2(file.fileno(), number)
+    gc.freeze()  # as in conftest.py
     os.chdir(cwd)
     os.environ.update(environment, OMP_NUM_THREADS="1")
     if "HF_DATASETS_CACHE" in environment:  # datasets, which the fork server imported, has read it already
