@@ -8,8 +8,7 @@ BIN := $(VENV)/bin
 
 # One thread: models this small lose time on more.
 quickstart: $(VENV)/.installed
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
-		examples/adapo.py --config configs/adapo/miniature.yaml
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python examples/adapo.py --config configs/adapo/miniature.yaml
 
 PYTEST := $(BIN)/python -m pytest --ignore tests/engines -n logical --maxprocesses 8 --dist loadfile
 

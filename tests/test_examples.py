@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
-from example_runs import ACCELERATE, ROOT, load_example, start
+from example_runs import ROOT, load_example, start
 from PIL import Image
 from safetensors.torch import load_file
 from support import load
@@ -22,9 +22,7 @@ from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.srpo.protocols import Reflection
 from trl_mmreason.srpo.stopping import learnt
 
-# As `make quickstart` starts them.
-ONE_PROCESS = [*ACCELERATE, "--num_processes", "1", "--num_machines", "1"]
-ONE_PROCESS += ["--mixed_precision", "no", "--dynamo_backend", "no"]
+ONE_PROCESS = [sys.executable]  # as `make quickstart` starts it
 # The rendezvous finds a free port by itself.
 TWO_PROCESSES = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
 TWO_PROCESSES += ["--rdzv-endpoint=localhost:0"]
