@@ -5,19 +5,26 @@ ENGINES_VENV ?= .venv-engines
 WHEEL_VENV ?= .venv-wheel
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-engines docs wheel wheel-test clean
+.PHONY: quickstart lint test test-all test-engines docs wheel wheel-test clean
 
 # One thread: models this small lose time on more.
 quickstart: $(VENV)/.installed
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
-		examples/adapo.py --config configs/adapo/miniature.yaml
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python examples/adapo.py --config configs/adapo/miniature.yaml
 
-test: $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest --ignore tests/engines -n logical --maxprocesses 8 --dist loadfile
+
+lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PYTHONPATH=. $(BIN)/lint-imports
-	$(BIN)/python -m pytest -m "not slow" --ignore tests/engines -n logical --maxprocesses 8 --dist loadfile
+
+# what one needs while working
+test: lint
+	$(PYTEST) -m "not slow and not full"
+
+test-all: lint
+	$(PYTEST) -m "not slow"
 
 # vLLM, ZeRO and FSDP2, with the GPUs of this machine if it has any
 test-engines: $(ENGINES_VENV)/.installed
@@ -44,10 +51,11 @@ wheel-test: wheel
 		--cold_start_accuracy 0.02 --max_steps 2 --train_rows 64 --eval_rows 16 --per_device_train_batch_size 16 \
 		&& test -s run/model.safetensors && test -s run/report.html
 
-# torch is named on pip's command line so that the pinned build is taken before anything can ask for a newer one
+# torch is named on pip's command line so that the pinned build is taken before anything can ask for a newer one.
+# Modules are compiled when they are first imported: most never are, and compiling all takes longer than installing.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --upgrade -c constraints.txt torch -e ".[dev]"
+	$(BIN)/python -m pip install --no-compile --upgrade -c constraints.txt torch -e ".[dev]"
 	touch $@
 
 $(ENGINES_VENV)/.installed: pyproject.toml constraints-engines.txt tests/engines/environment.py

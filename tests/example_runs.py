@@ -1,4 +1,4 @@
-"""Examples as users start them, and the pipeline of a staged one in this process."""
+"""Examples in processes of their own, and the pipeline of a staged one in this process."""
 
 import importlib.util
 import os
@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import yaml
 from trl import ModelConfig, TrlParser
 
@@ -13,7 +14,6 @@ from trl_mmreason.miniature.models import build_model
 from trl_mmreason.stages import Pipeline, StagedArguments
 
 ROOT = Path(__file__).parents[1]
-PYTHON = (sys.executable,)
 ACCELERATE = (str(Path(sys.executable).with_name("accelerate")), "launch")
 
 # Of a staged example that two cores run in seconds.
@@ -37,16 +37,18 @@ def load_example(name):
     return example
 
 
-def start(name, folder, *options, launcher=PYTHON):
-    """Let an example run with these options, `folder` its output folder."""
-    return subprocess.run(
-        [*launcher, str(ROOT / f"examples/{name}.py"), "--output_dir", str(folder), *map(str, options)],
-        cwd=folder.parent,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_DATASETS_CACHE": str(folder.parent / "cache")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def start(name, folder, *options, launcher=None):
+    """Let an example run with these options, `folder` its output folder.
+
+    Args:
+        launcher: what users start it with, in a Python that imports everything anew; by default a forked process.
+    """
+    command = [str(ROOT / f"examples/{name}.py"), "--output_dir", str(folder), *map(str, options)]
+    cwd, cache = folder.parent, {"HF_DATASETS_CACHE": str(folder.parent / "cache")}
+    if launcher is None:
+        return processes.run(*command, cwd=cwd, environment=cache)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **cache}
+    return subprocess.run([*launcher, *command], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 
 def save_base(folder, **known):

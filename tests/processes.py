@@ -4,16 +4,19 @@
 anything, so that no thread, no model and no process group of the tests is in it.
 """
 
+import gc
 import multiprocessing
 import os
 import runpy
 import socket
+import subprocess
 import sys
 import tempfile
 import time
 from multiprocessing.connection import wait
 from pathlib import Path
 
+import datasets
 import torch
 
 HERE = Path(__file__).parent
@@ -30,6 +33,7 @@ _FORKS.set_forkserver_preload(
         "trl_mmreason.sophia.trainer",
         "trl_mmreason.srpo.sft",
         "trl_mmreason.srpo.trainer",
+        "trl_mmreason.stages",
         "deepspeed",  # where it is installed
     ]
 )
@@ -76,6 +80,25 @@ def outcomes(script, processes, model, folder, *arguments):
     return [torch.load(folder / f"process_{rank}.pt") for rank in range(processes)]
 
 
+def run(script, *arguments, cwd, environment=None, seconds=600):
+    """Run a script as `python SCRIPT …` in the folder `cwd`; returns what `subprocess.run` returns, output as strings.
+
+    Args:
+        environment: variables set for the process.
+        seconds: after which it is killed, and its exit code says so.
+    """
+    arguments = [*map(str, arguments)]
+    with tempfile.TemporaryDirectory() as folder:
+        log = f"{folder}/run"
+        process = _FORKS.Process(target=_run, args=(str(script), arguments, environment or {}, log, str(cwd)))
+        process.start()
+        process.join(seconds)
+        process.kill()
+        process.join()
+        output, errors = (Path(log + kind).read_text() for kind in (".out", ".err"))
+    return subprocess.CompletedProcess([str(script), *arguments], process.exitcode, output, errors)
+
+
 def begin(script, *arguments):
     """A script of this folder in a process of its own, started; what it prints is lost."""
     process = _FORKS.Process(target=_run, args=(str(HERE / script), [*map(str, arguments)], {}, os.devnull))
@@ -83,11 +106,15 @@ def begin(script, *arguments):
     return process
 
 
-def _run(script, arguments, environment, log):
+def _run(script, arguments, environment, log, cwd="."):
     for number, kind in ((1, ".out"), (2, ".err")):
         with open(log if log == os.devnull else f"{log}{kind}", "wb") as file:
             os.dup2(file.fileno(), number)
+    gc.freeze()  # as in conftest.py
+    os.chdir(cwd)
     os.environ.update(environment, OMP_NUM_THREADS="1")
+    if "HF_DATASETS_CACHE" in environment:  # datasets, which the fork server imported, has read it already
+        datasets.config.HF_DATASETS_CACHE = Path(environment["HF_DATASETS_CACHE"])
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).parent))
     runpy.run_path(script, run_name="__main__")

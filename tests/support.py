@@ -4,6 +4,7 @@ import io
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from datasets import Dataset
 from PIL import Image
@@ -15,6 +16,11 @@ from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
 
 FAMILY_NAMES = sorted(FAMILIES)
+
+
+def full_but(everyday: str, names) -> list:
+    """Parameters of a test, of which `make test` runs one and `make test-all` the others too."""
+    return [pytest.param(name, marks=() if name == everyday else pytest.mark.full) for name in names]
 
 
 def saved_model(family: str, folder: Path) -> Path:

@@ -107,6 +107,7 @@ def test_sampling_without_one_chain_is_an_error(questions, tmp_path, by):
     assert not output.exists()
 
 
+@pytest.mark.full
 def test_two_processes_share_the_work(questions, tmp_path):
     output = tmp_path / "rows.parquet"
     with chat_stub(Parties) as server:

@@ -1,4 +1,4 @@
-"""examples/chain_of_step.py as users start it: every stage with a tiny model, again, and with what it refuses."""
+"""examples/chain_of_step.py: every stage with a tiny model, again, and with what it refuses."""
 
 import json
 import os
@@ -14,6 +14,8 @@ from trl_mmreason.chain_of_step.arguments import ChainOfStepArguments
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.scaling import scaling_curves
 from trl_mmreason.stages import override_sections
+
+pytestmark = pytest.mark.full
 
 SETTINGS = {
     "train_rows": 12,

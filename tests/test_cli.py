@@ -71,6 +71,7 @@ def test_an_interrupted_command_ends_without_a_traceback(monkeypatch):
     assert caught.value.code == 130
 
 
+@pytest.mark.full
 def test_serve_answers_until_interrupted(checkpoints):
     model = checkpoints("qwen2_5_vl")
     process = subprocess.Popen([*COMMAND, "serve", model, "--port", "0"], stderr=subprocess.PIPE, text=True)

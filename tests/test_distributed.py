@@ -9,7 +9,13 @@ LOGGED = ["acc_t1", "acc_t2", "error_rate", "beta_1", "beta_2", "length_t1", "le
 
 
 @pytest.mark.parametrize(
-    ("method", "loss_type"), [("adapo", "dapo"), ("adapo", "grpo"), ("score", "dapo"), ("correctness", "grpo")]
+    ("method", "loss_type"),
+    [
+        ("adapo", "dapo"),
+        pytest.param("adapo", "grpo", marks=pytest.mark.full),
+        pytest.param("score", "dapo", marks=pytest.mark.full),
+        pytest.param("correctness", "grpo", marks=pytest.mark.full),
+    ],
 )
 def test_two_processes_equal_one(checkpoints, tmp_path, method, loss_type):
     model = checkpoints("qwen2_5_vl")
@@ -38,6 +44,7 @@ def test_two_processes_equal_one(checkpoints, tmp_path, method, loss_type):
         assert pair[0]["logged"][name] == pytest.approx(alone["logged"][name], abs=1e-6), name
 
 
+@pytest.mark.full
 def test_srpo_in_two_processes_equals_one_in_both_stages(checkpoints, tmp_path):
     model = checkpoints("qwen2_5_vl")
     (alone,) = outcomes("two_process_srpo.py", 1, model, tmp_path / "one", 12)
@@ -60,6 +67,7 @@ def test_srpo_in_two_processes_equals_one_in_both_stages(checkpoints, tmp_path):
     assert {"acc_t1", "length_reflection", "response/cut", "rewards/brevity_reward/mean"} <= logged.keys()
 
 
+@pytest.mark.full
 def test_two_processes_resume_amid_their_rollouts(checkpoints, tmp_path):
     launch("two_process_resume.py", 2, checkpoints("internvl"), tmp_path)
     kept = sorted(file.name for file in (tmp_path / "checkpoint-2").glob("rollouts_*"))

@@ -280,6 +280,7 @@ def finished(path):
         return 0
 
 
+@pytest.mark.full
 def test_killed_at_random_moments_it_ends_alike(checkpoints, own, tmp_path):
     moments = random.Random(0)
     arguments = [own, "--model", checkpoints("qwen2_5_vl"), "--n", "6", "--max-new-tokens", "6", "--batch-size", "2"]
@@ -301,6 +302,7 @@ def test_killed_at_random_moments_it_ends_alike(checkpoints, own, tmp_path):
     assert files_of(evaluate(tmp_path / "killed", *arguments)) == undisturbed
 
 
+@pytest.mark.full
 def test_two_processes_are_one(checkpoints, own, tmp_path):
     arguments = [own, "--model", checkpoints("qwen2_5_vl"), "--n", "2", "--max-new-tokens", "6"]
     alone = files_of(evaluate(tmp_path / "alone", *arguments))

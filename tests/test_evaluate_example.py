@@ -2,8 +2,11 @@
 
 import json
 
+import pytest
 from example_runs import ACCELERATE, ROOT, start
 from pages import page_of
+
+pytestmark = pytest.mark.full
 
 
 def test_one_turn_and_two_side_by_side(checkpoints, tmp_path):

@@ -1,9 +1,7 @@
-"""The examples as users start them: real, short runs of a random model, with everything that they leave behind."""
+"""The examples: real, short runs of a random model, with everything that they leave behind; AdaPO as users start it."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
-from example_runs import ACCELERATE, PYTHON, ROOT, load_example, start
+from example_runs import ACCELERATE, ROOT, load_example, start
 from PIL import Image
 from safetensors.torch import load_file
 from support import drawn_rows, load
@@ -24,9 +22,7 @@ from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.srpo.protocols import Reflection
 from trl_mmreason.srpo.stopping import learnt
 
-# As `make quickstart` starts them.
-ONE_PROCESS = [*ACCELERATE, "--num_processes", "1", "--num_machines", "1"]
-ONE_PROCESS += ["--mixed_precision", "no", "--dynamo_backend", "no"]
+ONE_PROCESS = [sys.executable]  # as `make quickstart` starts it
 # The rendezvous finds a free port by itself.
 TWO_PROCESSES = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
 TWO_PROCESSES += ["--rdzv-endpoint=localhost:0"]
@@ -36,7 +32,7 @@ WEIGHT_DECAY, LEARNING_RATE = 0.5, 0.01
 TWO_TURNS, REFLECTIONS = list(TwoTurn.metrics), list(Reflection.metrics)
 
 
-def run(launcher, method, model, folder, *options, config=None):
+def run(method, model, folder, *options, config=None, launcher=None):
     """Run an example for two steps in `folder`; a random model needs no cold start."""
     settings = {
         "config": ROOT / f"configs/{config or method}/miniature.yaml",
@@ -86,7 +82,7 @@ def assert_everything_is_there(done, folder, trainer_name, metrics=TWO_TURNS):
 def adapo_run(checkpoints, tmp_path_factory):
     """Two steps whose weights change although no answer is right: by decay in the first, by the KL term too after."""
     folder = tmp_path_factory.mktemp("adapo") / "out"
-    done = run(ONE_PROCESS, "adapo", checkpoints("qwen2_5_vl"), folder, *changing_weights())
+    done = run("adapo", checkpoints("qwen2_5_vl"), folder, *changing_weights(), launcher=ONE_PROCESS)
     return done, folder
 
 
@@ -112,11 +108,12 @@ def weights(folder):
     return load_file(Path(folder) / "model.safetensors")
 
 
+@pytest.mark.full
 def test_a_resumed_run_ends_with_the_same_weights(adapo_run, checkpoints, tmp_path):
     _, whole = adapo_run
     resumed = tmp_path / "out"
     checkpoint = ["--resume_from_checkpoint", whole / "checkpoint-1"]
-    run(PYTHON, "adapo", checkpoints("qwen2_5_vl"), resumed, *changing_weights(), *checkpoint)
+    run("adapo", checkpoints("qwen2_5_vl"), resumed, *changing_weights(), *checkpoint)
     assert [path.name for path in resumed.glob("checkpoint-*")] == ["checkpoint-2"]  # the first step was not repeated
     final, again = weights(whole), weights(resumed)
     assert final.keys() == again.keys()
@@ -124,35 +121,39 @@ def test_a_resumed_run_ends_with_the_same_weights(adapo_run, checkpoints, tmp_pa
         torch.testing.assert_close(again[name], weight, atol=1e-6, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
 
 
+@pytest.mark.full
 def test_grpo(checkpoints, tmp_path):
     folder = tmp_path / "out"
-    done = run(ONE_PROCESS, "grpo", checkpoints("qwen2_5_vl"), folder)
+    done = run("grpo", checkpoints("qwen2_5_vl"), folder)
     steps = assert_everything_is_there(done, folder, "GRPO")
     assert [entry["rewards/accuracy_reward/mean"] for entry in steps] == [0.0, 0.0]
     assert "length_t1" not in steps[0]  # one turn
     assert weights(folder).keys() == weights(checkpoints("qwen2_5_vl")).keys()
 
 
+@pytest.mark.full
 def test_score(checkpoints, tmp_path):
     """SCoRe takes what AdaPO takes; one step is of stage I and one of stage II."""
     folder = tmp_path / "out"
-    done = run(PYTHON, "score", checkpoints("qwen2_5_vl"), folder, "--beta", "0.02", config="adapo")
+    done = run("score", checkpoints("qwen2_5_vl"), folder, "--beta", "0.02", config="adapo")
     steps = assert_everything_is_there(done, folder, "SCoRe")
     assert [(entry["beta_1"], entry["beta_2"]) for entry in steps] == [
         (pytest.approx(0.1), 0.0), (pytest.approx(0.02), pytest.approx(0.02))
     ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_srpo_without_a_cold_start_and_without_the_reflections_reward(checkpoints, tmp_path):
     folder = tmp_path / "out"
     ablations = ["--reflection_dataset", "null", "--reflection_reward", "false"]
-    done = run(PYTHON, "srpo", checkpoints("qwen2_5_vl"), folder, *ablations)
+    done = run("srpo", checkpoints("qwen2_5_vl"), folder, *ablations)
     steps = assert_everything_is_there(done, folder, "SRPO", REFLECTIONS)
     assert steps[0]["rewards/format_reward/mean"] == 0.0  # a random model writes no tags
     assert "rewards/effectiveness_reward/mean" not in steps[0]
     assert not (folder / "reflection_sft").exists()
 
 
+@pytest.mark.full
 def test_srpo_from_nothing(tmp_path):
     """The whole chain on a policy that has just learnt the format: answers, reflections, cold start, two steps.
 
@@ -162,7 +163,7 @@ def test_srpo_from_nothing(tmp_path):
     early = {"cold_start_accuracy": 0.05, "reflection_problems": 100, "reflection_right_share": 0, "sft_max_steps": 4}
     early |= {"filter_min_accuracy": 0}  # of few right answers whole groups are wrong
     options = [str(part) for key, value in early.items() for part in (f"--{key}", value)]
-    done = run(ONE_PROCESS, "srpo", "miniature/qwen2_5_vl/demo", folder, *options)
+    done = run("srpo", "miniature/qwen2_5_vl/demo", folder, *options)
     assert table_rows(done.stdout, REFLECTIONS) == labels(REFLECTIONS)
     told = r"SRPO's cold start: \d+% of the sampled responses complete, .* after 4 steps, expected 95% and \+10 or more"
     assert re.search(told, done.stderr)
@@ -196,6 +197,7 @@ def test_srpo_does_not_repeat_a_cold_start(checkpoints, tmp_path):
     assert cold_start(sft_max_steps=1) != first
 
 
+@pytest.mark.full
 def test_srpo_s_cold_start_ends_when_sampled_responses_are_complete(tmp_path, caplog):
     """Real samples of a real policy, which learns one response by heart; the bound is far away."""
     example = load_example("srpo")
@@ -249,7 +251,6 @@ def fine_tune(recipe, model, tmp_path, row):
         "config": ROOT / f"configs/{recipe}.yaml",
         "model_name_or_path": model,
         "dataset_name": tmp_path / "rows.parquet",
-        "output_dir": tmp_path / "out",
         "per_device_train_batch_size": 2,
         "gradient_accumulation_steps": 2,
         # what a GPU is needed for
@@ -259,16 +260,15 @@ def fine_tune(recipe, model, tmp_path, row):
         "attn_implementation": "sdpa",
     }
     arguments = [str(part) for key, value in settings.items() for part in (f"--{key}", value)]
-    command = [*ACCELERATE, str(ROOT / f"examples/{recipe.partition('/')[0]}.py"), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = start(recipe.partition("/")[0], tmp_path / "out", *arguments)
     assert done.returncode == 0, done.stderr[-3000:]
-    start, final = weights(model), weights(tmp_path / "out")
-    changed = {name for name, weight in final.items() if not torch.equal(weight, start[name])}
+    begun, final = weights(model), weights(tmp_path / "out")
+    changed = {name for name, weight in final.items() if not torch.equal(weight, begun[name])}
     assert changed
     return changed
 
 
+@pytest.mark.full
 def test_star_s_training_with_the_settings_of_the_paper(checkpoints, tmp_path):
     """On a revision behind a wrong answer, as `mmreason revise` writes it; two epochs of two steps."""
     said = [("user", "1+1?"), ("assistant", "3"), ("user", "Check it.")]
@@ -281,6 +281,7 @@ def test_star_s_training_with_the_settings_of_the_paper(checkpoints, tmp_path):
     assert rates == pytest.approx([0.0, 2e-5, 2e-5 * 2 / 3, 2e-5 / 3])
 
 
+@pytest.mark.full
 def test_the_cold_start_by_itself_with_the_settings_of_the_paper(checkpoints, tmp_path):
     completion = "<think>1+1=2</think> <answer>2</answer> <reflection>Not so.</reflection> <answer>3</answer>"
     row = {"prompt": [{"role": "user", "content": "1+1?"}], "completion": completion}
@@ -289,6 +290,7 @@ def test_the_cold_start_by_itself_with_the_settings_of_the_paper(checkpoints, tm
     assert not [name for name in changed if name.startswith("visual.")]  # the configuration freezes the encoder
 
 
+@pytest.mark.full
 def test_local_rows_of_which_one_is_bad(checkpoints, tmp_path):
     (tmp_path / "pictures").mkdir()
     rows = []
@@ -301,12 +303,13 @@ def test_local_rows_of_which_one_is_bad(checkpoints, tmp_path):
     file.write_text("\n".join(map(json.dumps, rows)))
 
     source = ["--dataset_name", file, "--eval_dataset_name", file, "--eval_split", "train"]
-    done = run(PYTHON, "adapo", checkpoints("qwen2_5_vl"), tmp_path / "out", *source)
+    done = run("adapo", checkpoints("qwen2_5_vl"), tmp_path / "out", *source)
     assert "rows: 1 of 4 rows cannot be used and were left out (1 × missing picture file)" in done.stderr
     assert "row 2 (id 'shape 2'), column 'images': missing picture file" in done.stderr
     assert "AdaPO on 3 questions of" in (tmp_path / "out/report.html").read_text()
 
 
+@pytest.mark.full
 def test_the_launcher_s_cpu_file_is_enough_to_run_a_recipe(checkpoints, tmp_path):
     """The recipe of the paper asks for bf16 and vLLM; its pictures, its policy and its size alone are replaced."""
     Dataset.from_list(drawn_rows(8)).to_parquet(tmp_path / "rows.parquet")
@@ -328,10 +331,11 @@ def test_the_launcher_s_cpu_file_is_enough_to_run_a_recipe(checkpoints, tmp_path
     assert (tmp_path / "out/model.safetensors").is_file()
 
 
+@pytest.mark.full
 def test_lora_saves_the_adapter_that_was_asked_for(checkpoints, tmp_path):
     folder = tmp_path / "out"
     lora = ["--use_peft", "--lora_r", "4", "--lora_target_modules", r".*language_model.*\.(q|v)_proj"]
-    done = run(PYTHON, "adapo", checkpoints("qwen2_5_vl"), folder, *lora)
+    done = run("adapo", checkpoints("qwen2_5_vl"), folder, *lora)
     assert table_rows(done.stdout, TWO_TURNS) == labels(TWO_TURNS)
     assert not (folder / "model.safetensors").exists()
     adapter = load_file(folder / "adapter_model.safetensors")
@@ -343,9 +347,11 @@ def test_lora_saves_the_adapter_that_was_asked_for(checkpoints, tmp_path):
     }
 
 
+@pytest.mark.full
 def test_two_processes_print_one_table(checkpoints, tmp_path):
     folder = tmp_path / "out"
-    done = run(TWO_PROCESSES, "adapo", checkpoints("qwen2_5_vl"), folder, "--per_device_train_batch_size", 8)
+    halved = ("--per_device_train_batch_size", 8)
+    done = run("adapo", checkpoints("qwen2_5_vl"), folder, *halved, launcher=TWO_PROCESSES)
     # `Trainer` saves the random state of each process: there were two.
     states = sorted(path.name for path in (folder / "checkpoint-2").glob("rng_state*"))
     assert states == ["rng_state_0.pth", "rng_state_1.pth"]

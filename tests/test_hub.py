@@ -19,6 +19,8 @@ from loopback import serving
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from support import adapo_trainer, drawn_rows, load, saved_model
 
+pytestmark = pytest.mark.full
+
 TOKEN = "hf_accepted"
 WRONG_TOKEN = "hf_refused"
 

@@ -59,6 +59,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", COMMANDS)
 def test_shares_of_two_machines_are_one_run(name, data, policy, tmp_path, capsys):
     """All stages of a command: what comes after the first answers stays with their question's machine."""
@@ -95,6 +96,7 @@ def test_shares_of_two_machines_are_one_run(name, data, policy, tmp_path, capsys
     )
 
 
+@pytest.mark.full
 def test_an_evaluation_in_shares(data, policy, tmp_path, capsys):
     def command(folder, server, *more):
         fixed = ["--n", "4", "--max-new-tokens", "48", "--protocol", "chain-of-step", "--batch-size", "2"]

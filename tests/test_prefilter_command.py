@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from processes import free_port
-from support import drawn_rows
+from support import drawn_rows, full_but
 
 from trl_mmreason.cli import main
 from trl_mmreason.data import load_rows
@@ -51,7 +51,7 @@ def records(output, rule):
         return list(store.records(STAGE[rule]))
 
 
-@pytest.mark.parametrize("rule", ["share", "srpo"])
+@pytest.mark.parametrize("rule", full_but("srpo", ["share", "srpo"]))
 def test_prefilter(checkpoints, questions, tmp_path, rule, capsys):
     model, output = checkpoints("qwen2_5_vl"), tmp_path / "kept.parquet"
     main(arguments(questions, output, model, rule))

@@ -99,6 +99,7 @@ def test_self_evolution_leaves_them_out_of_training_alone(checkpoints, tmp_path,
     assert warnings()[0].startswith("SelfEvolutionTrainer: 2 of 4 prompts")
 
 
+@pytest.mark.full
 def test_two_processes_share_the_measuring(checkpoints, tmp_path):
     """Each has the whole result, in the order of the rows."""
     launch("two_process_prompts.py", 2, checkpoints("qwen2_5_vl"), tmp_path)

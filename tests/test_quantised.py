@@ -13,6 +13,8 @@ from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
 from trl_mmreason.precision import keep_training_layout
 
+pytestmark = pytest.mark.full
+
 RUN = {"bf16": True, "learning_rate": 1e-2, "model_init_kwargs": {"dtype": "bfloat16"}}
 IDS = torch.arange(20, 60).unsqueeze(0)
 

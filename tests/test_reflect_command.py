@@ -61,6 +61,7 @@ def test_reflect(questions, tmp_path, capsys):
     assert [row["images"][0].getpixel((0, 0)) for row in rows] == [(0, 0, 0), (0, 1, 0)]
 
 
+@pytest.mark.full
 def test_two_processes_share_the_work(questions, tmp_path):
     output = tmp_path / "rows.parquet"
     with chat_stub(Parties) as server:

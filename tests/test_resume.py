@@ -101,6 +101,7 @@ def test_weights_of_mixed_types_come_back_exactly(checkpoints, rows, tmp_path):
     assert model.get_input_embeddings().weight.dtype == torch.bfloat16
 
 
+@pytest.mark.full
 def test_a_killed_run_goes_on_from_its_checkpoint(checkpoints, rows, tmp_path):
     path = checkpoints("qwen2_5_vl")
     whole = outcome(trainer_for(path, tmp_path / "whole", rows))

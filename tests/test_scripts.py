@@ -93,6 +93,7 @@ def test_a_miniature_on_other_data_is_refused(tmp_path):
         policy_path(arguments, policy, adapo_config(tmp_path), TAGGED_ANSWERS)
 
 
+@pytest.mark.full
 def test_a_cold_start_is_not_taken_for_another(tmp_path):
     """Every setting that decides the result gives another folder, and an equal one is not made again."""
     settings = {"dataset_name": "miniature/adding", "cold_start_accuracy": 0.0}

@@ -1,4 +1,4 @@
-"""examples/self_evolution.py as users start it: with a tiny model, again, and with what it refuses."""
+"""examples/self_evolution.py: with a tiny model, again, and with what it refuses."""
 
 import json
 
@@ -7,6 +7,8 @@ from example_runs import SMALL_COMMON, StagedExample, modified, save_base
 
 from trl_mmreason.sampling.store import SettingsChanged
 from trl_mmreason.self_evolution.arguments import EvolutionArguments
+
+pytestmark = pytest.mark.full
 
 SETTINGS = {
     "train_rows": 8,

@@ -1,4 +1,4 @@
-"""examples/sophia.py as users start it: every stage with a tiny model, again, and with what it refuses."""
+"""examples/sophia.py: every stage with a tiny model, again, and with what it refuses."""
 
 import json
 import shutil
@@ -17,6 +17,8 @@ from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.sophia.arguments import SophiaArguments
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
 from trl_mmreason.sophia.prompts import THINKING_PROMPT
+
+pytestmark = pytest.mark.full
 
 SETTINGS = {
     "train_rows": 8,

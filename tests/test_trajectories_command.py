@@ -107,6 +107,7 @@ def test_hard_categories_and_log_probabilities(tmp_path, capsys):
     assert capsys.readouterr().out.startswith(TALLY)
 
 
+@pytest.mark.full
 def test_two_processes_share_the_work(questions, tokenizer, tmp_path):
     output = tmp_path / "rows.parquet"
     with chat_stub(Parties) as server:

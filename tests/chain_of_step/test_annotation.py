@@ -371,6 +371,7 @@ def test_the_miniature_s_judge_labels_by_the_truth(tmp_path):
     assert found["answer_label"][:] == [float(solutions[id_].correct) for id_ in found["id"]]
 
 
+@pytest.mark.full
 def test_a_real_policy_from_step_data_to_a_process_reward_model(tmp_path):
     """It is trained for a few seconds on two questions: it writes whole chains, and is right now and then."""
     problems = {problem.id: problem for problem in make_problems(["adding"], 2)}

@@ -408,6 +408,7 @@ def test_what_it_has_of_its_own(bases, tmp_path):
         IterativeDPOTrainer(bases("qwen2_5_vl"), None, args=1, train_dataset=questions())
 
 
+@pytest.mark.full
 def test_two_processes_equal_one(bases, tmp_path):
     (alone,) = outcomes("chain_of_step/dpo_run.py", 1, bases("qwen2_5_vl"), tmp_path / "one", 4)
     pair = outcomes("chain_of_step/dpo_run.py", 2, bases("qwen2_5_vl"), tmp_path / "two", 2)

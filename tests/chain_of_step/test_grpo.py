@@ -311,6 +311,7 @@ def one_share(model, folder, rows_a_process):
     }
 
 
+@pytest.mark.full
 def test_two_processes_equal_one(bases, tmp_path):
     alone = one_share(bases(MODEL), tmp_path, 12)
     pair = outcomes("chain_of_step/grpo_run.py", 2, bases(MODEL), tmp_path, 6)

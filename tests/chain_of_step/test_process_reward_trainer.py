@@ -94,6 +94,7 @@ def test_gradient_accumulation_does_not_change_the_update(bases, tmp_path):
             assert other.state.log_history[0][name] == pytest.approx(first.state.log_history[0][name], abs=1e-5)
 
 
+@pytest.mark.full
 def test_two_processes_equal_one(bases, tmp_path):
     script, model = "chain_of_step/process_reward_run.py", bases("qwen2_5_vl")
     (alone,) = outcomes(script, 1, model, tmp_path / "one", 12)
@@ -210,6 +211,7 @@ def test_wrong_arguments(bases, tmp_path):
             ProcessRewardConfig(str(tmp_path), use_cpu=True, bf16=False, **setting)
 
 
+@pytest.mark.full
 def test_a_tiny_model_learns(tmp_path):
     """Where a step stands tells much of its label, so AUROC of steps may rise on that alone, on unseen questions too.
 

@@ -274,6 +274,7 @@ def test_a_model_without_the_tokens_of_chains_is_refused(checkpoints):
         main(["serve-prm", checkpoints("qwen2_5_vl")])
 
 
+@pytest.mark.full
 def test_the_command_serves_until_interrupted(bases):
     command = [sys.executable, "-m", "trl_mmreason.cli", "serve-prm", bases("qwen2_5_vl"), "--port", "0"]
     process = subprocess.Popen([*command, "--max-waiting", "7"], stderr=subprocess.PIPE, text=True)

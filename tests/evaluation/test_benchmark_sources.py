@@ -115,6 +115,7 @@ def test_a_missing_split_is_named_with_those_there_are(tmp_path):
         load_benchmark("emma", copy, split="dev")
 
 
+@pytest.mark.full
 def test_from_the_hub_with_configurations(tmp_path):
     """By real HTTP, in a process of its own: the client reads the Hub's address when it is imported."""
     folder = emma_repository(tmp_path / "EMMA")

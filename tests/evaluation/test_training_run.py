@@ -108,6 +108,7 @@ def pixels(element):
         return picture.tobytes()
 
 
+@pytest.mark.full
 def test_a_process_without_pictures_beside_one_with_some(checkpoints, tmp_path):
     """TRL would gather the pictures of one process only, and wait for the other for ever."""
     launch("two_process_pictures.py", 2, checkpoints("qwen2_5_vl"), tmp_path)

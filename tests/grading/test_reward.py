@@ -73,6 +73,7 @@ def test_an_unusable_gold_is_reported_once_with_its_row(caplog):
     assert r"'\\frac{1}{' of row train-5 cannot be used: its braces are not balanced" in caplog.messages[1]
 
 
+@pytest.mark.full
 def test_grpo_with_two_processes(checkpoints, tmp_path):
     results = outcomes("grading/grpo_run.py", 2, checkpoints("qwen2_5_vl"), tmp_path)
     assert [result["world_size"] for result in results] == [2, 2]

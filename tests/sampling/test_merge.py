@@ -87,6 +87,7 @@ def test_paths_that_cannot_be_meant(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
+@pytest.mark.full
 def test_a_merge_that_is_killed_leaves_the_stores_and_no_half_output(tmp_path):
     """At 12 moments from the beginning to the end; then it is done, from the start."""
     halves = [

@@ -6,10 +6,13 @@ import signal
 import time
 from collections import Counter
 
+import pytest
 from store_worker import BATCH, ROWS, SAMPLES, SETTINGS, begin, finish, payload, payloads
 
 from trl_mmreason.sampling.run import Summary, run
 from trl_mmreason.sampling.store import Record, Store
+
+pytestmark = pytest.mark.full
 
 STAGE = "answers"
 WHOLE = sorted(Record(row["id"], index, "done", payload(row, index)) for row in ROWS for index in range(SAMPLES))

@@ -83,6 +83,7 @@ def work_of(engine, log):
     return work
 
 
+@pytest.mark.full
 def test_one_of_three_servers_is_killed_and_nothing_is_lost_or_drawn_twice(checkpoints, tmp_path, caplog):
     model = checkpoints("qwen2_5_vl")
     with real_servers(model, 3) as started:

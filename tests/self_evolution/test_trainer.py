@@ -422,6 +422,7 @@ def test_resumed_or_not_is_the_same(checkpoints, tmp_path, asked_about_everythin
     )
 
 
+@pytest.mark.full
 def test_two_processes_are_one(checkpoints, tmp_path):
     """Rewards, advantages, metrics and weights, where a group stands on both."""
     script, model = "self_evolution/evolution_run.py", checkpoints("qwen2_vl")

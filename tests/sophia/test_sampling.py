@@ -622,6 +622,7 @@ def test_a_grader_is_known_again_by_what_it_says_of_itself(tmp_path):
         assert len(graded) == 2
 
 
+@pytest.mark.full
 def test_processes_reason_about_each_other_s_captions(tmp_path):
     """The second has its question described before the first has: 2 · 2 captions and 2 · 2 · 3 trajectories in all."""
     launch("sophia/sampling_run.py", 2, tmp_path)

@@ -115,6 +115,7 @@ def test_any_micro_batch_is_the_same_update(reduction, checkpoints, tmp_path):
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
 
 
+@pytest.mark.full
 def test_two_processes_are_one(checkpoints, tmp_path):
     """Loss, metrics and weights, with importance weights and a KL term; completions of one process are longer."""
     script, model = "sophia/off_policy_run.py", checkpoints("qwen2_vl")

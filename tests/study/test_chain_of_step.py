@@ -25,6 +25,8 @@ from trl_mmreason.sampling.engine import Failure
 from trl_mmreason.sampling.store import SettingsChanged
 from trl_mmreason.scripts import train_once
 
+pytestmark = pytest.mark.full
+
 CONFIG = Path(__file__).parents[2] / "configs/study/chain_of_step.yaml"
 SEARCHED = {"temperature": 1.0, "top_p": 0.95}
 ARMS = {

@@ -20,6 +20,8 @@ from study.running import BEFORE, Start, StudyArguments, begin, do_all, do_arm, 
 from trl_mmreason.evaluation.metrics import Estimate
 from trl_mmreason.sampling.store import SettingsChanged
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):

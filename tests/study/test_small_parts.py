@@ -24,6 +24,8 @@ from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.srpo.miniature import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS, drawn_reflections
 
+pytestmark = pytest.mark.full
+
 
 def test_srpo_in_small(tmp_path):
     """The arms that a policy which was hardly taught can take: it says nothing to reflect on."""
