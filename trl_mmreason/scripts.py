@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import is_peft_model
 from datasets import Dataset
 from transformers import Trainer, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
@@ -25,7 +25,7 @@ from trl import (
 )
 from trl.models import unwrap_model_for_generation
 
-from .checkpoint import restore_weights, save_whole
+from .checkpoint import restore_adapter, restore_weights, save_whole
 from .data import load_rows
 from .documented import documented
 from .evaluation.curves import plot_curves
@@ -40,6 +40,7 @@ from .miniature.models import FAMILIES, SIZES, build_model
 from .miniature.tasks import make_dataset
 from .sampling.engine import SamplingParams
 from .sampling.protocols import ComparedProtocol
+from .script_parser import command_line
 from .sft import CompletionSFTConfig, CompletionSFTTrainer
 from .sources import read_source
 
@@ -259,12 +260,14 @@ def train_on_completions(
 
 
 def train_once(trainer: Trainer, folder: Path) -> None:
-    """Train a whole model and save it into `folder`, from the last checkpoint in the output folder, if any.
+    """Train a model, or its adapter, and save it into `folder`, from the last checkpoint in the output folder, if any.
 
     What was saved there before is loaded instead, the state of training included.
     """
     if folder.exists():
-        restore_weights(trainer.accelerator.unwrap_model(trainer.model), folder)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        restore = restore_adapter if is_peft_model(model) else restore_weights
+        restore(model, folder)
         trainer.state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
         return
     output = Path(trainer.args.output_dir)
@@ -349,7 +352,7 @@ def _report(
         folder / "report.html",
         title=f"{trainer._name} on {len(questions)} questions of {data_args.eval_dataset_name} "
         f"({data_args.eval_split})",
-        command=shlex.join(sys.argv),
+        command=command_line(),
         settings={"policy": trainer.model.config._name_or_path, **_settings(trainer.args, data_args)},
         tables=[comparison_table(comparison)],
         trajectories=[
