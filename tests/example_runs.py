@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 from trl import ModelConfig, TrlParser
 
+from trl_mmreason.cli import main
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.stages import Pipeline, StagedArguments
 
@@ -47,6 +48,13 @@ def start(name, folder, *options, launcher=PYTHON):
         text=True,
         check=False,
     )
+
+
+def train_here(monkeypatch, method, *flags):
+    """`mmreason train` in this process, whose main module and arguments it takes the place of."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr("sys.argv", sys.argv)
+    main(["train", method, *map(str, flags)])
 
 
 def save_base(folder, **known):

@@ -25,6 +25,7 @@ from .miniature.models import FAMILIES, SIZES, build_model
 from .recipes import ROOT, config_file
 from .sampling.generation import declared_end_ids, encode
 from .sampling.loading import ENCODING_ERRORS, load_processor, sees_pictures
+from .script_parser import missing_trackers
 from .scripts import MINIATURE
 from .trl_contract import changed_methods
 from .turns import next_turn_ids
@@ -156,22 +157,15 @@ def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]
             "pip install flash-attn, or --attn_implementation sdpa",
         ),
     }
-    for tracker, fix in _TRACKERS.items():
-        wanted = tracker in _as_list(settings["report_to"])
-        needed[tracker] = (wanted, f"report_to: {tracker}", f"{fix}, or --report_to none")
     for package, (wanted, setting, fix) in needed.items():
         if wanted and importlib.util.find_spec(package) is None:
             yield Finding("FAIL", f"{where}: {setting}, but {package} is not installed.", f"{fix}.")
+    for tracker, install in missing_trackers(settings["report_to"]).items():
+        fix = f"{install}, or --report_to none."
+        yield Finding("FAIL", f"{where}: report_to: {tracker}, but {tracker} is not installed.", fix)
     if settings["bf16"] and not torch.cuda.is_available() and not settings["use_cpu"]:
         fix = "--bf16 false --use_cpu true, or a machine with one."
         yield Finding("FAIL", f"{where}: bf16: true asks for a GPU, and there is none.", fix)
-
-
-_TRACKERS = {"trackio": 'pip install "trl-mmreason[tracking]"', "wandb": "pip install wandb"}
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def check_files(settings: Mapping[str, Any]) -> Iterator[Finding]:

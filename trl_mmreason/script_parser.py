@@ -7,6 +7,7 @@ import shlex
 import sys
 from argparse import Action, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ from trl import TrlParser
 
 from .recipes import config_file, configs
 
+_TRACKERS = {"trackio": 'pip install "trl-mmreason[tracking]"', "wandb": "pip install wandb"}
 _LIBRARIES = ("trl", "transformers", "builtins")
 
 
@@ -72,13 +74,28 @@ class ScriptParser(TrlParser):
             if "--config" in args[:-1]:
                 place = args.index("--config") + 1
                 args[place] = str(config_file(args[place]))
-            return super().parse_args_and_config(args, **settings)
+            parsed = super().parse_args_and_config(args, **settings)
+            for part in parsed:
+                refuse_missing_trackers(getattr(part, "report_to", None))
+            return parsed
         except (ValueError, OSError, yaml.YAMLError) as error:
             self.error(str(error))
 
     def error(self, message: str) -> NoReturn:
         """End the script, without the usage of two hundred arguments."""
         self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def missing_trackers(report_to: Any) -> dict[str, str]:
+    """The trackers of `report_to` that are not installed → how to install them."""
+    wanted = [report_to] if isinstance(report_to, str) else report_to or []
+    return {name: _TRACKERS[name] for name in wanted if name in _TRACKERS and find_spec(name) is None}
+
+
+def refuse_missing_trackers(report_to: Any) -> None:
+    """Refuse `report_to` before anything that takes minutes; transformers does when the model has been loaded."""
+    for name, install in missing_trackers(report_to).items():
+        raise ValueError(f"report_to: {name} is not installed. Fix: {install}, or --report_to none")
 
 
 def command_line() -> str:

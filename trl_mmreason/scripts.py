@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,7 @@ class DataArguments:
         columns: our column names → the source's, on the command line as JSON.
         image_root: folder that relative picture paths start from.
         system_prompt: put before every question.
+        eval_system_prompt: put before every question to compare on; by default `system_prompt`.
         on_error: "drop" leaves bad rows out and names them; "raise" stops.
         train_rows, eval_rows: train and compare on no more rows than these, sampled with the run's seed.
         cold_start_accuracy: for a miniature policy, the accuracy at which its supervised start ends.
@@ -75,6 +76,7 @@ class DataArguments:
     columns: dict | str | None = None
     image_root: str | None = None
     system_prompt: str | None = None
+    eval_system_prompt: str | None = None
     on_error: str = "drop"
     train_rows: int | None = None
     eval_rows: int | None = None
@@ -99,8 +101,9 @@ def load_data(arguments: DataArguments, seed: int) -> tuple[Dataset, Dataset | N
     train = load_split(arguments, arguments.dataset_name, arguments.dataset_split, arguments.train_rows, seed=seed)
     if arguments.eval_dataset_name is None:
         return train, None
+    compared = replace(arguments, system_prompt=arguments.eval_system_prompt or arguments.system_prompt)
     return train, load_split(
-        arguments, arguments.eval_dataset_name, arguments.eval_split, arguments.eval_rows, seed=seed + 1
+        compared, arguments.eval_dataset_name, arguments.eval_split, arguments.eval_rows, seed=seed + 1
     )
 
 

@@ -30,7 +30,7 @@ from .sampling.loading import load_model, load_processor
 from .sampling.protocols import AnsweringProtocol
 from .sampling.store import Store
 from .sampling.transformers_engine import TransformersEngine
-from .script_parser import ScriptParser
+from .script_parser import ScriptParser, refuse_missing_trackers
 from .scripts import MINIATURE, DataArguments, load_data, policy_path, train_once, trainer_settings
 
 
@@ -265,7 +265,12 @@ def parse_arguments(arguments: type) -> list[Any]:
     """
     parser = ScriptParser((arguments, ModelConfig))
     *parsed, overrides = parser.parse_args_and_config(return_remaining_strings=True)
-    override_sections(parsed[0], overrides)
+    try:
+        override_sections(parsed[0], overrides)
+        for section in ("common", *parsed[0].SECTIONS):
+            refuse_missing_trackers(getattr(parsed[0], section).get("report_to"))
+    except ValueError as error:
+        parser.error(str(error))
     return parsed
 
 
