@@ -210,7 +210,7 @@ def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterato
     states = 2.0 if "8bit" in str(settings["optim"]) else 2 * trained_bytes
     gpus = torch.cuda.device_count()
     processes = gpus if gpus > 1 else _MANY
-    plans = {
+    plans: dict[str, dict[str, Any]] = {
         "one GPU": {"optimizer_bytes": states},
         f"ZeRO-2 on {processes} GPUs": {"optimizer_bytes": 12.0, "zero_stage": 2, "processes": processes},
         f"ZeRO-3 or FSDP2 on {processes} GPUs": {"optimizer_bytes": 12.0, "zero_stage": 3, "processes": processes},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import shlex
 import sys
-from argparse import Action, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
+from argparse import Action, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,13 +14,14 @@ from typing import Any, NoReturn
 import yaml
 from trl import TrlParser
 
+from .documented import HelpFormatter
 from .recipes import config_file, configs
 
 _TRACKERS = {"trackio": 'pip install "trl-mmreason[tracking]"', "wandb": "pip install wandb"}
 _LIBRARIES = ("trl", "transformers", "builtins")
 
 
-class _Formatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
+class _Formatter(HelpFormatter, RawDescriptionHelpFormatter):
     """Defaults behind the arguments; the script's docstring as it stands."""
 
 
@@ -83,7 +84,8 @@ class ScriptParser(TrlParser):
 
     def error(self, message: str) -> NoReturn:
         """End the script, without the usage of two hundred arguments."""
-        self.exit(2, f"{self.prog}: error: {message}\n")
+        sys.stderr.write(f"{self.prog}: error: {message}\n")
+        sys.exit(2)
 
 
 def missing_trackers(report_to: Any) -> dict[str, str]:
