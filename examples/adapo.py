@@ -6,12 +6,13 @@ A configuration file holds the fields of `DataArguments`, `AdaPOConfig` and TRL'
 overridden on the command line, as in `--learning_rate 1e-6 --use_peft`.
 """
 
-from trl import ModelConfig, TrlParser
+from trl import ModelConfig
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import two_answers
 from trl_mmreason.sampling.protocols import TwoTurn
+from trl_mmreason.script_parser import ScriptParser
 from trl_mmreason.scripts import (
     DataArguments,
     exit_on_missing,
@@ -37,4 +38,4 @@ def main(data_args: DataArguments, training_args: AdaPOConfig, model_args: Model
 
 if __name__ == "__main__":
     with exit_on_missing():
-        main(*TrlParser((DataArguments, AdaPOConfig, ModelConfig)).parse_args_and_config())
+        main(*ScriptParser((DataArguments, AdaPOConfig, ModelConfig)).parse_args_and_config())

@@ -32,6 +32,8 @@ from trl_mmreason.scripts import exit_on_missing
 from trl_mmreason.sources import read_source
 from trl_mmreason.stages import Pipeline, made_by, parse_arguments
 
+WHOLE = {"peft_config": None}  # adapters are for dpo and grpo: the format's tokens are new rows of the embeddings
+
 
 class ChainOfStep(Pipeline):
     """A method for each stage."""
@@ -43,7 +45,7 @@ class ChainOfStep(Pipeline):
             rows = miniature.drawn_chains(self.problems(self.args.drawn_chains, 2), self.folder / "steps.sqlite")
         else:
             rows = read_source(self.args.step_dataset, "train").dataset
-        trainer = self.trainer(mm.ChainOfStepSFTTrainer, policy, config, rows)
+        trainer = self.trainer(mm.ChainOfStepSFTTrainer, policy, config, rows, **WHOLE)
         if self.args.sft_accuracy is not None:
             asked, bound = to_dataset(self.problems(100, 5, "new_pictures")), self.args.max_completion_length
             trainer.add_callback(miniature.stop_at(trainer, asked, self.args.sft_accuracy, bound))
@@ -68,7 +70,7 @@ class ChainOfStep(Pipeline):
             rows = read_source(self.args.label_dataset, "train").dataset
             named = self.args.label_eval_datasets.items()
             evaluations = {name: read_source(source, "train").dataset for name, source in named}
-        trainer = self.trainer(mm.ProcessRewardTrainer, base, config, rows, eval_dataset=evaluations or None)
+        trainer = self.trainer(mm.ProcessRewardTrainer, base, config, rows, eval_dataset=evaluations or None, **WHOLE)
         self.learn(trainer)
         metrics = trainer.evaluate() if evaluations else {}
         trainer.save_metrics("eval", metrics, combined=False)

@@ -6,13 +6,11 @@
 `dataset_name` is a benchmark (docs/benchmarks.md), `dataset_split` its split; `eval_rows` takes its first so many rows.
 """
 
-import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from transformers import TrainingArguments
-from trl import ModelConfig, TrlParser
+from trl import ModelConfig
 
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import two_answers
@@ -23,6 +21,7 @@ from trl_mmreason.evaluation.files import format_results
 from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.protocols import AnsweringProtocol, Direct, TwoTurn
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.script_parser import ScriptParser, command_line
 from trl_mmreason.scripts import DataArguments, exit_on_missing, policy_path
 
 
@@ -65,7 +64,7 @@ def main(
             engine,
             protocol,
             title=benchmark.title,
-            command=shlex.join(sys.argv),
+            command=command_line(),
             about={"name": benchmark.name, "split": data_args.dataset_split},
             benchmark=benchmark,
             description=name,
@@ -79,4 +78,5 @@ def main(
 
 if __name__ == "__main__":
     with exit_on_missing():
-        main(*TrlParser((DataArguments, EvaluationArguments, TrainingArguments, ModelConfig)).parse_args_and_config())
+        parser = ScriptParser((DataArguments, EvaluationArguments, TrainingArguments, ModelConfig))
+        main(*parser.parse_args_and_config())

@@ -7,7 +7,7 @@ configuration file holds the fields of `DataArguments`, `RolloutConfig` (TRL's `
 `loss_type`) and `ModelConfig`; each can be overridden on the command line.
 """
 
-from trl import ModelConfig, TrlParser
+from trl import ModelConfig
 
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import two_answers
@@ -15,6 +15,7 @@ from trl_mmreason.engines.config import RolloutConfig
 from trl_mmreason.grading import accuracy_reward
 from trl_mmreason.grpo import GroupGRPOTrainer
 from trl_mmreason.sampling.protocols import TwoTurn
+from trl_mmreason.script_parser import ScriptParser
 from trl_mmreason.scripts import (
     DataArguments,
     exit_on_missing,
@@ -40,4 +41,4 @@ def main(data_args: DataArguments, training_args: RolloutConfig, model_args: Mod
 
 if __name__ == "__main__":
     with exit_on_missing():
-        main(*TrlParser((DataArguments, RolloutConfig, ModelConfig)).parse_args_and_config())
+        main(*ScriptParser((DataArguments, RolloutConfig, ModelConfig)).parse_args_and_config())

@@ -6,9 +6,10 @@
 and TRL's `ModelConfig`; each can be overridden on the command line.
 """
 
-from trl import ModelConfig, TrlParser
+from trl import ModelConfig
 
 from trl_mmreason import ReflectionSFTConfig, ReflectionSFTTrainer
+from trl_mmreason.script_parser import ScriptParser
 from trl_mmreason.scripts import CompletionArguments, exit_on_missing, train_on_completions
 
 
@@ -18,4 +19,4 @@ def main(data_args: CompletionArguments, training_args: ReflectionSFTConfig, mod
 
 if __name__ == "__main__":
     with exit_on_missing():
-        main(*TrlParser((CompletionArguments, ReflectionSFTConfig, ModelConfig)).parse_args_and_config())
+        main(*ScriptParser((CompletionArguments, ReflectionSFTConfig, ModelConfig)).parse_args_and_config())

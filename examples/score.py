@@ -6,11 +6,12 @@ A configuration file holds the fields of `DataArguments`, `SCoReConfig` and TRL'
 on the command line.
 """
 
-from trl import ModelConfig, TrlParser
+from trl import ModelConfig
 
 from trl_mmreason.adapo.miniature import two_answers
 from trl_mmreason.baselines.two_turns import SCoReConfig, SCoReTrainer
 from trl_mmreason.sampling.protocols import TwoTurn
+from trl_mmreason.script_parser import ScriptParser
 from trl_mmreason.scripts import (
     DataArguments,
     exit_on_missing,
@@ -36,4 +37,4 @@ def main(data_args: DataArguments, training_args: SCoReConfig, model_args: Model
 
 if __name__ == "__main__":
     with exit_on_missing():
-        main(*TrlParser((DataArguments, SCoReConfig, ModelConfig)).parse_args_and_config())
+        main(*ScriptParser((DataArguments, SCoReConfig, ModelConfig)).parse_args_and_config())

@@ -6,9 +6,10 @@ A configuration file holds the fields of `CompletionArguments`, `PlainSFTConfig`
 overridden on the command line.
 """
 
-from trl import ModelConfig, TrlParser
+from trl import ModelConfig
 
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
+from trl_mmreason.script_parser import ScriptParser
 from trl_mmreason.scripts import CompletionArguments, exit_on_missing, train_on_completions
 
 
@@ -18,4 +19,4 @@ def main(data_args: CompletionArguments, training_args: PlainSFTConfig, model_ar
 
 if __name__ == "__main__":
     with exit_on_missing():
-        main(*TrlParser((CompletionArguments, PlainSFTConfig, ModelConfig)).parse_args_and_config())
+        main(*ScriptParser((CompletionArguments, PlainSFTConfig, ModelConfig)).parse_args_and_config())

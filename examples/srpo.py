@@ -11,11 +11,12 @@ import hashlib
 from pathlib import Path
 
 from datasets import Dataset
-from trl import ModelConfig, TrlParser
+from trl import ModelConfig
 
 from trl_mmreason import ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.script_parser import ScriptParser
 from trl_mmreason.scripts import (
     MINIATURE,
     exit_on_missing,
@@ -113,4 +114,4 @@ def reflections(policy: str, replies: Path, data_args: ReflectionArguments, trai
 
 if __name__ == "__main__":
     with exit_on_missing():
-        main(*TrlParser((ReflectionArguments, SRPOConfig, ModelConfig)).parse_args_and_config())
+        main(*ScriptParser((ReflectionArguments, SRPOConfig, ModelConfig)).parse_args_and_config())

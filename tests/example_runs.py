@@ -10,6 +10,7 @@ import processes
 import yaml
 from trl import ModelConfig, TrlParser
 
+from trl_mmreason.cli import main
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.stages import Pipeline, StagedArguments
 
@@ -49,6 +50,13 @@ def start(name, folder, *options, launcher=None):
         return processes.run(*command, cwd=cwd, environment=cache)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **cache}
     return subprocess.run([*launcher, *command], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+def train_here(monkeypatch, method, *flags):
+    """`mmreason train` in this process, whose main module and arguments it takes the place of."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr("sys.argv", sys.argv)
+    main(["train", method, *map(str, flags)])
 
 
 def save_base(folder, **known):

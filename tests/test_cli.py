@@ -1,5 +1,6 @@
 """The command line, as a process of its own."""
 
+import argparse
 import os
 import re
 import signal
@@ -10,8 +11,10 @@ import sys
 import openai
 import pytest
 
+from trl_mmreason import __version__
 from trl_mmreason.cli import main
 from trl_mmreason.commands import merge
+from trl_mmreason.documented import HelpFormatter
 
 COMMAND = [sys.executable, "-m", "trl_mmreason.cli"]
 
@@ -30,6 +33,60 @@ def test_help_comes_at_once_and_names_the_commands():
     assert "serve a model behind OpenAI's chat API" in done.stdout
     # processor time, as the machine may be busy
     assert after.children_user + after.children_system - before.children_user - before.children_system < 0.5
+
+
+COMMANDS = "train doctor evaluate report prefilter reflect revise steps annotate trajectories merge serve serve-prm"
+
+
+@pytest.mark.parametrize("command", COMMANDS.split())
+def test_help_of_a_command_has_an_example_and_describes_every_option(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    said = capsys.readouterr().out
+    assert re.search(rf"\nexamples?:\s+mmreason {command} ", said)
+    assert "default: None" not in said
+    texts = re.findall(r"^  (?:-\S.*?)(?:  +|\n {24})(\S.*)$", said, re.MULTILINE)
+    assert texts
+    assert not [text for text in texts if re.match("of |at |a |likewise", text)]  # whole phrases
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"trl-mmreason {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--temperature", "-1"], "argument --temperature: expected a number, at least 0, got '-1'"),
+        (["--temperature", "nan"], "argument --temperature: expected a number, at least 0, got 'nan'"),
+        (["--top-p", "0"], "argument --top-p: expected a number above 0 and at most 1, got '0'"),
+        (["--top-p", "1.5"], "argument --top-p: expected a number above 0 and at most 1, got '1.5'"),
+        (["--low", "many"], "argument --low: expected a number from 0 to 1, got 'many'"),
+        (["--batch-size", "0"], "argument --batch-size: expected a whole number, at least 1, got '0'"),
+    ],
+)
+def test_numbers_out_of_range_are_named_by_their_flag(arguments, expected, capsys):
+    with pytest.raises(SystemExit):
+        main(["prefilter", "in.jsonl", "out.parquet", "--model", "model", *arguments])
+    assert expected in capsys.readouterr().err
+
+
+def test_a_port_out_of_range_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["serve", "model", "--port", "70000"])
+    assert "argument --port: expected a port from 0 to 65535, got '70000'" in capsys.readouterr().err
+
+
+def test_help_names_the_defaults_that_say_something():
+    parser = argparse.ArgumentParser(formatter_class=HelpFormatter)
+    parser.add_argument("--seed", default=0, help="seed")
+    parser.add_argument("--file", help="file")
+    parser.add_argument("--fast", action="store_true", help="fast")
+    assert re.findall(r"  (seed|file|fast)(.*)$", parser.format_help(), re.MULTILINE) == [
+        ("seed", " (default: 0)"), ("file", ""), ("fast", "")
+    ]  # fmt: skip
 
 
 def test_an_unknown_command_is_refused(capsys):

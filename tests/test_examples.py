@@ -258,6 +258,7 @@ def fine_tune(recipe, model, tmp_path, row):
         "bf16": "false",
         "dtype": "float32",
         "attn_implementation": "sdpa",
+        "report_to": "none",  # nor is trackio needed
     }
     arguments = [str(part) for key, value in settings.items() for part in (f"--{key}", value)]
     done = start(recipe.partition("/")[0], tmp_path / "out", *arguments)

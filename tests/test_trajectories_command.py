@@ -130,7 +130,6 @@ def test_settings_that_cannot_be_meant_are_said_in_a_line(questions, tmp_path, c
         ("--hard-category", "dogs"): "--hard-reasoner and --hard-category go together",
         ("--hard-reasoner-server", "http://127.0.0.1:1/v1"): "--hard-reasoner-server came without --hard-reasoner",
         ("--openai-only",): "--openai-only came without --reasoner-server or --hard-reasoner-server",
-        ("--caption-temperature", "-1"): "SamplingParams: got .*temperature=-1.0",
         ("--tokenizer", str(tmp_path / "none")): "none",
     }.items():
         with pytest.raises(SystemExit, match=f"mmreason trajectories: .*{message}"):
@@ -139,6 +138,9 @@ def test_settings_that_cannot_be_meant_are_said_in_a_line(questions, tmp_path, c
         main(arguments(questions, output, server.url, "--rule", "random"))
         with pytest.raises(SystemExit, match=r"mmreason trajectories: .*other settings.*\n.*temperature: 1.0 → 0.5"):
             main(arguments(questions, output, server.url, "--temperature", "0.5"))
+    with pytest.raises(SystemExit):
+        main([*alone, "--caption-temperature", "-1"])
+    assert "argument --caption-temperature: expected a number, at least 0, got '-1'" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*alone, "--threshold", "75"])
     assert "argument --threshold: expected a number from 0 to 1, got '75'" in capsys.readouterr().err

@@ -7,8 +7,10 @@ import shlex
 import sys
 from collections.abc import Sequence
 
+from . import __version__
 from .commands import (
     annotate,
+    doctor,
     evaluate,
     merge,
     prefilter,
@@ -18,15 +20,31 @@ from .commands import (
     serve,
     serve_prm,
     steps,
+    train,
     trajectories,
 )
 
-COMMANDS = (serve, serve_prm, prefilter, reflect, revise, steps, annotate, trajectories, evaluate, merge, report)
+COMMANDS = (
+    train,
+    doctor,
+    serve,
+    serve_prm,
+    prefilter,
+    reflect,
+    revise,
+    steps,
+    annotate,
+    trajectories,
+    evaluate,
+    merge,
+    report,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a sub-command."""
     parser = argparse.ArgumentParser(prog="mmreason", description="Teach vision-language models to reason.")
+    parser.add_argument("--version", action="version", version=f"trl-mmreason {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add(commands)

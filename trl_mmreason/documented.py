@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
 from copy import copy
@@ -13,6 +14,19 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _Class = TypeVar("_Class", bound="type[DataclassInstance]")
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Names the default of an option, where it has one."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        says_nothing = any(
+            action.default is nothing for nothing in (None, False, argparse.SUPPRESS)
+        )  # 0 says something
+        if action.option_strings and action.help and not says_nothing:
+            action = copy(action)
+            action.help = f"{action.help} (default: %(default)s)"
+        super().add_argument(action)
 
 
 def documented(cls: _Class) -> _Class:

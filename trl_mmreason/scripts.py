@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import is_peft_model
 from datasets import Dataset
 from transformers import Trainer, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
@@ -26,7 +26,7 @@ from trl import (
 )
 from trl.models import unwrap_model_for_generation
 
-from .checkpoint import restore_weights, save_whole
+from .checkpoint import restore_adapter, restore_weights, save_whole
 from .data import load_rows
 from .documented import documented
 from .evaluation.curves import plot_curves
@@ -44,6 +44,7 @@ from .miniature.tasks import make_dataset
 from .rows import DataError
 from .sampling.engine import SamplingParams
 from .sampling.protocols import ComparedProtocol
+from .script_parser import command_line
 from .sft import CompletionSFTConfig, CompletionSFTTrainer
 from .sources import read_source
 
@@ -53,16 +54,12 @@ _SHOWN = 100  # questions in the report, which holds their pictures
 
 @contextmanager
 def exit_on_missing() -> Iterator[None]:
-    """End a script with one line, and no traceback, if its configuration file, data set or model is not there."""
+    """End a script with one line, and no traceback, if its data set or model is not there."""
     script = Path(sys.argv[0]).name
     try:
         yield
     except (DataError, NoSuchFolder) as error:
         raise SystemExit(f"{script}: {error}") from error
-    except FileNotFoundError as error:
-        if error.filename not in sys.argv:
-            raise
-        raise SystemExit(f"{script}: there is no file {error.filename}") from error
 
 
 @documented
@@ -80,6 +77,7 @@ class DataArguments:
         columns: our column names → the source's, on the command line as JSON.
         image_root: folder that relative picture paths start from.
         system_prompt: put before every question.
+        eval_system_prompt: put before every question to compare on; by default `system_prompt`.
         on_error: "drop" leaves bad rows out and names them; "raise" stops.
         train_rows, eval_rows: train and compare on no more rows than these, sampled with the run's seed.
         cold_start_accuracy: for a miniature policy, the accuracy at which its supervised start ends.
@@ -92,6 +90,7 @@ class DataArguments:
     columns: dict | str | None = None
     image_root: str | None = None
     system_prompt: str | None = None
+    eval_system_prompt: str | None = None
     on_error: str = "drop"
     train_rows: int | None = None
     eval_rows: int | None = None
@@ -116,8 +115,9 @@ def load_data(arguments: DataArguments, seed: int) -> tuple[Dataset, Dataset | N
     train = load_split(arguments, arguments.dataset_name, arguments.dataset_split, arguments.train_rows, seed=seed)
     if arguments.eval_dataset_name is None:
         return train, None
+    compared = replace(arguments, system_prompt=arguments.eval_system_prompt or arguments.system_prompt)
     return train, load_split(
-        arguments, arguments.eval_dataset_name, arguments.eval_split, arguments.eval_rows, seed=seed + 1
+        compared, arguments.eval_dataset_name, arguments.eval_split, arguments.eval_rows, seed=seed + 1
     )
 
 
@@ -284,12 +284,15 @@ def train_on_completions(
 
 
 def train_once(trainer: Trainer, folder: Path, dataset_name: str | None = None) -> None:
-    """Train a whole model, from the output folder's last checkpoint if there is one, and save it with its card.
+    """Train a model, or its adapter, and save it with its card into `folder`.
 
-    What was saved there before is loaded instead, the state of training included.
+    Training resumes from the last checkpoint in the output folder, if there is one. A model that was saved before is
+    loaded instead, the state of training included.
     """
     if folder.exists():
-        restore_weights(trainer.accelerator.unwrap_model(trainer.model), folder)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        restore = restore_adapter if is_peft_model(model) else restore_weights
+        restore(model, folder)
         trainer.state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
         return
     output = Path(trainer.args.output_dir)
@@ -377,7 +380,7 @@ def _report(
         folder / "report.html",
         title=f"{trainer._name} on {len(questions)} questions of {data_args.eval_dataset_name} "
         f"({data_args.eval_split})",
-        command=shlex.join(sys.argv),
+        command=command_line(),
         settings={"policy": trainer.model.config._name_or_path, **_settings(trainer.args, data_args)},
         tables=[comparison_table(comparison)],
         trajectories=[

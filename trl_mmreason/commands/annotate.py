@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..documented import HelpFormatter
 from . import options
 
 
@@ -17,24 +18,34 @@ def add(commands: Any) -> None:
         "continuations behind it, or by a judge who is told the answer (Chain-of-Step, section 3.3). A killed run "
         "resumes. Servers get the key in OPENAI_API_KEY. Several GPUs: accelerate launch -m "
         "trl_mmreason.cli annotate …",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: mmreason annotate data/train.jsonl data/labels.parquet --model runs/sft/model "
+        "--by monte-carlo",
+        formatter_class=HelpFormatter,
     )
     options.add_arguments(command, output=options.ROWS)
     command.add_argument("--by", choices=("monte-carlo", "judge"), required=True, help="who labels the steps")
-    command.add_argument("--paths", type=options.count, default=16, help="chains a question")
-    command.add_argument("--n", type=options.count, default=16, help="monte-carlo: continuations a step")
+    command.add_argument("--paths", type=options.count, default=16, help="chains sampled for each question")
+    command.add_argument(
+        "--n", type=options.count, default=16, help="--by monte-carlo: continuations sampled behind each step"
+    )
     command.add_argument(
         "--labels",
         choices=("soft", "hard"),
         default="soft",
-        help="monte-carlo: soft, the share of right continuations; hard, 1 if any is right",
+        help="--by monte-carlo: soft, the share of right continuations; hard, 1 if any is right",
     )
     options.add_party(command, "judge", "path or Hub id of the judge; with --judge-server its name there")
     command.add_argument("--openai-only", action="store_true", help="send the judge nothing but OpenAI's own fields")
-    command.add_argument("--attempts", type=options.count, default=3, help="at a reply of the judge")
-    command.add_argument("--judge-max-new-tokens", type=options.count, default=4096, help="bound of such a reply")
-    command.add_argument("--judge-temperature", type=float, default=1.0, help="of the judge")
-    command.add_argument("--system-prompt", help="put before every question; the judge does not see it")
+    command.add_argument(
+        "--attempts", type=options.count, default=3, help="how often the judge is asked for a reply that can be read"
+    )
+    command.add_argument(
+        "--judge-max-new-tokens", type=options.count, default=4096, help="bound of a reply of the judge in tokens"
+    )
+    command.add_argument(
+        "--judge-temperature", type=options.temperature, default=1.0, help="sampling temperature of the judge"
+    )
+    command.add_argument("--system-prompt", help="system message put before every question; the judge does not see it")
     command.set_defaults(run=_annotate, top_p=0.95)  # the paper's
 
 
@@ -49,8 +60,7 @@ def _annotate(arguments: argparse.Namespace) -> None:
             else "mmreason annotate: --judge came with --by monte-carlo, which asks no judge; leave one of them out"
         )
     options.check_parties("annotate", arguments, "judge")
-    with options.exit_on("annotate", ValueError):
-        judge_decoding = SamplingParams(arguments.judge_max_new_tokens, arguments.judge_temperature)
+    judge_decoding = SamplingParams(arguments.judge_max_new_tokens, arguments.judge_temperature)
 
     def annotate(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ..chain_of_step.annotation import PATHS, annotate_by_judge, annotate_by_monte_carlo, chains_of

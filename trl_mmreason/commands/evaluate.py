@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..documented import HelpFormatter
 from . import options
 
 PROTOCOLS = ("direct", "two-turn", "reflection", "chain-of-step", "best-of-n", "step-beam")
@@ -23,7 +24,9 @@ def add(commands: Any) -> None:
         description="Let a policy answer benchmarks, grade what it says, and write the numbers with their intervals, "
         "every sample, and a report. A killed run resumes. Servers get the key in OPENAI_API_KEY. "
         "Several GPUs: accelerate launch -m trl_mmreason.cli evaluate …",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: mmreason evaluate mathvista own=data/test.jsonl --model Qwen/Qwen2.5-VL-3B-Instruct "
+        "--adapter runs/adapo --protocol two-turn",
+        formatter_class=HelpFormatter,
     )
     command.add_argument(
         "benchmarks",
@@ -32,16 +35,18 @@ def add(commands: Any) -> None:
         help="name of a benchmark (docs/benchmarks.md), from its usual Hub id or from SOURCE: another one, a local "
         "file or folder. With a name of your own, SOURCE holds rows as for training",
     )
-    command.add_argument("--output", default="runs/evaluation", help="folder that gets one folder a benchmark")
+    command.add_argument("--output", default="runs/evaluation", help="folder that gets one folder for each benchmark")
     options.add_policy(command)
     command.add_argument("--vllm", action="store_true", help="sample with vLLM in this process")
     command.add_argument(
         "--dtype",
         choices=options.DTYPES,
-        help="with --vllm: dtype of the engine; auto, the default, reads float32 checkpoints as bfloat16",
+        help="--vllm: dtype of the engine; auto, the default, reads float32 checkpoints as bfloat16",
     )
     _add_protocol(command)
-    command.add_argument("--split", help="of the data set; by default the benchmark's, and test for rows of your own")
+    command.add_argument(
+        "--split", help="split of the data set; by default that of the benchmark, and test for rows of your own"
+    )
     options.add_reading(command)
     options.add_share(command)
     command.add_argument("--limit", type=options.count, help="take only the first so many questions")
@@ -49,7 +54,7 @@ def add(commands: Any) -> None:
     command.add_argument("--instruction", help="what stands below the question, or null; the benchmark's by default")
     options.add_sampling(command)
     options.add_party(command, "judge", "model to ask about answers that the rules call wrong; text-only will do")
-    command.add_argument("--shown", type=options.count, default=100, help="questions in the report")
+    command.add_argument("--shown", type=options.count, default=100, help="questions shown in the report")
     # one greedy sample, or several at temperature 1; the judge may be a hosted one
     command.set_defaults(run=_evaluate, temperature=None, max_new_tokens=2048, openai_only=True)
 
@@ -57,18 +62,23 @@ def add(commands: Any) -> None:
 def _add_protocol(command: argparse.ArgumentParser) -> None:
     command.add_argument("--protocol", choices=PROTOCOLS, default="direct", help="how the policy is asked and read")
     command.add_argument(
-        "--n", type=options.count, help="samples a question, step-beam: candidates a step; 1 or, with a scorer, 4"
+        "--n",
+        type=options.count,
+        help="samples of each question, or step-beam's candidates a step; by default 1, or 4 with --process-reward",
     )
-    command.add_argument("--followup", help="two-turn: what the user says to the first answer; AdaPO's by default")
+    command.add_argument(
+        "--followup", help="--protocol two-turn: what the user says to the first answer; AdaPO's by default"
+    )
     options.add_system_prompt(command, "null for none; reflection: the paper's by default")
     command.add_argument(
-        "--process-reward", help="best-of-n, step-beam: path or Hub id of the scorer, or URL of `mmreason serve-prm`"
+        "--process-reward",
+        help="--protocol best-of-n, step-beam: path or Hub id of the scorer, or URL of `mmreason serve-prm`",
     )
     command.add_argument(
-        "--step-weight", type=options.share, help="best-of-n: weight of the step scores; 0.2 by default"
+        "--step-weight", type=options.share, help="--protocol best-of-n: weight of the step scores; 0.2 by default"
     )
     command.add_argument(
-        "--max-steps", type=options.count, help="step-beam: steps that a chain may have; 16 by default"
+        "--max-steps", type=options.count, help="--protocol step-beam: steps that a chain may have; 16 by default"
     )
 
 
@@ -185,7 +195,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         )
     if not arguments.vllm:
         _refuse_unused(arguments, "dtype", why="it belongs to --vllm")
-    settings = options.sampling_settings("evaluate", arguments)
+    settings = options.sampling_settings(arguments)
     if arguments.protocol == "step-beam":
         settings["n"] = 1
     if arguments.judge:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..documented import HelpFormatter
 from . import options
 
 
@@ -17,7 +18,8 @@ def add(commands: Any) -> None:
         "without --share on the merged store, asks for nothing again and writes the result. Stores of other settings, "
         "or with different results for the same unit, are refused. A merge that is killed leaves the stores as they "
         "were and no half output.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: mmreason merge machine0.sqlite machine1.sqlite --output data/kept.parquet.sqlite",
+        formatter_class=HelpFormatter,
     )
     command.add_argument("store", nargs="+", help="file that a command filled with its --share")
     command.add_argument("--output", required=True, help="file for the merged store; it may not exist yet")

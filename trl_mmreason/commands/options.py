@@ -20,12 +20,12 @@ def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool
         output: what the command writes, and where.
         policy: whether it samples one; otherwise it declares whom it asks itself.
     """
-    command.add_argument("dataset", help="Hub id, local file or folder of questions")
-    command.add_argument("output", help=output)
+    command.add_argument("dataset", metavar="DATASET", help="Hub id, local file or folder of questions")
+    command.add_argument("output", metavar="OUTPUT", help=output)
     if policy:
         add_policy(command)
     command.add_argument("--store", help="file that keeps every answer; beside OUTPUT by default")
-    command.add_argument("--split", default="train", help="of the data set")
+    command.add_argument("--split", default="train", help="split of DATASET to read")
     add_reading(command)
     add_share(command)
     add_sampling(command)
@@ -56,6 +56,7 @@ def add_server(command: argparse.ArgumentParser, option: str, whose: str) -> Non
     command.add_argument(
         option,
         action="append",
+        type=address,
         metavar="URL",
         help=f"address of {whose} OpenAI-compatible server, as in http://127.0.0.1:8000/v1; repeat the option to share "
         "the work among several servers of this model, of which all but one may die",
@@ -105,7 +106,9 @@ def add_reading(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--columns", type=json_object, help='our column names to the source\'s, as JSON: {"answer": "solution"}'
     )
-    command.add_argument("--image-root", help="folder of relative picture paths")
+    command.add_argument(
+        "--image-root", help="folder that relative picture paths start from; by default that of the file"
+    )
 
 
 def add_share(command: argparse.ArgumentParser) -> None:
@@ -121,13 +124,20 @@ def add_share(command: argparse.ArgumentParser) -> None:
 
 def add_sampling(command: argparse.ArgumentParser) -> None:
     """Declare how answers are drawn and graded."""
-    command.add_argument("--max-new-tokens", type=count, default=1024, help="bound of each answer")
-    command.add_argument("--temperature", type=float, default=1.0, help="of sampling")
-    command.add_argument("--top-p", type=float, default=1.0, help="of sampling")
-    command.add_argument("--tolerance", choices=("strict", "lenient"), default="strict", help="of the grader")
-    command.add_argument("--batch-size", type=count, default=32, help="answers in one batch")
-    command.add_argument("--seed", type=int, default=0, help="other seeds draw other answers")
-    command.add_argument("--retry-failed", action="store_true", help="ask again for what failed in an earlier run")
+    command.add_argument("--max-new-tokens", type=count, default=1024, help="bound of each answer in tokens")
+    command.add_argument("--temperature", type=temperature, default=1.0, help="sampling temperature; 0 is greedy")
+    command.add_argument("--top-p", type=top_p, default=1.0, help="top-p of sampling; 1 keeps all tokens")
+    command.add_argument(
+        "--tolerance",
+        choices=("strict", "lenient"),
+        default="strict",
+        help="how far numbers may lie from the right answer: strict, 1e-6 of it; lenient, 1e-2 where that is a decimal",
+    )
+    command.add_argument("--batch-size", type=count, default=32, help="answers sampled in one batch")
+    command.add_argument("--seed", type=int, default=0, help="seed of sampling; another one draws other answers")
+    command.add_argument(
+        "--retry-failed", action="store_true", help="ask again for the answers that failed in an earlier run"
+    )
 
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -161,7 +171,7 @@ def run(
 
     if not arguments.output.endswith(".parquet"):
         raise SystemExit(f"mmreason {name}: OUTPUT is {arguments.output!r}, expected a path ending in .parquet")
-    settings = sampling_settings(name, arguments)
+    settings = sampling_settings(arguments)
     with exit_on(name, DataError, SettingsChanged, StoreError, UnsuitableEngine):
         loaded = load_rows(
             arguments.dataset,
@@ -212,20 +222,19 @@ def print_share(arguments: argparse.Namespace, questions: int, store: Any) -> No
     )
 
 
-def sampling_settings(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def sampling_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Collect how answers are drawn, graded and stored, by the names that pipelines have for it."""
     from ..grading import Grader
     from ..sampling import SamplingParams
 
-    with exit_on(name, ValueError):
-        return {
-            **({"n": arguments.n} if "n" in arguments else {}),
-            "decoding": SamplingParams(arguments.max_new_tokens, arguments.temperature, arguments.top_p),
-            "grader": Grader(tolerance=arguments.tolerance),
-            "seed": arguments.seed,
-            "batch_size": arguments.batch_size,
-            "retry_failed": arguments.retry_failed,
-        }
+    return {
+        **({"n": arguments.n} if "n" in arguments else {}),
+        "decoding": SamplingParams(arguments.max_new_tokens, arguments.temperature, arguments.top_p),
+        "grader": Grader(tolerance=arguments.tolerance),
+        "seed": arguments.seed,
+        "batch_size": arguments.batch_size,
+        "retry_failed": arguments.retry_failed,
+    }
 
 
 def check_parties(name: str, arguments: argparse.Namespace, *parties: str) -> None:
@@ -305,15 +314,50 @@ def count(text: str) -> int:
     return int(text)
 
 
+def address(text: str) -> str:
+    """Parse the address of a server."""
+    if not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"expected an address such as http://127.0.0.1:8000/v1, got {text!r}")
+    return text
+
+
+def port(text: str) -> int:
+    """Parse the number of a port."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {text!r}")
+    return int(text)
+
+
 def share(text: str) -> float:
     """Parse a number from 0 to 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
+    value = _number(text)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
     return value
+
+
+def temperature(text: str) -> float:
+    """Parse a number, at least 0."""
+    value = _number(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number, at least 0, got {text!r}")
+    return value
+
+
+def top_p(text: str) -> float:
+    """Parse a number above 0, at most 1."""
+    value = _number(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number above 0 and at most 1, got {text!r}")
+    return value
+
+
+def _number(text: str) -> float:
+    """Parse a number; what is none lies in no range."""
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
 
 
 def share_of_machines(text: str) -> tuple[int, int]:

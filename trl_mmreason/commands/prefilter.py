@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..documented import HelpFormatter
 from . import options
 
 
@@ -16,7 +17,9 @@ def add(commands: Any) -> None:
         description="Let a policy answer each question several times and keep those that are neither too easy nor too "
         "hard for it. A killed run resumes. Several GPUs: accelerate launch -m trl_mmreason.cli "
         "prefilter …",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: mmreason prefilter data/train.jsonl data/kept.parquet --model Qwen/Qwen2.5-VL-3B-Instruct "
+        "--n 8",
+        formatter_class=HelpFormatter,
     )
     options.add_arguments(command, output=options.ROWS)
     command.add_argument(
@@ -27,9 +30,19 @@ def add(commands: Any) -> None:
         "keep it if the share of right answers lies between --low and --high; srpo: the same, of the first answers of "
         "responses in SRPO's format",
     )
-    command.add_argument("--low", type=options.share, default=0.1, help="SRPO: 0.1, SOPHIA's GRPO: 0.4")
-    command.add_argument("--high", type=options.share, default=0.9, help="SRPO: 0.9, SOPHIA's GRPO: 0.6")
-    command.add_argument("--n", type=options.count, default=8, help="answers, or pairs of answers, a question")
+    command.add_argument(
+        "--low",
+        type=options.share,
+        default=0.1,
+        help="--rule share, srpo: smallest share of right answers that is kept; 0.1 in SRPO, 0.4 in SOPHIA",
+    )
+    command.add_argument(
+        "--high",
+        type=options.share,
+        default=0.9,
+        help="--rule share, srpo: largest share of right answers that is kept; 0.9 in SRPO, 0.6 in SOPHIA",
+    )
+    command.add_argument("--n", type=options.count, default=8, help="answers, or pairs of answers, to each question")
     options.add_system_prompt(command, "null for none; --rule srpo: the paper's by default")
     command.set_defaults(run=_prefilter)
 

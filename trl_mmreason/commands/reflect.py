@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..documented import HelpFormatter
 from . import options
 
 
@@ -16,22 +17,43 @@ def add(commands: Any) -> None:
         description="Let a policy solve each question, and a teacher who is told the answer reflect on a mix of right "
         "and wrong solutions (SRPO, section 3.1). A killed run resumes. Servers get the key in "
         "OPENAI_API_KEY. Several GPUs: accelerate launch -m trl_mmreason.cli reflect …",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: mmreason reflect data/train.jsonl data/rows.parquet --model Qwen/Qwen2.5-VL-7B-Instruct "
+        "--teacher TEACHER --teacher-server http://127.0.0.1:8000/v1",
+        formatter_class=HelpFormatter,
     )
     options.add_arguments(command, output=options.ROWS)
-    options.add_party(command, "teacher", "path or Hub id; with --teacher-server its name there", required=True)
+    options.add_party(
+        command, "teacher", "path or Hub id of the teacher; with --teacher-server its name there", required=True
+    )
     options.add_party(command, "scorer", "model that rates the reasoning, so that the best rated is used")
     command.add_argument("--scorer-text-only", action="store_true", help="do not show the scorer the pictures")
     command.add_argument(
         "--openai-only", action="store_true", help="send teacher and scorer nothing but OpenAI's own fields"
     )
     command.add_argument("--size", type=options.count, help="rows to make; by default as many as the mix allows")
-    command.add_argument("--right-share", type=options.share, default=0.3, help="share of right first solutions")
-    command.add_argument("--n", type=options.count, default=1, help="first solutions a question")
+    command.add_argument(
+        "--right-share", type=options.share, default=0.3, help="share of right first solutions among the rows"
+    )
+    command.add_argument("--n", type=options.count, default=1, help="first solutions to each question")
     command.add_argument("--second-thought", action="store_true", help="let the teacher write a second <think> too")
-    command.add_argument("--attempts", type=options.count, default=3, help="at a reply of teacher or scorer")
-    command.add_argument("--teacher-max-new-tokens", type=options.count, default=1024, help="bound of such a reply")
-    command.add_argument("--teacher-temperature", type=float, default=1.0, help="of teacher and scorer")
+    command.add_argument(
+        "--attempts",
+        type=options.count,
+        default=3,
+        help="how often teacher or scorer are asked for a reply that can be read",
+    )
+    command.add_argument(
+        "--teacher-max-new-tokens",
+        type=options.count,
+        default=1024,
+        help="bound of a reply of teacher or scorer in tokens",
+    )
+    command.add_argument(
+        "--teacher-temperature",
+        type=options.temperature,
+        default=1.0,
+        help="sampling temperature of teacher and scorer",
+    )
     command.add_argument("--cot-prompt", help="system message to the policy, or null; by default the paper's")
     command.add_argument("--system-prompt", help="system message of the rows, or null; by default the paper's")
     command.set_defaults(run=_reflect)
@@ -46,8 +68,7 @@ def _reflect(arguments: argparse.Namespace) -> None:
             "mmreason reflect: --share came, but the mix of right and wrong solutions is chosen among those to all "
             "questions; leave it out, and give several --server, --teacher-server or --scorer-server instead"
         )
-    with options.exit_on("reflect", ValueError):
-        given = _settings(arguments)
+    given = _settings(arguments)
 
     def reflect(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ..srpo.cold_start import ReflectionMaking, make_reflections

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ..documented import HelpFormatter
 from . import options
 
 _TRAINING_REPORT = "training.html"  # `report.html` is what the examples write, with the answers before and after
@@ -20,7 +21,8 @@ def add(commands: Any) -> None:
         "with pictures, verdicts and scores, to be filtered and searched. FOLDER is the output folder of a trainer, "
         f"which gets {_TRAINING_REPORT}, or of `mmreason evaluate`, which gets report.html; of these several can be "
         "compared. A trainer logs what it writes with log_completions=True.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: mmreason report runs/before/mathvista runs/after/mathvista --output compared.html",
+        formatter_class=HelpFormatter,
     )
     command.add_argument("folder", nargs="+", type=Path, help="output folder of a trainer or of evaluations")
     command.add_argument("--output", type=Path, help="file to write; in FOLDER by default")

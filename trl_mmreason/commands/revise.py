@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..documented import HelpFormatter
 from . import options
 
 
@@ -16,13 +17,14 @@ def add(commands: Any) -> None:
         description="Let a policy answer each question and revise its answer, and keep the first right revision of a "
         "wrong answer as a row of supervised training (AdaPO, appendix B). A killed run resumes. "
         "Several GPUs: accelerate launch -m trl_mmreason.cli revise …",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: mmreason revise data/train.jsonl data/revisions.parquet --model Qwen/Qwen2.5-VL-7B-Instruct",
+        formatter_class=HelpFormatter,
     )
     options.add_arguments(command, output=options.ROWS)
-    command.add_argument("--revisions", type=options.count, default=2, help="how often an answer is revised")
-    command.add_argument("--n", type=options.count, default=1, help="trajectories a question")
+    command.add_argument("--revisions", type=options.count, default=2, help="how often each answer is revised")
+    command.add_argument("--n", type=options.count, default=1, help="trajectories sampled for each question")
     command.add_argument("--followup", help="what the user says to every answer but the last; AdaPO's by default")
-    command.add_argument("--system-prompt", help="put before every question")
+    command.add_argument("--system-prompt", help="system message put before every question")
     command.set_defaults(run=_revise)
 
 

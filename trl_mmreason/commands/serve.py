@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..documented import HelpFormatter
 from . import options, serving
 
 
@@ -14,7 +15,8 @@ def add(commands: Any) -> None:
         "serve",
         help="serve a model behind OpenAI's chat API",
         description="Serve a model, with vision or text-only, behind OpenAI's chat API, at http://HOST:PORT/v1.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: mmreason serve runs/adapo --port 8000",
+        formatter_class=HelpFormatter,
     )
     serving.add_arguments(
         command,

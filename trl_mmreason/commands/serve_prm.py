@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..documented import HelpFormatter
 from . import options, serving
 
 
@@ -14,7 +15,8 @@ def add(commands: Any) -> None:
         "serve-prm",
         help="serve a process reward model",
         description="Serve a process reward model of Chain-of-Step: POST http://HOST:PORT/score.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: mmreason serve-prm runs/chain_of_step/prm/model --port 8001",
+        formatter_class=HelpFormatter,
     )
     serving.add_arguments(
         command,
@@ -24,7 +26,10 @@ def add(commands: Any) -> None:
         batch="rows that go through the model at a time",
     )
     command.add_argument(
-        "--max-waiting", type=int, default=1024, help="rows scored or waiting; requests beyond are told to come later"
+        "--max-waiting",
+        type=options.count,
+        default=1024,
+        help="rows scored or waiting; requests beyond are told to come later",
     )
     command.set_defaults(run=_serve)
 

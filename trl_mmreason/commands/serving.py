@@ -29,13 +29,13 @@ def add_arguments(
     command.add_argument("model", help=model)
     command.add_argument("--adapter", help="path or Hub id of a LoRA adapter to put on it")
     command.add_argument(
-        "--dtype", choices=options.DTYPES, default="auto", help="of the weights; auto as they are saved"
+        "--dtype", choices=options.DTYPES, default="auto", help="dtype of the weights; auto, as they are saved"
     )
     command.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; whoever reaches it may use the model without a key"
     )
-    command.add_argument("--port", type=int, default=port, help="0 takes a free one")
-    command.add_argument("--batch-size", type=int, default=batch_size, help=batch)
+    command.add_argument("--port", type=options.port, default=port, help="port to listen on; 0 takes a free one")
+    command.add_argument("--batch-size", type=options.count, default=batch_size, help=batch)
 
 
 def settings(name: str, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..documented import HelpFormatter
 from . import options
 
 
@@ -16,14 +17,24 @@ def add(commands: Any) -> None:
         description="Let a teacher who is told the answer write the steps leading to it (Chain-of-Step, section 3.2). "
         "A killed run resumes. Servers get the key in OPENAI_API_KEY. Several GPUs: accelerate launch "
         "-m trl_mmreason.cli steps …",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: mmreason steps data/train.jsonl data/chains.parquet --teacher TEACHER "
+        "--teacher-server http://127.0.0.1:8000/v1",
+        formatter_class=HelpFormatter,
     )
     options.add_arguments(command, output=options.ROWS, policy=False)
-    options.add_party(command, "teacher", "path or Hub id; with --teacher-server its name there", required=True)
-    command.add_argument("--openai-only", action="store_true", help="send it nothing but OpenAI's own fields")
-    command.add_argument("--min-steps", type=options.count, default=5, help="of a chain; also what is asked for")
-    command.add_argument("--max-steps", type=options.count, default=10, help="likewise")
-    command.add_argument("--attempts", type=options.count, default=3, help="at a reply of the teacher")
+    options.add_party(
+        command, "teacher", "path or Hub id of the teacher; with --teacher-server its name there", required=True
+    )
+    command.add_argument("--openai-only", action="store_true", help="send the teacher nothing but OpenAI's own fields")
+    command.add_argument(
+        "--min-steps", type=options.count, default=5, help="fewest steps of a chain; the teacher is asked for them, too"
+    )
+    command.add_argument(
+        "--max-steps", type=options.count, default=10, help="most steps of a chain; the teacher is asked for them, too"
+    )
+    command.add_argument(
+        "--attempts", type=options.count, default=3, help="how often the teacher is asked for a chain that can be read"
+    )
     command.add_argument("--system-prompt", help="system message of the rows; the teacher does not see it")
     command.set_defaults(run=_steps, max_new_tokens=4096)  # ten detailed steps
 

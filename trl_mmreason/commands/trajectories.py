@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..documented import HelpFormatter
 from . import options
 
 _RULES = ("sophia", "random", "without_caption_reward", "without_shortest")
@@ -22,25 +23,40 @@ def add(commands: Any) -> None:
         "descriptions; reward the shortest right trajectory behind a good description (SOPHIA, sections 4.1 and 4.2). "
         "A killed run resumes, and another selection asks nobody anything. Servers get the key in "
         "OPENAI_API_KEY. Several GPUs: accelerate launch -m trl_mmreason.cli trajectories …",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: mmreason trajectories data/train.jsonl data/trajectories.parquet "
+        "--model OpenGVLab/InternVL3-8B-hf --reasoner REASONER --reasoner-server http://127.0.0.1:8000/v1",
+        formatter_class=HelpFormatter,
     )
     options.add_arguments(command, output=options.ROWS)
-    options.add_party(command, "reasoner", "path or Hub id; with --reasoner-server its name there", required=True)
+    options.add_party(
+        command, "reasoner", "path or Hub id of the reasoner; with --reasoner-server its name there", required=True
+    )
     options.add_party(command, "hard_reasoner", "model that answers the questions of --hard-category instead")
-    command.add_argument("--hard-category", action="append", help="`category` of hard questions; may be repeated")
+    command.add_argument(
+        "--hard-category", action="append", help="value of the column category of hard questions; may be repeated"
+    )
     command.add_argument("--openai-only", action="store_true", help="send reasoners nothing but OpenAI's own fields")
-    command.add_argument("--captions", type=options.count, default=8, help="a question")
-    command.add_argument("--trajectories", type=options.count, default=8, help="a caption")
-    command.add_argument("--caption-max-new-tokens", type=options.count, default=_TOKENS, help="bound of a caption")
-    command.add_argument("--caption-temperature", type=float, default=1.0, help="of the captions")
+    command.add_argument("--captions", type=options.count, default=8, help="captions sampled for each question")
+    command.add_argument("--trajectories", type=options.count, default=8, help="trajectories sampled for each caption")
+    command.add_argument(
+        "--caption-max-new-tokens", type=options.count, default=_TOKENS, help="bound of a caption in tokens"
+    )
+    command.add_argument(
+        "--caption-temperature", type=options.temperature, default=1.0, help="sampling temperature of the captions"
+    )
     command.add_argument(
         "--threshold",
         type=options.share,
         default=0.75,
         help="share of right trajectories that a caption has to exceed",
     )
-    command.add_argument("--keep", type=options.count, default=1, help="trajectories a question")
-    command.add_argument("--rule", choices=_RULES, default="sophia", help="who is kept; the others are ablations")
+    command.add_argument("--keep", type=options.count, default=1, help="trajectories kept for each question")
+    command.add_argument(
+        "--rule",
+        choices=_RULES,
+        default="sophia",
+        help="which trajectories are kept; all rules but sophia are ablations",
+    )
     command.add_argument("--unselected", action="store_true", help="write the other trajectories too, with reward 0")
     command.add_argument("--logps", action="store_true", help="write the reasoner's log-probabilities too")
     command.add_argument("--tokenizer", help="path or Hub id; counts tokens where a server gives no number")

@@ -1,0 +1,35 @@
+r"""Train with AdaPO and a reward of your own beside it: the second answer has to show its working, `3+4=\boxed{7}`.
+
+    python examples/custom_reward.py --config configs/adapo/miniature.yaml --output_dir runs/custom_reward
+
+A reward function takes columns by their names (completions, prompts, answer, …) and gives a number for each completion,
+or `None` to leave it out. Its values are added to AdaPO's; `--reward_weights 1 0.5` weighs both, AdaPO's first.
+"""
+
+from trl import ModelConfig
+
+from trl_mmreason import AdaPOConfig, AdaPOTrainer
+from trl_mmreason.adapo.config import EVALUATION_PROMPT
+from trl_mmreason.adapo.miniature import two_answers
+from trl_mmreason.sampling.protocols import TwoTurn
+from trl_mmreason.script_parser import ScriptParser
+from trl_mmreason.scripts import DataArguments, load_data, policy_path, train_and_compare, trainer_settings
+
+
+def shows_working(completions: list, **columns: list) -> list[float]:
+    """1 for a sum in the last answer. A completion is its messages: answer, follow-up, answer."""
+    return [float("+" in messages[-1]["content"]) for messages in completions]
+
+
+def main(data_args: DataArguments, training_args: AdaPOConfig, model_args: ModelConfig) -> None:
+    train_rows, evaluation_rows = load_data(data_args, training_args.seed)
+    policy = policy_path(data_args, model_args, training_args, two_answers(EVALUATION_PROMPT))
+    settings = trainer_settings(model_args, training_args)
+    trainer = AdaPOTrainer(
+        policy, args=training_args, train_dataset=train_rows, reward_funcs=shows_working, **settings
+    )  # its curve: rewards/shows_working/mean
+    train_and_compare(trainer, data_args, evaluation_rows, TwoTurn(EVALUATION_PROMPT))
+
+
+if __name__ == "__main__":
+    main(*ScriptParser((DataArguments, AdaPOConfig, ModelConfig)).parse_args_and_config())

@@ -1,0 +1,24 @@
+"""What pyproject.toml cannot say: a wheel carries the recipes inside the package, where `mmreason train` finds them."""
+
+from pathlib import Path
+from shutil import copy2, copytree, ignore_patterns
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+
+class BuildWithRecipes(build_py):
+    """Copies what `trl_mmreason/recipes.py` looks for; an editable install finds it in the checkout."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        recipes = Path(self.build_lib) / "trl_mmreason/_recipes"
+        for folder in ("examples", "configs"):
+            copytree(folder, recipes / folder, dirs_exist_ok=True, ignore=ignore_patterns("__pycache__", "study"))
+        for versions in Path().glob("constraints*.txt"):
+            copy2(versions, recipes)
+
+
+setup(cmdclass={"build_py": BuildWithRecipes})

@@ -1,0 +1,195 @@
+"""`mmreason doctor`: what it says of versions, a configuration, memory and a model, and when it ends with 1."""
+
+import json
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig
+
+from trl_mmreason.cli import main
+from trl_mmreason.doctor import check_conversation, check_memory, check_packages, pinned_versions, read_settings
+from trl_mmreason.memory import activation_memory, build_without_weights, count_parameters, training_memory
+from trl_mmreason.miniature.models import build_model
+
+TESTED = {"torch": "2.13.0", "transformers": "5.23.0", "trl": "1.16.0", "vllm": None, "deepspeed": None}
+
+
+def levels(findings):
+    return {str(finding).split()[1].rstrip(":"): finding.level for finding in findings}
+
+
+# --------------------------------------------------------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize(("zero_stage", "expected"), [(0, 120.0), (2, 16.64), (3, 1.875)])
+def test_model_states_are_those_of_the_zero_paper(zero_stage, expected):
+    """Its Figure 1: 7.5 B parameters on 64 GPUs take 120, 16.6 and 1.9 GB; 2Ψ + 14Ψ/64 = 15 + 1.64 in stage 2."""
+    bytes_of = {"weight_bytes": 2, "trained_bytes": 2, "optimizer_bytes": 12}
+    memory = training_memory(7.5e9, 7.5e9, 0, **bytes_of, zero_stage=zero_stage, processes=64)
+    assert memory.total / 1e9 == pytest.approx(expected, abs=0.01)
+
+
+def test_an_adapter_has_gradients_and_states_of_its_own_weights_only():
+    """1,000 weights at 4 bits and 10 trained ones in float32: 500 + 40 + 80 bytes, and 7 that are given."""
+    memory = training_memory(1000, 10, 7, weight_bytes=0.5, trained_bytes=4, optimizer_bytes=8)
+    assert memory == (500, 40, 80, 7)
+    assert memory.total == 627
+
+
+def test_activations_with_checkpointing_are_the_inputs_of_layers_and_one_layer():
+    """Two layers of width 10, 1,000 tokens: 2 · 34 · 10,000 bytes, or 2 · 2 · 10,000 + 34 · 10,000."""
+    assert activation_memory(1000, 10, 2, checkpointing=False) == 680_000
+    assert activation_memory(1000, 10, 2, checkpointing=True) == 380_000
+    assert activation_memory(1000, 10, 2, checkpointing=True, value_bytes=4) == 760_000
+
+
+def test_parameters_are_counted_without_weights(checkpoints, family):
+    model, _ = build_model(family, "test")
+    empty = build_without_weights(AutoConfig.from_pretrained(checkpoints(family)))
+    assert {weight.device.type for weight in empty.parameters()} == {"meta"}
+    assert count_parameters(empty) == count_parameters(model) == sum(weight.numel() for weight in model.parameters())
+    adapted = get_peft_model(empty, LoraConfig(r=4, target_modules=r".*language_model.*\.q_proj"))
+    assert count_parameters(adapted, trained=True) == 2 * (64 * 4 + 4 * 64)  # two layers, from 64 to 64
+
+
+def settings_of(tmp_path, **given):
+    path = tmp_path / "config.yaml"
+    path.write_text(json.dumps(given))
+    return read_settings(str(path))
+
+
+def test_a_configuration_s_memory(tmp_path):
+    """Ψ = 10 in float32 with a reference: 80 bytes of weights, 40 of gradients, 80 of moments."""
+    model = torch.nn.Linear(3, 2)
+    model.weight = torch.nn.Parameter(torch.zeros(2, 4))
+    assert count_parameters(model) == 10
+    model.config = AutoConfig.for_model("qwen2", hidden_size=2**20, num_hidden_layers=1, num_attention_heads=1)
+    given = {"per_device_train_batch_size": 1, "max_prompt_length": 4, "max_completion_length": 2, "num_generations": 8}
+    _, stages = settings_of(tmp_path, **given, bf16=False)
+    (finding,) = check_memory(model, stages["training"], "training")
+    # 8 tokens of width 2^20: (2 + 34) · 8 MiB = 288 MiB
+    assert "one GPU 0.3" in finding.text
+    assert "8 tokens at a time" in finding.text
+
+
+def test_stages_have_their_own_settings_over_the_common_ones(tmp_path):
+    sections = {"sft": {"learning_rate": 1, "optim": "adamw_8bit"}, "other": {"n": 2}}
+    common, stages = settings_of(tmp_path, common={"bf16": False, "optim": "sgd"}, **sections)
+    assert set(stages) == {"sft"}
+    assert (stages["sft"]["optim"], stages["sft"]["bf16"], common["optim"]) == ("adamw_8bit", False, "sgd")
+
+
+# ------------------------------------------------------------------------------------------------------------- versions
+
+
+def test_the_pinned_versions_are_those_of_the_constraints():
+    assert pinned_versions()["constraints.txt"]["trl"] == TESTED["trl"]
+    assert pinned_versions()["constraints-engines.txt"]["vllm"] == "0.31.0"
+
+
+def test_pinned_versions_are_fine():
+    assert {finding.level for finding in check_packages(TESTED)} == {"ok"}
+
+
+def test_a_version_that_was_not_tested_is_noted_and_one_that_is_refused_fails():
+    found = levels(check_packages({**TESTED, "transformers": "5.99.0"}))
+    assert (found["transformers"], found["trl"]) == ("note", "ok")
+    failed = [str(finding) for finding in check_packages({**TESTED, "trl": "1.17.0"}) if finding.level == "FAIL"]
+    assert failed == ['FAIL  trl 1.17.0: <1.17,>=1.16 is required. Fix: pip install "trl<1.17,>=1.16"']
+
+
+@pytest.mark.parametrize(("transformers", "level"), [("5.17.0", "ok"), ("5.23.0", "note")])
+def test_the_pair_of_an_engine_is_that_of_the_engine_tests(transformers, level):
+    """A vLLM built for CPUs says so behind its version."""
+    *_, pair = check_packages({**TESTED, "transformers": transformers, "vllm": "0.31.0+cpu"})
+    assert pair.level == level
+    assert pair.text.startswith(f"engine vLLM: vllm 0.31.0+cpu with transformers {transformers}")
+
+
+# ---------------------------------------------------------------------------------------------------------------- model
+
+
+def check(processor):
+    return list(map(str, check_conversation(processor, [processor.tokenizer.eos_token_id])))
+
+
+def test_every_family_holds_two_turns(family):
+    found = check(build_model(family, "test")[1])
+    assert [line.split()[0] for line in found] == ["ok"] * 3
+
+
+PICTURES = "{% for turn in messages %}{% for part in turn['content'] %}{% if part['type'] == 'image' %}<|image_pad|>"
+THE_REST = "{% endif %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ raise_exception('no') }}", "FAIL  a question with a picture cannot be written: no Fix: use a checkpoint"),
+        # forgets what was said before
+        (
+            PICTURES + THE_REST + "{{ messages[-1]['content'][-1]['text'] }}",
+            "FAIL  two turns (AdaPO, SCoRe, two-turn evaluation): next_turn_ids: the chat template does not show",
+        ),
+        (
+            PICTURES
+            + "{% else %}{{ part['text'].split('</think>')[-1] }}<|im_end|>{% endif %}{% endfor %}{% endfor %}",
+            "note  supervised training on thoughts: the chat template does not write what the assistant says as it is",
+        ),
+    ],
+    ids=["refuses", "forgets", "drops thoughts"],
+)
+def test_what_a_template_cannot_hold_is_named(template, expected):
+    _, processor = build_model("qwen2_5_vl", "test")
+    processor.chat_template = template
+    assert [line for line in check(processor) if not line.startswith("ok")][0].startswith(expected)
+
+
+# -------------------------------------------------------------------------------------------------------------- command
+
+
+def doctor(capsys, *arguments):
+    """Status and lines."""
+    status = None
+    try:
+        main(["doctor", *map(str, arguments)])
+    except SystemExit as ended:
+        status = ended.code
+    return status, capsys.readouterr().out.splitlines()
+
+
+def test_a_machine_and_a_miniature_recipe_are_fine(capsys):
+    status, lines = doctor(capsys, "--config", "adapo/miniature.yaml")
+    assert status is None
+    assert {line.split()[0] for line in lines} <= {"ok", "note"}
+    assert any("a second turn follows the first answer" in line for line in lines)
+    assert any("M trained; GiB a GPU" in line for line in lines)
+
+
+def test_what_will_not_work_is_named_with_its_fix(checkpoints, tmp_path, capsys):
+    config = tmp_path / "config.yaml"
+    asked = {"use_vllm": True, "report_to": "nothing_such", "dataset_name": "./lost.jsonl", "bf16": False}
+    config.write_text(json.dumps({"model_name_or_path": checkpoints("qwen2_5_vl"), **asked}))
+    status, lines = doctor(capsys, "--config", config)
+    assert status == "mmreason doctor: 2 of these will not work"
+    assert [line for line in lines if line.startswith("FAIL")] == [
+        "FAIL  dataset_name: there is no ./lost.jsonl. Fix: write it, or name another file or a Hub id.",
+        "FAIL  training: use_vllm: true, but vllm is not installed. Fix: "
+        'pip install "trl-mmreason[vllm]", or --use_vllm false.',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config", "lost.yaml"], "--config lost.yaml: there is no such file, and no recipe of that name"),
+        (["--model", "miniature/qwen2_5_vl/huge"], "there is no such miniature; expected one like miniature"),
+        (["--model", "./lost"], "./lost: "),
+    ],
+)
+def test_what_is_not_there_fails_in_a_line(arguments, message, capsys):
+    status, lines = doctor(capsys, *arguments)
+    assert status == "mmreason doctor: 1 of these will not work"
+    assert lines[-1].startswith("FAIL  ")
+    assert message in lines[-1]

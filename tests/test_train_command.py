@@ -1,0 +1,179 @@
+"""`mmreason train`: the example of a method, from this checkout and from a wheel installed without it."""
+
+import json
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+
+import pytest
+from example_runs import ACCELERATE, ROOT, train_here
+
+from trl_mmreason.cli import main
+from trl_mmreason.commands.train import METHODS
+from trl_mmreason.recipes import config_file, configs, script
+
+LOST = "--config adapo/lost.yaml: there is no such file, and no recipe of that name; there are adapo/miniature.yaml, "
+SHORT = {"use_cpu": "true", "max_steps": 1, "train_rows": 16, "eval_rows": 4, "per_device_train_batch_size": 16}
+
+
+def run(command, folder, **environment):
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run(
+        list(map(str, command)), cwd=folder, env=variables, capture_output=True, text=True, check=False
+    )
+
+
+def flags(settings):
+    return [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
+
+
+def test_every_method_has_a_script():
+    others = {"evaluate", "custom_reward"}  # which is `mmreason evaluate`, and to be copied
+    assert set(METHODS) == {path.stem for path in ROOT.glob("examples/*.py")} - others
+    assert all(script(method).is_file() and configs(method) for method in METHODS)
+
+
+def test_a_recipe_is_found_by_its_name_and_a_file_of_one_s_own_comes_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shipped = ROOT / "configs/adapo/miniature.yaml"
+    assert config_file("adapo/miniature.yaml") == shipped
+    own = tmp_path / "adapo/miniature.yaml"
+    own.parent.mkdir()
+    own.write_text("seed: 1")
+    assert config_file("adapo/miniature.yaml").resolve() == own
+    assert config_file(str(shipped)) == shipped
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--config", "adapo/lost.yaml"], LOST),
+        (["--config=adapo/lost.yaml"], LOST),
+        (["--rate", "1"], "not used by the HfArgumentParser: ['--rate', '1']"),
+        (["--max_steps", "few"], "argument --max_steps/--max-steps: invalid int value: 'few'"),
+        (["--kl_scale", "-1"], "AdaPOConfig: kl_scale=-1.0 is out of range, expected kl_scale >= 0."),
+    ],
+)
+def test_what_is_refused_ends_in_a_line(options, message, monkeypatch, capsys):
+    recipe = [] if "lost" in str(options) else ["--config", "adapo/miniature.yaml", "--use_cpu", "true"]
+    with pytest.raises(SystemExit) as ended:
+        train_here(monkeypatch, "adapo", *recipe, *options)
+    assert ended.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("mmreason train adapo: error:")]
+    assert message in line
+
+
+def test_a_section_that_is_not_there_is_refused_in_a_line(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        train_here(monkeypatch, "sophia", "--config", "sophia/miniature.yaml", "--nothing.rate", "1")
+    assert "mmreason train sophia: error: The option '--nothing.rate' is unknown" in capsys.readouterr().err
+
+
+def test_a_data_set_that_is_not_there_is_refused_in_a_line(monkeypatch, tmp_path):
+    source = ["--dataset_name", "lost.jsonl", "--output_dir", tmp_path, "--use_cpu", "true"]
+    with pytest.raises(SystemExit, match=r"^mmreason train adapo: .*lost\.jsonl"):
+        train_here(monkeypatch, "adapo", "--config", "adapo/miniature.yaml", *source)
+
+
+HELP = [
+    *("it answers, checks its answer and answers again", "\nAdaPOConfig:", "--k_01", "--filter_truncated"),
+    *("\nRolloutConfig:", "--vllm_dtype", "\nDataArguments:", "--dataset_name"),
+    *("\ninherited from TRL and transformers:", "--weight_decay", "--lora_r", "--config adapo/miniature.yaml --seed 1"),
+]
+
+
+def assert_in_order(text, parts):
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_help_has_the_method_first_then_what_is_shared_then_what_is_inherited(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        train_here(monkeypatch, "adapo", "--help")
+    said = capsys.readouterr().out
+    assert said.startswith("usage: mmreason train adapo [--config FILE]")
+    assert_in_order(said, HELP)
+
+
+def test_a_script_has_the_same_help(tmp_path):
+    done = run([sys.executable, ROOT / "examples/adapo.py", "--help"], tmp_path)
+    assert done.stdout.startswith("usage: adapo.py [--config FILE]")
+    assert_in_order(done.stdout, HELP)
+
+
+def test_help_of_stages_has_the_method_s_sections_first(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        train_here(monkeypatch, "self_evolution", "--help")
+    classes = ["\nEvolutionArguments:", "\nStagedArguments:", "\nDataArguments:", "\ninherited"]
+    assert_in_order(capsys.readouterr().out, classes)
+
+
+def test_help_names_every_method_and_the_line_for_all_gpus(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    said = capsys.readouterr().out
+    assert all(f"  {method} " in said for method in METHODS)
+    assert "accelerate launch -m trl_mmreason.cli train adapo --config " in said
+
+
+def test_an_unknown_method_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "ppo"])
+    assert "invalid choice: 'ppo'" in capsys.readouterr().err
+
+
+def test_it_trains_under_accelerate(checkpoints, tmp_path):
+    launcher = [*ACCELERATE, "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no"]
+    launcher += ["--dynamo_backend", "no", "-m", "trl_mmreason.cli", "train"]
+    settings = {"model_name_or_path": checkpoints("qwen2_5_vl"), "output_dir": tmp_path / "out", **SHORT}
+    done = run([*launcher, "adapo", "--config", "adapo/miniature.yaml", *flags(settings)], tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads((tmp_path / "out/trainer_state.json").read_text())["global_step"] == 1
+    # in the report, so that it can be run again
+    assert "mmreason train adapo --config adapo/miniature.yaml --model_name_or_path" in (
+        (tmp_path / "out/report.html").read_text()
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A wheel, built from a copy of what git knows, with this environment's setuptools."""
+    root = tmp_path_factory.mktemp("wheel")
+    files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True)
+    for name in files.stdout.decode().splitlines():
+        if not name.startswith(("tests/", "study/", "docs/", "benchmarks/")) and (ROOT / name).is_file():
+            (root / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / "source" / name).write_bytes((ROOT / name).read_bytes())
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", root]
+    done = run([*build, root / "source"], root)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (built,) = root.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_scripts_recipes_and_tested_versions(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    shipped = [*ROOT.glob("examples/*.py"), *ROOT.glob("configs/*/*.yaml"), *ROOT.glob("constraints*.txt")]
+    expected = {f"trl_mmreason/_recipes/{path.relative_to(ROOT)}" for path in shipped if path.parent.name != "study"}
+    assert expected <= names
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"trl_mmreason"}
+
+
+def test_an_installed_wheel_trains_without_a_checkout(wheel, checkpoints, tmp_path):
+    """In an environment of its own, which borrows this one's packages but for ours."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv/bin/python"
+    (packages,) = (tmp_path / "venv/lib").glob("python3*/site-packages")
+    zipfile.ZipFile(wheel).extractall(packages)
+    (borrowed,) = {path for path in sys.path if path.endswith("site-packages")}
+    settings = {"model_name_or_path": checkpoints("qwen2_5_vl"), "output_dir": tmp_path / "out", **SHORT}
+    command = [python, "-m", "trl_mmreason.cli", "train", "adapo", "--config", "adapo/miniature.yaml", *flags(settings)]
+    done = run(command, tmp_path, PYTHONPATH=f"{packages}:{borrowed}")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "out/report.html").is_file()
+    where = [python, "-c", "from trl_mmreason.recipes import ROOT; print(ROOT)"]
+    assert (
+        run(where, tmp_path, PYTHONPATH=f"{packages}:{borrowed}").stdout.strip() == f"{packages}/trl_mmreason/_recipes"
+    )

@@ -1,0 +1,129 @@
+"""configs/*/your_model.yaml, the files to copy: each trains a LoRA of a tiny model on data in files, by its example."""
+
+import json
+
+import pytest
+from datasets import Dataset, Image, List
+from example_runs import save_base, train_here
+from PIL import Image as Pictures
+from support import write_lines
+from transformers import AutoModelForImageTextToText
+
+from trl_mmreason.chain_of_step.miniature import drawn_chains
+from trl_mmreason.chain_of_step.template import STEP_START
+from trl_mmreason.miniature.tasks import make_problems
+
+STAGED = ("chain_of_step", "sophia", "self_evolution")
+SHORT = {"use_cpu": "true", "bf16": "false", "max_steps": 1, "gradient_accumulation_steps": 2, "save_strategy": "no"}
+SHORT |= {"report_to": "none", "gradient_checkpointing": "false", "disable_tqdm": "true"}
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return save_base(tmp_path_factory.mktemp("base"), in_steps=True)
+
+
+@pytest.fixture
+def train(policy, tmp_path, monkeypatch):
+    """Run a method's example as the command line does, with its `your_model.yaml` and these options over it."""
+    for split, count in (("train", 8), ("test", 2)):
+        (tmp_path / "pictures").mkdir(exist_ok=True)
+        rows = []
+        for number, problem in enumerate(make_problems(["adding"], count, seed=count)):
+            problem.image.save(tmp_path / f"pictures/{split}{number}.png")
+            picture = f"pictures/{split}{number}.png"
+            rows.append({"prompt": problem.question, "images": [picture], "answer": str(problem.answer)})
+        write_lines(tmp_path / f"{split}.jsonl", rows)
+
+    def run(method, **options):
+        data = {"dataset_name": tmp_path / "train.jsonl", "eval_dataset_name": tmp_path / "test.jsonl"}
+        given = {"model_name_or_path": policy, "dtype": "float32", **data, "output_dir": tmp_path / "out", **options}
+        flags = [str(part) for name, value in given.items() for part in (f"--{name}", value)]
+        train_here(monkeypatch, method, "--config", f"{method}/your_model.yaml", *flags)
+        return tmp_path / "out"
+
+    return run
+
+
+def in_sections(sections, **settings):
+    """Options of stages, and those that all stages have in common."""
+    common = {f"common.{name}": value for name, value in SHORT.items()} | {"common.save_strategy": "'no'"}  # as YAML
+    own = {"max_steps": 1, "gradient_accumulation_steps": 2, **settings}
+    return common | {f"{section}.{name}": value for section in sections for name, value in own.items()}
+
+
+def steps_of(folder):
+    return json.loads((folder / "trainer_state.json").read_text())["global_step"]
+
+
+@pytest.mark.parametrize("method", ["adapo", "srpo"])
+def test_reinforcement_saves_an_adapter_and_compares(method, train):
+    out = train(method, **SHORT, max_completion_length=8)
+    assert steps_of(out) == 1
+    assert (out / "adapter_model.safetensors").exists()
+    assert not (out / "model.safetensors").exists()
+    assert "on 2 questions of" in (out / "report.html").read_text()
+
+
+def test_self_evolution_s_adapter_is_merged_into_what_is_measured(train, policy):
+    bounds = {"max_completion_length": 8, "judge_max_tokens": 4}
+    out = train("self_evolution", answers=2, **in_sections(["evolution"], **bounds))
+    assert_merged(out / "evolve", policy)
+    assert (out / "evaluation/self-evolution/results.json").exists()
+
+
+def assert_merged(folder, base):
+    """`model` is a whole model with the adapter's change, which is in the layers of the language model alone."""
+    assert steps_of(folder / "model") == 1
+    assert json.loads((folder / "adapter/adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
+    before, after = (AutoModelForImageTextToText.from_pretrained(path) for path in (base, folder / "model"))
+    changed = {name for name, weight in after.named_parameters() if not weight.equal(before.get_parameter(name))}
+    layers = {
+        name for name, _ in after.named_parameters() if "language_model.layers" in name and "_proj.weight" in name
+    }
+    assert changed <= layers
+    return changed
+
+
+def test_sophia_s_stages_each_merge_an_adapter(train, policy, tmp_path):
+    message = [{"role": "user", "content": "1+1?"}]
+    rows = [{"prompt": message, "completion": "<think>1+1</think> 2", "reward": 1.0, "images": [picture()]}] * 4
+    made = Dataset.from_list(rows).cast_column("images", List(Image()))
+    made.to_parquet(tmp_path / "trajectories.parquet")
+    bounds = {"difficulty.n": 2, "difficulty.low": 0.0, "difficulty.high": 1.0}
+    options = {"trajectory_dataset": tmp_path / "trajectories.parquet", "max_completion_length": 8, **bounds}
+    out = train("sophia", **options, **in_sections(["update", "grpo"]))
+    assert assert_merged(out / "update", policy)
+    assert_merged(out / "grpo", out / "update/model")
+    assert {"before", "SOPHIA", "SOPHIA-GRPO"} <= {path.name for path in (out / "evaluation").iterdir()}
+
+
+def picture():
+    return Pictures.new("RGB", (28, 28))
+
+
+def test_chain_of_step_trains_whole_models_and_then_an_adapter(train, tmp_path):
+    """Without dpo: a policy that has had one step on chains writes none that could be paired."""
+    chains = drawn_chains(make_problems(["adding"], 4, seed=2), tmp_path / "steps.sqlite")
+    chains.to_parquet(tmp_path / "chains.parquet")
+    labels = chains.map(
+        lambda row: {"step_labels": [1.0] * str(row["completion"]).count(STEP_START), "answer_label": 1.0}
+    )
+    labels.to_parquet(tmp_path / "labels.parquet")
+    options = {"step_dataset": tmp_path / "chains.parquet", "label_dataset": tmp_path / "labels.parquet"}
+    options |= {"stages": "sft,prm,grpo", "max_completion_length": 8}
+    out = train("chain_of_step", **options, **in_sections(["sft", "prm", "grpo"]))
+    assert not (out / "sft/adapter").exists()
+    assert not (out / "prm/adapter").exists()
+    assert_merged(out / "grpo", out / "sft/model")
+
+
+@pytest.mark.parametrize("method", ["adapo", "srpo", *STAGED])
+def test_a_missing_tracker_is_named_before_anything_is_loaded(method, monkeypatch, capsys):
+    """Every one of these files logs to trackio, which is an extra."""
+    monkeypatch.setattr("trl_mmreason.script_parser.find_spec", lambda name: None)
+    on_cpu = [] if method in STAGED else ["--bf16", "false", "--use_cpu", "true"]
+    with pytest.raises(SystemExit):
+        train_here(monkeypatch, method, "--config", f"{method}/your_model.yaml", *on_cpu)
+    expected = 'report_to: trackio is not installed. Fix: pip install "trl-mmreason[tracking]", or --report_to none'
+    assert expected in capsys.readouterr().err

@@ -1,0 +1,36 @@
+"""`mmreason doctor`: will it work here?"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from typing import Any
+
+from .. import __version__
+
+
+def add(commands: Any) -> None:
+    """Declare the command."""
+    command = commands.add_parser(
+        "doctor",
+        help="look for what will not work: versions, GPUs, memory, a model's chat template",
+        description="Look at the installed versions, the GPUs, TRL's private methods, and, of a configuration or a "
+        "model, at what it needs, the memory that training takes, and whether its chat template and its processor can "
+        "hold two turns. One line a finding. Exit status 1 if something will not work.",
+        epilog="example: mmreason doctor --config adapo/your_model.yaml --model Qwen/Qwen2.5-VL-3B-Instruct",
+    )
+    command.add_argument("--config", metavar="FILE", help="configuration of a method, or the name of a shipped recipe")
+    command.add_argument("--model", metavar="PATH", help="path or Hub id of a model; by default that of --config")
+    command.set_defaults(run=_doctor)
+
+
+def _doctor(arguments: argparse.Namespace) -> None:
+    from ..doctor import examine
+
+    print(f"ok    trl-mmreason {__version__}, Python {platform.python_version()}")  # noqa: T201 - as below
+    failed = 0
+    for finding in examine(arguments.config, arguments.model):
+        print(finding, flush=True)  # noqa: T201 - what the command is asked for
+        failed += finding.level == "FAIL"
+    if failed:
+        raise SystemExit(f"mmreason doctor: {failed} of these will not work")

@@ -1,0 +1,55 @@
+"""`mmreason train`: the example script of a method, from a checkout or from a wheel."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from typing import Any
+
+from ..recipes import ROOT, script
+
+METHODS = {
+    "adapo": "answers, checks the answer and answers again",
+    "srpo": "solves, reflects and solves again in one response",
+    "chain_of_step": "reasons in steps that a process reward model scores",
+    "sophia": "thinks, from trajectories of a reasoner that read its captions",
+    "self_evolution": "agrees with itself and with a frozen judge, without labels",
+    "grpo": "plain GRPO, a baseline",
+    "score": "SCoRe, a baseline of AdaPO",
+    "sft": "plain supervised training, a baseline",
+    "reflection_sft": "the cold start of SRPO by itself",
+}
+
+
+def add(commands: Any) -> None:
+    """Declare the command."""
+    methods = "\n".join(f"  {name:15} {text}" for name, text in METHODS.items())
+    command = commands.add_parser(
+        "train",
+        help="train a model with one of the methods",
+        usage="mmreason train METHOD [--config FILE] [--NAME VALUE …]",
+        description=f"Train a model with one of the methods, and compare it with what it was before:\n\n{methods}",
+        epilog=f"""\
+mmreason train METHOD --help shows the arguments of a method. --config takes a file of your own, or the name of one of
+the recipes in {ROOT / "configs"}
+such as adapo/miniature.yaml; copy METHOD/your_model.yaml for your own model and data.
+
+examples:
+  mmreason train adapo --config adapo/miniature.yaml --output_dir runs/quickstart
+  accelerate launch -m trl_mmreason.cli train adapo --config adapo/qwen2_5_vl_7b.yaml     (all GPUs)""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("method", choices=METHODS, metavar="METHOD", help="one of the names above")
+    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="arguments of the method")
+    command.set_defaults(run=_train)
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    # As `python examples/….py` would run it; `runpy` would put the path into sys.argv, which --help and reports show.
+    sys.argv = [f"mmreason train {arguments.method}", *arguments.arguments]
+    spec = spec_from_file_location("__main__", script(arguments.method))
+    assert spec is not None
+    assert spec.loader is not None  # it is a Python file
+    sys.modules["__main__"] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)

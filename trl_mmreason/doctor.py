@@ -1,0 +1,329 @@
+"""What `mmreason doctor` looks at, each a line: versions, devices, the contract with TRL, a configuration, a model."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+from PIL import Image
+from transformers import AutoConfig, GenerationConfig
+from trl import GRPOConfig, ModelConfig, get_peft_config
+
+from .construction import check_template
+from .memory import activation_memory, build_without_weights, count_parameters, training_memory
+from .miniature.models import FAMILIES, SIZES, build_model
+from .recipes import ROOT, config_file
+from .sampling.generation import declared_end_ids, encode
+from .sampling.loading import ENCODING_ERRORS, load_processor, sees_pictures
+from .script_parser import missing_trackers
+from .scripts import MINIATURE
+from .trl_contract import changed_methods
+from .turns import next_turn_ids
+
+PACKAGES = ("torch", "transformers", "trl", "accelerate", "peft", "vllm", "deepspeed")
+_GIB = 2**30
+_WEIGHT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "auto": 2.0}
+_PROMPT_TOKENS = 1024  # assumed where a configuration does not bound prompts
+_MANY = 8  # GPUs of the papers, for a machine that has none or one
+
+
+class Finding(NamedTuple):
+    """One line: "ok"; "note", which may be as wanted; or "FAIL", with which something will not work."""
+
+    level: str
+    text: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.level:4}  {self.text}" + (f" Fix: {self.fix}" if self.fix else "")
+
+
+# ------------------------------------------------------------------------------------------------- packages and devices
+
+
+@cache
+def pinned_versions() -> dict[str, dict[str, str]]:
+    """Constraints file → package → the version that the tests last ran with."""
+    lines = {path.name: path.read_text().splitlines() for path in sorted(ROOT.glob("constraints*.txt"))}
+    pins = {name: [line.split("==") for line in each if "==" in line] for name, each in lines.items()}
+    return {name: {package.removesuffix("-cpu"): version for package, version in each} for name, each in pins.items()}
+
+
+def installed_version(package: str) -> str | None:
+    """The version of a package; `None` if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_packages(installed: Mapping[str, str | None]) -> Iterator[Finding]:
+    """Compare versions with what this package requires, and with those that the tests ran with.
+
+    Args:
+        installed: package → version, or `None`.
+    """
+    for requirement in _requirements():
+        version = installed.get(requirement.name)
+        if version is not None and not requirement.specifier.contains(version, prereleases=True):
+            fix = f'pip install "{requirement.name}{requirement.specifier}"'
+            yield Finding("FAIL", f"{requirement.name} {version}: {requirement.specifier} is required.", fix)
+    has_engine = bool(installed.get("vllm") or installed.get("deepspeed"))
+    name = "constraints-engines.txt" if has_engine else "constraints.txt"
+    tested = pinned_versions().get(name, {})
+    for package, version in installed.items():
+        if version is None:
+            yield Finding("ok", f"{package} is not installed.")
+        elif package not in tested or Version(Version(version).base_version) == Version(tested[package]):
+            yield Finding("ok", f"{package} {version}" + (", as tested." if package in tested else "."))
+        else:
+            yield Finding("note", f"{package} {version}: the tests ran with {tested[package]} ({name}).")
+    if installed.get("vllm") and installed.get("transformers"):
+        pair = {package: str(installed[package]) for package in ("vllm", "transformers")}
+        is_tested = all(Version(Version(version).base_version) == Version(tested[p]) for p, version in pair.items())
+        text = " with ".join(f"{package} {version}" for package, version in pair.items())
+        wanted = ", ".join(f"{package}=={tested[package]}" for package in pair)
+        yield (
+            Finding("ok", f"engine vLLM: {text}, a tested pair.")
+            if is_tested
+            else Finding("note", f"engine vLLM: {text} is no tested pair; tested: {wanted}.")
+        )
+
+
+def _requirements() -> list[Requirement]:
+    """What this package requires in any case; nothing where it runs from a folder that was never installed."""
+    try:
+        lines = importlib.metadata.requires("trl-mmreason") or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    return [requirement for requirement in map(Requirement, lines) if requirement.marker is None]
+
+
+def check_devices() -> Iterator[Finding]:
+    """Name the accelerators and their memory."""
+    for index in range(torch.cuda.device_count()):
+        free, whole = torch.cuda.mem_get_info(index)
+        name = torch.cuda.get_device_name(index)
+        yield Finding("ok", f"GPU {index}: {name}, {free / _GIB:.0f} of {whole / _GIB:.0f} GiB free.")
+    if not torch.cuda.is_available():
+        yield Finding("note", f"no GPU that torch {torch.__version__} can use: training runs on the CPU.")
+
+
+def check_contract() -> Iterator[Finding]:
+    """See whether TRL's private methods still are what this package overrides."""
+    changes = changed_methods()
+    if not changes:
+        yield Finding("ok", "TRL's private methods are those that this package overrides.")
+    pin = pinned_versions().get("constraints.txt", {}).get("trl")
+    for change in changes:
+        yield Finding("FAIL", f"TRL: {change}.", f'pip install "trl=={pin}"')
+
+
+# ------------------------------------------------------------------------------------------------------- configuration
+
+
+def read_settings(name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Read a configuration: what stands in no section, and the settings of each stage that trains.
+
+    Args:
+        name: a file, or the name of a shipped recipe.
+    """
+    given = yaml.safe_load(config_file(name).read_text(encoding="utf-8"))
+    if not isinstance(given, dict):
+        raise ValueError(f"{name} is no configuration: expected lines of the form `name: value`")
+    defaults = {each.name: each.default for kind in (GRPOConfig, ModelConfig) for each in fields(kind)}
+    defaults |= {"beta": None, "num_generations": None}  # methods have their own
+    common = {**defaults, **given, **(given.get("common") or {})}
+    sections = {key: each for key, each in given.items() if isinstance(each, dict) and "learning_rate" in each}
+    return common, {key: {**common, **each} for key, each in sections.items()} or {"training": common}
+
+
+def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """Name what a stage asks for and this machine does not have."""
+    needed = {
+        "vllm": (settings["use_vllm"], "use_vllm: true", 'pip install "trl-mmreason[vllm]", or --use_vllm false'),
+        "flash_attn": (
+            *("flash" in str(settings["attn_implementation"]), "attn_implementation: flash_attention_2"),
+            "pip install flash-attn, or --attn_implementation sdpa",
+        ),
+    }
+    for package, (wanted, setting, fix) in needed.items():
+        if wanted and importlib.util.find_spec(package) is None:
+            yield Finding("FAIL", f"{where}: {setting}, but {package} is not installed.", f"{fix}.")
+    for tracker, install in missing_trackers(settings["report_to"]).items():
+        fix = f"{install}, or --report_to none."
+        yield Finding("FAIL", f"{where}: report_to: {tracker}, but {tracker} is not installed.", fix)
+    if settings["bf16"] and not torch.cuda.is_available() and not settings["use_cpu"]:
+        fix = "--bf16 false --use_cpu true, or a machine with one."
+        yield Finding("FAIL", f"{where}: bf16: true asks for a GPU, and there is none.", fix)
+
+
+def check_files(settings: Mapping[str, Any]) -> Iterator[Finding]:
+    """Look for the local files that a configuration names as data."""
+    for key, value in settings.items():
+        is_path = isinstance(value, str) and re.search(r"^[./~]|\.(jsonl?|parquet|csv)$", value)
+        if key.endswith("dataset_name") and is_path and not Path(value).expanduser().exists():
+            yield Finding("FAIL", f"{key}: there is no {value}.", "write it, or name another file or a Hub id.")
+
+
+def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """Estimate what training takes on one GPU, and shared out by ZeRO-2 and ZeRO-3; see `memory.py`.
+
+    Two answers of the longest length are counted behind each prompt, as in two turns.
+
+    Args:
+        model: on the meta device, or a small one; it gets an adapter if the settings ask for one.
+        settings: of one stage.
+        where: name of the stage.
+    """
+    parameters = count_parameters(model)
+    known = {each.name for each in fields(ModelConfig)}
+    adapter = get_peft_config(ModelConfig(**{key: value for key, value in settings.items() if key in known}))
+    keeps_reference = settings["num_generations"] if settings["beta"] is None else settings["beta"]  # for a KL term
+    trained, copies = parameters, 2 if keeps_reference else 1
+    if adapter is not None:
+        from peft import get_peft_model
+
+        trained, copies = count_parameters(get_peft_model(model, adapter), trained=True), 1
+    text = model.config.get_text_config()
+    answer = settings["max_completion_length"] or 0
+    tokens = int(settings["per_device_train_batch_size"]) * (
+        (settings.get("max_prompt_length") or _PROMPT_TOKENS) + 2 * answer
+    )
+    activations = activation_memory(
+        tokens, text.hidden_size, text.num_hidden_layers, checkpointing=bool(settings["gradient_checkpointing"])
+    )
+    weight_bytes = _WEIGHT_BYTES[settings["dtype"] or "float32"]
+    trained_bytes = 4.0 if adapter is not None else weight_bytes  # PEFT keeps adapters in float32
+    if settings["load_in_4bit"] or settings["load_in_8bit"]:
+        weight_bytes = 0.5 if settings["load_in_4bit"] else 1.0
+    states = 2.0 if "8bit" in str(settings["optim"]) else 2 * trained_bytes
+    gpus = torch.cuda.device_count()
+    processes = gpus if gpus > 1 else _MANY
+    plans: dict[str, dict[str, Any]] = {
+        "one GPU": {"optimizer_bytes": states},
+        f"ZeRO-2 on {processes} GPUs": {"optimizer_bytes": 12.0, "zero_stage": 2, "processes": processes},
+        f"ZeRO-3 or FSDP2 on {processes} GPUs": {"optimizer_bytes": 12.0, "zero_stage": 3, "processes": processes},
+    }
+    needs = {
+        name: training_memory(
+            parameters * copies, trained, activations, weight_bytes=weight_bytes, trained_bytes=trained_bytes, **plan
+        )
+        for name, plan in plans.items()
+    }
+    parts = ", ".join(f"{part} {size / _GIB:.1f}" for part, size in needs["one GPU"]._asdict().items())
+    totals = ", ".join(f"{name} {need.total / _GIB:.1f}" for name, need in needs.items())
+    estimate = (
+        f"{where}: {parameters / 1e9:.2f} B parameters, {trained / 1e6:.1f} M trained; GiB a GPU, roughly: {totals}"
+    )
+    estimate += f" (one GPU: {parts}; {tokens} tokens at a time)."
+    if not gpus:
+        yield Finding("ok", estimate)
+        return
+    held = torch.cuda.get_device_properties(0).total_memory
+    held *= 1 - (settings["vllm_gpu_memory_utilization"] if settings["use_vllm"] else 0)
+    fitting = [name for name, need in needs.items() if need.total < held and (gpus > 1 or name == "one GPU")]
+    fix = "train an adapter (--use_peft), lower --per_device_train_batch_size, or use more GPUs."
+    if fitting:
+        yield Finding("ok", f"{estimate} It fits: {fitting[0]}.")
+    else:
+        yield Finding("FAIL", f"{estimate} The GPU leaves {held / _GIB:.1f}.", fix)
+
+
+# --------------------------------------------------------------------------------------------------------------- model
+
+
+def load_for_checks(name: str) -> tuple[Any, Any, list[int]]:
+    """Build a model without its weights, and load its processor and the tokens that end its answers.
+
+    Args:
+        name: path, Hub id or miniature/<family>/<size>.
+    """
+    if name.startswith(MINIATURE):
+        family, _, size = name.removeprefix(MINIATURE).partition("/")
+        if family not in FAMILIES or size not in SIZES:
+            raise ValueError("there is no such miniature; expected one like miniature/qwen2_5_vl/demo")
+        model, processor = build_model(family, size)
+        return model, processor, declared_end_ids(model.generation_config, processor)
+    config = AutoConfig.from_pretrained(name)
+    if not sees_pictures(config):
+        raise ValueError(f"a {type(config).__name__} sees no pictures; name a vision-language model")
+    try:
+        generation = GenerationConfig.from_pretrained(name)
+    except OSError:  # a checkpoint may have none
+        generation = GenerationConfig.from_model_config(config)
+    processor = load_processor(name)
+    return build_without_weights(config), processor, declared_end_ids(generation, processor)
+
+
+def check_conversation(processor: Any, end_ids: list[int]) -> Iterator[Finding]:
+    """Try a chat template and a processor: a question with a picture, a second turn, and thoughts in tags."""
+    picture = Image.new("RGB", (448, 336), "white")
+    question: list[dict[str, Any]] = [{"role": "user", "content": "How many circles are there?"}]
+    try:
+        tokens = len(encode(processor, question, [picture]).ids)
+    except ENCODING_ERRORS as error:
+        fix = "use a checkpoint that comes with a processor and a chat template."
+        yield Finding("FAIL", f"a question with a picture cannot be written: {_in_a_line(error)}", fix)
+        return
+    yield Finding("ok", f"a question with a picture of 448 × 336 takes {tokens} tokens.")
+    try:
+        turn = next_turn_ids(processor, "Please check your answer.", eos_token_ids=end_ids)
+        yield Finding("ok", f"a second turn follows the first answer as it was sampled ({len(turn)} tokens).")
+    except ValueError as error:
+        yield Finding("FAIL", f"two turns (AdaPO, SCoRe, two-turn evaluation): {_in_a_line(error)}")
+    try:
+        check_template("thoughts", processor, "<think>1 + 1</think> <answer>2</answer>")
+        yield Finding("ok", "the template keeps <think>…</think> in what the assistant says.")
+    except ValueError as error:
+        yield Finding("note", f"supervised training on {_in_a_line(error)}")
+
+
+def _in_a_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+# ------------------------------------------------------------------------------------------------------------- together
+
+
+def examine(config: str | None, model: str | None) -> Iterator[Finding]:
+    """Look at everything.
+
+    Args:
+        config: a configuration file, or the name of a shipped recipe.
+        model: path or Hub id of a policy; that of the configuration by default.
+    """
+    yield from check_packages({package: installed_version(package) for package in PACKAGES})
+    yield from check_devices()
+    yield from check_contract()
+    stages: dict[str, dict[str, Any]] = {}
+    if config is not None:
+        try:
+            common, stages = read_settings(config)
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            yield Finding("FAIL", _in_a_line(error))
+            return
+        model = model or common["model_name_or_path"]
+        yield from check_files(common)
+        for where, settings in stages.items():
+            yield from check_settings(settings, where)
+    if model is None:
+        return
+    try:
+        _, processor, end_ids = load_for_checks(model)
+    except (OSError, ValueError, ImportError) as error:
+        yield Finding("FAIL", f"{model}: {_in_a_line(error)}")
+        return
+    yield from check_conversation(processor, end_ids)
+    for where, settings in stages.items():
+        yield from check_memory(load_for_checks(model)[0], settings, where)  # each with an adapter of its own

@@ -1,0 +1,45 @@
+"""Private methods of TRL's trainers that this package overrides, with the parameters that the overrides expect.
+
+`tests/test_trl_contract.py` holds the rest of what is relied on; this is what `mmreason doctor` looks at, too.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+TRAINER_PARAMETERS = {
+    "_generate": ["self", "prompts"],
+    "_generate_single_turn": [
+        *("self", "prompt_ids", "images", "multimodal_fields", "num_generations", "has_tool_images"),
+    ],
+    "_tokenize_prompts": ["self", "prompts"],
+    "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
+    "compute_loss": ["self", "model", "inputs", "return_outputs", "num_items_in_batch"],
+    "_save_checkpoint": ["self", "model", "trial"],
+    "_load_optimizer_and_scheduler": ["self", "checkpoint"],
+}
+"""Method of `GRPOTrainer`, which grpo.py overrides → its parameters."""
+
+VLLM_PARAMETERS = {
+    "_init_vllm": ["self"],
+    "sync_weights": ["self"],
+    "generate": ["self", "prompts", "images", "num_generations", "profiler"],
+    "_place_features": ["self", "features", "prompt_ids"],
+}
+"""Method of `VLLMGeneration`, which engines/vllm.py overrides → its parameters."""
+
+
+def changed_methods() -> list[str]:
+    """Say of each method that is not there, or takes other parameters, what it is now."""
+    from trl import GRPOTrainer  # TRL takes seconds to load
+    from trl.generation.vllm_generation import VLLMGeneration
+
+    changes = []
+    for kind, methods in ((GRPOTrainer, TRAINER_PARAMETERS), (VLLMGeneration, VLLM_PARAMETERS)):
+        for name, expected in methods.items():
+            method = getattr(kind, name, None)
+            if method is None:
+                changes.append(f"{kind.__name__}.{name} is gone")
+            elif (found := list(inspect.signature(method).parameters)) != expected:
+                changes.append(f"{kind.__name__}.{name} takes {found}, expected {expected}")
+    return changes
