@@ -160,20 +160,21 @@ class Tab:
 
     def point_at(self, selector, across=0.5, *, click=False):
         """Move the mouse to an element, so much of its width from its left; press the button there if told to."""
-        element = f"document.querySelector({json.dumps(selector)})"
-        self.ask(f"{element}.scrollIntoView({{block: 'center'}})")
-        x, y, width, height = self.ask(f"(({{x, y, width, height}}) => [x, y, width, height])({element}.getBoundingClientRect())")
-        place = {"x": x + across * width, "y": y + height / 2}
-        self.send("Input.dispatchMouseEvent", type="mouseMoved", **place)
-        for kind in ("mousePressed", "mouseReleased") if click else ():
-            self.send("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+        self._mouse(selector, across, "mouseMoved", *(("mousePressed", "mouseReleased") if click else ()))
 
     def drag(self, selector, start, end):
         """Drag the mouse over an element, from one part of its width to another."""
-        for kind, across in (("mousePressed", start), ("mouseMoved", end), ("mouseReleased", end)):
-            self.point_at(selector, across)
-            x, y = self.ask(f"(({{x, y, width, height}}) => [x + {across} * width, y + height / 2])(document.querySelector({json.dumps(selector)}).getBoundingClientRect())")
-            self.send("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, x=x, y=y)
+        self._mouse(selector, start, "mouseMoved", "mousePressed")
+        self._mouse(selector, end, "mouseMoved", "mouseReleased")
+
+    def _mouse(self, selector, across, *kinds):
+        element = f"document.querySelector({json.dumps(selector)})"
+        self.ask(f"{element}.scrollIntoView({{block: 'center'}})")
+        box = f"{element}.getBoundingClientRect()"
+        x, y = self.ask(f"(({{x, y, width, height}}) => [x + {across} * width, y + height / 2])({box})")
+        for kind in kinds:
+            button = "none" if kind == "mouseMoved" else "left"
+            self.send("Input.dispatchMouseEvent", type=kind, button=button, clickCount=1, x=x, y=y)
 
     def screenshot(self, *, whole=False):
         found = self.send("Page.captureScreenshot", captureBeyondViewport=whole)["data"]

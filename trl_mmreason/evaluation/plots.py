@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-Points = Mapping[float, float]
-"""x → y; NaN where nothing is known."""
+Points = Mapping[Any, float]
+"""x, a number → y; NaN where nothing is known."""
 
 
 class Line(NamedTuple):
