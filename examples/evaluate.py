@@ -73,7 +73,8 @@ def main(
         if training_args.should_save:  # the main process alone
             print(f"{name}\n{format_results(results)}\n\n{folder / name / REPORT}\n")
     if training_args.should_save:
-        print(f"Both: {write_evaluation_report([folder / name for name in protocols], folder / 'report.html')}")
+        both = write_evaluation_report({name: folder / name for name in protocols}, folder / "report.html")
+        print(f"Both: {both}")
 
 
 if __name__ == "__main__":

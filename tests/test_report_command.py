@@ -70,22 +70,19 @@ def test_both_answers_of_a_reflecting_response_are_told_apart(tmp_path):
     columns |= {"first_correct": [False, False, False], "second_correct": [True, False, False]}
     page = reported(run_with(tmp_path, f"{first}\n{second}", first, "7", **columns))
     assert [text["text"] for text in page.with_class("answer-text")] == [first, second, first, "7"]
-    assert page.texts("type") == ["0→1", "0→0", "0→0"]
+    assert page.texts("type") == ["wrong→right", "wrong→wrong", "wrong→wrong"]
     assert page.texts("turn")[3] == "There is no second answer."
 
 
-def test_the_page_can_be_put_elsewhere_and_holds_as_many_as_asked(tmp_path, capsys):
+def test_the_page_can_be_put_elsewhere_and_keeps_groups_whole(tmp_path, capsys):
     run = run_with(tmp_path, *"abcd", correct=[True, True, False, False])
     output = tmp_path / "elsewhere.html"
     main(["report", str(run), "--output", str(output), "--shown", "3"])
     assert capsys.readouterr().out == f"{output}\n"
     assert not (run / "training.html").exists()
     page = page_of(output)
-    assert page.texts("type") == ["right", "right", "wrong"]
-    assert page.texts("notes") == [
-        "Shown are 3 of the 4 completions at 1 of 1 steps that were logged. Pictures and ids of the questions were not "
-        "logged at step 3."
-    ]
+    assert page.texts("type") == ["right", "right", "wrong", "wrong"]
+    assert page.texts("notes") == ["Pictures and ids of the questions were not logged at step 3."]
 
 
 def test_what_the_examples_write_is_kept(tmp_path):
@@ -118,7 +115,20 @@ def test_what_cannot_be_meant_is_said_in_a_line(tmp_path):
         main(["report", str(tmp_path / "absent")])
     with pytest.raises(SystemExit, match=r"empty has neither the samples.jsonl of an evaluation, nor what a trainer"):
         main(["report", str(empty)])
-    with pytest.raises(SystemExit, match=r"only evaluations can be compared, and .*empty has no samples.jsonl"):
+    with pytest.raises(SystemExit, match=r"cannot be compared, and there is no samples.jsonl in .*empty"):
         main(["report", str(evaluation), str(empty)])
     with pytest.raises(SystemExit, match=r"--output .*absent/page.html: there is no folder .*absent"):
         main(["report", str(evaluation), "--output", str(tmp_path / "absent/page.html")])
+
+
+def test_training_runs_are_compared_by_name(tmp_path):
+    for name in ("lr=1", "b"):
+        (tmp_path / name).mkdir()
+        run_with(tmp_path / name, "a", "b", correct=[True, False])
+    main(["report", str(tmp_path / "lr=1"), f"ours={tmp_path / 'b'}", "--output", str(tmp_path / "both.html")])
+    page = page_of(tmp_path / "both.html")
+    assert page.with_tag("h1")[0]["text"] == "Training runs lr=1, ours"  # a folder with "=" in its name is a folder
+    assert [heading["text"] for heading in page.with_tag("h2")] == ["Comparison", "Training curves", "Trajectories"]
+    assert [one["attrs"]["data-run"] for one in page.with_class("trajectory")] == ["lr=1"] * 2 + ["ours"] * 2
+    with pytest.raises(SystemExit, match="two runs are called a; give NAME=FOLDER"):
+        main(["report", f"a={tmp_path / 'lr=1'}", f"a={tmp_path / 'b'}"])

@@ -29,7 +29,7 @@ from trl.models import unwrap_model_for_generation
 from .checkpoint import restore_adapter, restore_weights, save_whole
 from .data import load_rows
 from .documented import documented
-from .evaluation.curves import plot_curves
+from .evaluation.curves import plot_curves, training_plots
 from .evaluation.evaluation_report import trajectories_of
 from .evaluation.files import PRINTED
 from .evaluation.metrics import format_table, improves
@@ -388,7 +388,7 @@ def _report(
             for stage, each in samples.items()
             for trajectory in trajectories_of(each, pictures, _SHOWN, stage, asked)
         ],
-        curves_png=folder / "curves.png",
+        plots=training_plots({"": trainer.state.log_history}),
     )
     results = {name: asdict(change) for name, change in comparison.items()}
     (folder / "results.json").write_text(json.dumps(_without_nan(results), indent=2))

@@ -165,7 +165,8 @@ class Pipeline:
     def compare(self, text: str, found: Mapping[str, Results], folder: str = "evaluation") -> None:
         """Write the page that shows evaluations side by side; print `text`, and keep it in `table.txt`."""
         if len(found) > 1 and PartialState().is_main_process:
-            write_evaluation_report([self.folder / folder / name for name in found], self.folder / folder / COMPARISON)
+            folders = {name: self.folder / folder / name for name in found}
+            write_evaluation_report(folders, self.folder / folder / COMPARISON)
         self.say(text, f"{folder}/table.txt")
 
     # --------------------------------------------------------------------------------------------------------- helpers

@@ -52,7 +52,12 @@ def test_one_page_says_it_all(two_turns):
     cells = {" ".join(row["text"].split()) for row in page.with_tag("tr")}
     assert any(cell.startswith("acc@t1 25.0 [0.0, 75.0]") for cell in cells)
     assert any(cell.startswith("bars 2 0.0 [0.0, 0.0] 50.0 [0.0, 100.0]") for cell in cells)
-    assert [one["attrs"]["data-type"] for one in page.with_class("trajectory")] == ["0→1", "0→0", "1→0", "0→0"]
+    assert [one["attrs"]["data-type"] for one in page.with_class("trajectory")] == [
+        "wrong→right",
+        "wrong→wrong",
+        "right→wrong",
+        "wrong→wrong",
+    ]
     assert [text["text"] for text in page.with_class("answer-text")] == [SCRIPT, BROKEN, "cut off", "7", "8"]
     assert "the picture is torn" in page.texts("trajectory")[3]
     assert any("1 samples failed and count as wrong" in text["text"] for text in page.with_tag("li"))
@@ -60,7 +65,7 @@ def test_one_page_says_it_all(two_turns):
 
 @needs_browser
 def test_in_a_browser_it_filters_and_runs_nothing_foreign(two_turns, tmp_path):
-    page = Page(dump_dom(two_turns.as_uri() + "#type=0→1", tmp_path))
+    page = Page(dump_dom(two_turns.as_uri() + "#type=wrong→right", tmp_path))
     assert "data-attacked" not in page.with_tag("html")[0]["attrs"]
     shown = [one for one in page.with_class("trajectory") if not is_hidden(one)]
     assert [enclosing(one, "question")["attrs"]["data-category"] for one in shown] == ["bars"]
@@ -90,11 +95,11 @@ def test_two_evaluations_side_by_side(tmp_path, capsys):
     main(["report", str(tmp_path / "before"), str(tmp_path / "after"), "--output", str(tmp_path / "both.html")])
     assert capsys.readouterr().out.strip() == str(tmp_path / "both.html")
     page = page_of(tmp_path / "both.html")
-    assert "after against before" in [heading["text"] for heading in page.with_tag("h2")]
+    assert "Comparison" in [heading["text"] for heading in page.with_tag("h2")]
     cells = [" ".join(row["text"].split()) for row in page.with_tag("tr")]
     # three of six questions became right: the mean of the change is 50, and its interval is above 0
     assert any(cell.startswith("accuracy 33.3") and "+50.0 [+16.7, +83.3]" in cell for cell in cells)
-    assert [one["attrs"]["data-stage"] for one in page.with_class("trajectory")[:2]] == ["before", "after"]
+    assert [one["attrs"]["data-run"] for one in page.with_class("trajectory")[:2]] == ["before", "after"]
     assert "before: 2; after: 5" in page.with_tag("dl")[0]["text"]
 
 
@@ -114,7 +119,7 @@ def test_prompts_may_differ(tmp_path):
         found = samples([sample(True)])
         found.rows[0]["prompt"][0]["content"] = f"How many? {name}"
         saved(tmp_path / name, found)
-    page = page_of(write_evaluation_report([tmp_path / "plain", tmp_path / "asked"]))
+    page = page_of(write_evaluation_report({name: tmp_path / name for name in ("plain", "asked")}))
     assert page.with_class("asked")[0]["text"] == "How many? plain"
     assert any(note["text"] == "asked was asked with other prompts than plain." for note in page.with_tag("li"))
     assert (tmp_path / "plain" / "compared.html").is_file()
@@ -129,7 +134,7 @@ def test_evaluations_of_other_questions_are_not_compared(tmp_path):
 
 def test_only_so_many_questions_are_shown(tmp_path):
     report = saved(tmp_path, samples(*([sample(True)] for _ in range(5))))
-    write_evaluation_report([tmp_path], shown=2)
+    write_evaluation_report({"": tmp_path}, shown=2)
     assert len(page_of(report).with_class("question")) == 2
     assert json.loads((tmp_path / "results.json").read_text())["counts"]["questions"] == 5
 

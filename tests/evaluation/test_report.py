@@ -1,14 +1,27 @@
 import base64
 import io
 import math
+from urllib.parse import quote
 
 import pytest
-from pages import Page, dump_dom, enclosing, is_hidden, listening_proxy, needs_browser, page_of, pixels_of, screenshot
+from pages import (
+    Page,
+    Tab,
+    dump_dom,
+    enclosing,
+    is_hidden,
+    listening_proxy,
+    needs_browser,
+    page_of,
+    pixels_of,
+    screenshot,
+)
 from PIL import Image
 from written_samples import sample, samples
 
-from trl_mmreason.evaluation.curves import plot_curves
-from trl_mmreason.evaluation.report import Table, comparison_table, write_report
+from trl_mmreason.evaluation.curves import training_plots
+from trl_mmreason.evaluation.plots import Line, Plot
+from trl_mmreason.evaluation.report import Mark, Row, Table, comparison_table, write_report
 from trl_mmreason.evaluation.results import compare_results, summarise
 from trl_mmreason.evaluation.trajectory import Piece, Trajectory, Turn, scored_pieces
 from trl_mmreason.sampling.protocols import TwoTurn
@@ -22,14 +35,14 @@ def turn(correct, text="4", **fields):
     return Turn(pieces=[Piece(text)], correct=correct, **fields)
 
 
-def trajectory(id_, stage, *correct, first=None, second="", **fields):
+def trajectory(id_, run, *correct, first=None, second="", **fields):
     """A question answered twice; without a second answer for `None`."""
     defaults = {"category": "dots", "question": "How many dots?", "answer": "4"}
     defaults["images"] = [Image.new("RGB", (8, 8), "red")]
-    turns = [turn(correct[0], first or f"first answer of {id_} {stage}", label="First answer"), None]
+    turns = [turn(correct[0], first or f"first answer of {id_} {run}", label="First answer"), None]
     if second is not None:
-        turns[1] = turn(correct[1], second or f"second answer of {id_} {stage}", label="Second answer")
-    return Trajectory(id=id_, stage=stage, turns=turns, **(defaults | fields))
+        turns[1] = turn(correct[1], second or f"second answer of {id_} {run}", label="Second answer")
+    return Trajectory(id=id_, run=run, turns=turns, **(defaults | fields))
 
 
 ATTACK = {"category": QUOTE, "question": SCRIPT, "answer": BREAKOUT}
@@ -52,7 +65,6 @@ COMPARISON = {name: COMPARISON[name] for name in TwoTurn.metrics}
 
 @pytest.fixture
 def report(tmp_path):
-    plot_curves([{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.4}], tmp_path / "curves.png")
     write_report(
         tmp_path / "report.html",
         title="A run",
@@ -60,7 +72,7 @@ def report(tmp_path):
         settings={"seed": 7, "prompt": SCRIPT},
         tables=[comparison_table(COMPARISON)],
         trajectories=TRAJECTORIES,
-        curves_png=tmp_path / "curves.png",
+        plots=training_plots({"": [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.4}]}),
     )
     return tmp_path / "report.html"
 
@@ -74,12 +86,17 @@ def page_with(folder, trajectories, **content):
 
 def shown(id_, *turns, **fields):
     """A trajectory as other methods have them: any number of turns."""
-    given = {"category": "", "question": "How many?", "answer": "", "images": [], "stage": "step 1"} | fields
+    given = {"category": "", "question": "How many?", "answer": "", "images": []} | fields
     return Trajectory(id=id_, turns=turns, **given)
 
 
 def test_transition_names_both_verdicts():
-    assert [entry.transition for entry in TRAJECTORIES[:4]] == ["0→0", "0→1", "1→0", "1→1"]
+    assert [entry.transition for entry in TRAJECTORIES[:4]] == [
+        "wrong→wrong",
+        "wrong→right",
+        "right→wrong",
+        "right→right",
+    ]
 
 
 def test_report_shows_metrics_settings_and_turns(report):
@@ -109,17 +126,19 @@ def test_report_says_what_is_wrong_with_the_form(report):
 def test_report_holds_each_picture_once_and_no_address(report):
     page = page_of(report)
     sources = [element["attrs"]["src"] for element in page.with_tag("img")]
-    assert len(sources) == 3  # the curves, and one for q1 and q3 each, not one a stage; q2 has none
+    assert len(sources) == 2  # one for q1 and q3 each, not one a run; q2 has none
     assert all(source.startswith("data:image/png;base64,") for source in sources)
-    assert not any("href" in element["attrs"] for element in page.elements)
-    html = report.read_text(encoding="utf-8")
+    assert all(element["attrs"].get("href", "#").startswith("#") for element in page.elements)
+    html = report.read_text(encoding="utf-8").replace("/*! https://github.com/leeoniya/uPlot", "")  # a comment
+    assert "Copyright (c) 2022 Leon Sorokin" in html
     assert not any(mark in html for mark in ("http://", "https://", "url(", "@import"))
 
 
 def test_report_escapes_what_others_wrote(report):
     page = page_of(report)
-    assert len(page.with_tag("script")) == 1  # the filters'
-    assert SCRIPT.removeprefix("<script>").removesuffix("</script>") not in page.with_tag("script")[0]["text"]
+    scripts = page.with_tag("script")
+    assert len(scripts) == 2  # uPlot and ours
+    assert not any(SCRIPT.removeprefix("<script>").removesuffix("</script>") in each["text"] for each in scripts)
     names = {name for element in page.elements for name in element["attrs"]}
     assert not [name for name in names if name.startswith("on") or name == "autofocus"]
     assert [text["text"] for text in page.with_class("answer-text")[-3:]] == [SCRIPT, BREAKOUT, SCRIPT]
@@ -167,18 +186,18 @@ def test_the_attack_runs_where_nothing_is_escaped(tmp_path):
     ("filters", "expected"),
     [
         ("", [("q1", "before"), ("q1", "after"), ("q2", "before"), ("q2", "after"), ("q3", "before"), ("q3", "after")]),
-        ("#type=0→1", [("q1", "after"), ("q3", "after")]),
-        ("#type=0→1&category=dots", [("q1", "after")]),
-        ("#stage=before&text=SECOND+answer", [("q1", "before"), ("q2", "before")]),
+        ("#type=wrong→right", [("q1", "after"), ("q3", "after")]),
+        ("#type=wrong→right&category=dots", [("q1", "after")]),
+        ("#run=before&text=SECOND+answer", [("q1", "before"), ("q2", "before")]),
         ("#text=how+many", [("q1", "before"), ("q1", "after"), ("q2", "before"), ("q2", "after")]),
-        ("#type=1→0&stage=after", []),
+        ("#type=right→wrong&run=after", []),
     ],
 )
 def test_browser_filters_by_address_and_runs_no_foreign_script(report, tmp_path, filters, expected):
     page = Page(dump_dom(report.as_uri() + filters, tmp_path))
     assert "data-attacked" not in page.with_tag("html")[0]["attrs"]
     shown = [
-        (enclosing(element, "question")["text"].split()[0].removesuffix('"'), element["attrs"]["data-stage"])
+        (enclosing(element, "question")["text"].split()[0].removesuffix('"'), element["attrs"]["data-run"])
         for element in page.with_class("trajectory")
         if not is_hidden(element)
     ]
@@ -191,9 +210,9 @@ def test_transition_of_any_number_of_turns():
     right, wrong, ungraded = turn(True), turn(False), turn(None)
     transitions = [shown("q", *turns).transition for turns in ([right], [wrong], [ungraded], [])]
     assert transitions == ["right", "wrong", "not graded", "not graded"]
-    assert shown("q", right, None).transition == "1→0"  # a turn that was never given is wrong
+    assert shown("q", right, None).transition == "right→wrong"  # a turn that was never given is wrong
     assert shown("q", wrong, ungraded).transition == "not graded"
-    assert shown("q", wrong, wrong, right).transition == "0→0→1"
+    assert shown("q", wrong, wrong, right).transition == "wrong→wrong→right"
 
 
 def test_a_text_is_cut_behind_its_steps():
@@ -210,7 +229,7 @@ def test_sections_without_content_are_left_out(tmp_path):
 
 
 def test_tables_and_notes(tmp_path):
-    rows = [("dots", [("12", ""), ("51.0", "[46.0, 55.8]")])]
+    rows = [Row("dots", [("12", ""), ("51.0", "[46.0, 55.8]")])]
     table = Table("By kind", ["", "questions", "acc"], rows, "In percent.")
     page = page_of(page_with(tmp_path, [], tables=[table, Table("Empty", ["", "x"], [])], notes=[f"1 failed {SCRIPT}"]))
     assert [heading["text"] for heading in page.with_tag("h2")] == ["By kind"]
@@ -235,9 +254,10 @@ def test_chips_readings_and_turns_without_verdict(tmp_path):
 
 def test_filters_offer_what_occurs_and_only_choices(tmp_path):
     page = page_of(page_with(tmp_path, [shown("q1", turn(True)), shown("q2", turn(None), category="dots")]))
-    # one category and one stage are nothing to choose between
-    assert [select["attrs"]["name"] for select in page.with_tag("select")] == ["type"]
-    assert [option["text"] for option in page.with_tag("option")] == ["all", "not graded", "right"]
+    # one category and one run are nothing to choose between
+    assert [select["attrs"]["name"] for select in page.with_tag("select")] == ["type", "sort"]
+    orders = ["in order", "length, highest first", "length, lowest first"]
+    assert [option["text"] for option in page.with_tag("option")] == ["all", "right", "not graded", *orders]
 
 
 def test_scored_pieces_carry_their_number(tmp_path):
@@ -252,38 +272,24 @@ def test_scored_pieces_carry_their_number(tmp_path):
 @needs_browser
 def test_filters_that_are_left_out_do_not_filter(tmp_path):
     page = page_with(tmp_path, [shown("q1", turn(True)), shown("q2", turn(None)), shown("q3", turn(True))])
-    for filters, expected in (("", 3), ("#type=right", 2), ("#type=not+graded&stage=step+9", 1)):
+    for filters, expected in (("", 3), ("#type=right", 2), ("#type=not+graded&step=9", 1)):
         found = Page(dump_dom(page.as_uri() + filters, tmp_path))
         assert found.with_tag("output")[0]["text"] == f"{expected} of 3 trajectories"
 
 
 @needs_browser
-def test_browser_draws_pictures_curves_and_scores(tmp_path):
-    Image.new("RGB", (900, 300), (0, 0, 255)).save(tmp_path / "curves.png")
+def test_browser_draws_pictures_and_scores(tmp_path):
     steps = [Piece("right", 1.0), Piece("unsure", 0.5), Piece("wrong", 0.0)]
     one = shown("q", Turn(pieces=steps, correct=None), images=[Image.new("RGB", (8, 8), (255, 0, 0))])
-    page = page_with(tmp_path, [one], curves_png=tmp_path / "curves.png")
+    page = page_with(tmp_path, [one])
     light, dark = (screenshot(page.as_uri(), tmp_path, dark=dark) for dark in (False, True))
     for seen in (light, dark):
         assert pixels_of(seen, (255, 0, 0)) == pytest.approx(176 * 176, rel=0.05)  # 11rem wide
-    # the page is 1180 pixels wide without 2 · 16 of its own and 2 · 17 of the card; 900 by 300 become 1114 by 371
-    assert pixels_of(light, (0, 0, 255)) == pytest.approx(1114 * 371, rel=0.01)
-    assert pixels_of(dark, (0, 0, 255)) == 0
     # the tints of right and wrong (--good-step, --bad-step), and half-way between them; each fills a line at least
-    for colour in ((169, 220, 187), (206, 202, 182), (243, 184, 177)):
+    for colour in ((169, 205, 240), (208, 199, 198), (246, 193, 155)):
         assert pixels_of(light, colour) > 500 * 20
-    for colour in ((34, 97, 61), (122, 51, 45)):
+    for colour in ((31, 74, 120), (122, 67, 32)):
         assert pixels_of(dark, colour) > 500 * 20
-
-
-@needs_browser
-def test_curves_are_dark_on_a_dark_page(tmp_path):
-    Image.new("RGB", (900, 300), "white").save(tmp_path / "curves.png")
-    page = page_with(tmp_path, [], curves_png=tmp_path / "curves.png")
-    light, dark = (screenshot(page.as_uri(), tmp_path, dark=dark, size=(1280, 500)) for dark in (False, True))
-    assert pixels_of(light, (255, 255, 255)) > 1114 * 371
-    assert pixels_of(dark, (255, 255, 255)) == 0
-    assert pixels_of(dark, (30, 34, 38)) > 1114 * 371  # the card's own colour
 
 
 @needs_browser
@@ -301,3 +307,171 @@ def test_browser_asks_nobody_for_anything(tmp_path):
         assert asked_by(page) == set()
         # the control: it would have been seen
         assert asked_by(tmp_path / "open.html") == {"http://leak.test/picture.png", "http://leak.test/style.css"}
+
+
+# ------------------------------------------------------------------------------------- pointed at, in a real browser
+
+HISTORIES = {
+    run: [{"step": step, "acc_t1": step / 100 + more, "acc_t2": 0.5, "loss": 0.1 * step} for step in range(1, 31)]
+    for run, more in (("base", 0.0), (f"ours {SCRIPT}", 0.25))
+}
+GROUPS = [
+    shown(
+        f"q{place}",
+        turn(k == 0, f"{BREAKOUT} {'long ' * 40}"),
+        step=step,
+        number=k + 1,
+        question=SCRIPT,
+        images=[Image.new("RGB", (300, 200), "red")],
+        rewards={"accuracy_reward": float(k == 0), "advantage": place - k},
+    )
+    for place in range(12)
+    for step in (5, 10)
+    for k in range(3)
+]
+TABLE = Table(
+    "Comparison",
+    ["", "base", "ours"],
+    [
+        Row(
+            "accuracy",
+            [("25.0", "[20.0, 30.0]"), ("50.0", "[45.0, 55.0]")],
+            [Mark(0.25, 0.2, 0.3), Mark(0.5, 0.45, 0.55)],
+        )
+    ],
+    marked=["base", "ours"],
+)
+
+# The contrast of every text with what is behind it, as WCAG 2 defines it; the picture of a plot is left out.
+LOW_CONTRAST = """(() => {
+  const channels = (colour) => (colour.match(/[\\d.]+/g) ?? []).map(Number);
+  const luminance = (colour) => channels(colour).slice(0, 3).map((c) => c / 255)
+    .map((c) => c <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4)
+    .reduce((sum, c, k) => sum + c * [.2126, .7152, .0722][k], 0);
+  const behind = (element) => {
+    for (; element; element = element.parentElement) {
+      const colour = getComputedStyle(element).backgroundColor;
+      if (colour.startsWith("rgb") && (channels(colour)[3] ?? 1) === 1) return colour;
+    }
+  };
+  return [...document.querySelectorAll("main *")].filter((element) =>
+    element.checkVisibility() && !element.disabled
+    && [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim())
+  ).map((element) => {
+    const [a, b] = [luminance(getComputedStyle(element).color), luminance(behind(element))];
+    return [element.className || element.tagName, (Math.max(a, b) + .05) / (Math.min(a, b) + .05)];
+  }).filter(([, ratio]) => ratio < 4.5);
+})()"""
+VISIBLE = "document.querySelectorAll('.trajectory:not([hidden])').length"
+ORDER = """[...document.querySelectorAll('.question:not([hidden])')]
+  .map((card) => card.querySelector('.about').textContent.trim().split(' ')[0])"""
+
+
+@pytest.fixture(scope="module")
+def whole_page(tmp_path_factory):
+    plots = training_plots(HISTORIES)
+    return page_with(tmp_path_factory.mktemp("page"), GROUPS, plots=plots, tables=[TABLE], title=f"A run {SCRIPT}")
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_it_can_be_read_in_every_width_and_scheme(whole_page, tmp_path, width, dark):
+    with Tab(whole_page.as_uri(), tmp_path, dark=dark, size=(width, 800)) as tab:
+        assert tab.ask("document.documentElement.scrollWidth") == width
+        assert tab.ask(LOW_CONTRAST) == []
+        assert (sum(tab.screenshot().getpixel((2, 2))) < 3 * 64) == dark
+        assert tab.ask("document.documentElement.dataset.attacked ?? ''") == ""
+        assert (tab.errors, tab.requests) == ([], [])
+
+
+@needs_browser
+def test_a_curve_is_pointed_at_zoomed_and_hidden(whole_page, tmp_path):
+    with Tab(whole_page.as_uri(), tmp_path) as tab:
+        rows = "[...document.querySelector('.plot').querySelectorAll('.u-series:not(.companion)')]"
+        legend = f"{rows}.map((row) => row.innerText.replace(/\\s+/g, ' '))"
+        assert tab.ask(legend)[0] == "training step 30"  # without a cursor, the end
+        tab.point_at(".u-over", 0.0)
+        # the first step of each run: 1 / 100, and 1 / 100 + 0.25; there is nothing to take a mean of
+        assert tab.ask(legend)[:2] == ["training step 1", "base, first turn 1.0 %"]
+        assert tab.ask(legend)[3] == f"ours {SCRIPT}, first turn 26.0 %"
+        chart = "charts.get(document.querySelector('.plot'))"
+        assert tab.ask(f"[{chart}.scales.x.min, {chart}.scales.x.max]") == [1, 30]
+        tab.drag(".u-over", 0.25, 0.75)
+        low, high = tab.ask(f"[{chart}.scales.x.min, {chart}.scales.x.max]")
+        assert (low, high) == pytest.approx((1 + 29 / 4, 1 + 29 * 3 / 4), abs=0.5)
+        others = tab.ask("[...charts.values()].map((each) => each.scales.x.min)")
+        assert others == pytest.approx([low] * 2, abs=0.1)  # all are zoomed
+        tab.point_at(".u-series:nth-child(2) th", click=True)
+        assert tab.ask(f"{chart}.series.slice(0, 4).map((each) => each.show)") == [True, False, False, True]
+        tab.set_dark(True)
+        assert tab.ask(f"{chart}.series[1].stroke()") == "#56b4e9"
+        assert tab.errors == []
+
+
+@needs_browser
+def test_filters_sorting_pages_and_links(whole_page, tmp_path):
+    with Tab(whole_page.as_uri(), tmp_path) as tab:
+        hidden = "document.querySelectorAll('.question[hidden]').length"
+        output = "document.querySelector('output').textContent"
+        assert tab.ask(f"[{output}, {hidden}]") == ["72 of 72 trajectories", 14]  # 24 groups, of which 10 are a page
+        event = "new Event('input', {{bubbles: true}})"
+        choose = (
+            f"((one) => {{{{ one.value = '{{}}'; one.dispatchEvent({event}); }}}})(document.forms[0].elements.{{}})"
+        )
+        tab.ask(choose.format("wrong", "type"))
+        assert tab.ask(f"[{output}, {VISIBLE}]") == ["48 of 72 trajectories", 72 - 24]
+        tab.ask(choose.format("10", "step"))
+        assert tab.ask(output) == "24 of 72 trajectories"
+        # the wrong ones are the second and the third, whose advantages are place - 1 and place - 2
+        tab.ask(choose.format("advantage down", "sort"))
+        assert tab.ask(ORDER) == [f"q{place}" for place in range(11, 1, -1)]
+        tab.point_at(".turner button:last-of-type", click=True)
+        assert tab.ask(ORDER) == ["q1", "q0"]
+        assert "page=2" in tab.ask("location.hash")
+        tab.ask("location.hash = document.querySelectorAll('.trajectory')[50].querySelector('a').hash")
+        linked = "[...document.querySelectorAll('.linked')].filter((one) => one.checkVisibility())"
+        linked += ".map((one) => one.dataset.key)"
+        (key,) = tab.ask(linked)
+        assert tab.ask(f"[{output}, document.querySelector('.linked').getBoundingClientRect().top < innerHeight]") == [
+            "72 of 72 trajectories",
+            True,
+        ]
+    with Tab(f"{whole_page.as_uri()}#trajectory={quote(key, safe='')}", tmp_path) as tab:
+        assert tab.ask(linked) == [key]
+
+
+def test_a_group_shows_its_rewards_and_advantages(whole_page):
+    page = page_of(whole_page)
+    table = page.with_class("group")[0]
+    cells = [cell["text"] for cell in page.with_tag("td") if cell["parent"]["parent"]["parent"] is table]
+    # three completions of question 0: verdict, reward, advantage, and a bar without text
+    assert cells == ["right", "1", "0", "", "wrong", "0", "-1", "", "wrong", "0", "-2", ""]
+    shares = [bar["attrs"]["style"] for bar in page.with_tag("i") if "share" in bar["attrs"].get("style", "")]
+    assert shares[:3] == ["--share: 0.000", "--share: 0.500", "--share: 1.000"]  # of the largest
+
+
+@needs_browser
+def test_runs_are_compared_question_by_question(tmp_path):
+    pairs = [trajectory("q1", "base", False, False), trajectory("q1", "ours", False, True)]
+    pairs += [trajectory("q2", "base", True, True), trajectory("q2", "ours", True, False)]
+    pairs += [trajectory("q3", "base", True, True), trajectory("q3", "ours", True, True)]
+    page = page_with(tmp_path, pairs)
+    for address, expected in (
+        ("change=better", "2"),
+        ("change=worse", "2"),
+        ("change=better+or+worse", "4"),
+        ("type=changed", "2"),
+    ):
+        assert (
+            Page(dump_dom(f"{page.as_uri()}#{address}", tmp_path)).with_tag("output")[0]["text"]
+            == f"{expected} of 6 trajectories"
+        )
+
+
+def test_a_plot_has_a_number_or_null_for_every_x():
+    plot = Plot("t", "x", "y", [Line("a", {1: 0.123456, 3: math.nan}, low={1: 0.1}), Line("b", {2: 1.0}, colour=1)])
+    found = plot.as_json()
+    assert found["xs"] == [1, 2, 3]
+    assert [line["points"] for line in found["lines"]] == [[0.12346, None, None], [None, 1.0, None]]
+    assert (found["lines"][0]["low"], "low" in found["lines"][1]) == ([0.1, None, None], False)

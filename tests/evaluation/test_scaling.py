@@ -14,7 +14,7 @@ from trl_mmreason.evaluation.evaluation_report import save_evaluation
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.samples import best_of_n, group_sizes, pass_at_n, self_consistency
-from trl_mmreason.evaluation.scaling import draw_scaling, scaling_curves, sweep_of_weights
+from trl_mmreason.evaluation.scaling import draw_scaling, scaling_curves, scaling_plots, sweep_of_weights
 from trl_mmreason.sampling import Failure
 
 
@@ -131,7 +131,7 @@ def test_curves_that_differ_in_more_than_n_are_told_apart(evaluations, tmp_path)
 
 
 def test_the_picture(evaluations, folders):
-    over_n, over_tokens, over_weight = draw_scaling(evaluations).axes
+    over_n, over_tokens, over_weight = draw_scaling(scaling_plots(evaluations)).axes
     assert [line.get_label() for line in over_n.lines] == list(CURVES)
     for line, curve in zip(over_n.lines, CURVES.values(), strict=True):
         assert dict(zip(line.get_xdata(), line.get_ydata(), strict=True)) == pytest.approx(curve)
@@ -141,11 +141,11 @@ def test_the_picture(evaluations, folders):
     (line,) = over_weight.lines
     assert list(line.get_ydata()) == SWEEP
     searches = {folder.name: read_evaluation(folder) for folder in folders[1:]}
-    assert [len(axes.lines) for axes in draw_scaling(searches).axes] == [1, 1]
+    assert [len(axes.lines) for axes in draw_scaling(scaling_plots(searches)).axes] == [1, 1]
     for each in searches.values():
         del each.results.metrics["tokens"]  # as where a server does not count them
-    assert [len(axes.lines) for axes in draw_scaling(searches).axes] == [1]
-    assert draw_scaling({"beam-4": evaluations["beam-4"]}) is None
+    assert [len(axes.lines) for axes in draw_scaling(scaling_plots(searches)).axes] == [1]
+    assert scaling_plots({"beam-4": evaluations["beam-4"]}) == []
 
 
 def test_the_command_shows_it(folders, tmp_path):

@@ -15,7 +15,13 @@ from processes import launch
 from support import adapo_trainer, drawn_rows, is_even
 
 from trl_mmreason.evaluation.logged_completions import pieces_of, read_completions, turns_of
-from trl_mmreason.evaluation.training_run import is_training_run, progress_table, read_state, write_training_report
+from trl_mmreason.evaluation.training_run import (
+    is_training_run,
+    progress_table,
+    read_state,
+    runs_table,
+    write_training_report,
+)
 from trl_mmreason.logged_questions import about_question, prompts_alike, read_questions, write_questions
 
 STEPS = 3
@@ -68,8 +74,8 @@ def test_turns_verdicts_and_numbers_are_those_of_training(run):
         # ParityGrader's verdicts, and a second answer that was never given is wrong
         verdicts = [is_even(text) for text in answers]
         assert [turn.correct for turn in given] == verdicts
-        assert trajectory.transition == "→".join(str(int(right)) for right in [*verdicts, False][:2])
-        assert trajectory.stage == f"step {line['step']}"
+        assert trajectory.transition == "→".join("right" if one else "wrong" for one in [*verdicts, False][:2])
+        assert trajectory.step == line["step"]
         assert trajectory.rewards == {name: line[name] for name in ("adapo", "number_of", "advantage")}
     assert {len(line["completion"]) for line in table} == {1, 3}  # some first answers were cut
 
@@ -79,7 +85,7 @@ def lines_of(run, step):
 
 
 def test_report_of_a_real_run(run, rows, tmp_path):
-    write_training_report(run, tmp_path / "page.html", shown=100)
+    write_training_report({"adapo": run}, tmp_path / "page.html", shown=100)
     page = page_of(tmp_path / "page.html")
     headings = [heading["text"] for heading in page.with_tag("h2")]
     assert headings == ["Start and end of training", "Training curves", "Trajectories"]
@@ -181,13 +187,13 @@ def test_steps_are_spread_and_groups_stay_whole(tmp_path):
         asked = [{"question": f"{step} and {group}?", "id": f"{group}"} for group in (0, 1) for _ in range(3)]
         log(tmp_path, step, [line(step, each["question"]) for each in asked], asked)
     found = read_completions(tmp_path, 60)  # five a step
-    assert [one.stage for one in found.trajectories[::3]] == [f"step {step}" for step in range(1, 24, 2)]
+    assert [one.step for one in found.trajectories[::3]] == list(range(1, 24, 2))
+    assert [one.number for one in found.trajectories] == [1, 2, 3] * 12
     assert len(found.trajectories) == 12 * 3
     assert found.notes == ["Shown are 36 of the 72 completions at 12 of 23 steps that were logged."]
     assert len(read_completions(tmp_path, 72).trajectories) == 72
-    # a group that is too large is cut, and of one the last step is what matters
-    (last,) = read_completions(tmp_path, 1).trajectories
-    assert last.stage == "step 23"
+    # a group is never cut, and of one the last step is what matters
+    assert [(one.step, one.number) for one in read_completions(tmp_path, 1).trajectories] == [(23, 1), (23, 2), (23, 3)]
 
 
 def test_one_id_for_several_questions_is_told_apart(tmp_path):
@@ -196,7 +202,9 @@ def test_one_id_for_several_questions_is_told_apart(tmp_path):
     log(tmp_path, 2, [line(2, "1+3?")], [{"question": "1+3?", "id": "7"}])
     found = read_completions(tmp_path, 100).trajectories
     assert [(one.id, one.question) for one in found] == [("7", "1+3?"), ("7 (2)", "2+2?"), ("7", "1+3?")]
-    write_training_report(tmp_path, tmp_path / "page.html", shown=100)  # which refuses two questions with one id
+    write_training_report(
+        {"run": tmp_path}, tmp_path / "page.html", shown=100
+    )  # which refuses two questions with one id
     assert page_of(tmp_path / "page.html").texts("notes") == ["There is no trainer_state.json, so there are no curves."]
 
 
@@ -237,12 +245,23 @@ def test_start_and_end_are_means_of_a_tenth():
     history = [{"step": step, "acc_t1": step / 20, "reward": float(step)} for step in range(1, 21)]
     history += [{"step": 20, "train_loss": 1.0}, {"step": 20, "acc_t1": None, "kl_t1": math.nan}]
     # twenty values: a tenth is two; (1 + 2) / 2 / 20 = 7.5 %, (19 + 20) / 2 / 20 = 97.5 %
-    assert progress_table(history).rows == [
-        ("Reward", [("1.5", ""), ("19.5", ""), ("+18.0", "")]),
-        ("Accuracy: first turn", [("7.5", ""), ("97.5", ""), ("+90.0", "")]),
+    reward, accuracy = progress_table(history).rows
+    assert accuracy.marks == [pytest.approx((0.975, 0.075, 0.975))]
+    assert [reward, accuracy._replace(marks=[])] == [
+        ("Reward", [("1.5", ""), ("19.5", ""), ("+18.0", "")], [None]),
+        ("Accuracy: first turn", [("7.5", ""), ("97.5", ""), ("+90.0", "")], []),
     ]
-    entropy = ("Entropy", [("0.00123", ""), ("0.00123", ""), ("0.00000", "")])
+    entropy = ("Entropy", [("0.00123", ""), ("0.00123", ""), ("0.00000", "")], [None])
     assert progress_table([{"step": 1, "entropy": 0.00123}]).rows == [entropy]
+
+
+def test_runs_side_by_side():
+    """The end of each, and its change since the start."""
+    runs = {"a": [{"step": 1, "acc_t1": 0.25}, {"step": 2, "acc_t1": 0.5}], "b": [{"step": 1, "reward": 2.0}]}
+    assert runs_table(runs).rows == [
+        ("Reward", [("", ""), ("2.00", "0.00")], [None, None]),
+        ("Accuracy: first turn", [("50.0", "+25.0"), ("", "")], [(0.5, 0.25, 0.5), None]),
+    ]
 
 
 def test_the_state_that_got_furthest_counts(tmp_path):

@@ -1,8 +1,9 @@
-"""`mmreason report`: a page to look at a training run or an evaluation."""
+"""`mmreason report`: a page to look at training runs or evaluations."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +17,40 @@ def add(commands: Any) -> None:
     """Declare the command."""
     command = commands.add_parser(
         "report",
-        help="make a page of a training run or of evaluations, to be opened in a browser",
+        help="make a page of training runs or of evaluations, to be opened in a browser",
         description="Write one self-contained HTML file: settings, numbers, training curves, and what the model wrote, "
-        "with pictures, verdicts and scores, to be filtered and searched. FOLDER is the output folder of a trainer, "
-        f"which gets {_TRAINING_REPORT}, or of `mmreason evaluate`, which gets report.html; of these several can be "
-        "compared. A trainer logs what it writes with log_completions=True.",
-        epilog="example: mmreason report runs/before/mathvista runs/after/mathvista --output compared.html",
+        "with pictures, verdicts, rewards and advantages, to be filtered, sorted and searched. RUN is the output "
+        f"folder of a trainer, which gets {_TRAINING_REPORT}, or of `mmreason evaluate`, which gets report.html. "
+        "Several of a kind are compared: evaluations of the same questions, or training runs. A trainer logs what it "
+        "writes with log_completions=True.",
+        epilog="example: mmreason report before=runs/before/mathvista after=runs/after/mathvista --output compared.html",
         formatter_class=HelpFormatter,
     )
-    command.add_argument("folder", nargs="+", type=Path, help="output folder of a trainer or of evaluations")
-    command.add_argument("--output", type=Path, help="file to write; in FOLDER by default")
+    command.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="output folder of a trainer or of an evaluation, or NAME=FOLDER for what the page calls it",
+    )
+    command.add_argument("--output", type=Path, help="file to write; by default in the first RUN")
     command.add_argument(
         "--shown",
         type=options.count,
         default=100,
-        help="completions of a run, or questions of an evaluation, in the page",
+        help="completions of training (whole groups, at least one), or questions of an evaluation, in the page",
     )
     command.set_defaults(run=_report)
 
 
 def _report(arguments: argparse.Namespace) -> None:
-    folders: list[Path] = arguments.folder
-    for folder in folders:
+    folders = _named(arguments.runs)
+    for folder in folders.values():
         if not folder.is_dir():
             raise SystemExit(f"mmreason report: there is no folder {folder}")
     if arguments.output and not arguments.output.parent.is_dir():
         raise SystemExit(f"mmreason report: --output {arguments.output}: there is no folder {arguments.output.parent}")
-    if all((folder / "samples.jsonl").is_file() for folder in folders):
+    others = [folder for folder in folders.values() if not (folder / "samples.jsonl").is_file()]
+    if not others:
         from ..evaluation.evaluation_report import write_evaluation_report
         from ..rows import DataError
 
@@ -52,18 +60,32 @@ def _report(arguments: argparse.Namespace) -> None:
 
     from ..evaluation.training_run import is_training_run, write_training_report
 
-    if len(folders) > 1:
-        missing = [str(folder) for folder in folders if not (folder / "samples.jsonl").is_file()]
+    if len(others) < len(folders):
         raise SystemExit(
-            f"mmreason report: only evaluations can be compared, and {', '.join(missing)} has no samples.jsonl; give a "
-            "training run by itself"
+            "mmreason report: evaluations and training runs cannot be compared, and there is no samples.jsonl in "
+            f"{', '.join(map(str, others))}; give folders of one kind"
         )
-    (folder,) = folders
-    if not is_training_run(folder):
-        raise SystemExit(
-            f"mmreason report: {folder} has neither the samples.jsonl of an evaluation, nor what a trainer leaves in "
-            "its output_dir: trainer_state.json, checkpoint-*/trainer_state.json or completions/completions_*.parquet"
-        )
-    output = arguments.output or folder / _TRAINING_REPORT
-    write_training_report(folder, output, shown=arguments.shown)
+    for folder in others:
+        if not is_training_run(folder):
+            raise SystemExit(
+                f"mmreason report: {folder} has neither the samples.jsonl of an evaluation, nor what a trainer leaves "
+                "in its output_dir: trainer_state.json, checkpoint-*/trainer_state.json or "
+                "completions/completions_*.parquet"
+            )
+    output = arguments.output or others[0] / _TRAINING_REPORT
+    write_training_report(folders, output, shown=arguments.shown)
     print(output)  # noqa: T201 - what the command is asked for
+
+
+def _named(runs: Sequence[str]) -> dict[str, Path]:
+    """Name → folder of each run: the name that was given, else the folder's own, or its path where names repeat."""
+    parts = [("", "", run) if Path(run).is_dir() or "=" not in run else run.partition("=") for run in runs]
+    short = [name or Path(folder).resolve().name for name, _, folder in parts]
+    names = [
+        brief if short.count(brief) == 1 else name or folder
+        for brief, (name, _, folder) in zip(short, parts, strict=True)
+    ]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise SystemExit(f"mmreason report: two runs are called {repeated}; give NAME=FOLDER with a name for each")
+    return {name: Path(folder) for name, (_, _, folder) in zip(names, parts, strict=True)}

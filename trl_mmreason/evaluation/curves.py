@@ -1,4 +1,4 @@
-"""A picture of the training curves, drawn from what the trainer logged."""
+"""Training curves, drawn from what the trainer logged: a picture, and the plots of the report page."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
 from .. import methods
+from .plots import Line, Plot
 
 _COLUMNS = 3
 _PANEL_INCHES = (4.2, 2.9)
@@ -36,13 +37,13 @@ _FIRST = (
     Panel(
         "Transitions",
         "share",
-        {"correction_rate": "0→1, of first wrong", "misjudgment_rate": "1→0, of first right"},
+        {"correction_rate": "wrong→right, of first wrong", "misjudgment_rate": "right→wrong, of first right"},
         is_share=True,
     ),
     Panel(
         "Both answers alike",
         "share",
-        {"kept_share": "1→1, kept right", "failed_share": "0→0, never right"},
+        {"kept_share": "right→right", "failed_share": "wrong→wrong"},
         is_share=True,
     ),
 )
@@ -97,6 +98,32 @@ def draw_curves(log_history: Sequence[Mapping[str, Any]]) -> Figure:
         color="#555555",
     )
     return figure
+
+
+def training_plots(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Plot]:
+    """The same panels for the page, with the curves of several runs together; empty where nothing is known.
+
+    Args:
+        histories: name of the run → its `log_history`; lines are called by it where there are several.
+    """
+    plots = []
+    for panel in all_panels():
+        lines = []
+        for place, (run, history) in enumerate(histories.items()):
+            for kind, (name, label) in enumerate(panel.series.items()):
+                logged = dict(_series(history, name))
+                if not logged:
+                    continue
+                means = running_mean(list(logged.values()), window=math.ceil(len(logged) / 10))
+                points = dict(zip(logged, means, strict=True))
+                if len(histories) == 1:
+                    lines.append(Line(label, points, logged, colour=kind))
+                else:
+                    of_run = run if len(panel.series) == 1 else f"{run}, {label}"
+                    lines.append(Line(of_run, points, logged, colour=place, dash=kind))
+        if lines:
+            plots.append(Plot(panel.title, "training step", panel.unit, lines, panel.is_share))
+    return plots
 
 
 def running_mean(values: Sequence[float], window: int) -> list[float]:

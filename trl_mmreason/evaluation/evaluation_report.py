@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,21 @@ from ..sampling.protocols import AnsweringProtocol
 from ..sampling.store import Store
 from .benchmarks import Benchmark
 from .files import SavedEvaluation, headline, problems_of, read_evaluation, write_evaluation
-from .metrics import Estimate, metric_of
+from .metrics import metric_of
 from .provenance import provenance_record
-from .report import TURNS, Table, cell, comparison_table, write_report
+from .report import INTERVALS_NOTE, TURNS, Row, Table, cell, mark_of, results_table, side_by_side, write_report
 from .results import Results, compare_results, summarise
 from .runner import GREEDY, Samples, evaluate
-from .scaling import draw_scaling
+from .scaling import draw_scaling, scaling_plots
 from .trajectory import Piece, Trajectory, Turn, scored_pieces
 
 REPORT, COMPARISON = "report.html", "compared.html"
 _SAMPLES_SHOWN = 8  # of a question
 _INTERVALS = "Brackets: 95 % bootstrap intervals over questions, or over problems where several questions are variants."
+_CHANGES = (
+    " A change is that of the questions which both could be graded on; they are drawn with both of their answers, so "
+    "that its interval is that of a paired comparison."
+)
 
 
 def evaluate_into(
@@ -88,15 +92,17 @@ def save_evaluation(
         The report.
     """
     write_evaluation(folder, samples, results, about, rows.select(range(min(shown, len(rows)))))
-    return write_evaluation_report([folder], shown=shown)
+    return write_evaluation_report({Path(folder).name: folder}, shown=shown)
 
 
-def write_evaluation_report(folders: Sequence[str | Path], output: str | Path | None = None, shown: int = 100) -> Path:
+def write_evaluation_report(
+    folders: Mapping[str, str | Path], output: str | Path | None = None, shown: int = 100
+) -> Path:
     """Write the page, with curves over n where questions have several samples or searches differ in candidates.
 
     Args:
-        folders: of evaluations; several have to be of the same questions, and the first is what the others are
-            compared with.
+        folders: name → folder of an evaluation; several have to be of the same questions, and the first is what the
+            others are compared with.
         output: the file; by default in the first folder, `report.html`, or `compared.html` of several.
         shown: questions whose samples can be looked at.
 
@@ -107,20 +113,20 @@ def write_evaluation_report(folders: Sequence[str | Path], output: str | Path | 
         DataError: a folder holds no evaluation.
         ValueError: the questions of two folders are not the same.
     """
-    saved = {name: read_evaluation(folder) for name, folder in zip(_names(folders), folders, strict=True)}
-    first = next(iter(saved.values()))
-    path = Path(output) if output else Path(folders[0]) / (REPORT if len(saved) == 1 else COMPARISON)
+    saved = {name: read_evaluation(folder) for name, folder in folders.items()}
+    name, first = next(iter(saved.items()))
+    path = Path(output) if output else Path(folders[name]) / (REPORT if len(saved) == 1 else COMPARISON)
     results = {name: each.results for name, each in saved.items()}
     asked = {row["id"]: question_text(row["prompt"]) for row in first.samples.rows}
     tables = _tables(results)  # refuses other questions
-    scaling = draw_scaling(saved)
-    if scaling is not None:
-        scaling.savefig(path.with_suffix(".png"), format="png", dpi=120)
+    plots = scaling_plots(saved)
+    if plots:
+        draw_scaling(plots).savefig(path.with_suffix(".png"), format="png", dpi=120)
     write_report(
         path,
         title=f"{first.about['benchmark']['title']}: {len(first.samples.rows)} questions",
         command="\n".join(dict.fromkeys(each.about["command"] for each in saved.values())),
-        settings=_settings(saved),
+        settings=side_by_side({name: dict(_flat(each.about)) for name, each in saved.items()}),
         tables=tables,
         trajectories=[
             trajectory
@@ -129,8 +135,9 @@ def write_evaluation_report(folders: Sequence[str | Path], output: str | Path | 
                 each.samples, first.pictures, shown, "" if len(saved) == 1 else name, asked
             )
         ],
-        curves_png=None if scaling is None else path.with_suffix(".png"),
-        curves_title="Inference-time scaling",
+        plots=plots,
+        plots_title="Inference-time scaling",
+        plots_note=INTERVALS_NOTE,
         notes=[*_other_prompts(saved), *(line for name, each in results.items() for line in _notes(name, each, saved))],
     )
     return path
@@ -140,7 +147,7 @@ def trajectories_of(
     samples: Samples,
     pictures: Mapping[str, list[PIL.Image.Image]],
     shown: int,
-    stage: str,
+    run: str,
     asked: Mapping[str, str],
 ) -> list[Trajectory]:
     """Collect what the report's browser shows: the first questions, and up to eight samples of each.
@@ -149,14 +156,13 @@ def trajectories_of(
         samples: of `evaluate`.
         pictures: id → the question's.
         shown: how many questions.
-        stage: what these samples are called among those of other evaluations.
+        run: what this evaluation is called among others.
         asked: id → the question; others may have been asked with another prompt.
     """
     found = []
     for row, tried in list(zip(samples.rows, samples.samples, strict=True))[:shown]:
         gold = row["answer"]
         for index, sample in enumerate(tried[:_SAMPLES_SHOWN]):
-            number = f"sample {index + 1}" if samples.n > 1 else ""
             found.append(
                 Trajectory(
                     id=row["id"],
@@ -164,7 +170,8 @@ def trajectories_of(
                     question=asked[row["id"]],
                     answer=gold if isinstance(gold, str) else " or ".join(gold or ()),
                     images=pictures.get(row["id"], ()),
-                    stage=" · ".join(part for part in (stage, number) if part) or "answer",
+                    run=run,
+                    number=index + 1 if samples.n > 1 else None,
                     turns=_turns(sample, samples.turns),
                     rewards=_numbers(sample),
                     problem=sample.reason if isinstance(sample, Failure) else sample.get("problem"),
@@ -205,55 +212,34 @@ def _numbers(sample: Mapping[str, Any] | Failure) -> dict[str, float | None]:
 
 
 def _tables(results: Mapping[str, Results]) -> list[Table]:
-    names = list(results)
-    everything = {name: found.metrics for name, found in results.items()}
-    fullest_first = sorted(everything.values(), key=len, reverse=True)  # whose order is then kept
-    rows = [
-        (metric_of(metric).label, [_cell(metric, everything[name].get(metric)) for name in names])
-        for metric in dict.fromkeys(metric for metrics in fullest_first for metric in metrics)
-    ]
-    header = ["value"] if len(names) == 1 else names
-    turns = any("acc_t1" in metrics for metrics in everything.values())
-    tables = [Table("Results", ["", *header], rows, _INTERVALS + (TURNS if turns else ""))]
-    tables += [_change_table(names[0], name, results) for name in names[1:]]
-    tables += [_category_table(name if len(names) > 1 else "", found) for name, found in results.items()]
-    return tables
+    first, *others = results
+    named = {"value": results[first]} if not others else results
+    compared = {name: compare_results(results[first], results[name]) for name in others}
+    changes = {name: {metric: one.change for metric, one in found.items()} for name, found in compared.items()}
+    has_turns = any("acc_t1" in found.metrics for found in results.values())
+    note = _INTERVALS + (_CHANGES if others else "") + (TURNS if has_turns else "")
+    title = "Comparison" if others else "Results"
+    metrics = {name: found.metrics for name, found in named.items()}
+    return [results_table(metrics, changes, title=title, note=note), _category_table(results)]
 
 
-def _change_table(first: str, second: str, results: Mapping[str, Results]) -> Table:
-    return comparison_table(
-        compare_results(results[first], results[second]),
-        title=f"{second} against {first}",
-        sides=(first, second),
-        note="Questions are drawn with both of their answers, so that the intervals of the change are those of a "
-        "paired comparison. Only questions that both could be graded on are counted.",
-        metric_of=metric_of,
-    )
-
-
-def _category_table(name: str, results: Results) -> Table:
-    shown = headline(results.metrics)
-    rows = [
-        (category, [(str(questions), ""), *(_cell(metric, metrics[metric]) for metric in shown)])
-        for category, (questions, metrics) in results.categories.items()
-    ]
-    title = f"{name}, by category" if name else "By category"
-    return Table(title, ["category", "questions", *(metric_of(metric).label for metric in shown)], rows)
-
-
-def _cell(metric: str, estimate: Estimate | None) -> tuple[str, str]:
-    return ("", "") if estimate is None else cell(metric_of(metric), estimate)
-
-
-def _settings(saved: Mapping[str, SavedEvaluation]) -> dict[str, str]:
-    """What made the numbers; where there are several, a setting in which they differ says whose is whose."""
-    flat = {name: dict(_flat(each.about)) for name, each in saved.items()}
-    settings = {}
-    for key in dict.fromkeys(key for values in flat.values() for key in values):
-        values = {name: found.get(key, "") for name, found in flat.items()}
-        alike = len(set(values.values())) == 1
-        settings[key] = next(iter(values.values())) if alike else "; ".join(f"{n}: {v}" for n, v in values.items())
-    return settings
+def _category_table(results: Mapping[str, Results]) -> Table:
+    """A line a category, with the accuracies of each run; the last of them, that of the final answer, is drawn."""
+    shown = {name: headline(found.metrics) for name, found in results.items()}
+    columns = [(name, metric) for name in results for metric in shown[name]]
+    rows = []
+    for category in dict.fromkeys(category for found in results.values() for category in found.categories):
+        of_run = {name: found.categories.get(category, (0, {})) for name, found in results.items()}
+        numbers = [cell(metric_of(metric), of_run[name][1].get(metric)) for name, metric in columns]
+        questions = max(count for count, _ in of_run.values())
+        marks = [mark_of(metric_of(shown[name][-1]), of_run[name][1].get(shown[name][-1])) for name in results]
+        rows.append(Row(category, [(str(questions), ""), *numbers], marks))
+    labels = {
+        (name, metric): metric_of(metric).label if len(results) == 1 else f"{name}, {metric_of(metric).label}"
+        for name, metric in columns
+    }
+    marked = [labels[name, shown[name][-1]] for name in results]
+    return Table("By category", ["category", "questions", *labels.values()], rows, marked=marked)
 
 
 def _flat(value: Any, path: str = "") -> list[tuple[str, str]]:
@@ -272,9 +258,3 @@ def _other_prompts(saved: Mapping[str, SavedEvaluation]) -> list[str]:
     prompts = {name: [row["prompt"] for row in each.samples.rows] for name, each in saved.items()}
     first, *others = prompts
     return [f"{name} was asked with other prompts than {first}." for name in others if prompts[name] != prompts[first]]
-
-
-def _names(folders: Sequence[str | Path]) -> list[str]:
-    """What tells the folders apart: their names, or their paths where names repeat."""
-    names = [Path(folder).resolve().name for folder in folders]
-    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -37,17 +38,20 @@ def tables_of(folder: Path) -> list[Path]:
     return sorted(folder.glob("completions/completions_*.parquet"), key=_step_of)
 
 
-def read_completions(folder: Path, shown: int) -> Logged:
+def read_completions(folder: Path, shown: int, run: str = "") -> Logged:
     """The completions of steps that are spread evenly over the run, the first and the last among them.
 
     Args:
         folder: a trainer's output folder.
-        shown: how many at most; of each step equally many, whole groups as far as they go.
+        shown: how many at most, unless a single group has more; groups are whole, and of each step equally many.
+        run: what the run is called among others.
     """
     tables = tables_of(folder)
     if not tables:
         return Logged([], ["No completions were logged; train with log_completions=True to see some here."])
-    chosen = _spread(tables, min(_STEPS, shown))
+    last = pq.read_table(tables[-1]).to_pylist()
+    group_size = len(_whole_groups(last, _questions(folder, _step_of(tables[-1]), last), 1))
+    chosen = _spread(tables, min(_STEPS, max(shown // max(group_size, 1), 1)))
     trajectories: list[Trajectory] = []
     without_questions = []
     total = 0
@@ -60,7 +64,7 @@ def read_completions(folder: Path, shown: int) -> Logged:
             without_questions.append(_step_of(table))
         for line, question in _whole_groups(lines, questions, shown // len(chosen)):
             rewards = {name: None if line[name] in (None, "") else float(line[name]) for name in numbers}
-            trajectories.append(_trajectory(line, question, turns_of(line, pieces_of(line)), rewards))
+            trajectories.append(_trajectory(run, line, question, turns_of(line, pieces_of(line)), rewards))
     notes = []
     if len(trajectories) < total or len(chosen) < len(tables):
         steps = f"{len(chosen)} of {len(tables)} steps that were logged"
@@ -68,7 +72,7 @@ def read_completions(folder: Path, shown: int) -> Logged:
     if without_questions:
         steps = ", ".join(map(str, without_questions))
         notes.append(f"Pictures and ids of the questions were not logged at step {steps}.")
-    return Logged(_told_apart(trajectories), notes)
+    return Logged(_numbered(_told_apart(trajectories)), notes)
 
 
 def answers_of(completion: Completion) -> list[str]:
@@ -119,7 +123,11 @@ def _text_of(message: Mapping[str, Any]) -> str:
 
 
 def _trajectory(
-    line: Completion, question: LoggedQuestion, turns: Sequence[Turn | None], rewards: dict[str, float | None]
+    run: str,
+    line: Completion,
+    question: LoggedQuestion,
+    turns: Sequence[Turn | None],
+    rewards: dict[str, float | None],
 ) -> Trajectory:
     return Trajectory(
         id=question.id or _digest(question),
@@ -127,7 +135,8 @@ def _trajectory(
         question=question.question,
         answer=question.answer,
         images=[_opened(path) for path in question.pictures if path.exists()],
-        stage=f"step {line['step']}",
+        run=run,
+        step=line["step"],
         turns=turns,
         rewards=rewards,
         problem=line.get("problem") or None,
@@ -150,7 +159,7 @@ def _questions(folder: Path, step: int, lines: Sequence[Completion]) -> list[Log
 def _whole_groups(
     lines: Sequence[Completion], questions: Sequence[LoggedQuestion], most: int
 ) -> list[tuple[Completion, LoggedQuestion]]:
-    """Lines with their questions, whole groups of neighbours with one question; the first group may be too large."""
+    """Lines with their questions, whole groups of neighbours with one question; the first one whatever its size."""
     known = questions or [LoggedQuestion(question_text(line["prompt"]), "", "", "", []) for line in lines]
     kept: list[tuple[Completion, LoggedQuestion]] = []
     for _, group in groupby(zip(lines, known, strict=True), key=lambda pair: pair[1]):
@@ -158,7 +167,7 @@ def _whole_groups(
         if kept and len(kept) + len(members) > most:
             break
         kept += members
-    return kept[:most]
+    return kept
 
 
 def _told_apart(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
@@ -173,6 +182,16 @@ def _told_apart(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         number = questions.index(question) + 1
         told_apart.append(trajectory if number == 1 else replace(trajectory, id=f"{trajectory.id} ({number})"))
     return told_apart
+
+
+def _numbered(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """The same, with their places in their groups."""
+    places: Counter[tuple[str, int | None]] = Counter()
+    numbered = []
+    for trajectory in trajectories:
+        places[group := (trajectory.id, trajectory.step)] += 1
+        numbered.append(replace(trajectory, number=places[group]))
+    return numbered
 
 
 def _digest(question: LoggedQuestion) -> str:

@@ -6,45 +6,80 @@ text is escaped by the template; nothing that a model wrote becomes markup, scri
 
 from __future__ import annotations
 
-import base64
+import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from ..pictures import data_uri
 from .metrics import Change, Estimate, Metric, metric_of
-from .trajectory import Piece, Trajectory
+from .plots import Plot
+from .trajectory import NOT_GRADED, Piece, Trajectory
 
-_TEMPLATE = Path(__file__).with_name("report.html")
+_PAGE = Path(__file__).with_name("page")  # the template, its style and script, and the library that draws
 _SPECIAL_TOKEN = re.compile(r"(<\|[^<>|\s]{1,60}\|>)")
 _SMALL_SIDE_PIXELS = 200  # smaller ones are shown enlarged, with sharp pixels
+_COLOURS = 6  # of the style sheet, `--series-0` and so on
 
-
+CURVES_NOTE = (
+    "Thin: logged values; bold: mean over a trailing window of a tenth of the run. Drag over a plot to zoom into all "
+    "of them, double-click to zoom out, click a name to hide its line."
+)
+INTERVALS_NOTE = (
+    "Shaded: 95 % intervals over questions. Drag over a plot to zoom, double-click to zoom out, click a name to hide "
+    "its line."
+)
 TURNS = (
-    " t1 and t2 are the first and the second answer; correction is a wrong first answer made right (0→1), misjudgment "
-    "a right one made wrong (1→0)."
+    " t1 and t2 are the first and the second answer; correction is a wrong first answer made right, misjudgment "
+    "a right one made wrong."
 )
 
 
+class Mark(NamedTuple):
+    """Where a value lies between 0 and 1, and the ends of the line through it, such as those of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Row(NamedTuple):
+    """A line of a table.
+
+    Attributes:
+        label: its first column.
+        cells: the number of each further column, and the small print behind it or "".
+        marks: what is drawn in the last column, in the order of the table's `marked`; `None` where nothing can be.
+    """
+
+    label: str
+    cells: Sequence[tuple[str, str]]
+    marks: Sequence[Mark | None] = ()
+
+
 class Table(NamedTuple):
-    """Numbers in rows and columns.
+    """Numbers in rows and columns, with a plot of them in a column of its own.
 
     Attributes:
         title: its heading.
         header: the name of every column, the first included, which may be "".
-        rows: each its label, in the first column, and its cells: the number, and the small print behind it or "".
+        rows: in order.
         note: what a reader has to know, below the table.
+        marked: names of the columns that are drawn; empty without a plot.
     """
 
     title: str
     header: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[tuple[str, str]]]]
+    rows: Sequence[Row]
     note: str = ""
+    marked: Sequence[str] = ()
 
 
 def write_report(
@@ -55,8 +90,9 @@ def write_report(
     settings: Mapping[str, Any],
     tables: Sequence[Table],
     trajectories: Sequence[Trajectory],
-    curves_png: str | Path | None = None,
-    curves_title: str = "Training curves",
+    plots: Sequence[Plot] = (),
+    plots_title: str = "Training curves",
+    plots_note: str = CURVES_NOTE,
     notes: Sequence[str] = (),
 ) -> None:
     """Write the report; a section without content is left out.
@@ -66,8 +102,8 @@ def write_report(
         command: the command line that made the results; "" if it is not known.
         settings: names and values, shown in their order.
         tables: shown in this order.
-        trajectories: what the browser shows, in this order; all stages together.
-        curves_png, curves_title: a picture, such as that of `curves.plot_curves`, and what stands above it.
+        trajectories: what the browser shows, in this order; those of all runs together.
+        plots, plots_title, plots_note: curves, what stands above and what below them.
         notes: sentences that a reader should see first, such as what could not be graded.
 
     Raises:
@@ -75,53 +111,111 @@ def write_report(
     """
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"number": _number, "percent": _percent, "tokens": _with_faint_tokens}
-    filters = [
-        ("type", "Transition", sorted({trajectory.transition for trajectory in trajectories})),
-        ("category", "Category", sorted({trajectory.category for trajectory in trajectories} - {""})),
-        ("stage", "Stage", list(dict.fromkeys(trajectory.stage for trajectory in trajectories))),
-    ]
-    page = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+    environment.filters |= {"fragment": _fragment, "json": json.dumps}
+    page = environment.from_string(_content("report.html")).render(
+        content=_content,
         title=title,
         command=command,
         settings=settings,
         notes=notes,
         tables=[table for table in tables if table.rows],
-        curves=None if curves_png is None else _inlined(Path(curves_png)),
-        curves_title=curves_title,
+        plots=[plot.as_json() for plot in plots],
+        plots_title=plots_title,
+        plots_note=plots_note,
         questions=[_question(group) for group in _by_question(trajectories)],
-        filters=filters,
+        filters=_filters(trajectories),
+        sorted_by=list(dict.fromkeys(name for trajectory in trajectories for name in _values(trajectory))),
+        colours=_COLOURS,
     )
     # A model can write half a surrogate pair, which UTF-8 cannot hold.
     Path(path).write_text(page, encoding="utf-8", errors="replace")
 
 
-def comparison_table(
-    comparison: Mapping[str, Change],
+def results_table(
+    metrics: Mapping[str, Mapping[str, Estimate]],
+    changes: Mapping[str, Mapping[str, Estimate]],
     *,
-    title: str = "Before and after training",
-    sides: tuple[str, str] = ("before", "after"),
-    note: str = f"Percent, or what the name says. Brackets: 95 % bootstrap intervals over questions.{TURNS}",
-    metric_of: Callable[[str], Metric] = metric_of,
+    title: str,
+    note: str,
 ) -> Table:
-    """The table of what `metrics.compare` returned, or another comparison of two."""
+    """Tabulate what one run or several came to, with shares drawn beside their numbers.
+
+    Args:
+        metrics: name of the run → its metrics.
+        changes: name of each run but the first → what it has more than the first.
+        title, note: above and below the table.
+    """
+    first, *others = metrics
+    header = ["", first]
+    for run in others:
+        header += [run, "change" if len(others) == 1 else f"{run} − {first}"]
+    fullest_first = sorted(metrics.values(), key=len, reverse=True)  # whose order is then kept
     rows = []
-    for name, row in comparison.items():
+    for name in dict.fromkeys(name for found in fullest_first for name in found):
         metric = metric_of(name)
-        cells = [cell(metric, row.before), cell(metric, row.after), cell(metric, row.change, signed=True)]
-        rows.append((metric.label, cells))
-    return Table(title, ["", *sides, "change"], rows, note)
+        cells = [cell(metric, metrics[first].get(name))]
+        for run in others:
+            change = changes[run].get(name)
+            cells += [cell(metric, metrics[run].get(name)), cell(metric, change, signed=True)]
+        rows.append(Row(metric.label, cells, [mark_of(metric, found.get(name)) for found in metrics.values()]))
+    return Table(title, header, rows, note, list(metrics))
 
 
-def cell(metric: Metric, estimate: Estimate, signed: bool = False) -> tuple[str, str]:
-    """A number and its interval, as cells of a `Table` have them."""
+def comparison_table(comparison: Mapping[str, Change]) -> Table:
+    """Tabulate what `compare_results` returned for a policy before and after its training."""
+    before, after, change = (
+        {name: getattr(found, side) for name, found in comparison.items()} for side in ("before", "after", "change")
+    )
+    return results_table(
+        {"before": before, "after": after},
+        {"after": change},
+        title="Before and after training",
+        note=f"Percent, or what the name says. Brackets: 95 % bootstrap intervals over questions.{TURNS}",
+    )
+
+
+def side_by_side(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The settings of all runs; one in which they differ says whose is whose.
+
+    Args:
+        settings: name of the run → its settings.
+    """
+    together = {}
+    for name in dict.fromkeys(name for of_run in settings.values() for name in of_run):
+        values = {run: of_run.get(name, "") for run, of_run in settings.items()}
+        first, *others = values.values()
+        alike = all(other == first for other in others)
+        together[name] = first if alike else "; ".join(f"{run}: {value}" for run, value in values.items())
+    return together
+
+
+def mark_of(metric: Metric, estimate: Estimate | None) -> Mark | None:
+    """What is drawn of a metric: a share with its interval; `None` of anything else."""
+    if estimate is None or not metric.is_share:
+        return None
+    mark = Mark(estimate.value, *estimate.interval)
+    return mark if all(0 <= place <= 1 for place in mark) else None  # never of NaN
+
+
+def cell(metric: Metric, estimate: Estimate | None, signed: bool = False) -> tuple[str, str]:
+    """A number and its interval, as a `Row` has them."""
+    if estimate is None:
+        return "", ""
     number, interval = metric.with_interval(estimate, signed).split(" ", maxsplit=1)
     return number, interval
 
 
+def _content(name: str) -> Markup:
+    """A file of the page, which is ours and therefore not escaped."""
+    return Markup((_PAGE / name).read_text(encoding="utf-8"))
+
+
 def _by_question(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:
-    groups: dict[str, list[Trajectory]] = {}
+    """What is shown in one card: the answers to one question, of training those of one run at one step."""
+    groups: dict[tuple[Any, ...], list[Trajectory]] = {}
     for trajectory in trajectories:
-        group = groups.setdefault(trajectory.id, [])
+        of_training = () if trajectory.step is None else (trajectory.run, trajectory.step)
+        group = groups.setdefault((trajectory.id, *of_training), [])
         group.append(trajectory)
         for field in ("question", "answer", "category"):
             known, new = getattr(group[0], field), getattr(trajectory, field)
@@ -135,13 +229,65 @@ def _by_question(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:
 
 def _question(group: list[Trajectory]) -> dict[str, Any]:
     """What the template needs of one question; its pictures are taken once, from the first trajectory."""
+    first = group[0]
+    graded = [trajectory.is_right for trajectory in group if trajectory.is_right is not None]
+    is_group = first.step is not None
     return {
-        "trajectories": group,
-        "pictures": [
-            {"uri": data_uri(image), "small": max(image.size) < _SMALL_SIDE_PIXELS} for image in group[0].images
+        "trajectories": [{"of": trajectory, "values": _values(trajectory)} for trajectory in group],
+        "pictures": [{"uri": data_uri(image), "small": max(image.size) < _SMALL_SIDE_PIXELS} for image in first.images],
+        "about": [
+            first.id,
+            first.category,
+            *([first.run, f"step {first.step}"] if is_group else []),
+            f"{sum(graded)} of {len(graded)} right" if len(graded) > 1 else "",
         ],
-        **{field: getattr(group[0], field) for field in ("id", "category", "question", "answer")},
+        "change": " ".join(_changes(group)),
+        "columns": list(dict.fromkeys(name for one in group for name in one.rewards)) if is_group else [],
+        "largest_advantage": max((abs(one.rewards.get("advantage") or 0.0) for one in group), default=0.0) or 1.0,
+        **{field: getattr(first, field) for field in ("id", "category", "question", "answer", "step")},
     }
+
+
+def _changes(group: Sequence[Trajectory]) -> list[str]:
+    """Whether some other run is right more often than the first, or less often."""
+    verdicts: dict[str, list[bool]] = {}
+    for trajectory in group:
+        if trajectory.is_right is not None:
+            verdicts.setdefault(trajectory.run, []).append(trajectory.is_right)
+    first, *others = [fmean(of_run) for of_run in verdicts.values()] or [0.0]
+    return [
+        *(["better"] if any(share > first for share in others) else []),
+        *(["worse"] if any(share < first for share in others) else []),
+    ]
+
+
+def _filters(trajectories: Sequence[Trajectory]) -> list[tuple[str, str, list[str]]]:
+    """Name, label and choices of every filter; one without a choice is not shown."""
+    types = sorted({trajectory.transition for trajectory in trajectories})
+    turns = [kind.split("→") for kind in types]
+    verdicts = sorted({verdicts[-1] for verdicts in turns} - {NOT_GRADED})
+    changed = ["changed"] if any(verdicts[0] != verdicts[-1] for verdicts in turns) else []
+    runs = list(dict.fromkeys(trajectory.run for trajectory in trajectories))
+    changes = sorted({change for group in _by_question(trajectories) for change in _changes(group)})
+    filters = [
+        ("type", "Verdict", [*verdicts, *changed, *(kind for kind in types if kind not in verdicts)]),
+        ("change", f"Compared with {''.join(runs[:1])}", ["better or worse", *changes] if changes else []),
+        ("run", "Run", runs),
+        ("step", "Step", list(dict.fromkeys(str(one.step) for one in trajectories if one.step is not None))),
+        ("category", "Category", sorted({trajectory.category for trajectory in trajectories} - {""})),
+    ]
+    return [(name, label, choices) for name, label, choices in filters if len(choices) > 1]
+
+
+def _values(trajectory: Trajectory) -> dict[str, float]:
+    """The numbers that trajectories can be sorted by."""
+    known = {name: value for name, value in trajectory.rewards.items() if value is not None and math.isfinite(value)}
+    return {**known, "length": sum(len(piece.text) for turn in trajectory.turns if turn for piece in turn.pieces)}
+
+
+def _fragment(text: str) -> str:
+    """The text as a part of an address behind "#"."""
+    return quote(text.encode("utf-8", "replace"), safe="")
 
 
 def _number(value: float | None) -> str:
@@ -161,7 +307,3 @@ def _percent(piece: Piece) -> str:
     """Where a scored piece stands between wrong and right, for the style sheet."""
     assert piece.score is not None
     return f"{100 * min(max(piece.score, 0.0), 1.0):.0f}%"
-
-
-def _inlined(png: Path) -> str:
-    return "data:image/png;base64," + base64.b64encode(png.read_bytes()).decode("ascii")

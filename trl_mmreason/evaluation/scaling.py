@@ -11,12 +11,11 @@ The first three come from one evaluation of N samples a question, for n = 1, 2, 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .. import methods
@@ -24,6 +23,7 @@ from ..sampling.engine import Failure
 from .curves import style_axes
 from .files import SavedEvaluation
 from .metrics import Estimate
+from .plots import Line, Plot
 from .question_table import BELOW_ALL, Table, is_right
 from .samples import best_of_n, group_sizes
 
@@ -114,50 +114,64 @@ def sweep_of_weights(evaluation: SavedEvaluation) -> dict[float, Estimate]:
     return {weight: estimates[str(weight)] for weight in weights}
 
 
-def draw_scaling(evaluations: Mapping[str, SavedEvaluation]) -> Figure | None:
+def scaling_plots(evaluations: Mapping[str, SavedEvaluation]) -> list[Plot]:
     """The share of right answers over n and over tokens (Fig. 5), and of best-of-n over the weight of steps (Fig. 3).
 
     Args:
         evaluations: as for `scaling_curves`.
 
     Returns:
-        `None` if no evaluation has several samples, and there is no search with several numbers of candidates.
+        Nothing if no evaluation has several samples, and there is no search with several numbers of candidates.
     """
     curves = scaling_curves(evaluations)
     if not any(len(points) > 1 for points in curves.values()):
-        return None
-    sizes = sorted({n for points in curves.values() for n in points})
+        return []
+    over_n = {label: {n: point.right for n, point in points.items()} for label, points in curves.items()}
     costs = {
         label: {point.tokens: point.right for point in points.values()}
         for label, points in curves.items()
         if not any(np.isnan(point.tokens) for point in points.values())
     }
     sweeps = {name: sweep for name, each in evaluations.items() if (sweep := sweep_of_weights(each))}
-    panels = 1 + bool(costs) + bool(sweeps)
-    figure = Figure(figsize=(4.6 * panels, 3.8), layout="constrained")
-    over_n, *others = np.atleast_1d(figure.subplots(1, panels))
-    _draw(over_n, {label: {n: point.right for n, point in points.items()} for label, points in curves.items()})
-    over_n.set_xscale("log", base=2)
-    over_n.set_xticks(sizes, [str(n) for n in sizes])
-    over_n.minorticks_off()
-    style_axes(over_n, "Inference-time scaling", "n, samples a question or candidates a step", "share right")
+    plots = [_plot("Inference-time scaling", "n, samples a question or candidates a step", over_n, 2)]
     if costs:
-        over_tokens, *others = others
-        _draw(over_tokens, costs)
-        over_tokens.set_xscale("log")
-        style_axes(over_tokens, "What it costs", "tokens sampled a question", "share right")
-    for axes in others:
-        _draw(axes, sweeps)
-        style_axes(axes, f"Best of n, up to {SWEEP_N}", "weight of the step scores, w", "share right")
+        plots.append(_plot("What it costs", "tokens sampled a question", costs, 10))
+    if sweeps:
+        plots.append(_plot(f"Best of n, up to {SWEEP_N}", "weight of the step scores, w", sweeps))
+    return plots
+
+
+def draw_scaling(plots: Sequence[Plot]) -> Figure:
+    """A picture of `scaling_plots`."""
+    figure = Figure(figsize=(4.6 * len(plots), 3.8), layout="constrained")
+    for axes, plot in zip(figure.subplots(1, len(plots), squeeze=False).flat, plots, strict=True):
+        for colour, line in zip(cycle(_COLOURS), plot.lines, strict=False):
+            places = list(line.points)
+            axes.plot(places, list(line.points.values()), color=colour, marker="o", markersize=4, label=line.label)
+            ends = list(line.low.values()), list(line.high.values())
+            axes.fill_between(places, *ends, color=colour, alpha=0.12, linewidth=0)
+        if plot.log_base is not None:
+            axes.set_xscale("log", base=plot.log_base)
+        if plot.log_base == 2:
+            sizes = sorted({n for line in plot.lines for n in line.points})
+            axes.set_xticks(sizes, [str(n) for n in sizes])
+            axes.minorticks_off()
+        if len(plot.lines) > 1:
+            axes.legend(fontsize=8, frameon=False)
+        style_axes(axes, plot.title, plot.x, plot.y)
     figure.supxlabel("shaded: 95 % intervals over questions", fontsize=9, color="#555555")
     return figure
 
 
-def _draw(axes: Axes, curves: Mapping[str, Mapping[Any, Estimate]]) -> None:
-    for colour, (label, points) in zip(cycle(_COLOURS), curves.items(), strict=False):
-        places = list(points)
-        axes.plot(places, [points[x].value for x in places], color=colour, marker="o", markersize=4, label=label)
-        low, high = zip(*(points[x].interval for x in places), strict=True)
-        axes.fill_between(places, low, high, color=colour, alpha=0.12, linewidth=0)
-    if len(curves) > 1:
-        axes.legend(fontsize=8, frameon=False)
+def _plot(title: str, x: str, curves: Mapping[str, Mapping[Any, Estimate]], log_base: int | None = None) -> Plot:
+    lines = [
+        Line(
+            label,
+            {x: right.value for x, right in points.items()},
+            low={x: right.interval[0] for x, right in points.items()},
+            high={x: right.interval[1] for x, right in points.items()},
+            colour=colour,
+        )
+        for colour, (label, points) in enumerate(curves.items())
+    ]
+    return Plot(title, x, "share right", lines, is_share=True, log_base=log_base)

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
-from .curves import all_panels, plot_curves
+from .curves import all_panels, training_plots
 from .logged_completions import read_completions, tables_of
 from .metrics import Metric
-from .report import Table, write_report
+from .report import Mark, Row, Table, side_by_side, write_report
 
 _STATE = "trainer_state.json"
+_MEANS = "Means over the first and the last tenth of the logged values; shares in percent."
+_DRAWN = "Drawn: a line from the start to the end, and a dot at the end."
 _FROM_STATE = ("global_step", "max_steps", "epoch", "num_train_epochs", "train_batch_size", "logging_steps")
 _FROM_CONFIG = {
     "config.json": ("model_type", "architectures", "dtype", "transformers_version"),
@@ -32,34 +33,37 @@ def is_training_run(folder: Path) -> bool:
     return bool(_states(folder) or tables_of(folder))
 
 
-def write_training_report(folder: Path, output: Path, *, shown: int) -> None:
-    """Write the report of a run.
+def write_training_report(folders: Mapping[str, Path], output: Path, *, shown: int) -> None:
+    """Write the report of a run, or of several side by side.
 
     Args:
-        folder: a trainer's `output_dir`.
+        folders: name of the run → a trainer's `output_dir`; the first is what the others are compared with.
         output: the HTML file to write.
-        shown: how many completions at most, from steps that are spread over the run.
+        shown: how many completions of all runs at most, from steps that are spread over each; groups are whole.
     """
-    state = read_state(folder)
-    history = state.get("log_history", [])
-    logged = read_completions(folder, shown)
-    known = any(
-        isinstance(entry.get(name), float | int) for entry in history for p in all_panels() for name in p.series
+    states = {name: read_state(folder) for name, folder in folders.items()}
+    histories = {name: state.get("log_history", []) for name, state in states.items()}
+    several = len(folders) > 1
+    logged = {
+        name: read_completions(folder, shown // len(folders), name if several else "")
+        for name, folder in folders.items()
+    }
+    notes = [
+        (name, note)
+        for name, state in states.items()
+        for note in [*([] if state else [f"There is no {_STATE}, so there are no curves."]), *logged[name].notes]
+    ]
+    settings = {name: _settings(folder, states[name]) for name, folder in folders.items()}
+    write_report(
+        output,
+        title=f"{'Training runs' if several else 'Training run'} {', '.join(folders)}",
+        command="",
+        settings=side_by_side(settings),
+        tables=[runs_table(histories) if several else progress_table(*histories.values())],
+        trajectories=[trajectory for found in logged.values() for trajectory in found.trajectories],
+        plots=training_plots(histories),
+        notes=[f"{name}: {note}" if several else note for name, note in notes],
     )
-    with TemporaryDirectory() as scratch:
-        curves = Path(scratch) / "curves.png"
-        if known:
-            plot_curves(history, curves)
-        write_report(
-            output,
-            title=f"Training run {folder.resolve().name}",
-            command="",
-            settings=_settings(folder, state),
-            tables=[progress_table(history)],
-            trajectories=logged.trajectories,
-            curves_png=curves if known else None,
-            notes=[*([] if history else [f"There is no {_STATE}, so there are no curves."]), *logged.notes],
-        )
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -75,23 +79,58 @@ def progress_table(history: Sequence[Mapping[str, Any]]) -> Table:
         history: `trainer.state.log_history`.
     """
     rows = []
+    for metric, (progress,) in _metrics({"": history}):
+        assert progress is not None
+        texts = [metric.text(progress.start), metric.text(progress.end), metric.text(progress.change, signed=True)]
+        rows.append(Row(metric.label, [(text, "") for text in texts], [progress.mark(metric)]))
+    return Table("Start and end of training", ["", "start", "end", "change"], rows, f"{_MEANS} {_DRAWN}", ["end"])
+
+
+def runs_table(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    """Tabulate each metric at the end of several runs, with its change since the start in small print."""
+    rows = []
+    for metric, found in _metrics(histories):
+        cells = [
+            ("", "") if one is None else (metric.text(one.end), metric.text(one.change, signed=True)) for one in found
+        ]
+        rows.append(Row(metric.label, cells, [one and one.mark(metric) for one in found]))
+    note = f"The end of each run, and its change since the start in small print. {_MEANS} {_DRAWN}"
+    return Table("Comparison", ["", *histories], rows, note, list(histories))
+
+
+class _Progress(NamedTuple):
+    """A metric over a run: its means over the first and the last tenth of the logged values."""
+
+    start: float
+    end: float
+
+    @property
+    def change(self) -> float:
+        return self.end - self.start
+
+    def mark(self, metric: Metric) -> Mark | None:
+        drawn = metric.is_share and min(self) >= 0 and max(self) <= 1
+        return Mark(self.end, min(self), max(self)) if drawn else None
+
+
+def _metrics(
+    histories: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> Iterator[tuple[Metric, list[_Progress | None]]]:
+    """Every metric that some run has logged, and how each of them went; `None` for a run that has not."""
     for panel in all_panels():
         for name, label in panel.series.items():
-            logged = [float(entry[name]) for entry in history if entry.get(name) is not None]
-            values = [value for value in logged if math.isfinite(value)]
-            if not values:
-                continue
-            tenth = math.ceil(len(values) / 10)
-            start, end = fmean(values[:tenth]), fmean(values[-tenth:])
-            metric = Metric(
-                panel.title if len(panel.series) == 1 else f"{panel.title}: {label}",
-                panel.is_share,
-                None if panel.is_share else _decimals(max(abs(start), abs(end))),
-            )
-            texts = [metric.text(start), metric.text(end), metric.text(end - start, signed=True)]
-            rows.append((metric.label, [(text, "") for text in texts]))
-    note = "Means over the first and the last tenth of the logged values; shares in percent."
-    return Table("Start and end of training", ["", "start", "end", "change"], rows, note)
+            progress = [_progress(history, name) for history in histories.values()]
+            known = [abs(value) for one in progress if one is not None for value in one]
+            if known:
+                title = panel.title if len(panel.series) == 1 else f"{panel.title}: {label}"
+                yield Metric(title, panel.is_share, None if panel.is_share else _decimals(max(known))), progress
+
+
+def _progress(history: Sequence[Mapping[str, Any]], name: str) -> _Progress | None:
+    logged = [float(entry[name]) for entry in history if entry.get(name) is not None]
+    values = [value for value in logged if math.isfinite(value)]
+    tenth = math.ceil(len(values) / 10)
+    return _Progress(fmean(values[:tenth]), fmean(values[-tenth:])) if values else None
 
 
 def _decimals(size: float) -> int:

@@ -62,11 +62,13 @@ class Trajectory:
     """One question and what one model made of it.
 
     Attributes:
-        id: the question's id; trajectories with the same id are shown side by side.
+        id: the question's id; what was answered to it is shown side by side, of training that of one step.
         category: kind of question, for the filter; "" for none.
         question, answer: what was asked, and the gold answer; "" where it is not known.
         images: the question's pictures.
-        stage: which model answered, or when: "before", "after", "step 20", "sample 3".
+        run: which model answered, such as "before" or "baseline"; "" where there is one.
+        step: of training, at which it was sampled; `None` outside training.
+        number: its place among the samples of one question, from 1; `None` for a single one.
         turns: in order; `None` for a turn that was never given.
         rewards: reward parts, advantage and other numbers by name; `None` where there is none.
         problem: what is wrong with the form of the text, if the method wants one; `None` when nothing is.
@@ -77,20 +79,39 @@ class Trajectory:
     question: str
     answer: str
     images: Sequence[Image.Image]
-    stage: str
     turns: Sequence[Turn | None]
+    run: str = ""
+    step: int | None = None
+    number: int | None = None
     rewards: Mapping[str, float | None] = field(default_factory=dict)
     problem: str | None = None
 
     @property
+    def label(self) -> str:
+        """What tells it apart from those beside it."""
+        if self.step is not None:
+            return f"completion {self.number}"
+        number = f"sample {self.number}" if self.number else ""
+        return " · ".join(part for part in (self.run, number) if part) or "answer"
+
+    @property
+    def key(self) -> str:
+        """What a link calls it; the same in every report that shows it."""
+        place = "" if self.step is None else f"step {self.step}"
+        return "/".join(part for part in (self.id, self.run, place, str(self.number or "")) if part)
+
+    @property
     def transition(self) -> str:
-        """The type i→j, such as `0→1` for a wrong answer that the second turn made right; "right" or "wrong" for one.
+        """The verdicts in order, such as `wrong→right` for a wrong answer that the second turn made right.
 
         A turn that was never given is wrong; with one that has no verdict, or with none at all, it is "not graded".
         """
         verdicts = [False if turn is None else turn.correct for turn in self.turns]
         if not verdicts or None in verdicts:
             return NOT_GRADED
-        if len(verdicts) == 1:
-            return "right" if verdicts[0] else "wrong"
-        return "→".join("1" if correct else "0" for correct in verdicts)
+        return "→".join("right" if correct else "wrong" for correct in verdicts)
+
+    @property
+    def is_right(self) -> bool | None:
+        """The verdict on the last answer; `None` without one."""
+        return None if self.transition == NOT_GRADED else self.transition.endswith("right")
