@@ -21,5 +21,6 @@ def test_one_turn_and_two_side_by_side(checkpoints, tmp_path):
         assert results["settings"]["protocol"]["name"] == name
         assert results["settings"]["decoding"]["max_new_tokens"] == 4
     page = page_of(tmp_path / "out" / "report.html")
-    assert "two-turn against direct" in [heading["text"] for heading in page.with_tag("h2")]
+    assert "Comparison" in [heading["text"] for heading in page.with_tag("h2")]
+    assert {"direct", "two-turn"} <= {cell["text"] for cell in page.with_tag("th")}
     assert len(page.with_class("question")) == 6

@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
         f"folder of a trainer, which gets {_TRAINING_REPORT}, or of `mmreason evaluate`, which gets report.html. "
         "Several of a kind are compared: evaluations of the same questions, or training runs. A trainer logs what it "
         "writes with log_completions=True.",
-        epilog="example: mmreason report before=runs/before/mathvista after=runs/after/mathvista --output compared.html",
+        epilog="example: mmreason report before=runs/before/ai2d after=runs/after/ai2d --output compared.html",
         formatter_class=HelpFormatter,
     )
     command.add_argument(
