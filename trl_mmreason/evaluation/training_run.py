@@ -87,14 +87,14 @@ def progress_table(history: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def runs_table(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
-    """Tabulate each metric at the end of several runs, with its change since the start in small print."""
+    """Tabulate each metric at the end of several runs and its change since the start."""
     rows = []
     for metric, found in _metrics(histories):
         cells = [
             ("", "") if one is None else (metric.text(one.end), metric.text(one.change, signed=True)) for one in found
         ]
         rows.append(Row(metric.label, cells, [one and one.mark(metric) for one in found]))
-    note = f"The end of each run, and its change since the start in small print. {_MEANS} {_DRAWN}"
+    note = f"The end of each run, and its change since the start in small letters. {_MEANS} {_DRAWN}"
     return Table("Comparison", ["", *histories], rows, note, list(histories))
 
 
