@@ -317,6 +317,10 @@ def test_the_launcher_s_cpu_file_is_enough_to_run_a_recipe(checkpoints, tmp_path
     smaller = {
         "model_name_or_path": checkpoints("qwen2_5_vl"),
         "dataset_name": tmp_path / "rows.parquet",
+        "eval_dataset_name": tmp_path / "rows.parquet",
+        "eval_split": "train",
+        "eval_rows": 2,
+        "report_to": "none",
         "per_device_train_batch_size": 8,
         "gradient_accumulation_steps": 1,
         "max_completion_length": 6,

@@ -8,6 +8,7 @@ from example_runs import ROOT, start
 NOTEBOOK = ROOT / "notebooks/quickstart.ipynb"
 
 
+@pytest.mark.full
 def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
     """The cells as they stand, but for their sizes; what Jupyter shows of a last line is not looked at."""
     monkeypatch.chdir(tmp_path)

@@ -86,6 +86,7 @@ def test_a_miniature_s_card_says_so_and_names_method_data_and_results(trained):
     assert json.loads((card_folder(trained) / "config.json").read_text())[MINIATURE_RECORD] == "qwen2_5_vl/test"
 
 
+@pytest.mark.full
 def test_the_example_of_a_card_shows_a_picture_and_prints_both_answers(trained):
     code = trained.text.split("```python\n")[1]
     assert repr(SYSTEM) in code
@@ -93,6 +94,7 @@ def test_the_example_of_a_card_shows_a_picture_and_prints_both_answers(trained):
     assert len(run_example(trained).split()) >= 2  # what a random model says is some words
 
 
+@pytest.mark.full
 def test_the_example_of_another_model_draws_its_own_picture(checkpoints, tmp_path):
     """The family's processor loads without torchvision, which readers have and the tests do not."""
     model, processor = build_model("llava_next")
@@ -113,6 +115,7 @@ def test_the_example_of_another_model_draws_its_own_picture(checkpoints, tmp_pat
     assert run_example(card).strip()
 
 
+@pytest.mark.full
 def test_the_example_of_a_process_reward_model_prints_scores(tmp_path):
     model, processor = build_model("qwen2_5_vl")
     chain = render_chain(Chain([Step("a", "b", "c")], "7"))

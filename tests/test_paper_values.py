@@ -226,7 +226,7 @@ RECIPES = [
     (name, path)
     for name, stage in STAGES.items()
     for path in sorted(ROOT.glob(f"configs/{stage.recipes.partition(':')[0]}/*.yaml"))
-    if path.stem != "miniature"
+    if path.stem not in ("miniature", "your_model")  # sizes of our own
 ]
 
 

@@ -85,6 +85,7 @@ def test_to_keep_nothing_is_an_error(checkpoints, questions, tmp_path):
     assert len(records(output, "adapo")) == 18
 
 
+@pytest.mark.full
 def test_a_server_that_is_not_there_is_said_at_once(questions, tmp_path):
     output = tmp_path / "kept.parquet"
     nobody = ["--server", f"http://127.0.0.1:{free_port()}/v1"]

@@ -7,6 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import pytest
 from support import saved_model
 
 from trl_mmreason.quiet import HARMLESS, silence_harmless
@@ -27,6 +28,7 @@ trainer.train()
 """
 
 
+@pytest.mark.full
 def test_a_training_without_progress_bars_prints_no_warning(tmp_path):
     model = saved_model("qwen2_5_vl", tmp_path / "model")
     done = subprocess.run(

@@ -97,6 +97,7 @@ def test_help_has_the_method_first_then_what_is_shared_then_what_is_inherited(mo
     assert_in_order(said, HELP)
 
 
+@pytest.mark.full
 def test_a_script_has_the_same_help(tmp_path):
     done = run([sys.executable, ROOT / "examples/adapo.py", "--help"], tmp_path)
     assert done.stdout.startswith("usage: adapo.py [--config FILE]")
@@ -124,6 +125,7 @@ def test_an_unknown_method_is_refused(capsys):
     assert "invalid choice: 'ppo'" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_it_trains_under_accelerate(checkpoints, tmp_path):
     launcher = [*ACCELERATE, "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no"]
     launcher += ["--dynamo_backend", "no", "-m", "trl_mmreason.cli", "train"]
@@ -161,6 +163,7 @@ def test_the_wheel_holds_scripts_recipes_and_tested_versions(wheel):
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"trl_mmreason"}
 
 
+@pytest.mark.full
 def test_an_installed_wheel_trains_without_a_checkout(wheel, checkpoints, tmp_path):
     """In an environment of its own, which borrows this one's packages but for ours."""
     venv.create(tmp_path / "venv", with_pip=False)
