@@ -15,12 +15,9 @@ launch under DeepSpeed. A configuration file holds the fields of `ChainOfStepArg
 section for each stage; `--output_dir runs/other` or `--dpo.rounds 1` overrides.
 """
 
-from typing import Any
-
 import trl_mmreason as mm
 from trl_mmreason.chain_of_step import miniature
 from trl_mmreason.chain_of_step.arguments import ChainOfStepArguments
-from trl_mmreason.chain_of_step.client import process_reward_from
 from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
 from trl_mmreason.chain_of_step.report import format_process_reward, plot_rounds
 from trl_mmreason.chain_of_step.search import MAX_STEPS
@@ -28,9 +25,8 @@ from trl_mmreason.evaluation.files import format_overview, format_results, forma
 from trl_mmreason.evaluation.samples import group_sizes
 from trl_mmreason.miniature.tasks import to_dataset
 from trl_mmreason.sampling import SamplingParams
-from trl_mmreason.scripts import exit_on_missing
 from trl_mmreason.sources import read_source
-from trl_mmreason.stages import Pipeline, made_by, parse_arguments
+from trl_mmreason.stages import Pipeline, made_by
 
 WHOLE = {"peft_config": None}  # adapters are for dpo and grpo: the format's tokens are new rows of the embeddings
 
@@ -81,7 +77,7 @@ class ChainOfStep(Pipeline):
         bounds = {"max_completion_length": bound, "sampling_batch_size": batch, "scoring_batch_size": batch}
         config = self.config("dpo", mm.IterativeDPOConfig, **bounds)
         rows = self.train_rows.select(range(len(self.train_rows))[: self.args.dpo_questions])
-        settings = {"process_reward_model": self.process_reward(), "eval_dataset": self.eval_rows}
+        settings = {"process_reward_model": self.args.process_reward_model(), "eval_dataset": self.eval_rows}
         trainer = self.trainer(mm.IterativeDPOTrainer, self.start, config, rows, **settings)
         trainer.train()
         if trainer.is_world_process_zero():
@@ -89,12 +85,12 @@ class ChainOfStep(Pipeline):
 
     def grpo(self) -> None:
         config = self.config("grpo", mm.ChainOfStepGRPOConfig, max_completion_length=self.args.max_completion_length)
-        scorer, rows = self.process_reward(), self.train_rows
+        scorer, rows = self.args.process_reward_model(), self.train_rows
         self.learn(self.trainer(mm.ChainOfStepGRPOTrainer, self.start, config, rows, process_reward_model=scorer))
 
     def search(self) -> None:
         given = {"n": 64, "step_weight": 0.2, "max_steps": MAX_STEPS, **self.args.search}
-        scorer, batch = self.process_reward(), self.args.sampling_batch_size
+        scorer, batch = self.args.process_reward_model(), self.args.sampling_batch_size
         assert self.eval_rows is not None  # ChainOfStepArguments sees to it
         rows = self.eval_rows.select(range(len(self.eval_rows))[: self.args.search_questions])
         asked = {"folder": "search", "rows": rows, "decoding": self.args.decoding}
@@ -118,13 +114,6 @@ class ChainOfStep(Pipeline):
         """The policy that every other stage begins with."""
         return made_by("sft", self.folder / "sft/model")
 
-    def process_reward(self) -> Any:
-        source = self.args.process_reward
-        if source == "outcome":
-            return None
-        return process_reward_from(made_by("prm", self.folder / "prm/model") if source == "prm" else source)
-
 
 if __name__ == "__main__":
-    with exit_on_missing():
-        ChainOfStep(*parse_arguments(ChainOfStepArguments)).run()
+    ChainOfStep.main(ChainOfStepArguments)

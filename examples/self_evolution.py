@@ -18,11 +18,10 @@ from trl_mmreason.evaluation.files import format_side_by_side
 from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.server_engine import ServerEngine
-from trl_mmreason.scripts import exit_on_missing
 from trl_mmreason.self_evolution.arguments import EvolutionArguments
 from trl_mmreason.self_evolution.miniature import judged_answers
 from trl_mmreason.self_evolution.prompts import judge_message
-from trl_mmreason.stages import Pipeline, parse_arguments
+from trl_mmreason.stages import Pipeline
 
 
 class SelfEvolution(Pipeline):
@@ -55,5 +54,4 @@ class SelfEvolution(Pipeline):
 
 
 if __name__ == "__main__":
-    with exit_on_missing():
-        SelfEvolution(*parse_arguments(EvolutionArguments)).run()
+    SelfEvolution.main(EvolutionArguments)

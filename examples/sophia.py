@@ -22,16 +22,12 @@ from datasets import Dataset
 from trl_mmreason import OffPolicyRewardConfig, OffPolicyRewardTrainer
 from trl_mmreason.evaluation.files import format_side_by_side
 from trl_mmreason.files import atomic_path
-from trl_mmreason.grading import Grader, JudgeGrader
 from trl_mmreason.miniature.captions import DESCRIBE
 from trl_mmreason.miniature.reasoner import reasoner_path
 from trl_mmreason.sampling import SamplingParams
-from trl_mmreason.sampling.chat import Chat
 from trl_mmreason.sampling.difficulty import difficulty_filter
 from trl_mmreason.sampling.protocols import Direct
-from trl_mmreason.sampling.server_engine import ServerEngine
 from trl_mmreason.sampling.store import Store
-from trl_mmreason.scripts import exit_on_missing
 from trl_mmreason.sophia.arguments import SophiaArguments
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
@@ -39,7 +35,7 @@ from trl_mmreason.sophia.miniature import CAPTIONS_AND_ANSWERS, drawn_trajectori
 from trl_mmreason.sophia.mixture import mix, with_captions
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT
 from trl_mmreason.sources import read_source
-from trl_mmreason.stages import Pipeline, made_by, parse_arguments
+from trl_mmreason.stages import Pipeline, made_by
 
 
 class Sophia(Pipeline):
@@ -92,7 +88,7 @@ class Sophia(Pipeline):
     def reinforce(self, policy: str, name: str) -> None:
         """GRPO on the questions that the policy that came finds neither too easy nor too hard (appendix B.2)."""
         bound = self.args.max_completion_length
-        settings = {"system_prompt": self.args.thinking_prompt, "grader": self.grader()}
+        settings = {"system_prompt": self.args.thinking_prompt, "grader": self.args.grader(self.engine)}
         asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, "decoding": SamplingParams(bound)}
         with Store(self.folder / "difficulty.sqlite") as store:
             base = self.engine(self.base)
@@ -118,14 +114,6 @@ class Sophia(Pipeline):
         """The policy before the update."""
         return made_by("warm_up", self.folder / "warm_up/model") if self.args.warm_up_dataset else self.base
 
-    def grader(self) -> Grader | JudgeGrader:
-        """The rules, and the judge behind them if there is one."""
-        model, server = self.args.judge_model, self.args.judge_server
-        if model is None:
-            return Grader()
-        return JudgeGrader(Chat(ServerEngine(model, server, openai_only=True) if server else self.engine(model)))
-
 
 if __name__ == "__main__":
-    with exit_on_missing():
-        Sophia(*parse_arguments(SophiaArguments)).run()
+    Sophia.main(SophiaArguments)

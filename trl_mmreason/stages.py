@@ -33,7 +33,7 @@ from .sampling.protocols import AnsweringProtocol
 from .sampling.store import Store
 from .sampling.transformers_engine import TransformersEngine
 from .script_parser import ScriptParser, refuse_missing_trackers
-from .scripts import MINIATURE, DataArguments, load_data, policy_path, train_once, trainer_settings
+from .scripts import MINIATURE, DataArguments, exit_on_missing, load_data, policy_path, train_once, trainer_settings
 
 
 @documented
@@ -105,6 +105,12 @@ class Pipeline:
         self.args, self.model_args, self.folder = args, model_args, args.folder
         self.seed = args.common.get("seed", 42)
         self.train_rows, self.eval_rows = load_data(args, self.seed)
+
+    @classmethod
+    def main(cls, arguments: type) -> None:
+        """Parse the command line and run; a data set or model that is not there ends the script with one line."""
+        with exit_on_missing():
+            cls(*parse_arguments(arguments)).run()
 
     def run(self) -> None:
         """Do the stages that are asked for, and measure every policy that there is."""

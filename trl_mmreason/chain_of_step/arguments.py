@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from ..documented import documented
 from ..sampling.engine import SamplingParams
-from ..stages import StagedArguments
-from .paths import DECODING
+from ..stages import StagedArguments, made_by
+from .client import process_reward_from
+from .paths import DECODING, ProcessReward
 
 _ASKED = ("dataset_name", "dataset_split", "train_rows", "cold_start_accuracy", "max_completion_length")
 _MEASURED = ("process_reward", "eval_dataset_name", "eval_split", "eval_rows")
@@ -91,6 +92,13 @@ class ChainOfStepArguments(StagedArguments):
                 f"process_reward={self.process_reward!r}, expected questions and a process reward model. Fix: leave "
                 "search out of --stages, or give both."
             )
+
+    def process_reward_model(self) -> ProcessReward | None:
+        """Load the process reward model, or connect to it; `None` for right answers alone."""
+        source = self.process_reward
+        if source == "outcome":
+            return None
+        return process_reward_from(made_by("prm", self.folder / "prm/model") if source == "prm" else source)
 
     @property
     def decoding(self) -> SamplingParams:

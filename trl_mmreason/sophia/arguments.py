@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..construction import parse_optional_text
 from ..documented import documented
+from ..grading import Grader, JudgeGrader
+from ..sampling.chat import Chat
+from ..sampling.engine import Engine
+from ..sampling.server_engine import ServerEngine
 from ..stages import StagedArguments
 from .mixture import CAPTIONS_AS_DATA
 from .prompts import THINKING_PROMPT
@@ -78,6 +83,17 @@ class SophiaArguments(StagedArguments):
     grpo: dict = field(default_factory=dict)
     difficulty: dict = field(default_factory=dict)
     evaluation: dict = field(default_factory=dict)
+
+    def grader(self, load: Callable[[str], Engine]) -> Grader | JudgeGrader:
+        """The rules, and the judge behind them if there is one.
+
+        Args:
+            load: makes an engine of a path or Hub id.
+        """
+        model, server = self.judge_model, self.judge_server
+        if model is None:
+            return Grader()
+        return JudgeGrader(Chat(ServerEngine(model, server, openai_only=True) if server else load(model)))
 
     def __post_init__(self) -> None:
         super().__post_init__()
