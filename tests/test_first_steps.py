@@ -48,6 +48,7 @@ def rewarded(checkpoints, tmp_path_factory):
     return json.loads((folder / "trainer_state.json").read_text())["log_history"]
 
 
+@pytest.mark.full
 def test_a_reward_of_one_s_own_is_added_and_logged_beside_the_method_s(rewarded):
     first = rewarded[0]
     assert {"rewards/adapo/mean", "rewards/shows_working/mean"} <= first.keys()

@@ -201,6 +201,7 @@ def test_it_is_measured_after_the_last_step_too(tmp_path, monkeypatch):
     assert not measured
 
 
+@pytest.mark.full
 def test_it_saves_what_reached_the_target_and_refuses_what_did_not(tmp_path, monkeypatch):
     model, processor = build_model("qwen2_5_vl", "test")
     monkeypatch.setattr(module, "_MAX_STEPS", 20)  # the real bound is 1500

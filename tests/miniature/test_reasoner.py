@@ -118,6 +118,7 @@ def sum_of(problem):
     return "+".join(map(str, problem.facts.values()))
 
 
+@pytest.mark.full
 def test_a_taught_reasoner_is_saved_as_any_language_model_and_not_taught_twice(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_TARGET_ACCURACY", 0.0)  # the real target is reached in hundreds of steps
     monkeypatch.setattr(module, "_LESSONS", 320)

@@ -10,7 +10,16 @@ from judged import ADVANTAGES, REWARDS, SCORES, WORKED, candidate, judge_by, rep
 from peft import LoraConfig, get_peft_model
 from processes import outcomes
 from scripted import Scripted
-from support import assert_resumes, assert_weights, changed_weights, drawn_rows, load, weights_of, written_by_hand
+from support import (
+    assert_resumes,
+    assert_weights,
+    changed_weights,
+    drawn_rows,
+    full_but,
+    load,
+    weights_of,
+    written_by_hand,
+)
 
 from study.self_evolution import LOGGED
 from trl_mmreason import SelfEvolutionConfig
@@ -365,7 +374,7 @@ def asked_about_everything(monkeypatch):
     monkeypatch.setattr(rewards_module, "read_response", lambda text: read_response(text)._replace(is_single=True))
 
 
-@pytest.mark.parametrize("kind", ["full", "copy", "lora"])
+@pytest.mark.parametrize("kind", full_but("lora", ["full", "copy", "lora"]))
 def test_asking_the_own_judge_changes_nothing_else(kind, family, checkpoints, tmp_path, asked_about_everything):
     """With factors of 1 the weights are those of a run without a judge: it draws from no stream of the policy's."""
     trained = []
