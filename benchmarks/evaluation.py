@@ -47,8 +47,8 @@ def by_loop(model: PreTrainedModel, processor: ProcessorMixin, rows: Dataset, to
 def by_evaluate(engine: TransformersEngine, rows: Dataset, tokens: int, batch: int) -> Answers:
     """The same by the runner, with a store of its own."""
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "answers.sqlite") as store:
-        decoding = SamplingParams(tokens, temperature=0.0)
-        samples = evaluate(rows, engine, store, Direct(), decoding=decoding, batch_size=batch)
+        sampling_params = SamplingParams(tokens, temperature=0.0)
+        samples = evaluate(rows, engine, store, Direct(), sampling_params=sampling_params, batch_size=batch)
         summarise(samples)
     found: Answers = []
     for (sample,) in samples.samples:

@@ -210,7 +210,7 @@ def measure_generation(grpo: TimedGRPO, adapo: TimedAdaPO, rows: list[dict], rou
     return {
         "prefill, turn 1": (prefill_1, prefill_1),
         "prefill, turn 2": (None, prefill_2),
-        "decoding": (subtract(one_turn, prefill_1), subtract(two_turns, prefill_1, prefill_2)),
+        "sampling_params": (subtract(one_turn, prefill_1), subtract(two_turns, prefill_1, prefill_2)),
         "generation": (one_turn, two_turns),
     }
 

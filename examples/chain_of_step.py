@@ -51,7 +51,11 @@ class ChainOfStep(Pipeline):
         if self.args.label_dataset == "miniature":
             drawn = dict(self.args.drawn_labels)
             n = drawn.pop("problems")
-            asked = {"decoding": self.args.decoding, "seed": self.seed, "batch_size": self.args.sampling_batch_size}
+            asked = {
+                "sampling_params": self.args.sampling_params,
+                "seed": self.seed,
+                "batch_size": self.args.sampling_batch_size,
+            }
             seen, unseen = self.problems(n, 3), self.problems(n, 4)
             miniature.label_drawn_chains(seen, unseen, self.engine(self.start), self.folder, **drawn, **asked)
 
@@ -93,7 +97,7 @@ class ChainOfStep(Pipeline):
         scorer, batch = self.args.process_reward_model(), self.args.sampling_batch_size
         assert self.eval_rows is not None  # ChainOfStepArguments sees to it
         rows = self.eval_rows.select(range(len(self.eval_rows))[: self.args.search_questions])
-        asked = {"folder": "search", "rows": rows, "decoding": self.args.decoding}
+        asked = {"folder": "search", "rows": rows, "sampling_params": self.args.sampling_params}
         best_of_n = Chains(scorer, given["step_weight"])
         found = self.evaluate({"chains": self.start}, best_of_n, n=given["n"], **asked)
         for k in group_sizes(given["n"]):
@@ -106,7 +110,7 @@ class ChainOfStep(Pipeline):
         policies = {"SFT": self.folder / "sft/model", **{f"DPO-{path.parent.name}": path for path in rounds}}
         policies["GRPO"] = self.folder / "grpo/model"
         greedy = SamplingParams(self.args.max_completion_length, temperature=0)
-        found = self.evaluate(policies, Chains(), decoding=greedy)
+        found = self.evaluate(policies, Chains(), sampling_params=greedy)
         self.compare(format_side_by_side(found), found)
 
     @property

@@ -51,7 +51,7 @@ def main(
     engine = TransformersEngine(policy, batch_size=training_args.per_device_eval_batch_size)
     asked = {
         "n": arguments.n,
-        "decoding": SamplingParams(arguments.max_new_tokens, arguments.temperature),
+        "sampling_params": SamplingParams(arguments.max_new_tokens, arguments.temperature),
         "seed": training_args.seed,
     }
     folder = Path(training_args.output_dir)

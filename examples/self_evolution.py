@@ -48,7 +48,7 @@ class SelfEvolution(Pipeline):
             folder, prompt = "evaluation-actor-prompt", self.settings.actor_prompt
         policies = {"before": self.start, "self-evolution": self.folder / "evolve/model"}
         asked: dict[str, Any] = {"n": self.args.answers, "system_prompt": prompt, "folder": folder}
-        asked["decoding"] = SamplingParams(**{"max_new_tokens": bound, **self.args.evaluation})
+        asked["sampling_params"] = SamplingParams(**{"max_new_tokens": bound, **self.args.evaluation})
         found = self.evaluate(policies, Direct(), **asked)
         self.compare(format_side_by_side(found), found, folder)
 

@@ -89,7 +89,11 @@ class Sophia(Pipeline):
         """GRPO on the questions that the policy that came finds neither too easy nor too hard (appendix B.2)."""
         bound = self.args.max_completion_length
         settings = {"system_prompt": self.args.thinking_prompt, "grader": self.args.grader(self.engine)}
-        asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, "decoding": SamplingParams(bound)}
+        asked = {
+            "seed": self.seed,
+            "batch_size": self.args.sampling_batch_size,
+            "sampling_params": SamplingParams(bound),
+        }
         with Store(self.folder / "difficulty.sqlite") as store:
             base = self.engine(self.base)
             kept = difficulty_filter(self.train_rows, base, store, **settings, **asked, **self.args.difficulty)
@@ -100,8 +104,10 @@ class Sophia(Pipeline):
     def measure(self) -> None:
         names = {"SOPHIA": "update", "SOPHIA-GRPO": "grpo", "GRPO": "base_grpo"}
         policies = {"before": self.start, **{name: self.folder / made / "model" for name, made in names.items()}}
-        decoding = SamplingParams(**{"max_new_tokens": self.args.max_completion_length, **self.args.evaluation})
-        found = self.evaluate(policies, Direct(), decoding=decoding, system_prompt=self.args.thinking_prompt)
+        sampling_params = SamplingParams(**{"max_new_tokens": self.args.max_completion_length, **self.args.evaluation})
+        found = self.evaluate(
+            policies, Direct(), sampling_params=sampling_params, system_prompt=self.args.thinking_prompt
+        )
         self.compare(format_side_by_side(found), found)
 
     @cached_property

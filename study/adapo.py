@@ -59,7 +59,9 @@ def prefiltered(start: Start) -> Dataset:
             TransformersEngine(start.policy, batch_size=_BATCH),
             store,
             n=int(start.args.prepared["prefilter"]),
-            decoding=SamplingParams(rl["max_completion_length"], rl["temperature"], rl["top_p"]),  # as in training
+            sampling_params=SamplingParams(
+                rl["max_completion_length"], rl["temperature"], rl["top_p"]
+            ),  # as in training
             seed=start.seed,
             batch_size=_BATCH,
         )
@@ -107,7 +109,7 @@ def _star(start: Start, folder: Path, settings: dict[str, Any]) -> None:
                 store,
                 followup=EVALUATION_PROMPT,
                 n=n,
-                decoding=SamplingParams(start.args.rl["max_completion_length"]),  # as the other arms draw theirs
+                sampling_params=SamplingParams(start.args.rl["max_completion_length"]),  # as the other arms draw theirs
                 stage=f"iteration-{iteration}",
                 seed=start.seed,
                 batch_size=_BATCH,

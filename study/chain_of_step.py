@@ -24,7 +24,7 @@ from trl_mmreason.chain_of_step.miniature import (
     labels_file,
     stop_at,
 )
-from trl_mmreason.chain_of_step.paths import DECODING, ProcessReward, path_score
+from trl_mmreason.chain_of_step.paths import SAMPLING_PARAMS, ProcessReward, path_score
 from trl_mmreason.chain_of_step.process_reward_trainer import ProcessRewardTrainer
 from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
 from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
@@ -89,7 +89,7 @@ def _learn_rewards(start: Start, policy: Path, finished: Path) -> None:
             start.problems(drawn.pop("held_out"), stream=4),
             TransformersEngine(str(policy), batch_size=_BATCH),
             start.folder,
-            decoding=SamplingParams(_limit(start), DECODING.temperature, DECODING.top_p),
+            sampling_params=SamplingParams(_limit(start), SAMPLING_PARAMS.temperature, SAMPLING_PARAMS.top_p),
             seed=start.seed,
             batch_size=_BATCH,
             **drawn,

@@ -222,10 +222,10 @@ class Start:
         return f"{arm}, seed {self.seed}"
 
     def asked(self, arm: str) -> dict[str, Any]:
-        """How an arm is measured: `n`, `decoding` and `seed` of `evaluate`."""
-        decoding = {**self.args.evaluation, **self.args.arms.get(arm, {}).get(_EVALUATION, {})}
-        n = int(decoding.pop("n", 1))
-        return {"n": n, "decoding": SamplingParams(**{"temperature": 0.0, **decoding}), "seed": self.seed}
+        """How an arm is measured: `n`, `sampling_params` and `seed` of `evaluate`."""
+        sampling_params = {**self.args.evaluation, **self.args.arms.get(arm, {}).get(_EVALUATION, {})}
+        n = int(sampling_params.pop("n", 1))
+        return {"n": n, "sampling_params": SamplingParams(**{"temperature": 0.0, **sampling_params}), "seed": self.seed}
 
 
 def measure(start: Start, protocol: AnsweringProtocol, arm: str, model: Path, folder: Path) -> None:

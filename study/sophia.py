@@ -76,7 +76,7 @@ def _reinforce(start: Start, policy: str, folder: Path, settings: dict[str, Any]
             start.train.select(range(min(400, len(start.train)))),
             TransformersEngine(start.policy, batch_size=_BATCH),  # the model that SOPHIA began with (B.2)
             store,
-            decoding=SamplingParams(args.max_completion_length),
+            sampling_params=SamplingParams(args.max_completion_length),
             seed=start.seed,
             batch_size=_BATCH,
             **_DIFFICULTY,

@@ -38,7 +38,7 @@ class FirstAndLast:
         return {"name": "first and last"}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
+        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         return [
             sample
@@ -51,7 +51,7 @@ class FirstAndLast:
                 [sample.finish_reason],
                 sample.tokens,
             )
-            for sample in sample_units(units, engine, decoding, seed)
+            for sample in sample_units(units, engine, sampling_params, seed)
         ]
 
 

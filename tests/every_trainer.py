@@ -180,8 +180,8 @@ class _Rewriting:
     def __init__(self, engine):
         self.engine, self.settings = engine, engine.settings
 
-    def sample(self, requests, decoding):
-        self.engine.sample(requests, decoding)
+    def sample(self, requests, sampling_params):
+        self.engine.sample(requests, sampling_params)
         return [
             [Sample(CHAINS[(request.seed + n) % len(CHAINS)], "stop", token_ids=[1]) for n in range(request.n)]
             for request in requests

@@ -19,7 +19,7 @@ class Scripted:
         self.answer, self.settings, self.dies_at = answer, {"kind": kind}, dies_at
         self.asked = []
 
-    def sample(self, requests, decoding):
+    def sample(self, requests, sampling_params):
         return [self._one(request) for request in requests]
 
     def _one(self, request):

@@ -32,8 +32,8 @@ class ScriptedEngine:
     def __init__(self, script):
         self.script, self.calls, self.tokens = script, [], 0
 
-    def sample(self, requests, decoding):
-        assert decoding.stop == (STEP_END, ANSWER_END)
+    def sample(self, requests, sampling_params):
+        assert sampling_params.stop == (STEP_END, ANSWER_END)
         self.calls.append({r.messages[0]["content"]: (r.prefix, r.n, r.seed) for r in requests})
         return [self.answer(request) for request in requests]
 

@@ -78,7 +78,7 @@ def test_the_files_say_how_the_numbers_were_made(checkpoints, own, tmp_path, cap
     settings = results["settings"]
     assert settings["protocol"] == {"name": "direct"}
     assert (settings["n"], settings["seed"], settings["system_prompt"]) == (1, 4, "Think.")
-    assert (settings["decoding"]["max_new_tokens"], settings["decoding"]["temperature"]) == (6, 0.0)
+    assert (settings["sampling_params"]["max_new_tokens"], settings["sampling_params"]["temperature"]) == (6, 0.0)
     assert settings["engine"]["model"] == model
     assert settings["grader"]["settings"].startswith("Grader(tolerance='strict'")
     assert {"trl_mmreason", "torch", "transformers", "sympy"} <= results["versions"].keys()

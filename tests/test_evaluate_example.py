@@ -19,7 +19,7 @@ def test_one_turn_and_two_side_by_side(checkpoints, tmp_path):
     for name in ("direct", "two-turn"):
         results = json.loads((tmp_path / "out" / name / "results.json").read_text())
         assert results["settings"]["protocol"]["name"] == name
-        assert results["settings"]["decoding"]["max_new_tokens"] == 4
+        assert results["settings"]["sampling_params"]["max_new_tokens"] == 4
     page = page_of(tmp_path / "out" / "report.html")
     assert "Comparison" in [heading["text"] for heading in page.with_tag("h2")]
     assert {"direct", "two-turn"} <= {cell["text"] for cell in page.with_tag("th")}

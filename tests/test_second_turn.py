@@ -74,17 +74,17 @@ def test_four_ways_read_the_same_tokens(policy, tmp_path):
     read["training"] = by_heart.read_since()
 
     model.eval()
-    protocol, decoding = TwoTurn(EVALUATION_PROMPT), SamplingParams(bound, temperature=0.0)
-    evaluate_policy(model, processor, dataset, protocol, decoding=decoding, batch_size=4)
+    protocol, sampling_params = TwoTurn(EVALUATION_PROMPT), SamplingParams(bound, temperature=0.0)
+    evaluate_policy(model, processor, dataset, protocol, sampling_params=sampling_params, batch_size=4)
     read["evaluation in training"] = by_heart.read_since()
 
     engine = TransformersEngine(model, processor)
     with Store(tmp_path / "evaluation.sqlite") as store:
-        evaluate(dataset, engine, store, TwoTurn(EVALUATION_PROMPT), decoding=SamplingParams(bound, 0.0))
+        evaluate(dataset, engine, store, TwoTurn(EVALUATION_PROMPT), sampling_params=SamplingParams(bound, 0.0))
     read["mmreason evaluate"] = by_heart.read_since()
 
     with Store(tmp_path / "prefilter.sqlite") as store:
-        prefilter(dataset, engine, store, n=2, decoding=SamplingParams(bound))
+        prefilter(dataset, engine, store, n=2, sampling_params=SamplingParams(bound))
     read["prefilter"] = by_heart.read_since()
 
     behind = [*said, *next_turn_ids(processor, EVALUATION_PROMPT, eos_token_ids=trainer.eos_token_ids)]
@@ -116,7 +116,7 @@ class Keeping:
     def __init__(self, sample):
         self.said, self.asked = sample, []
 
-    def sample(self, requests, decoding):
+    def sample(self, requests, sampling_params):
         self.asked += requests
         return [[self.said]] * len(requests)
 

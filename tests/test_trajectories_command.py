@@ -94,7 +94,9 @@ def test_hard_categories_and_log_probabilities(tmp_path, capsys):
     with chat_stub(Parties) as server:
         hard = ["--hard-reasoner", "large", "--hard-reasoner-server", server.url]
         hard += ["--hard-category", "dogs", "--hard-category", "owls"]
-        main(arguments(str(path), output, server.url, *hard, "--logps", "--openai-only", "--caption-prompt", "Look."))
+        main(
+            arguments(str(path), output, server.url, *hard, "--logprobs", "--openai-only", "--caption-prompt", "Look.")
+        )
         reasoned = [body for body in server.bodies if body["model"] != "policy"]
         described = [body for body in server.bodies if body["model"] == "policy"]
     assert {(body["model"], "cats" in json.dumps(body)) for body in reasoned} == {("reasoner", True), ("large", False)}
@@ -102,8 +104,8 @@ def test_hard_categories_and_log_probabilities(tmp_path, capsys):
     assert {body["messages"][0]["content"][-1]["text"] for body in described} == {"Look."}
     assert not any("top_k" in body for body in reasoned)
     made = rows_of(output)
-    assert [len(logps) for logps in made["behavior_logps"]] == [len(text) for text in made["completion"]]
-    assert {logp for logps in made["behavior_logps"] for logp in logps} == {-0.5}
+    assert [len(logprobs) for logprobs in made["behavior_logps"]] == [len(text) for text in made["completion"]]
+    assert {logp for logprobs in made["behavior_logps"] for logp in logprobs} == {-0.5}
     assert capsys.readouterr().out.startswith(TALLY)
 
 

@@ -331,7 +331,7 @@ def _answer(
             trainer.processing_class,
             rows,
             protocol,
-            decoding=SamplingParams(limit, temperature=0.0),
+            sampling_params=SamplingParams(limit, temperature=0.0),
             batch_size=trainer.args.per_device_eval_batch_size,
             system_prompt=system_prompt,
             chat_template_kwargs=trainer.chat_template_kwargs,

@@ -33,7 +33,7 @@ class ScriptedEngine:
     def __init__(self):
         self.asked = []
 
-    def sample(self, requests, decoding):
+    def sample(self, requests, sampling_params):
         return [[answer] if isinstance(answer, Sample) else answer for answer in map(self.answer, requests)]
 
     def answer(self, request):
@@ -110,7 +110,7 @@ def test_it_goes_on_where_it_stopped(tmp_path):
 def test_other_settings_are_refused(tmp_path):
     filtered(tmp_path / "s.sqlite", ScriptedEngine())
     with pytest.raises(SettingsChanged, match=re.escape("max_new_tokens")):
-        filtered(tmp_path / "s.sqlite", ScriptedEngine(), decoding=SamplingParams(max_new_tokens=5))
+        filtered(tmp_path / "s.sqlite", ScriptedEngine(), sampling_params=SamplingParams(max_new_tokens=5))
 
 
 @pytest.mark.parametrize(

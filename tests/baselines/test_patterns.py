@@ -92,7 +92,7 @@ class Writers:
     def __init__(self):
         self.asked = []
 
-    def sample(self, requests, decoding):
+    def sample(self, requests, sampling_params):
         first = len(self.asked)
         self.asked += requests
         return [[Sample(self.texts[(first + k) % 2], "stop", token_ids=[1])] for k in range(len(requests))]

@@ -128,7 +128,7 @@ def test_three_turns_of_a_real_policy(checkpoints, tmp_path):
     from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
     engine = TransformersEngine(*load(checkpoints("qwen2_5_vl")))
-    rows, settings = Dataset.from_list(drawn_rows(6)), {"n": 2, "decoding": SamplingParams(6, 1.0)}
+    rows, settings = Dataset.from_list(drawn_rows(6)), {"n": 2, "sampling_params": SamplingParams(6, 1.0)}
     with Store(tmp_path / "star.sqlite") as store:
         found = make_revisions(rows, engine, store, followup=CHECK, **settings)
         turns = [record.payload["turns"] for record in store.records("star")]

@@ -24,7 +24,7 @@ CHAINS = [chain_of_steps(solve(problem)) for problem in make_problems(["adding",
 class Writer:
     settings = {"kind": "writer"}
 
-    def sample(self, requests, decoding):
+    def sample(self, requests, sampling_params):
         return [[Sample(CHAINS[request.seed % 10], "stop", token_ids=[1])] for request in requests]
 
 

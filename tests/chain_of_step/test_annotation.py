@@ -276,7 +276,7 @@ def test_more_continuations_ask_for_those_that_are_missing_and_another_grader_fo
     ("settings", "named"),
     [
         ({"seed": 1}, "seed: 0 → 1"),
-        ({"decoding": SamplingParams(top_p=0.9)}, "decoding.top_p: 0.95 → 0.9"),
+        ({"sampling_params": SamplingParams(top_p=0.9)}, "sampling_params.top_p: 0.95 → 0.9"),
         ({"party": policy(kind="other")}, "engine.kind: 'script' → 'other'"),
     ],
 )
@@ -375,7 +375,7 @@ def test_the_miniature_s_judge_labels_by_the_truth(tmp_path):
 def test_a_real_policy_from_step_data_to_a_process_reward_model(tmp_path):
     """It is trained for a few seconds on two questions: it writes whole chains, and is right now and then."""
     problems = {problem.id: problem for problem in make_problems(["adding"], 2)}
-    rows, decoding = to_dataset(problems.values()), SamplingParams(200, 1.0, 0.95)
+    rows, sampling_params = to_dataset(problems.values()), SamplingParams(200, 1.0, 0.95)
     teacher, base = KnownTruthTeacher(problems.values()), str(tmp_path / "base")
     run = {**SUPERVISED_RUN, "per_device_train_batch_size": 2}
     for part in build_model("qwen2_5_vl"):
@@ -386,9 +386,9 @@ def test_a_real_policy_from_step_data_to_a_process_reward_model(tmp_path):
         trainer = maker(ChainOfStepSFTTrainer, ChainOfStepSFTConfig, **run)(base, tmp_path / "sft", data, **settings)
         trainer.train()
         policy = TransformersEngine(trainer.model, trainer.processing_class)
-        found = chains_of(rows, sample_paths(rows, policy, store, "paths", n=4, decoding=decoding)).rows
+        found = chains_of(rows, sample_paths(rows, policy, store, "paths", n=4, sampling_params=sampling_params)).rows
         assert len(found) >= 2
-        continued = annotate_by_monte_carlo(found, policy, store, n=3, decoding=decoding)
+        continued = annotate_by_monte_carlo(found, policy, store, n=3, sampling_params=sampling_params)
         judged = annotate_by_judge(found, teacher, store)
         # the id of a unit ends with a digest of its text
         records = {}

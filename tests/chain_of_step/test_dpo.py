@@ -46,7 +46,7 @@ class Writers:
         self.policies.append(folder)
         return self
 
-    def sample(self, requests, decoding):
+    def sample(self, requests, sampling_params):
         problem = make_problems(["adding"], 1)[0]
         texts = [chain_of_steps(solve(problem)), chain_of_steps(solve(problem, error="slip")), "no chain"]
         results = []
@@ -308,9 +308,9 @@ class NotingWriters(Writers):
         super().__init__()
         self.drawn = []
 
-    def sample(self, requests, decoding):
-        self.drawn += [(len(self.policies), decoding.temperature, request.seed) for request in requests]
-        return super().sample(requests, decoding)
+    def sample(self, requests, sampling_params):
+        self.drawn += [(len(self.policies), sampling_params.temperature, request.seed) for request in requests]
+        return super().sample(requests, sampling_params)
 
 
 def test_rounds_draw_with_seeds_of_their_own_and_other_questions_are_answered_greedily(bases, tmp_path):

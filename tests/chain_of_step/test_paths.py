@@ -119,7 +119,7 @@ def test_more_paths_ask_for_the_missing_ones_alone_and_failures_are_left_out(tmp
         assert [[path.index for path in found] for found in paths.values()] == [[0, 2]]
         assert len(engine.asked) == 3
         with pytest.raises(SettingsChanged, match="temperature"):
-            sample_paths(questions(1), engine, store, "paths", n=3, decoding=SamplingParams(temperature=0.5))
+            sample_paths(questions(1), engine, store, "paths", n=3, sampling_params=SamplingParams(temperature=0.5))
 
 
 def test_scores_are_kept_and_another_weight_scores_nothing_anew(tmp_path):
@@ -174,7 +174,7 @@ def test_a_real_policy_scored_by_a_real_model(bases, tmp_path):
     engine = TransformersEngine(bases("qwen2_5_vl"), dtype="float32")
     process_reward = ProcessRewardModel.from_pretrained(bases("qwen2_5_vl"), dtype="float32")
     with Store(tmp_path / "store.sqlite") as store:
-        paths = sample_paths(questions(), engine, store, "paths", n=2, decoding=SamplingParams(max_new_tokens=5))
+        paths = sample_paths(questions(), engine, store, "paths", n=2, sampling_params=SamplingParams(max_new_tokens=5))
         scores = score_sampled_paths(questions(), paths, process_reward, store, "scores")
     assert [len(found) for found in paths.values()] == [2, 2]
     assert all(path.tokens <= 5 for found in paths.values() for path in found)

@@ -21,7 +21,7 @@ from scripted_search import (
 )
 from taught_policy import questions, reward_model, teach
 
-from trl_mmreason.chain_of_step.search import BeamSearched, part_decoding, step_beam_search
+from trl_mmreason.chain_of_step.search import BeamSearched, part_sampling_params, step_beam_search
 from trl_mmreason.chain_of_step.template import ANSWER_END, STEP_END, chain_ends
 from trl_mmreason.sampling import Failure, SamplingParams, derive_seed
 from trl_mmreason.sampling.serve import engine_app
@@ -146,8 +146,8 @@ def test_an_engine_that_does_not_count_tokens():
     [
         ({"n": 0}, "got n=0, max_steps=16"),
         ({"n": 1, "max_steps": 0}, "max_steps=0"),
-        ({"n": 1, "decoding": SamplingParams(stop=("\n",))}, r"stop=\('\\n',\)"),
-        ({"n": 2, "decoding": SamplingParams(temperature=0)}, "temperature=0; expected"),
+        ({"n": 1, "sampling_params": SamplingParams(stop=("\n",))}, r"stop=\('\\n',\)"),
+        ({"n": 2, "sampling_params": SamplingParams(temperature=0)}, "temperature=0; expected"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(settings, message):
@@ -156,8 +156,10 @@ def test_what_cannot_be_meant_is_refused(settings, message):
 
 
 def test_one_greedy_candidate_is_fine():
-    decoding = SamplingParams(temperature=0)
-    assert part_decoding(decoding, n=1, max_steps=1) == SamplingParams(temperature=0, stop=(STEP_END, ANSWER_END))
+    sampling_params = SamplingParams(temperature=0)
+    assert part_sampling_params(sampling_params, n=1, max_steps=1) == SamplingParams(
+        temperature=0, stop=(STEP_END, ANSWER_END)
+    )
 
 
 # --------------------------------------------------------------------------------------------- a real policy and reward
@@ -173,7 +175,7 @@ def prm():
     return reward_model()
 
 
-REAL = {"decoding": SamplingParams(max_new_tokens=40, top_p=0.95), "seed": 3}
+REAL = {"sampling_params": SamplingParams(max_new_tokens=40, top_p=0.95), "seed": 3}
 QUESTIONS = questions()
 
 
@@ -183,8 +185,8 @@ class Recording:
     def __init__(self, engine):
         self.engine, self.settings, self.asked, self.given = engine, engine.settings, [], []
 
-    def sample(self, requests, decoding):
-        drawn = self.engine.sample(requests, decoding)
+    def sample(self, requests, sampling_params):
+        drawn = self.engine.sample(requests, sampling_params)
         self.asked += requests
         self.given += drawn
         return drawn
@@ -227,8 +229,8 @@ def test_a_search_depends_on_its_own_row_and_seed_alone(engine, prm):
 
 def test_a_server_continues_chains_as_an_engine_in_process_does(engine, prm):
     class WithTheServersSeeds:
-        def sample(self, requests, decoding):
-            return engine.sample([replace(r, seed=derive_seed(r.seed, 0) >> 32) for r in requests], decoding)
+        def sample(self, requests, sampling_params):
+            return engine.sample([replace(r, seed=derive_seed(r.seed, 0) >> 32) for r in requests], sampling_params)
 
     expected = step_beam_search(QUESTIONS, WithTheServersSeeds(), prm, n=4, **REAL)
     with served(engine_app(engine, "tiny")) as url:

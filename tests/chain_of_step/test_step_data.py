@@ -139,7 +139,7 @@ def test_what_failed_is_asked_again_when_told_to(tmp_path):
     [
         ({"seed": 1}, "seed: 0 → 1"),
         ({"max_steps": 4}, "messages.system: "),
-        ({"decoding": SamplingParams(max_new_tokens=5)}, "decoding.max_new_tokens: 1024 → 5"),
+        ({"sampling_params": SamplingParams(max_new_tokens=5)}, "sampling_params.max_new_tokens: 1024 → 5"),
         ({"party": teacher(kind="other")}, "engine.kind: 'script' → 'other'"),
     ],
 )

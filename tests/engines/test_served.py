@@ -126,15 +126,15 @@ def texts_of(folder):
 
 def test_log_probabilities_and_ids_are_those_of_transformers(url, parties):
     requests = [Request(row["prompt"], row["images"], prefix=prefix) for row in drawn_rows(6) for prefix in ("", "So")]
-    decoding = SamplingParams(max_new_tokens=8, temperature=0, logps=True)
+    sampling_params = SamplingParams(max_new_tokens=8, temperature=0, logprobs=True)
     there = ServerEngine("parties", url, concurrency=4, extra_body={"return_token_ids": True}).sample(
-        requests, decoding
+        requests, sampling_params
     )
-    here = TransformersEngine(parties).sample(requests, decoding)
+    here = TransformersEngine(parties).sample(requests, sampling_params)
     for [mine], [theirs] in zip(here, there, strict=True):
         assert (theirs.text, theirs.finish_reason) == (mine.text, mine.finish_reason)
         assert theirs.token_ids == mine.token_ids
-        assert theirs.logps == pytest.approx(mine.logps, abs=1e-3)
+        assert theirs.logprobs == pytest.approx(mine.logprobs, abs=1e-3)
 
 
 def test_no_placeholder_is_sampled(url, parties):
@@ -231,7 +231,7 @@ def test_trajectories(url, data, tmp_path, capsys):
     reasoner = ["--reasoner", "parties", "--reasoner-server", "URL", "--captions", "2", "--trajectories", "2"]
     said = do_twice(
         capsys, url, "trajectories", data, output, *POLICY, *reasoner, "--caption-prompt", CAPTION_PROMPT,
-        "--caption-temperature", "0.2", "--temperature", "0.2", "--max-new-tokens", "24", "--logps",
+        "--caption-temperature", "0.2", "--temperature", "0.2", "--max-new-tokens", "24", "--logprobs",
         "--caption-max-new-tokens", "24",
     )  # fmt: skip
     assert "captions: 2, 0 cut by the length limit, 0 failed\ntrajectories: 4, 0 cut" in said

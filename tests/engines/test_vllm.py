@@ -119,7 +119,7 @@ def test_mmreason_evaluate_hands_its_dtype_to_vllm(tmp_path):
     run = torch.load(tmp_path / "results.pt")
     assert run["settings"]["dtype"] == "float32"
     assert run["vllm"]["ids"] == run["transformers"]["ids"]
-    pairs = zip(run["vllm"]["logps"], run["transformers"]["logps"], strict=True)
+    pairs = zip(run["vllm"]["logprobs"], run["transformers"]["logprobs"], strict=True)
     assert max(abs(own - other) for row in pairs for own, other in zip(*row, strict=True)) < TOLERANCE
 
 

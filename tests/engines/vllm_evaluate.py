@@ -29,9 +29,9 @@ if __name__ == "__main__":  # vLLM's own process imports this file again
         parser.parse_args(["evaluate", "own=rows", "--model", policy, "--vllm", "--dtype", "float32"])
     )
     requests = [Request(row["prompt"], images=row["images"]) for row in drawn_rows(3)]
-    greedy = SamplingParams(8, 0.0, logps=True)
+    greedy = SamplingParams(8, 0.0, logprobs=True)
     answers = {}
     for name, asked in (("vllm", engine), ("transformers", TransformersEngine(policy, dtype=torch.float32))):
         samples = [row[0] for row in asked.sample(requests, greedy)]
-        answers[name] = {"ids": [s.token_ids for s in samples], "logps": [s.logps for s in samples]}
+        answers[name] = {"ids": [s.token_ids for s in samples], "logprobs": [s.logprobs for s in samples]}
     write(folder / "results.pt", settings=engine.settings, **answers)

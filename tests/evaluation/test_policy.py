@@ -20,8 +20,10 @@ CHECK = TwoTurn("Please check.")
 
 
 def answers(policy, rows, protocol=CHECK, tokens=4, batch_size=3, **settings):
-    dataset, decoding = Dataset.from_list(rows), SamplingParams(tokens, temperature=0.0)
-    return evaluate_policy(*policy, dataset, protocol, decoding=decoding, batch_size=batch_size, **settings)
+    dataset, sampling_params = Dataset.from_list(rows), SamplingParams(tokens, temperature=0.0)
+    return evaluate_policy(
+        *policy, dataset, protocol, sampling_params=sampling_params, batch_size=batch_size, **settings
+    )
 
 
 def texts(samples):
@@ -37,10 +39,10 @@ def test_a_batch_gives_what_one_by_one_gives(family, checkpoints):
 
 def test_a_store_holds_the_same_samples(checkpoints, tmp_path):
     policy, rows = load(checkpoints("qwen2_5_vl")), Dataset.from_list(drawn_rows(5))
-    decoding, engine = SamplingParams(6, temperature=1.0), TransformersEngine(*policy)
+    sampling_params, engine = SamplingParams(6, temperature=1.0), TransformersEngine(*policy)
     with Store(tmp_path / "s.sqlite") as store:
-        kept = evaluate(rows, engine, store, CHECK, n=3, decoding=decoding, seed=2)
-    assert evaluate(rows, engine, None, CHECK, n=3, decoding=decoding, seed=2, batch_size=4) == kept
+        kept = evaluate(rows, engine, store, CHECK, n=3, sampling_params=sampling_params, seed=2)
+    assert evaluate(rows, engine, None, CHECK, n=3, sampling_params=sampling_params, seed=2, batch_size=4) == kept
 
 
 @pytest.mark.full
@@ -122,7 +124,7 @@ def test_a_tokenizer_alone_is_refused(checkpoints):
 def test_an_answer_that_failed_is_wrong(checkpoints, monkeypatch):
     policy, rows = load(checkpoints("qwen2_5_vl")), Dataset.from_list([{**row, "answer": "7"} for row in drawn_rows(4)])
     said = [[Sample("7", "stop")], Failure("torn"), [Sample("7", "stop")], [Sample("8", "stop")]]
-    monkeypatch.setattr(TransformersEngine, "sample", lambda engine, requests, decoding: said)
+    monkeypatch.setattr(TransformersEngine, "sample", lambda engine, requests, sampling_params: said)
     assert accuracy(*policy, rows, max_new_tokens=4, batch_size=4) == 1 / 2
 
 

@@ -63,9 +63,9 @@ def result_files(folder, samples, rows):
 
 
 def run(case, folder, *, batch_size=4, engine=None, **settings):
-    rows, (model, processor), protocol, n, decoding = case
+    rows, (model, processor), protocol, n, sampling_params = case
     engine = engine or TransformersEngine(model, processor, batch_size=batch_size)
-    settings |= {"n": n, "decoding": decoding, "seed": 3, "batch_size": batch_size}
+    settings |= {"n": n, "sampling_params": sampling_params, "seed": 3, "batch_size": batch_size}
     with Store(folder / "answers.sqlite") as store:
         samples = evaluate(rows, engine, store, protocol, **settings)
     return result_files(folder, samples, rows)
@@ -108,10 +108,10 @@ class Dying:
     def __init__(self, engine, moments):
         self.engine, self.settings, self.moments = engine, engine.settings, moments
 
-    def sample(self, requests, decoding):
+    def sample(self, requests, sampling_params):
         if self.moments.random() < 0.3:
             raise KeyboardInterrupt
-        return self.engine.sample(requests, decoding)
+        return self.engine.sample(requests, sampling_params)
 
 
 @pytest.mark.parametrize("name", full_but("two-turn", CASES))

@@ -87,7 +87,7 @@ def test_a_sample_follows_from_its_request_and_number_alone():
     more = [Request([{"role": "user", "content": reason(text)}], n=10) for text in (FACTS[:20], FACTS)]
     samples = reasoner.sample(more, SamplingParams())[1]
     assert [sample.text for sample in samples] == ten
-    assert all(sample.token_ids is None and sample.logps is None for sample in samples)
+    assert all(sample.token_ids is None and sample.logprobs is None for sample in samples)
 
 
 def test_its_settings_tell_what_determines_its_answers():

@@ -28,7 +28,7 @@ def picture_rows():
 
 def sampled(store, rows):
     units = [(id_, index) for id_ in rows["id"] for index in range(2)]
-    payloads = [{"text": f"{id_} {index}", "logps": [-0.5] * index} for id_, index in units]
+    payloads = [{"text": f"{id_} {index}", "logprobs": [-0.5] * index} for id_, index in units]
     store.save(STAGE, [Record(*unit, "done", payload) for unit, payload in zip(units, payloads, strict=True)])
 
 
@@ -44,7 +44,7 @@ def assert_same_samples(dataset, rows):
     for sample in dataset:
         row = by_id[sample["id"]]
         assert sample["text"] == f"{sample['id']} {sample['index']}"
-        assert sample["logps"] == [-0.5] * sample["index"]
+        assert sample["logprobs"] == [-0.5] * sample["index"]
         assert pixels(sample["images"]) == pixels(row["images"])
         for key in ("prompt", "answer", "choices"):
             assert sample[key] == row[key]

@@ -40,8 +40,8 @@ def read(unit, reply):
     return {"number": int(reply), "of": unit["id"]}
 
 
-def ask(store, party, names=REPLIES, *, seed=0, attempts=3, decoding=None, settings=None):
-    asking = ReplyCollector(store, decoding or SamplingParams(), attempts, seed, {"batch_size": 2, "retries": 5})
+def ask(store, party, names=REPLIES, *, seed=0, attempts=3, sampling_params=None, settings=None):
+    asking = ReplyCollector(store, sampling_params or SamplingParams(), attempts, seed, {"batch_size": 2, "retries": 5})
     return asking.ask("numbers", party, [{"id": name} for name in names], request, read, settings=settings or {})
 
 
@@ -99,7 +99,7 @@ def test_a_killed_run_goes_on_and_gets_what_it_would_have_got(tmp_path):
     ("change", "named"),
     [
         ({"seed": 1}, "seed: 0 → 1"),
-        ({"decoding": SamplingParams(temperature=0.5)}, "decoding.temperature: 1.0 → 0.5"),
+        ({"sampling_params": SamplingParams(temperature=0.5)}, "sampling_params.temperature: 1.0 → 0.5"),
         ({"settings": {"messages": {"user": "b"}}}, r"messages: \(absent\) → {'user': 'b'}"),
     ],
 )

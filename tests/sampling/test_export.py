@@ -48,14 +48,14 @@ def test_missing_columns_are_none_and_failed_units_are_left_out(store, caplog):
 
 def test_a_column_that_appears_late_or_widens_late_is_kept(store):
     count = 2500  # more than are surveyed or written at once
-    save(store, *[{"score": 1, "logps": [], "turns": [{"role": "user"}]}] * count)
-    save(store, {"score": 0.5, "logps": [-0.1], "turns": [{"role": "a", "tool": 1}], "late": "x"}, start=count)
+    save(store, *[{"score": 1, "logprobs": [], "turns": [{"role": "user"}]}] * count)
+    save(store, {"score": 0.5, "logprobs": [-0.1], "turns": [{"role": "a", "tool": 1}], "late": "x"}, start=count)
     dataset = to_dataset(store, STAGE)
     assert len(dataset) == count + 1
     first, last = dataset[0], dataset[count]
     del first["id"], last["id"]
-    assert first == {"index": 0, "score": 1.0, "logps": [], "turns": [{"role": "user", "tool": None}], "late": None}
-    assert last == {"index": 0, "score": 0.5, "logps": [-0.1], "turns": [{"role": "a", "tool": 1}], "late": "x"}
+    assert first == {"index": 0, "score": 1.0, "logprobs": [], "turns": [{"role": "user", "tool": None}], "late": None}
+    assert last == {"index": 0, "score": 0.5, "logprobs": [-0.1], "turns": [{"role": "a", "tool": 1}], "late": "x"}
 
 
 @pytest.mark.parametrize("distance", [1, 2000])
@@ -87,7 +87,7 @@ def test_samples_are_joined_with_their_rows_and_pictures(store):
     sampled(store, rows)
     shuffled = rows.shuffle(seed=1)
     dataset = to_dataset(store, STAGE, shuffled)
-    names = ["id", "index", "prompt", "images", "answer", "choices", "text", "logps"]
+    names = ["id", "index", "prompt", "images", "answer", "choices", "text", "logprobs"]
     assert dataset.column_names == names
     assert {name: dataset.features[name] for name in PICTURE_COLUMNS} == PICTURE_COLUMNS
     assert_same_samples(dataset, rows)

@@ -9,7 +9,7 @@ from processes import begin
 from trl_mmreason.sampling.merge import MergeConflict, StageCount, merge_stores
 from trl_mmreason.sampling.store import Record, Store
 
-SETTINGS = {"model": "m", "decoding": {"temperature": 1.0, "top_p": 1.0}}
+SETTINGS = {"model": "m", "sampling_params": {"temperature": 1.0, "top_p": 1.0}}
 
 
 def fill(path, records, stage="answers", settings=SETTINGS):
@@ -51,8 +51,10 @@ def test_every_unit_is_there_once(tmp_path):
 
 def test_other_settings_are_refused_by_name(tmp_path):
     first = fill(tmp_path / "a", [done("a")])
-    second = fill(tmp_path / "b", [done("b")], settings={"model": "m", "decoding": {"temperature": 0.5, "top_p": 1.0}})
-    told = r"stage 'answers' .*/b than in .*/a.*\n  decoding.temperature: 1.0 → 0.5\nF"
+    second = fill(
+        tmp_path / "b", [done("b")], settings={"model": "m", "sampling_params": {"temperature": 0.5, "top_p": 1.0}}
+    )
+    told = r"stage 'answers' .*/b than in .*/a.*\n  sampling_params.temperature: 1.0 → 0.5\nF"
     with pytest.raises(MergeConflict, match=told):
         merge_stores([first, second], tmp_path / "all")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]

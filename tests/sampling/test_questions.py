@@ -170,7 +170,12 @@ def test_a_store_of_an_older_version_is_refused(tmp_path):
     """Answers used to be kept with their verdicts, and the stage did not name a protocol."""
     rows = Dataset.from_list([row()])
     with Store(tmp_path / "s.sqlite") as store:
-        older = {"engine": engine().settings, "decoding": asdict(SamplingParams()), "seed": 0, "grader": "Grader()"}
+        older = {
+            "engine": engine().settings,
+            "sampling_params": asdict(SamplingParams()),
+            "seed": 0,
+            "grader": "Grader()",
+        }
         store.open_stage("difficulty", older)
         with pytest.raises(SettingsChanged, match=r"stage 'difficulty'[\s\S]*protocol: \(absent\) → ") as refusal:
             difficulty_filter(rows, engine(), store, low=0, high=1)

@@ -34,16 +34,16 @@ class TellingEngine:
 
     settings = {"kind": "telling"}
 
-    def sample(self, requests, decoding):
+    def sample(self, requests, sampling_params):
         assert self._busy.acquire(blocking=False), "called twice at once"
-        self.calls.append(([request.messages[-1]["content"] for request in requests], decoding))
+        self.calls.append(([request.messages[-1]["content"] for request in requests], sampling_params))
         try:
             assert self.gate.wait(10)
-            return [self.answer(request, decoding) for request in requests]
+            return [self.answer(request, sampling_params) for request in requests]
         finally:
             self._busy.release()
 
-    def answer(self, request, decoding):
+    def answer(self, request, sampling_params):
         text = request.messages[-1]["content"]
         if text == "too long":
             return Failure("the prompt has 5000 tokens")
@@ -52,8 +52,8 @@ class TellingEngine:
         if text == "impossible":
             raise ValueError("a stop text that no answer can show")
         said = f"{[m['content'] for m in request.messages]} {request.prefix!r} {len(request.images)} {request.seed}"
-        logps = [-0.5, -0.25] if decoding.logps else None
-        return [Sample(said + "".join(decoding.stop), "stop", [1, 2], logps) for _ in range(request.n)]
+        logprobs = [-0.5, -0.25] if sampling_params.logprobs else None
+        return [Sample(said + "".join(sampling_params.stop), "stop", [1, 2], logprobs) for _ in range(request.n)]
 
 
 @pytest.fixture(scope="module")
@@ -288,7 +288,7 @@ def test_nobody_is_answered_who_hung_up(telling, client):
 # ------------------------------------------------------------------------------------ from a model to the server engine
 
 
-GREEDY = SamplingParams(max_new_tokens=8, temperature=0, logps=True)
+GREEDY = SamplingParams(max_new_tokens=8, temperature=0, logprobs=True)
 
 
 @pytest.fixture(scope="module")
@@ -311,11 +311,11 @@ def test_the_same_answers_through_the_server(chain):
     """Text, token ids, finish reasons; log-probabilities up to the rounding of another batch."""
     engine, through = chain
     requests = requests_of(12)
-    decoding = replace(GREEDY, max_new_tokens=2)
-    expected, got = engine.sample(requests, decoding), through.sample(requests, decoding)
+    sampling_params = replace(GREEDY, max_new_tokens=2)
+    expected, got = engine.sample(requests, sampling_params), through.sample(requests, sampling_params)
     for [mine], [theirs] in zip(expected, got, strict=True):
-        assert replace(theirs, logps=None) == replace(mine, logps=None)
-        assert theirs.logps == pytest.approx(mine.logps, abs=1e-4)
+        assert replace(theirs, logprobs=None) == replace(mine, logprobs=None)
+        assert theirs.logprobs == pytest.approx(mine.logprobs, abs=1e-4)
     assert {sample.finish_reason for [sample] in got} == {"stop", "length"}
 
 
@@ -325,18 +325,18 @@ def test_the_server_sees_pictures_and_the_answer_s_beginning(chain):
     one, other = (row["images"][0] for row in drawn_rows(2))
     cases = [([one], ""), ([other], ""), ([one, other], ""), ([other, one], ""), ([], ""), ([one], "So")]
     requests = [Request(user("How many?"), images, prefix) for images, prefix in cases]
-    first = [samples[0].logps[0] for samples in through.sample(requests, GREEDY)]
+    first = [samples[0].logprobs[0] for samples in through.sample(requests, GREEDY)]
     assert len({round(value, 4) for value in first}) == len(requests)
-    again = [samples[0].logps[0] for samples in through.sample(requests[::-1], GREEDY)]
+    again = [samples[0].logprobs[0] for samples in through.sample(requests[::-1], GREEDY)]
     assert again[::-1] == pytest.approx(first, abs=1e-4)
 
 
 def test_several_answers_follow_from_the_seed(chain):
     """The seed that the server engine sends is a request's at the other end."""
     engine, through = chain
-    decoding = SamplingParams(max_new_tokens=6, top_k=20)
-    (got,) = through.sample([Request(user("How many?"), n=4, seed=5)], decoding)
-    (expected,) = engine.sample([Request(user("How many?"), n=4, seed=derive_seed(5, 0) >> 32)], decoding)
+    sampling_params = SamplingParams(max_new_tokens=6, top_k=20)
+    (got,) = through.sample([Request(user("How many?"), n=4, seed=5)], sampling_params)
+    (expected,) = engine.sample([Request(user("How many?"), n=4, seed=derive_seed(5, 0) >> 32)], sampling_params)
     assert [sample.text for sample in got] == [sample.text for sample in expected]
     assert len({sample.text for sample in got}) > 1
 

@@ -113,8 +113,8 @@ def test_greedy_answers_are_one_answer(stub):
 def test_a_call_says_everything_that_decides_the_answer(stub):
     """vLLM and SGLang take what is left out from the model's own generation settings."""
     engine = engine_at(stub, extra_body={"return_token_ids": True, "min_p": None})
-    decoding = SamplingParams(max_new_tokens=9, temperature=0.5, top_p=0.9, stop=("</step>",), logps=True)
-    engine.sample([asked("a", prefix="So", seed=1)], decoding)
+    sampling_params = SamplingParams(max_new_tokens=9, temperature=0.5, top_p=0.9, stop=("</step>",), logprobs=True)
+    engine.sample([asked("a", prefix="So", seed=1)], sampling_params)
     assert stub.bodies == [
         {
             "model": "m",
@@ -139,13 +139,13 @@ def test_openai_only_sends_nothing_else_and_refuses_what_would_need_it(stub):
     engine = engine_at(stub, openai_only=True)
     engine.sample([asked("a")], SamplingParams())
     assert stub.bodies[0].keys() == {"model", "messages", "max_completion_tokens", "temperature", "top_p", "seed"}
-    for request, decoding in [
+    for request, sampling_params in [
         (asked("a", prefix="So"), SamplingParams()),
         (asked("a"), SamplingParams(top_k=5)),
         (asked("a"), SamplingParams(stop=("x",))),
     ]:
         with pytest.raises(ValueError, match="openai_only=True.*use a server such as vLLM"):
-            engine.sample([request], decoding)
+            engine.sample([request], sampling_params)
 
 
 def test_answers_are_read_as_they_are_meant(stub):
@@ -154,7 +154,7 @@ def test_answers_are_read_as_they_are_meant(stub):
     assert trimmed[0].text.endswith("</step>")
     assert (long[0].finish_reason, plain[0].finish_reason) == ("length", "stop")
     assert texts(silent) == [""]
-    assert (plain[0].token_ids, plain[0].logps) == (None, None)
+    assert (plain[0].token_ids, plain[0].logprobs) == (None, None)
 
 
 class Counting(Handler):
@@ -187,8 +187,8 @@ def test_tokens_are_counted_where_the_server_counts_those_of_one_answer():
 
 
 def test_log_probabilities_that_do_not_come_are_missed(stub):
-    scored, unscored = engine_at(stub).sample([asked("scored"), asked("a")], SamplingParams(logps=True))
-    assert (scored[0].logps, scored[0].token_ids) == ([-0.5, -0.25], [5, 6])
+    scored, unscored = engine_at(stub).sample([asked("scored"), asked("a")], SamplingParams(logprobs=True))
+    assert (scored[0].logprobs, scored[0].token_ids) == ([-0.5, -0.25], [5, 6])
     assert "log-probabilities were asked for and did not come" in unscored.reason
 
 

@@ -20,7 +20,7 @@ from trl_mmreason.sampling.run import Summary, run
 from trl_mmreason.sampling.server_engine import ServerEngine, ServerError
 from trl_mmreason.sampling.store import Store
 
-DECODING = SamplingParams(max_new_tokens=8)
+SAMPLING_PARAMS = SamplingParams(max_new_tokens=8)
 ROWS = [{**row, "id": f"row-{k}"} for k, row in enumerate(drawn_rows(40))]
 
 
@@ -78,7 +78,7 @@ def work_of(engine, log):
     def work(units):
         log.extend((row["id"], index) for row, index in units)
         asked = [Request(row["prompt"], row["images"], seed=derive_seed(row["id"], index)) for row, index in units]
-        return [{"text": samples[0].text} for samples in engine.sample(asked, DECODING)]
+        return [{"text": samples[0].text} for samples in engine.sample(asked, SAMPLING_PARAMS)]
 
     return work
 
@@ -89,13 +89,13 @@ def test_one_of_three_servers_is_killed_and_nothing_is_lost_or_drawn_twice(check
     with real_servers(model, 3) as started:
         (_, first), (_, second), (third_process, third) = started
         alone = ServerEngine(model, second, concurrency=2)
-        expected = alone.sample(requests_of(ROWS), DECODING)
+        expected = alone.sample(requests_of(ROWS), SAMPLING_PARAMS)
         run(whole := Store(tmp_path / "whole"), "answers", ROWS, work_of(alone, []), settings=alone.settings, n=2)
         assert len({samples[0].text for samples in expected}) > 20
 
         engine = ServerEngine(model, [first, second, third], concurrency=2)
         assert engine.settings == alone.settings  # a store may be resumed with other addresses
-        assert engine.sample(requests_of(ROWS), DECODING) == expected
+        assert engine.sample(requests_of(ROWS), SAMPLING_PARAMS) == expected
         assert all(address.answered >= 5 for address in engine._addresses)
         assert caplog.text == ""
 
@@ -111,14 +111,14 @@ def test_one_of_three_servers_is_killed_and_nothing_is_lost_or_drawn_twice(check
         told = rf"Nothing answers at {third} \(ConnectError\): the [12] calls that it had in flight are"
         assert re.match(told, warning)
 
-        assert engine.sample(requests_of(ROWS[:4]), DECODING) == expected[:4]
+        assert engine.sample(requests_of(ROWS[:4]), SAMPLING_PARAMS) == expected[:4]
         assert len(caplog.records) == 1  # it stays dead without another word
         for process, _ in started:
             process.kill()
             process.join()
         engine = ServerEngine(model, [first, second, third], concurrency=2, max_retries=0)
         with pytest.raises(ServerError, match=r"^Nothing answers at http://127.0.0.1:\d+/v1 \(ConnectError\)\. Start"):
-            engine.sample(requests_of(ROWS[:4]), DECODING)
+            engine.sample(requests_of(ROWS[:4]), SAMPLING_PARAMS)
 
 
 class Slow(Handler):

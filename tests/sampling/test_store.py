@@ -121,11 +121,11 @@ def test_a_closed_store_says_so(store):
 
 # ------------------------------------------------------------------------------------------------------------ settings
 
-SETTINGS = {"model": "a", "decoding": {"temperature": 1.0, "stop": ["\n"]}, "prompt": "x" * 500 + "old"}
+SETTINGS = {"model": "a", "sampling_params": {"temperature": 1.0, "stop": ["\n"]}, "prompt": "x" * 500 + "old"}
 
 
 def test_the_same_settings_go_on(path):
-    same = {**SETTINGS, "decoding": {"temperature": 1, "stop": ("\n",)}}
+    same = {**SETTINGS, "sampling_params": {"temperature": 1, "stop": ("\n",)}}
     for settings in (SETTINGS, dict(reversed(SETTINGS.items())), same):
         with Store(path) as store:
             store.open_stage(STAGE, settings)
@@ -137,10 +137,16 @@ def test_the_same_settings_go_on(path):
     ("now", "line"),
     [
         ({**SETTINGS, "model": "b"}, "model: 'a' → 'b'"),
-        ({**SETTINGS, "decoding": {"temperature": 0.7, "stop": ["\n"]}}, "decoding.temperature: 1.0 → 0.7"),
-        ({**SETTINGS, "decoding": {"temperature": 1.0, "stop": []}}, "decoding.stop: ['\\n'] → []"),
+        (
+            {**SETTINGS, "sampling_params": {"temperature": 0.7, "stop": ["\n"]}},
+            "sampling_params.temperature: 1.0 → 0.7",
+        ),
+        ({**SETTINGS, "sampling_params": {"temperature": 1.0, "stop": []}}, "sampling_params.stop: ['\\n'] → []"),
         ({**SETTINGS, "seed": 1}, "seed: (absent) → 1"),
-        ({"model": "a", "prompt": SETTINGS["prompt"]}, "decoding: {'temperature': 1.0, 'stop': ['\\n']} → (absent)"),
+        (
+            {"model": "a", "prompt": SETTINGS["prompt"]},
+            "sampling_params: {'temperature': 1.0, 'stop': ['\\n']} → (absent)",
+        ),
         ({**SETTINGS, "prompt": "x" * 500 + "new"}, f"prompt: …'{'x' * 20}old' → …'{'x' * 20}new'"),
     ],
 )

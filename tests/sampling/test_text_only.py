@@ -32,7 +32,7 @@ from trl_mmreason.sampling.server_engine import ServerEngine
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.sampling.vllm_engine import VLLMEngine, prompt_of
 
-GREEDY = SamplingParams(8, temperature=0, logps=True)
+GREEDY = SamplingParams(8, temperature=0, logprobs=True)
 QUESTION = [{"role": "user", "content": "What is 2+3?"}]
 PICTURE = PIL.Image.new("RGB", (28, 28))
 # As published text templates, it adds texts up, and so refuses contents in parts.
@@ -107,18 +107,18 @@ class TestSampling:
 
     @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "top_p": 0.9, "top_k": 40}], ids=["plain", "warped"])
     def test_samples_do_not_depend_on_the_batch(self, engine, settings):
-        decoding = SamplingParams(8, **settings)
+        sampling_params = SamplingParams(8, **settings)
         requests = requests_of(6, n=2)
-        together = engine.sample(requests, decoding)
+        together = engine.sample(requests, sampling_params)
         for batch_size in (1, 12):
             other = TransformersEngine(engine.model, engine.processing_class, batch_size=batch_size)
-            assert other.sample(requests[::-1], decoding)[::-1] == together
+            assert other.sample(requests[::-1], sampling_params)[::-1] == together
 
     def test_ids_keep_the_end_of_turn_and_each_has_the_log_probability_of_a_forward_pass(self, engine):
         """What off-policy training weighs: the end is a decision of the model too. Within 1e-4 in fp32 (PITFALL 16)."""
         eos_ids = end_of_turn_ids(engine.model, engine.processing_class)
         requests = requests_of(6, n=4)
-        answers = engine.sample(requests, SamplingParams(8, temperature=0.7, logps=True))
+        answers = engine.sample(requests, SamplingParams(8, temperature=0.7, logprobs=True))
         reasons = set()
         for request, samples in zip(requests, answers, strict=True):
             prompt = plain_ids(engine.processing_class, request)
@@ -126,12 +126,12 @@ class TestSampling:
                 reasons.add(sample.finish_reason)
                 assert [token in eos_ids for token in sample.token_ids[:-1]] == [False] * (len(sample.token_ids) - 1)
                 assert (sample.token_ids[-1] in eos_ids) == (sample.finish_reason == "stop")
-                assert len(sample.logps) == len(sample.token_ids)
+                assert len(sample.logprobs) == len(sample.token_ids)
                 with torch.no_grad():
                     logits = engine.model(input_ids=torch.tensor([prompt + sample.token_ids])).logits[0]
                 scores = logits[len(prompt) - 1 : -1].log_softmax(-1)
                 expected = scores[range(len(sample.token_ids)), sample.token_ids].tolist()
-                assert sample.logps == pytest.approx(expected, abs=1e-4)
+                assert sample.logprobs == pytest.approx(expected, abs=1e-4)
         assert reasons == {"stop", "length"}
 
     def test_token_types_that_a_tokenizer_gives_and_its_model_refuses_are_left_out(self, folders):
@@ -250,6 +250,6 @@ def test_the_same_answers_through_a_server(engine):
         expected, got = engine.sample(requests, GREEDY), through.sample(requests, GREEDY)
         (failure,) = through.sample([Request(QUESTION, [PICTURE])], GREEDY)
     for [mine], [theirs] in zip(expected, got, strict=True):
-        assert replace(theirs, logps=None) == replace(mine, logps=None)
-        assert theirs.logps == pytest.approx(mine.logps, abs=1e-4)
+        assert replace(theirs, logprobs=None) == replace(mine, logprobs=None)
+        assert theirs.logprobs == pytest.approx(mine.logprobs, abs=1e-4)
     assert "it has 1 picture(s), which a text-only model cannot see" in failure.reason

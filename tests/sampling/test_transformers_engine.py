@@ -148,7 +148,7 @@ class TestPictures:
 
         def first_logp(pictures, row):
             requests = [Request(QUESTION, images) for images in pictures]
-            return engines(family).sample(requests, SamplingParams(1, temperature=0, logps=True))[row][0].logps[0]
+            return engines(family).sample(requests, SamplingParams(1, temperature=0, logprobs=True))[row][0].logprobs[0]
 
         base = first_logp([first, second], 0)
         assert first_logp([first, first], 0) == pytest.approx(base, abs=1e-5)
@@ -162,8 +162,8 @@ class TestPictures:
         with torch.no_grad():  # logits of the placeholders far above all others' half of the time
             head[placeholder_ids(config)] *= 100
         try:
-            for decoding in (GREEDY, SamplingParams(8), SamplingParams(8, top_k=2)):
-                answers = qwen.sample([Request(QUESTION, n=8)], decoding)[0]
+            for sampling_params in (GREEDY, SamplingParams(8), SamplingParams(8, top_k=2)):
+                answers = qwen.sample([Request(QUESTION, n=8)], sampling_params)[0]
                 drawn = {token for answer in answers for token in answer.token_ids}
                 assert not drawn & set(placeholder_ids(config))
         finally:
@@ -175,13 +175,13 @@ class TestSeeds:
     @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "top_p": 0.9, "top_k": 40}], ids=["plain", "warped"])
     def test_samples_do_not_depend_on_the_batch(self, family, engines, settings):
         engine = engines(family)
-        decoding = SamplingParams(8, **settings)
+        sampling_params = SamplingParams(8, **settings)
         requests = requests_of(drawn_rows(6), n=2)
-        together = engine.sample(requests, decoding)
+        together = engine.sample(requests, sampling_params)
         larger = TransformersEngine(engine.model, engine.processing_class, batch_size=12)
-        assert larger.sample(requests[::-1], decoding)[::-1] == together  # other batches, other neighbours
+        assert larger.sample(requests[::-1], sampling_params)[::-1] == together  # other batches, other neighbours
         alone = TransformersEngine(engine.model, engine.processing_class, batch_size=1)
-        assert alone.sample(requests[:3], decoding) == together[:3]
+        assert alone.sample(requests[:3], sampling_params) == together[:3]
 
     def test_answer_k_stays_when_more_are_asked_for_and_differs_from_the_others(self, qwen):
         few, many = (qwen.sample([Request(QUESTION, n=n)], SamplingParams(8))[0] for n in (3, 12))
@@ -206,11 +206,11 @@ class TestDistribution:
     LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -0.5, -1.0, 1.5, 3.0])
     ROWS = 4000
 
-    def draws(self, decoding, suppressed=(), steps=1):
+    def draws(self, sampling_params, suppressed=(), steps=1):
         rows = self.ROWS
         ending = StopTracker([steps + 1] * rows, [], (), None, [[]] * rows)
         seeds = [derive_seed("test", row) for row in range(rows)]
-        drawing = GumbelMaxSampler(decoding, seeds, ending, suppressed, torch.device("cpu"))
+        drawing = GumbelMaxSampler(sampling_params, seeds, ending, suppressed, torch.device("cpu"))
         ids = torch.zeros(rows, 1, dtype=torch.long)
         return [drawing(ids, self.LOGITS.expand(rows, -1).clone()).argmax(-1).tolist() for _ in range(steps)]
 
@@ -262,16 +262,16 @@ class TestLogps:
         """Of the model itself, whatever the temperature, within 1e-4 in fp32 (PITFALL 16)."""
         engine = engines(family)
         requests = requests_of(drawn_rows(6))
-        samples = engine.sample(requests, SamplingParams(8, temperature=0.7, top_k=50, logps=True))
+        samples = engine.sample(requests, SamplingParams(8, temperature=0.7, top_k=50, logprobs=True))
         for request, (sample,) in zip(requests, samples, strict=True):
             inputs = append(plain_inputs(engine.processing_class, request), sample.token_ids)
             with torch.no_grad():
                 logits = engine.model(**inputs).logits[0, -len(sample.token_ids) - 1 : -1]
             expected = logits.log_softmax(-1)[range(len(sample.token_ids)), sample.token_ids].tolist()
-            assert sample.logps == pytest.approx(expected, abs=1e-4)
+            assert sample.logprobs == pytest.approx(expected, abs=1e-4)
 
     def test_none_unless_asked_for(self, qwen):
-        assert qwen.sample([Request(QUESTION)], GREEDY)[0][0].logps is None
+        assert qwen.sample([Request(QUESTION)], GREEDY)[0][0].logprobs is None
 
 
 class TestEnds:

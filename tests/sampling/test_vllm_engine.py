@@ -46,8 +46,8 @@ class TestPrompt:
 
 class TestSettings:
     def test_every_part_of_a_decoding(self):
-        decoding = SamplingParams(64, 0.7, 0.9, 40, ("\n\n",), logps=True)
-        assert sampling_settings(Request(QUESTION, n=5, seed=3), decoding, [5, 6]) == {
+        sampling_params = SamplingParams(64, 0.7, 0.9, 40, ("\n\n",), logprobs=True)
+        assert sampling_settings(Request(QUESTION, n=5, seed=3), sampling_params, [5, 6]) == {
             "n": 5,
             "seed": derive_seed(3),
             "max_tokens": 64,
@@ -62,7 +62,7 @@ class TestSettings:
             "logit_bias": {5: -100.0, 6: -100.0},
         }
 
-    def test_greedy_without_logps_or_stop(self):
+    def test_greedy_without_logprobs_or_stop(self):
         settings = sampling_settings(Request(QUESTION, n=5), SamplingParams(temperature=0), [])
         expected = {"n": 1, "temperature": 0, "top_k": -1, "logprobs": None, "logit_bias": None, "stop": []}
         assert settings.items() >= expected.items()
@@ -84,7 +84,7 @@ class TestSamples:
         second = {9: SimpleNamespace(logprob=-0.5), 3: SimpleNamespace(logprob=-0.1)}
         steps = [{8: SimpleNamespace(logprob=-1.5)}, second]
         output = SimpleNamespace(outputs=[answer(0, (8, 9), logprobs=steps)])
-        assert samples_of(output, 1, SamplingParams(logps=True))[0].logps == [-1.5, -0.5]
+        assert samples_of(output, 1, SamplingParams(logprobs=True))[0].logprobs == [-1.5, -0.5]
 
     def test_greedy_answers_are_repeated(self):
         output = SimpleNamespace(outputs=[answer(0, (8,))])

@@ -220,8 +220,8 @@ def test_the_judge_is_asked_as_the_settings_say(logged):
     for seed in (0, 1):
         judge, decodings = judge_by(SCORES), []
         sample = judge.sample
-        judge.sample = lambda requests, decoding, sample=sample, seen=decodings: (
-            seen.append(decoding) or sample(requests, decoding)
+        judge.sample = lambda requests, sampling_params, sample=sample, seen=decodings: (
+            seen.append(sampling_params) or sample(requests, sampling_params)
         )
         settings = {"judge_sampling_temperature": 0.7, "judge_top_p": 0.8, "judge_max_tokens": 33, "seed": seed}
         logged(judge=judge, max_steps=2, **settings)

@@ -21,7 +21,7 @@ class Party:
     def __init__(self, kind, text, seconds=0.0):
         self.settings, self.text, self.seconds = {"kind": kind}, text, seconds
 
-    def sample(self, requests, decoding):
+    def sample(self, requests, sampling_params):
         time.sleep(self.seconds)
         return [[Sample(self.text, "stop", [1])] for _ in requests]
 

@@ -158,7 +158,7 @@ def test_the_defaults_are_those_of_the_paper():
     told = parser.parse_args(["trajectories", "questions", "rows", "--model", "policy", "--reasoner", "reasoner"])
     for name, value in {"captions": 8, "trajectories": 8, "threshold": 0.75, "keep": 1, "rule": "sophia"}.items():
         assert (ours[name], getattr(told, name)) == (value, value)
-    assert ours["caption_decoding"]["max_new_tokens"] == ours["decoding"]["max_new_tokens"] == 32768
+    assert ours["caption_sampling_params"]["max_new_tokens"] == ours["sampling_params"]["max_new_tokens"] == 32768
     assert told.caption_max_new_tokens == told.max_new_tokens == 32768
 
 
@@ -356,7 +356,7 @@ def test_a_caption_that_failed_is_not_reasoned_about(tmp_path):
     assert (len(late.asked), data.captions, data.trajectories.total) == (1, Sampled(2, 0, 0), 16)
 
 
-# -------------------------------------------------------------------------------------------- lengths, logps, thoughts
+# ------------------------------------------------------------------------------------------ lengths, logprobs, thoughts
 
 
 def unmeasured(texts):
@@ -390,19 +390,19 @@ def test_lengths_that_are_counted_are_so_for_all_of_a_question(tmp_path):
 def test_an_engine_without_log_probabilities_is_refused_at_its_first_batch(tmp_path):
     mute = reasoner()
     with pytest.raises(UnsuitableEngine, match="the reasoner's engine gives no log-probabilities .*'kind': 'reasoner'"):
-        made(tmp_path / "s.sqlite", reasoner_=mute, decoding=SamplingParams(32768, logps=True))
+        made(tmp_path / "s.sqlite", reasoner_=mute, sampling_params=SamplingParams(32768, logprobs=True))
     assert len(mute.asked) == 3  # a batch
 
 
 def test_log_probabilities_are_recorded(tmp_path):
     """They tell the number of tokens too: 3, 2 and 1."""
-    logps = [[-0.5, -0.25, -0.125], [-1.5, -0.75], [-2.0]]
+    logprobs = [[-0.5, -0.25, -0.125], [-1.5, -0.75], [-2.0]]
     texts = [f"{n}</think> \\boxed{{7}}" for n in range(3)]
-    spoken = [Sample(text, "stop", None, given) for text, given in zip(texts, logps, strict=True)]
-    settings = {"captions": 1, "trajectories": 3, "keep": 2, "decoding": SamplingParams(32768, logps=True)}
+    spoken = [Sample(text, "stop", None, given) for text, given in zip(texts, logprobs, strict=True)]
+    settings = {"captions": 1, "trajectories": 3, "keep": 2, "sampling_params": SamplingParams(32768, logprobs=True)}
     rows = made(tmp_path / "s.sqlite", reasoner_=reasoner([spoken]), **settings).rows
     assert rows.column_names[-1] == "behavior_logps"
-    assert rows["behavior_logps"][:] == logps[1:]
+    assert rows["behavior_logps"][:] == logprobs[1:]
     assert rows["completion"][:] == texts[1:]  # as they were sampled
 
 
@@ -513,9 +513,9 @@ def test_a_store_of_the_same_settings_and_other_texts_is_not_taken_for_this_one(
     ("settings", "named"),
     [
         ({"caption_prompt": "Describe it."}, 'prompt: "Provide a highly'),
-        ({"caption_decoding": SamplingParams(5)}, "decoding.max_new_tokens: 32768 → 5"),
-        ({"decoding": SamplingParams(32768, 0.5)}, "decoding.temperature: 1.0 → 0.5"),
-        ({"decoding": SamplingParams(32768, logps=True)}, "decoding.logps: False → True"),
+        ({"caption_sampling_params": SamplingParams(5)}, "sampling_params.max_new_tokens: 32768 → 5"),
+        ({"sampling_params": SamplingParams(32768, 0.5)}, "sampling_params.temperature: 1.0 → 0.5"),
+        ({"sampling_params": SamplingParams(32768, logprobs=True)}, "sampling_params.logprobs: False → True"),
         ({"reason": lambda question, caption: f"{caption} {question}"}, "prompt: 'Please read the following"),
         ({"seed": 1}, "seed: 0 → 1"),
         ({"policy_": Scripted(None, "other")}, "engine.kind: 'script' → 'other'"),
@@ -643,7 +643,7 @@ def test_the_texts_are_never_in_memory_together(tmp_path, monkeypatch):
         def __init__(self, kind, text):
             self.settings, self.text = {"kind": kind}, text
 
-        def sample(self, requests, decoding):
+        def sample(self, requests, sampling_params):
             return [[Sample(self.text, "stop", [1])] for _ in requests]
 
     parties = Long("script", "caption 0 of cats"), Long("reasoner", right(length))
@@ -660,7 +660,7 @@ def test_the_texts_are_never_in_memory_together(tmp_path, monkeypatch):
 def test_a_real_policy_describes(checkpoints, tmp_path):
     engine = TransformersEngine(checkpoints("qwen2_5_vl"), dtype="float32")
     asked = Scripted(lambda request, times: right(20 + times), kind="reasoner")
-    data = made(tmp_path / "s.sqlite", None, engine, asked, caption_decoding=SamplingParams(max_new_tokens=4))
+    data = made(tmp_path / "s.sqlite", None, engine, asked, caption_sampling_params=SamplingParams(max_new_tokens=4))
     with Store(tmp_path / "s.sqlite") as store:
         captions = [record.payload for record in store.records(CAPTIONS)]
     assert all(1 <= caption["tokens"] <= 4 for caption in captions)

@@ -272,9 +272,9 @@ def test_more_rows_ask_only_for_what_is_missing(tmp_path):
     ("settings", "named"),
     [
         ({"cot_prompt": "Solve."}, "system_prompt: "),
-        ({"decoding": SamplingParams(max_new_tokens=5)}, "decoding.max_new_tokens: 1024 → 5"),
+        ({"sampling_params": SamplingParams(max_new_tokens=5)}, "sampling_params.max_new_tokens: 1024 → 5"),
         ({"seed": 1}, "seed: 0 → 1"),
-        ({"teacher_decoding": SamplingParams(temperature=0.5)}, "decoding.temperature: 1.0 → 0.5"),
+        ({"teacher_sampling_params": SamplingParams(temperature=0.5)}, "sampling_params.temperature: 1.0 → 0.5"),
         ({"second_thought": True}, "messages.user: "),
         ({"policy_": Scripted(None, "other")}, "engine.kind: 'script' → 'other'"),
         ({"teacher_": Scripted(None, "other")}, "engine.kind: 'script' → 'other'"),
@@ -315,8 +315,10 @@ def test_a_real_policy_that_knows_no_format_makes_no_rows(tmp_path, checkpoints)
     asked = teacher()
     with Store(tmp_path / "s.sqlite") as store:
         engine = TransformersEngine(checkpoints("qwen2_5_vl"))
-        decoding = SamplingParams(max_new_tokens=4)  # fewer than a solution has tags
-        reflections = make_reflections(rows, engine, asked, store, ReflectionMaking(n=2, decoding=decoding))
+        sampling_params = SamplingParams(max_new_tokens=4)  # fewer than a solution has tags
+        reflections = make_reflections(
+            rows, engine, asked, store, ReflectionMaking(n=2, sampling_params=sampling_params)
+        )
         records = list(store.records("srpo-answers"))
     assert len(reflections.rows) == 0
     assert reflections.rows.column_names == ["id", "prompt", "images", "completion", "first_correct", "rating"]

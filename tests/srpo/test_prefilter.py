@@ -18,7 +18,7 @@ SCRIPT = {
 class ScriptedEngine:
     settings = {"kind": "script"}
 
-    def sample(self, requests, decoding):
+    def sample(self, requests, sampling_params):
         return [[self.answer(request)] for request in requests]
 
     def answer(self, request):

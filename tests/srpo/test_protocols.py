@@ -24,7 +24,7 @@ class Says:
     def __init__(self, processor, texts):
         self.processing_class, self.texts = processor, texts
 
-    def sample(self, requests, decoding):
+    def sample(self, requests, sampling_params):
         end = self.processing_class.tokenizer.eos_token_id
         return [
             [Sample(text, "stop", [*ids_of(self.processing_class, text), end])]
@@ -112,7 +112,7 @@ def test_a_random_policy_is_asked_with_the_system_prompt_and_gets_nothing_right(
         asked.clear()
         found = evaluate_policy(
             model, processor, Dataset.from_list(rows), Reflection(), batch_size=3, system_prompt=prompt,
-            decoding=SamplingParams(5, temperature=0.0),
+            sampling_params=SamplingParams(5, temperature=0.0),
         )  # fmt: skip
         assert [transition(sample) for (sample,) in found.samples] == ["0→0"] * 4
         assert all(1 <= sample["tokens"] <= 5 for (sample,) in found.samples)
@@ -156,7 +156,7 @@ def test_a_server_counts_tokens_alone():
     class Server:
         settings = {"kind": "server"}
 
-        def sample(self, requests, decoding):
+        def sample(self, requests, sampling_params):
             text = f"{SOLUTION.format(2)} {CHECK} {SOLUTION.format(2)}"
             return [[Sample(text, "stop", counted_tokens=40)] for _ in requests]
 

@@ -19,8 +19,8 @@ def test_a_cold_start_is_measured_on_what_is_sampled_as_in_training(checkpoints,
     written = [Sample(text, "stop", ids_of(processor, text)) for text in (*whole, RESPONSE.format(2))]
     asked = []
 
-    def spy(engine, requests, decoding):
-        asked.append((len(requests), [request.messages[0]["content"] for request in requests], decoding))
+    def spy(engine, requests, sampling_params):
+        asked.append((len(requests), [request.messages[0]["content"] for request in requests], sampling_params))
         return [[sample] for sample in written]
 
     monkeypatch.setattr(TransformersEngine, "sample", spy)
@@ -54,6 +54,6 @@ def test_a_response_that_failed_is_not_complete(checkpoints, monkeypatch, tmp_pa
     policy = load(checkpoints("qwen2_5_vl"))
     whole = f"{RESPONSE.format(3)} <reflection>No.</reflection> {RESPONSE.format(2)}"
     said = [[Sample(whole, "stop", ids_of(policy[1], whole))], Failure("torn")]
-    monkeypatch.setattr(TransformersEngine, "sample", lambda engine, requests, decoding: said)
+    monkeypatch.setattr(TransformersEngine, "sample", lambda engine, requests, sampling_params: said)
     rows = Dataset.from_list([{**row, "answer": "2"} for row in drawn_rows(2)])
     assert learnt(*policy, rows, SRPOConfig(str(tmp_path), use_cpu=True, bf16=False)) == (0.5, 0.5)

@@ -137,7 +137,7 @@ def test_star_goes_on_from_its_first_iteration(tmp_path):
     folder = tmp_path / "seed-0" / "star"
     with Store(folder / "revisions.sqlite") as store:
         drawn = [stage for stage in store.stages().values() if "engine" in stage]
-    assert {stage["decoding"]["max_new_tokens"] for stage in drawn} == {args.rl["max_completion_length"]}
+    assert {stage["sampling_params"]["max_new_tokens"] for stage in drawn} == {args.rl["max_completion_length"]}
     assert {stage["engine"]["model"] for stage in drawn} == {
         str(tmp_path / "seed-0" / "cold_start"), str(folder / "iteration-1" / "model")
     }  # fmt: skip

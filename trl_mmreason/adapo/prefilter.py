@@ -41,7 +41,7 @@ def prefilter(
         store: keeps every trajectory and every verdict.
         n: trajectories a question.
         followup: what the user says between the two answers.
-        **asking: for `answer_questions`, such as `decoding`, `grader`, `seed` and `batch_size`.
+        **asking: for `answer_questions`, such as `sampling_params`, `grader`, `seed` and `batch_size`.
 
     Raises:
         SettingsChanged: the store holds trajectories drawn in another way.

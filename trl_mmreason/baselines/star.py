@@ -43,7 +43,7 @@ def make_revisions(
         followup: what the user says to every answer but the last.
         revisions: how often an answer is revised.
         stage: of the store; one for each iteration.
-        **asking: for `answer_questions`, such as `n`, `decoding`, `grader`, `seed` and `batch_size`.
+        **asking: for `answer_questions`, such as `n`, `sampling_params`, `grader`, `seed` and `batch_size`.
 
     Returns:
         Rows with id, prompt (messages), images and completion (one message), at most one of each trajectory: its first

@@ -27,7 +27,7 @@ from ..sampling.engine import Engine, Failure, Request, SamplingParams
 from ..sampling.export import join_source_columns
 from ..sampling.store import Store
 from .objective import judge_labels, monte_carlo_labels
-from .paths import DECODING, Path, Row, read_path
+from .paths import SAMPLING_PARAMS, Path, Row, read_path
 from .prompts import JUDGE_PROMPT, judge_message, read_ratings
 from .protocols import Continuation
 from .template import chain_ends, parse_chain
@@ -158,7 +158,7 @@ def annotate_by_monte_carlo(
     store: Store,
     *,
     n: int = 16,
-    decoding: SamplingParams = DECODING,
+    sampling_params: SamplingParams = SAMPLING_PARAMS,
     labels: Literal["soft", "hard"] = "soft",
     grader: Grader | None = None,
     seed: int = 0,
@@ -177,7 +177,7 @@ def annotate_by_monte_carlo(
         engine: continues the chains; the policy that wrote them, or another that was fine-tuned on chains.
         store: keeps every continuation.
         n: continuations a step.
-        decoding: the paper's sampling by default; mind `max_new_tokens`.
+        sampling_params: the paper's sampling by default; mind `max_new_tokens`.
         labels: soft, the share of right continuations; or hard, 1 if any is right. Both come from the same samples.
         grader: `Grader()` by default.
         seed: other seeds give other continuations.
@@ -196,7 +196,7 @@ def annotate_by_monte_carlo(
         )
     _check_chains("annotate_by_monte_carlo", chains)
     steps = _steps(chains)
-    asked: dict[str, Any] = {"n": n, "decoding": decoding, "grader": grader, "seed": seed}
+    asked: dict[str, Any] = {"n": n, "sampling_params": sampling_params, "grader": grader, "seed": seed}
     asked |= {"description": "continuing chains", **running}
     answers = answer_questions(steps, engine, store, Continuation(), stage=MONTE_CARLO, **asked)
     failed: set[int] = set()
@@ -242,7 +242,7 @@ def annotate_by_judge(
     judge: Engine,
     store: Store,
     *,
-    decoding: SamplingParams | None = None,
+    sampling_params: SamplingParams | None = None,
     attempts: int = 3,
     seed: int = 0,
     **running: Any,
@@ -256,7 +256,7 @@ def annotate_by_judge(
         chains: `rows` of `chains_of` or `graded_chains`. Of several reference answers the first is told.
         judge: rates the steps.
         store: keeps the ratings.
-        decoding: by default as `SamplingParams()` says. At temperature 0 a malformed reply comes again.
+        sampling_params: by default as `SamplingParams()` says. At temperature 0 a malformed reply comes again.
         attempts: how often to ask, each time with another seed, before a chain is dropped whose reply is malformed, of
             another number of ratings than steps, or failed.
         seed: other seeds give other replies.
@@ -267,7 +267,9 @@ def annotate_by_judge(
         SettingsChanged: the store holds ratings that were drawn in another way.
     """
     _check_chains("annotate_by_judge", chains)
-    asking = ReplyCollector(store, decoding or SamplingParams(), attempts, seed, {"description": "judging", **running})
+    asking = ReplyCollector(
+        store, sampling_params or SamplingParams(), attempts, seed, {"description": "judging", **running}
+    )
 
     def request(row: Row) -> Request:
         steps = parse_chain(row["completion"]).steps

@@ -8,7 +8,7 @@ from ..documented import documented
 from ..sampling.engine import SamplingParams
 from ..stages import StagedArguments, made_by
 from .client import process_reward_from
-from .paths import DECODING, ProcessReward
+from .paths import SAMPLING_PARAMS, ProcessReward
 
 _ASKED = ("dataset_name", "dataset_split", "train_rows", "cold_start_accuracy", "max_completion_length")
 _MEASURED = ("process_reward", "eval_dataset_name", "eval_split", "eval_rows")
@@ -101,6 +101,6 @@ class ChainOfStepArguments(StagedArguments):
         return process_reward_from(made_by("prm", self.folder / "prm/model") if source == "prm" else source)
 
     @property
-    def decoding(self) -> SamplingParams:
+    def sampling_params(self) -> SamplingParams:
         """The paper's sampling, with this bound."""
-        return SamplingParams(self.max_completion_length, DECODING.temperature, DECODING.top_p)
+        return SamplingParams(self.max_completion_length, SAMPLING_PARAMS.temperature, SAMPLING_PARAMS.top_p)

@@ -151,7 +151,7 @@ class IterativeDPOConfig(DPOConfig):
     max_length: int | None = None
 
     @property
-    def decoding(self) -> SamplingParams:
+    def sampling_params(self) -> SamplingParams:
         """How paths are drawn."""
         return SamplingParams(self.max_completion_length, self.temperature, self.top_p)
 
@@ -166,7 +166,7 @@ class IterativeDPOConfig(DPOConfig):
             raise ValueError("IterativeDPOConfig: temperature=0 draws the same path each time, so there is no pair.")
         self._check_pairing()
         trajectory_score((), 0.0, self.step_weight)
-        _ = self.decoding  # refuses what is out of range
+        _ = self.sampling_params  # refuses what is out of range
         if self.eval_strategy != "no":
             raise ValueError(
                 f"IterativeDPOConfig: eval_strategy={IntervalStrategy(self.eval_strategy).value!r} is not supported: "

@@ -246,7 +246,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
                 store,
                 n=self.args.num_paths,
                 stage=f"policy {finished}, training steps",
-                decoding=self.args.decoding,
+                sampling_params=self.args.sampling_params,
                 grader=self.grader,
                 seed=self.args.seed + finished,
                 batch_size=max(1, at_once // self.args.num_paths),
@@ -262,7 +262,9 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
         """Paths of the present policy, which has finished so many rounds; their scores and what they are like."""
         questions = self.eval_questions if evaluating else self.questions
         stage = f"policy {finished}, {'evaluation' if evaluating else 'training'}"
-        decoding = SamplingParams(self.args.max_completion_length, temperature=0) if evaluating else self.args.decoding
+        sampling_params = (
+            SamplingParams(self.args.max_completion_length, temperature=0) if evaluating else self.args.sampling_params
+        )
         with self._engine(finished) as engine:
             paths = sample_paths(
                 questions,
@@ -270,7 +272,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
                 store,
                 f"{stage} paths",
                 n=1 if evaluating else self.args.num_paths,
-                decoding=decoding,
+                sampling_params=sampling_params,
                 grader=self.grader,
                 protocol=Chains() if self.args.chains else Direct(),
                 seed=self.args.seed + finished,

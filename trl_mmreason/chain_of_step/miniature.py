@@ -77,7 +77,7 @@ def label_drawn_chains(
     paths: int,
     monte_carlo: int,
     continuations: int,
-    decoding: SamplingParams,
+    sampling_params: SamplingParams,
     seed: int,
     batch_size: int,
 ) -> None:
@@ -93,7 +93,7 @@ def label_drawn_chains(
         paths: chains a problem.
         monte_carlo: so many of the training chains are labelled by Monte Carlo, the others by the judge.
         continuations: of each of their steps.
-        decoding: of chains and continuations.
+        sampling_params: of chains and continuations.
         seed: of all sampling.
         batch_size: answers sampled at a time.
 
@@ -104,7 +104,14 @@ def label_drawn_chains(
         rows, judge = to_dataset(problems), KnownTruthTeacher(problems)
         with Store(folder / f"labels_{name}.sqlite") as store:
             sampled = sample_paths(
-                rows, engine, store, "paths", n=paths, decoding=decoding, seed=seed + number, batch_size=batch_size
+                rows,
+                engine,
+                store,
+                "paths",
+                n=paths,
+                sampling_params=sampling_params,
+                seed=seed + number,
+                batch_size=batch_size,
             )
             found = chains_of(rows, sampled)
             if not len(found.rows):
@@ -118,7 +125,7 @@ def label_drawn_chains(
                     engine,
                     store,
                     n=continuations,
-                    decoding=decoding,
+                    sampling_params=sampling_params,
                     seed=seed,
                     batch_size=batch_size,
                 )

@@ -17,7 +17,7 @@ from .process_reward import Scores
 from .scored_chain import scored_ends
 from .template import ANSWER_END, ANSWER_START, STEP_START, ChainError, has_token, parse_chain
 
-DECODING = SamplingParams(temperature=1.0, top_p=0.95)
+SAMPLING_PARAMS = SamplingParams(temperature=1.0, top_p=0.95)
 """How paths and continuations are drawn (appendix C)."""
 
 Row = Mapping[str, Any]

@@ -37,9 +37,9 @@ class Chains:
         }
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
+        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
-        samples = sample_units(units, engine, decoding, seed)
+        samples = sample_units(units, engine, sampling_params, seed)
         texts = ["" if isinstance(sample, Failure) else sample.text for sample in samples]
         scores: Sequence[PathScore | None] = [None] * len(units)
         if self.process_reward is not None:
@@ -61,9 +61,9 @@ class Continuation:
         return {"name": "continuation"}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
+        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
-        samples = sample_units(units, engine, decoding, seed)
+        samples = sample_units(units, engine, sampling_params, seed)
         return [
             sample if isinstance(sample, Failure) else _continued(row["prefix"], sample)
             for (row, _), sample in zip(units, samples, strict=True)
@@ -95,14 +95,14 @@ class StepBeam:
         }
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
+        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         found = step_beam_search(
             [{**row, "id": f"{row['id']}#{index}"} for row, index in units],  # from which the candidates' seeds follow
             engine,
             self.process_reward,
             n=self.n,
-            decoding=decoding,
+            sampling_params=sampling_params,
             max_steps=self.max_steps,
             seed=seed,
         )

@@ -15,9 +15,9 @@ from ..sampling.engine import Engine, Failure, SamplingParams
 from ..sampling.protocols import AnsweringProtocol
 from ..sampling.run import run, wait_for_all
 from ..sampling.store import Store
-from .paths import DECODING, Path, PathScore, ProcessReward, Row, path_score, read_path, score_paths
+from .paths import SAMPLING_PARAMS, Path, PathScore, ProcessReward, Row, path_score, read_path, score_paths
 from .protocols import Chains, StepBeam
-from .search import MAX_STEPS, part_decoding
+from .search import MAX_STEPS, part_sampling_params
 
 
 def sample_paths(
@@ -28,7 +28,7 @@ def sample_paths(
     *,
     n: int,
     protocol: AnsweringProtocol | None = None,
-    decoding: SamplingParams = DECODING,
+    sampling_params: SamplingParams = SAMPLING_PARAMS,
     **asking: Any,
 ) -> dict[str, list[Path]]:
     """Let a policy answer each question `n` times, and grade the answers of the chains.
@@ -42,7 +42,7 @@ def sample_paths(
         stage: of the store.
         n: paths a question.
         protocol: `Chains()` by default; `Direct()` for policies that write no chains.
-        decoding: the paper's sampling by default; mind `max_new_tokens`.
+        sampling_params: the paper's sampling by default; mind `max_new_tokens`.
         **asking: for `answer_questions`, such as `grader`, `seed`, `batch_size` and `retry_failed`.
 
     Returns:
@@ -51,7 +51,7 @@ def sample_paths(
     Raises:
         SettingsChanged: the store holds paths that were drawn in another way.
     """
-    asking = {"n": n, "decoding": decoding, "description": "sampling paths", **asking}
+    asking = {"n": n, "sampling_params": sampling_params, "description": "sampling paths", **asking}
     answers = answer_questions(rows, engine, store, protocol or Chains(), stage=stage, **asking)
     paths = {
         id_: [_path(index, sample) for index, sample in enumerate(samples) if not isinstance(sample, Failure)]
@@ -131,7 +131,7 @@ def search_answers(
     *,
     n: int,
     stage: str,
-    decoding: SamplingParams = DECODING,
+    sampling_params: SamplingParams = SAMPLING_PARAMS,
     **asking: Any,
 ) -> dict[str, dict[str, Any] | Failure]:
     """The step-level beam search of every question, graded, and kept in a stage of the store.
@@ -139,7 +139,7 @@ def search_answers(
     Args:
         rows, engine, store: as for `sample_paths`.
         process_reward: scores the candidates.
-        n, decoding: as for `step_beam_search`.
+        n, sampling_params: as for `step_beam_search`.
         stage: of the store.
         **asking: for `answer_questions`; a batch is one of questions.
 
@@ -150,9 +150,9 @@ def search_answers(
         ValueError: as `part_decoding`.
         SettingsChanged: the store holds searches that were made in another way.
     """
-    part_decoding(decoding, n=n, max_steps=MAX_STEPS)  # refuses before anything is sampled
+    part_sampling_params(sampling_params, n=n, max_steps=MAX_STEPS)  # refuses before anything is sampled
     protocol = StepBeam(process_reward, n)
-    asking = {"decoding": decoding, "description": f"step beam search, n={n}", **asking}
+    asking = {"sampling_params": sampling_params, "description": f"step beam search, n={n}", **asking}
     answers = answer_questions(rows, engine, store, protocol, stage=stage, **asking)
     return {
         id_: sample if isinstance(sample, Failure) else _search(sample)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ..messages import pictures_of
 from ..sampling.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
-from .paths import DECODING, ProcessReward, Row
+from .paths import SAMPLING_PARAMS, ProcessReward, Row
 from .process_reward import Scores
 from .template import ANSWER_END, STEP_END, ChainError, chain_ends, parse_chain
 
@@ -61,7 +61,7 @@ def step_beam_search(
     process_reward: ProcessReward,
     *,
     n: int,
-    decoding: SamplingParams = DECODING,
+    sampling_params: SamplingParams = SAMPLING_PARAMS,
     max_steps: int = MAX_STEPS,
     seed: int = 0,
 ) -> list[BeamSearched | Failure]:
@@ -76,7 +76,7 @@ def step_beam_search(
         engine: samples; it has to continue prefixes and know stop strings.
         process_reward: scores the candidates.
         n: candidates a stage.
-        decoding: how they are drawn; `max_new_tokens` bounds one part, and `stop` is the search's own.
+        sampling_params: how they are drawn; `max_new_tokens` bounds one part, and `stop` is the search's own.
         max_steps: steps a chain may have; behind the last one only answers are candidates.
         seed: other seeds give other candidates. They depend on the row's id, the stage and their number alone, as far
             as the engine keeps its promise.
@@ -87,7 +87,7 @@ def step_beam_search(
     Raises:
         ValueError: as `part_decoding`.
     """
-    decoding = part_decoding(decoding, n=n, max_steps=max_steps)
+    sampling_params = part_sampling_params(sampling_params, n=n, max_steps=max_steps)
     rows = list(rows)
     searches: list[BeamSearched | Failure] = [BeamSearched()] * len(rows)
     for stage in range(max_steps + 1):
@@ -102,7 +102,7 @@ def step_beam_search(
             Request(row["prompt"], pictures_of(row), search.text, n, derive_seed(seed, "search", row["id"], stage))
             for row, _, search in open_searches
         ]
-        drawn = engine.sample(asked, decoding)
+        drawn = engine.sample(asked, sampling_params)
         candidates = [
             [] if isinstance(samples, Failure) else _whole_parts(search, samples, only_answers=stage == max_steps)
             for (_, _, search), samples in zip(open_searches, drawn, strict=True)
@@ -114,20 +114,20 @@ def step_beam_search(
     return searches
 
 
-def part_decoding(decoding: SamplingParams, *, n: int, max_steps: int) -> SamplingParams:
-    """Make the decoding of one part of a search: up to where a step or the answer ends.
+def part_sampling_params(sampling_params: SamplingParams, *, n: int, max_steps: int) -> SamplingParams:
+    """Make the sampling parameters of one part of a search: up to where a step or the answer ends.
 
     Raises:
-        ValueError: n or `max_steps` is below 1, the decoding brings stop strings, or it is greedy although n candidates
-            are to differ.
+        ValueError: n or `max_steps` is below 1, there are stop strings, or the temperature is 0 although n candidates are
+            to differ.
     """
-    if n < 1 or max_steps < 1 or decoding.stop or (n > 1 and not decoding.temperature):
+    if n < 1 or max_steps < 1 or sampling_params.stop or (n > 1 and not sampling_params.temperature):
         raise ValueError(
-            f"step_beam_search: got n={n}, max_steps={max_steps}, stop={decoding.stop} and "
-            f"temperature={decoding.temperature}; expected n ≥ 1, max_steps ≥ 1, no stop strings, as the template says "
-            "where parts end, and a temperature above 0 unless n is 1."
+            f"step_beam_search: got n={n}, max_steps={max_steps}, stop={sampling_params.stop} and "
+            f"temperature={sampling_params.temperature}; expected n ≥ 1, max_steps ≥ 1, no stop strings, as the "
+            "template says where parts end, and a temperature above 0 unless n is 1."
         )
-    return replace(decoding, stop=(STEP_END, ANSWER_END))
+    return replace(sampling_params, stop=(STEP_END, ANSWER_END))
 
 
 class _Candidate(NamedTuple):

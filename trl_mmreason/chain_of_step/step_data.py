@@ -46,7 +46,7 @@ def make_step_data(
     *,
     min_steps: int = MIN_STEPS,
     max_steps: int = MAX_STEPS,
-    decoding: SamplingParams | None = None,
+    sampling_params: SamplingParams | None = None,
     attempts: int = 3,
     grader: Grader | None = None,
     seed: int = 0,
@@ -66,7 +66,7 @@ def make_step_data(
         teacher: writes the steps.
         store: keeps every chain.
         min_steps, max_steps: asked for, and what has fewer or more is malformed.
-        decoding: by default as `SamplingParams()` says. At temperature 0 a malformed reply comes again.
+        sampling_params: by default as `SamplingParams()` says. At temperature 0 a malformed reply comes again.
         attempts: how often to ask, each time with another seed, before a question is dropped whose reply is malformed,
             failed, or comes to another answer.
         grader: `Grader()` by default.
@@ -81,7 +81,7 @@ def make_step_data(
         raise ValueError(f"make_step_data: got {min_steps} to {max_steps} steps, expected 1 or more, in order.")
     grader, prompt = grader or Grader(), step_data_prompt(min_steps, max_steps)
     asking = ReplyCollector(
-        store, decoding or SamplingParams(), attempts, seed, {"description": "writing steps", **running}
+        store, sampling_params or SamplingParams(), attempts, seed, {"description": "writing steps", **running}
     )
 
     def request(row: Mapping[str, Any]) -> Request:

@@ -60,7 +60,7 @@ def _annotate(arguments: argparse.Namespace) -> None:
             else "mmreason annotate: --judge came with --by monte-carlo, which asks no judge; leave one of them out"
         )
     options.check_parties("annotate", arguments, "judge")
-    judge_decoding = SamplingParams(arguments.judge_max_new_tokens, arguments.judge_temperature)
+    judge_sampling_params = SamplingParams(arguments.judge_max_new_tokens, arguments.judge_temperature)
 
     def annotate(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ..chain_of_step.annotation import PATHS, annotate_by_judge, annotate_by_monte_carlo, chains_of
@@ -74,7 +74,7 @@ def _annotate(arguments: argparse.Namespace) -> None:
             made = annotate_by_monte_carlo(chains.rows, policy, store, **settings, labels=arguments.labels)
         else:
             asking = {name: settings[name] for name in ("seed", "batch_size", "retry_failed")}
-            asking |= {"decoding": judge_decoding, "attempts": arguments.attempts}
+            asking |= {"sampling_params": judge_sampling_params, "attempts": arguments.attempts}
             made = annotate_by_judge(chains.rows, judge, store, **asking)
         return made._replace(dropped={**chains.dropped, **made.dropped})
 

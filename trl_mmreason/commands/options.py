@@ -229,7 +229,7 @@ def sampling_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
     return {
         **({"n": arguments.n} if "n" in arguments else {}),
-        "decoding": SamplingParams(arguments.max_new_tokens, arguments.temperature, arguments.top_p),
+        "sampling_params": SamplingParams(arguments.max_new_tokens, arguments.temperature, arguments.top_p),
         "grader": Grader(tolerance=arguments.tolerance),
         "seed": arguments.seed,
         "batch_size": arguments.batch_size,

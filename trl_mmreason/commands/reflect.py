@@ -73,7 +73,7 @@ def _reflect(arguments: argparse.Namespace) -> None:
     def reflect(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ..srpo.cold_start import ReflectionMaking, make_reflections
 
-        drawn = {name: settings.pop(name) for name in ("n", "decoding", "seed")}
+        drawn = {name: settings.pop(name) for name in ("n", "sampling_params", "seed")}
         making = ReflectionMaking(**given, **drawn)
         return make_reflections(
             rows,
@@ -98,6 +98,6 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "right_share": arguments.right_share,
         "second_thought": arguments.second_thought,
         "attempts": arguments.attempts,
-        "teacher_decoding": SamplingParams(arguments.teacher_max_new_tokens, arguments.teacher_temperature),
+        "teacher_sampling_params": SamplingParams(arguments.teacher_max_new_tokens, arguments.teacher_temperature),
         **{name: None if prompt == "null" else prompt for name, prompt in prompts.items() if prompt is not None},
     }

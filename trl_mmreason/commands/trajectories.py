@@ -58,7 +58,7 @@ def add(commands: Any) -> None:
         help="which trajectories are kept; all rules but sophia are ablations",
     )
     command.add_argument("--unselected", action="store_true", help="write the other trajectories too, with reward 0")
-    command.add_argument("--logps", action="store_true", help="write the reasoner's log-probabilities too")
+    command.add_argument("--logprobs", action="store_true", help="write the reasoner's log-probabilities too")
     command.add_argument("--tokenizer", help="path or Hub id; counts tokens where a server gives no number")
     command.add_argument("--caption-prompt", help="what the policy is asked about a picture; by default the paper's")
     command.add_argument(
@@ -83,7 +83,10 @@ def _trajectories(arguments: argparse.Namespace) -> None:
         from ..sophia.selection import UnknownLengths
 
         hard = frozenset(arguments.hard_category or ())
-        drawn = {"decoding": replace(settings.pop("decoding"), logps=arguments.logps), "seed": settings.pop("seed")}
+        drawn = {
+            "sampling_params": replace(settings.pop("sampling_params"), logprobs=arguments.logprobs),
+            "seed": settings.pop("seed"),
+        }
         with options.exit_on("trajectories", UnknownLengths):
             return make_off_policy_data(
                 rows,
@@ -110,7 +113,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "captions": arguments.captions,
         "trajectories": arguments.trajectories,
-        "caption_decoding": SamplingParams(arguments.caption_max_new_tokens, arguments.caption_temperature),
+        "caption_sampling_params": SamplingParams(arguments.caption_max_new_tokens, arguments.caption_temperature),
         "threshold": arguments.threshold,
         "keep": arguments.keep,
         "rule": arguments.rule,

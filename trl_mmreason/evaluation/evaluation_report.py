@@ -47,7 +47,7 @@ def evaluate_into(
     benchmark: Benchmark | None = None,
     shown: int = 100,
     n: int = 1,
-    decoding: SamplingParams = GREEDY,
+    sampling_params: SamplingParams = GREEDY,
     grader: Grader | JudgeGrader | None = None,
     system_prompt: str | None = None,
     seed: int = 0,
@@ -59,13 +59,18 @@ def evaluate_into(
 
     Args:
         folder: is made if need be; gets `answers.sqlite` and the files of `save_evaluation`.
-        rows, engine, protocol, n, decoding, grader, system_prompt, seed: as for `evaluate`.
+        rows, engine, protocol, n, sampling_params, grader, system_prompt, seed: as for `evaluate`.
         title, command, about: are recorded: what was evaluated, by which command line, and what else says so.
         benchmark: adds what is its own, as for `summarise`.
         shown: questions in the report.
         **asking: for `evaluate`, such as `batch_size` and `description`.
     """
-    asked: dict[str, Any] = {"n": n, "decoding": decoding, "grader": grader, "system_prompt": system_prompt}
+    asked: dict[str, Any] = {
+        "n": n,
+        "sampling_params": sampling_params,
+        "grader": grader,
+        "system_prompt": system_prompt,
+    }
     asked["seed"] = seed
     with Store(Path(folder) / "answers.sqlite") as store:
         samples = evaluate(rows, engine, store, protocol, **asked, **asking)

@@ -38,7 +38,7 @@ def provenance_record(
     *,
     command: str,
     benchmark: Mapping[str, Any],
-    decoding: SamplingParams,
+    sampling_params: SamplingParams,
     n: int = 1,
     grader: Grader | JudgeGrader | None = None,
     system_prompt: str | None = None,
@@ -47,7 +47,7 @@ def provenance_record(
     """Record what made the numbers of an evaluation, as JSON.
 
     Args:
-        engine, protocol, decoding, n, grader, system_prompt, seed: as `evaluate` was given them.
+        engine, protocol, sampling_params, n, grader, system_prompt, seed: as `evaluate` was given them.
         command: the command line.
         benchmark: name, title, source, split and whatever else says which questions were asked, and how.
     """
@@ -59,7 +59,7 @@ def provenance_record(
             "n": n,
             "system_prompt": system_prompt,
             "engine": engine.settings,
-            "decoding": asdict(decoding),
+            "sampling_params": asdict(sampling_params),
             "seed": seed,
             "grader": {"settings": grader_settings(grader or Grader()), "version": grader_version()},
         },

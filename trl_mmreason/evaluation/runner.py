@@ -54,7 +54,7 @@ def evaluate(
     protocol: AnsweringProtocol,
     *,
     n: int = 1,
-    decoding: SamplingParams = GREEDY,
+    sampling_params: SamplingParams = GREEDY,
     **asking: Any,
 ) -> Samples:
     """Sample and grade `n` answers to each question.
@@ -65,7 +65,7 @@ def evaluate(
         store: keeps every answer and every verdict; `None` for a policy amid training, of which nothing is kept.
         protocol: how it is asked.
         n: samples a question.
-        decoding: greedy by default.
+        sampling_params: greedy by default.
         **asking: for `answer_questions`, or without a store for `answer_in_memory`, such as `grader`, `system_prompt`,
             `seed` and `batch_size`.
 
@@ -73,14 +73,16 @@ def evaluate(
         ValueError: several greedy samples, which would be all alike.
         SettingsChanged: the store holds answers that were drawn in another way, or to other questions.
     """
-    if n > 1 and not decoding.temperature:
+    if n > 1 and not sampling_params.temperature:
         raise ValueError(f"evaluate: n={n} greedy samples are all alike; give a temperature above 0, or n=1.")
     if store is None:
-        samples = answer_in_memory(rows, engine, protocol, n=n, decoding=decoding, **asking)
+        samples = answer_in_memory(rows, engine, protocol, n=n, sampling_params=sampling_params, **asking)
         texts = rows.select_columns([name for name in TEXTS if name in rows.column_names]).to_list()
         rows_said = [{**row, "id": id_} for row, id_ in zip(texts, distinct_ids(rows), strict=True)]
     else:
-        answers = answer_questions(rows, engine, store, protocol, stage=ANSWERS, n=n, decoding=decoding, **asking)
+        answers = answer_questions(
+            rows, engine, store, protocol, stage=ANSWERS, n=n, sampling_params=sampling_params, **asking
+        )
         rows_said, samples = answers.rows.to_list(), list(map(list, answers))
     measure = getattr(protocol, "measures", None)
     if measure is not None:
@@ -108,7 +110,7 @@ def evaluate_policy(
         rows, protocol: as for `evaluate`.
         batch_size: samples asked for at once.
         chat_template_kwargs: handed to the chat template.
-        **asking: for `evaluate`, such as `decoding` and `system_prompt`.
+        **asking: for `evaluate`, such as `sampling_params` and `system_prompt`.
 
     Raises:
         TypeError: `processing_class` is not the processor of a vision-language model.
@@ -126,8 +128,10 @@ def accuracy(
 
     A row whose gold answer cannot be used does not count; NaN if none can be used. An answer that failed is wrong.
     """
-    decoding = SamplingParams(max_new_tokens, temperature=0.0)
-    samples = evaluate_policy(model, processing_class, rows, Direct(), batch_size=batch_size, decoding=decoding)
+    sampling_params = SamplingParams(max_new_tokens, temperature=0.0)
+    samples = evaluate_policy(
+        model, processing_class, rows, Direct(), batch_size=batch_size, sampling_params=sampling_params
+    )
     verdicts = [False if isinstance(one, Failure) else last_verdict(one, 1) for (one,) in samples.samples]
     known = [verdict for verdict in verdicts if verdict is not None]
     return sum(known) / len(known) if known else float("nan")

@@ -62,7 +62,7 @@ class RuleReasoner:
         rates = {"slip_rate": self.slip_rate, "second_look_rate": self.second_look_rate}
         return {"kind": "rule reasoner", "questions": questions, **rates}
 
-    def sample(self, requests: Sequence[Request], decoding: SamplingParams) -> list[list[Sample] | Failure]:
+    def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
         """n trajectories for each request, without tokens; a `Failure` for what asks no question that it knows."""
         return [self._answer(request) for request in requests]
 

@@ -59,7 +59,7 @@ class KnownTruthTeacher:
         keys = "".join(sorted(self._known))
         return {"kind": "known truth", "problems": hashlib.sha256(keys.encode()).hexdigest()[:16]}
 
-    def sample(self, requests: Sequence[Request], decoding: SamplingParams) -> list[list[Sample] | Failure]:
+    def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
         """The reply to each request, n times; a `Failure` for what is no such request or about no known problem."""
         return [self._answer(request) for request in requests]
 

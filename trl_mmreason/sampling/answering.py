@@ -90,7 +90,7 @@ def answer_questions(
     *,
     stage: str,
     n: int = 1,
-    decoding: SamplingParams | None = None,
+    sampling_params: SamplingParams | None = None,
     grader: Grader | JudgeGrader | None = None,
     system_prompt: str | None = None,
     seed: int = 0,
@@ -109,7 +109,7 @@ def answer_questions(
         protocol: how it is asked, and what of its replies is graded.
         stage: of the store.
         n: samples a question.
-        decoding: by default as `SamplingParams()` says.
+        sampling_params: by default as `SamplingParams()` says.
         grader: `Grader()` by default. With another one than before only the grading is done again.
         system_prompt: put before every question; the rows stay as they are.
         seed: other seeds give other samples.
@@ -119,15 +119,15 @@ def answer_questions(
     Raises:
         SettingsChanged: the store holds answers that were drawn in another way, or to other questions.
     """
-    decoding, grader = decoding or SamplingParams(), grader or Grader()
+    sampling_params, grader = sampling_params or SamplingParams(), grader or Grader()
 
     def answer(units: Sequence[Unit]) -> list[dict[str, Any] | Failure]:
-        return ask(units, engine, protocol, decoding, system_prompt=system_prompt, seed=seed)
+        return ask(units, engine, protocol, sampling_params, system_prompt=system_prompt, seed=seed)
 
     settings = {
         "engine": engine.settings,
         "protocol": protocol.settings,
-        "decoding": asdict(decoding),
+        "sampling_params": asdict(sampling_params),
         "system_prompt": system_prompt,
         "seed": seed,
     }
@@ -146,7 +146,7 @@ def answer_in_memory(
     protocol: AnsweringProtocol,
     *,
     n: int = 1,
-    decoding: SamplingParams | None = None,
+    sampling_params: SamplingParams | None = None,
     grader: Grader | JudgeGrader | None = None,
     system_prompt: str | None = None,
     seed: int = 0,
@@ -163,7 +163,7 @@ def answer_in_memory(
 
     Other arguments as for `answer_questions`.
     """
-    decoding, grader, state = decoding or SamplingParams(), grader or Grader(), PartialState()
+    sampling_params, grader, state = sampling_params or SamplingParams(), grader or Grader(), PartialState()
     ids = distinct_ids(rows)
     found: list[tuple[int, dict[str, Any] | Failure]] = []
     with state.split_between_processes(list(range(len(rows) * n))) as share:
@@ -171,7 +171,7 @@ def answer_in_memory(
         with Progress(description, len(share), 0, 0, quiet=not state.is_main_process) as progress:
             for batch in batches:
                 units = [({**rows[k // n], "id": ids[k // n]}, k % n) for k in batch]
-                answers = ask(units, engine, protocol, decoding, system_prompt=system_prompt, seed=seed)
+                answers = ask(units, engine, protocol, sampling_params, system_prompt=system_prompt, seed=seed)
                 done = [place for place, answer in enumerate(answers) if not isinstance(answer, Failure)]
                 payloads: list[Any] = [answers[place] for place in done]  # no failures
                 verdicts = grade_payloads([units[place][0] for place in done], payloads, grader)
@@ -296,14 +296,14 @@ def ask(
     units: Sequence[Unit],
     engine: Engine,
     protocol: AnsweringProtocol,
-    decoding: SamplingParams,
+    sampling_params: SamplingParams,
     *,
     system_prompt: str | None,
     seed: int,
 ) -> list[dict[str, Any] | Failure]:
     """One sample for each unit, as JSON; see `answer_questions`."""
     asked = [({**row, "prompt": with_system_message(row["prompt"], system_prompt)}, index) for row, index in units]
-    answers = protocol.answer(asked, engine, decoding, seed)
+    answers = protocol.answer(asked, engine, sampling_params, seed)
     return [answered if isinstance(answered, Failure) else _payload(answered) for answered in answers]
 
 

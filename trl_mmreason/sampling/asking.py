@@ -34,7 +34,7 @@ class ReplyCollector:
 
     Attributes:
         store: keeps what was read.
-        decoding: of the replies. At temperature 0 a malformed one comes again.
+        sampling_params: of the replies. At temperature 0 a malformed one comes again.
         attempts: how often to ask, each time with another seed, before a reply that is malformed or failed is given up.
         seed: other seeds give other replies.
         running: for `run`, such as `batch_size`; `retries` is left out, as it would ask with the same seed.
@@ -44,7 +44,7 @@ class ReplyCollector:
     """
 
     store: Store
-    decoding: SamplingParams
+    sampling_params: SamplingParams
     attempts: int
     seed: int
     running: Mapping[str, Any]
@@ -84,9 +84,14 @@ class ReplyCollector:
         def work(asked: Sequence[tuple[Unit, int]]) -> list[dict[str, Any] | Failure]:
             requests = [replace(request(unit), seed=derive_seed(self.seed, stage, unit["id"])) for unit, _ in asked]
             reads = [partial(read, unit) for unit, _ in asked]
-            return ask_until_read(engine, self.decoding, requests, reads, self.attempts)
+            return ask_until_read(engine, self.sampling_params, requests, reads, self.attempts)
 
-        given = {"engine": engine.settings, "decoding": asdict(self.decoding), "seed": self.seed, **settings}
+        given = {
+            "engine": engine.settings,
+            "sampling_params": asdict(self.sampling_params),
+            "seed": self.seed,
+            **settings,
+        }
         # `run` would try again with the same seed, and get the same reply.
         run(self.store, stage, units, work, settings=given, **{**self.running, "retries": 0})
         wait_for_all()
@@ -94,7 +99,7 @@ class ReplyCollector:
 
 
 def ask_until_read(
-    engine: Engine, decoding: SamplingParams, requests: Sequence[Request], reads: Sequence[Read], attempts: int
+    engine: Engine, sampling_params: SamplingParams, requests: Sequence[Request], reads: Sequence[Read], attempts: int
 ) -> list[dict[str, Any] | Failure]:
     """Read the first reply to each request that is not malformed; the last `Failure` if all are.
 
@@ -108,7 +113,7 @@ def ask_until_read(
         if not waiting:
             break
         asked = [replace(requests[k], seed=derive_seed(requests[k].seed, attempt)) for k in waiting]
-        for k, samples in zip(waiting, engine.sample(asked, decoding), strict=True):
+        for k, samples in zip(waiting, engine.sample(asked, sampling_params), strict=True):
             results[k] = samples if isinstance(samples, Failure) else _read(samples[0], reads[k])
     return [results[k] for k in range(len(requests))]
 

@@ -15,16 +15,16 @@ class Chat:
 
     Attributes:
         engine: who replies.
-        decoding: how; greedy by default, as the same question should get the same judgement.
+        sampling_params: how; greedy by default, as the same question should get the same judgement.
     """
 
     engine: Engine
-    decoding: SamplingParams = SamplingParams(max_new_tokens=512, temperature=0.0)
+    sampling_params: SamplingParams = SamplingParams(max_new_tokens=512, temperature=0.0)
 
     @property
     def settings(self) -> dict[str, Any]:
         """What determines the replies."""
-        return {"engine": self.engine.settings, "decoding": asdict(self.decoding)}
+        return {"engine": self.engine.settings, "sampling_params": asdict(self.sampling_params)}
 
     def __call__(self, conversations: Sequence[list[dict[str, str]]]) -> list[str]:
         """One reply to each.
@@ -33,7 +33,7 @@ class Chat:
             RuntimeError: the engine has none to one of them. A judge that says nothing must not pass for one that
                 disagrees.
         """
-        replies = self.engine.sample([Request(conversation) for conversation in conversations], self.decoding)
+        replies = self.engine.sample([Request(conversation) for conversation in conversations], self.sampling_params)
         failed = [reply.reason for reply in replies if isinstance(reply, Failure)]
         if failed:
             raise RuntimeError(f"Chat: {len(failed)} of {len(replies)} replies failed, the first because: {failed[0]}")

@@ -134,14 +134,14 @@ class ChatRequest(Fields):
         return messages
 
     @property
-    def decoding(self) -> SamplingParams:
+    def sampling_params(self) -> SamplingParams:
         return SamplingParams(
             max_new_tokens=self.max_completion_tokens or self.max_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=max(self.top_k, 0),
             stop=tuple(self.stop),
-            logps=self.logprobs,
+            logprobs=self.logprobs,
         )
 
     @property
@@ -184,8 +184,8 @@ def _choice(index: int, sample: Sample, chat: ChatRequest, token_text: Callable[
         "finish_reason": sample.finish_reason,
         "logprobs": None,
     }
-    if sample.logps is not None:
-        tokens = zip(sample.token_ids or (), sample.logps, strict=True)
+    if sample.logprobs is not None:
+        tokens = zip(sample.token_ids or (), sample.logprobs, strict=True)
         choice["logprobs"] = {
             "content": [
                 {"token": token_text(token), "logprob": logp, "bytes": None, "top_logprobs": []}

@@ -50,7 +50,7 @@ def _plain(image: PIL.Image.Image) -> PIL.Image.Image:
     return plain
 
 
-def read_reply(reply: Any, decoding: SamplingParams) -> list[Sample]:
+def read_reply(reply: Any, sampling_params: SamplingParams) -> list[Sample]:
     """The answers in a chat completion, in the order of their indices.
 
     Raises:
@@ -61,7 +61,7 @@ def read_reply(reply: Any, decoding: SamplingParams) -> list[Sample]:
     if not choices:
         raise ValueError("it holds no answer; expected at least one in choices")
     counted = _counted_tokens(reply) if len(choices) == 1 else None
-    return [_sample(choice, decoding, counted) for choice in choices]
+    return [_sample(choice, sampling_params, counted) for choice in choices]
 
 
 def _counted_tokens(reply: Mapping[str, Any]) -> int | None:
@@ -71,7 +71,7 @@ def _counted_tokens(reply: Mapping[str, Any]) -> int | None:
     return None if hidden else usage.get("completion_tokens") or None  # some say 0 for "not known"
 
 
-def _sample(choice: Mapping[str, Any], decoding: SamplingParams, counted_tokens: int | None) -> Sample:
+def _sample(choice: Mapping[str, Any], sampling_params: SamplingParams, counted_tokens: int | None) -> Sample:
     reason, message = choice["finish_reason"], choice["message"]
     text = message.get("content")
     if reason not in ("stop", "length") or message.get("refusal"):
@@ -80,13 +80,15 @@ def _sample(choice: Mapping[str, Any], decoding: SamplingParams, counted_tokens:
         raise ValueError("the answer is all reasoning that the server took out; start it without a reasoning parser")
     text = text or ""
     stopped_by = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's and SGLang's names
-    if stopped_by in decoding.stop and not text.endswith(stopped_by):
+    if stopped_by in sampling_params.stop and not text.endswith(stopped_by):
         text += stopped_by
-    return Sample(text, reason, choice.get("token_ids"), _logps(choice) if decoding.logps else None, counted_tokens)
+    return Sample(
+        text, reason, choice.get("token_ids"), _logprobs(choice) if sampling_params.logprobs else None, counted_tokens
+    )
 
 
-def _logps(choice: Mapping[str, Any]) -> list[float]:
+def _logprobs(choice: Mapping[str, Any]) -> list[float]:
     content = (choice.get("logprobs") or {}).get("content")
     if content is None:
-        raise ValueError("log-probabilities were asked for and did not come; sample with logps=False here")
+        raise ValueError("log-probabilities were asked for and did not come; sample with logprobs=False here")
     return [token["logprob"] for token in content]

@@ -20,7 +20,7 @@ class SamplingParams:
         top_p: the smallest set of tokens with this share of the probability; 1 is all.
         top_k: the most probable tokens; 0 is all.
         stop: an answer ends behind the first of these strings, which stays in it.
-        logps: whether to return the log-probability of each token, under the model itself (temperature 1, all tokens).
+        logprobs: whether to return each token's log-probability, under the model itself (temperature 1, all tokens).
     """
 
     max_new_tokens: int = 1024
@@ -28,7 +28,7 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     stop: tuple[str, ...] = ()
-    logps: bool = False
+    logprobs: bool = False
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
@@ -82,18 +82,18 @@ class Request:
 
 @dataclass(frozen=True)
 class Sample:
-    """One answer; `token_ids` and `logps` where the engine knows them, `counted_tokens` where it only counts them."""
+    """One answer; `token_ids` and `logprobs` where the engine has them, `counted_tokens` where it only counts them."""
 
     text: str
     finish_reason: Literal["stop", "length"]
     token_ids: list[int] | None = field(default=None, repr=False)
-    logps: list[float] | None = field(default=None, repr=False)
+    logprobs: list[float] | None = field(default=None, repr=False)
     counted_tokens: int | None = field(default=None, repr=False, compare=False)
 
     @property
     def tokens(self) -> int | None:
         """How many tokens it has, a sampled end of turn among them; `None` where the engine does not say."""
-        said = self.logps if self.token_ids is None else self.token_ids  # one for each token, both of them
+        said = self.logprobs if self.token_ids is None else self.token_ids  # one for each token, both of them
         return self.counted_tokens if said is None else len(said)
 
 
@@ -115,7 +115,7 @@ class Engine(Protocol):
         """All that determines this engine's answers, as JSON: kind, model, precision … ; no secrets."""
         ...
 
-    def sample(self, requests: Sequence[Request], decoding: SamplingParams) -> list[list[Sample] | Failure]:
+    def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
         """n answers to each request, in order. What is wrong with one request is its `Failure`; what is wrong with the
         engine itself (no connection, no memory) raises."""
         ...

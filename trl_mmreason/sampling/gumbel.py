@@ -98,7 +98,7 @@ class GumbelMaxSampler(LogitsProcessor):
     """Turns logits into scores whose highest is the token drawn.
 
     Args:
-        decoding: temperature 0 adds no noise.
+        sampling_params: temperature 0 adds no noise.
         seeds: one a row.
         ending: knows which rows continue; only these get noise.
         suppressed: tokens that are never drawn.
@@ -107,16 +107,18 @@ class GumbelMaxSampler(LogitsProcessor):
 
     def __init__(
         self,
-        decoding: SamplingParams,
+        sampling_params: SamplingParams,
         seeds: Sequence[int],
         ending: StopTracker,
         suppressed: Sequence[int],
         device: torch.device,
     ) -> None:
-        self._generators = [torch.Generator(device).manual_seed(seed) for seed in seeds] if decoding.temperature else []
-        self._warpers = warpers(decoding)
-        self._ending, self._suppressed, self._keep_logps = ending, list(suppressed), decoding.logps
-        self._logps: list[Tensor] = []  # (B,) a step
+        self._generators = (
+            [torch.Generator(device).manual_seed(seed) for seed in seeds] if sampling_params.temperature else []
+        )
+        self._warpers = warpers(sampling_params)
+        self._ending, self._suppressed, self._keep_logprobs = ending, list(suppressed), sampling_params.logprobs
+        self._logprobs: list[Tensor] = []  # (B,) a step
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         logits = scores  # (B, V) as the model gave them
@@ -125,9 +127,9 @@ class GumbelMaxSampler(LogitsProcessor):
         if self._generators:
             live = self._ending.live
             scores[live] = self._warpers(input_ids[live], scores[live]) + self._noise(live, scores)
-        if self._keep_logps:
+        if self._keep_logprobs:
             drawn = logits.gather(1, scores.argmax(-1, keepdim=True)).squeeze(1)
-            self._logps.append(drawn - logits.logsumexp(-1))
+            self._logprobs.append(drawn - logits.logsumexp(-1))
         return scores
 
     def _noise(self, rows: Sequence[int], scores: Tensor) -> Tensor:
@@ -138,21 +140,21 @@ class GumbelMaxSampler(LogitsProcessor):
         # u may be 0, whose noise would forbid the only token that the warpers left.
         return noise.clamp_min_(torch.finfo(noise.dtype).tiny).log_().neg_().log_().neg_()
 
-    def logps(self) -> list[list[float] | None]:
+    def logprobs(self) -> list[list[float] | None]:
         """The log-probabilities of each row's tokens, under the model itself; `None` if they were not asked for."""
-        if not self._keep_logps:
+        if not self._keep_logprobs:
             return [None] * len(self._ending.ids)
-        rows = torch.stack(self._logps, dim=1).tolist()
+        rows = torch.stack(self._logprobs, dim=1).tolist()
         return [row[: len(ids)] for row, ids in zip(rows, self._ending.ids, strict=True)]
 
 
-def warpers(decoding: SamplingParams) -> LogitsProcessorList:
+def warpers(sampling_params: SamplingParams) -> LogitsProcessorList:
     """Temperature, top-k and top-p of a decoding, in the order of transformers."""
     found = LogitsProcessorList()
-    if decoding.temperature not in (0, 1):
-        found.append(TemperatureLogitsWarper(float(decoding.temperature)))
-    if decoding.top_k:
-        found.append(TopKLogitsWarper(decoding.top_k))
-    if decoding.top_p < 1:
-        found.append(TopPLogitsWarper(decoding.top_p))
+    if sampling_params.temperature not in (0, 1):
+        found.append(TemperatureLogitsWarper(float(sampling_params.temperature)))
+    if sampling_params.top_k:
+        found.append(TopKLogitsWarper(sampling_params.top_k))
+    if sampling_params.top_p < 1:
+        found.append(TopPLogitsWarper(sampling_params.top_p))
     return found

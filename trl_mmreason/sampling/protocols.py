@@ -42,7 +42,7 @@ class Answered(NamedTuple):
         step_ends: positions in the last turn's text at which its steps end, of those that were scored.
         step_scores, answer_score: a scorer's opinion of these steps, and of the answer behind them, in [0, 1].
         score: of the whole: by this best-of-n chooses.
-        logps: of each sampled token, in nats, if they were asked for.
+        logprobs: of each sampled token, in nats, if they were asked for.
         extra: what else the protocol keeps of it, as JSON.
     """
 
@@ -54,7 +54,7 @@ class Answered(NamedTuple):
     step_scores: Sequence[float] | None = None
     answer_score: float | None = None
     score: float | None = None
-    logps: Sequence[float] | None = None
+    logprobs: Sequence[float] | None = None
     extra: Mapping[str, Any] | None = None
 
 
@@ -72,7 +72,7 @@ class AnsweringProtocol(Protocol):
         ...
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
+        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         """One sample each. Sample k of a row follows from the row's id, k and the seed alone."""
         ...
@@ -107,11 +107,11 @@ class Direct:
         return {"name": "direct"} if self.grades_cut else {"name": "direct", "grades_cut": False}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
+        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         found = [
-            sample if isinstance(sample, Failure) else _answered([sample])._replace(logps=sample.logps)
-            for sample in sample_units(units, engine, decoding, seed)
+            sample if isinstance(sample, Failure) else _answered([sample])._replace(logprobs=sample.logprobs)
+            for sample in sample_units(units, engine, sampling_params, seed)
         ]
         return found if self.grades_cut else [_without_cut(answered) for answered in found]
 
@@ -145,20 +145,22 @@ class TwoTurn:
         return settings if self.turns == 2 else {**settings, "turns": self.turns}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
+        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         rows = [row for row, _ in units]
-        found = sample_turns(rows, engine, decoding, self.followup, unit_seeds(units, seed), turns=self.turns)
+        found = sample_turns(rows, engine, sampling_params, self.followup, unit_seeds(units, seed), turns=self.turns)
         return [given if isinstance(given, Failure) else _answered(given) for given in found]
 
 
-def sample_units(units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int) -> list[Sample | Failure]:
+def sample_units(
+    units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
+) -> list[Sample | Failure]:
     """One answer to the question of each unit, behind the row's `prefix` if it has one."""
     asked = [
         Request(row["prompt"], pictures_of(row), prefix=row.get("prefix", ""), seed=each)
         for (row, _), each in zip(units, unit_seeds(units, seed), strict=True)
     ]
-    drawn = engine.sample(asked, decoding)
+    drawn = engine.sample(asked, sampling_params)
     return [samples if isinstance(samples, Failure) else samples[0] for samples in drawn]
 
 

@@ -40,7 +40,7 @@ class Answered(NamedTuple):
 @dataclass(eq=False)
 class _Job:
     request: Request
-    decoding: SamplingParams
+    sampling_params: SamplingParams
     outcome: asyncio.Future[Answered | Failure]
 
 
@@ -60,9 +60,9 @@ class BatchingQueue:
         self._jobs: list[_Job] = []
         self._arrived = asyncio.Event()
 
-    async def sample(self, request: Request, decoding: SamplingParams) -> Answered | Failure:
+    async def sample(self, request: Request, sampling_params: SamplingParams) -> Answered | Failure:
         """Wait for a request's answers; cancelling takes it out of the queue, unless the engine has it already."""
-        job = _Job(request, decoding, asyncio.get_running_loop().create_future())
+        job = _Job(request, sampling_params, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
         self._arrived.set()
         return await job.outcome
@@ -77,7 +77,9 @@ class BatchingQueue:
                 jobs = self._take()
                 if not jobs:
                     continue
-                work = loop.run_in_executor(thread, self._sample, [job.request for job in jobs], jobs[0].decoding)
+                work = loop.run_in_executor(
+                    thread, self._sample, [job.request for job in jobs], jobs[0].sampling_params
+                )
                 (outcomes,) = await asyncio.gather(work, return_exceptions=True)
                 for position, job in enumerate(jobs):
                     if job.outcome.done():  # its client is gone
@@ -102,7 +104,7 @@ class BatchingQueue:
         for job in self._jobs:
             if job.outcome.done():
                 continue
-            if not taken or (job.decoding == taken[0].decoding and job.request.n <= room):
+            if not taken or (job.sampling_params == taken[0].sampling_params and job.request.n <= room):
                 taken.append(job)
                 room -= job.request.n
             else:
@@ -112,8 +114,8 @@ class BatchingQueue:
             self._arrived.clear()
         return taken
 
-    def _sample(self, requests: Sequence[Request], decoding: SamplingParams) -> list[Answered | Failure]:
-        outcomes = self._engine.sample(requests, decoding)
+    def _sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[Answered | Failure]:
+        outcomes = self._engine.sample(requests, sampling_params)
         return [
             outcome if isinstance(outcome, Failure) else Answered(outcome, self._count_prompt(request))
             for request, outcome in zip(requests, outcomes, strict=True)
@@ -156,7 +158,7 @@ def create_app(
         body = await read_bytes(http, max_body_bytes)
         asked = await run_in_threadpool(read_json, ChatRequest, body, model=model)
         try:
-            outcome = await unless_gone(http, queue.sample(asked.request, asked.decoding))
+            outcome = await unless_gone(http, queue.sample(asked.request, asked.sampling_params))
         except ValueError as error:  # a decoding that the engine cannot follow
             raise ApiError(str(error)) from error
         if isinstance(outcome, Failure):

@@ -117,30 +117,34 @@ class ServerEngine:
             "extra_body": self._extra_body,
         }
 
-    def sample(self, requests: Sequence[Request], decoding: SamplingParams) -> list[list[Sample] | Failure]:
+    def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
         """n answers to each request, in order.
 
         Raises:
             ServerError: the server cannot be used.
             ValueError: the server is `openai_only`, and top-k, stop strings or a prefix are asked for.
         """
-        if self.openai_only and (decoding.top_k or decoding.stop or any(request.prefix for request in requests)):
+        if self.openai_only and (
+            sampling_params.top_k or sampling_params.stop or any(request.prefix for request in requests)
+        ):
             raise ValueError(
-                f"ServerEngine: openai_only=True, and got top_k={decoding.top_k}, stop={decoding.stop} or a prefix, "
-                "which OpenAI's API does not have or would cut off. Leave them out, or use a server such as vLLM "
-                "without openai_only."
+                f"ServerEngine: openai_only=True, and got top_k={sampling_params.top_k}, stop={sampling_params.stop} or "
+                "a prefix, which OpenAI's API does not have or would cut off. Leave them out, or use a server such as "
+                "vLLM without openai_only."
             )
         from anyio.from_thread import start_blocking_portal
 
         # A loop in a thread of its own: the caller's thread may already run one, as in a notebook. An interrupt in the
         # caller's thread cancels all calls.
         with start_blocking_portal() as portal:
-            return portal.call(self._sample, requests, decoding)
+            return portal.call(self._sample, requests, sampling_params)
 
-    async def _sample(self, requests: Sequence[Request], decoding: SamplingParams) -> list[list[Sample] | Failure]:
+    async def _sample(
+        self, requests: Sequence[Request], sampling_params: SamplingParams
+    ) -> list[list[Sample] | Failure]:
         async with connect(self._addresses, self._connection) as servers:
             # A request holds its encoded pictures while its calls wait for theirs, never the other way round.
-            calls = _Calls(servers, decoding, self._connection.api_key)
+            calls = _Calls(servers, sampling_params, self._connection.api_key)
             encoded = asyncio.Semaphore(servers.most_calls)
 
             async def answer(request: Request) -> list[Sample] | Failure:
@@ -155,12 +159,12 @@ class ServerEngine:
     async def _answer(self, request: Request, calls: _Calls) -> list[Sample]:
         body = {
             "messages": await asyncio.to_thread(chat_messages, request),
-            **self._fields(request, calls.decoding),
+            **self._fields(request, calls.sampling_params),
             **self._extra_body,
         }
         # Of 31 bits, as some servers take no more.
         seeds = [derive_seed(request.seed, index) >> 32 for index in range(request.n)]
-        if calls.decoding.temperature == 0:
+        if calls.sampling_params.temperature == 0:
             return (await calls.ask(body, seeds[0]))[:1] * request.n
         samples: list[Sample] = []
         if request.n > 1 and not self._one_by_one:
@@ -174,21 +178,21 @@ class ServerEngine:
         rest = await _all(calls.ask(body, seed) for seed in seeds[len(samples) :])
         return [*samples[: request.n], *(one for one, *_ in rest)]
 
-    def _fields(self, request: Request, decoding: SamplingParams) -> dict[str, Any]:
+    def _fields(self, request: Request, sampling_params: SamplingParams) -> dict[str, Any]:
         """All of a call but messages, number and seed."""
         length = "max_completion_tokens" if self.openai_only else "max_tokens"
         fields: dict[str, Any] = {
             "model": self.model,
-            length: decoding.max_new_tokens,
-            "temperature": decoding.temperature,
-            "top_p": decoding.top_p,
+            length: sampling_params.max_new_tokens,
+            "temperature": sampling_params.temperature,
+            "top_p": sampling_params.top_p,
         }
         if not self.openai_only:
-            fields |= {"top_k": decoding.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
-        if decoding.logps:
+            fields |= {"top_k": sampling_params.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
+        if sampling_params.logprobs:
             fields["logprobs"] = True
-        if decoding.stop:
-            fields |= {"stop": list(decoding.stop), "include_stop_str_in_output": True}
+        if sampling_params.stop:
+            fields |= {"stop": list(sampling_params.stop), "include_stop_str_in_output": True}
         if request.prefix:
             fields |= {"continue_final_message": True, "add_generation_prompt": False}
         return fields
@@ -199,7 +203,7 @@ class _Calls:
     """Single calls to the servers."""
 
     servers: Servers
-    decoding: SamplingParams
+    sampling_params: SamplingParams
     key: str
 
     async def ask(self, body: Mapping[str, Any], seed: int) -> list[Sample]:
@@ -212,7 +216,7 @@ class _Calls:
         fields = {name: value for name, value in {"seed": seed, **body}.items() if value is not None}
         reply, url = await self.servers.post(fields)
         try:
-            return read_reply(reply, self.decoding)
+            return read_reply(reply, self.sampling_params)
         except (AttributeError, KeyError, TypeError) as error:
             raise RequestFailed(
                 f"{url} answered {self._shown(reply)}; expected a chat completion. Does base_url end in /v1?"

@@ -105,7 +105,7 @@ class TransformersEngine:
             "chat_template_kwargs": self._template,
         }
 
-    def sample(self, requests: Sequence[Request], decoding: SamplingParams) -> list[list[Sample] | Failure]:
+    def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
         """n answers to each request, in order; see `Engine`.
 
         Raises:
@@ -113,12 +113,12 @@ class TransformersEngine:
             torch.OutOfMemoryError: one answer alone does not fit in memory. Once any has fitted, a request that does
                 not is its own `Failure`.
         """
-        self._check_stop(decoding.stop)
+        self._check_stop(sampling_params.stop)
         training = self.model.training
         self.model.eval()
         try:
             windows = _windows(requests, _WINDOW * self.batch_size)
-            return [result for window in windows for result in self._answer(window, decoding)]
+            return [result for window in windows for result in self._answer(window, sampling_params)]
         finally:
             self.model.train(training)
 
@@ -152,7 +152,7 @@ class TransformersEngine:
     def _positions(self) -> float:
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or math.inf
 
-    def _answer(self, requests: Sequence[Request], decoding: SamplingParams) -> list[list[Sample] | Failure]:
+    def _answer(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
         """Answer the requests of a window, the longest first: what does not fit in memory shows early."""
         encoded = [self._encode(request) for request in requests]
         results: list[Any] = [
@@ -165,16 +165,16 @@ class TransformersEngine:
             _Job(number, k)
             for number, request in enumerate(requests)
             if not isinstance(encoded[number], Failure)
-            for k in range(request.n if decoding.temperature else min(request.n, 1))
+            for k in range(request.n if sampling_params.temperature else min(request.n, 1))
         ]
         waiting = deque(sorted(jobs, key=lambda job: -lengths[job.request]))
         while waiting:
-            tokens = lengths[waiting[0].request] + decoding.max_new_tokens  # of the longest row
+            tokens = lengths[waiting[0].request] + sampling_params.max_new_tokens  # of the longest row
             size = max(1, int(min(self.batch_size, len(waiting), self._most_tokens / tokens)))
             batch = [waiting.popleft() for _ in range(size)]
             prompts: list[Any] = [encoded[job.request] for job in batch]
             seeds = [derive_seed(requests[job.request].seed, job.k) for job in batch]
-            samples = self._generate(prompts, seeds, decoding)
+            samples = self._generate(prompts, seeds, sampling_params)
             if samples is not None:
                 self._has_answered = True
                 for job, sample in zip(batch, samples, strict=True):
@@ -185,30 +185,34 @@ class TransformersEngine:
                 _logger.warning("Out of memory: %d answers of up to %d tokens; trying half as many.", size, tokens)
             else:
                 number = batch[0].request
-                results[number] = self._too_large(lengths[number], decoding)
+                results[number] = self._too_large(lengths[number], sampling_params)
                 waiting = deque(job for job in waiting if job.request != number)
-        if not decoding.temperature:
+        if not sampling_params.temperature:
             results = [found if isinstance(found, Failure) else found[:1] * len(found) for found in results]
         return results
 
-    def _too_large(self, prompt_tokens: int, decoding: SamplingParams) -> Failure:
+    def _too_large(self, prompt_tokens: int, sampling_params: SamplingParams) -> Failure:
         reason = (
             f"out of memory with this answer alone: {prompt_tokens} tokens of prompt and up to "
-            f"{decoding.max_new_tokens} of answer; shorten them, let the processor scale pictures down, or use more "
-            "memory"
+            f"{sampling_params.max_new_tokens} of answer; shorten them, let the processor scale pictures down, or use "
+            "more memory"
         )
         if not self._has_answered:
             raise torch.OutOfMemoryError(f"TransformersEngine: {reason}.")
         return Failure(reason)
 
     def _generate(
-        self, encoded: Sequence[_Encoded], seeds: Sequence[int], decoding: SamplingParams
+        self, encoded: Sequence[_Encoded], seeds: Sequence[int], sampling_params: SamplingParams
     ) -> list[Sample] | None:
         """One batch; `None` if memory ran out."""
         eos_ids = end_of_turn_ids(self.model, self.processing_class)
-        limits = [int(min(decoding.max_new_tokens, self._positions - len(row.prompt.ids))) for row in encoded]
-        ending = StopTracker(limits, eos_ids, decoding.stop, self._tokenizer, [row.prefix_ids for row in encoded])
-        drawing = GumbelMaxSampler(decoding, seeds, ending, placeholder_ids(self.model.config), self.model.device)
+        limits = [int(min(sampling_params.max_new_tokens, self._positions - len(row.prompt.ids))) for row in encoded]
+        ending = StopTracker(
+            limits, eos_ids, sampling_params.stop, self._tokenizer, [row.prefix_ids for row in encoded]
+        )
+        drawing = GumbelMaxSampler(
+            sampling_params, seeds, ending, placeholder_ids(self.model.config), self.model.device
+        )
         fits = True
         try:
             generate(
@@ -227,10 +231,10 @@ class TransformersEngine:
                 torch.cuda.empty_cache()
             return None
         samples = []
-        for row, ids, reason, logps in zip(encoded, ending.ids, ending.reasons, drawing.logps(), strict=True):
+        for row, ids, reason, logprobs in zip(encoded, ending.ids, ending.reasons, drawing.logprobs(), strict=True):
             said = ids[:-1] if ids[-1] in eos_ids else ids
-            text = cut_behind_stop(text_of(self._tokenizer, said, row.prefix_ids), decoding.stop)
-            samples.append(Sample(text, "stop" if reason == "stop" else "length", ids, logps))
+            text = cut_behind_stop(text_of(self._tokenizer, said, row.prefix_ids), sampling_params.stop)
+            samples.append(Sample(text, "stop" if reason == "stop" else "length", ids, logprobs))
         return samples
 
 

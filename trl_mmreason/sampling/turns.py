@@ -12,7 +12,7 @@ from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_see
 def sample_turns(
     rows: Sequence[Mapping[str, Any]],
     engine: Engine,
-    decoding: SamplingParams,
+    sampling_params: SamplingParams,
     followup: str,
     seeds: Sequence[int],
     *,
@@ -25,7 +25,7 @@ def sample_turns(
     Args:
         rows: with prompt, and optionally images (or image).
         engine: what answers.
-        decoding: of each answer.
+        sampling_params: of each answer.
         followup: what the user says after every answer but the last.
         seeds: one a row.
         turns: answers a row.
@@ -40,7 +40,7 @@ def sample_turns(
         asked = [
             Request(list(said[k]), pictures_of(rows[k]), seed=seeds[k], answer_ids=tuple(sampled[k])) for k in open_rows
         ]
-        drawn = engine.sample(asked, decoding) if asked else []
+        drawn = engine.sample(asked, sampling_params) if asked else []
         ended = []
         for k, samples in zip(open_rows, drawn, strict=True):
             if isinstance(samples, Failure):
@@ -49,7 +49,7 @@ def sample_turns(
             given[k].append(samples[0])
             if samples[0].finish_reason == "stop":
                 said[k] += [{"role": "assistant", "content": samples[0].text}, {"role": "user", "content": followup}]
-                if samples[0].token_ids is not None and not decoding.stop:  # a stop text ends no turn
+                if samples[0].token_ids is not None and not sampling_params.stop:  # a stop text ends no turn
                     sampled[k].append(samples[0].token_ids)
                 seeds[k] = derive_seed(seeds[k], "second turn")
                 ended.append(k)

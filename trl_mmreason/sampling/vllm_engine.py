@@ -90,7 +90,7 @@ class VLLMEngine:
             **self._determining,
         }
 
-    def sample(self, requests: Sequence[Request], decoding: SamplingParams) -> list[list[Sample] | Failure]:
+    def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
         """n answers to each request, in order; see `Engine`."""
         results: list[list[Sample] | Failure] = []
         rendered: list[tuple[int, dict[str, Any]]] = []
@@ -101,13 +101,13 @@ class VLLMEngine:
             except ENCODING_ERRORS as error:
                 results.append(Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}"))
         params = [
-            self._sampling_params(**sampling_settings(requests[number], decoding, self._suppressed))
+            self._sampling_params(**sampling_settings(requests[number], sampling_params, self._suppressed))
             for number, _ in rendered
         ]
         outputs = self._generate([prompt for _, prompt in rendered], params)
         for (number, _), output in zip(rendered, outputs, strict=True):
             results[number] = (
-                output if isinstance(output, Failure) else samples_of(output, requests[number].n, decoding)
+                output if isinstance(output, Failure) else samples_of(output, requests[number].n, sampling_params)
             )
         return results
 
@@ -143,38 +143,38 @@ def prompt_of(
     return {"prompt_token_ids": ids, **({"multi_modal_data": {"image": images}} if images else {})}
 
 
-def sampling_settings(request: Request, decoding: SamplingParams, suppressed: Sequence[int]) -> dict[str, Any]:
+def sampling_settings(request: Request, sampling_params: SamplingParams, suppressed: Sequence[int]) -> dict[str, Any]:
     """vLLM's `SamplingParams` for a request, with every argument that a checkpoint's settings might set."""
     return {
         # vLLM refuses several greedy answers, which would be all alike.
-        "n": request.n if decoding.temperature else 1,
+        "n": request.n if sampling_params.temperature else 1,
         # vLLM counts answer k's seed up from this one; neighbouring seeds must not share answers.
         "seed": derive_seed(request.seed),
-        "max_tokens": decoding.max_new_tokens,
-        "temperature": decoding.temperature,
-        "top_p": decoding.top_p,
-        "top_k": decoding.top_k or -1,
+        "max_tokens": sampling_params.max_new_tokens,
+        "temperature": sampling_params.temperature,
+        "top_p": sampling_params.top_p,
+        "top_k": sampling_params.top_k or -1,
         "min_p": 0.0,
         "repetition_penalty": 1.0,
-        "stop": list(decoding.stop),
-        "include_stop_str_in_output": bool(decoding.stop),
-        "logprobs": 0 if decoding.logps else None,  # 0: of the sampled token alone
+        "stop": list(sampling_params.stop),
+        "include_stop_str_in_output": bool(sampling_params.stop),
+        "logprobs": 0 if sampling_params.logprobs else None,  # 0: of the sampled token alone
         "logit_bias": dict.fromkeys(suppressed, _NEVER) or None,
     }
 
 
-def samples_of(output: Any, n: int, decoding: SamplingParams) -> list[Sample] | Failure:
+def samples_of(output: Any, n: int, sampling_params: SamplingParams) -> list[Sample] | Failure:
     """Turn a `RequestOutput` into samples."""
     samples = []
     for answer in sorted(output.outputs, key=lambda answer: answer.index):
         if answer.finish_reason not in ("stop", "length"):
             return Failure(f"vLLM ended an answer with finish reason {answer.finish_reason!r}")
         ids = list(answer.token_ids)
-        logps = None
-        if decoding.logps:
-            logps = [step[token].logprob for token, step in zip(ids, answer.logprobs, strict=True)]
-        samples.append(Sample(answer.text, answer.finish_reason, ids, logps))
-    return samples if decoding.temperature else samples * n
+        logprobs = None
+        if sampling_params.logprobs:
+            logprobs = [step[token].logprob for token, step in zip(ids, answer.logprobs, strict=True)]
+        samples.append(Sample(answer.text, answer.finish_reason, ids, logprobs))
+    return samples if sampling_params.temperature else samples * n
 
 
 def _generation_settings(model: str, revision: str | None) -> GenerationConfig:

@@ -47,7 +47,7 @@ def drawn_trajectories(
     Raises:
         ValueError: no trajectory earned anything.
     """
-    bounds = {"caption_decoding": SamplingParams(caption_tokens), "decoding": SamplingParams(tokens)}
+    bounds = {"caption_sampling_params": SamplingParams(caption_tokens), "sampling_params": SamplingParams(tokens)}
     drawing = OffPolicySampling(**{"caption_prompt": DESCRIBE, "reason": ask_miniature, **bounds, **sampling})
     asked: dict[str, Any] = {"count_tokens": count_tokens_of(policy), "batch_size": batch_size}
     reasoner = RuleReasoner(problems) if reasoner is None else reasoner

@@ -97,7 +97,7 @@ def with_captions(rows: Dataset, how: str, *, caption_prompt: str = CAPTION_PROM
         )
     if "behavior_logps" in rows.column_names:
         raise ValueError(
-            "with_captions: the rows have behavior_logps, and captions have none. Fix: sample without --logps, or "
+            "with_captions: the rows have behavior_logps, and captions have none. Fix: sample without --logprobs, or "
             "remove the column."
         )
     if how == "before":

@@ -34,7 +34,7 @@ class FromCaption:
         return {"name": "from-caption", "prompt": self.reason("{question}", "{caption}")}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
+        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         wanted = dict.fromkeys((row["question"], row["caption"]) for row, _ in units)
         captions = {(found.id, found.index): found.payload["text"] for found in self.store.find(self.stage, wanted)}
@@ -42,10 +42,10 @@ class FromCaption:
         for row, index in units:
             said = self.reason(question_text(row["prompt"]), captions[row["question"], row["caption"]])
             asked.append(({"id": row["id"], "prompt": [{"role": "user", "content": said}]}, index))
-        answers = Direct(grades_cut=False).answer(asked, engine, decoding, seed)
-        if decoding.logps and any(not isinstance(one, Failure) and one.logps is None for one in answers):
+        answers = Direct(grades_cut=False).answer(asked, engine, sampling_params, seed)
+        if sampling_params.logprobs and any(not isinstance(one, Failure) and one.logprobs is None for one in answers):
             raise UnsuitableEngine(
-                "make_off_policy_data: decoding.logps is True, and the reasoner's engine gives no log-probabilities "
-                f"({engine.settings}). Take one that does, or sample with logps=False."
+                "make_off_policy_data: sampling_params.logprobs is True, and the reasoner's engine gives no "
+                f"log-probabilities ({engine.settings}). Take one that does, or sample with logprobs=False."
             )
         return answers

@@ -42,7 +42,7 @@ from .selection import (
     unrewarded,
 )
 
-DECODING = SamplingParams(max_new_tokens=MAX_TOKENS)
+SAMPLING_PARAMS = SamplingParams(max_new_tokens=MAX_TOKENS)
 """How captions and trajectories are drawn; of it the paper gives the length alone."""
 
 Row = Mapping[str, Any]
@@ -93,7 +93,7 @@ class OffPolicySampling:
         caption_prompt: Fig. A2 by default.
         reason: question, caption → what the reasoner is asked; Fig. A3 by default.
         caption_decoding: of the captions. One that is cut by the length limit is used as it is, and counted.
-        decoding: of the trajectories. With `logps` the rows have `behavior_logps`.
+        sampling_params: of the trajectories. With `logprobs` the rows have `behavior_logps`.
         threshold: α; R(c) has to be above it.
         keep: trajectories a question, the shortest first (Keep-n of Table A4).
         rule: "sophia", or one of its ablations "random", "without_caption_reward" and "without_shortest".
@@ -109,8 +109,8 @@ class OffPolicySampling:
     trajectories: int = 8
     caption_prompt: str = CAPTION_PROMPT
     reason: Callable[[str, str], str] = reasoning_prompt
-    caption_decoding: SamplingParams = DECODING
-    decoding: SamplingParams = DECODING
+    caption_sampling_params: SamplingParams = SAMPLING_PARAMS
+    sampling_params: SamplingParams = SAMPLING_PARAMS
     threshold: float = 0.75
     keep: int = 1
     rule: str = "sophia"
@@ -184,7 +184,7 @@ def make_off_policy_data(
             continue
         asking = {
             "n": sampling.trajectories,
-            "decoding": sampling.decoding,
+            "sampling_params": sampling.sampling_params,
             "grader": grader,
             "seed": sampling.seed,
             "description": "reasoning",
@@ -196,7 +196,7 @@ def make_off_policy_data(
 
     def find(question: int, k: int, n: int) -> dict[str, Any]:
         (record,) = store.find(stages[question], [(unit_id(ids[question], k), n)])
-        return {"text": record.payload["turns"][0]["text"], "logps": record.payload.get("logps")}
+        return {"text": record.payload["turns"][0]["text"], "logprobs": record.payload.get("logprobs")}
 
     def caption_of(question: int, k: int) -> str:
         (record,) = store.find(CAPTIONS, [(ids[question], k)])
@@ -212,7 +212,7 @@ def make_off_policy_data(
         caption_of,
         unselected=sampling.unselected,
         thinking_prompt=sampling.thinking_prompt,
-        logps=sampling.decoding.logps,
+        logprobs=sampling.sampling_params.logprobs,
     )
     return OffPolicyData(
         made,
@@ -271,7 +271,7 @@ def _describe(
     rows: Dataset, policy: Engine, store: Store, sampling: OffPolicySampling, running: Mapping[str, Any]
 ) -> None:
     """Draw the captions of each row's pictures."""
-    prompt, decoding, seed = sampling.caption_prompt, sampling.caption_decoding, sampling.seed
+    prompt, sampling_params, seed = sampling.caption_prompt, sampling.caption_sampling_params, sampling.seed
 
     def work(units: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
         asked = [
@@ -282,10 +282,10 @@ def _describe(
         ]
         return [
             samples if isinstance(samples, Failure) else _payload(samples[0])
-            for samples in policy.sample(asked, decoding)
+            for samples in policy.sample(asked, sampling_params)
         ]
 
-    settings = {"engine": policy.settings, "decoding": asdict(decoding), "prompt": prompt, "seed": seed}
+    settings = {"engine": policy.settings, "sampling_params": asdict(sampling_params), "prompt": prompt, "seed": seed}
     run(store, CAPTIONS, rows, work, settings=settings, n=sampling.captions, **{"description": "captioning", **running})
     wait_for_all()
 

@@ -212,7 +212,7 @@ def make_rows(
     *,
     unselected: bool,
     thinking_prompt: str | None,
-    logps: bool,
+    logprobs: bool,
 ) -> Dataset:
     """The rows of the trajectories, written to a file one by one, with the pictures of their questions as stored.
 
@@ -225,9 +225,9 @@ def make_rows(
         caption_of: the text of the caption at (question, k).
         unselected: make rows of the others too, as far as they are whole.
         thinking_prompt: system message of those that think in tags.
-        logps: whether they have log-probabilities.
+        logprobs: whether they have log-probabilities.
     """
-    features = Features({**_FEATURES, **({"behavior_logps": List(Value("float32"))} if logps else {})})
+    features = Features({**_FEATURES, **({"behavior_logps": List(Value("float32"))} if logprobs else {})})
     places = np.argwhere(outcomes.whole if unselected else selected)
     if not len(places):
         return join_source_columns(
@@ -239,7 +239,7 @@ def make_rows(
         for question, k, n in places.tolist():
             payload = find(question, k, n)
             # Log-probabilities belong to the text as it was sampled.
-            text = payload["text"] if logps else opened(payload["text"])
+            text = payload["text"] if logprobs else opened(payload["text"])
             yield {
                 "id": f"{unit_id(ids[question], k)}.{n}",
                 "prompt": prompt_for(prompts[question], text, thinking_prompt),
@@ -247,7 +247,7 @@ def make_rows(
                 "reward": float(selected[question, k, n]),
                 "caption_reward": caption_rewards(torch.from_numpy(outcomes.correct[question]))[k].item(),
                 "caption": caption_of(question, k),
-                **({"behavior_logps": payload["logps"]} if logps else {}),
+                **({"behavior_logps": payload["logprobs"]} if logprobs else {}),
             }
 
     # Of the contents: the same rows are not written twice, others are never taken for them.

@@ -74,7 +74,7 @@ class ReflectionMaking:
         size: rows to make; by default as many as the mix allows. Less come out if replies of the teacher are dropped.
         right_share: share of right first answers.
         n: first solutions a question; each may become a row.
-        decoding: of the policy; by default as `SamplingParams()` says.
+        sampling_params: of the policy; by default as `SamplingParams()` says.
         teacher_decoding: of teacher and scorer, likewise. At temperature 0 a malformed reply comes again.
         cot_prompt: system message to the policy; `None`: as the rows are.
         system_prompt: system message of the rows that are made; `None`: as the rows are.
@@ -91,8 +91,8 @@ class ReflectionMaking:
     size: int | None = None
     right_share: float = 0.3
     n: int = 1
-    decoding: SamplingParams = SamplingParams()
-    teacher_decoding: SamplingParams = SamplingParams()
+    sampling_params: SamplingParams = SamplingParams()
+    teacher_sampling_params: SamplingParams = SamplingParams()
     cot_prompt: str | None = COT_PROMPT
     system_prompt: str | None = SFT_PROMPT
     scorer_sees_images: bool = True
@@ -137,7 +137,7 @@ def make_reflections(
         SettingsChanged: the store holds replies that were drawn in another way.
     """
     making = making or ReflectionMaking()
-    asking = ReplyCollector(store, making.teacher_decoding, making.attempts, making.seed, running)
+    asking = ReplyCollector(store, making.teacher_sampling_params, making.attempts, making.seed, running)
     if making.cot_prompt is not None or making.system_prompt is not None:
         _refuse_system_messages(rows)
     dropped: Counter[str] = Counter()
@@ -148,7 +148,7 @@ def make_reflections(
         FirstSolution(),
         stage=ANSWERS,
         n=making.n,
-        decoding=making.decoding,
+        sampling_params=making.sampling_params,
         grader=grader,
         system_prompt=making.cot_prompt,
         seed=making.seed,

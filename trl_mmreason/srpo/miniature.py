@@ -46,7 +46,7 @@ def drawn_reflections(
             KnownTruthTeacher(problems),
             store,
             ReflectionMaking(
-                decoding=SamplingParams(max_new_tokens),
+                sampling_params=SamplingParams(max_new_tokens),
                 right_share=right_share,
                 cot_prompt=None,  # a miniature is asked as it was taught; long prompts are noise to it
                 system_prompt=None,

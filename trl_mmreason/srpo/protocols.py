@@ -50,7 +50,7 @@ class Reflection:
         return {"name": "reflection"}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
+        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         # a server writes the opening into the prompt itself, and what it leaves open is counted as a problem
         writer = getattr(engine, "processing_class", None)
@@ -62,7 +62,7 @@ class Reflection:
         opening = "" if writer is None else generation_prefix(writer, **self.chat_template_kwargs)
         return [
             sample if isinstance(sample, Failure) else _read(opening, sample, writer)
-            for sample in sample_units(units, engine, decoding, seed)
+            for sample in sample_units(units, engine, sampling_params, seed)
         ]
 
     def measures(self, sample: Mapping[str, Any]) -> dict[str, float | None]:
@@ -90,13 +90,13 @@ class FirstSolution:
     settings = {"name": "first-solution"}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, decoding: SamplingParams, seed: int
+        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         return [
             sample
             if isinstance(sample, Failure)
             else Answered([AnsweredTurn(sample.text, first_answer(sample.text))], [sample.finish_reason], sample.tokens)
-            for sample in sample_units(units, engine, decoding, seed)
+            for sample in sample_units(units, engine, sampling_params, seed)
         ]
 
 

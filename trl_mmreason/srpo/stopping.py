@@ -54,7 +54,7 @@ def learnt(model: PreTrainedModel, processing_class: ProcessorMixin, dataset: Da
         processing_class,
         dataset,
         protocol,
-        decoding=SamplingParams(args.max_completion_length, args.temperature, args.top_p, args.top_k or 0),
+        sampling_params=SamplingParams(args.max_completion_length, args.temperature, args.top_p, args.top_k or 0),
         batch_size=args.per_device_eval_batch_size,
         system_prompt=args.reflection_prompt,
         chat_template_kwargs=args.chat_template_kwargs,
