@@ -118,8 +118,8 @@ def part_sampling_params(sampling_params: SamplingParams, *, n: int, max_steps: 
     """Make the sampling parameters of one part of a search: up to where a step or the answer ends.
 
     Raises:
-        ValueError: n or `max_steps` is below 1, there are stop strings, or the temperature is 0 although n candidates are
-            to differ.
+        ValueError: n or `max_steps` is below 1, there are stop strings, or the temperature is 0 although n candidates
+            are to differ.
     """
     if n < 1 or max_steps < 1 or sampling_params.stop or (n > 1 and not sampling_params.temperature):
         raise ValueError(
