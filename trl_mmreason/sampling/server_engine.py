@@ -128,9 +128,9 @@ class ServerEngine:
             sampling_params.top_k or sampling_params.stop or any(request.prefix for request in requests)
         ):
             raise ValueError(
-                f"ServerEngine: openai_only=True, and got top_k={sampling_params.top_k}, stop={sampling_params.stop} "
-                "or a prefix, which OpenAI's API does not have or would cut off. Leave them out, or use a server such as "
-                "vLLM without openai_only."
+                f"ServerEngine: openai_only=True, and got top_k={sampling_params.top_k}, "
+                f"stop={sampling_params.stop} or a prefix, which OpenAI's API does not have or would cut off. Leave "
+                "them out, or use a server such as vLLM without openai_only."
             )
         from anyio.from_thread import start_blocking_portal
 
