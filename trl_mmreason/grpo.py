@@ -379,7 +379,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
             return inputs
         steps = self.args.steps_per_generation
         window = math.gcd(steps, self.args.gradient_accumulation_steps)  # never in two optimizer steps
-        self._buffered_inputs = sort_by_length(self._buffered_inputs, window)
+        self._buffered_inputs = sort_by_length(self._buffered_inputs, window, self.accelerator)
         return self._buffered_inputs[self._step % steps]
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> tuple:

@@ -10,29 +10,32 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 from torch.nn.functional import pad
 from trl.trainer.utils import split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
 
-Rows = dict[str, Any]
-"""Name → a tensor or a list with an entry a row, a tensor of no dimension, or `None`; pictures as TRL has them."""
-
-_A_VALUE_A_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
+from .exchange import A_VALUE_A_TOKEN, Rows, exchange_rows, join, longest_first, take
 
 
-def sort_by_length(micro_batches: Sequence[Rows], window: int) -> list[Rows]:
-    """Put rows of like length into the same micro-batch, the longest into the first.
+def sort_by_length(micro_batches: Sequence[Rows], window: int, accelerator: Accelerator) -> list[Rows]:
+    """Put rows of like length into the same micro-batch, the longest into the first, and share them out over processes.
 
     Args:
-        micro_batches: as TRL's GRPOTrainer buffers them, of equal size.
+        micro_batches: as TRL's GRPOTrainer buffers them, of equal size, as many on every process.
         window: so many in a row share their rows, those of one optimizer step.
+        accelerator: of the trainer.
     """
     made: list[Rows] = []
     for start in range(0, len(micro_batches), window):
-        rows = _joined([split_pixel_values_by_grid(each) for each in micro_batches[start : start + window]])
-        lengths = rows["prompt_mask"].sum(1) + rows["completion_mask"].sum(1)
-        parts = split_tensor_dict(take(rows, longest_first(lengths)), window)
-        made += [unsplit_pixel_values_by_grid(part) for part in parts]
+        rows = join([split_pixel_values_by_grid(each) for each in micro_batches[start : start + window]])
+        lengths = (rows["prompt_mask"].sum(1) + rows["completion_mask"].sum(1)).tolist()
+        if accelerator.num_processes == 1:
+            rows = take(rows, longest_first(lengths))
+        else:
+            size = len(lengths) // window
+            rows = exchange_rows(rows, lengths, size, accelerator.process_index, accelerator.device)
+        made += [unsplit_pixel_values_by_grid(part) for part in split_tensor_dict(rows, window)]
     return made
 
 
@@ -71,7 +74,7 @@ def score_by_length(
 
     if batch_size is None or batch_size >= len(input_ids):
         return score_cut(given)
-    rows, order = split_pixel_values_by_grid(given), longest_first(attention_mask.sum(1))
+    rows, order = split_pixel_values_by_grid(given), longest_first(attention_mask.sum(1).tolist())
     parts = [take(rows, order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
     logps, entropies, aux_losses = zip(*(score_cut(unsplit_pixel_values_by_grid(part)) for part in parts), strict=True)
     places = torch.tensor(order, device=input_ids.device).argsort()
@@ -80,22 +83,6 @@ def score_by_length(
         torch.cat(entropies)[places] if compute_entropy else None,
         torch.stack(aux_losses).mean() if compute_aux_loss else None,
     )
-
-
-def longest_first(lengths: Tensor) -> list[int]:
-    """Row numbers, those of the longest rows first, and of equally long ones in their order."""
-    return lengths.argsort(descending=True, stable=True).tolist()
-
-
-def take(rows: Rows, order: Sequence[int]) -> Rows:
-    """The rows with these numbers."""
-
-    def of(values: Any) -> Any:
-        if values is None or (isinstance(values, Tensor) and values.ndim == 0):
-            return values
-        return values[list(order)] if isinstance(values, Tensor) else [values[row] for row in order]
-
-    return {name: of(values) for name, values in rows.items()}
 
 
 def cut_to_longest(inputs: Rows, scored: int) -> tuple[Rows, int]:
@@ -111,14 +98,5 @@ def cut_to_longest(inputs: Rows, scored: int) -> tuple[Rows, int]:
     used = inputs["attention_mask"].any(dim=0).nonzero().squeeze(1).tolist()
     prompts = inputs["attention_mask"].shape[1] - scored
     first, end = used[0], max(used[-1], prompts) + 1
-    cut = {name: inputs[name][:, first:end] for name in _A_VALUE_A_TOKEN if name in inputs}
+    cut = {name: inputs[name][:, first:end] for name in A_VALUE_A_TOKEN if name in inputs}
     return {**inputs, **cut}, end - prompts
-
-
-def _joined(parts: Sequence[Rows]) -> Rows:
-    def of(values: list[Any]) -> Any:
-        if values[0] is None or (isinstance(values[0], Tensor) and values[0].ndim == 0):
-            return values[0]
-        return torch.cat(values) if isinstance(values[0], Tensor) else [row for value in values for row in value]
-
-    return {name: of([part[name] for part in parts]) for name in parts[0]}

@@ -1,0 +1,116 @@
+"""Training on a rollout batch in several processes: rows shared out by work, against rows that stay where they were.
+
+Run by torchrun. The batch is that of `padding.py`, for AdaPO alone: answers drawn beforehand, the standard workload.
+Each contestant sorts its rows by length; in one of them rows change the process first. Timed is a whole batch but for
+sampling, until all processes have their gradients. Rounds alternate, and the ratio is between medians.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from padding import draw_answers
+from rounds import medians_of, middle_half, parser_of, take_turns, write_numbers
+from trainer_overhead import TimedAdaPO
+from transformers import PrinterCallback
+from workload import GROUP, lengths, questions, save_policy
+
+from trl_mmreason import AdaPOConfig, padding
+from trl_mmreason.commands.options import count
+from trl_mmreason.exchange import longest_first, share_out, take
+
+
+def stay(rows: dict[str, Any], lengths: list[int], *_: Any) -> dict[str, Any]:
+    """What `exchange_rows` does where there is nobody to exchange rows with."""
+    return take(rows, longest_first(lengths))
+
+
+def train_on_batch(trainer: TimedAdaPO, rows: list[dict[str, Any]], shares_out: bool) -> None:
+    """Train on this process's part of a rollout batch."""
+    trainer._buffered_inputs = None
+    steps = trainer.args.steps_per_generation
+    with nullcontext() if shares_out else patch.object(padding, "exchange_rows", stay):
+        for step in range(steps):
+            with nullcontext() if step == steps - 1 else trainer.model_wrapped.no_sync():
+                trainer.training_step(trainer.model_wrapped, [dict(row) for row in rows], None)
+    trainer.model_wrapped.zero_grad()
+    trainer.accelerator.wait_for_everyone()
+
+
+def longest_share(rows: list[int], processes: int, batch: int) -> tuple[float, float]:
+    """Tokens of the process that has most, over the mean: as the rows come, and shared out."""
+    each, mean = len(rows) // processes, sum(rows) / processes
+    drawn = [sum(rows[start : start + each]) for start in range(0, len(rows), each)]
+    shared = [sum(rows[row] for row in share) for share in share_out(rows, processes, batch)]
+    return max(drawn) / mean, max(shared) / mean
+
+
+def main() -> None:
+    parser = parser_of(__doc__, rounds=7)
+    parser.add_argument("--size", default="study", help="of the miniature model")
+    parser.add_argument("--questions", type=count, default=4, help=f"of each process, with {GROUP} trajectories each")
+    parser.add_argument("--batch", type=count, default=4, help="trajectories a micro-batch")
+    arguments = parser.parse_args()
+    state = PartialState(cpu=not torch.cuda.is_available())
+    asked = questions(arguments.questions * state.num_processes)
+    own = asked.shard(state.num_processes, state.process_index, contiguous=True)
+    rows = [row for row in own for _ in range(GROUP)]
+    with TemporaryDirectory() as temporary:
+        [folder] = broadcast_object_list([temporary])
+        if state.is_main_process:
+            save_policy(Path(folder) / "model", arguments.size)
+        state.wait_for_everyone()
+        args = AdaPOConfig(
+            folder,
+            per_device_train_batch_size=arguments.batch,
+            gradient_accumulation_steps=len(rows) // arguments.batch,
+            num_generations=GROUP,
+            beta=0.001,
+            use_bias_correction_kl=False,
+            filter_zero_advantage=False,  # all rows carry loss
+            filter_truncated=False,
+            max_steps=1,
+            learning_rate=0.0,
+            optim="sgd",
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            bf16=torch.cuda.is_available(),
+            use_cpu=not torch.cuda.is_available(),
+        )
+        trainer = TimedAdaPO(str(Path(folder) / "model"), args=args, train_dataset=asked)
+        between = len(trainer._followup_ids)
+        everyone = lengths(len(rows) * state.num_processes, shortest=between + 2)
+        whole = everyone[state.process_index * len(rows) :][: len(rows)]
+        firsts = [(total - between) // 2 for total in whole]
+        seconds = [total - between - first for total, first in zip(whole, firsts, strict=True)]
+        trainer.replayed = [draw_answers(trainer, firsts), draw_answers(trainer, seconds)]
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+        work = {
+            name: partial(train_on_batch, trainer, rows, name == "shared out") for name in ("as drawn", "shared out")
+        }
+        times, _ = take_turns(work, arguments.rounds)
+        state.wait_for_everyone()
+    if not state.is_main_process:
+        return
+    medians = medians_of(times)
+    ratio = medians["shared out"] / medians["as drawn"]
+    print(f"seconds a rollout batch: {medians}")
+    print(f"shared out / as drawn: {ratio:.2f} (middle half {middle_half(times['shared out'], times['as drawn'])})")
+    for processes in (state.num_processes, 8):
+        drawn, shared = longest_share(lengths(len(rows) * processes), processes, arguments.batch)
+        print(f"{processes} processes: the longest share is {drawn:.2f} of the mean as drawn, {shared:.2f} shared out")
+    write_numbers(arguments, seconds=times)
+
+
+if __name__ == "__main__":
+    main()
