@@ -130,7 +130,7 @@ class Parties(Handler):
 
 def test_hints_stand_before_the_question_and_reach_the_judge(tmp_path):
     """SOPHIA's appendix C, Fig. A4 and A5, on a row of MathVista."""
-    hint, question = LAYOUTS["mathvista"].asked[0].hint, "What is the force? (Unit: N)"
+    hint, question = LAYOUTS["mathvista"].questions[0].hint, "What is the force? (Unit: N)"
     source = saved(LAYOUTS["mathvista"], tmp_path / "copy")
     with chat_stub(Parties) as server:
         folder = evaluate(
