@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from trl_mmreason.miniature.tasks import to_dataset
 from trl_mmreason.sampling.engine import Engine, Failure, SamplingParams
@@ -32,10 +31,7 @@ class FirstAndLast:
     """The first answer in a response, and the last: of one that does not reflect they are the same."""
 
     turns = 2
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {"name": "first and last"}
+    settings = {"name": "first and last"}
 
     def answer(
         self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int

@@ -404,7 +404,7 @@ def test_what_it_has_of_its_own(bases, tmp_path):
         trainer_for(bases("qwen2_5_vl"), tmp_path, pairing="step_wise")
     with pytest.raises(ValueError, match="chains=False came with a process reward model"):
         trainer_for(bases("qwen2_5_vl"), tmp_path, LengthReward(), chains=False)
-    with pytest.raises(TypeError, match="expected an IterativeDPOConfig"):
+    with pytest.raises(TypeError, match="expected IterativeDPOConfig"):
         IterativeDPOTrainer(bases("qwen2_5_vl"), None, args=1, train_dataset=questions())
 
 

@@ -355,7 +355,7 @@ def test_settings_that_cannot_be_meant(tmp_path, settings, problem):
 def test_wrong_arguments(bases, checkpoints, tmp_path):
     with pytest.raises(ValueError, match=r"does not know the tokens .* Train it with ChainOfStepSFTTrainer first"):
         trainer_for(checkpoints(MODEL), tmp_path, ThoughtScorer(), [QUESTION])
-    with pytest.raises(TypeError, match="args is a GRPOConfig, expected a ChainOfStepGRPOConfig"):
+    with pytest.raises(TypeError, match="args is of type GRPOConfig, expected ChainOfStepGRPOConfig"):
         ChainOfStepGRPOTrainer(bases(MODEL), None, args=GRPOConfig(str(tmp_path), use_cpu=True, bf16=False))
     with pytest.raises(ValueError, match=r"has the columns \['prompt'\], expected `prompt` and `answer`"):
         trainer_for(bases(MODEL), tmp_path, None, [{"prompt": QUESTION["prompt"]}])

@@ -211,7 +211,7 @@ def test_wrong_arguments(bases, tmp_path):
     rows, path = labelled_rows(2), bases("qwen2_5_vl")
     with pytest.raises(ValueError, match=r"expected .*`step_labels`.* among them"):
         trainer_for(path, tmp_path, [{"prompt": rows[0]["prompt"], "completion": rows[0]["completion"]}])
-    with pytest.raises(TypeError, match="expected a ProcessRewardConfig"):
+    with pytest.raises(TypeError, match="expected ProcessRewardConfig"):
         ProcessRewardTrainer(path, args=3, train_dataset=Dataset.from_list(rows))
     with pytest.raises(TypeError, match="leave `compute_metrics` out"):
         trainer_for(path, tmp_path, rows, trainer_kwargs={"compute_metrics": print})
