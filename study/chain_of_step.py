@@ -41,7 +41,7 @@ from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import train_once
 from trl_mmreason.stages import do_once
 
-from .claims import Claim, Term, above
+from .claims import Claim, Term, above, better_in
 from .figures import Figure
 from .running import BEFORE, Part, Start, same_model
 from .running import measure as let_answer
@@ -287,23 +287,16 @@ CLAIMS = (
         '"to progressively enhance the model’s reasoning"',
         above("dpo", "dpo-1", "accuracy"),
     ),
-    Claim(
-        "Pairs by steps and answers are better than pairs by outcome",
+    *better_in(
         "Table 2, M3CoT",
-        "71.7 against 70.0",
-        above("dpo", "dpo-outcome", "accuracy"),
-    ),
-    Claim(
-        "Pairs by outcome are better than pairs by the model's score of answers",
-        "Table 2, M3CoT",
-        "70.0 against 69.7",
-        above("dpo-outcome", "dpo-answer", "accuracy"),
-    ),
-    Claim(
-        "Pairs by steps and answers are better than pairs by answers",
-        "Table 2, M3CoT",
-        "71.7 against 69.7",
-        above("dpo", "dpo-answer", "accuracy"),
+        ("Pairs by steps and answers are better than pairs by outcome", "71.7 against 70.0", "dpo", "dpo-outcome"),
+        (
+            "Pairs by outcome are better than pairs by the model's score of answers",
+            "70.0 against 69.7",
+            "dpo-outcome",
+            "dpo-answer",
+        ),
+        ("Pairs by steps and answers are better than pairs by answers", "71.7 against 69.7", "dpo", "dpo-answer"),
     ),
     Claim(
         "GRPO with the process reward is better than with the outcome",

@@ -55,6 +55,17 @@ class Claim:
     unit: Literal["share", "number"] = "share"
 
 
+def better_in(place: str, *rows: tuple[str, str, str, str], metric: str = "accuracy") -> tuple[Claim, ...]:
+    """Claims of one place in a paper that an arm is better than another.
+
+    Args:
+        place: where in the paper.
+        rows: of each the claim, the paper's numbers, the arm that should be better, and the other.
+        metric: by what it is better, a share.
+    """
+    return tuple(Claim(text, place, paper, above(better, worse, metric)) for text, paper, better, worse in rows)
+
+
 def claims_about(claims: Sequence[Claim], arms: Collection[str]) -> list[Claim]:
     """The claims about these arms alone, as a study may train some of a part's."""
     return [claim for claim in claims if {term.arm for term in claim.contrast} <= set(arms)]

@@ -5,6 +5,8 @@ anything, so that no thread, no model and no process group of the tests is in it
 """
 
 import gc
+import importlib
+import inspect
 import multiprocessing
 import os
 import runpy
@@ -13,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -39,45 +42,56 @@ _FORKS.set_forkserver_preload(
 )
 
 
-def launch(script, processes, *arguments, ends=0, seconds=600, environment=None):
+def launch(script, processes, *arguments, seconds=600, environment=None):
     """Run a script of this folder in so many processes of one process group; gives what they printed.
 
     Args:
-        ends: the exit code of each, by which they are seen to have done what they should.
         seconds: after which they are killed, and the call fails: processes that wait for each other do so for ever.
         environment: variables set for the processes.
     """
-    script = str(HERE / script)
+    with tempfile.TemporaryDirectory() as folder:
+        script_run = partial(_run_script, str(HERE / script), [*map(str, arguments)])
+        _launch(script_run, processes, folder, seconds, environment)
+        return "".join(path.read_text() for path in sorted(Path(folder).glob("*.out")))
+
+
+def outcomes(function, processes, *arguments):
+    """What a function of a test's module, which is imported anew, returns in each of so many processes of one group."""
+    with tempfile.TemporaryDirectory() as folder:
+        call = partial(_call, inspect.getfile(function), function.__name__, arguments, folder)
+        _launch(call, processes, folder)
+        return [torch.load(f"{folder}/{rank}.pt") for rank in range(processes)]
+
+
+def one_and_two(function, model, folder, rows, *arguments):
+    """What `function(model, folder, rows a process, …)` returns in one process, and in each of two."""
+    (alone,) = outcomes(function, 1, model, folder / "one", rows, *arguments)
+    pair = outcomes(function, 2, model, folder / "two", rows // 2, *arguments)
+    assert [part["world_size"] for part in (alone, *pair)] == [1, 2, 2]
+    return alone, pair
+
+
+def _launch(work, processes, folder, seconds=600, environment=None):
+    """Do the work in each process; what they print is written to the folder."""
     group = {} if processes == 1 else {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
     if group:
         group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    with tempfile.TemporaryDirectory() as folder:
-        started = []
-        for rank in range(processes):
-            place = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if group else {}
-            work = (script, [*map(str, arguments)], {**group, **place, **(environment or {})}, f"{folder}/{rank}")
-            started.append(_FORKS.Process(target=_run, args=work))
-            started[-1].start()
-        running, deadline = started, time.monotonic() + seconds
-        while running and not any(process.exitcode for process in started):  # one that fails leaves others waiting
-            if not wait([process.sentinel for process in running], timeout=max(deadline - time.monotonic(), 0)):
-                break
-            running = [process for process in running if process.is_alive()]
-        for process in running:
-            process.kill()
-            process.join()
-        printed, errors = (
-            "".join(path.read_text() for path in sorted(Path(folder).glob(kind))) for kind in ("*.out", "*.err")
-        )
-    assert [process.exitcode for process in started] == [ends] * processes, errors[-6000:]
-    return printed
-
-
-def outcomes(script, processes, model, folder, *arguments):
-    """What each process of a script `MODEL FOLDER …` leaves in its folder as `process_RANK.pt`."""
-    folder.mkdir(exist_ok=True)
-    launch(script, processes, model, folder, *arguments)
-    return [torch.load(folder / f"process_{rank}.pt") for rank in range(processes)]
+    started = []
+    for rank in range(processes):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if group else {}
+        place = {**group, **place, **(environment or {})}
+        started.append(_FORKS.Process(target=_run, args=(work, place, f"{folder}/{rank}")))
+        started[-1].start()
+    running, deadline = started, time.monotonic() + seconds
+    while running and not any(process.exitcode for process in started):  # one that fails leaves others waiting
+        if not wait([process.sentinel for process in running], timeout=max(deadline - time.monotonic(), 0)):
+            break
+        running = [process for process in running if process.is_alive()]
+    for process in running:
+        process.kill()
+        process.join()
+    errors = "".join(path.read_text() for path in sorted(Path(folder).glob("*.err")))
+    assert [process.exitcode for process in started] == [0] * processes, errors[-6000:]
 
 
 def run(script, *arguments, cwd, environment=None, seconds=600):
@@ -89,8 +103,8 @@ def run(script, *arguments, cwd, environment=None, seconds=600):
     """
     arguments = [*map(str, arguments)]
     with tempfile.TemporaryDirectory() as folder:
-        log = f"{folder}/run"
-        process = _FORKS.Process(target=_run, args=(str(script), arguments, environment or {}, log, str(cwd)))
+        log, work = f"{folder}/run", partial(_run_script, str(script), arguments)
+        process = _FORKS.Process(target=_run, args=(work, environment or {}, log, str(cwd)))
         process.start()
         process.join(seconds)
         process.kill()
@@ -99,14 +113,18 @@ def run(script, *arguments, cwd, environment=None, seconds=600):
     return subprocess.CompletedProcess([str(script), *arguments], process.exitcode, output, errors)
 
 
-def begin(script, *arguments):
-    """A script of this folder in a process of its own, started; what it prints is lost."""
-    process = _FORKS.Process(target=_run, args=(str(HERE / script), [*map(str, arguments)], {}, os.devnull))
+def begin(work, *arguments):
+    """Start a script of this folder, or a function as for `outcomes`, in a process of its own; what it says is lost."""
+    if callable(work):
+        started = partial(_call, inspect.getfile(work), work.__name__, arguments)
+    else:
+        started = partial(_run_script, str(HERE / work), [*map(str, arguments)])
+    process = _FORKS.Process(target=_run, args=(started, {}, os.devnull))
     process.start()
     return process
 
 
-def _run(script, arguments, environment, log, cwd="."):
+def _run(work, environment, log, cwd="."):
     for number, kind in ((1, ".out"), (2, ".err")):
         with open(log if log == os.devnull else f"{log}{kind}", "wb") as file:
             os.dup2(file.fileno(), number)
@@ -115,9 +133,22 @@ def _run(script, arguments, environment, log, cwd="."):
     os.environ.update(environment, OMP_NUM_THREADS="1")
     if "HF_DATASETS_CACHE" in environment:  # datasets, which the fork server imported, has read it already
         datasets.config.HF_DATASETS_CACHE = Path(environment["HF_DATASETS_CACHE"])
+    work()
+
+
+def _run_script(script, arguments):
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).parent))
     runpy.run_path(script, run_name="__main__")
+
+
+def _call(file, name, arguments, folder=None):
+    torch.set_num_threads(1)
+    sys.path.insert(0, str(Path(file).parent))
+    module = importlib.import_module(Path(file).stem)
+    result = getattr(module, name)(*arguments)
+    if folder is not None:
+        torch.save(result, f"{folder}/{os.environ.get('RANK', '0')}.pt")
 
 
 def free_port():

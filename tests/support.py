@@ -121,6 +121,12 @@ def losses_of(trainer) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
+def untimed(logged: dict) -> dict:
+    """What was logged but for times, and the numbers that follow from them."""
+    times = ("step_time", "epoch", "runtime", "per_second", "total_flos")
+    return {name: value for name, value in logged.items() if not name.startswith("time/") and not name.endswith(times)}
+
+
 def weights_of(model) -> dict[str, torch.Tensor]:
     """The weights of a model as they are now."""
     return {name: weight.detach().clone() for name, weight in model.named_parameters()}

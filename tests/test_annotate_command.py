@@ -118,21 +118,9 @@ def test_two_processes_share_the_work(questions, tmp_path):
     assert rows_of(output)["step_labels"][:] == [[0.75, 0.75]] * 2
 
 
-def test_settings_that_cannot_be_meant_are_said_in_a_line(questions, tmp_path, capsys):
-    output = tmp_path / "rows.parquet"
+def test_other_settings_than_the_store_s_are_said_in_a_line(questions, tmp_path):
     with chat_stub(Parties) as server:
-        command = arguments(questions, output, server.url, "monte-carlo")
+        command = arguments(questions, tmp_path / "rows.parquet", server.url, "monte-carlo")
         main(command)
         with pytest.raises(SystemExit, match=r"mmreason annotate: .*other settings.*\n.*seed: 0 → 3"):
             main([*command, "--seed", "3"])
-        with pytest.raises(SystemExit, match="mmreason annotate: --judge came with --by monte-carlo"):
-            main([*command, "--judge", "judge"])
-        with pytest.raises(SystemExit, match="--judge-server came without --judge"):
-            main([*command, "--judge-server", server.url])
-        with pytest.raises(SystemExit, match="--openai-only came without --judge-server"):
-            main([*command, "--openai-only"])
-        with pytest.raises(SystemExit):
-            main([*arguments(questions, output, server.url, "judge"), "--judge-temperature", "-1"])
-    assert "argument --judge-temperature: expected a number, at least 0, got '-1'" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="--by judge came without --judge; name the model"):
-        main(["annotate", questions, str(output), "--by", "judge", "--model", "policy"])

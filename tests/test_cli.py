@@ -73,12 +73,6 @@ def test_numbers_out_of_range_are_named_by_their_flag(arguments, expected, capsy
     assert expected in capsys.readouterr().err
 
 
-def test_a_port_out_of_range_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        main(["serve", "model", "--port", "70000"])
-    assert "argument --port: expected a port from 0 to 65535, got '70000'" in capsys.readouterr().err
-
-
 def test_help_names_the_defaults_that_say_something():
     parser = argparse.ArgumentParser(formatter_class=HelpFormatter)
     parser.add_argument("--seed", default=0, help="seed")
@@ -89,13 +83,6 @@ def test_help_names_the_defaults_that_say_something():
     ]  # fmt: skip
 
 
-def test_an_unknown_command_is_refused(capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(["server"])
-    assert caught.value.code == 2
-    assert "invalid choice: 'server'" in capsys.readouterr().err
-
-
 def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "trl_mmreason.sampling.serve", raising=False)
@@ -104,18 +91,11 @@ def test_a_missing_extra_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["serve", "serve-prm"])
-def test_what_cannot_be_served_is_said_in_a_line(command, tmp_path, capsys):
-    with pytest.raises(SystemExit, match=f"^mmreason {command}: there is no folder .*nowhere; give one with a model"):
-        main([command, str(tmp_path / "nowhere")])
-    with pytest.raises(SystemExit, match=f"^mmreason {command}: the folder .* holds no model: it has no config.json"):
-        main([command, str(tmp_path)])
+def test_a_port_in_use_is_said_in_a_line(command):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SystemExit, match=rf"^mmreason {command}: .*Address already in use.*{port}"):
             main([command, "model", "--port", str(port)])
-    with pytest.raises(SystemExit):
-        main([command, "model", "--dtype", "float12"])
-    assert "choose from 'auto', 'float32', 'bfloat16', 'float16'" in capsys.readouterr().err
 
 
 def test_an_interrupted_command_ends_without_a_traceback(monkeypatch):

@@ -93,17 +93,3 @@ def test_a_server_that_is_not_there_is_said_at_once(questions, tmp_path):
         main([*arguments(questions, output, "policy", "share"), *nobody])
     assert not output.exists()
     assert records(output, "share") == []
-
-
-def test_bounds_that_keep_nothing_are_refused(questions, tmp_path):
-    given = [*arguments(questions, tmp_path / "out.parquet", "m", "share"), "--low", "0.9"]
-    with pytest.raises(SystemExit, match="--low is 0.9, above --high 0.5"):
-        main(given)
-
-
-def test_what_cannot_be_read_is_said_in_a_line(tmp_path):
-    given = ["prefilter", str(tmp_path / "none.jsonl"), str(tmp_path / "out.parquet"), "--model", "m"]
-    with pytest.raises(SystemExit, match=r"mmreason prefilter: '.*none.jsonl' does not exist here"):
-        main(given)
-    with pytest.raises(SystemExit, match="OUTPUT is 'out.csv', expected a path ending in .parquet"):
-        main([*given[:2], "out.csv", *given[3:]])

@@ -1,12 +1,12 @@
 """Prompts are as long as the policy reads them, and rows with longer ones are left out and named."""
 
-import json
 import logging
 
 import pytest
+from accelerate import PartialState
 from datasets import Dataset
 from PIL import Image
-from processes import launch
+from processes import outcomes
 from support import SMALL_RUN, drawn_rows, load
 
 from trl_mmreason import SelfEvolutionConfig, SelfEvolutionTrainer
@@ -99,8 +99,17 @@ def test_self_evolution_leaves_them_out_of_training_alone(checkpoints, tmp_path,
     assert warnings()[0].startswith("SelfEvolutionTrainer: 2 of 4 prompts")
 
 
+def kept_of_five(model):
+    """Of five prompts every second has a picture more than is allowed."""
+    state, (_, processor) = PartialState(cpu=True), load(model)
+    assert state.num_processes == 2
+    rows = Dataset.from_list([asked("How many?", *[(56, 56)] * (1 + k % 2), id=str(k)) for k in range(5)])
+    kept = without_overlong_prompts(rows, processor, prompt_length(rows[0], processor), name="Trainer")
+    state.destroy_process_group()
+    return kept["id"][:]
+
+
 @pytest.mark.full
-def test_two_processes_share_the_measuring(checkpoints, tmp_path):
+def test_two_processes_share_the_measuring(checkpoints):
     """Each has the whole result, in the order of the rows."""
-    launch("two_process_prompts.py", 2, checkpoints("qwen2_5_vl"), tmp_path)
-    assert [json.loads((tmp_path / f"{process}.json").read_text()) for process in (0, 1)] == [["0", "2", "4"]] * 2
+    assert outcomes(kept_of_five, 2, checkpoints("qwen2_5_vl")) == [["0", "2", "4"]] * 2

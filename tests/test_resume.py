@@ -6,9 +6,9 @@ import signal
 import pytest
 import torch
 from peft import LoraConfig
-from processes import launch
+from processes import begin
 from safetensors.torch import load_file, save_file
-from support import adapo_trainer, assert_weights, load, weights_of
+from support import adapo_trainer, assert_weights, drawn_rows, load, weights_of
 from transformers import TrainerCallback
 
 from trl_mmreason.checkpoint import CheckpointError, restore_weights
@@ -101,15 +101,6 @@ def test_weights_of_mixed_types_come_back_exactly(checkpoints, rows, tmp_path):
     assert model.get_input_embeddings().weight.dtype == torch.bfloat16
 
 
-@pytest.mark.full
-def test_a_killed_run_goes_on_from_its_checkpoint(checkpoints, rows, tmp_path):
-    path = checkpoints("qwen2_5_vl")
-    whole = outcome(trainer_for(path, tmp_path / "whole", rows))
-    launch("killed_run.py", 1, path, tmp_path / "killed", ends=-signal.SIGKILL)
-    resumed = trainer_for(path, tmp_path / "killed", rows)
-    assert_same(whole, outcome(resumed, resume_from_checkpoint=True))
-
-
 class KillAfter(TrainerCallback):
     """Ends the process at once, as `kill -9` does."""
 
@@ -119,6 +110,23 @@ class KillAfter(TrainerCallback):
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step == self.step:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train_until_killed(path, folder):
+    trainer = trainer_for(path, folder, drawn_rows(24))
+    trainer.add_callback(KillAfter(SAVED + 1))
+    trainer.train()
+
+
+@pytest.mark.full
+def test_a_killed_run_goes_on_from_its_checkpoint(checkpoints, rows, tmp_path):
+    path = checkpoints("qwen2_5_vl")
+    whole = outcome(trainer_for(path, tmp_path / "whole", rows))
+    killed = begin(train_until_killed, path, tmp_path / "killed")
+    killed.join(600)
+    assert killed.exitcode == -signal.SIGKILL
+    resumed = trainer_for(path, tmp_path / "killed", rows)
+    assert_same(whole, outcome(resumed, resume_from_checkpoint=True))
 
 
 def test_the_best_model_is_really_loaded(checkpoints, rows, tmp_path):

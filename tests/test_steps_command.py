@@ -70,20 +70,9 @@ def test_other_numbers_of_steps_are_asked_for(questions, tmp_path):
     assert not (tmp_path / "rows.parquet").exists()
 
 
-def test_settings_that_cannot_be_meant_are_said_in_a_line(questions, tmp_path, capsys):
-    output = tmp_path / "rows.parquet"
+def test_other_settings_than_the_store_s_are_said_in_a_line(questions, tmp_path):
     with chat_stub(Teacher) as server:
-        command = arguments(questions, output, server.url)
+        command = arguments(questions, tmp_path / "rows.parquet", server.url)
         main(command)
         with pytest.raises(SystemExit, match=r"mmreason steps: .*other settings.*\n.*temperature: 1.0 → 0.5"):
             main([*command, "--temperature", "0.5"])
-    alone = ["steps", questions, str(output), "--teacher", "teacher"]
-    with pytest.raises(SystemExit, match="--openai-only came without --teacher-server"):
-        main([*alone, "--openai-only"])
-    with pytest.raises(SystemExit, match="got --min-steps 11 --max-steps 10, expected the smaller number first"):
-        main([*alone, "--min-steps", "11"])
-    for wrong in (["--min-steps", "0"], ["--model", "policy"]):  # there is no policy in this
-        with pytest.raises(SystemExit) as caught:
-            main([*alone, *wrong])
-        assert caught.value.code == 2
-    assert "unrecognized arguments: --model policy" in capsys.readouterr().err

@@ -119,12 +119,6 @@ def test_help_names_every_method_and_the_line_for_all_gpus(capsys):
     assert "accelerate launch -m trl_mmreason.cli train adapo --config " in said
 
 
-def test_an_unknown_method_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        main(["train", "ppo"])
-    assert "invalid choice: 'ppo'" in capsys.readouterr().err
-
-
 @pytest.mark.full
 def test_it_trains_under_accelerate(checkpoints, tmp_path):
     launcher = [*ACCELERATE, "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no"]

@@ -124,25 +124,9 @@ def test_the_rules_are_those_of_the_objective():
     assert _RULES == RULES
 
 
-def test_settings_that_cannot_be_meant_are_said_in_a_line(questions, tmp_path, capsys):
+def test_other_settings_than_the_store_s_are_said_in_a_line(questions, tmp_path):
     output = tmp_path / "rows.parquet"
-    alone = ["trajectories", questions, str(output), "--model", "policy", "--reasoner", "reasoner"]
-    for given, message in {
-        ("--hard-reasoner", "large"): "--hard-reasoner and --hard-category go together",
-        ("--hard-category", "dogs"): "--hard-reasoner and --hard-category go together",
-        ("--hard-reasoner-server", "http://127.0.0.1:1/v1"): "--hard-reasoner-server came without --hard-reasoner",
-        ("--openai-only",): "--openai-only came without --reasoner-server or --hard-reasoner-server",
-        ("--tokenizer", str(tmp_path / "none")): "none",
-    }.items():
-        with pytest.raises(SystemExit, match=f"mmreason trajectories: .*{message}"):
-            main([*alone, *given])
     with chat_stub(Parties) as server:
         main(arguments(questions, output, server.url, "--rule", "random"))
         with pytest.raises(SystemExit, match=r"mmreason trajectories: .*other settings.*\n.*temperature: 1.0 → 0.5"):
             main(arguments(questions, output, server.url, "--temperature", "0.5"))
-    with pytest.raises(SystemExit):
-        main([*alone, "--caption-temperature", "-1"])
-    assert "argument --caption-temperature: expected a number, at least 0, got '-1'" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main([*alone, "--threshold", "75"])
-    assert "argument --threshold: expected a number from 0 to 1, got '75'" in capsys.readouterr().err

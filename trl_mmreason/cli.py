@@ -6,6 +6,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from . import __version__
 from .commands import (
@@ -23,6 +24,7 @@ from .commands import (
     train,
     trajectories,
 )
+from .documented import HelpFormatter
 
 COMMANDS = (
     train,
@@ -41,11 +43,18 @@ COMMANDS = (
 )
 
 
+class _CommandParser(argparse.ArgumentParser):
+    """A sub-command's parser, whose help names the defaults that say something."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"formatter_class": HelpFormatter, **settings})
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a sub-command."""
     parser = argparse.ArgumentParser(prog="mmreason", description="Teach vision-language models to reason.")
     parser.add_argument("--version", action="version", version=f"trl-mmreason {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_CommandParser)
     for command in COMMANDS:
         command.add(commands)
     arguments = parser.parse_args(argv)

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from accelerate.utils import is_peft_model
 from datasets import Dataset
@@ -21,6 +21,8 @@ from .engines.pictures import let_every_pass_see_a_picture
 from .engines.sharding import is_sharded, name_own_layers, use_whole_head
 from .files import check_model_path
 from .messages import pictures_of
+
+Config = TypeVar("Config", bound=TrainingArguments)
 
 
 class NamedArguments:
@@ -54,6 +56,26 @@ def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:
         init(self, *given, **named)
 
     return checked
+
+
+def config_of(trainer: Any, kind: type[Config], args: Any, model: Any, suffix: str) -> Config:
+    """A trainer's configuration; without one the defaults, with an output folder that is named after the model.
+
+    Args:
+        trainer: for error messages.
+        kind: the class that it has to be of.
+        args: what came.
+        model: path or id of a checkpoint, or a model.
+        suffix: of the folder.
+
+    Raises:
+        TypeError: it is of another class.
+    """
+    if args is None:
+        return kind(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-{suffix}")
+    if not isinstance(args, kind):
+        raise TypeError(f"{type(trainer).__name__}: args is of type {type(args).__name__}, expected {kind.__name__}.")
+    return args
 
 
 def parse_optional_text(name: str, text: str | None) -> str | None:

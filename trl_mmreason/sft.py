@@ -14,6 +14,7 @@ from .construction import (
     NamedArguments,
     check_rows,
     check_template,
+    config_of,
     load_processor,
     prepare_policy,
     search_no_weights,
@@ -90,11 +91,8 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
         processing_class: Any = None,
         **kwargs: Any,
     ) -> None:
-        name, config = type(self).__name__, self._config
-        if args is None:
-            args = config(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-{self._suffix}")
-        if not isinstance(args, config):
-            raise TypeError(f"{name}: args is a {type(args).__name__}, expected a {config.__name__}.")
+        name = type(self).__name__
+        args = config_of(self, self._config, args, model, self._suffix)
         check_rows(name, train_dataset, eval_dataset, {"prompt", "completion"})
         processing_class = processing_class or load_processor(model, args)
         self.check_tokenizer(processing_class)

@@ -350,7 +350,7 @@ def test_ordinary_mistakes_are_named(checkpoints, rows, tmp_path):
         AdaPOTrainer(path, args=args, train_dataset=LoadedRows(dataset, []))
     with pytest.raises(ValueError, match="'solution'.*expected `prompt` and `answer`"):
         AdaPOTrainer(path, args=args, train_dataset=dataset.rename_column("answer", "solution"))
-    with pytest.raises(TypeError, match="GRPOConfig, expected an AdaPOConfig"):
+    with pytest.raises(TypeError, match="GRPOConfig, expected AdaPOConfig"):
         AdaPOTrainer(path, args=GRPOConfig(str(tmp_path), use_cpu=True, bf16=False), train_dataset=dataset)
     with pytest.raises(TypeError, match="^AdaPOTrainer: grader is a function, expected .* Fix: subclass Grader"):
         AdaPOTrainer(path, args=args, train_dataset=dataset, grader=lambda completion, gold: True)

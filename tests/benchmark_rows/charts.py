@@ -15,11 +15,10 @@ LAYOUTS = {
             row(question="What eats grass?", options=["fox", "hare"], answer="1", image=BLUE),
         ],
         asked=[
-            Asked("ai2d-0", "Which label is the eye?", "B", right="(B)", wrong="(A)", options="ACBD"),
-            Asked(
-                "ai2d-1", "What eats grass?", "B", right="hare", wrong="A", options=["fox", "hare"], pictures=["blue"]
-            ),
+            Asked(right="(B)", wrong="(A)", answer="B", id="ai2d-0"),
+            Asked(right="hare", wrong="A", answer="B", id="ai2d-1"),
         ],
+        columns={"options": "options"},
         needed="options",
         picture="image",
     ),
@@ -38,26 +37,20 @@ LAYOUTS = {
             row(image=GREEN, query="Which age group is largest?", label=["18-24"], human_or_machine=0),
         ],
         asked=[
-            Asked("chartqa-0", "What is the highest value?", "100", right="104.9", wrong="106", **_HUMAN),
+            Asked(right="104.9", wrong="106", answer="100", id="chartqa-0", **_HUMAN),
             Asked(
-                "chartqa-1",
-                "Which colour is the tallest bar?",
-                "Light Blue",
                 right="light blue",
                 wrong="blue",
+                answer="Light Blue",
+                id="chartqa-1",
                 category="augmented",
                 tolerance=_TOLERANCE,
-                pictures=["blue"],
             ),
-            *(
-                Asked(id_, f"Which {asked}?", gold, right=right, wrong=wrong, pictures=["lime"], **_HUMAN)
-                for id_, asked, gold, right, wrong in (
-                    ("chartqa-2", "quarter was best", "Q1 2019", "q1 2019", "Q1 2018"),
-                    ("chartqa-3", "age group is smallest", "65+", "65+", "65"),
-                    ("chartqa-4", "age group is largest", "18-24", "18-24", "-6"),
-                )
-            ),
+            Asked(right="q1 2019", wrong="Q1 2018", answer="Q1 2019", id="chartqa-2", **_HUMAN),
+            Asked(right="65+", wrong="65", answer="65+", id="chartqa-3", **_HUMAN),
+            Asked(right="18-24", wrong="-6", answer="18-24", id="chartqa-4", **_HUMAN),
         ],
+        columns={"question": "query"},
         needed="label",
         named="'label' or 'answer'",
         picture="image",

@@ -12,9 +12,7 @@ _CHINESE = "设 $x$ 满足 $x+1=3$, 求 $x$."
 def _part(whole, column, *topics):
     """The rows of a whole benchmark under these topics, of which all but the first belong to the part."""
     rows = [{**row, column: topic} for row, topic in zip(whole.rows, topics, strict=True)]
-    shown = [{"category": topic} if column == "subject" else {} for topic in topics]
-    asked = [replace(one, **category) for one, category in zip(whole.asked, shown, strict=True)]
-    return replace(whole, rows=rows, asked=asked[1:], needed=column)
+    return replace(whole, rows=rows, asked=[None, *whole.asked[1:]], needed=column)
 
 
 _VISION, _DYNAMATH = mathematics.LAYOUTS["mathvision"], problems.LAYOUTS["dynamath"]
@@ -42,6 +40,6 @@ LAYOUTS = {
                 language="Chinese",
             ),
         ],
-        asked=[*_OLYMPIAD.asked, Asked("12", _CHINESE, "2", right="2", wrong="3", category="Math", pictures=[])],
+        asked=[*_OLYMPIAD.asked, Asked(right="2", wrong="3", answer="2")],
     ),
 }

@@ -7,7 +7,7 @@ inside, or JSON beside a folder of pictures.
 import json
 import string
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from datasets import Dataset, Features, Image, List, Value
@@ -30,23 +30,39 @@ class Picture(NamedTuple):
 RED, GREEN, BLUE = Picture("red"), Picture("lime"), Picture("blue")
 
 
-@dataclass
-class Asked:
-    """What a row must become, an answer that is right and one that is wrong."""
+COLUMNS = {"id": "id", "question": "question", "answer": "answer", "category": "subject"}
+"""Field of `Asked` → the column that holds it as it is, unless a layout has another one."""
 
-    id: str
-    question: str
-    answer: str | list[str]
+
+@dataclass(kw_only=True)
+class Asked:
+    """An answer to a row that is right and one that is wrong, and what the row must become.
+
+    What is `None` is what the row holds: its pictures in their order, and else the value of a column.
+    """
+
     right: str
     wrong: str
-    _: KW_ONLY
-    pictures: list[str] = field(default_factory=lambda: ["red"])
-    options: Sequence[str] = ()
+    id: str | None = None
+    question: str | None = None
+    answer: str | list[str] | None = None
+    pictures: list[str] | None = None
+    options: Sequence[str] | None = None
     lists_options: bool = True
     category: str | None = None
-    hint: str = ""
+    hint: str | None = None
     group: str | None = None
     tolerance: dict[str, Any] | None = None
+
+    def of(self, row, columns):
+        """The same, with what this row holds."""
+        held = {name: row[column] for name, column in columns.items() if row.get(column) is not None}
+        options = held.pop("options", ())
+        parts = [part for value in row.values() for part in (value if isinstance(value, list) else [value])]
+        pictures = [part.colour for part in parts if isinstance(part, Picture)]
+        held = {"hint": "", **{name: str(value) for name, value in held.items()}}
+        held |= {"options": options, "pictures": pictures}
+        return replace(self, **{name: value for name, value in held.items() if getattr(self, name) is None})
 
     @property
     def choices(self) -> dict[str, str] | None:
@@ -65,6 +81,8 @@ class Layout:
 
     Attributes:
         features: types of the parquet columns; None for JSON.
+        asked: what each row must become; None for a row that belongs to another part of the benchmark.
+        columns: field of `Asked` → column, where it is another one than in `COLUMNS`.
         needed: a column whose absence must be reported; `named` is how.
         picture: the column of pictures that is broken in a test.
         keyed: the JSON is one object, its keys taken from this column.
@@ -72,11 +90,18 @@ class Layout:
 
     features: dict[str, Any] | None
     rows: list[dict[str, Any]]
-    asked: list[Asked]
+    asked: list[Asked | None]
+    columns: dict[str, str] = field(default_factory=dict)
     needed: str
     named: str = ""
     picture: str
     keyed: str | None = None
+
+    @property
+    def questions(self) -> list[Asked]:
+        """What the rows become that belong to the benchmark."""
+        columns = {**COLUMNS, **self.columns}
+        return [asked.of(row, columns) for row, asked in zip(self.rows, self.asked, strict=True) if asked]
 
 
 def saved(layout, folder, rows=None, without=None):

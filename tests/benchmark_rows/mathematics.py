@@ -13,6 +13,7 @@ _MATHVERSE = {
         "image": PICTURE,
         "metadata": texts("split source subject subfield"),
     },
+    "columns": {"id": "sample_index", "group": "problem_index", "category": "problem_version"},
     "needed": "problem_version",
     "picture": "image",
 }
@@ -39,16 +40,7 @@ _VERSE_ROWS = [
     },
     {**_VERSE_PROBLEM, "sample_index": "5", "problem_version": "Vision Only", "question": "", "image": BLUE},
 ]
-_VISION_ONLY = Asked(
-    "5",
-    "The question is in the picture.",
-    "D",
-    right="D",
-    wrong="B",
-    group="1",
-    category="Plane Geometry",
-    pictures=["blue"],
-)
+_VISION_ONLY = Asked(right="D", wrong="B", question="The question is in the picture.", category="Plane Geometry")
 _ONE_PLACE = (
     "Please answer the question requiring a floating-point number with one decimal place and provide the final value, "
     "e.g., 1.2, 1.3, 1.4, at the end."
@@ -95,28 +87,16 @@ _MATHVISION = {
         )
     ],
     "asked": [
-        Asked("55", "Which word is formed?", "C", right="KNR", wrong="A", options=_WORDS, category="combinatorics"),
-        Asked(  # choices that are in the picture are not listed; one picture holds all four drawings
-            "59",
-            "A cube in two positions.\nWhich side is opposite to image 3?",
-            "C",
+        Asked(right="KNR", wrong="A", question="Which word is formed?"),
+        Asked(
             right="C",
             wrong="D",
-            options="ABCDE",
+            question="A cube in two positions.\nWhich side is opposite to image 3?",
             lists_options=False,
-            category="solid geometry",
-            pictures=["blue"],
         ),
-        Asked(
-            "61",
-            "Into how many pieces will the string be cut?",
-            "9",
-            right="9",
-            wrong="8",
-            category="counting",
-            pictures=["lime"],
-        ),
+        Asked(right="9", wrong="8", question="Into how many pieces will the string be cut?"),
     ],
+    "columns": {"options": "options"},
     "needed": "options",
     "picture": "decoded_image",
 }
@@ -165,28 +145,17 @@ LAYOUTS = {
         ],
         asked=[
             Asked(
-                "1",
-                "What is the force? (Unit: N)",
-                "1.2",
                 right="1.249",
                 wrong="1.3",
+                question="What is the force? (Unit: N)",
                 category="textbook question answering",
                 hint=_ONE_PLACE,
                 tolerance={"absolute": 0.05},
             ),
-            Asked(
-                "2",
-                "Is the red bar the longest?",
-                "B",
-                right="No",
-                wrong="A",
-                options=["Yes", "No"],
-                category="figure question answering",
-                hint=_LETTER,
-                pictures=["blue"],
-            ),
-            Asked("3", "How many are left?", "5", right="5", wrong="5.04", hint=_WHOLE, pictures=["lime"]),
+            Asked(right="No", wrong="A", answer="B", category="figure question answering", hint=_LETTER),
+            Asked(right="5", wrong="5.04", hint=_WHOLE),
         ],
+        columns={"id": "pid", "options": "choices"},
         needed="precision",
         picture="decoded_image",
     ),
@@ -194,24 +163,14 @@ LAYOUTS = {
         **_MATHVERSE,
         rows=_VERSE_ROWS,
         asked=[
-            Asked(
-                "1",
-                _ANGLE,
-                "D",
-                right="140°",
-                wrong="(A)",
-                options=["40°", "60°", "120°", "140°"],
-                category="Text Dominant",
-                hint=_VERSE_HINT,
-                group="1",
-            ),
+            Asked(right="140°", wrong="(A)", question=_ANGLE, options=["40°", "60°", "120°", "140°"], hint=_VERSE_HINT),
             _VISION_ONLY,
         ],
     ),
     "mathverse/vision_only": Layout(
         **_MATHVERSE,
         rows=[*_VERSE_ROWS, {**_VERSE_ROWS[1], "sample_index": "10", "problem_index": "2", "answer": "7 m"}],
-        asked=[_VISION_ONLY, replace(_VISION_ONLY, id="10", answer="7 m", right="7", wrong="8", group="2")],
+        asked=[None, _VISION_ONLY, replace(_VISION_ONLY, right="7", wrong="8")],
     ),
     "mathvision": Layout(**_MATHVISION),
     "mathvision/testmini": Layout(**_MATHVISION),

@@ -4,10 +4,9 @@ from datasets import Value
 
 from benchmark_rows.layout import BLUE, GREEN, PICTURE, RED, TEXTS, Asked, Layout, numbered, row, texts
 
-_THREE_PLACES = "Give the answer to 3 decimal places."
 _SEVERAL = "The question has several answers; separate them with commas. Unit: s. Leave the unit out of the answer."
 _SLOPE = {"id": "2", "question": "What is the slope?", "answer_type": "float", "subject": "algebra"}
-_SLOPE_ASKED = {"category": "algebra", "hint": _THREE_PLACES, "group": "2", "tolerance": {"absolute": 0.001}}
+_SLOPE_ASKED = {"hint": "Give the answer to 3 decimal places.", "tolerance": {"absolute": 0.001}}
 
 LAYOUTS = {
     "we_math": Layout(
@@ -40,27 +39,21 @@ LAYOUTS = {
         ],
         asked=[
             Asked(
-                "2steps_1/1",
-                "OA = ( ) m, AB = ( ) m",
-                "C",
                 right="C",
                 wrong="E",
+                id="2steps_1/1",
                 options=["300, 400", "400, 300", "3000, 4000", "4000, 3000.", "No correct answer"],
                 category="one step",
-                group="2steps_1",
             ),
             Asked(
-                "2steps_1/multi",
-                "Mike moves right to reach which point?",
-                "D",
                 right="(D)",
                 wrong="(C)",
+                id="2steps_1/multi",
                 options=[*"BCDE", "No correct answer"],
                 category="two steps",
-                group="2steps_1",
-                pictures=["blue"],
             ),
         ],
+        columns={"group": "ID"},
         needed="option",
         picture="image_path",
     ),
@@ -85,18 +78,15 @@ LAYOUTS = {
         ],
         asked=[
             Asked(
-                "1",
-                "Which function is monotonic in range [0, pi]?",
-                "B",
                 right="the blue one",
                 wrong="both",
+                question="Which function is monotonic in range [0, pi]?",
                 options=["the red one", "the blue one", "both", "none of them"],
-                category="analytic geometry",
-                group="1",
             ),
-            Asked("2", "What is the slope?", "0.333", right="1/3", wrong="0.335", pictures=["blue"], **_SLOPE_ASKED),
-            Asked("2#2", "What is the slope?", "0.5", right="1/2", wrong="0.333", pictures=["lime"], **_SLOPE_ASKED),
+            Asked(right="1/3", wrong="0.335", **_SLOPE_ASKED),
+            Asked(right="1/2", wrong="0.333", id="2#2", **_SLOPE_ASKED),
         ],
+        columns={"answer": "ground_truth", "group": "id"},
         needed="ground_truth",
         picture="decoded_image",
     ),
@@ -148,35 +138,16 @@ LAYOUTS = {
             )
         ],
         asked=[
+            Asked(right="0.5", wrong="0.51", question="Determine the largest constant $C>0$.", answer="\\frac{1}{2}"),
             Asked(
-                "2231",
-                "Determine the largest constant $C>0$.",
-                "\\frac{1}{2}",
-                right="0.5",
-                wrong="0.51",
-                category="Math",
-            ),
-            Asked(
-                "960",
-                "A car drives as in image 1.\nHow long do both journeys of image 2 take?",
-                "1.2, 3.4",
                 right="1.25, 3.8",
                 wrong="1.25, 4.0",
-                category="Physics",
+                question="A car drives as in image 1.\nHow long do both journeys of image 2 take?",
+                answer="1.2, 3.4",
                 hint=_SEVERAL,
                 tolerance={"absolute": [0.1, 0.5]},
-                pictures=["red", "blue"],
             ),
-            Asked(
-                "961",
-                "How far is it?",
-                "2.5 \\times 10^{3}",
-                right="2509",
-                wrong="2511",
-                category="Physics",
-                tolerance={"absolute": 10.0},
-                pictures=["lime"],
-            ),
+            Asked(right="2509", wrong="2511", answer="2.5 \\times 10^{3}", tolerance={"absolute": 10.0}),
         ],
         needed="error",
         picture="image_1",
@@ -210,25 +181,18 @@ LAYOUTS = {
         ],
         asked=[
             Asked(
-                "1",
-                "Which can be obtained by rotating a plane figure?",
-                "B",
                 right="B",
                 wrong="A",
+                question="Which can be obtained by rotating a plane figure?",
                 options=["image 1", "image 2"],
-                category="Solid Geometry",
-                pictures=["red", "blue"],
             ),
             Asked(
-                "1111",
-                "The fold could be at $\\qquad$ .\n\nimage 1\n\nFold\n\nimage 2\n\nCut",
-                "$1,2,3$",
                 right="3, 2, 1",
                 wrong="1, 2",
-                category="Algebra",
-                pictures=["blue", "lime"],
+                question="The fold could be at $\\qquad$ .\n\nimage 1\n\nFold\n\nimage 2\n\nCut",
             ),
         ],
+        columns={"id": "problem_id"},
         needed="input_image",
         picture="input_image",
     ),
@@ -246,15 +210,12 @@ LAYOUTS = {
         ],
         asked=[
             Asked(
-                "a1",
-                "Which is right?",
-                "D",
                 right="D. The fourth",
                 wrong="A",
+                question="Which is right?",
                 options=["The first", "The second", "The third", "The fourth"],
-                category="biology",
             ),
-            Asked("a2", "How many are there?", "12", right="12", wrong="1", category="math", pictures=["blue"]),
+            Asked(right="12", wrong="1"),
         ],
         needed="answer",
         picture="image",

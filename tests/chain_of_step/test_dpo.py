@@ -9,7 +9,7 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
-from processes import outcomes
+from processes import one_and_two
 from support import PATHS_RUN, assert_weights, changed_weights, drawn_rows, load, losses_of, maker, weights_of
 
 from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer
@@ -404,16 +404,45 @@ def test_what_it_has_of_its_own(bases, tmp_path):
         trainer_for(bases("qwen2_5_vl"), tmp_path, pairing="step_wise")
     with pytest.raises(ValueError, match="chains=False came with a process reward model"):
         trainer_for(bases("qwen2_5_vl"), tmp_path, LengthReward(), chains=False)
-    with pytest.raises(TypeError, match="expected an IterativeDPOConfig"):
+    with pytest.raises(TypeError, match="expected IterativeDPOConfig"):
         IterativeDPOTrainer(bases("qwen2_5_vl"), None, args=1, train_dataset=questions())
+
+
+CHAINS = [chain_of_steps(solve(problem)) for problem in make_problems(["adding", "counting", "table"], 10)]
+
+
+class SeedWriter:
+    """What a path says follows from its seed."""
+
+    settings = {"kind": "seed"}
+
+    def sample(self, requests, sampling_params):
+        return [[Sample(CHAINS[request.seed % 10], "stop", token_ids=[1])] for request in requests]
+
+
+class PlaceReward:
+    """A path's score follows from its text, so that the pairs do not depend on who samples."""
+
+    settings = {"kind": "place among the chains"}
+
+    def score(self, rows):
+        places = [CHAINS.index(row["completion"]) / 10 for row in rows]
+        return [Scores(torch.tensor([place]), place) for place in places]
+
+
+def two_rounds(model, folder, pairs_a_process):
+    run = {"num_paths": 5, "per_device_train_batch_size": pairs_a_process, "optim": "sgd", "learning_rate": 1e-3}
+    run |= {"pair_threshold": 0.0}  # a pair a question: three equal steps of four pairs, whatever the processes
+    given = {"rows": drawn_rows(12), "trainer_kwargs": {"sampler": lambda _: SeedWriter()}}
+    trainer = trainer_for(model, folder, PlaceReward(), **given, **run)
+    trainer.train()
+    world_size = trainer.accelerator.num_processes
+    return {"world_size": world_size, "weights": weights_of(trainer.model), "rounds": trainer.rounds}
 
 
 @pytest.mark.full
 def test_two_processes_equal_one(bases, tmp_path):
-    (alone,) = outcomes("chain_of_step/dpo_run.py", 1, bases("qwen2_5_vl"), tmp_path / "one", 4)
-    pair = outcomes("chain_of_step/dpo_run.py", 2, bases("qwen2_5_vl"), tmp_path / "two", 2)
-    assert alone["world_size"] == 1
-    assert [part["world_size"] for part in pair] == [2, 2]
+    alone, pair = one_and_two(two_rounds, bases("qwen2_5_vl"), tmp_path, 4)
     assert [entry["train"]["pairs"] for entry in alone["rounds"]] == [12, 12]
     for part in pair:
         assert part["rounds"] == alone["rounds"]

@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 from loopback import served
 from peft import LoraConfig
-from processes import outcomes
+from processes import one_and_two
 from support import (
     SMALL_RUN,
     assert_micro_batches_agree,
@@ -19,6 +19,7 @@ from support import (
     load,
     maker,
     recorded_batches,
+    untimed,
     weights_of,
 )
 from telling_scorer import STEP, chain
@@ -294,7 +295,7 @@ def written(place):
 
 
 def one_share(model, folder, rows_a_process):
-    """A step on chains that follow from their place among those of all processes; `grpo_run.py` runs it in several."""
+    """A step on chains that follow from their place among those of all processes."""
     scorer = ThoughtScorer()
     settings = {"per_device_train_batch_size": rows_a_process, "optim": "sgd", "learning_rate": 1.0}
     trainer = trainer_for(model, folder, scorer, drawn_rows(24), **settings)
@@ -304,18 +305,14 @@ def one_share(model, folder, rows_a_process):
         "world_size": trainer.accelerator.num_processes,
         "advantages": batch["advantages"],
         "scored": len(scorer.rows),
-        "logged": {
-            name: value for name, value in logged.items() if not name.startswith(("step_time", "time/", "epoch"))
-        },
+        "logged": untimed(logged),
         "weights": weights_of(trainer.model),
     }
 
 
 @pytest.mark.full
 def test_two_processes_equal_one(bases, tmp_path):
-    alone = one_share(bases(MODEL), tmp_path, 12)
-    pair = outcomes("chain_of_step/grpo_run.py", 2, bases(MODEL), tmp_path, 6)
-    assert [part["world_size"] for part in (alone, *pair)] == [1, 2, 2]
+    alone, pair = one_and_two(one_share, bases(MODEL), tmp_path, 12)
     together = torch.cat([part["advantages"] for part in pair])
     torch.testing.assert_close(together, alone["advantages"])
     assert len(set(alone["advantages"].tolist())) > 4
@@ -358,7 +355,7 @@ def test_settings_that_cannot_be_meant(tmp_path, settings, problem):
 def test_wrong_arguments(bases, checkpoints, tmp_path):
     with pytest.raises(ValueError, match=r"does not know the tokens .* Train it with ChainOfStepSFTTrainer first"):
         trainer_for(checkpoints(MODEL), tmp_path, ThoughtScorer(), [QUESTION])
-    with pytest.raises(TypeError, match="args is a GRPOConfig, expected a ChainOfStepGRPOConfig"):
+    with pytest.raises(TypeError, match="args is of type GRPOConfig, expected ChainOfStepGRPOConfig"):
         ChainOfStepGRPOTrainer(bases(MODEL), None, args=GRPOConfig(str(tmp_path), use_cpu=True, bf16=False))
     with pytest.raises(ValueError, match=r"has the columns \['prompt'\], expected `prompt` and `answer`"):
         trainer_for(bases(MODEL), tmp_path, None, [{"prompt": QUESTION["prompt"]}])

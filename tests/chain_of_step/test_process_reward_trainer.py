@@ -6,7 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from processes import outcomes
+from processes import one_and_two
 from support import (
     SUPERVISED_RUN,
     assert_micro_batches_agree,
@@ -16,6 +16,7 @@ from support import (
     drawn_rows,
     load,
     maker,
+    untimed,
     weights_of,
 )
 from torch.testing import assert_close
@@ -94,12 +95,20 @@ def test_gradient_accumulation_does_not_change_the_update(bases, tmp_path):
             assert other.state.log_history[0][name] == pytest.approx(first.state.log_history[0][name], abs=1e-5)
 
 
+def one_step(model, folder, rows_a_process):
+    """An optimizer step and an evaluation."""
+    run = {"per_device_train_batch_size": rows_a_process, "per_device_eval_batch_size": 2}
+    run |= {"optim": "sgd", "learning_rate": 1.0, "max_steps": 1}
+    eval_rows = labelled_rows(7, seed=1)  # which two processes cannot share evenly
+    trainer = trainer_for(model, folder, labelled_rows(12), eval_rows, **run)
+    trainer.train()
+    outcome = {"world_size": trainer.accelerator.num_processes, "weights": weights_of(trainer.model)}
+    return {**outcome, "logged": untimed(trainer.state.log_history[0]), "evaluation": untimed(trainer.evaluate())}
+
+
 @pytest.mark.full
 def test_two_processes_equal_one(bases, tmp_path):
-    script, model = "chain_of_step/process_reward_run.py", bases("qwen2_5_vl")
-    (alone,) = outcomes(script, 1, model, tmp_path / "one", 12)
-    pair = outcomes(script, 2, model, tmp_path / "two", 6)
-    assert [part["world_size"] for part in [alone, *pair]] == [1, 2, 2]
+    alone, pair = one_and_two(one_step, bases("qwen2_5_vl"), tmp_path, 12)
     for part in pair:
         assert_weights(part["weights"], alone["weights"], atol=1e-5)
         assert part["evaluation"] == pytest.approx(alone["evaluation"], abs=1e-5)
@@ -202,7 +211,7 @@ def test_wrong_arguments(bases, tmp_path):
     rows, path = labelled_rows(2), bases("qwen2_5_vl")
     with pytest.raises(ValueError, match=r"expected .*`step_labels`.* among them"):
         trainer_for(path, tmp_path, [{"prompt": rows[0]["prompt"], "completion": rows[0]["completion"]}])
-    with pytest.raises(TypeError, match="expected a ProcessRewardConfig"):
+    with pytest.raises(TypeError, match="expected ProcessRewardConfig"):
         ProcessRewardTrainer(path, args=3, train_dataset=Dataset.from_list(rows))
     with pytest.raises(TypeError, match="leave `compute_metrics` out"):
         trainer_for(path, tmp_path, rows, trainer_kwargs={"compute_metrics": print})

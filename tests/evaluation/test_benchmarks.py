@@ -34,15 +34,15 @@ def test_every_benchmark_has_a_layout():
 def test_rows_become_questions_and_answers_are_graded(name, layout, tmp_path):
     rows = load_benchmark(name, saved(layout, tmp_path / "copy"))
     assert rows.column_names == COLUMNS
-    assert len(rows) == len(layout.asked)
-    for row, asked in zip(rows, layout.asked, strict=True):
+    assert len(rows) == len(layout.questions)
+    for row, asked in zip(rows, layout.questions, strict=True):
         assert row["prompt"] == [{"role": "user", "content": f"{asked.prompt}\n{INSTRUCTION}"}]
         assert [picture.mode for picture in row["images"]] == ["RGB"] * len(asked.pictures)
         assert [picture.getpixel((3, 3)) for picture in row["images"]] == [COLOURS[each] for each in asked.pictures]
         for column in COLUMNS[2:]:
             assert row[column] == getattr(asked, column), column
-    right = grade_answers(Grader(), list(rows), [f"Thus \\boxed{{{asked.right}}}" for asked in layout.asked])
-    wrong = grade_answers(Grader(), list(rows), [f"Thus \\boxed{{{asked.wrong}}}" for asked in layout.asked])
+    right = grade_answers(Grader(), list(rows), [f"Thus \\boxed{{{asked.right}}}" for asked in layout.questions])
+    wrong = grade_answers(Grader(), list(rows), [f"Thus \\boxed{{{asked.wrong}}}" for asked in layout.questions])
     assert [verdict.correct for verdict in right] == [True] * len(rows)
     assert [verdict.correct for verdict in wrong] == [False] * len(rows)
 
@@ -72,8 +72,8 @@ def test_a_picture_that_is_missing_or_broken_is_named(name, layout, tmp_path):
         load_benchmark(name, saved(layout, tmp_path / "copy", rows))
     (problem,) = caught.value.problems
     assert (problem.row, problem.column, problem.reason) == (position, layout.picture, reason)
-    assert problem.id == ("none" if name == "logicvista" else layout.asked[0].id)  # named after its picture
-    summary = f"{name}, from rows: 1 of {len(layout.asked)} rows cannot be used:\nrow {position} "
+    assert problem.id == ("none" if name == "logicvista" else layout.questions[0].id)  # named after its picture
+    summary = f"{name}, from rows: 1 of {len(layout.questions)} rows cannot be used:\nrow {position} "
     assert str(caught.value).startswith(summary)
     assert str(problem) in str(caught.value)
 

@@ -1,10 +1,9 @@
 """A policy amid training, evaluated in memory: the samples of a store, whatever the batch and the processes."""
 
-import json
-
 import pytest
+from accelerate import PartialState
 from datasets import Dataset
-from processes import launch
+from processes import outcomes
 from scripted import Scripted
 from support import drawn_rows, load
 
@@ -45,10 +44,24 @@ def test_a_store_holds_the_same_samples(checkpoints, tmp_path):
     assert evaluate(rows, engine, None, CHECK, n=3, sampling_params=sampling_params, seed=2, batch_size=4) == kept
 
 
+def five_answers():
+    """What one of several processes asks, and what it gets."""
+    state, asked = PartialState(cpu=True), []
+
+    def answer(request, times):
+        asked.append(request.messages[0]["content"])
+        return asked[-1].replace("question", "answer")
+
+    prompts = [[{"role": "user", "content": f"question {k}"}] for k in range(5)]
+    rows = Dataset.from_list([{"prompt": prompt, "answer": "7"} for prompt in prompts])
+    samples = evaluate(rows, Scripted(answer), None, Direct(), batch_size=2)
+    state.destroy_process_group()
+    return {"samples": samples.samples, "asked": asked}
+
+
 @pytest.mark.full
-def test_two_processes_share_the_questions_and_each_has_all_answers(tmp_path):
-    launch("evaluation/policy_run.py", 2, tmp_path)
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+def test_two_processes_share_the_questions_and_each_has_all_answers():
+    first, second = outcomes(five_answers, 2)
     assert first["samples"] == second["samples"]
     assert [sample["turns"][0]["text"] for (sample,) in first["samples"]] == [f"answer {k}" for k in range(5)]
     assert sorted(first["asked"] + second["asked"]) == [f"question {k}" for k in range(5)]

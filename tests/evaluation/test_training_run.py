@@ -11,7 +11,7 @@ import pytest
 from judged import trainer_for as self_evolution_trainer
 from pages import page_of
 from PIL import Image
-from processes import launch
+from processes import outcomes
 from support import adapo_trainer, drawn_rows, is_even
 
 from trl_mmreason.evaluation.logged_completions import pieces_of, read_completions, turns_of
@@ -114,10 +114,19 @@ def pixels(element):
         return picture.tobytes()
 
 
+def step_on_one_picture(model, folder):
+    """A step on a question with a picture and one without, of which each process has one."""
+    with_picture, _, without = drawn_rows(3)
+    settings = {"per_device_train_batch_size": 4, "shuffle_dataset": False, "max_steps": 1, **LOGGING}
+    trainer = adapo_trainer(model, folder, [with_picture, without], **settings)
+    assert trainer.accelerator.num_processes == 2
+    trainer.train()
+
+
 @pytest.mark.full
 def test_a_process_without_pictures_beside_one_with_some(checkpoints, tmp_path):
     """TRL would gather the pictures of one process only, and wait for the other for ever."""
-    launch("two_process_pictures.py", 2, checkpoints("qwen2_5_vl"), tmp_path)
+    outcomes(step_on_one_picture, 2, checkpoints("qwen2_5_vl"), tmp_path)
     trajectories = read_completions(tmp_path, 8).trajectories
     assert [len(trajectory.images) for trajectory in trajectories] == [1] * 4 + [0] * 4
     first, _, third = drawn_rows(3)

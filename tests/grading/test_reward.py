@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 from loopback import wait_for
 from processes import outcomes
+from support import SMALL_RUN, drawn_rows, maker
+from trl import GRPOConfig, GRPOTrainer
 
 from trl_mmreason.grading import Grader, JudgeGrader, Verdict, accuracy_reward, get_accuracy_reward
+from trl_mmreason.grading.grader import _shared_workers
 from trl_mmreason.grading.reward import grading_items, log_verdicts
 
 
@@ -73,9 +76,38 @@ def test_an_unusable_gold_is_reported_once_with_its_row(caplog):
     assert r"'\\frac{1}{' of row train-5 cannot be used: its braces are not balanced" in caplog.messages[1]
 
 
+# a group of four answers a process, with their golds
+ANSWERS = [
+    [("7", "7"), (r"\sum_{k=1}^{4} k", "10"), (r"\prod_{k=1}^{10^7} (1+\sin k)", "7"), ("8", r"\frac{1}{")],
+    [(r"\binom{5}{2}", "10"), ("9^{9^{9^9}}", "7"), (None, "7"), ("8", "7")],
+]
+
+
+def step_on_given_answers(model, folder):
+    """What the policy wrote is replaced before the package's reward function sees it."""
+    grader, seen = Grader(workers=1, deadline_seconds=1.0), []
+    reward = get_accuracy_reward(grader)
+
+    def given_answers(completions, **columns):
+        answers = ANSWERS[trainer.accelerator.process_index]
+        texts = [r"I cannot tell." if text is None else rf"\boxed{{{text}}}" for text, _ in answers]
+        values = reward(texts, **{**columns, "answer": [gold for _, gold in answers]})
+        pids = [worker.process.pid for worker in _shared_workers(1, 1.0, grader.memory_bytes)._workers]
+        seen.append({"values": values, "pids": pids})
+        return values
+
+    make = maker(GRPOTrainer, GRPOConfig, arguments={"reward_funcs": given_answers}, **SMALL_RUN)
+    rows = [row for row in drawn_rows(24) if row["images"]]
+    trainer = make(model, folder, rows, per_device_train_batch_size=4, max_steps=1)
+    trainer.train()
+    first = trainer.state.log_history[0]
+    logged = {name: value for name, value in first.items() if name.startswith(("grading", "reward"))}
+    return {"world_size": trainer.accelerator.num_processes, "logged": logged, **seen[0]}
+
+
 @pytest.mark.full
 def test_grpo_with_two_processes(checkpoints, tmp_path):
-    results = outcomes("grading/grpo_run.py", 2, checkpoints("qwen2_5_vl"), tmp_path)
+    results = outcomes(step_on_given_answers, 2, checkpoints("qwen2_5_vl"), tmp_path)
     assert [result["world_size"] for result in results] == [2, 2]
     assert results[0]["values"] == [1.0, 1.0, 0.0, None]
     assert results[1]["values"] == [1.0, 0.0, 0.0, 0.0]

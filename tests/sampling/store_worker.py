@@ -1,11 +1,8 @@
-"""What the tests of the store do in processes of their own: `python store_worker.py TASK PATH ARGUMENTS…`."""
+"""What the tests of the store do in processes of their own."""
 
-import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -27,20 +24,6 @@ def payloads(units):
     return [payload(*unit) for unit in units]
 
 
-def begin(task, *arguments, launcher=()):
-    """Start a task in a process of its own."""
-    command = [sys.executable, *launcher, __file__, task, *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def finish(process):
-    """What a task printed, when it is done."""
-    output, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors[-3000:]
-    return output
-
-
 def slow_run(path, log, seconds, rank=0, world_size=1):
     """Do all units, each in `seconds`, and log each that is begun."""
 
@@ -49,14 +32,19 @@ def slow_run(path, log, seconds, rank=0, world_size=1):
         for row, index in units:
             with open(log, "a") as file:
                 file.write(f"{row['id']} {index}\n")
-            time.sleep(float(seconds))
+            time.sleep(seconds)
             results.append(payload(row, index))
         return results
 
     with Store(path) as store:
-        place = {"rank": int(rank), "world_size": int(world_size)}
-        summary = run(store, "answers", ROWS, work, settings=SETTINGS, n=SAMPLES, batch_size=BATCH, **place)
-    sys.stdout.write(json.dumps(summary._asdict()))
+        place = {"rank": rank, "world_size": world_size}
+        return run(store, "answers", ROWS, work, settings=SETTINGS, n=SAMPLES, batch_size=BATCH, **place)._asdict()
+
+
+def slow_run_in_a_group(path, folder, world_size):
+    """Do the share of one of `world_size` processes, of which several of the group may be the same one."""
+    rank = int(os.environ["RANK"])
+    return slow_run(path, folder / f"{rank}.txt", 0.001, rank % world_size, world_size)
 
 
 def die_at_commit(path):
@@ -85,8 +73,8 @@ def fill_the_disk(path):
         try:
             store.save("answers", [Record("row", index, "done", {"text": "x" * 10_000})])
         except StoreError as error:
-            sys.stdout.write(json.dumps({"saved": index, "error": str(error)}))
-            return
+            return {"saved": index, "error": str(error)}
+    return None
 
 
 def be_refused():
@@ -107,7 +95,7 @@ def be_refused():
         if os.getuid() == 0:
             os.seteuid(0)
         Path(folder).chmod(0o755)
-    sys.stdout.write(json.dumps(errors))
+    return errors
 
 
 def sharded_run(path):
@@ -118,11 +106,4 @@ def sharded_run(path):
     assert os.environ.pop("WORLD_SIZE") == str(state.num_processes)  # the state is asked, not the environment
     with Store(path) as store:
         summary = run(store, "answers", ROWS, payloads, settings=SETTINGS, n=SAMPLES)
-    told = {"world_size": state.num_processes, **summary._asdict()}
-    Path(f"{path}.{state.process_index}.json").write_text(json.dumps(told))
-
-
-if __name__ == "__main__":
-    task, *arguments = sys.argv[1:]
-    tasks = (slow_run, die_at_commit, save_one, fill_the_disk, be_refused, sharded_run)
-    {function.__name__: function for function in tasks}[task](*arguments)
+    return {"world_size": state.num_processes, **summary._asdict()}

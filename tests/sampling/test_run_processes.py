@@ -1,13 +1,13 @@
 """A run that is killed, or shared by several processes, ends as one that is not."""
 
-import json
 import random
 import signal
 import time
 from collections import Counter
 
 import pytest
-from store_worker import BATCH, ROWS, SAMPLES, SETTINGS, begin, finish, payload, payloads
+from processes import begin, outcomes
+from store_worker import BATCH, ROWS, SAMPLES, SETTINGS, payload, payloads, sharded_run, slow_run, slow_run_in_a_group
 
 from trl_mmreason.sampling.run import Summary, run
 from trl_mmreason.sampling.store import Record, Store
@@ -16,10 +16,6 @@ pytestmark = pytest.mark.full
 
 STAGE = "answers"
 WHOLE = sorted(Record(row["id"], index, "done", payload(row, index)) for row in ROWS for index in range(SAMPLES))
-
-
-def summary_of(process):
-    return Summary(**json.loads(finish(process)))
 
 
 def records(path):
@@ -33,22 +29,23 @@ def test_a_run_killed_20_times_ends_as_one_that_was_not(tmp_path):
     log.touch()
     for kill in range(20):
         begun = log.stat().st_size
-        process = begin("slow_run", path, log, 0.003)
+        process = begin(slow_run, path, log, 0.003)
         while kill % 4 and log.stat().st_size == begun:  # every fourth is killed at any moment, also before any work
-            assert process.poll() is None, process.stderr.read()
+            assert process.is_alive()
             time.sleep(0.005)
         time.sleep(moments.uniform(0, 0.12))
         process.kill()
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
     with Store(path) as store:
         finished = len(store.finished(STAGE))
     assert 0 < finished < len(WHOLE)
-    assert summary_of(begin("slow_run", path, log, 0)) == Summary(len(WHOLE), len(WHOLE) - finished, finished, 0, 0)
+    (told,) = outcomes(slow_run, 1, path, log, 0)
+    assert Summary(**told) == Summary(len(WHOLE), len(WHOLE) - finished, finished, 0, 0)
     assert records(path) == WHOLE
 
     undisturbed = tmp_path / "undisturbed.sqlite"
-    finish(begin("slow_run", undisturbed, tmp_path / "other.txt", 0))
+    outcomes(slow_run, 1, undisturbed, tmp_path / "other.txt", 0)
     assert records(undisturbed) == records(path)
 
     times = Counter(log.read_text().splitlines())
@@ -59,8 +56,8 @@ def test_a_run_killed_20_times_ends_as_one_that_was_not(tmp_path):
 def test_two_ranks_share_a_file(tmp_path):
     path = tmp_path / "shared.sqlite"
     logs = [tmp_path / "0.txt", tmp_path / "1.txt"]
-    pair = [begin("slow_run", path, log, 0.001, rank, 2) for rank, log in enumerate(logs)]
-    assert [summary_of(process) for process in pair] == [Summary(len(WHOLE) // 2, len(WHOLE) // 2, 0, 0, 0)] * 2
+    pair = outcomes(slow_run_in_a_group, 2, path, tmp_path, 2)
+    assert [Summary(**told) for told in pair] == [Summary(len(WHOLE) // 2, len(WHOLE) // 2, 0, 0, 0)] * 2
     assert records(path) == WHOLE
     first, second = (set(log.read_text().splitlines()) for log in logs)
     assert not first & second
@@ -69,18 +66,14 @@ def test_two_ranks_share_a_file(tmp_path):
 
 def test_two_processes_that_do_the_same_units_give_each_once(tmp_path):
     path = tmp_path / "same.sqlite"
-    pair = [begin("slow_run", path, tmp_path / f"{number}.txt", 0.001) for number in range(2)]
-    assert [summary_of(process).failed for process in pair] == [0, 0]
+    assert [told["failed"] for told in outcomes(slow_run_in_a_group, 2, path, tmp_path, 1)] == [0, 0]
     assert records(path) == WHOLE
 
 
 def test_two_launched_processes_give_the_rows_of_one(tmp_path):
-    launcher = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-    launcher += ["--rdzv-endpoint=localhost:0"]
-    finish(begin("sharded_run", tmp_path / "two", launcher=launcher))
     half = {"world_size": 2, "total": len(WHOLE) // 2, "done": len(WHOLE) // 2}
-    for rank in range(2):
-        assert json.loads((tmp_path / f"two.{rank}.json").read_text()).items() >= half.items()
+    for told in outcomes(sharded_run, 2, tmp_path / "two"):
+        assert told.items() >= half.items()
     with Store(tmp_path / "one") as store:
         run(store, STAGE, ROWS, payloads, settings=SETTINGS, n=SAMPLES)
     assert records(tmp_path / "two") == records(tmp_path / "one") == WHOLE

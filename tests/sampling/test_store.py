@@ -1,6 +1,5 @@
 """The store keeps what was saved, whatever happens to the process, the disk and the file."""
 
-import json
 import os
 import signal
 import sqlite3
@@ -8,7 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from store_worker import begin, finish
+from processes import begin, outcomes
+from store_worker import be_refused, die_at_commit, fill_the_disk, save_one
 
 from trl_mmreason.sampling import database
 from trl_mmreason.sampling.store import Record, SettingsChanged, Store, StoreError, Unit
@@ -206,7 +206,7 @@ def test_a_file_that_was_deleted_or_replaced_is_not_written_to(store, path):
 
 
 def test_files_and_folders_that_may_only_be_read_are_named():
-    for error in json.loads(finish(begin("be_refused"))):
+    for error in outcomes(be_refused, 1)[0]:
         assert "it may not be written to" in error
         assert "Fix: allow writing" in error
 
@@ -238,7 +238,7 @@ def test_a_full_disk_loses_nothing_that_was_saved(store, path):
 
 
 def test_a_file_that_cannot_grow_loses_nothing_that_was_saved(path):
-    told = json.loads(finish(begin("fill_the_disk", path)))
+    (told,) = outcomes(fill_the_disk, 1, path)
     assert "the disk refuses" in told["error"] or "the disk is full" in told["error"]
     assert "what was saved before is safe" in told["error"]
     assert told["saved"] > 5
@@ -259,17 +259,18 @@ def test_a_file_that_another_holds_too_long_is_named(store, path):
 
 
 def test_a_process_killed_amid_a_transaction_leaves_no_part_of_it(path):
-    process = begin("die_at_commit", path)
-    process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL
+    process = begin(die_at_commit, path)
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
     with Store(path) as store:
         assert store.finished(STAGE) == {Unit("row-0", index) for index in range(3)}
 
 
 def test_processes_that_begin_at_the_same_time_share_a_new_store(path):
     names = [f"process {number}" for number in range(6)]
-    for process in [begin("save_one", path, name) for name in names]:
-        finish(process)
+    for process in [begin(save_one, path, name) for name in names]:
+        process.join(120)
+        assert process.exitcode == 0
     with Store(path) as store:
         assert list(store.records(STAGE)) == [done(name, 0, by=name) for name in names]
 

@@ -8,7 +8,6 @@ import torch
 from datasets import Dataset
 from judged import ADVANTAGES, REWARDS, SCORES, WORKED, candidate, judge_by, reply, trainer_for
 from peft import LoraConfig, get_peft_model
-from processes import outcomes
 from scripted import Scripted
 from support import (
     assert_resumes,
@@ -429,21 +428,6 @@ def test_resumed_or_not_is_the_same(checkpoints, tmp_path, asked_about_everythin
     assert_resumes(
         lambda: trainer_for(checkpoints("qwen2_5_vl"), tmp_path, drawn_rows(6), **settings), tmp_path, step=1
     )
-
-
-@pytest.mark.full
-def test_two_processes_are_one(checkpoints, tmp_path):
-    """Rewards, advantages, metrics and weights, where a group stands on both."""
-    script, model = "self_evolution/evolution_run.py", checkpoints("qwen2_vl")
-    (alone,) = outcomes(script, 1, model, tmp_path / "one", 12)
-    shares = outcomes(script, 2, model, tmp_path / "two", 6)
-    assert alone["world_size"] == 1
-    assert len(set(alone["advantages"].tolist())) > 4
-    torch.testing.assert_close(torch.cat([share["advantages"] for share in shares]), alone["advantages"])
-    for share in shares:
-        assert share["world_size"] == 2
-        assert share["logged"] == pytest.approx(alone["logged"], rel=1e-3)
-        assert_weights(share["weights"], alone["weights"], rtol=1e-3, atol=1e-6)
 
 
 def test_evaluation_has_groups_of_its_own_size(answering):

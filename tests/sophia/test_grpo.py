@@ -103,5 +103,5 @@ def test_unknown_parts_are_refused(tmp_path):
 
 def test_settings_that_freeze_nothing_are_refused(checkpoints, tmp_path):
     args = RolloutConfig(str(tmp_path), use_cpu=True, bf16=False)
-    with pytest.raises(TypeError, match="args is a RolloutConfig, expected a MixedGroupsGRPOConfig"):
+    with pytest.raises(TypeError, match="args is of type RolloutConfig, expected MixedGroupsGRPOConfig"):
         MixedGroupsGRPOTrainer(checkpoints("qwen2_5_vl"), args=args, train_dataset=Dataset.from_list([ROW]))

@@ -5,14 +5,15 @@ The reasoner answers as a script says: question → caption → its trajectories
 """
 
 import argparse
-import json
+import os
 import re
+import time
 import tracemalloc
 from dataclasses import asdict, fields
 
 import pytest
 from datasets import Dataset, Features, Image
-from processes import launch
+from processes import outcomes
 from scripted import Scripted, picture, questions_of, reds, said
 
 from trl_mmreason.commands import trajectories
@@ -622,13 +623,24 @@ def test_a_grader_is_known_again_by_what_it_says_of_itself(tmp_path):
         assert len(graded) == 2
 
 
+def shared(folder):
+    """Two questions, of which the first process takes longer to describe its own."""
+    slow = 0.5 * (os.environ["RANK"] == "0")
+
+    def describe(request, times):
+        time.sleep(slow)
+        return "Seven."
+
+    parties = Scripted(describe), Scripted(lambda request, times: right(10), kind="reasoner")
+    data = made(folder / "s.sqlite", questions(["cats", "dogs"]), *parties, trajectories=3)
+    return {"captions": [*data.captions], "trajectories": [*data.trajectories], "ids": data.rows["id"][:]}
+
+
 @pytest.mark.full
 def test_processes_reason_about_each_other_s_captions(tmp_path):
     """The second has its question described before the first has: 2 · 2 captions and 2 · 2 · 3 trajectories in all."""
-    launch("sophia/sampling_run.py", 2, tmp_path)
-    for rank in range(2):
-        found = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert found == [*Sampled(4, 0, 0), *Sampled(12, 0, 0), ["a#0.0", "b#0.0"]]
+    ids = ["id of cats#0.0", "id of dogs#0.0"]
+    assert outcomes(shared, 2, tmp_path) == [{"captions": [4, 0, 0], "trajectories": [12, 0, 0], "ids": ids}] * 2
 
 
 # ---------------------------------------------------------------------------------------------------------------- scale

@@ -187,5 +187,5 @@ def test_what_is_saved_loads_again(checkpoints, tmp_path):
 def test_wrong_arguments(checkpoints, tmp_path):
     with pytest.raises(ValueError, match=r"expected `prompt` and `completion` among them"):
         sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, [{"prompt": [{"role": "user", "content": "a"}]}])
-    with pytest.raises(TypeError, match="expected a ReflectionSFTConfig"):
+    with pytest.raises(TypeError, match="expected ReflectionSFTConfig"):
         ReflectionSFTTrainer(checkpoints("qwen2_5_vl"), args=3, train_dataset=Dataset.from_list(reflections(2)))

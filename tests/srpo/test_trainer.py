@@ -240,7 +240,7 @@ def test_reward_functions_may_not_share_a_name(trainer_on):
 
 def test_wrong_arguments(checkpoints, tmp_path):
     model, _ = load(checkpoints("qwen2_5_vl"))
-    with pytest.raises(TypeError, match="args is a GRPOConfig, expected an SRPOConfig"):
+    with pytest.raises(TypeError, match="args is of type GRPOConfig, expected SRPOConfig"):
         SRPOTrainer(model, args=GRPOConfig(str(tmp_path), use_cpu=True, bf16=False))
     bad = Dataset.from_list([{"prompt": ROW["prompt"]}])
     with pytest.raises(ValueError, match=r"eval_dataset\['a'\] has the columns \['prompt'\]"):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers.utils import logging
 
-from ..construction import all_rewards, check_rows
+from ..construction import all_rewards, check_rows, config_of
 from ..evaluation.metrics import two_turn_metrics
 from ..grading import Grader, grader_or_rules
 from ..grading.reward import grading_items, log_verdicts
@@ -87,10 +87,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         peft_config: Any = None,
         **kwargs: Any,
     ) -> None:
-        if args is None:
-            args = AdaPOConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-AdaPO")
-        if not isinstance(args, AdaPOConfig):
-            raise TypeError(f"AdaPOTrainer: args is a {type(args).__name__}, expected an AdaPOConfig.")
+        args = config_of(self, AdaPOConfig, args, model, "AdaPO")
         check_rows("AdaPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})
         self.grader = grader_or_rules(grader, type(self).__name__)
         # Whether first and second answers were right, of all graded trajectories since the last log.

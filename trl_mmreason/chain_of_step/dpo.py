@@ -34,6 +34,7 @@ from ..construction import (
     NamedArguments,
     check_rows,
     check_template,
+    config_of,
     load_processor,
     prepare_policy,
     search_no_weights,
@@ -118,10 +119,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
         processing_class: Any = None,
         **kwargs: Any,
     ) -> None:
-        if args is None:
-            args = IterativeDPOConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-DPO")
-        if not isinstance(args, IterativeDPOConfig):
-            raise TypeError(f"IterativeDPOTrainer: args is a {type(args).__name__}, expected an IterativeDPOConfig.")
+        args = config_of(self, IterativeDPOConfig, args, model, "DPO")
         for name in ("optimizers", "data_collator", "ref_model", "compute_metrics"):
             if kwargs.get(name) not in (None, (None, None)):
                 raise TypeError(f"IterativeDPOTrainer: it has its own {name}; leave `{name}` out.")

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..construction import all_rewards, check_rows, load_processor
+from ..construction import all_rewards, check_rows, config_of, load_processor
 from ..grading import Grader
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from ..parts import freeze_vision_encoder
@@ -57,12 +57,7 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
         processing_class: Any = None,
         **kwargs: Any,
     ) -> None:
-        if args is None:
-            args = ChainOfStepGRPOConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-CoS-GRPO")
-        if not isinstance(args, ChainOfStepGRPOConfig):
-            raise TypeError(
-                f"ChainOfStepGRPOTrainer: args is a {type(args).__name__}, expected a ChainOfStepGRPOConfig."
-            )
+        args = config_of(self, ChainOfStepGRPOConfig, args, model, "CoS-GRPO")
         if kwargs.get("followup") is not None:
             raise ValueError("ChainOfStepGRPOTrainer: a chain is one turn; leave `followup` out.")
         by_outcome = process_reward_model is None

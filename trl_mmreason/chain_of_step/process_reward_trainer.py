@@ -17,6 +17,7 @@ from ..checkpoint import CheckpointRestoreMixin
 from ..construction import (
     NamedArguments,
     check_rows,
+    config_of,
     load_processor,
     prepare_policy,
     refuse_replaced,
@@ -75,10 +76,7 @@ class ProcessRewardTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
         processing_class: Any = None,
         **kwargs: Any,
     ) -> None:
-        if args is None:
-            args = ProcessRewardConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-process-reward")
-        if not isinstance(args, ProcessRewardConfig):
-            raise TypeError(f"ProcessRewardTrainer: args is a {type(args).__name__}, expected a ProcessRewardConfig.")
+        args = config_of(self, ProcessRewardConfig, args, model, "process-reward")
         refuse_replaced("ProcessRewardTrainer", kwargs)
         columns = {"prompt", "completion", "step_labels", "answer_label"}
         check_rows("ProcessRewardTrainer", train_dataset, eval_dataset, columns)

@@ -55,10 +55,7 @@ class Continuation:
     """Let a policy continue the beginning of a chain, which is the row's `prefix`, and grade its answer."""
 
     turns = 1
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {"name": "continuation"}
+    settings = {"name": "continuation"}
 
     def answer(
         self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..documented import HelpFormatter
 from . import options
 
 
@@ -15,12 +14,10 @@ def add(commands: Any) -> None:
         "annotate",
         help="make a process reward model's data: chains of a policy, labelled step by step",
         description="Let a policy answer each question in chains of steps, and label every step by what becomes of "
-        "continuations behind it, or by a judge who is told the answer (Chain-of-Step, section 3.3). A killed run "
-        "resumes. Servers get the key in OPENAI_API_KEY. Several GPUs: accelerate launch -m "
-        "trl_mmreason.cli annotate …",
+        "continuations behind it, or by a judge who is told the answer (Chain-of-Step, section 3.3). "
+        f"{options.running('annotate')}",
         epilog="example: mmreason annotate data/train.jsonl data/labels.parquet --model runs/sft/model "
         "--by monte-carlo",
-        formatter_class=HelpFormatter,
     )
     options.add_arguments(command, output=options.ROWS)
     command.add_argument("--by", choices=("monte-carlo", "judge"), required=True, help="who labels the steps")
@@ -39,19 +36,12 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--attempts", type=options.count, default=3, help="how often the judge is asked for a reply that can be read"
     )
-    command.add_argument(
-        "--judge-max-new-tokens", type=options.count, default=4096, help="bound of a reply of the judge in tokens"
-    )
-    command.add_argument(
-        "--judge-temperature", type=options.temperature, default=1.0, help="sampling temperature of the judge"
-    )
+    options.add_own_sampling(command, "judge", "a reply of the judge", max_new_tokens=4096)
     command.add_argument("--system-prompt", help="system message put before every question; the judge does not see it")
     command.set_defaults(run=_annotate, top_p=0.95)  # the paper's
 
 
 def _annotate(arguments: argparse.Namespace) -> None:
-    from ..sampling import SamplingParams
-
     judged = arguments.by == "judge"
     if judged != bool(arguments.judge):
         raise SystemExit(
@@ -60,7 +50,6 @@ def _annotate(arguments: argparse.Namespace) -> None:
             else "mmreason annotate: --judge came with --by monte-carlo, which asks no judge; leave one of them out"
         )
     options.check_parties("annotate", arguments, "judge")
-    judge_sampling_params = SamplingParams(arguments.judge_max_new_tokens, arguments.judge_temperature)
 
     def annotate(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ..chain_of_step.annotation import PATHS, annotate_by_judge, annotate_by_monte_carlo, chains_of
@@ -74,7 +63,7 @@ def _annotate(arguments: argparse.Namespace) -> None:
             made = annotate_by_monte_carlo(chains.rows, policy, store, **settings, labels=arguments.labels)
         else:
             asking = {name: settings[name] for name in ("seed", "batch_size", "retry_failed")}
-            asking |= {"sampling_params": judge_sampling_params, "attempts": arguments.attempts}
+            asking |= {"sampling_params": options.own_sampling(arguments, "judge"), "attempts": arguments.attempts}
             made = annotate_by_judge(chains.rows, judge, store, **asking)
         return made._replace(dropped={**chains.dropped, **made.dropped})
 

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..documented import HelpFormatter
 from . import options
 
 PROTOCOLS = ("direct", "two-turn", "reflection", "chain-of-step", "best-of-n", "step-beam")
@@ -22,11 +21,9 @@ def add(commands: Any) -> None:
         "evaluate",
         help="evaluate a policy on benchmarks",
         description="Let a policy answer benchmarks, grade what it says, and write the numbers with their intervals, "
-        "every sample, and a report. A killed run resumes. Servers get the key in OPENAI_API_KEY. "
-        "Several GPUs: accelerate launch -m trl_mmreason.cli evaluate …",
+        f"every sample, and a report. {options.running('evaluate')}",
         epilog="example: mmreason evaluate mathvista own=data/test.jsonl --model Qwen/Qwen2.5-VL-3B-Instruct "
         "--adapter runs/adapo --protocol two-turn",
-        formatter_class=HelpFormatter,
     )
     command.add_argument(
         "benchmarks",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..documented import HelpFormatter
 from . import options
 
 
@@ -19,7 +18,6 @@ def add(commands: Any) -> None:
         "or with different results for the same unit, are refused. A merge that is killed leaves the stores as they "
         "were and no half output.",
         epilog="example: mmreason merge machine0.sqlite machine1.sqlite --output data/kept.parquet.sqlite",
-        formatter_class=HelpFormatter,
     )
     command.add_argument("store", nargs="+", help="file that a command filled with its --share")
     command.add_argument("--output", required=True, help="file for the merged store; it may not exist yet")

@@ -140,6 +140,30 @@ def add_sampling(command: argparse.ArgumentParser) -> None:
     )
 
 
+def running(name: str) -> str:
+    """What the help of each command that samples says of its runs."""
+    return (
+        "A killed run resumes. Servers get the key in OPENAI_API_KEY. Several GPUs: accelerate launch -m "
+        f"trl_mmreason.cli {name} …"
+    )
+
+
+def add_own_sampling(command: argparse.ArgumentParser, option: str, what: str, *, max_new_tokens: int) -> None:
+    """Declare how long and at which temperature something else than the answers is sampled: `own_sampling` reads it.
+
+    Args:
+        option: the beginning of both options, such as "judge".
+        what: is sampled.
+        max_new_tokens: default of its bound.
+    """
+    command.add_argument(
+        f"--{option}-max-new-tokens", type=count, default=max_new_tokens, help=f"bound of {what} in tokens"
+    )
+    command.add_argument(
+        f"--{option}-temperature", type=temperature, default=1.0, help=f"sampling temperature of {what}"
+    )
+
+
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 """Of weights, as `--dtype` names them."""
 
@@ -231,10 +255,15 @@ def sampling_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         **({"n": arguments.n} if "n" in arguments else {}),
         "sampling_params": SamplingParams(arguments.max_new_tokens, arguments.temperature, arguments.top_p),
         "grader": Grader(tolerance=arguments.tolerance),
-        "seed": arguments.seed,
-        "batch_size": arguments.batch_size,
-        "retry_failed": arguments.retry_failed,
+        **{name: getattr(arguments, name) for name in ("seed", "batch_size", "retry_failed")},
     }
+
+
+def own_sampling(arguments: argparse.Namespace, option: str) -> Any:
+    """The sampling that `add_own_sampling` declared under these options."""
+    from ..sampling import SamplingParams
+
+    return SamplingParams(getattr(arguments, f"{option}_max_new_tokens"), getattr(arguments, f"{option}_temperature"))
 
 
 def check_parties(name: str, arguments: argparse.Namespace, *parties: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..documented import HelpFormatter
 from . import options
 
 
@@ -15,11 +14,9 @@ def add(commands: Any) -> None:
         "prefilter",
         help="keep the questions that have something to teach a policy",
         description="Let a policy answer each question several times and keep those that are neither too easy nor too "
-        "hard for it. A killed run resumes. Several GPUs: accelerate launch -m trl_mmreason.cli "
-        "prefilter …",
+        f"hard for it. {options.running('prefilter')}",
         epilog="example: mmreason prefilter data/train.jsonl data/kept.parquet --model Qwen/Qwen2.5-VL-3B-Instruct "
         "--n 8",
-        formatter_class=HelpFormatter,
     )
     options.add_arguments(command, output=options.ROWS)
     command.add_argument(

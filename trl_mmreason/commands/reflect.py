@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..documented import HelpFormatter
 from . import options
 
 
@@ -15,11 +14,9 @@ def add(commands: Any) -> None:
         "reflect",
         help="make SRPO's cold-start data: solutions of a policy, reflections of a teacher",
         description="Let a policy solve each question, and a teacher who is told the answer reflect on a mix of right "
-        "and wrong solutions (SRPO, section 3.1). A killed run resumes. Servers get the key in "
-        "OPENAI_API_KEY. Several GPUs: accelerate launch -m trl_mmreason.cli reflect …",
+        f"and wrong solutions (SRPO, section 3.1). {options.running('reflect')}",
         epilog="example: mmreason reflect data/train.jsonl data/rows.parquet --model Qwen/Qwen2.5-VL-7B-Instruct "
         "--teacher TEACHER --teacher-server http://127.0.0.1:8000/v1",
-        formatter_class=HelpFormatter,
     )
     options.add_arguments(command, output=options.ROWS)
     options.add_party(
@@ -42,18 +39,7 @@ def add(commands: Any) -> None:
         default=3,
         help="how often teacher or scorer are asked for a reply that can be read",
     )
-    command.add_argument(
-        "--teacher-max-new-tokens",
-        type=options.count,
-        default=1024,
-        help="bound of a reply of teacher or scorer in tokens",
-    )
-    command.add_argument(
-        "--teacher-temperature",
-        type=options.temperature,
-        default=1.0,
-        help="sampling temperature of teacher and scorer",
-    )
+    options.add_own_sampling(command, "teacher", "a reply of teacher or scorer", max_new_tokens=1024)
     command.add_argument("--cot-prompt", help="system message to the policy, or null; by default the paper's")
     command.add_argument("--system-prompt", help="system message of the rows, or null; by default the paper's")
     command.set_defaults(run=_reflect)
@@ -89,15 +75,10 @@ def _reflect(arguments: argparse.Namespace) -> None:
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    from ..sampling import SamplingParams
-
     prompts = {"cot_prompt": arguments.cot_prompt, "system_prompt": arguments.system_prompt}
     return {
         "scorer_sees_images": not arguments.scorer_text_only,
-        "size": arguments.size,
-        "right_share": arguments.right_share,
-        "second_thought": arguments.second_thought,
-        "attempts": arguments.attempts,
-        "teacher_sampling_params": SamplingParams(arguments.teacher_max_new_tokens, arguments.teacher_temperature),
+        "teacher_sampling_params": options.own_sampling(arguments, "teacher"),
+        **{name: getattr(arguments, name) for name in ("size", "right_share", "second_thought", "attempts")},
         **{name: None if prompt == "null" else prompt for name, prompt in prompts.items() if prompt is not None},
     }

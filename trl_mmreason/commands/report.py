@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..documented import HelpFormatter
 from . import options
 
 _TRAINING_REPORT = "training.html"  # `report.html` is what the examples write, with the answers before and after
@@ -24,7 +23,6 @@ def add(commands: Any) -> None:
         "Several of a kind are compared: evaluations of the same questions, or training runs. A trainer logs what it "
         "writes with log_completions=True.",
         epilog="example: mmreason report before=runs/before/ai2d after=runs/after/ai2d --output compared.html",
-        formatter_class=HelpFormatter,
     )
     command.add_argument(
         "runs",

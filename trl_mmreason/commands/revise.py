@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..documented import HelpFormatter
 from . import options
 
 
@@ -15,10 +14,9 @@ def add(commands: Any) -> None:
         "revise",
         help="make STaR's data: a policy's own right revisions of its wrong answers",
         description="Let a policy answer each question and revise its answer, and keep the first right revision of a "
-        "wrong answer as a row of supervised training (AdaPO, appendix B). A killed run resumes. "
-        "Several GPUs: accelerate launch -m trl_mmreason.cli revise …",
+        "wrong answer as a row of supervised training (AdaPO, appendix B). "
+        f"{options.running('revise')}",
         epilog="example: mmreason revise data/train.jsonl data/revisions.parquet --model Qwen/Qwen2.5-VL-7B-Instruct",
-        formatter_class=HelpFormatter,
     )
     options.add_arguments(command, output=options.ROWS)
     command.add_argument("--revisions", type=options.count, default=2, help="how often each answer is revised")

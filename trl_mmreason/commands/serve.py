@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..documented import HelpFormatter
 from . import options, serving
 
 
@@ -16,7 +15,6 @@ def add(commands: Any) -> None:
         help="serve a model behind OpenAI's chat API",
         description="Serve a model, with vision or text-only, behind OpenAI's chat API, at http://HOST:PORT/v1.",
         epilog="example: mmreason serve runs/adapo --port 8000",
-        formatter_class=HelpFormatter,
     )
     serving.add_arguments(
         command,

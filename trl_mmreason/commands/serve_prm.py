@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..documented import HelpFormatter
 from . import options, serving
 
 
@@ -16,7 +15,6 @@ def add(commands: Any) -> None:
         help="serve a process reward model",
         description="Serve a process reward model of Chain-of-Step: POST http://HOST:PORT/score.",
         epilog="example: mmreason serve-prm runs/chain_of_step/prm/model --port 8001",
-        formatter_class=HelpFormatter,
     )
     serving.add_arguments(
         command,

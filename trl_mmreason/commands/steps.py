@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..documented import HelpFormatter
 from . import options
 
 
@@ -15,11 +14,9 @@ def add(commands: Any) -> None:
         "steps",
         help="make Chain-of-Step's SFT data: a teacher writes the steps to known answers",
         description="Let a teacher who is told the answer write the steps leading to it (Chain-of-Step, section 3.2). "
-        "A killed run resumes. Servers get the key in OPENAI_API_KEY. Several GPUs: accelerate launch "
-        "-m trl_mmreason.cli steps …",
+        f"{options.running('steps')}",
         epilog="example: mmreason steps data/train.jsonl data/chains.parquet --teacher TEACHER "
         "--teacher-server http://127.0.0.1:8000/v1",
-        formatter_class=HelpFormatter,
     )
     options.add_arguments(command, output=options.ROWS, policy=False)
     options.add_party(

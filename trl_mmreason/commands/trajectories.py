@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..documented import HelpFormatter
 from . import options
 
 _RULES = ("sophia", "random", "without_caption_reward", "without_shortest")
+_SELECTION = ("captions", "trajectories", "threshold", "keep", "rule", "unselected")
 _TOKENS = 32768  # the paper's
 
 
@@ -21,11 +21,9 @@ def add(commands: Any) -> None:
         help="make SOPHIA's off-policy data: captions of a policy, trajectories of a reasoner",
         description="Let a policy describe each picture without its question, and a text-only reasoner answer from the "
         "descriptions; reward the shortest right trajectory behind a good description (SOPHIA, sections 4.1 and 4.2). "
-        "A killed run resumes, and another selection asks nobody anything. Servers get the key in "
-        "OPENAI_API_KEY. Several GPUs: accelerate launch -m trl_mmreason.cli trajectories …",
+        f"Another selection asks nobody anything. {options.running('trajectories')}",
         epilog="example: mmreason trajectories data/train.jsonl data/trajectories.parquet "
         "--model OpenGVLab/InternVL3-8B-hf --reasoner REASONER --reasoner-server http://127.0.0.1:8000/v1",
-        formatter_class=HelpFormatter,
     )
     options.add_arguments(command, output=options.ROWS)
     options.add_party(
@@ -38,12 +36,7 @@ def add(commands: Any) -> None:
     command.add_argument("--openai-only", action="store_true", help="send reasoners nothing but OpenAI's own fields")
     command.add_argument("--captions", type=options.count, default=8, help="captions sampled for each question")
     command.add_argument("--trajectories", type=options.count, default=8, help="trajectories sampled for each caption")
-    command.add_argument(
-        "--caption-max-new-tokens", type=options.count, default=_TOKENS, help="bound of a caption in tokens"
-    )
-    command.add_argument(
-        "--caption-temperature", type=options.temperature, default=1.0, help="sampling temperature of the captions"
-    )
+    options.add_own_sampling(command, "caption", "a caption", max_new_tokens=_TOKENS)
     command.add_argument(
         "--threshold",
         type=options.share,
@@ -104,20 +97,13 @@ def _trajectories(arguments: argparse.Namespace) -> None:
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    from ..sampling import SamplingParams
-
     prompts = {"caption_prompt": arguments.caption_prompt, "thinking_prompt": arguments.thinking_prompt}
     given = {name: prompt for name, prompt in prompts.items() if prompt is not None}
     if given.get("thinking_prompt") == "null":
         given["thinking_prompt"] = None
     return {
-        "captions": arguments.captions,
-        "trajectories": arguments.trajectories,
-        "caption_sampling_params": SamplingParams(arguments.caption_max_new_tokens, arguments.caption_temperature),
-        "threshold": arguments.threshold,
-        "keep": arguments.keep,
-        "rule": arguments.rule,
-        "unselected": arguments.unselected,
+        "caption_sampling_params": options.own_sampling(arguments, "caption"),
+        **{name: getattr(arguments, name) for name in _SELECTION},
         **given,
     }
 

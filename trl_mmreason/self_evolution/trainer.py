@@ -14,7 +14,7 @@ from torch import Tensor
 from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import use_adapter
 
-from ..construction import all_rewards, check_rows, load_processor
+from ..construction import all_rewards, check_rows, config_of, load_processor
 from ..grading import Grader, grader_or_rules
 from ..grading.reward import items_of
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
@@ -75,10 +75,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
         processing_class: Any = None,
         **kwargs: Any,
     ) -> None:
-        if args is None:
-            args = SelfEvolutionConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-self-evolution")
-        if not isinstance(args, SelfEvolutionConfig):
-            raise TypeError(f"SelfEvolutionTrainer: args is a {type(args).__name__}, expected a SelfEvolutionConfig.")
+        args = config_of(self, SelfEvolutionConfig, args, model, "self-evolution")
         for option in ("followup", "tools", "rollout_func", "environment_factory"):
             if kwargs.get(option):
                 raise ValueError(f"SelfEvolutionTrainer: a response is one turn; leave `{option}` out.")

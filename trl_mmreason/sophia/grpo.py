@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..construction import all_rewards, check_rows
+from ..construction import all_rewards, check_rows, config_of
 from ..grading import grader_or_rules
 from ..grading.reward import get_accuracy_reward
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
@@ -59,10 +59,7 @@ class MixedGroupsGRPOTrainer(GroupGRPOTrainer):
         check_rows(name, train_dataset, eval_dataset, {"prompt", "answer"})
         if kwargs.get("followup") is not None:
             raise ValueError(f"{name}: it asks for one answer; leave `followup` out.")
-        if args is None:
-            args = MixedGroupsGRPOConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-GRPO")
-        if not isinstance(args, MixedGroupsGRPOConfig):
-            raise TypeError(f"{name}: args is a {type(args).__name__}, expected a MixedGroupsGRPOConfig.")
+        args = config_of(self, MixedGroupsGRPOConfig, args, model, "GRPO")
         rewards = all_rewards(name, [get_accuracy_reward(grader_or_rules(grader, name))], reward_funcs)
         super().__init__(model, rewards, args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
         self.parts = train_parts(self, self.args.trainable_parts)

@@ -44,10 +44,7 @@ class Reflection:
         "tokens",
         "reflection_tokens",
     )
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {"name": "reflection"}
+    settings = {"name": "reflection"}
 
     def answer(
         self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int

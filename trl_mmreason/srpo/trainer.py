@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from transformers.utils import logging
 
-from ..construction import all_rewards, check_rows, load_processor
+from ..construction import all_rewards, check_rows, config_of, load_processor
 from ..grading import Grader
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from ..parts import freeze_vision_encoder
@@ -50,10 +50,7 @@ class SRPOTrainer(GroupGRPOTrainer):
         processing_class: Any = None,
         **kwargs: Any,
     ) -> None:
-        if args is None:
-            args = SRPOConfig(f"{str(getattr(model, 'name_or_path', model)).split('/')[-1]}-SRPO")
-        if not isinstance(args, SRPOConfig):
-            raise TypeError(f"SRPOTrainer: args is a {type(args).__name__}, expected an SRPOConfig.")
+        args = config_of(self, SRPOConfig, args, model, "SRPO")
         check_rows("SRPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})
         processing_class = processing_class or load_processor(model, args)
         self.rewards = ReflectionRewards(
