@@ -6,12 +6,56 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import Accelerator
 from processes import outcomes
 
 from trl_mmreason.exchange import share_out
+from trl_mmreason.padding import sort_by_length
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from workload import lengths as drawn_lengths
+
+LENGTHS = [[9, 3, 8, 7], [4, 2, 5, 6]]
+
+
+def micro_batches(lengths):
+    """Two rows each; a prompt of one token, completions as wide as the longest here, 0 to 2 pictures as Qwen's."""
+    made = []
+    for start in range(0, len(lengths), 2):
+        width, shown = max(lengths) - 1, lengths[start : start + 2]
+        mask = (torch.arange(width) < torch.tensor(shown).unsqueeze(1) - 1).long()
+        pictures = [length % 3 for length in shown]
+        grids = [[1, 1, length] for length, count in zip(shown, pictures, strict=True) for _ in range(count)]
+        patches = [float(length) for length, count in zip(shown, pictures, strict=True) for _ in range(count * length)]
+        prompt = torch.tensor(shown).unsqueeze(1)
+        made.append(
+            {
+                "prompt_ids": prompt,
+                "prompt_mask": torch.ones_like(prompt),
+                "completion_ids": mask * prompt,
+                "completion_mask": mask,
+                "turn": 1 + mask,
+                "advantages": torch.tensor(shown).float(),
+                "kl_coefs": prompt.float().expand(-1, 2),
+                "mm_token_type_ids": torch.cat([prompt, mask], dim=1),
+                "pixel_values": torch.tensor(patches).unsqueeze(1),
+                "image_grid_thw": torch.tensor(grids, dtype=torch.long).view(-1, 3),
+                "num_images": pictures,
+                "num_items_in_batch": torch.tensor(7),
+                "old_per_token_logps": None,
+            }
+        )
+    return made
+
+
+def shared_out(window, differ):
+    """The micro-batches of this process, of two with `LENGTHS`."""
+    accelerator = Accelerator(cpu=True)
+    batches = micro_batches(LENGTHS[accelerator.process_index])
+    if differ and accelerator.process_index == 1:
+        for batch in batches:
+            del batch["mm_token_type_ids"]
+    return sort_by_length(batches, window, accelerator)
 
 
 @pytest.mark.parametrize(
@@ -39,13 +83,13 @@ def test_processes_have_about_as_much_to_compute():
 @pytest.mark.parametrize(
     ("window", "differ", "expected"),
     [
-        (2, [], [[[9, 8], [3, 2]], [[7, 6], [5, 4]]]),
-        (1, [], [[[9, 4], [8, 7]], [[3, 2], [6, 5]]]),
-        (2, ["differ"], [[[9, 8], [7, 3]], [[6, 5], [4, 2]]]),  # one process has a field that the other has not
+        (2, False, [[[9, 8], [3, 2]], [[7, 6], [5, 4]]]),
+        (1, False, [[[9, 4], [8, 7]], [[3, 2], [6, 5]]]),
+        (2, True, [[[9, 8], [7, 3]], [[6, 5], [4, 2]]]),  # one process has a field that the other has not
     ],
 )
-def test_rows_change_the_process_with_all_their_fields(window, differ, expected, tmp_path):
-    found = outcomes("exchange_run.py", 2, "-", tmp_path, window, *differ)
+def test_rows_change_the_process_with_all_their_fields(window, differ, expected):
+    found = outcomes(shared_out, 2, window, differ)
     for batches, wanted in zip(found, expected, strict=True):
         assert [batch["prompt_ids"].squeeze(1).tolist() for batch in batches] == wanted
         for batch, lengths in zip(batches, wanted, strict=True):
