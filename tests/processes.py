@@ -37,6 +37,7 @@ _FORKS.set_forkserver_preload(
         "trl_mmreason.srpo.sft",
         "trl_mmreason.srpo.trainer",
         "trl_mmreason.stages",
+        "pytest",  # which modules of tests import
         "deepspeed",  # where it is installed
     ]
 )
