@@ -1,6 +1,7 @@
 """`mmreason doctor`: what it says of versions, a configuration, memory and a model, and when it ends with 1."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -185,11 +186,30 @@ def test_what_will_not_work_is_named_with_its_fix(checkpoints, tmp_path, capsys)
     [
         (["--config", "lost.yaml"], "--config lost.yaml: there is no such file, and no recipe of that name"),
         (["--model", "miniature/qwen2_5_vl/huge"], "there is no such miniature; expected one like miniature"),
-        (["--model", "./lost"], "./lost: "),
+        (["--model", "./lost"], "./lost: there is no folder ./lost; give one with a model, or a Hub id"),
+        (["--config", "rows.jsonl"], "rows.jsonl is no YAML: expected '<document start>'"),
     ],
 )
-def test_what_is_not_there_fails_in_a_line(arguments, message, capsys):
+def test_what_is_not_there_fails_in_a_line(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text('{"prompt": "1 + 1?"}\n{"prompt": "2 + 2?"}\n')
     status, lines = doctor(capsys, *arguments)
     assert status == "mmreason doctor: 1 of these will not work"
     assert lines[-1].startswith("FAIL  ")
     assert message in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"dtype": "bf16"}, "training: dtype: bf16, expected one of float32, bfloat16, float16, auto."),
+        ({"per_device_train_batch_size": "four"}, "training: per_device_train_batch_size: four, expected a whole numb"),
+    ],
+)
+def test_values_that_training_cannot_read_fail_in_a_line(given, message, tmp_path, capsys):
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"model_name_or_path": "miniature/qwen2_5_vl/test", "use_cpu": True, **given}))
+    status, lines = doctor(capsys, "--config", config)
+    assert status == "mmreason doctor: 1 of these will not work"
+    assert [line for line in lines if line.startswith(f"FAIL  {message}")]
+    assert lines[-1].startswith("ok")  # the model is still looked at

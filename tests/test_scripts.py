@@ -74,6 +74,8 @@ def test_local_rows_with_other_names(tmp_path):
 def test_what_cannot_be_meant_is_refused(tmp_path):
     with pytest.raises(ValueError, match="on_error='stop', expected drop or raise"):
         DataArguments(dataset_name="x", on_error="stop")
+    with pytest.raises(ValueError, match="eval_rows=0, expected at least 1"):
+        DataArguments(dataset_name="x", eval_rows=0)
     with pytest.raises(ValueError, match="is no JSON; write it as"):
         DataArguments(dataset_name="x", columns="{'prompt': 'problem'}")
     assert DataArguments(dataset_name="x", eval_dataset_name="null").eval_dataset_name is None

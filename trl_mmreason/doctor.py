@@ -20,6 +20,7 @@ from transformers import AutoConfig, GenerationConfig
 from trl import GRPOConfig, ModelConfig, get_peft_config
 
 from .construction import check_template
+from .files import check_model_path
 from .memory import activation_memory, build_without_weights, count_parameters, training_memory
 from .miniature.models import FAMILIES, SIZES, build_model
 from .recipes import ROOT, config_file
@@ -138,7 +139,10 @@ def read_settings(name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]
     Args:
         name: a file, or the name of a shipped recipe.
     """
-    given = yaml.safe_load(config_file(name).read_text(encoding="utf-8"))
+    try:
+        given = yaml.safe_load(config_file(name).read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{name} is no YAML: {error}") from error
     if not isinstance(given, dict):
         raise ValueError(f"{name} is no configuration: expected lines of the form `name: value`")
     defaults = {each.name: each.default for kind in (GRPOConfig, ModelConfig) for each in fields(kind)}
@@ -163,9 +167,21 @@ def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]
     for tracker, install in missing_trackers(settings["report_to"]).items():
         fix = f"{install}, or --report_to none."
         yield Finding("FAIL", f"{where}: report_to: {tracker}, but {tracker} is not installed.", fix)
-    if settings["bf16"] and not torch.cuda.is_available() and not settings["use_cpu"]:
+    bf16 = not settings["fp16"] if settings["bf16"] is None else settings["bf16"]  # as TRL's configurations read it
+    if bf16 and not torch.cuda.is_available() and not settings["use_cpu"]:
+        given = "bf16: true" if settings["bf16"] else "bf16, on by default,"
         fix = "--bf16 false --use_cpu true, or a machine with one."
-        yield Finding("FAIL", f"{where}: bf16: true asks for a GPU, and there is none.", fix)
+        yield Finding("FAIL", f"{where}: {given} asks for a GPU, and there is none.", fix)
+
+
+def check_values(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """Name the values from which no memory can be estimated."""
+    if (settings["dtype"] or "float32") not in _WEIGHT_BYTES:
+        yield Finding("FAIL", f"{where}: dtype: {settings['dtype']}, expected one of {', '.join(_WEIGHT_BYTES)}.")
+    for name in ("per_device_train_batch_size", "max_prompt_length", "max_completion_length"):
+        value = settings.get(name)
+        if value is not None and not isinstance(value, int):
+            yield Finding("FAIL", f"{where}: {name}: {value}, expected a whole number.")
 
 
 def check_files(settings: Mapping[str, Any]) -> Iterator[Finding]:
@@ -197,7 +213,7 @@ def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterato
         trained, copies = count_parameters(get_peft_model(model, adapter), trained=True), 1
     text = model.config.get_text_config()
     answer = settings["max_completion_length"] or 0
-    tokens = int(settings["per_device_train_batch_size"]) * (
+    tokens = settings["per_device_train_batch_size"] * (
         (settings.get("max_prompt_length") or _PROMPT_TOKENS) + 2 * answer
     )
     activations = activation_memory(
@@ -255,6 +271,7 @@ def load_for_checks(name: str) -> tuple[Any, Any, list[int]]:
             raise ValueError("there is no such miniature; expected one like miniature/qwen2_5_vl/demo")
         model, processor = build_model(family, size)
         return model, processor, declared_end_ids(model.generation_config, processor)
+    check_model_path(name)
     config = AutoConfig.from_pretrained(name)
     if not sees_pictures(config):
         raise ValueError(f"a {type(config).__name__} sees no pictures; name a vision-language model")
@@ -310,13 +327,17 @@ def examine(config: str | None, model: str | None) -> Iterator[Finding]:
     if config is not None:
         try:
             common, stages = read_settings(config)
-        except (OSError, ValueError, yaml.YAMLError) as error:
+        except (OSError, ValueError) as error:
             yield Finding("FAIL", _in_a_line(error))
             return
         model = model or common["model_name_or_path"]
         yield from check_files(common)
-        for where, settings in stages.items():
+        for where, settings in list(stages.items()):
             yield from check_settings(settings, where)
+            wrong = list(check_values(settings, where))
+            yield from wrong
+            if wrong:
+                del stages[where]  # nothing can be estimated
     if model is None:
         return
     try:

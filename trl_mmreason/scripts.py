@@ -99,6 +99,9 @@ class DataArguments:
     def __post_init__(self) -> None:
         if self.on_error not in ("drop", "raise"):
             raise ValueError(f"on_error={self.on_error!r}, expected drop or raise.")
+        for name in ("train_rows", "eval_rows"):
+            if (rows := getattr(self, name)) is not None and rows < 1:
+                raise ValueError(f"{name}={rows}, expected at least 1.")
         if self.eval_dataset_name in ("null", "None", "none"):  # the command line knows only text
             self.eval_dataset_name = None
         if isinstance(self.columns, str):
