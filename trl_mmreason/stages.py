@@ -24,7 +24,7 @@ from .evaluation.curves import plot_curves
 from .evaluation.evaluation_report import COMPARISON, evaluate_into, write_evaluation_report
 from .evaluation.files import format_results
 from .evaluation.results import Results
-from .files import atomic_path
+from .files import NoSuchFolder, atomic_path
 from .miniature.cold_start import Lessons
 from .miniature.tasks import Problem, make_problems
 from .model_card import add_results
@@ -264,10 +264,10 @@ def made_by(stage: str, path: Path) -> str:
     """Find the file or folder that this stage has written.
 
     Raises:
-        FileNotFoundError: it was not done.
+        NoSuchFolder: it was not done.
     """
     if not path.exists():
-        raise FileNotFoundError(f"There is no {path}, which the stage {stage} writes: do that one first.")
+        raise NoSuchFolder(f"There is no {path}, which the stage {stage} writes: do that one first.")
     return str(path)
 
 
