@@ -28,6 +28,7 @@ from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.difficulty import difficulty_filter
 from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.store import Store
+from trl_mmreason.script_parser import WrongArgument
 from trl_mmreason.sophia.arguments import SophiaArguments
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
@@ -98,6 +99,8 @@ class Sophia(Pipeline):
             base = self.engine(self.base)
             kept = difficulty_filter(self.train_rows, base, store, **settings, **asked, **self.args.difficulty)
         self.say(f"{name}: {kept}")
+        if not len(kept.rows):
+            raise WrongArgument(f"{name}: no question is left; widen --difficulty.low and --difficulty.high")
         config = self.config("grpo", MixedGroupsGRPOConfig, name, max_completion_length=bound)
         self.learn(self.trainer(MixedGroupsGRPOTrainer, policy, config, kept.rows, **settings))
 

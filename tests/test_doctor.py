@@ -9,7 +9,14 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig
 
 from trl_mmreason.cli import main
-from trl_mmreason.doctor import check_conversation, check_memory, check_packages, pinned_versions, read_settings
+from trl_mmreason.doctor import (
+    check_conversation,
+    check_memory,
+    check_packages,
+    check_settings,
+    pinned_versions,
+    read_settings,
+)
 from trl_mmreason.memory import activation_memory, build_without_weights, count_parameters, training_memory
 from trl_mmreason.miniature.models import build_model
 
@@ -213,3 +220,13 @@ def test_values_that_training_cannot_read_fail_in_a_line(given, message, tmp_pat
     assert status == "mmreason doctor: 1 of these will not work"
     assert [line for line in lines if line.startswith(f"FAIL  {message}")]
     assert lines[-1].startswith("ok")  # the model is still looked at
+
+
+def test_a_fix_is_written_as_the_configuration_takes_it(tmp_path):
+    """A staged one takes `--SECTION.NAME VALUE`."""
+    _, stages = settings_of(
+        tmp_path, common={"report_to": "wandb", "bf16": True}, sft={"learning_rate": 1, "use_vllm": True}
+    )
+    found = [finding.fix for finding in check_settings(stages["sft"], "sft")]
+    assert 'pip install "trl-mmreason[vllm]", or --sft.use_vllm false.' in found
+    assert torch.cuda.is_available() or found[-1].startswith("--common.bf16 false --common.use_cpu true")

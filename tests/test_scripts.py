@@ -138,6 +138,7 @@ def test_a_configuration_that_is_not_there_is_said_in_a_line(example, monkeypatc
 @pytest.mark.parametrize(
     ("example", "options", "message"),
     [
+        ("custom_reward", ["--dataset_name", "{here}/none.jsonl"], "none.jsonl' does not exist here"),
         ("adapo", ["--dtype", "bf16"], "argument --dtype: invalid choice: 'bf16'"),
         ("adapo", ["--dataset_name", "{here}/rows.jsonl"], "starts on drawn problems and knows nothing else"),
         ("adapo", ["--model_name_or_path", "{here}"], "holds no model: it has no config.json"),
@@ -160,7 +161,7 @@ def test_what_a_script_cannot_do_is_said_in_a_line(tmp_path, example, options, m
     rows = Dataset.from_list([{"prompt": "1 + 1?", "answer": "2"}])
     rows.to_json(tmp_path / "rows.jsonl")
     rows.to_parquet(tmp_path / "rows.parquet")
-    config = ROOT / {"adapo": "configs/adapo/miniature.yaml", "sft": "configs/sft/qwen2_5_vl_7b.yaml"}[example]
+    config = ROOT / ("configs/sft/qwen2_5_vl_7b.yaml" if example == "sft" else "configs/adapo/miniature.yaml")
     (tmp_path / "dtype.yaml").write_text(config.read_text().replace("dtype: float32", "dtype: bf16"))
     given = [option.format(here=tmp_path) for option in options]
     script = str(ROOT / f"examples/{example}.py")

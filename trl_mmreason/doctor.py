@@ -35,6 +35,7 @@ PACKAGES = ("torch", "transformers", "trl", "accelerate", "peft", "vllm", "deeps
 _GIB = 2**30
 _WEIGHT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "auto": 2.0}
 _PROMPT_TOKENS = 1024  # assumed where a configuration does not bound prompts
+_ONLY_STAGE = "training"  # of a configuration without sections
 _MANY = 8  # GPUs of the papers, for a machine that has none or one
 
 
@@ -149,13 +150,14 @@ def read_settings(name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]
     defaults |= {"beta": None, "num_generations": None}  # methods have their own
     common = {**defaults, **given, **(given.get("common") or {})}
     sections = {key: each for key, each in given.items() if isinstance(each, dict) and "learning_rate" in each}
-    return common, {key: {**common, **each} for key, each in sections.items()} or {"training": common}
+    return common, {key: {**common, **each} for key, each in sections.items()} or {_ONLY_STAGE: common}
 
 
 def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
     """Name what a stage asks for and this machine does not have."""
+    one, all_ = ("--", "--") if where == _ONLY_STAGE else (f"--{where}.", "--common.")  # how options are written
     needed = {
-        "vllm": (settings["use_vllm"], "use_vllm: true", 'pip install "trl-mmreason[vllm]", or --use_vllm false'),
+        "vllm": (settings["use_vllm"], "use_vllm: true", f'pip install "trl-mmreason[vllm]", or {one}use_vllm false'),
         "flash_attn": (
             *("flash" in str(settings["attn_implementation"]), "attn_implementation: flash_attention_2"),
             "pip install flash-attn, or --attn_implementation sdpa",
@@ -165,12 +167,12 @@ def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]
         if wanted and importlib.util.find_spec(package) is None:
             yield Finding("FAIL", f"{where}: {setting}, but {package} is not installed.", f"{fix}.")
     for tracker, install in missing_trackers(settings["report_to"]).items():
-        fix = f"{install}, or --report_to none."
+        fix = f"{install}, or {all_}report_to none."
         yield Finding("FAIL", f"{where}: report_to: {tracker}, but {tracker} is not installed.", fix)
     bf16 = not settings["fp16"] if settings["bf16"] is None else settings["bf16"]  # as TRL's configurations read it
     if bf16 and not torch.cuda.is_available() and not settings["use_cpu"]:
         given = "bf16: true" if settings["bf16"] else "bf16, on by default,"
-        fix = "--bf16 false --use_cpu true, or a machine with one."
+        fix = f"{all_}bf16 false {all_}use_cpu true, or a machine with one."
         yield Finding("FAIL", f"{where}: {given} asks for a GPU, and there is none.", fix)
 
 

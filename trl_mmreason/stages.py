@@ -32,7 +32,7 @@ from .sampling.loading import load_model, load_processor
 from .sampling.protocols import AnsweringProtocol
 from .sampling.store import Store
 from .sampling.transformers_engine import TransformersEngine
-from .script_parser import ScriptParser, refuse_missing_trackers
+from .script_parser import ScriptParser, WrongArgument, refuse_missing_trackers
 from .scripts import MINIATURE, DataArguments, exit_on_missing, load_data, policy_path, train_once, trainer_settings
 
 
@@ -88,8 +88,15 @@ class StagedArguments(DataArguments):
         return {name: _with_contents(getattr(self, name, None)) for name in names}
 
     def config(self, section: str, config_class: type, folder: Path, **own: Any) -> Any:
-        """A configuration with the section's settings, those common to all behind them; it writes into `folder`."""
-        return config_class(str(folder), **{**self.common, **own, **getattr(self, section)})
+        """A configuration with the section's settings, those common to all behind them; it writes into `folder`.
+
+        Raises:
+            WrongArgument: a setting is unknown, or refused.
+        """
+        try:
+            return config_class(str(folder), **{**self.common, **own, **getattr(self, section)})
+        except (TypeError, ValueError) as error:
+            raise WrongArgument(f"{section}: {error}") from error
 
 
 class Pipeline:
