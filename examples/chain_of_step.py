@@ -25,7 +25,7 @@ from trl_mmreason.evaluation.files import format_overview, format_results, forma
 from trl_mmreason.evaluation.samples import group_sizes
 from trl_mmreason.miniature.tasks import to_dataset
 from trl_mmreason.sampling import SamplingParams
-from trl_mmreason.sources import read_source
+from trl_mmreason.sources import read_completions
 from trl_mmreason.stages import Pipeline, made_by
 
 WHOLE = {"peft_config": None}  # adapters are for dpo and grpo: the format's tokens are new rows of the embeddings
@@ -40,7 +40,7 @@ class ChainOfStep(Pipeline):
         if self.args.step_dataset == "miniature":
             rows = miniature.drawn_chains(self.problems(self.args.drawn_chains, 2), self.folder / "steps.sqlite")
         else:
-            rows = read_source(self.args.step_dataset, "train").dataset
+            rows = read_completions(self.args.step_dataset)
         trainer = self.trainer(mm.ChainOfStepSFTTrainer, policy, config, rows, **WHOLE)
         if self.args.sft_accuracy is not None:
             asked, bound = to_dataset(self.problems(100, 5, "new_pictures")), self.args.max_completion_length
@@ -67,9 +67,9 @@ class ChainOfStep(Pipeline):
         if self.args.label_dataset == "miniature":
             rows, evaluations = miniature.labelled_chains(self.folder)
         else:
-            rows = read_source(self.args.label_dataset, "train").dataset
+            rows = read_completions(self.args.label_dataset)
             named = self.args.label_eval_datasets.items()
-            evaluations = {name: read_source(source, "train").dataset for name, source in named}
+            evaluations = {name: read_completions(source) for name, source in named}
         trainer = self.trainer(mm.ProcessRewardTrainer, base, config, rows, eval_dataset=evaluations or None, **WHOLE)
         self.learn(trainer)
         metrics = trainer.evaluate() if evaluations else {}

@@ -13,7 +13,14 @@ from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import two_answers
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.script_parser import ScriptParser
-from trl_mmreason.scripts import DataArguments, load_data, policy_path, train_and_compare, trainer_settings
+from trl_mmreason.scripts import (
+    DataArguments,
+    exit_on_missing,
+    load_data,
+    policy_path,
+    train_and_compare,
+    trainer_settings,
+)
 
 
 def shows_working(completions: list, **columns: list) -> list[float]:
@@ -32,4 +39,5 @@ def main(data_args: DataArguments, training_args: AdaPOConfig, model_args: Model
 
 
 if __name__ == "__main__":
-    main(*ScriptParser((DataArguments, AdaPOConfig, ModelConfig)).parse_args_and_config())
+    with exit_on_missing():
+        main(*ScriptParser((DataArguments, AdaPOConfig, ModelConfig)).parse_args_and_config())

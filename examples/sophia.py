@@ -28,13 +28,14 @@ from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.difficulty import difficulty_filter
 from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.store import Store
+from trl_mmreason.script_parser import WrongArgument
 from trl_mmreason.sophia.arguments import SophiaArguments
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
 from trl_mmreason.sophia.miniature import CAPTIONS_AND_ANSWERS, drawn_trajectories
 from trl_mmreason.sophia.mixture import mix, with_captions
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT
-from trl_mmreason.sources import read_source
+from trl_mmreason.sources import read_completions
 from trl_mmreason.stages import Pipeline, made_by
 
 
@@ -43,13 +44,13 @@ class Sophia(Pipeline):
 
     def warm_up(self) -> None:
         if self.args.warm_up_dataset is not None:
-            rows = mix({"": read_source(self.args.warm_up_dataset, "train").dataset}, {"": 1.0})
+            rows = mix({"": read_completions(self.args.warm_up_dataset)}, {"": 1.0})
             config = self.config("warm_up", OffPolicyRewardConfig)
             self.learn(self.trainer(OffPolicyRewardTrainer, self.base, config, rows))
 
     def trajectories(self) -> None:
         given = self.args.trajectory_dataset
-        rows = self.drawn() if given == "miniature" else read_source(given, "train").dataset
+        rows = self.drawn() if given == "miniature" else read_completions(given)
         if PartialState().is_main_process:
             with atomic_path(self.folder / "trajectories.parquet") as unfinished:
                 rows.to_parquet(str(unfinished))
@@ -72,7 +73,7 @@ class Sophia(Pipeline):
         rows = with_captions(rows, self.args.captions_as_data, caption_prompt=asked)
         if self.args.mixed_in:
             given, settings = self.args.mixed_in, {"thinking_prompt": self.args.thinking_prompt, "seed": self.seed}
-            parts = {name: read_source(one["dataset"], "train").dataset for name, one in given.items()}
+            parts = {name: read_completions(one["dataset"]) for name, one in given.items()}
             shares = {name: one["share"] for name, one in given.items()}
             shares["trajectories"] = 1 - sum(shares.values())
             rows = mix({"trajectories": rows, **parts}, shares, **settings)
@@ -98,6 +99,8 @@ class Sophia(Pipeline):
             base = self.engine(self.base)
             kept = difficulty_filter(self.train_rows, base, store, **settings, **asked, **self.args.difficulty)
         self.say(f"{name}: {kept}")
+        if not len(kept.rows):
+            raise WrongArgument(f"{name}: no question is left; widen --difficulty.low and --difficulty.high")
         config = self.config("grpo", MixedGroupsGRPOConfig, name, max_completion_length=bound)
         self.learn(self.trainer(MixedGroupsGRPOTrainer, policy, config, kept.rows, **settings))
 

@@ -16,7 +16,7 @@ from trl import ModelConfig
 from trl_mmreason import ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.script_parser import ScriptParser
+from trl_mmreason.script_parser import ScriptParser, WrongArgument
 from trl_mmreason.scripts import (
     MINIATURE,
     exit_on_missing,
@@ -26,7 +26,7 @@ from trl_mmreason.scripts import (
     train_once,
     trainer_settings,
 )
-from trl_mmreason.sources import read_source
+from trl_mmreason.sources import read_completions
 from trl_mmreason.srpo.arguments import ReflectionArguments
 from trl_mmreason.srpo.miniature import TAGGED_ANSWERS, drawn_reflections
 from trl_mmreason.srpo.protocols import Reflection
@@ -41,7 +41,7 @@ def main(data_args: ReflectionArguments, training_args: SRPOConfig, model_args: 
     settings = trainer_settings(model_args, training_args)
     if data_args.reflection_dataset is not None:
         if model_args.use_peft:
-            raise ValueError(
+            raise WrongArgument(
                 f"use_peft is for RL, but reflection_dataset={data_args.reflection_dataset!r} asks for a cold start, "
                 "which trains the whole model here. Give model_name_or_path a checkpoint that had one, and "
                 "--reflection_dataset null."
@@ -97,7 +97,7 @@ def cold_start(policy: str, train_rows: Dataset, data_args: ReflectionArguments,
 def reflections(policy: str, replies: Path, data_args: ReflectionArguments, training_args: SRPOConfig) -> Dataset:
     """The rows of the cold start; for "miniature" they are made, and `replies` is the file that keeps every reply."""
     if data_args.reflection_dataset != "miniature":
-        return read_source(str(data_args.reflection_dataset), "train").dataset
+        return read_completions(str(data_args.reflection_dataset))
     category = data_args.dataset_name.removeprefix(MINIATURE)
     # other problems than those of RL and of the comparison
     problems = make_problems([category], data_args.reflection_problems, seed=training_args.seed + 2)

@@ -9,7 +9,7 @@ from peft import LoraConfig, get_peft_model
 
 import trl_mmreason
 from trl_mmreason.baselines.two_turns import SCoReTrainer
-from trl_mmreason.construction import all_rewards
+from trl_mmreason.construction import all_rewards, check_rows
 from trl_mmreason.grpo import GroupGRPOTrainer
 from trl_mmreason.messages import completion_text
 from trl_mmreason.miniature.models import build_model
@@ -42,6 +42,16 @@ def test_the_order_of_a_trainer_that_takes_its_arguments_by_position_is_checked_
     with pytest.raises(TypeError, match="^SCoReTrainer: got str, AdaPOConfig without names, expected model. Fix:"):
         SCoReTrainer("base", config)
     assert "model" in inspect.signature(GroupGRPOTrainer).parameters  # as `help` shows them
+
+
+def test_a_data_set_without_rows_is_refused():
+    """TRL trains no step on it, and says nothing."""
+    rows = Dataset.from_list([{"prompt": "p", "answer": "a"}])
+    check_rows("T", rows, None, {"prompt"})
+    with pytest.raises(ValueError, match="^T: train_dataset has no rows"):
+        check_rows("T", rows.select([]), None, {"prompt"})
+    with pytest.raises(ValueError, match=r"^T: eval_dataset\['own'\] has no rows"):
+        check_rows("T", rows, {"own": rows.select([])}, {"prompt"})
 
 
 def own_reward(completions):

@@ -187,7 +187,8 @@ def test_data_without_labels():
         ({"prompt": "p", "answer": "a"}, {"keep_columns": ["level"]}, "no column 'level' to keep"),
         ({"prompt": "p", "answer": "a"}, {"keep_columns": ["answer"]}, "keep_columns cannot hold 'answer'"),
         ({"prompt": "p", "answer": "a"}, {"on_error": "ignore"}, "on_error is 'ignore'; expected 'drop' or 'raise'"),
-        ({"prompt": "p", "answer": "a"}, {"max_rows": 0}, "rows has no rows"),
+        ({"prompt": "p", "answer": "a"}, {"max_rows": 0}, "max_rows is 0; expected at least 1"),
+        ({"prompt": "p", "answer": "a"}, {"max_rows": -1, "seed": 0}, "max_rows is -1; expected at least 1"),
     ],
 )
 def test_wrong_columns_and_options(row, options, message):

@@ -1,6 +1,7 @@
 """`mmreason doctor`: what it says of versions, a configuration, memory and a model, and when it ends with 1."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +9,14 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig
 
 from trl_mmreason.cli import main
-from trl_mmreason.doctor import check_conversation, check_memory, check_packages, pinned_versions, read_settings
+from trl_mmreason.doctor import (
+    check_conversation,
+    check_memory,
+    check_packages,
+    check_settings,
+    pinned_versions,
+    read_settings,
+)
 from trl_mmreason.memory import activation_memory, build_without_weights, count_parameters, training_memory
 from trl_mmreason.miniature.models import build_model
 
@@ -185,11 +193,40 @@ def test_what_will_not_work_is_named_with_its_fix(checkpoints, tmp_path, capsys)
     [
         (["--config", "lost.yaml"], "--config lost.yaml: there is no such file, and no recipe of that name"),
         (["--model", "miniature/qwen2_5_vl/huge"], "there is no such miniature; expected one like miniature"),
-        (["--model", "./lost"], "./lost: "),
+        (["--model", "./lost"], "./lost: there is no folder ./lost; give one with a model, or a Hub id"),
+        (["--config", "rows.jsonl"], "rows.jsonl is no YAML: expected '<document start>'"),
     ],
 )
-def test_what_is_not_there_fails_in_a_line(arguments, message, capsys):
+def test_what_is_not_there_fails_in_a_line(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text('{"prompt": "1 + 1?"}\n{"prompt": "2 + 2?"}\n')
     status, lines = doctor(capsys, *arguments)
     assert status == "mmreason doctor: 1 of these will not work"
     assert lines[-1].startswith("FAIL  ")
     assert message in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"dtype": "bf16"}, "training: dtype: bf16, expected one of float32, bfloat16, float16, auto."),
+        ({"per_device_train_batch_size": "four"}, "training: per_device_train_batch_size: four, expected a whole numb"),
+    ],
+)
+def test_values_that_training_cannot_read_fail_in_a_line(given, message, tmp_path, capsys):
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"model_name_or_path": "miniature/qwen2_5_vl/test", "use_cpu": True, **given}))
+    status, lines = doctor(capsys, "--config", config)
+    assert status == "mmreason doctor: 1 of these will not work"
+    assert [line for line in lines if line.startswith(f"FAIL  {message}")]
+    assert lines[-1].startswith("ok")  # the model is still looked at
+
+
+def test_a_fix_is_written_as_the_configuration_takes_it(tmp_path):
+    """A staged one takes `--SECTION.NAME VALUE`."""
+    _, stages = settings_of(
+        tmp_path, common={"report_to": "wandb", "bf16": True}, sft={"learning_rate": 1, "use_vllm": True}
+    )
+    found = [finding.fix for finding in check_settings(stages["sft"], "sft")]
+    assert 'pip install "trl-mmreason[vllm]", or --sft.use_vllm false.' in found
+    assert torch.cuda.is_available() or found[-1].startswith("--common.bf16 false --common.use_cpu true")

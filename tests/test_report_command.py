@@ -117,6 +117,8 @@ def test_what_cannot_be_meant_is_said_in_a_line(tmp_path):
         main(["report", str(evaluation), str(empty)])
     with pytest.raises(SystemExit, match=r"--output .*absent/page.html: there is no folder .*absent"):
         main(["report", str(evaluation), "--output", str(tmp_path / "absent/page.html")])
+    with pytest.raises(SystemExit, match=r"--output .*empty is a folder, expected a file to write"):
+        main(["report", str(evaluation), "--output", str(empty)])
 
 
 def test_training_runs_are_compared_by_name(tmp_path):

@@ -58,6 +58,8 @@ BAD = [
     ("images", ["long.png"], "picture too long", "long.png is 201×1 pixels"),
     ("images", ["https://example.com/a.png"], "picture is a link", "download the pictures first"),
     ("images", [base64.b64encode(bytes(2000)).decode()], "picture is base64", "save it as a file and give its path"),
+    ("images", [base64.b64encode(bytes(200)).decode()], "picture is base64", "got 'AAAA"),
+    ("images", ["鳥" * 100 + ".png"], "missing picture file", "does not exist"),  # 304 bytes in UTF-8
     ("images", [None], "wrong type", "got None (NoneType); expected a path"),
     ("images", 7, "wrong type", "got 7 (int); expected a path"),
     ("answer", "  ", "empty answer", "the answer is '  '; give a string"),

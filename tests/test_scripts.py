@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 from example_runs import ROOT, start
 from support import adapo_config, drawn_rows
 from trl import ModelConfig, TrlParser
@@ -74,6 +75,8 @@ def test_local_rows_with_other_names(tmp_path):
 def test_what_cannot_be_meant_is_refused(tmp_path):
     with pytest.raises(ValueError, match="on_error='stop', expected drop or raise"):
         DataArguments(dataset_name="x", on_error="stop")
+    with pytest.raises(ValueError, match="train_rows=None, eval_rows=0, expected at least 1"):
+        DataArguments(dataset_name="x", eval_rows=0)
     with pytest.raises(ValueError, match="is no JSON; write it as"):
         DataArguments(dataset_name="x", columns="{'prompt': 'problem'}")
     assert DataArguments(dataset_name="x", eval_dataset_name="null").eval_dataset_name is None
@@ -130,6 +133,53 @@ def test_a_configuration_that_is_not_there_is_said_in_a_line(example, monkeypatc
     with pytest.raises(SystemExit, match="^2$"):
         runpy.run_path(script, run_name="__main__")
     assert capsys.readouterr().err.startswith(f"{example}.py: error: --config configs/none.yaml: there is no such file")
+
+
+@pytest.mark.parametrize(
+    ("example", "options", "message"),
+    [
+        ("custom_reward", ["--dataset_name", "{here}/none.jsonl"], "none.jsonl' does not exist here"),
+        ("adapo", ["--dtype", "bf16"], "argument --dtype: invalid choice: 'bf16'"),
+        ("adapo", ["--dataset_name", "{here}/rows.jsonl"], "starts on drawn problems and knows nothing else"),
+        ("adapo", ["--model_name_or_path", "{here}"], "holds no model: it has no config.json"),
+        ("adapo", ["--resume_from_checkpoint", "true"], "there is no such checkpoint; {here}/out has none"),
+        ("adapo", ["--output_dir", "{here}/rows.jsonl/out"], "rows.jsonl is no folder that may be written to"),
+        ("adapo", ["--config", "{here}/dtype.yaml"], "dtype: 'bf16', expected one of auto, bfloat16, float16, float32"),
+        (
+            "sft",
+            ["--dataset_name", "{here}/rows.jsonl"],
+            "rows.jsonl has lines of JSON or CSV, expected a parquet file",
+        ),
+        (
+            "sft",
+            ["--dataset_name", "{here}/rows.parquet"],
+            "rows.parquet has the columns ['prompt', 'answer'], expected",
+        ),
+    ],
+)
+def test_what_a_script_cannot_do_is_said_in_a_line(tmp_path, example, options, message, monkeypatch, capsys):
+    rows = Dataset.from_list([{"prompt": "1 + 1?", "answer": "2"}])
+    rows.to_json(tmp_path / "rows.jsonl")
+    rows.to_parquet(tmp_path / "rows.parquet")
+    config = ROOT / ("configs/sft/qwen2_5_vl_7b.yaml" if example == "sft" else "configs/adapo/miniature.yaml")
+    (tmp_path / "dtype.yaml").write_text(config.read_text().replace("dtype: float32", "dtype: bf16"))
+    given = [option.format(here=tmp_path) for option in options]
+    script = str(ROOT / f"examples/{example}.py")
+    common = [
+        *([] if "--config" in given else ["--config", str(config)]),
+        "--output_dir",
+        str(tmp_path / "out"),
+        "--use_cpu",
+        "true",
+        "--report_to",
+        "none",
+    ]
+    monkeypatch.setattr(sys, "argv", [script, *common, *given])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(script, run_name="__main__")
+    said = capsys.readouterr().err if ended.value.code == 2 else ended.value.code
+    assert said.startswith(f"{example}.py: ")
+    assert message.format(here=tmp_path) in said
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from trl_mmreason.miniature.captions import DESCRIBE, caption
 from trl_mmreason.miniature.solutions import plain, solve
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.store import SettingsChanged, Store
+from trl_mmreason.script_parser import WrongArgument
 from trl_mmreason.sophia.arguments import SophiaArguments
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
 from trl_mmreason.sophia.prompts import THINKING_PROMPT
@@ -104,6 +105,14 @@ def test_other_settings_are_refused(run):
 def test_a_stage_out_of_order_names_the_one_before(stage, message, run, tmp_path):
     with pytest.raises(FileNotFoundError, match=message):
         run.pipeline(tmp_path).do(stage)
+
+
+def test_a_difficulty_that_leaves_no_question_ends_before_grpo(run, tmp_path):
+    """Nothing that an untrained policy answers is always right."""
+    pipeline = run.pipeline(tmp_path)
+    pipeline.args.difficulty |= {"low": 1.0}
+    with pytest.raises(WrongArgument, match="^grpo: no question is left; widen --difficulty.low"):
+        pipeline.reinforce(str(run.folder.parent / "base"), "grpo")
 
 
 def test_without_a_warm_up_the_policy_that_came_is_measured(run, tmp_path, capsys):

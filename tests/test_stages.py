@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 import pytest
 import yaml
 
+from trl_mmreason import ReflectionSFTConfig
+from trl_mmreason.files import NoSuchFolder
 from trl_mmreason.sampling.store import SettingsChanged
+from trl_mmreason.script_parser import WrongArgument
 from trl_mmreason.stages import StagedArguments, do_once, made_by, values_of
 
 
@@ -36,7 +39,7 @@ def test_another_file_under_the_same_name_is_noticed(tmp_path):
 
 
 def test_a_stage_names_the_one_that_it_needs(tmp_path):
-    with pytest.raises(FileNotFoundError, match="model, which the stage update writes: do that one first"):
+    with pytest.raises(NoSuchFolder, match="model, which the stage update writes: do that one first"):
         made_by("update", tmp_path / "model")
     assert made_by("update", tmp_path) == str(tmp_path)
 
@@ -44,3 +47,12 @@ def test_a_stage_names_the_one_that_it_needs(tmp_path):
 def test_numbers_that_yaml_takes_for_texts_are_numbers_in_inner_sections_too():
     given = yaml.safe_load("{beta: 1e-1, scheduler: linear, sft: {learning_rate: 1e-3, steps: 3}}")
     assert values_of(given) == {"beta": 0.1, "scheduler": "linear", "sft": {"learning_rate": 0.001, "steps": 3}}
+
+
+def test_a_setting_that_a_stage_does_not_have_is_named_with_its_section(tmp_path):
+    args = Arguments(str(tmp_path), common={"use_cpu": True}, mixed_in={"learning_rat": 1e-3})
+    with pytest.raises(WrongArgument, match=r"^mixed_in: .*unexpected keyword argument 'learning_rat'"):
+        args.config("mixed_in", ReflectionSFTConfig, tmp_path)
+    args = Arguments(str(tmp_path), common={"use_cpu": True}, mixed_in={"save_strategy": "hourly"})
+    with pytest.raises(WrongArgument, match="^mixed_in: hourly is not a valid"):
+        args.config("mixed_in", ReflectionSFTConfig, tmp_path)

@@ -19,7 +19,7 @@ from trl.data_utils import prepare_multimodal_messages
 from . import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from .engines.pictures import let_every_pass_see_a_picture
 from .engines.sharding import is_sharded, name_own_layers, use_whole_head
-from .files import check_model_path
+from .files import check_model_folder, check_model_path
 from .messages import pictures_of
 
 Config = TypeVar("Config", bound=TrainingArguments)
@@ -107,6 +107,8 @@ def check_rows(name: str, train_dataset: Any, eval_dataset: Any, columns: set[st
     for role, dataset in named.items():
         if isinstance(dataset, tuple) and hasattr(dataset, "dataset"):
             raise TypeError(f"{name}: {role} is what load_rows returned; pass its `.dataset`.")
+        if isinstance(dataset, Dataset) and not len(dataset):
+            raise ValueError(f"{name}: {role} has no rows.")
         found = getattr(dataset, "column_names", None)
         if found is not None and not columns <= set(found):
             wanted = " and ".join(f"`{column}`" for column in sorted(columns, reverse=True))
@@ -158,7 +160,10 @@ def refuse_second_rollout(name: str, kwargs: dict[str, Any]) -> None:
 
 def load_processor(model: Any, args: GRPOConfig | None) -> Any:
     path = model if isinstance(model, str) else model.config._name_or_path
-    check_model_path(path)
+    if isinstance(model, str):
+        check_model_folder(path)
+    else:
+        check_model_path(path)
     if isinstance(model, str) and (Path(path) / "adapter_config.json").exists():
         raise ValueError(
             f"{path} holds an adapter, expected a whole model. Pass PeftModel.from_pretrained(base, {path!r}, "

@@ -116,6 +116,8 @@ def load_rows(
     """
     if on_error not in ("drop", "raise"):
         raise DataError(f"load_rows: on_error is {on_error!r}; expected 'drop' or 'raise'")
+    if max_rows is not None and max_rows < 1:
+        raise DataError(f"load_rows: max_rows is {max_rows}; expected at least 1")
     table = read_source(source, split)
     positions = _positions(len(table.dataset), max_rows, seed)
     raw = table.dataset.select(positions)

@@ -20,6 +20,7 @@ from transformers import AutoConfig, GenerationConfig
 from trl import GRPOConfig, ModelConfig, get_peft_config
 
 from .construction import check_template
+from .files import check_model_path
 from .memory import activation_memory, build_without_weights, count_parameters, training_memory
 from .miniature.models import FAMILIES, SIZES, build_model
 from .recipes import ROOT, config_file
@@ -34,6 +35,7 @@ PACKAGES = ("torch", "transformers", "trl", "accelerate", "peft", "vllm", "deeps
 _GIB = 2**30
 _WEIGHT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "auto": 2.0}
 _PROMPT_TOKENS = 1024  # assumed where a configuration does not bound prompts
+_ONLY_STAGE = "training"  # of a configuration without sections
 _MANY = 8  # GPUs of the papers, for a machine that has none or one
 
 
@@ -138,20 +140,24 @@ def read_settings(name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]
     Args:
         name: a file, or the name of a shipped recipe.
     """
-    given = yaml.safe_load(config_file(name).read_text(encoding="utf-8"))
+    try:
+        given = yaml.safe_load(config_file(name).read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{name} is no YAML: {error}") from error
     if not isinstance(given, dict):
         raise ValueError(f"{name} is no configuration: expected lines of the form `name: value`")
     defaults = {each.name: each.default for kind in (GRPOConfig, ModelConfig) for each in fields(kind)}
     defaults |= {"beta": None, "num_generations": None}  # methods have their own
     common = {**defaults, **given, **(given.get("common") or {})}
     sections = {key: each for key, each in given.items() if isinstance(each, dict) and "learning_rate" in each}
-    return common, {key: {**common, **each} for key, each in sections.items()} or {"training": common}
+    return common, {key: {**common, **each} for key, each in sections.items()} or {_ONLY_STAGE: common}
 
 
 def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
     """Name what a stage asks for and this machine does not have."""
+    one, all_ = ("--", "--") if where == _ONLY_STAGE else (f"--{where}.", "--common.")  # how options are written
     needed = {
-        "vllm": (settings["use_vllm"], "use_vllm: true", 'pip install "trl-mmreason[vllm]", or --use_vllm false'),
+        "vllm": (settings["use_vllm"], "use_vllm: true", f'pip install "trl-mmreason[vllm]", or {one}use_vllm false'),
         "flash_attn": (
             *("flash" in str(settings["attn_implementation"]), "attn_implementation: flash_attention_2"),
             "pip install flash-attn, or --attn_implementation sdpa",
@@ -161,11 +167,23 @@ def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]
         if wanted and importlib.util.find_spec(package) is None:
             yield Finding("FAIL", f"{where}: {setting}, but {package} is not installed.", f"{fix}.")
     for tracker, install in missing_trackers(settings["report_to"]).items():
-        fix = f"{install}, or --report_to none."
+        fix = f"{install}, or {all_}report_to none."
         yield Finding("FAIL", f"{where}: report_to: {tracker}, but {tracker} is not installed.", fix)
-    if settings["bf16"] and not torch.cuda.is_available() and not settings["use_cpu"]:
-        fix = "--bf16 false --use_cpu true, or a machine with one."
-        yield Finding("FAIL", f"{where}: bf16: true asks for a GPU, and there is none.", fix)
+    bf16 = not settings["fp16"] if settings["bf16"] is None else settings["bf16"]  # as TRL's configurations read it
+    if bf16 and not torch.cuda.is_available() and not settings["use_cpu"]:
+        given = "bf16: true" if settings["bf16"] else "bf16, on by default,"
+        fix = f"{all_}bf16 false {all_}use_cpu true, or a machine with one."
+        yield Finding("FAIL", f"{where}: {given} asks for a GPU, and there is none.", fix)
+
+
+def check_values(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """Name the values from which no memory can be estimated."""
+    if (settings["dtype"] or "float32") not in _WEIGHT_BYTES:
+        yield Finding("FAIL", f"{where}: dtype: {settings['dtype']}, expected one of {', '.join(_WEIGHT_BYTES)}.")
+    for name in ("per_device_train_batch_size", "max_prompt_length", "max_completion_length"):
+        value = settings.get(name)
+        if value is not None and not isinstance(value, int):
+            yield Finding("FAIL", f"{where}: {name}: {value}, expected a whole number.")
 
 
 def check_files(settings: Mapping[str, Any]) -> Iterator[Finding]:
@@ -197,7 +215,7 @@ def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterato
         trained, copies = count_parameters(get_peft_model(model, adapter), trained=True), 1
     text = model.config.get_text_config()
     answer = settings["max_completion_length"] or 0
-    tokens = int(settings["per_device_train_batch_size"]) * (
+    tokens = settings["per_device_train_batch_size"] * (
         (settings.get("max_prompt_length") or _PROMPT_TOKENS) + 2 * answer
     )
     activations = activation_memory(
@@ -255,6 +273,7 @@ def load_for_checks(name: str) -> tuple[Any, Any, list[int]]:
             raise ValueError("there is no such miniature; expected one like miniature/qwen2_5_vl/demo")
         model, processor = build_model(family, size)
         return model, processor, declared_end_ids(model.generation_config, processor)
+    check_model_path(name)
     config = AutoConfig.from_pretrained(name)
     if not sees_pictures(config):
         raise ValueError(f"a {type(config).__name__} sees no pictures; name a vision-language model")
@@ -310,13 +329,17 @@ def examine(config: str | None, model: str | None) -> Iterator[Finding]:
     if config is not None:
         try:
             common, stages = read_settings(config)
-        except (OSError, ValueError, yaml.YAMLError) as error:
+        except (OSError, ValueError) as error:
             yield Finding("FAIL", _in_a_line(error))
             return
         model = model or common["model_name_or_path"]
         yield from check_files(common)
-        for where, settings in stages.items():
+        for where, settings in list(stages.items()):
             yield from check_settings(settings, where)
+            wrong = list(check_values(settings, where))
+            yield from wrong
+            if wrong:
+                del stages[where]  # nothing can be estimated
     if model is None:
         return
     try:

@@ -37,6 +37,18 @@ def check_model_path(name: str) -> None:
         raise NoSuchFolder(f"there is no folder {name}; give one with a model, or a Hub id{why}")
 
 
+def check_model_folder(name: str) -> None:
+    """Refuse what `check_model_path` refuses, and a folder that holds neither a model nor an adapter.
+
+    Raises:
+        NoSuchFolder: names the path.
+    """
+    check_model_path(name)
+    folder = Path(name).expanduser()
+    if folder.exists() and not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
+        raise NoSuchFolder(f"the folder {name} holds no model: it has no config.json")
+
+
 @contextmanager
 def atomic_path(path: str | Path, *, replace: bool = True) -> Iterator[Path]:
     """Yield a path to write to, and put what was written there in the place of `path` at the end.

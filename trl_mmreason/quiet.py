@@ -14,6 +14,8 @@ HARMLESS: tuple[tuple[str, type[Warning]], ...] = (
     # transformers 6, for which TRL, and with it our pin, has to change.
     ("`gradient_checkpointing` is deprecated and will be removed in v6.", FutureWarning),
     ("`is_gradient_checkpointing` is deprecated and will be removed in v6.", FutureWarning),
+    ("`gradient_checkpointing_enable` is deprecated and will be removed in v6.", FutureWarning),
+    ("`gradient_checkpointing_disable` is deprecated and will be removed in v6.", FutureWarning),
     # `Trainer` pins memory by default. torch says this where there is no accelerator, and then does not pin.
     ("'pin_memory' argument is set as true but no accelerator is found", UserWarning),
 )

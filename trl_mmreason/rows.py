@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import re
 import string
 import struct
@@ -41,6 +42,7 @@ DECODING_ERRORS = (
 )
 # The image processors of the Qwen-VL family refuse longer shapes in the middle of training.
 _MAX_ASPECT_RATIO = 200
+_MAX_FILE_NAME = 255  # characters between two slashes, on all usual file systems; a small picture in base64 has more
 
 _PLACEHOLDERS_AT_START = re.compile(r"\A(?:\s*<image>)+\s*")
 _PLACEHOLDERS_AT_END = re.compile(r"\s*(?:<image>\s*)+\Z")
@@ -350,13 +352,13 @@ def _read_picture(value: Any, image_root: Path) -> dict[str, Any]:
 def _existing_file(path: str, image_root: Path) -> Path:
     if re.match(r"(https?|s3|hf|gs)://", path):
         raise RefusedValue("picture is a link", f"{path!r} is not on this machine; download the pictures first")
-    if path.startswith("data:") or len(path) > 1024:
+    if path.startswith("data:") or len(path) > 1024 or max(map(len, path.split("/"))) > _MAX_FILE_NAME:
         raise RefusedValue(
             "picture is base64",
             f"expected a path and got {_show(path)}; save it as a file and give its path, or give its bytes",
         )
     file = (image_root / path).absolute()
-    if not file.is_file():
+    if not os.path.isfile(file):  # `Path.is_file` raises where a name is too long for the file system
         raise RefusedValue("missing picture file", f"{str(file)!r} does not exist; fix the path or pass image_root")
     return file
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shlex
 import sys
 from argparse import Action, RawDescriptionHelpFormatter
@@ -12,13 +13,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
-from trl import TrlParser
+from trl import ModelConfig, TrlParser
 
 from .documented import HelpFormatter
 from .recipes import config_file, configs
 
 _TRACKERS = {"trackio": 'pip install "trl-mmreason[tracking]"', "wandb": "pip install wandb"}
 _LIBRARIES = ("trl", "transformers", "builtins")
+
+
+class WrongArgument(ValueError):
+    """A script was told what it cannot do."""
 
 
 class _Formatter(HelpFormatter, RawDescriptionHelpFormatter):
@@ -78,14 +83,30 @@ class ScriptParser(TrlParser):
             parsed = super().parse_args_and_config(args, **settings)
             for part in parsed:
                 refuse_missing_trackers(getattr(part, "report_to", None))
+                self._refuse_other_choices(part)
+                refuse_unwritable(getattr(part, "output_dir", None))
             return parsed
         except (ValueError, OSError, yaml.YAMLError) as error:
             self.error(str(error))
+
+    def _refuse_other_choices(self, part: Any) -> None:
+        """Hold a configuration file to an argument's choices, too; argparse looks at the command line alone."""
+        for action in self._actions:
+            value = getattr(part, action.dest, None)
+            if action.choices and isinstance(value, str) and value not in action.choices:
+                raise ValueError(f"{action.dest}: {value!r}, expected one of {', '.join(map(str, action.choices))}")
 
     def error(self, message: str) -> NoReturn:
         """End the script, without the usage of two hundred arguments."""
         sys.stderr.write(f"{self.prog}: error: {message}\n")
         sys.exit(2)
+
+
+def named_policy(model_args: ModelConfig) -> str:
+    """The policy that the arguments name, which TRL leaves open."""
+    if model_args.model_name_or_path is None:
+        raise WrongArgument("Name a policy: --model_name_or_path with a Hub id, a path or miniature/<family>/<size>.")
+    return model_args.model_name_or_path
 
 
 def missing_trackers(report_to: Any) -> dict[str, str]:
@@ -98,6 +119,16 @@ def refuse_missing_trackers(report_to: Any) -> None:
     """Refuse `report_to` before anything that takes minutes; transformers does when the model has been loaded."""
     for name, install in missing_trackers(report_to).items():
         raise ValueError(f"report_to: {name} is not installed. Fix: {install}, or --report_to none")
+
+
+def refuse_unwritable(output_dir: str | None) -> None:
+    """Refuse an output folder that cannot be made or written to; trainers notice when the model has been loaded."""
+    if output_dir is None:
+        return
+    folder = Path(output_dir).absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise ValueError(f"output_dir: {output_dir}: {there} is no folder that may be written to")
 
 
 def command_line() -> str:

@@ -36,7 +36,7 @@ from .evaluation.metrics import format_table, improves
 from .evaluation.report import comparison_table, write_report
 from .evaluation.results import compare_results, summarise
 from .evaluation.runner import Samples, evaluate_policy
-from .files import NoSuchFolder, check_model_path
+from .files import NoSuchFolder, check_model_folder
 from .messages import question_text
 from .miniature.cold_start import Lessons, cold_start
 from .miniature.models import FAMILIES, SIZES, build_model
@@ -44,9 +44,10 @@ from .miniature.tasks import make_dataset
 from .rows import DataError
 from .sampling.engine import SamplingParams
 from .sampling.protocols import ComparedProtocol
-from .script_parser import command_line
+from .sampling.store import SettingsChanged, StoreError
+from .script_parser import WrongArgument, command_line, named_policy
 from .sft import CompletionSFTConfig, CompletionSFTTrainer
-from .sources import read_source
+from .sources import read_completions
 
 MINIATURE = "miniature/"
 _SHOWN = 100  # questions in the report, which holds their pictures
@@ -54,11 +55,11 @@ _SHOWN = 100  # questions in the report, which holds their pictures
 
 @contextmanager
 def exit_on_missing() -> Iterator[None]:
-    """End a script with one line, and no traceback, if its data set or model is not there."""
+    """End a script with one line, and no traceback, if it was told what is not there or what it cannot do."""
     script = Path(sys.argv[0]).name
     try:
         yield
-    except (DataError, NoSuchFolder) as error:
+    except (DataError, NoSuchFolder, SettingsChanged, StoreError, WrongArgument) as error:
         raise SystemExit(f"{script}: {error}") from error
 
 
@@ -99,15 +100,16 @@ class DataArguments:
     def __post_init__(self) -> None:
         if self.on_error not in ("drop", "raise"):
             raise ValueError(f"on_error={self.on_error!r}, expected drop or raise.")
+        if any(rows is not None and rows < 1 for rows in (self.train_rows, self.eval_rows)):
+            raise ValueError(f"train_rows={self.train_rows}, eval_rows={self.eval_rows}, expected at least 1.")
         if self.eval_dataset_name in ("null", "None", "none"):  # the command line knows only text
             self.eval_dataset_name = None
         if isinstance(self.columns, str):
             try:
                 self.columns = json.loads(self.columns)
             except json.JSONDecodeError as error:
-                raise ValueError(
-                    f'columns={self.columns!r} is no JSON; write it as \'{{"prompt": "problem"}}\'.'
-                ) from error
+                expected = '{"prompt": "problem"}'
+                raise ValueError(f"columns={self.columns!r} is no JSON; write it as '{expected}'.") from error
 
 
 def load_data(arguments: DataArguments, seed: int) -> tuple[Dataset, Dataset | None]:
@@ -142,20 +144,18 @@ def policy_path(
     arguments: DataArguments, model_args: ModelConfig, training_args: TrainingArguments, lessons: Lessons
 ) -> str:
     """The checkpoint to start from; `miniature/<family>/<size>` is built and taught `lessons` unless that was done."""
-    name = model_args.model_name_or_path
-    if name is None:
-        raise ValueError("Name a policy: --model_name_or_path with a Hub id, a path or miniature/<family>/<size>.")
+    name = named_policy(model_args)
     if not name.startswith(MINIATURE):
-        check_model_path(name)
+        check_model_folder(name)
         return name
     family, _, size = name.removeprefix(MINIATURE).partition("/")
     if family not in FAMILIES or size not in SIZES:
-        raise ValueError(
+        raise WrongArgument(
             f"model_name_or_path={name!r}, expected miniature/<family>/<size> with a family of {sorted(FAMILIES)} and "
             f"a size of {sorted(SIZES)}."
         )
     if not arguments.dataset_name.startswith(MINIATURE):
-        raise ValueError(
+        raise WrongArgument(
             f"{name} starts on drawn problems and knows nothing else, but dataset_name={arguments.dataset_name!r}. "
             "Train it on miniature/<category>, or name another policy."
         )
@@ -277,8 +277,8 @@ def train_on_completions(
     """
     checkpoint = last_checkpoint(training_args)
     settings = trainer_settings(model_args, training_args)
-    rows = read_source(data_args.dataset_name, data_args.dataset_split).dataset
-    policy = trainer(model_args.model_name_or_path, args=training_args, train_dataset=rows, **settings)
+    rows = read_completions(data_args.dataset_name, data_args.dataset_split)
+    policy = trainer(named_policy(model_args), args=training_args, train_dataset=rows, **settings)
     train_and_save(policy, checkpoint)
     publish(policy, data_args.dataset_name)
 
@@ -313,7 +313,7 @@ def last_checkpoint(args: TrainingArguments) -> str | None:
         found = get_last_checkpoint(args.output_dir) if Path(args.output_dir).is_dir() else None
     if found is None or not Path(found).is_dir():
         there = sorted(path.name for path in Path(args.output_dir).glob("checkpoint-*"))
-        raise ValueError(
+        raise WrongArgument(
             f"resume_from_checkpoint={wanted}: there is no such checkpoint; {args.output_dir} has {there or 'none'}."
         )
     return found

@@ -60,6 +60,23 @@ def read_source(source: str | os.PathLike | Dataset | DatasetDict, split: str) -
     return Source(_load(str(source), str(source), split=split), str(source), Path.cwd())
 
 
+def read_completions(source: str, split: str = "train") -> Dataset:
+    """Read rows with completions as they are, such as the commands of this package make them.
+
+    Raises:
+        DataError: the source cannot be read, or its rows have no `prompt` or no `completion`.
+    """
+    read = read_source(source, split)
+    columns = read.dataset.column_names
+    if read.is_json or not {"prompt", "completion"} <= set(columns):
+        found = "lines of JSON or CSV" if read.is_json else f"the columns {columns}"
+        raise DataError(
+            f"{source} has {found}, expected a parquet file, a folder of them or a Hub id, with `prompt` and "
+            "`completion` among the columns"
+        )
+    return read.dataset
+
+
 def _read_folder(folder: Path, split: str) -> Source:
     """Read an image folder, a folder with lines of JSON, or one in datasets' own layout, whichever it is."""
     for inner in [folder / split, folder] if split == "train" else [folder / split]:

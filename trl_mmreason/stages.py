@@ -24,7 +24,7 @@ from .evaluation.curves import plot_curves
 from .evaluation.evaluation_report import COMPARISON, evaluate_into, write_evaluation_report
 from .evaluation.files import format_results
 from .evaluation.results import Results
-from .files import atomic_path
+from .files import NoSuchFolder, atomic_path
 from .miniature.cold_start import Lessons
 from .miniature.tasks import Problem, make_problems
 from .model_card import add_results
@@ -32,7 +32,7 @@ from .sampling.loading import load_model, load_processor
 from .sampling.protocols import AnsweringProtocol
 from .sampling.store import Store
 from .sampling.transformers_engine import TransformersEngine
-from .script_parser import ScriptParser, refuse_missing_trackers
+from .script_parser import ScriptParser, WrongArgument, refuse_missing_trackers
 from .scripts import MINIATURE, DataArguments, exit_on_missing, load_data, policy_path, train_once, trainer_settings
 
 
@@ -88,8 +88,15 @@ class StagedArguments(DataArguments):
         return {name: _with_contents(getattr(self, name, None)) for name in names}
 
     def config(self, section: str, config_class: type, folder: Path, **own: Any) -> Any:
-        """A configuration with the section's settings, those common to all behind them; it writes into `folder`."""
-        return config_class(str(folder), **{**self.common, **own, **getattr(self, section)})
+        """A configuration with the section's settings, those common to all behind them; it writes into `folder`.
+
+        Raises:
+            WrongArgument: a setting is unknown, or refused.
+        """
+        try:
+            return config_class(str(folder), **{**self.common, **own, **getattr(self, section)})
+        except (TypeError, ValueError) as error:
+            raise WrongArgument(f"{section}: {error}") from error
 
 
 class Pipeline:
@@ -264,10 +271,10 @@ def made_by(stage: str, path: Path) -> str:
     """Find the file or folder that this stage has written.
 
     Raises:
-        FileNotFoundError: it was not done.
+        NoSuchFolder: it was not done.
     """
     if not path.exists():
-        raise FileNotFoundError(f"There is no {path}, which the stage {stage} writes: do that one first.")
+        raise NoSuchFolder(f"There is no {path}, which the stage {stage} writes: do that one first.")
     return str(path)
 
 

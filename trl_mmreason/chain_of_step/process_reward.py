@@ -84,11 +84,17 @@ class ProcessRewardModel:
             path: folder or Hub id.
             right_token, wrong_token: as above.
             **loading: `dtype`, `device`, `revision`, `trust_remote_code` and what else `load_model` takes.
+
+        Raises:
+            ValueError: the checkpoint is no process reward model.
         """
         trusted = {name: loading[name] for name in ("revision", "trust_remote_code") if name in loading}
         model, weights = load_model(str(path), **loading)
         processor = load_processor(str(path), **trusted)
-        loaded = cls(model, processor, right_token=right_token, wrong_token=wrong_token)
+        try:
+            loaded = cls(model, processor, right_token=right_token, wrong_token=wrong_token)
+        except ValueError as error:
+            raise ValueError(f"{path} cannot be used as a process reward model: {error}") from error
         loaded._weights = weights
         return loaded
 

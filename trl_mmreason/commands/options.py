@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..files import NoSuchFolder, check_model_path
+from ..files import NoSuchFolder, check_model_folder
 
 
 def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool = True) -> None:
@@ -314,13 +314,9 @@ def check_folders(name: str, *given: str | None) -> None:
         *given: what came for a model or an adapter.
     """
     for path in given:
-        if path is None:
-            continue
         with exit_on(name, NoSuchFolder):
-            check_model_path(path)
-        folder = Path(path).expanduser()
-        if folder.exists() and not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
-            raise SystemExit(f"mmreason {name}: the folder {path} holds no model: it has no config.json")
+            if path is not None:
+                check_model_folder(path)
 
 
 def _option(argument: str) -> str:

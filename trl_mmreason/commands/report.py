@@ -47,6 +47,8 @@ def _report(arguments: argparse.Namespace) -> None:
             raise SystemExit(f"mmreason report: there is no folder {folder}")
     if arguments.output and not arguments.output.parent.is_dir():
         raise SystemExit(f"mmreason report: --output {arguments.output}: there is no folder {arguments.output.parent}")
+    if arguments.output and arguments.output.is_dir():
+        raise SystemExit(f"mmreason report: --output {arguments.output} is a folder, expected a file to write")
     others = [folder for folder in folders.values() if not (folder / "samples.jsonl").is_file()]
     if not others:
         from ..evaluation.evaluation_report import write_evaluation_report
