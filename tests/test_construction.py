@@ -10,6 +10,7 @@ from peft import LoraConfig, get_peft_model
 import trl_mmreason
 from trl_mmreason.baselines.two_turns import SCoReTrainer
 from trl_mmreason.construction import all_rewards, check_rows
+from trl_mmreason.files import NoSuchFolder
 from trl_mmreason.grpo import GroupGRPOTrainer
 from trl_mmreason.messages import completion_text
 from trl_mmreason.miniature.models import build_model
@@ -42,6 +43,13 @@ def test_the_order_of_a_trainer_that_takes_its_arguments_by_position_is_checked_
     with pytest.raises(TypeError, match="^SCoReTrainer: got str, AdaPOConfig without names, expected model. Fix:"):
         SCoReTrainer("base", config)
     assert "model" in inspect.signature(GroupGRPOTrainer).parameters  # as `help` shows them
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    config = trl_mmreason.AdaPOConfig(str(tmp_path / "out"), use_cpu=True)
+    rows = Dataset.from_list([{"prompt": "p", "answer": "a"}])
+    with pytest.raises(NoSuchFolder, match=f"^the folder {tmp_path} holds no model: it has no config.json"):
+        trl_mmreason.AdaPOTrainer(str(tmp_path), args=config, train_dataset=rows)
 
 
 def test_a_data_set_without_rows_is_refused():

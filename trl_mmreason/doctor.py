@@ -155,9 +155,9 @@ def read_settings(name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]
 
 def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
     """Name what a stage asks for and this machine does not have."""
-    one, all_ = ("--", "--") if where == _ONLY_STAGE else (f"--{where}.", "--common.")  # how options are written
+    own, shared = ("--", "--") if where == _ONLY_STAGE else (f"--{where}.", "--common.")  # how options are written
     needed = {
-        "vllm": (settings["use_vllm"], "use_vllm: true", f'pip install "trl-mmreason[vllm]", or {one}use_vllm false'),
+        "vllm": (settings["use_vllm"], "use_vllm: true", f'pip install "trl-mmreason[vllm]", or {own}use_vllm false'),
         "flash_attn": (
             *("flash" in str(settings["attn_implementation"]), "attn_implementation: flash_attention_2"),
             "pip install flash-attn, or --attn_implementation sdpa",
@@ -167,12 +167,12 @@ def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]
         if wanted and importlib.util.find_spec(package) is None:
             yield Finding("FAIL", f"{where}: {setting}, but {package} is not installed.", f"{fix}.")
     for tracker, install in missing_trackers(settings["report_to"]).items():
-        fix = f"{install}, or {all_}report_to none."
+        fix = f"{install}, or {shared}report_to none."
         yield Finding("FAIL", f"{where}: report_to: {tracker}, but {tracker} is not installed.", fix)
     bf16 = not settings["fp16"] if settings["bf16"] is None else settings["bf16"]  # as TRL's configurations read it
     if bf16 and not torch.cuda.is_available() and not settings["use_cpu"]:
         given = "bf16: true" if settings["bf16"] else "bf16, on by default,"
-        fix = f"{all_}bf16 false {all_}use_cpu true, or a machine with one."
+        fix = f"{shared}bf16 false {shared}use_cpu true, or a machine with one."
         yield Finding("FAIL", f"{where}: {given} asks for a GPU, and there is none.", fix)
 
 
