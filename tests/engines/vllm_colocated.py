@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from vllm_policies import random_policy, rule_out_placeholders, save, train, trainer_for, write
+from vllm_turns import two_ways
 
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
 if not torch.cuda.is_available():
@@ -38,7 +39,10 @@ else:
 
 trainer = trainer_for(method, policy, folder / "run", lora="lora" in options)
 engine = trainer.vllm_generation.llm.llm_engine
-results = {"rollouts": train(trainer), "dtype": str(engine.model_config.dtype), "image": model.config.image_token_id}
+results = {"dtype": str(engine.model_config.dtype), "image": model.config.image_token_id}
+if method == "adapo":
+    results["two_ways"] = two_ways(trainer)
+results["rollouts"] = train(trainer)
 if family == "llava_next":
     from vllm.model_executor.models.llava_next import LlavaNextForConditionalGeneration as Upstream
 
