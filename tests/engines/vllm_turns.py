@@ -9,11 +9,17 @@ from trl.data_utils import prepare_multimodal_messages
 from trl_mmreason.engines.replaced import replaced
 from trl_mmreason.two_turn_rollout import turn_after_turn
 
-QUESTIONS, GENERATIONS = 9, 4  # three times as many rows as the engine takes at once
+QUESTIONS, GENERATIONS = 12, 2  # twice as many rows as the engine takes at once
+# A random policy repeats itself until it is cut; with the penalty greedy answers end, too.
+GREEDY = {"temperature": 0.0, "repetition_penalty": 2.0}
 
 
-def two_ways(trainer):
-    """Both rollouts of the same prompts by the same weights, what the engine did, and the logged hit rate."""
+def two_ways(trainer, bound):
+    """Both rollouts of the same prompts by the same weights, what the engine did, and the logged hit rate.
+
+    Args:
+        bound: tokens that an answer may have.
+    """
     rows = [row for row in drawn_rows(QUESTIONS, seed=1) for _ in range(GENERATIONS)]
     prompts = [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
     generation = trainer.vllm_generation
@@ -21,11 +27,11 @@ def two_ways(trainer):
         "pictures": [len(row["images"]) for row in rows],
         "different_pictures": len({picture.tobytes() for row in rows for picture in row["images"]}),
         "followup": trainer._followup_ids,
+        "block": generation.llm.llm_engine.vllm_config.cache_config.block_size,
     }
     trainer.model.train()
-    # A random policy repeats itself until it is cut; with the penalty greedy answers end, too.
-    # what is sampled in training stays what it would be without this
-    with torch.random.fork_rng(), replaced(generation, temperature=0.0, repetition_penalty=2.0):
+    # forked: what is sampled in training stays what it would be without this
+    with torch.random.fork_rng(), replaced(generation, max_completion_length=bound, **GREEDY):
         generation.sync_weights()
         with watched(generation.llm) as found["engine_without_barrier"]:
             rollout = trainer.rollout_func(prompts, trainer)
@@ -33,7 +39,8 @@ def two_ways(trainer):
         with watched(generation.llm) as found["engine_turn_after_turn"]:
             found["turn_after_turn"] = turn_after_turn(trainer, prompts, *trainer._tokenize_prompts(prompts))
     found["without_barrier"] = tuple(rollout[name] for name in ("completion_ids", "env_mask", "logprobs"))
-    found["hit_rates"] = trainer._metrics["train"].pop("prefix_cache_hit_rate_t2")
+    found["prompts"] = rollout["prompt_ids"]
+    found["hit_rates"] = trainer._metrics["train"].pop("prefix_cache_hit_rate_t2", [])
     return found
 
 
