@@ -18,10 +18,10 @@ SIDES = (56, 112, 168)  # of a picture, in pixels
 _SIGMA = math.log(BOUND / MEDIAN) / 1.645
 
 
-def lengths(n: int, *, shortest: int = 1, seed: int = 0) -> list[int]:
-    """Tokens of n trajectories."""
-    rng = random.Random(seed)
-    return [min(BOUND, max(shortest, round(MEDIAN * math.exp(rng.gauss(0, _SIGMA))))) for _ in range(n)]
+def lengths(n: int, *, shortest: int = 1, seed: int = 0, bound: int = BOUND) -> list[int]:
+    """Tokens of n trajectories; with another bound they are shorter or longer in proportion."""
+    rng, median = random.Random(seed), MEDIAN * bound / BOUND
+    return [min(bound, max(shortest, round(median * math.exp(rng.gauss(0, _SIGMA))))) for _ in range(n)]
 
 
 def questions(n: int, *, seed: int = 0) -> Dataset:

@@ -155,7 +155,7 @@ def test_sampling_log_probabilities_stay_with_their_tokens(checkpoints, rows, tm
     trainer._generate_single_turn = as_vllm
     trainer.model.train()
     prompts = [row["prompt"] for row in rows[:8]]
-    rolled = trainer._roll_out_two_turns(prompts, trainer)
+    rolled = trainer.rollout_func(prompts, trainer)
     assert any(0 in mask for mask in rolled["env_mask"])
     for ids, mask, logps in zip(rolled["completion_ids"], rolled["env_mask"], rolled["logprobs"], strict=True):
         assert logps == [-float(token) * sampled for token, sampled in zip(ids, mask, strict=True)]

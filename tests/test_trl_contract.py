@@ -6,12 +6,14 @@ A failure here says what has to be looked at after an upgrade.
 import importlib.resources
 import inspect
 import os
+from types import SimpleNamespace
 
 import torch
 from support import adapo_trainer
 from transformers import Trainer
 from transformers.integrations import deepspeed
 from trl import GRPOTrainer
+from trl.generation import vllm_generation
 from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.models import utils as models_utils
@@ -107,6 +109,24 @@ def test_picture_features_pass_through_the_methods_that_are_overridden():
     render = inspect.getsource(VLLMClient.image_features)
     assert "/v1/chat/completions/render" in render
     assert '["features"]' in render
+
+
+def test_a_colocated_vllm_is_asked_once_and_may_answer_with_tokens_that_it_has_not_sampled():
+    """`generate_two_turns` replaces `LLM.generate` there; the follow-up's tokens have no log-probabilities."""
+    source = inspect.getsource(VLLMGeneration.generate)
+    call = "self.llm.generate(vllm_prompts, sampling_params=sampling_params, use_tqdm=False)"
+    assert source.count("self.llm.generate(") == source.count(call) == 1
+    sampled = SimpleNamespace(rank=1, logprob=-0.5)
+    answer = SimpleNamespace(logprobs=[{7: sampled}, {}, {8: sampled}])
+    assert vllm_generation.extract_logprobs([SimpleNamespace(outputs=[answer])]) == (
+        [[[-0.5], [], [-0.5]]],
+        [[[7], [], [8]]],
+    )
+
+
+def test_weights_are_sent_before_a_rollout_function_is_called():
+    source = inspect.getsource(GRPOTrainer._generate)
+    assert source.index("self.vllm_generation.sync_weights()") < source.index("self.rollout_func(prompts, self)")
 
 
 def test_trl_still_needs_its_vllm_corrected():

@@ -23,7 +23,6 @@ from torch import Tensor
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import TrainOutput
 from trl import GRPOConfig, GRPOTrainer
-from trl.data_utils import is_conversational
 
 from .checkpoint import CheckpointError, CheckpointRestoreMixin
 from .construction import (
@@ -50,6 +49,7 @@ from .reference import reference_from_policy
 from .sampling.live_rows import TOKEN_BY_TOKEN, ended_rows_leave
 from .timing import Stopwatch, format_seconds
 from .turns import next_turn_ids
+from .two_turn_rollout import roll_out_two_turns
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
                 chat_template=self.chat_template,
                 **self.chat_template_kwargs,
             )
-            self.rollout_func = self._roll_out_two_turns
+            self.rollout_func = roll_out_two_turns
             # Generation was set up with the bound of one turn. From here on the attribute is what `dr_grpo` divides
             # by, and that is what a whole trajectory may hold.
             self.max_completion_length *= 2
@@ -173,69 +173,6 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         return values.view(-1, self.num_generations if self.model.training else self.num_generations_eval)
 
     # ---------------------------------------------------------------------------------------------------- two turns
-
-    def _roll_out_two_turns(self, prompts: list, trainer: GRPOTrainer) -> dict[str, Any]:
-        """TRL's `rollout_func`: both turns on TRL's own generation path, whatever the backend."""
-        if not is_conversational({"prompt": prompts[0]}):
-            raise ValueError(
-                f"{type(self).__name__}: a second turn needs conversational prompts (a list of messages), got "
-                f"{type(prompts[0]).__name__}. Pass [{{'role': 'user', 'content': ...}}]."
-            )
-        generations = self.num_generations if self.model.training else self.num_generations_eval
-        prompt_ids, images, fields = self._tokenize_prompts(prompts)
-        first_ids, first_logps = self._generate_single_turn(prompt_ids, images, fields, generations)
-        ended = [row for row, ids in enumerate(first_ids) if ids[-1] in self.eos_token_ids]
-        second_ids, second_logps = self._generate_second_turn(prompts, prompt_ids, first_ids, ended, images, fields)
-
-        texts = self.processing_class.batch_decode(first_ids, skip_special_tokens=True)
-        messages = [[{"role": "assistant", "content": text}] for text in texts]
-        completion_ids = [list(ids) for ids in first_ids]
-        env_mask = [[1] * len(ids) for ids in first_ids]
-        logps = first_logps
-        second_texts = self.processing_class.batch_decode(second_ids, skip_special_tokens=True)
-        for position, row in enumerate(ended):
-            followup, answer = self._followup_ids, second_ids[position]
-            completion_ids[row] += [*followup, *answer]
-            env_mask[row] += [0] * len(followup) + [1] * len(answer)
-            messages[row].append({"role": "user", "content": self.followup})
-            messages[row].append({"role": "assistant", "content": second_texts[position]})
-            if logps is not None:
-                logps[row] = [*logps[row], *[0.0] * len(followup), *second_logps[position]]
-        return {
-            "prompt_ids": prompt_ids,
-            "completion_ids": completion_ids,
-            "logprobs": logps,
-            "env_mask": env_mask,
-            "_messages": messages,
-            "_images": images or [None] * len(prompts),
-        }
-
-    def _generate_second_turn(
-        self, prompts: list, prompt_ids: list, first_ids: list, ended: list[int], images: Any, fields: dict
-    ) -> tuple[list, Any]:
-        """Sample y2 for the rows whose y1 ended.
-
-        Every process continues equally many rows, the most that any has; the spare ones repeat a row and are thrown
-        away. Sharded models need every process in `generate`, and vLLM's server mode hands the results back in slices
-        of equal length.
-        """
-        counts = self.accelerator.gather(torch.tensor([len(ended)], device=self.accelerator.device))
-        most = int(counts.max())
-        if most == 0:
-            return [], []
-        rows = [*ended, *[(ended or [0])[0]] * (most - len(ended))]
-        longer = [[*prompt_ids[row], *first_ids[row], *self._followup_ids] for row in rows]
-        if rows != list(range(len(prompts))):  # the picture tensors of some rows only: let the processor sort them out
-            _, images, fields = self._tokenize_prompts([prompts[row] for row in rows])
-        fields = {
-            # Fields with one value a token (token types) are lists of lists; what was appended is all text, type 0.
-            name: [[*row, *[0] * (len(ids) - len(row))] for row, ids in zip(value, longer, strict=True)]
-            if isinstance(value, list) and isinstance(value[0], list)
-            else value
-            for name, value in fields.items()
-        }
-        ids, logps = self._generate_single_turn(longer, images, fields, num_generations=1)
-        return ids[: len(ended)], logps and logps[: len(ended)]
 
     def _tokenize_prompts(self, prompts: list) -> tuple:
         tokenized = super()._tokenize_prompts(prompts)

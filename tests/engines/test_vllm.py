@@ -3,6 +3,7 @@
 One engine start a case, in a process of its own; `vllm_colocated.py` trains, and this file asserts what it kept.
 """
 
+import inspect
 import math
 import re
 
@@ -111,6 +112,67 @@ def test_pixel_limits_that_differ_from_the_checkpoints_are_refused(runs):
 def test_a_picture_seen_before_an_update_is_encoded_anew(runs):
     rollout = runs("adapo qwen2_5_vl")["after_own_sync"]
     assert differences(rollout).mean() < TOLERANCE
+
+
+# ------------------------------------------------------------------------------------------ two turns without a barrier
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ids_and_log_probabilities_are_those_of_turn_after_turn(runs, family):
+    """Greedily, two generations a prompt; nearly all first answers are cut after 2 tokens, and few after 16."""
+    cut, ended = set(), set()
+    for ways in runs(f"adapo {family}")["two_ways"].values():
+        (ids, env_mask, logprobs), plain = ways["without_barrier"], ways["turn_after_turn"]
+        assert ids == plain[0]
+        assert env_mask == plain[1]
+        for own, other in zip(logprobs, plain[2], strict=True):
+            assert own == pytest.approx(other, abs=TOLERANCE)
+        for row, mask, pictures in zip(ids, env_mask, ways["pictures"], strict=True):
+            between = [token for token, sampled in zip(row, mask, strict=True) if not sampled]
+            assert between in ([], ways["followup"])
+            (ended if between else cut).add(pictures)
+    assert cut == ended == {0, 1, 2}  # each with any number of pictures
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_second_turn_does_not_wait_for_the_other_first_turns(runs, family):
+    ways = runs(f"adapo {family}")["two_ways"][16]
+    rows = len(ways["pictures"])
+
+    def second_begins_first_ends(events):
+        begins = [position for position, (what, _) in enumerate(events) if what == "begins"]
+        first_turns = {events[position][1] for position in begins[:rows]}
+        ends = [position for position, event in enumerate(events) if event[0] == "ends" and event[1] in first_turns]
+        assert len(ends) == rows < len(begins)
+        return begins[rows], ends[-1]
+
+    begins, ends = second_begins_first_ends(ways["engine_without_barrier"]["events"])
+    assert begins < ends
+    begins, ends = second_begins_first_ends(ways["engine_turn_after_turn"]["events"])
+    assert begins > ends
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_second_prompt_comes_from_the_caches(runs, family):
+    """Whole blocks of the first prompt and of the first answer, but for its last token, which no pass has read."""
+    ways = runs(f"adapo {family}")["two_ways"][16]
+    assert ways["engine_without_barrier"]["encoded"] == ways["different_pictures"]  # each once
+    cached = read = 0
+    for prompt, mask in zip(ways["prompts"], ways["without_barrier"][1], strict=True):
+        if 0 in mask:
+            first = len(prompt) + mask.index(0)
+            cached += (first - 1) // ways["block"] * ways["block"]
+            read += first + len(ways["followup"])
+    [hit_rate] = ways["hit_rates"]
+    assert cached > 0
+    assert cached / read <= hit_rate < 1  # an equal row that was earlier may have left a block more
+
+
+def test_vllm_still_adds_characters_to_request_ids():
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    source = inspect.getsource(InputProcessor.assign_request_id)
+    assert 'f"{request.external_req_id}-{random_uuid():.8}"' in source, "adapt `TwoTurns.generate`"
 
 
 def test_mmreason_evaluate_hands_its_dtype_to_vllm(tmp_path):

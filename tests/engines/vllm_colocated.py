@@ -7,15 +7,20 @@ engine afterwards.
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 from vllm_policies import random_policy, rule_out_placeholders, save, train, trainer_for, write
+from vllm_turns import two_ways
 
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
 if not torch.cuda.is_available():
     import vllm._custom_ops
+    from trl.generation import vllm_generation
 
+    # The prefix cache holds whole blocks: on CPUs of 128 tokens, or of 32 at the least.
+    vllm_generation.LLM = partial(vllm_generation.LLM, block_size=32)
     vllm._custom_ops._supports_onednn = False  # it repacks weights, and new ones could not be loaded
     os.environ["TORCH_COMPILE_DISABLE"] = "1"  # vLLM reads it; compiling takes half a minute
 
@@ -38,7 +43,10 @@ else:
 
 trainer = trainer_for(method, policy, folder / "run", lora="lora" in options)
 engine = trainer.vllm_generation.llm.llm_engine
-results = {"rollouts": train(trainer), "dtype": str(engine.model_config.dtype), "image": model.config.image_token_id}
+results = {"dtype": str(engine.model_config.dtype), "image": model.config.image_token_id}
+if method == "adapo":
+    results["two_ways"] = {bound: two_ways(trainer, bound) for bound in (2, 16)}
+results["rollouts"] = train(trainer)
 if family == "llava_next":
     from vllm.model_executor.models.llava_next import LlavaNextForConditionalGeneration as Upstream
 

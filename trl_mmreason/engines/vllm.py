@@ -7,7 +7,7 @@ without vLLM.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from trl.trainer import grpo_trainer
 from ..sampling.generation import placeholder_ids
 from .prompts import PromptMemory, compare_prompts, find_pictures, unexpanded_prompts
 from .replaced import replaced
+from .two_turns import TwoTurns
 from .vllm_client import PictureClient
 
 _NEVER = -100.0  # the lowest bias that vLLM takes
@@ -95,6 +96,32 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         generated = super().generate(given, pictures, num_generations, profiler)
         compare_prompts(prompts, generated[0])
         return generated
+
+    def generate_two_turns(
+        self,
+        prompts: list[list[int]],
+        images: list[list | None] | None,
+        followup_ids: Sequence[int],
+        end_ids: Collection[int],
+        profiler: Any = None,
+    ) -> tuple:
+        """Generate two answers to each prompt with a colocated vLLM, all else as in `generate`.
+
+        Args:
+            prompts, images, profiler: as for `generate`.
+            followup_ids, end_ids: as for `TwoTurns`.
+
+        Returns:
+            Of each prompt, ids of both answers and the follow-up between them; 1 for a token that was sampled, 0 for
+            one of the follow-up; log-probabilities, 0.0 there. Then the tokens of all second prompts, and how many of
+            them were in the prefix cache.
+        """
+        turns = TwoTurns(self.llm, followup_ids, end_ids)
+        with replaced(self.llm, generate=turns.generate):
+            _, ids, logprobs, _ = self.generate(prompts, images, 1, profiler)
+        env_mask = [[int(bool(token)) for token in row] for row in logprobs]
+        logps = [[token[0] if token else 0.0 for token in row] for row in logprobs]
+        return ids, env_mask, logps, turns.read_tokens, turns.cached_tokens
 
     def _place_features(self, features: dict | None, prompt_ids: list[int]) -> dict | None:
         """Point the server's picture features at their placeholders in the trainer's prompt.

@@ -1,0 +1,69 @@
+"""Greedy two-turn rollouts of a colocated trainer: request by request, and turn after turn."""
+
+from contextlib import contextmanager
+
+import torch
+from support import drawn_rows
+from trl.data_utils import prepare_multimodal_messages
+
+from trl_mmreason.engines.replaced import replaced
+from trl_mmreason.two_turn_rollout import turn_after_turn
+
+QUESTIONS, GENERATIONS = 12, 2  # twice as many rows as the engine takes at once
+# A random policy repeats itself until it is cut; with the penalty greedy answers end, too.
+GREEDY = {"temperature": 0.0, "repetition_penalty": 2.0}
+
+
+def two_ways(trainer, bound):
+    """Both rollouts of the same prompts by the same weights, what the engine did, and the logged hit rate.
+
+    Args:
+        bound: tokens that an answer may have.
+    """
+    rows = [row for row in drawn_rows(QUESTIONS, seed=1) for _ in range(GENERATIONS)]
+    prompts = [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
+    generation = trainer.vllm_generation
+    found = {
+        "pictures": [len(row["images"]) for row in rows],
+        "different_pictures": len({picture.tobytes() for row in rows for picture in row["images"]}),
+        "followup": trainer._followup_ids,
+        "block": generation.llm.llm_engine.vllm_config.cache_config.block_size,
+    }
+    trainer.model.train()
+    # forked: what is sampled in training stays what it would be without this
+    with torch.random.fork_rng(), replaced(generation, max_completion_length=bound, **GREEDY):
+        generation.sync_weights()
+        with watched(generation.llm) as found["engine_without_barrier"]:
+            rollout = trainer.rollout_func(prompts, trainer)
+        generation.sync_weights()  # drops what is cached
+        with watched(generation.llm) as found["engine_turn_after_turn"]:
+            found["turn_after_turn"] = turn_after_turn(trainer, prompts, *trainer._tokenize_prompts(prompts))
+    found["without_barrier"] = tuple(rollout[name] for name in ("completion_ids", "env_mask", "logprobs"))
+    found["prompts"] = rollout["prompt_ids"]
+    found["hit_rates"] = trainer._metrics["train"].pop("prefix_cache_hit_rate_t2", [])
+    return found
+
+
+@contextmanager
+def watched(llm):
+    """Gives the order in which requests began and ended, and how many pictures were encoded."""
+    engine, model = llm.llm_engine, llm.llm_engine.model_executor.driver_worker.model_runner.model
+    add, step, embed = engine.add_request, engine.step, model.embed_multimodal
+    seen = {"events": [], "encoded": 0}
+
+    def record_add(request_id, *args, **kwargs):
+        seen["events"].append(("begins", request_id))
+        return add(request_id, *args, **kwargs)
+
+    def record_step():
+        outputs = step()
+        seen["events"] += [("ends", output.request_id) for output in outputs if output.finished]
+        return outputs
+
+    def record_embed(**pictures):
+        features = embed(**pictures)
+        seen["encoded"] += len(features)
+        return features
+
+    with replaced(engine, add_request=record_add, step=record_step), replaced(model, embed_multimodal=record_embed):
+        yield seen

@@ -1,0 +1,123 @@
+"""Two-turn rollouts on TRL's own generation path, whatever the backend: TRL's `rollout_func`."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import torch
+from trl.data_utils import is_conversational
+from trl.extras.profiling import profiling_context
+
+Sampled = tuple[list[list[int]], list[list[int]], Any]
+"""Of each row: ids of both answers and the follow-up between them, 1 where a token was sampled, log-probabilities."""
+
+
+def roll_out_two_turns(prompts: list, trainer: Any) -> dict[str, Any]:
+    """Let the policy answer, tell it the follow-up and let it answer again.
+
+    A first answer that was cut gets no second turn. With a colocated vLLM a second turn begins as soon as its own first
+    answer has ended, otherwise when all have.
+
+    Args:
+        prompts: conversations, already repeated for every generation.
+        trainer: a `GroupGRPOTrainer` with a follow-up.
+    """
+    if not is_conversational({"prompt": prompts[0]}):
+        raise ValueError(
+            f"{type(trainer).__name__}: a second turn needs conversational prompts (a list of messages), got "
+            f"{type(prompts[0]).__name__}. Pass [{{'role': 'user', 'content': ...}}]."
+        )
+    prompt_ids, images, fields = trainer._tokenize_prompts(prompts)
+    if trainer.use_vllm and trainer.vllm_mode == "colocate":
+        completion_ids, env_mask, logps = _without_barrier(trainer, prompt_ids, images)
+    else:
+        completion_ids, env_mask, logps = turn_after_turn(trainer, prompts, prompt_ids, images, fields)
+    return {
+        "prompt_ids": prompt_ids,
+        "completion_ids": completion_ids,
+        "logprobs": logps,
+        "env_mask": env_mask,
+        "_messages": [_messages(trainer, *row) for row in zip(completion_ids, env_mask, strict=True)],
+        "_images": images or [None] * len(prompts),
+    }
+
+
+def _messages(trainer: Any, ids: list[int], env_mask: list[int]) -> list[dict[str, str]]:
+    """What was said behind the prompt."""
+    runs = groupby(zip(ids, env_mask, strict=True), key=itemgetter(1))
+    answers = [[token for token, _ in run] for sampled, run in runs if sampled]
+    first, *second = trainer.processing_class.batch_decode(answers, skip_special_tokens=True)
+    messages = [{"role": "assistant", "content": first}]
+    for text in second:
+        messages += [{"role": "user", "content": trainer.followup}, {"role": "assistant", "content": text}]
+    return messages
+
+
+def _without_barrier(trainer: Any, prompt_ids: list, images: Any) -> Sampled:
+    """Sample both turns with a colocated vLLM, request by request."""
+    *sampled, read, cached = trainer.vllm_generation.generate_two_turns(
+        prompt_ids,
+        images,
+        trainer._followup_ids,
+        trainer.eos_token_ids,
+        profiler=profiling_context(trainer, "vLLM.generate"),
+    )
+    tokens = torch.tensor([[read, cached]], device=trainer.accelerator.device)
+    read, cached = trainer.accelerator.gather(tokens).sum(dim=0).tolist()
+    if read:
+        metrics = trainer._metrics["train" if trainer.model.training else "eval"]
+        metrics["prefix_cache_hit_rate_t2"].append(cached / read)
+    return tuple(sampled)
+
+
+def turn_after_turn(trainer: Any, prompts: list, prompt_ids: list, images: Any, fields: dict) -> Sampled:
+    """Sample all first answers, then all second ones.
+
+    Args:
+        trainer, prompts: as for `roll_out_two_turns`.
+        prompt_ids, images, fields: what the trainer's `_tokenize_prompts` makes of the prompts.
+    """
+    generations = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+    first_ids, logps = trainer._generate_single_turn(prompt_ids, images, fields, generations)
+    ended = [row for row, ids in enumerate(first_ids) if ids[-1] in trainer.eos_token_ids]
+    second_ids, second_logps = _second_answers(trainer, prompts, prompt_ids, first_ids, ended, images, fields)
+
+    completion_ids = [list(ids) for ids in first_ids]
+    env_mask = [[1] * len(ids) for ids in first_ids]
+    for position, row in enumerate(ended):
+        followup, answer = trainer._followup_ids, second_ids[position]
+        completion_ids[row] += [*followup, *answer]
+        env_mask[row] += [0] * len(followup) + [1] * len(answer)
+        if logps is not None:
+            logps[row] = [*logps[row], *[0.0] * len(followup), *second_logps[position]]
+    return completion_ids, env_mask, logps
+
+
+def _second_answers(
+    trainer: Any, prompts: list, prompt_ids: list, first_ids: list, ended: list[int], images: Any, fields: dict
+) -> tuple[list, Any]:
+    """Sample y2 for the rows whose y1 ended.
+
+    Every process continues equally many rows, the most that any has; the spare ones repeat a row and are thrown
+    away. Sharded models need every process in `generate`, and vLLM's server mode hands the results back in slices
+    of equal length.
+    """
+    counts = trainer.accelerator.gather(torch.tensor([len(ended)], device=trainer.accelerator.device))
+    most = int(counts.max())
+    if most == 0:
+        return [], []
+    rows = [*ended, *[(ended or [0])[0]] * (most - len(ended))]
+    longer = [[*prompt_ids[row], *first_ids[row], *trainer._followup_ids] for row in rows]
+    if rows != list(range(len(prompts))):  # the picture tensors of some rows only: let the processor sort them out
+        _, images, fields = trainer._tokenize_prompts([prompts[row] for row in rows])
+    fields = {
+        # Fields with one value a token (token types) are lists of lists; what was appended is all text, type 0.
+        name: [[*row, *[0] * (len(ids) - len(row))] for row, ids in zip(value, longer, strict=True)]
+        if isinstance(value, list) and isinstance(value[0], list)
+        else value
+        for name, value in fields.items()
+    }
+    ids, logps = trainer._generate_single_turn(longer, images, fields, num_generations=1)
+    return ids[: len(ended)], logps and logps[: len(ended)]
