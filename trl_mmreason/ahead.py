@@ -1,0 +1,92 @@
+"""Work that is begun before its results are needed: graders and judges answer while the policy still samples."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Ahead(Generic[Item, Result]):
+    """Calls a function for items as they come, in a thread, and keeps the results until they are asked for.
+
+    verdicts = Ahead(grader.grade_batch, grader)
+    verdicts.begin(items)                # of some answers, while others are sampled
+    verdicts.finish(all_items)           # in order: what is there, what is under way, and the rest
+
+    One call is under way at a time, with all items that came during the last one; `take` and `finish` do not wait for
+    it to do the rest. What a call raised is raised where the results of its items are asked for.
+
+    Args:
+        work: gives a result for each item, which has to follow from that item alone. Equal items share a result.
+        party: who does the work. `begin` does nothing unless its `works_elsewhere` is true, which says that it waits
+            for other processes or machines and may be called from any thread: what computes in this process would take
+            the policy's time, and might draw from its random numbers.
+    """
+
+    def __init__(self, work: Callable[[list[Item]], Sequence[Result]], party: Any) -> None:
+        self._work = work
+        self._overlaps = bool(getattr(party, "works_elsewhere", False))
+        self._lock = threading.Lock()
+        self._waiting: dict[bytes, Item] = {}
+        self._begun: dict[bytes, Future[dict[bytes, Result]]] = {}
+        self._is_working = False
+
+    def begin(self, items: Iterable[Item]) -> None:
+        """Have this done; what was begun already is not begun again."""
+        if not self._overlaps:
+            return
+        keyed = {_key(item): item for item in items}
+        with self._lock:
+            self._waiting |= {key: item for key, item in keyed.items() if key not in self._begun}
+            if self._is_working or not self._waiting:
+                return
+            self._is_working = True
+        # Not an executor's thread, which would stay: a process with threads should not fork.
+        threading.Thread(target=self._do_waiting, daemon=True).start()
+
+    def take(self, items: Iterable[Item]) -> list[Result]:
+        """The results of these items, in order; they are not kept any longer."""
+        items = list(items)
+        if not self._overlaps:
+            return list(self._work(items))
+        keys = [_key(item) for item in items]
+        with self._lock:
+            for key in keys:
+                self._waiting.pop(key, None)
+            begun = {key: self._begun.pop(key) for key in set(keys) & self._begun.keys()}
+        rest = [place for place, key in enumerate(keys) if key not in begun]
+        done = dict(zip(rest, self._work([items[place] for place in rest]), strict=True)) if rest else {}
+        return [done[place] if place in done else begun[key].result()[key] for place, key in enumerate(keys)]
+
+    def finish(self, items: Iterable[Item]) -> list[Result]:
+        """`take`, and forget what else was begun: these are all items of a batch."""
+        results = self.take(items)
+        with self._lock:
+            self._waiting.clear()
+            self._begun.clear()
+        return results
+
+    def _do_waiting(self) -> None:
+        while True:
+            with self._lock:
+                batch, self._waiting = self._waiting, {}
+                self._is_working = bool(batch)
+                if not batch:
+                    return
+                results: Future[dict[bytes, Result]] = Future()
+                self._begun |= dict.fromkeys(batch, results)
+            try:
+                results.set_result(dict(zip(batch, self._work(list(batch.values())), strict=True)))
+            except BaseException as error:  # noqa: BLE001 - raised again by `take`
+                results.set_exception(error)
+
+
+def _key(item: Any) -> bytes:
+    """A digest, as texts are long; pictures in an item are told apart by where they are in memory."""
+    return hashlib.sha256(repr(item).encode()).digest()
