@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from datasets import Dataset
 from support import SMALL_RUN, ParityGrader, drawn_rows, recorded_batches, weights_of
+from trl import GRPOTrainer
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.baselines.two_turns import SCoReConfig, SCoReTrainer
@@ -52,7 +53,7 @@ process = trainer.accelerator.process_index
 vocabulary = [t for t in range(20, 200) if t not in trainer.eos_token_ids]
 
 
-def generate(prompt_ids, images, fields, num_generations):
+def generate(self, prompt_ids, images, fields, num_generations):
     if num_generations == 1:  # second turn
         keys = [f"second {ids}" for ids in prompt_ids]
     else:
@@ -60,7 +61,7 @@ def generate(prompt_ids, images, fields, num_generations):
     return [answer(key, vocabulary, trainer.eos_token_ids) for key in keys], None
 
 
-trainer._generate_single_turn = generate
+GRPOTrainer._generate_single_turn = generate
 outcomes, score_groups = [], trainer.score_groups
 trainer.score_groups = lambda rewards: outcomes.append(score_groups(rewards)) or outcomes[-1]
 batches = recorded_batches(trainer)

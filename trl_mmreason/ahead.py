@@ -60,17 +60,18 @@ class Ahead(Generic[Item, Result]):
             for key in keys:
                 self._waiting.pop(key, None)
             begun = {key: self._begun.pop(key) for key in set(keys) & self._begun.keys()}
-        rest = [place for place, key in enumerate(keys) if key not in begun]
-        done = dict(zip(rest, self._work([items[place] for place in rest]), strict=True)) if rest else {}
-        return [done[place] if place in done else begun[key].result()[key] for place, key in enumerate(keys)]
+        rest = {key: item for key, item in zip(keys, items, strict=True) if key not in begun}
+        done = dict(zip(rest, self._work(list(rest.values())), strict=True)) if rest else {}
+        return [done[key] if key in done else begun[key].result()[key] for key in keys]
 
     def finish(self, items: Iterable[Item]) -> list[Result]:
-        """`take`, and forget what else was begun: these are all items of a batch."""
-        results = self.take(items)
+        """`take`, and leave or forget all else: these are all items of a batch."""
+        items = list(items)
         with self._lock:
-            self._waiting.clear()
-            self._begun.clear()
-        return results
+            keys = set(map(_key, items))
+            self._waiting = {}
+            self._begun = {key: results for key, results in self._begun.items() if key in keys}
+        return self.take(items)
 
     def _do_waiting(self) -> None:
         while True:

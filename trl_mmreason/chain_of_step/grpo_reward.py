@@ -54,11 +54,14 @@ class ChainRewards:
         """The reward function that the arguments ask for."""
         return self.outcome_reward if self.process_reward is None else self.trajectory_reward
 
-    def begin(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> None:
-        """Begin to grade and to score chains, before the others have ended."""
+    def begin(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str], *, are_all: bool) -> None:
+        """Begin to grade chains before the others have ended, and to score them when all of a batch have.
+
+        The last digits of a score depend on what else is scored in its batch, which must not depend on the clock.
+        """
         if "answer" in rows[0]:
             self._graded.begin(ended_items(rows, [read_path(text).answer or "" for text in texts]))
-        if self._scored:
+        if self._scored and are_all:
             asked = [{"prompt": text_messages(row["prompt"]), "images": row.get("images")} for row in rows]
             self._scored.begin(row for row in scorable_rows(asked, texts) if row)
 
