@@ -9,10 +9,19 @@ from collections import Counter
 import pytest
 import torch
 from chat_stub import Handler, chat_stub
-from datasets import Dataset
 from judged import make as make_self_evolution
 from judged import reply
-from support import SMALL_RUN, adapo_trainer, assert_weights, drawn_rows, ids_of, is_even, maker, srpo_trainer, weights_of
+from support import (
+    SMALL_RUN,
+    adapo_trainer,
+    assert_weights,
+    drawn_rows,
+    ids_of,
+    is_even,
+    maker,
+    srpo_trainer,
+    weights_of,
+)
 from telling_scorer import chain
 from transformers import LogitsProcessor
 

@@ -6,6 +6,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -19,7 +20,7 @@ class Ahead(Generic[Item, Result]):
     verdicts.begin(items)                # of some answers, while others are sampled
     verdicts.finish(all_items)           # in order: what is there, what is under way, and the rest
 
-    One call is under way at a time, with all items that came during the last one; `take` and `finish` do not wait for
+    One call is under way at a time, with the items that came during the last one; `take` and `finish` do not wait for
     it to do the rest. What a call raised is raised where the results of its items are asked for.
 
     Args:
@@ -27,10 +28,18 @@ class Ahead(Generic[Item, Result]):
         party: who does the work. `begin` does nothing unless its `works_elsewhere` is true, which says that it waits
             for other processes or machines and may be called from any thread: what computes in this process would take
             the policy's time, and might draw from its random numbers.
+        essence: what of an item its result follows from; all of it by default.
+        most: items of one call in the thread; as many as wait by default.
     """
 
-    def __init__(self, work: Callable[[list[Item]], Sequence[Result]], party: Any) -> None:
-        self._work = work
+    def __init__(
+        self,
+        work: Callable[[list[Item]], Sequence[Result]],
+        party: Any,
+        essence: Callable[[Item], Any] = lambda item: item,
+        most: int | None = None,
+    ) -> None:
+        self._work, self._essence, self._most = work, essence, most
         self._overlaps = bool(getattr(party, "works_elsewhere", False))
         self._lock = threading.Lock()
         self._waiting: dict[bytes, Item] = {}
@@ -41,7 +50,7 @@ class Ahead(Generic[Item, Result]):
         """Have this done; what was begun already is not begun again."""
         if not self._overlaps:
             return
-        keyed = {_key(item): item for item in items}
+        keyed = {self._key(item): item for item in items}
         with self._lock:
             self._waiting |= {key: item for key, item in keyed.items() if key not in self._begun}
             if self._is_working or not self._waiting:
@@ -55,7 +64,7 @@ class Ahead(Generic[Item, Result]):
         items = list(items)
         if not self._overlaps:
             return list(self._work(items))
-        keys = [_key(item) for item in items]
+        keys = [self._key(item) for item in items]
         with self._lock:
             for key in keys:
                 self._waiting.pop(key, None)
@@ -67,16 +76,22 @@ class Ahead(Generic[Item, Result]):
     def finish(self, items: Iterable[Item]) -> list[Result]:
         """`take`, and leave or forget all else: these are all items of a batch."""
         items = list(items)
+        self.stop()
+        keys = set(map(self._key, items))
         with self._lock:
-            keys = set(map(_key, items))
-            self._waiting = {}
             self._begun = {key: results for key, results in self._begun.items() if key in keys}
         return self.take(items)
+
+    def stop(self) -> None:
+        """Begin nothing more of what waits."""
+        with self._lock:
+            self._waiting = {}
 
     def _do_waiting(self) -> None:
         while True:
             with self._lock:
-                batch, self._waiting = self._waiting, {}
+                batch = dict(islice(self._waiting.items(), self._most))
+                self._waiting = {key: item for key, item in self._waiting.items() if key not in batch}
                 self._is_working = bool(batch)
                 if not batch:
                     return
@@ -87,7 +102,6 @@ class Ahead(Generic[Item, Result]):
             except BaseException as error:  # noqa: BLE001 - raised again by `take`
                 results.set_exception(error)
 
-
-def _key(item: Any) -> bytes:
-    """A digest, as texts are long; pictures in an item are told apart by where they are in memory."""
-    return hashlib.sha256(repr(item).encode()).digest()
+    def _key(self, item: Item) -> bytes:
+        """A digest, as texts are long; pictures in an item are told apart by where they are in memory."""
+        return hashlib.sha256(repr(self._essence(item)).encode()).digest()

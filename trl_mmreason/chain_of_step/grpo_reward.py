@@ -47,7 +47,7 @@ class ChainRewards:
         self.grader = grader_or_rules(grader, "ChainOfStepGRPOTrainer")
         self.step_weight = step_weight
         self._graded = Ahead(self.grader.grade_batch, self.grader)
-        self._scored = process_reward and Ahead(process_reward.score, process_reward)
+        self._scored = None if process_reward is None else Ahead(process_reward.score, process_reward)
 
     @property
     def function(self) -> RewardFunction:
