@@ -164,11 +164,11 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         """Log what this process's rows, hidden columns included, say of what was sampled; rewards stand by then."""
 
     def answers_ended(self, rows: dict[int, dict[str, Any]], texts: list[str]) -> None:
-        """Begin to grade answers before the others have ended, or told of before; each turn has an answer of its own.
+        """Begin to grade answers that have ended, each turn's by itself; some may come twice.
 
         Args:
             rows: place among this process's rows → row, hidden columns included.
-            texts: one for each.
+            texts: what was answered to each.
         """
         if self.followup is None:
             for function in self.reward_funcs:
@@ -316,7 +316,8 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
                 row["images"] = pictures_of(row)
         if self.log_completions:
             self._keep_questions(inputs)
-        self._sampled = list(enumerate(inputs))
+        one_answer_a_row = self.followup is not None or not (self.tools or self.rollout_func)
+        self._sampled = list(enumerate(inputs)) if one_answer_a_row else []
         with self._timed("scoring"):
             batch = super()._generate_and_score_completions(inputs)
         assert self._outcome is not None

@@ -86,7 +86,7 @@ def ended_items(
 ) -> list[dict[str, Any]]:
     """Make the items of answers that have ended, equal to those that a reward function makes of these columns."""
     found = [[row[name] for row in rows] if name in rows[0] else None for name in columns]
-    return grading_items(texts, [row["answer"] for row in rows], *found)
+    return grading_items(texts, [row.get("answer") for row in rows], *found)
 
 
 _COLUMNS = {"prompts": "prompt", "choices": "choices", "hint": "hint", "id": "id"}

@@ -38,8 +38,9 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
     It logs, besides what `GRPOTrainer` does: `distinct_answers` (a question's, mean), `no_answer` and
     `format_violations` (shares of responses); of the judge `judge/score` (mean), `judge/neutral` (share of the judged
     whose reply could not be read twice), `agreement` (share of questions where the most frequent answer is also that
-    of the best mean score; Agree@1 of Table 7); `time/judge` (seconds a batch, of `time/rewards`). With an `answer`
-    in the rows also `accuracy`, `sc_winner_accuracy` and `judge_winner_accuracy`: nothing else ever sees the answers.
+    of the best mean score; Agree@1 of Table 7); `time/judge` (seconds of waiting a batch, of `time/rewards`). With an
+    `answer` in the rows also `accuracy`, `sc_winner_accuracy` and `judge_winner_accuracy`: nothing else ever sees the
+    answers.
 
     Args:
         model: path or id of a checkpoint, or a model.
