@@ -57,6 +57,8 @@ def drawn_rows(n: int, *, seed: int = 0):
 class ParityGrader:
     """Calls an answer right when the characters' codes sum to an even number: about half, and known to the test."""
 
+    works_elsewhere = True  # so that answers are graded while others are sampled
+
     def grade_batch(self, items):
         return [Verdict(is_even(item["completion"]), None, "") for item in items]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -136,6 +136,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         # TRL gathers pictures on the processes alone whose rows have some, which then wait for the others for ever.
         self.log_multimodal = False
         self._stopwatch = Stopwatch()
+        self._sampled: list[tuple[int, dict[str, Any]]] = []  # place and row of each answer that is sampled
         self._questions: deque[dict[str, str]] = deque(maxlen=self.args.generation_batch_size)
         if followup is not None:
             self._followup_ids = next_turn_ids(
@@ -162,6 +163,18 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
     def log_rollouts(self, rows: list[dict[str, Any]], completion_ids: list[list[int]]) -> None:
         """Log what this process's rows, hidden columns included, say of what was sampled; rewards stand by then."""
 
+    def answers_ended(self, rows: dict[int, dict[str, Any]], texts: list[str]) -> None:
+        """Begin to grade answers that have ended, each turn's by itself; some may come twice.
+
+        Args:
+            rows: place among this process's rows → row, hidden columns included.
+            texts: what was answered to each.
+        """
+        if self.followup is None:
+            for function in self.reward_funcs:
+                if hasattr(function, "begin"):
+                    function.begin(list(rows.values()), texts)
+
     def without_dropped(self, rewards: Tensor, keep: Tensor) -> Tensor:
         """(N, K) rewards, with NaN where (N,) `keep` is False if TRL takes a std over all groups, dropped ones too."""
         if self.args.scale_rewards == "batch" or self.args.multi_objective_aggregation == "normalize_then_sum":
@@ -185,9 +198,18 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         elsewhere = self.use_vllm or self.use_transformers_continuous_batching
         sharded = is_deepspeed_zero3_enabled() or self.is_fsdp_enabled
         if elsewhere or sharded or self.generation_config.get_generation_mode() not in TOKEN_BY_TOKEN:
-            return super()._generate_single_turn(*args, **kwargs)
-        with ended_rows_leave(self.accelerator.unwrap_model(self.model_wrapped)):
-            return super()._generate_single_turn(*args, **kwargs)
+            generated = super()._generate_single_turn(*args, **kwargs)
+        else:
+            with ended_rows_leave(self.accelerator.unwrap_model(self.model_wrapped), self._tell_ended):
+                generated = super()._generate_single_turn(*args, **kwargs)
+        self._tell_ended(range(len(generated[0])), generated[0])
+        return generated
+
+    def _tell_ended(self, places: Sequence[int], ids: list[list[int]]) -> None:
+        known = [place for place in places if place < len(self._sampled)]  # the spare rows of a second turn are behind
+        if known:
+            texts = self.processing_class.batch_decode(ids[: len(known)], skip_special_tokens=True)
+            self.answers_ended(dict(self._sampled[place] for place in known), texts)
 
     def _generate(self, prompts: list) -> tuple:
         with self._timed("generation"):
@@ -230,6 +252,8 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
                 row["images"] = pictures_of(row)
         if self.log_completions:
             self._keep_questions(inputs)
+        one_answer_a_row = self.followup is not None or not (self.tools or self.rollout_func)
+        self._sampled = list(enumerate(inputs)) if one_answer_a_row else []
         with self._timed("scoring"):
             batch = super()._generate_and_score_completions(inputs)
         assert self._outcome is not None

@@ -119,5 +119,6 @@ def _second_answers(
         else value
         for name, value in fields.items()
     }
+    trainer._sampled = [(place, row) for place, row in trainer._sampled if place in ended]
     ids, logps = trainer._generate_single_turn(longer, images, fields, num_generations=1)
     return ids[: len(ended)], logps and logps[: len(ended)]

@@ -68,13 +68,13 @@ def test_scores_of_what_a_policy_wrote():
     """w = 0.2: 0.2·0.8 + 0.8·0.6 = 0.64; without an answer 0.2·0.8 = 0.16; without a step 0.8·0.6 = 0.48."""
     texts = [TEXT, "7", f"{BOTH} and so on", ALONE, f"{FIRST}<|reasoning_proceed|>"]
     process_reward = KnownScores()
-    scores = score_paths(process_reward, [{"prompt": []}] * 5, texts)
+    scores = score_paths(process_reward.score, [{"prompt": []}] * 5, texts)
     assert [score.total for score in scores] == pytest.approx([0.64, 0.0, 0.16, 0.48, 0.18])
     assert [len(score.steps) for score in scores] == [2, 0, 2, 0, 1]
     assert [score.answer for score in scores] == [0.6, None, None, 0.6, None]
     assert process_reward.asked == [TEXT, BOTH, ALONE, f"{FIRST}<|reasoning_proceed|>"]
-    assert score_paths(process_reward, [{"prompt": []}], ["no chain"]) == [PathScore([], None, 0.0)]
-    with_steps_alone = score_paths(process_reward, [{"prompt": []}], [TEXT], step_weight=1.0)
+    assert score_paths(process_reward.score, [{"prompt": []}], ["no chain"]) == [PathScore([], None, 0.0)]
+    with_steps_alone = score_paths(process_reward.score, [{"prompt": []}], [TEXT], step_weight=1.0)
     assert with_steps_alone[0].total == pytest.approx(0.8)
 
 
@@ -84,7 +84,7 @@ def test_what_a_model_cannot_score_is_never_asked_of_it(bases):
     texts = [TEXT[:end] for end in range(0, len(TEXT) + 1, 3)]
     texts += [TEXT.replace("A 3", "<|image_pad|><|im_end|>"), "<|image_pad|>", "\ud800", TEXT.replace("A 3", "\x00")]
     rows = [{"prompt": [{"role": "user", "content": "What is 3+4?"}]}] * len(texts)
-    scores = score_paths(process_reward, rows, texts)
+    scores = score_paths(process_reward.score, rows, texts)
     assert all(0 <= score.total <= 1 for score in scores)
     assert scores[0].total == 0
     assert scores[-4].answer is not None

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from transformers.utils import logging
 
+from ..ahead import Ahead
 from ..construction import all_rewards, check_rows, config_of
 from ..evaluation.metrics import two_turn_metrics
 from ..grading import Grader, grader_or_rules
-from ..grading.reward import grading_items, log_verdicts
+from ..grading.reward import ended_items, grading_items, log_verdicts
 from ..grpo import GroupGRPOTrainer, GroupOutcome
 from .config import AdaPOConfig
 from .objective import adaptive_rewards, error_rate, informative_groups, kl_coefficients
@@ -90,6 +91,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         args = config_of(self, AdaPOConfig, args, model, "AdaPO")
         check_rows("AdaPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})
         self.grader = grader_or_rules(grader, type(self).__name__)
+        self._graded = Ahead(self.grader.grade_batch, self.grader)
         # Whether first and second answers were right, of all graded trajectories since the last log.
         self._correct: dict[str, tuple[list[bool], list[bool]]] = {"train": ([], []), "eval": ([], [])}
         super().__init__(
@@ -124,7 +126,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
             for index in ((0, -1) if self.followup else (0,))
             for item in grading_items([texts[index] for texts in turns], answer, prompts, choices, id)
         ]
-        verdicts = self.grader.grade_batch(asked)
+        verdicts = self._graded.finish(asked)
         if log_metric:
             log_verdicts(verdicts, log_metric)
         first, second = verdicts[: len(turns)], verdicts[-len(turns) :]
@@ -139,6 +141,9 @@ class AdaPOTrainer(GroupGRPOTrainer):
             None if i.correct is None or j is None else 2 * i.correct + j + TRUNCATED * (not end)
             for i, j, end in zip(first, second_correct, ended, strict=True)
         ]
+
+    def answers_ended(self, rows: dict[int, dict[str, Any]], texts: list[str]) -> None:
+        self._graded.begin(ended_items(list(rows.values()), texts))
 
     def score_groups(self, rewards: Tensor) -> GroupOutcome:
         """Adaptive rewards, KL coefficients and filters from the gathered types (column 0)."""

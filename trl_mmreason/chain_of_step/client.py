@@ -58,6 +58,8 @@ class ProcessRewardClient:
         ValueError: an argument cannot be meant.
     """
 
+    works_elsewhere = True
+
     def __init__(
         self, url: str, *, timeout_seconds: float = 600.0, retries: int = 10, rows_a_request: int = 64
     ) -> None:

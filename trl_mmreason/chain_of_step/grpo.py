@@ -92,5 +92,8 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
         if args.freeze_vision_encoder:
             freeze_vision_encoder(self.accelerator.unwrap_model(self.model))
 
+    def answers_ended(self, rows: dict[int, dict[str, Any]], texts: list[str]) -> None:
+        self.rewards.begin(list(rows.values()), texts, are_all=len(rows) == len(self._sampled))
+
     def score_groups(self, rewards: Tensor) -> GroupOutcome:
         return without_ungraded(rewards)

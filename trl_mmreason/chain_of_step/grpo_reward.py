@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
+from ..ahead import Ahead
 from ..grading import Verdict, grader_or_rules
-from ..grading.reward import grading_items, log_verdicts
+from ..grading.reward import ended_items, grading_items, log_verdicts
 from ..messages import text_of
-from .paths import PROBLEMS, PathScore, ProcessReward, ReadPath, read_path, score_paths, step_texts
+from .paths import PROBLEMS, PathScore, ProcessReward, ReadPath, read_path, scorable_rows, score_paths, step_texts
 
 RewardFunction = Callable[..., list[float | None]]
 
@@ -45,11 +46,24 @@ class ChainRewards:
         self.process_reward = process_reward
         self.grader = grader_or_rules(grader, "ChainOfStepGRPOTrainer")
         self.step_weight = step_weight
+        self._graded = Ahead(self.grader.grade_batch, self.grader)
+        self._scored = None if process_reward is None else Ahead(process_reward.score, process_reward)
 
     @property
     def function(self) -> RewardFunction:
         """The reward function that the arguments ask for."""
         return self.outcome_reward if self.process_reward is None else self.trajectory_reward
+
+    def begin(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str], *, are_all: bool) -> None:
+        """Begin to grade chains before the others have ended, and to score them when all of a batch have.
+
+        The last digits of a score depend on what else is scored in its batch, which must not depend on the clock.
+        """
+        if "answer" in rows[0]:
+            self._graded.begin(ended_items(rows, [read_path(text).answer or "" for text in texts]))
+        if self._scored and are_all:
+            asked = [{"prompt": text_messages(row["prompt"]), "images": row.get("images")} for row in rows]
+            self._scored.begin(row for row in scorable_rows(asked, texts) if row)
 
     def trajectory_reward(
         self,
@@ -61,14 +75,14 @@ class ChainRewards:
         **columns: Any,
     ) -> list[float | None]:
         """Reward each path with its trajectory score."""
-        assert self.process_reward is not None
+        assert self._scored is not None
         texts = self._texts(completion_ids)
         self._read(texts, prompts, log_metric, log_extra, columns)
         rows = [
             {"prompt": text_messages(prompt), "images": pictures}
             for prompt, pictures in zip(prompts, images or [None] * len(texts), strict=True)
         ]
-        scores = score_paths(self.process_reward, rows, texts, self.step_weight)
+        scores = score_paths(self._scored.finish, rows, texts, self.step_weight)
         if log_metric:
             _log_each([score_measures(score) for score in scores], log_metric)
         if log_extra:
@@ -111,7 +125,7 @@ class ChainRewards:
             return []
         answers = [path.answer or "" for path in paths]
         items = grading_items(answers, columns["answer"], prompts, columns.get("choices"), columns.get("id"))
-        verdicts = self.grader.grade_batch(items)
+        verdicts = self._graded.finish(items)
         if log_extra:
             log_extra("correct", [verdict.correct for verdict in verdicts])
         if log_metric:

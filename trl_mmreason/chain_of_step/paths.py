@@ -144,24 +144,28 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def score_paths(
-    process_reward: ProcessReward, rows: Sequence[Row], texts: Sequence[str], step_weight: float = 0.2
+    score: Callable[[list[Row]], list[Scores]], rows: Sequence[Row], texts: Sequence[str], step_weight: float = 0.2
 ) -> list[PathScore]:
     """Score what a policy wrote; a part that is missing or malformed costs that part, and raises nothing.
 
     Args:
-        process_reward: scores the chains, in one call.
+        score: of a process reward model; scores the chains, in one call.
         rows: the question of each text: `prompt`, and `images` or `image`.
         texts: the paths.
         step_weight: w of the trajectory score.
     """
+    asked = scorable_rows(rows, texts)
+    found = iter(score([row for row in asked if row]) if any(asked) else [])
+    return [path_score(*next(found), step_weight) if row else PathScore([], None, 0.0) for row in asked]
+
+
+def scorable_rows(rows: Sequence[Row], texts: Sequence[str]) -> list[Row]:
+    """What a process reward model is asked about each text; {} where it has nothing to score."""
     scorable = [read_path(text).scorable for text in texts]
-    asked = [
-        {"prompt": row["prompt"], "images": pictures_of(row), "completion": text}
+    return [
+        {"prompt": row["prompt"], "images": pictures_of(row), "completion": text} if text else {}
         for row, text in zip(rows, scorable, strict=True)
-        if text
     ]
-    found = iter(process_reward.score(asked) if asked else [])
-    return [path_score(*next(found), step_weight) if text else PathScore([], None, 0.0) for text in scorable]
 
 
 def path_score(steps: Tensor | Sequence[float], answer: float | None, step_weight: float) -> PathScore:

@@ -43,7 +43,7 @@ class Chains:
         texts = ["" if isinstance(sample, Failure) else sample.text for sample in samples]
         scores: Sequence[PathScore | None] = [None] * len(units)
         if self.process_reward is not None:
-            scores = score_paths(self.process_reward, [row for row, _ in units], texts, self.step_weight)
+            scores = score_paths(self.process_reward.score, [row for row, _ in units], texts, self.step_weight)
         return [
             sample if isinstance(sample, Failure) else _chain(sample.text, sample.finish_reason, sample.tokens, score)
             for sample, score in zip(samples, scores, strict=True)

@@ -103,7 +103,9 @@ def score_sampled_paths(
     def work(asked: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
         questions = {unit["position"]: rows[unit["position"]] for unit, _ in asked}
         scores = score_paths(
-            process_reward, [questions[unit["position"]] for unit, _ in asked], [unit["text"] for unit, _ in asked]
+            process_reward.score,
+            [questions[unit["position"]] for unit, _ in asked],
+            [unit["text"] for unit, _ in asked],
         )
         return [{"steps": score.steps, "answer": score.answer} for score in scores]
 

@@ -113,6 +113,14 @@ class Grader:
         return [self.grade(**item) for item in items] if self._grades_itself else self._grade_all(items)
 
     @property
+    def works_elsewhere(self) -> bool:
+        """Whether answers may be graded in a thread while others are sampled: the rules, with their workers, may.
+
+        A subclass with a `grade` or `grade_batch` of its own says so by `works_elsewhere = True`.
+        """
+        return not self._grades_itself and type(self).grade_batch is Grader.grade_batch
+
+    @property
     def _grades_itself(self) -> bool:
         return type(self).grade is not Grader.grade
 

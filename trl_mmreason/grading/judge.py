@@ -104,6 +104,11 @@ class JudgeGrader:
         chat = getattr(self.chat, "settings", self.chat)
         return f"{type(self).__name__}(chat={chat!r}, grader={self.grader!r}, extract={self.extract!r})"
 
+    @property
+    def works_elsewhere(self) -> bool:
+        """Whether answers may be judged while others are sampled: `chat` and the rules say so."""
+        return all(getattr(party, "works_elsewhere", False) for party in (self.chat, self.grader))
+
     def grade(self, completion: str, gold: Any, **others: Any) -> Verdict:
         """Grade one completion; takes what `Grader.grade` takes."""
         return self.grade_batch([{"completion": completion, "gold": gold, **others}])[0]

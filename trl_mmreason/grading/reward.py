@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..ahead import Ahead
 from ..messages import question_text
 from .grader import Grader
 from .verdict import Verdict
@@ -21,6 +22,7 @@ def get_accuracy_reward(grader: Grader) -> Callable[..., list[float | None]]:
     Args:
         grader: a `Grader`, a `JudgeGrader`, or whatever has their `grade_batch`.
     """
+    graded = Ahead(grader.grade_batch, grader)
 
     def accuracy_reward(
         completions: list,
@@ -33,11 +35,15 @@ def get_accuracy_reward(grader: Grader) -> Callable[..., list[float | None]]:
         **kwargs: Any,
     ) -> list[float | None]:
         texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
-        verdicts = grader.grade_batch(grading_items(texts, answer, prompts, choices, id, hint))
+        verdicts = graded.finish(grading_items(texts, answer, prompts, choices, id, hint))
         if log_metric:
             log_verdicts(verdicts, log_metric)
         return [None if verdict.correct is None else float(verdict.correct) for verdict in verdicts]
 
+    def begin(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> None:
+        graded.begin(ended_items(rows, texts, (*GRADED_COLUMNS, "hint")))
+
+    accuracy_reward.begin = begin  # type: ignore[attr-defined]  # `GroupGRPOTrainer` looks for it
     return accuracy_reward
 
 
@@ -70,6 +76,17 @@ def items_of(rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> list[di
     """Make the grader's items from rows and one response a row."""
     columns = {name: [row.get(column) for row in rows] for name, column in _COLUMNS.items()}
     return grading_items(texts, [row["answer"] for row in rows], **columns)
+
+
+GRADED_COLUMNS = ("prompt", "choices", "id")
+
+
+def ended_items(
+    rows: Sequence[Mapping[str, Any]], texts: Sequence[str], columns: Sequence[str] = GRADED_COLUMNS
+) -> list[dict[str, Any]]:
+    """Make the items of answers that have ended, equal to those that a reward function makes of these columns."""
+    found = [[row[name] for row in rows] if name in rows[0] else None for name in columns]
+    return grading_items(texts, [row.get("answer") for row in rows], *found)
 
 
 _COLUMNS = {"prompts": "prompt", "choices": "choices", "hint": "hint", "id": "id"}

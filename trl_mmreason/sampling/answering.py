@@ -19,12 +19,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
+from itertools import zip_longest
 from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
 
+from ..ahead import Ahead
 from ..grading import Grader, JudgeGrader, Verdict
 from ..grading.grader import grader_settings
 from ..grading.tolerance import grade_answers
@@ -33,7 +35,7 @@ from ..messages import with_system_message
 from .engine import Engine, Failure, SamplingParams
 from .progress import Progress
 from .protocols import Answered, AnsweringProtocol, Unit
-from .run import remember_questions, run, wait_for_all
+from .run import BATCH_SIZE, own_place, remember_questions, run, wait_for_all
 from .store import Record, Store
 
 logger = logging.getLogger(__name__)
@@ -120,9 +122,21 @@ def answer_questions(
         SettingsChanged: the store holds answers that were drawn in another way, or to other questions.
     """
     sampling_params, grader = sampling_params or SamplingParams(), grader or Grader()
+    graded = Ahead(
+        partial(_verdicts, grader),
+        grader,
+        lambda sample: (sample["row"]["id"], sample["turns"]),
+        most=running.get("batch_size", BATCH_SIZE),
+    )
 
     def answer(units: Sequence[Unit]) -> list[dict[str, Any] | Failure]:
-        return ask(units, engine, protocol, sampling_params, system_prompt=system_prompt, seed=seed)
+        answers = ask(units, engine, protocol, sampling_params, system_prompt=system_prompt, seed=seed)
+        graded.begin(  # while the engine answers the next batch
+            {"row": {name: row[name] for name in TEXTS if name in row}, "turns": answer["turns"]}
+            for (row, _), answer in zip(units, answers, strict=True)
+            if not isinstance(answer, Failure)
+        )
+        return answers
 
     settings = {
         "engine": engine.settings,
@@ -132,11 +146,14 @@ def answer_questions(
         "seed": seed,
     }
     remember_questions(store, stage, rows)
-    run(store, stage, rows, answer, settings=settings, n=n, description=description, **running)
-    wait_for_all()
     texts = rows.select_columns([name for name in TEXTS if name in rows.column_names])
     answers = Answers(texts, n, protocol.turns, store, stage, verdict_stage(stage, grader))
-    _grade(answers, grader, running)
+    try:
+        run(store, stage, rows, answer, settings=settings, n=n, description=description, **running)
+        wait_for_all()
+        _grade(answers, grader, graded, running)
+    finally:
+        graded.stop()  # a judge may be paid for each answer
     return answers
 
 
@@ -252,19 +269,22 @@ def _words_for_units(rows: Dataset) -> Iterator[dict[str, Any]]:
 
 
 class _Given(Sequence):
-    """The samples that there are, as rows for `run`, each read from the store when it is its turn."""
+    """The samples that there are, as rows for `run`, each read from the store when it is its turn.
+
+    Of `processes` each gets those that it has answered itself, as far as all have equally many.
+    """
 
     column_names = ("id",)
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: Answers, processes: int) -> None:
         done = answers.store.finished(answers.stage) - set(answers.store.failed(answers.stage))
         self.answers = answers
-        self.units = [
-            (position, index, unit_name(row, index))
-            for position, row in enumerate(_words_for_units(answers.rows))
-            for index in range(answers.n)
-            if (row["id"], index) in done
-        ]
+        shares: list[list[tuple[int, int, str]]] = [[] for _ in range(processes)]
+        for position, row in enumerate(_words_for_units(answers.rows)):
+            shares[position % processes] += [
+                (position, index, unit_name(row, index)) for index in range(answers.n) if (row["id"], index) in done
+            ]
+        self.units = [unit for one_each in zip_longest(*shares) for unit in one_each if unit]
 
     def __len__(self) -> int:
         return len(self.units)
@@ -278,15 +298,21 @@ class _Given(Sequence):
         return {"row": row, "turns": record.payload["turns"]}
 
 
-def _grade(answers: Answers, grader: Grader | JudgeGrader, running: Mapping[str, Any]) -> None:
+def _grade(answers: Answers, grader: Grader | JudgeGrader, graded: Ahead, running: Mapping[str, Any]) -> None:
     """Keep the verdicts on every turn; those of a sample that failed are not there."""
+    _, processes = own_place(running.get("rank"), running.get("world_size"))
 
     def grade(units: Sequence[tuple[Mapping[str, Any], int]]) -> list[dict[str, Any]]:
-        return grade_payloads([unit["row"] for unit, _ in units], [unit for unit, _ in units], grader)
+        return graded.take(unit for unit, _ in units)
 
     settings = {"grader": _graded_by(grader)}
-    run(answers.store, answers.verdicts, _Given(answers), grade, settings=settings, description="grading", **running)
+    given = _Given(answers, processes)
+    run(answers.store, answers.verdicts, given, grade, settings=settings, description="grading", **running)
     wait_for_all()
+
+
+def _verdicts(grader: Grader | JudgeGrader, samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return grade_payloads([sample["row"] for sample in samples], samples, grader)
 
 
 # ------------------------------------------------------------------------------------------------------ a batch of them

@@ -26,6 +26,11 @@ class Chat:
         """What determines the replies."""
         return {"engine": self.engine.settings, "sampling_params": asdict(self.sampling_params)}
 
+    @property
+    def works_elsewhere(self) -> bool:
+        """Whether the engine is in another process."""
+        return getattr(self.engine, "works_elsewhere", False)
+
     def __call__(self, conversations: Sequence[list[dict[str, str]]]) -> list[str]:
         """One reply to each.
 

@@ -5,7 +5,7 @@ With a long tail of lengths most rows of a batch have ended long before its last
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ TOKEN_BY_TOKEN = (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH)
 _LAYERS = {DynamicLayer, DynamicSlidingWindowLayer}
 _BY_TOKEN = ("attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids")  # (..., B, L)
 _PICTURES = ("pixel", "image", "video")  # read with the prompt and not again
+Ended = Callable[[list[int], list[list[int]]], None]
 _LEFT = 7 / 8  # rows leave when fewer than this share of the model's batch continues: each time copies the cache
 
 
@@ -37,6 +38,7 @@ def decode_live_rows(
     logits_processor: LogitsProcessorList,
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
+    on_ended: Ended | None = None,
     **model_kwargs: Any,
 ) -> Tensor:
     """Sample, or decode greedily: a `custom_generate` of transformers' `generate`.
@@ -48,12 +50,14 @@ def decode_live_rows(
     Args:
         model, logits_processor, stopping_criteria, generation_config, **model_kwargs: as `generate` has them ready.
         input_ids: (B, L), padded on the left.
+        on_ended: told the places and new ids of rows that have ended, while others continue.
 
     Returns:
         (B, L + T), with padding behind the end of a row.
     """
     rows = torch.arange(len(input_ids), device=input_ids.device)  # of the batch, which the model computes
     continues = torch.ones_like(rows, dtype=torch.bool)
+    begin, running = input_ids.shape[1], len(input_ids)
     outputs = model._prefill(input_ids, generation_config, model_kwargs)
     while True:
         logits = outputs.logits[:, -1].to(input_ids.device, torch.float32, copy=True)
@@ -69,10 +73,14 @@ def decode_live_rows(
         padding = generation_config._pad_token_tensor
         drawn = drawn if padding is None else drawn.where(continues, padding.to(drawn.device))
         input_ids = torch.cat([input_ids, drawn[:, None]], dim=1)
-        continues &= ~stopping_criteria(input_ids, None)
+        ended = continues & stopping_criteria(input_ids, None)
+        continues &= ~ended
         left = int(continues.sum())
         if not left:
             return input_ids
+        if on_ended and left < running:
+            on_ended(ended.nonzero().squeeze(1).tolist(), input_ids[ended, begin:].tolist())
+        running = left
         if left < _LEFT * len(rows) and _can_leave(model_kwargs):
             kept = continues[rows].nonzero().squeeze(1)
             rows = rows[kept]
@@ -86,9 +94,9 @@ def decode_live_rows(
 
 
 @contextmanager
-def ended_rows_leave(model: Any) -> Iterator[None]:
+def ended_rows_leave(model: Any, on_ended: Ended | None = None) -> Iterator[None]:
     """Let `model.generate` decode with `decode_live_rows`; the model may be an adapter's."""
-    model.generate = partial(model.generate, custom_generate=decode_live_rows)
+    model.generate = partial(model.generate, custom_generate=partial(decode_live_rows, on_ended=on_ended))
     try:
         yield
     finally:

@@ -62,6 +62,8 @@ class ServerEngine:
         ValueError: an argument cannot be meant.
     """
 
+    works_elsewhere = True
+
     def __init__(
         self,
         model: str,

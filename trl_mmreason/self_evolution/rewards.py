@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from statistics import fmean
@@ -17,6 +17,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 
+from ..ahead import Ahead
 from ..evaluation import voting
 from ..evaluation.voting import Equality, cluster_answers
 from ..grading import equivalent
@@ -74,6 +75,8 @@ class SelfEvolutionRewards:
         asks_for_format: tells whether the prompts of this batch are those of training, to which the format belongs. In
             an evaluation under the model's official prompt it is not asked for: nothing violates it, and the judge
             scores every response with an answer.
+        judged_by: the engine, if it is always the same one; responses may be judged while others are sampled if it
+            works elsewhere.
 
     Attributes:
         groups: those that this process has responses of, as they were paid last.
@@ -87,12 +90,14 @@ class SelfEvolutionRewards:
         group_size: Callable[[], int],
         judge: Callable[[], AbstractContextManager[Engine]],
         asks_for_format: Callable[[], bool],
+        judged_by: Engine | None = None,
     ) -> None:
         self.processing_class, self.args = processing_class, args
         self._opening = generation_prefix(processing_class, **(args.chat_template_kwargs or {}))
         self._special_tokens = special_tokens_of(processing_class)
         self._group_size, self._judge, self._asks_for_format = group_size, judge, asks_for_format
         self._decoding = SamplingParams(args.judge_max_tokens, args.judge_sampling_temperature, args.judge_top_p)
+        self._judged = Ahead(self._ask, judged_by)
         self._seen: Sequence[Sequence[int]] | None = None
         self._paid: list[float | None] = []
         self._responses: list[Response] = []
@@ -114,11 +119,35 @@ class SelfEvolutionRewards:
         self._read(**batch)
         return [0.0 if response.is_well_formed else -self.args.format_penalty for response in self._responses]
 
+    def begin(self, rows: Mapping[int, Mapping[str, Any]], texts: Sequence[str], step: int) -> None:
+        """Begin to judge responses, before the others have ended.
+
+        Args:
+            rows: place among those of all processes → row.
+            texts: as they were decoded.
+            step: of training.
+        """
+        if self.args.judge:
+            prompts = [row["prompt"] for row in rows.values()]
+            texts = self._opened(texts, prompts)
+            seeds = [self._seed(step, place, text) for place, text in zip(rows, texts, strict=True)]
+            images = [row.get("images") for row in rows.values()]
+            self._judged.begin(self._requests(texts, prompts, images, seeds, map(self._response, texts)).values())
+
     def texts(self, completion_ids: Sequence[Sequence[int]], prompts: Sequence[Any]) -> list[str]:
         """The responses, with what the chat template wrote at their beginning."""
         written = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
+        return self._opened(written, prompts)
+
+    def _opened(self, written: Sequence[str], prompts: Sequence[Any]) -> list[str]:
         openings = ["" if isinstance(prompt, str) else self._opening for prompt in prompts]  # a string has no template
         return [opening + text for opening, text in zip(openings, written, strict=True)]
+
+    def _response(self, text: str) -> Response:
+        return read_response(text) if self._asks_for_format() else read_free_response(text)
+
+    def _seed(self, step: int, place: int, text: str) -> int:
+        return derive_seed(self.args.seed, step, place // self._group_size(), text)
 
     def _read(
         self,
@@ -135,12 +164,11 @@ class SelfEvolutionRewards:
         if self._seen is completion_ids:
             return
         texts = self.texts(completion_ids, prompts)
-        read = read_response if self._asks_for_format() else read_free_response
-        self._responses = [read(text) for text in texts]
+        self._responses = [self._response(text) for text in texts]
         self.equal = cache(equivalent)  # each pair is compared once, and forgotten with the batch
         first, size = PartialState().process_index * len(texts), self._group_size()
         step = trainer_state.global_step if trainer_state else 0
-        seeds = [derive_seed(self.args.seed, step, (first + k) // size, text) for k, text in enumerate(texts)]
+        seeds = [self._seed(step, first + k, text) for k, text in enumerate(texts)]
         begun = time.perf_counter()
         scores = [math.nan] * len(texts)
         if self.args.judge:
@@ -178,20 +206,8 @@ class SelfEvolutionRewards:
         self, texts: Sequence[str], prompts: Sequence[Any], images: Sequence[Any], seeds: Sequence[int]
     ) -> list[float]:
         """s of each response: 0 without one clear final answer, NaN if no reply could be read."""
-        asked: dict[int, Request] = {}  # by seed: the same response to the same question is judged once
-        for text, prompt, pictures, seed, response in zip(texts, prompts, images, seeds, self._responses, strict=True):
-            if response.is_single and seed not in asked:
-                said = judge_message(self.args.judge_prompt, asked_text(prompt), text, self._special_tokens)
-                seen = pictures_of({"images": pictures})
-                asked[seed] = Request([{"role": "user", "content": said}], seen, seed=seed)
-        with self._judge() as engine:
-            replies = ask_until_read(
-                engine,
-                self._decoding,
-                list(asked.values()),
-                [lambda reply: {"score": read_score(reply)}] * len(asked),
-                ATTEMPTS,
-            )
+        asked = self._requests(texts, prompts, images, seeds, self._responses)
+        replies = self._judged.finish(asked.values())
         scores = {
             seed: math.nan if isinstance(reply, Failure) else reply["score"]
             for seed, reply in zip(asked, replies, strict=True)
@@ -199,6 +215,28 @@ class SelfEvolutionRewards:
         return [
             scores[seed] if response.is_single else 0.0 for seed, response in zip(seeds, self._responses, strict=True)
         ]
+
+    def _requests(
+        self,
+        texts: Sequence[str],
+        prompts: Sequence[Any],
+        images: Sequence[Any],
+        seeds: Sequence[int],
+        responses: Iterable[Response],
+    ) -> dict[int, Request]:
+        """What the judge is asked, by seed: the same response to the same question is judged once."""
+        asked: dict[int, Request] = {}
+        for text, prompt, pictures, seed, response in zip(texts, prompts, images, seeds, responses, strict=True):
+            if response.is_single and seed not in asked:
+                said = judge_message(self.args.judge_prompt, asked_text(prompt), text, self._special_tokens)
+                seen = pictures_of({"images": pictures})
+                asked[seed] = Request([{"role": "user", "content": said}], seen, seed=seed)
+        return asked
+
+    def _ask(self, requests: list[Request]) -> list[dict[str, Any] | Failure]:
+        reads = [lambda reply: {"score": read_score(reply)}] * len(requests)
+        with self._judge() as engine:
+            return ask_until_read(engine, self._decoding, requests, reads, ATTEMPTS)
 
     def _log(
         self, log_metric: Callable[[str, float], None], scores: Sequence[float], seconds: float, first: int, count: int

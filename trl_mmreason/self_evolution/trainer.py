@@ -38,8 +38,9 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
     It logs, besides what `GRPOTrainer` does: `distinct_answers` (a question's, mean), `no_answer` and
     `format_violations` (shares of responses); of the judge `judge/score` (mean), `judge/neutral` (share of the judged
     whose reply could not be read twice), `agreement` (share of questions where the most frequent answer is also that
-    of the best mean score; Agree@1 of Table 7); `time/judge` (seconds a batch, of `time/rewards`). With an `answer`
-    in the rows also `accuracy`, `sc_winner_accuracy` and `judge_winner_accuracy`: nothing else ever sees the answers.
+    of the best mean score; Agree@1 of Table 7); `time/judge` (seconds of waiting a batch, of `time/rewards`). With an
+    `answer` in the rows also `accuracy`, `sc_winner_accuracy` and `judge_winner_accuracy`: nothing else ever sees the
+    answers.
 
     Args:
         model: path or id of a checkpoint, or a model.
@@ -96,6 +97,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
             lambda: self.num_generations if self.model.training else self.num_generations_eval,
             self.judging,
             lambda: self.model.training or self.eval_system_prompt == self.system_prompt,
+            judge,
         )
         train_dataset = without_overlong_prompts(
             train_dataset,
@@ -164,6 +166,10 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
                 size = self.args.judge_batch_size or self.args.per_device_train_batch_size
                 kwargs = self.args.chat_template_kwargs
                 yield TransformersEngine(policy, self.processing_class, batch_size=size, chat_template_kwargs=kwargs)
+
+    def answers_ended(self, rows: dict[int, dict[str, Any]], texts: list[str]) -> None:
+        first = self.accelerator.process_index * len(self._sampled)
+        self.rewards.begin({first + place: row for place, row in rows.items()}, texts, self.state.global_step)
 
     def score_groups(self, rewards: Tensor) -> GroupOutcome:
         """The rewards, and their log-sum-exp advantages; what the judge alone would pay, and could not, is left out."""

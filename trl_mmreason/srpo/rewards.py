@@ -6,13 +6,14 @@ GRPOTrainer(model, reward_funcs=rewards.functions, ...)    # or some of them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+from ..ahead import Ahead
 from ..grading import grader_or_rules
-from ..grading.reward import grading_items, log_verdicts
+from ..grading.reward import ended_items, grading_items, log_verdicts
 from ..turns import generation_prefix
 from .objective import ACCURACY, FORMAT, REFLECTION, brevity, effectiveness
 from .response import PROBLEMS, ReflectionResponse, parse_reflection_response, tagged, tags_in
@@ -83,6 +84,7 @@ class ReflectionRewards:
         self.processing_class = processing_class
         self.opening = generation_prefix(processing_class, **(chat_template_kwargs or {}))
         self.grader = grader_or_rules(grader, "SRPOTrainer")
+        self._graded = Ahead(self.grader.grade_batch, self.grader)
         self.brevity_coef = brevity_coef
         self.missing_second_is_wrong = missing_second_is_wrong
         self.lengths: dict[str, Any] = lengths
@@ -132,6 +134,11 @@ class ReflectionRewards:
         )
         return float(effectiveness(first, second, reflected))
 
+    def begin(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> None:
+        """Begin to grade responses, before the others have ended."""
+        responses = [parse_reflection_response(self.opening + text) for text in texts]
+        self._graded.begin(item for turn in _answers(responses) for item in ended_items(rows, turn))
+
     def _rewards(self, batch: dict[str, Any], reward_of: Callable[[ReflectionScores], float]) -> list[float | None]:
         return [reward_of(score) if score.graded else None for score in self.scores(**batch)]
 
@@ -165,12 +172,7 @@ class ReflectionRewards:
         written = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
         texts = [self.opening + text for text in written]
         responses = [parse_reflection_response(text) for text in texts]
-        answers = [
-            [response.first_answer for response in responses],
-            [response.second_answer for response in responses],
-        ]
-        items = [item for turn in answers for item in grading_items([tagged(text) for text in turn], *columns)]
-        verdicts = self.grader.grade_batch(items)
+        verdicts = self._graded.finish(item for turn in _answers(responses) for item in grading_items(turn, *columns))
         correct = [verdict.correct for verdict in verdicts]
         first, second = correct[: len(texts)], correct[len(texts) :]
         scores = [
@@ -178,6 +180,14 @@ class ReflectionRewards:
             for ids, text, response, i, j in zip(completion_ids, texts, responses, first, second, strict=True)
         ]
         return scores, verdicts
+
+
+def _answers(responses: Sequence[ReflectionResponse]) -> list[list[str]]:
+    """What is graded: all first answers, then all second ones."""
+    return [
+        [tagged(response.first_answer) for response in responses],
+        [tagged(response.second_answer) for response in responses],
+    ]
 
 
 def read_scores(

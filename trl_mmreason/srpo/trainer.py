@@ -78,6 +78,9 @@ class SRPOTrainer(GroupGRPOTrainer):
         if args.freeze_vision_encoder:
             freeze_vision_encoder(self.accelerator.unwrap_model(self.model))
 
+    def answers_ended(self, rows: dict[int, dict[str, Any]], texts: list[str]) -> None:
+        self.rewards.begin(list(rows.values()), texts)
+
     def score_groups(self, rewards: Tensor) -> GroupOutcome:
         """Drop what has no grade and, in training, the groups that the accuracy filter drops (appendix B.2)."""
         outcome = without_ungraded(rewards)
