@@ -8,19 +8,11 @@ or `None` to leave it out. Its values are added to AdaPO's; `--reward_weights 1 
 
 from trl import ModelConfig
 
-from trl_mmreason import AdaPOConfig, AdaPOTrainer
+from trl_mmreason import AdaPOConfig, AdaPOTrainer, scripts
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import two_answers
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.script_parser import ScriptParser
-from trl_mmreason.scripts import (
-    DataArguments,
-    exit_on_missing,
-    load_data,
-    policy_path,
-    train_and_compare,
-    trainer_settings,
-)
 
 
 def shows_working(completions: list, **columns: list) -> list[float]:
@@ -28,16 +20,16 @@ def shows_working(completions: list, **columns: list) -> list[float]:
     return [float("+" in messages[-1]["content"]) for messages in completions]
 
 
-def main(data_args: DataArguments, training_args: AdaPOConfig, model_args: ModelConfig) -> None:
-    train_rows, evaluation_rows = load_data(data_args, training_args.seed)
-    policy = policy_path(data_args, model_args, training_args, two_answers(EVALUATION_PROMPT))
-    settings = trainer_settings(model_args, training_args)
+def main(data_args: scripts.DataArguments, training_args: AdaPOConfig, model_args: ModelConfig) -> None:
+    train_rows, evaluation_rows = scripts.load_data(data_args, training_args.seed)
+    policy = scripts.policy_path(data_args, model_args, training_args, two_answers(EVALUATION_PROMPT))
+    settings = scripts.trainer_settings(model_args, training_args)
     trainer = AdaPOTrainer(
         policy, args=training_args, train_dataset=train_rows, reward_funcs=shows_working, **settings
     )  # its curve: rewards/shows_working/mean
-    train_and_compare(trainer, data_args, evaluation_rows, TwoTurn(EVALUATION_PROMPT))
+    scripts.train_and_compare(trainer, data_args, evaluation_rows, TwoTurn(EVALUATION_PROMPT))
 
 
 if __name__ == "__main__":
-    with exit_on_missing():
-        main(*ScriptParser((DataArguments, AdaPOConfig, ModelConfig)).parse_args_and_config())
+    with scripts.exit_on_missing():
+        main(*ScriptParser((scripts.DataArguments, AdaPOConfig, ModelConfig)).parse_args_and_config())
