@@ -95,7 +95,7 @@ def forget_peak() -> float:
 class Load(NamedTuple):
     """What a step trains on."""
 
-    group: int = GROUP
+    group: int = 4
     length: int = TOKENS
     pictures: int = 1
     processes: int = 1
