@@ -36,7 +36,6 @@ import datasets
 import numpy as np
 import torch
 from datasets import Dataset, load_from_disk
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rounds import parser_of, take_turns
 from trainer_overhead import TimedAdaPO
@@ -326,60 +325,49 @@ def measure_store(sizes: Sequence[int], rounds: int) -> Measured:
 # -------------------------------------------------------------------------------------------------------------- output
 
 
+def medians(by_size: Mapping[str, Mapping[str, Sequence[float]]], kind: str) -> dict[int, float]:
+    """Size → median over the rounds, of the sizes that have it."""
+    return {int(size): median(rounds[kind]) for size, rounds in by_size.items() if rounds.get(kind)}
+
+
 def growth(points: Mapping[int, float]) -> float:
-    """The power of the size that the largest sizes follow: 1 is linear, 0 is constant; NaN for less than two."""
+    """The power of the size that the largest sizes follow: 1 is linear, 0 is constant."""
     last = sorted(points)[-FITTED:]
-    if len(last) < 2 or min(points[size] for size in last) <= 0:
-        return float("nan")
     return float(np.polyfit(np.log(last), np.log([points[size] for size in last]), 1)[0])
 
 
-def medians(sizes: Mapping[str, Mapping[str, Sequence[float]]], kind: str) -> dict[int, float]:
-    """Size → median over the rounds, of the sizes that have it."""
-    return {int(size): median(rounds[kind]) for size, rounds in sizes.items() if rounds.get(kind)}
-
-
-def table(axis: str, measured: Measured) -> str:
-    """A Markdown table: each part's seconds and memory at the smallest and the largest size, and how they grow."""
-    sizes = sorted(map(int, next(iter(measured.values()))))
-    ends = f"{sizes[0]:,} → {sizes[-1]:,}"
-    lines = [f"| {AXES[axis][0]}: {ends} | seconds | grow as size to the power | MiB | grow as size to the power |"]
-    lines.append("|---|---|---|---|---|")
-    for part, by_size in measured.items():
-        cells = []
-        for kind in ("seconds", "mebibytes"):
-            points = medians(by_size, kind)
-            shown = [f"{points[size]:.3g}" for size in sizes[:: len(sizes) - 1]] if points else ["", ""]
-            cells += [" → ".join(shown), f"{growth(points):.2f}"] if points else ["", ""]
-        lines.append(f"| {part} | {' | '.join(cells)} |")
+def table(rows: Sequence[tuple[str, str]], known: Mapping[str, Measured]) -> str:
+    """In Markdown, of axes and parts: what they take at the smallest and at the largest size, and how that grows."""
+    lines = ["| | over | seconds | ratio | power | MiB | power |", "|---|---|---|---|---|---|---|"]
+    for axis, part in rows:
+        seconds, mebibytes = (medians(known[axis][part], kind) for kind in ("seconds", "mebibytes"))
+        low, high = min(seconds), max(seconds)
+        time = f"{seconds[low]:.3g} → {seconds[high]:.3g} | {seconds[high] / seconds[low]:.3g} | {growth(seconds):.2f}"
+        held = f"{mebibytes[low]:.3g} → {mebibytes[high]:.3g} | {growth(mebibytes):.2f}" if mebibytes else "|"
+        lines.append(f"| {part} | {AXES[axis][0]}, {low:,} → {high:,} | {time} | {held} |")
     return "\n".join(lines)
 
 
-def draw(numbers: Mapping[str, Measured], path: Path) -> None:
+def draw(known: Mapping[str, Measured], path: Path) -> None:
     """Draw seconds above memory, an axis a column; dashed is what grows linearly."""
-    figure = Figure(figsize=(3.7 * len(numbers), 6.4), layout="constrained")
-    columns = figure.subplots(2, len(numbers), squeeze=False).T
-    for (above, below), (axis, measured) in zip(columns, numbers.items(), strict=True):
-        for axes, kind, title, unit in ((above, "seconds", "Time", "seconds"), (below, "mebibytes", "Memory", "MiB")):
+    figure = Figure(figsize=(3.7 * len(known), 6.4), layout="constrained")
+    for column, (axis, measured) in zip(figure.subplots(2, len(known), squeeze=False).T, known.items(), strict=True):
+        for axes, kind, title in zip(column, ("seconds", "mebibytes"), ("Time", "Memory"), strict=True):
             lines = {part: medians(by_size, kind) for part, by_size in measured.items()}
-            draw_lines(axes, {part: points for part, points in lines.items() if points})
-            style_axes(axes, title, AXES[axis][0], unit)
+            lines = {part: points for part, points in lines.items() if points}
+            for part, points in lines.items():
+                axes.plot(list(points), list(points.values()), marker="o", markersize=3, label=part)
+            top = max(lines.values(), key=lambda points: points[max(points)])
+            first, last = min(top), max(top)
+            axes.plot([first, last], [top[last] * first / last, top[last]], "--", color="#999999", linewidth=1)
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            if last < 10_000:
+                axes.set_xticks(list(top), [str(size) for size in top])
+                axes.minorticks_off()
+            axes.legend(fontsize=7, frameon=False)
+            style_axes(axes, title, AXES[axis][0], "seconds" if kind == "seconds" else "MiB")
     figure.savefig(path, format="png", dpi=80)
-
-
-def draw_lines(axes: Axes, lines: Mapping[str, Mapping[int, float]]) -> None:
-    for part, points in lines.items():
-        axes.plot(list(points), list(points.values()), marker="o", markersize=3, label=part)
-    top = max(lines.values(), key=lambda points: points[max(points)])
-    first, last = min(top), max(top)
-    axes.plot([first, last], [top[last] * first / last, top[last]], "--", color="#999999", linewidth=1)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    if last / first < 1000:
-        axes.set_xticks(list(top), [str(size) for size in top])
-    axes.minorticks_off()
-    if len(lines) > 1:
-        axes.legend(fontsize=7, frameon=False)
 
 
 def main() -> None:
@@ -393,17 +381,17 @@ def main() -> None:
     for axis in arguments.axes:
         sizes = arguments.sizes or AXES[axis][1]
         if axis == "store":
-            measured = measure_store(sizes, arguments.rounds)
+            known[axis] = measure_store(sizes, arguments.rounds)
         else:
-            measured = measure_steps(axis, sizes, arguments.rounds, arguments.policy)
-        known[axis] = measured
+            known[axis] = measure_steps(axis, sizes, arguments.rounds, arguments.policy)
         if arguments.json:
             arguments.json.write_text(json.dumps(known, indent=1))
-    for axis, measured in known.items():
-        print(table(axis, measured), end="\n\n")
     steps = {axis: known[axis] for axis in AXES if axis in known and axis != "store"}
-    stores = {axis: known[axis] for axis in known if axis == "store"}
-    for name, drawn in {"scaling_step": steps, "scaling_store": stores}.items():
+    store = {"store": known["store"]} if "store" in known else {}
+    operations = [(axis, part) for axis in store for part in known[axis]]
+    print(table([*((axis, "step") for axis in steps), *operations], known), end="\n\n")
+    print(table([(axis, part) for axis in steps for part in known[axis] if part != "step"], known))
+    for name, drawn in {"scaling_step": steps, "scaling_store": store}.items():
         if arguments.pictures and drawn:
             draw(drawn, arguments.pictures / f"{name}.png")
 

@@ -140,7 +140,7 @@ class Store:
         while page := list(islice(units, UNITS_A_QUERY)):
             query = _HOLDS.format(", ".join(["(?, ?)"] * len(page)))
             held = set(self._database.read(query, *chain.from_iterable(page), number))
-            yield from (tuple(unit) in held for unit in page)
+            yield from (unit in held for unit in page)
 
     def failed(self, stage: str) -> dict[Unit, str]:
         """The units that failed, with their reasons, in the order of (id, index)."""
