@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from datasets import Dataset
@@ -24,13 +25,18 @@ def lengths(n: int, *, shortest: int = 1, seed: int = 0, bound: int = BOUND) -> 
     return [min(bound, max(shortest, round(median * math.exp(rng.gauss(0, _SIGMA))))) for _ in range(n)]
 
 
-def questions(n: int, *, seed: int = 0) -> Dataset:
+def questions(
+    n: int, *, seed: int = 0, sides: Sequence[int] = SIDES, fewest_pictures: int = 1, most_pictures: int = 3
+) -> Dataset:
     """Sums with one to three pictures, of which the first is asked about."""
     rng = random.Random(seed)
-    drawn = {side: list(to_dataset(make_problems(["adding"], 3 * n, size=side, seed=seed))) for side in SIDES}
+    drawn = {
+        side: list(to_dataset(make_problems(["adding"], most_pictures * n, size=side, seed=seed))) for side in sides
+    }
 
     def row(number: int) -> dict:
-        shown = [drawn[rng.choice(SIDES)][3 * number + k] for k in range(rng.randint(1, 3))]
+        pictures = rng.randint(fewest_pictures, most_pictures)
+        shown = [drawn[rng.choice(sides)][most_pictures * number + k] for k in range(pictures)]
         return {**shown[0], "images": [picture for each in shown for picture in each["images"]]}
 
     return Dataset.from_list([row(number) for number in range(n)])

@@ -163,6 +163,7 @@ def test_what_a_script_cannot_do_is_said_in_a_line(tmp_path, example, options, m
     rows.to_parquet(tmp_path / "rows.parquet")
     config = ROOT / ("configs/sft/qwen2_5_vl_7b.yaml" if example == "sft" else "configs/adapo/miniature.yaml")
     (tmp_path / "dtype.yaml").write_text(config.read_text().replace("dtype: float32", "dtype: bf16"))
+    capsys.readouterr()  # progress bars of writing
     given = [option.format(here=tmp_path) for option in options]
     script = str(ROOT / f"examples/{example}.py")
     common = [

@@ -444,7 +444,7 @@ def test_a_prompt_may_be_a_text_and_other_columns_are_left_alone(checkpoints, tm
     ("rows", "message"),
     [
         (Dataset.from_list([{**row, "reward": 0.0} for row in rewarded(3)]), "the reward of all 3 rows is 0"),
-        (Dataset.from_list(rewarded(1)).select([]), "a data set has no rows"),
+        (Dataset.from_list(rewarded(1)).select([]), "train_dataset has no rows"),
         (Dataset.from_list(rewarded(2)).remove_columns("reward"), "expected .*`reward`"),
     ],
 )

@@ -15,11 +15,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
-from itertools import zip_longest
+from functools import cached_property, lru_cache, partial
+from itertools import compress, count, tee, zip_longest
 from typing import Any
 
 from accelerate import PartialState
@@ -277,23 +278,29 @@ class _Given(Sequence):
     column_names = ("id",)
 
     def __init__(self, answers: Answers, processes: int) -> None:
-        done = answers.store.finished(answers.stage) - set(answers.store.failed(answers.stage))
         self.answers = answers
-        shares: list[list[tuple[int, int, str]]] = [[] for _ in range(processes)]
-        for position, row in enumerate(_words_for_units(answers.rows)):
-            shares[position % processes] += [
-                (position, index, unit_name(row, index)) for index in range(answers.n) if (row["id"], index) in done
-            ]
-        self.units = [unit for one_each in zip_longest(*shares) for unit in one_each if unit]
+        units, asked = tee((id_, index) for id_ in answers.ids for index in range(answers.n))
+        held, failed = answers.store.holds(answers.stage, asked), answers.store.failed(answers.stage)
+        # a byte for each sample that there may be, and the numbers of those that there are
+        self.done = bytearray(has and unit not in failed for unit, has in zip(units, held, strict=True))
+        shares = [array("q") for _ in range(processes)]
+        for number in compress(count(), self.done):
+            shares[number // answers.n % processes].append(number)
+        own = (number for one_each in zip_longest(*shares) for number in one_each if number is not None)
+        self.numbers = array("q", own)
+        self._row = lru_cache(maxsize=1)(answers.rows.__getitem__)  # samples of one question follow each other
 
     def __len__(self) -> int:
-        return len(self.units)
+        return len(self.numbers)
 
     def __getitem__(self, place: Any) -> Any:
         if place == "id":
-            return [name for _, _, name in self.units]
-        position, index, _ = self.units[place]
-        row = self.answers.rows[position]
+            units = ((row, index) for row in _words_for_units(self.answers.rows) for index in range(self.answers.n))
+            named = compress(enumerate(units), self.done)
+            names = {number: unit_name(row, index) for number, (row, index) in named}
+            return [names[number] for number in self.numbers]
+        position, index = divmod(self.numbers[place], self.answers.n)
+        row = self._row(position)
         (record,) = self.answers.store.find(self.answers.stage, [(row["id"], index)])
         return {"row": row, "turns": record.payload["turns"]}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from array import array
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -12,13 +13,14 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset, Features, Value, concatenate_datasets
 
-from .store import EXPORTED_COLUMNS, Record, Store, Unit
+from .store import EXPORTED_COLUMNS, Record, Store
 
 __all__ = ["join_source_columns", "to_dataset"]
 
 logger = logging.getLogger(__name__)
 
 RECORDS_A_BATCH = 1000  # that are in memory at once, to find out their columns' types
+IDS_A_BATCH = 10_000
 ROWS_A_BATCH = 64  # that are in memory at once when copied; a row may hold megabytes of pictures
 
 _UNIT_FEATURES = {"id": Value("string"), "index": Value("int64")}
@@ -40,14 +42,14 @@ def to_dataset(store: Store, stage: str, rows: Dataset | None = None) -> Dataset
         ValueError: a key holds values of types that no column can hold together, or is also a column of `rows`.
         StoreError: the store has no such stage, or cannot be read.
     """
-    features, units, fingerprint = _survey(store, stage)
+    features, surveyed, fingerprint = _survey(store, stage)
     failed = len(store.failed(stage))
     if failed:
         logger.warning("%s: %d units failed and are left out", stage, failed)
     if rows is not None:
         _check_rows(rows, features)
-    samples = _samples(store, stage, features, units, fingerprint)
-    return samples if rows is None else _joined(stage, samples, units, rows)
+    samples = _samples(store, stage, features, surveyed, fingerprint)
+    return samples if rows is None else _joined(stage, samples, rows)
 
 
 def join_source_columns(made: Dataset, rows: Dataset, positions: Sequence[int], columns: Sequence[str]) -> Dataset:
@@ -72,22 +74,22 @@ def join_source_columns(made: Dataset, rows: Dataset, positions: Sequence[int], 
     return concatenate_datasets([made, copied], axis=1).select_columns(order)
 
 
-def _survey(store: Store, stage: str) -> tuple[Features, list[Unit], str]:
-    """The features of all payloads together, the units that are done, and a fingerprint of their contents."""
+def _survey(store: Store, stage: str) -> tuple[Features, array[int], str]:
+    """The features of all payloads together, the hash of each unit that is done, and a fingerprint of the contents."""
     schema = pa.schema([])
-    units: list[Unit] = []
+    hashes = array("q")  # 8 bytes a unit: there may be many millions
     digest = hashlib.sha256()
     for batch in _batches(store.records(stage)):
         columns: dict[str, list[Any]] = {}
         for record in batch:
-            units.append(Unit(record.id, record.index))
+            hashes.append(hash((record.id, record.index)))
             digest.update(repr(record).encode())
             for key, value in record.payload.items():
                 columns.setdefault(key, []).append(value)
         for key, values in columns.items():
             schema = _widened(schema, key, values, stage)
     digest.update(str(schema).encode())
-    return Features({**_UNIT_FEATURES, **Features.from_arrow_schema(schema)}), units, digest.hexdigest()[:32]
+    return Features({**_UNIT_FEATURES, **Features.from_arrow_schema(schema)}), hashes, digest.hexdigest()[:32]
 
 
 def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
@@ -108,16 +110,16 @@ def _widened(schema: pa.Schema, key: str, values: list[Any], stage: str) -> pa.S
         ) from error
 
 
-def _samples(store: Store, stage: str, features: Features, units: list[Unit], fingerprint: str) -> Dataset:
-    surveyed = set(units)  # a run that continues may add others, of other types
-
+def _samples(store: Store, stage: str, features: Features, surveyed: array[int], fingerprint: str) -> Dataset:
     def examples() -> Iterator[dict[str, Any]]:
-        empty = dict.fromkeys(features)
+        """The units that were surveyed, in the same order; a run that continues may add others, of other types."""
+        empty, number = dict.fromkeys(features), 0
         for id_, index, status, payload, _ in store.records(stage):
-            if status == "done" and (id_, index) in surveyed:
+            if status == "done" and number < len(surveyed) and hash((id_, index)) == surveyed[number]:
+                number += 1
                 yield {**empty, "id": id_, "index": index, **payload}
 
-    if not units:
+    if not surveyed:
         return Dataset.from_dict({column: [] for column in features}, features=features)
     # The fingerprint is that of the contents: the same ones are not written twice, others are never taken for them.
     return Dataset.from_generator(examples, features=features, fingerprint=fingerprint)
@@ -140,11 +142,12 @@ def _check_rows(rows: Dataset, features: Features) -> None:
         )
 
 
-def _joined(stage: str, samples: Dataset, units: list[Unit], rows: Dataset) -> Dataset:
+def _joined(stage: str, samples: Dataset, rows: Dataset) -> Dataset:
     positions = {id_: position for position, id_ in enumerate(rows["id"][:])}
-    kept = [number for number, unit in enumerate(units) if unit.id in positions]
-    if len(kept) < len(units):
-        logger.warning("%s: %d samples are left out, whose ids are not in rows", stage, len(units) - len(kept))
+    found = [positions.get(id_) for batch in samples.select_columns("id").iter(IDS_A_BATCH) for id_ in batch["id"]]
+    kept = [number for number, position in enumerate(found) if position is not None]
+    if len(kept) < len(found):
+        logger.warning("%s: %d samples are left out, whose ids are not in rows", stage, len(found) - len(kept))
         samples = samples.select(kept).flatten_indices()
     rows = rows.with_format(None).remove_columns("id")
     payload_columns = [column for column in samples.column_names if column not in EXPORTED_COLUMNS]
@@ -152,7 +155,7 @@ def _joined(stage: str, samples: Dataset, units: list[Unit], rows: Dataset) -> D
     if not kept:
         features = {**samples.features, **rows.features}
         return Dataset.from_dict({column: [] for column in order}, features=Features({c: features[c] for c in order}))
-    repeated = rows.select([positions[units[number].id] for number in kept])
+    repeated = rows.select([found[number] for number in kept])
     # Writes a file even if `rows` is in memory: with many samples a row its pictures might not fit there again.
     copied = repeated.map(
         batched=True,

@@ -18,7 +18,7 @@ import sys
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .engine import Failure, UnsuitableEngine
@@ -40,6 +40,7 @@ BREAKDOWN_UNITS = 8
 FAILURES_LISTED = 20
 BATCH_SIZE = 32
 CHANGES_LISTED = 5
+QUESTIONS_A_PAGE = 250
 
 
 class Summary(NamedTuple):
@@ -119,17 +120,19 @@ def run(
                 yield _Task(position, Unit(ids[position], index))
 
     store.open_stage(stage, settings)
-    finished, failed = store.finished(stage), store.failed(stage)
-    if retry_failed:
-        finished.difference_update(failed)
-        failed = {}
-    before = [task.unit for task in share() if task.unit in finished]
-    failures = {unit: failed[unit] for unit in before if unit in failed}
-    total = len(range(rank, len(ids), world_size)) * n
-    skipped = len(before) - len(failures)
-    with Progress(description or stage, total, len(before), len(failures), quiet=rank > 0) as progress:
+    # A byte a unit: there may be many millions, but few of them failed.
+    finished = bytearray(store.holds(stage, (task.unit for task in share())))
+    failed, failures = store.failed(stage), {}
+    for place, task in enumerate(share() if failed else ()):
+        if task.unit in failed and retry_failed:
+            finished[place] = False
+        elif task.unit in failed:
+            failures[task.unit] = failed[task.unit]
+    total, before = len(finished), sum(finished)
+    skipped = before - len(failures)
+    with Progress(description or stage, total, before, len(failures), quiet=rank > 0) as progress:
         runner = _Runner(store, stage, rows, work, retries, progress, failures)
-        runner.do((task for task in share() if task.unit not in finished), batch_size)
+        runner.do((task for task, known in zip(share(), finished, strict=True) if not known), batch_size)
     if failures:
         _warn(stage, failures, total)
     return Summary(total, progress.done, skipped, len(failures), progress.truncated)
@@ -154,14 +157,21 @@ def remember_questions(
     """
     ids, beside = unique_ids(rows), f"{stage}-questions"
     words = rows.select_columns(["id", *(name for name in _WORDS if name in rows.column_names)]).with_format(None)
-    now = {id_: _digests(row, asked) for id_, row in zip(ids, words, strict=True)}
     store.open_stage(beside, {})
-    then = {record.id: record.payload for record in store.records(beside)}
-    changed = {
-        id_: [name for name, digest in digests.items() if then[id_][name] != digest]
-        for id_, digests in now.items()
-        if then.get(id_, digests) != digests
-    }
+
+    def pages() -> Iterator[tuple[dict[str, Payload], dict[str, Payload]]]:
+        """The digests of some questions at a time, as they are and as they were."""
+        questions = zip(ids, words, strict=True)
+        while page := list(islice(questions, QUESTIONS_A_PAGE)):
+            now = {id_: _digests(row, asked) for id_, row in page}
+            yield now, {record.id: record.payload for record in store.find(beside, ((id_, 0) for id_ in now))}
+
+    changed, new = {}, 0
+    for now, then in pages():
+        new += len(now) - len(then)
+        for id_, digests in then.items():
+            if digests != now[id_]:
+                changed[id_] = [name for name, digest in now[id_].items() if digests[name] != digest]
     if changed:
         listed = [f"  {' and '.join(names)} of {id_!r}" for id_, names in islice(changed.items(), CHANGES_LISTED)]
         listed += ["  …"] * (len(changed) > CHANGES_LISTED)
@@ -170,7 +180,9 @@ def remember_questions(
             "results must not mix:\n" + "\n".join(listed) + "\n"
             "Fix: take the questions back, give those that changed other ids, or give another file."
         )
-    store.save(beside, [Record(id_, 0, "done", digests) for id_, digests in now.items() if id_ not in then])
+    if new:
+        for now, then in pages():
+            store.save(beside, [Record(id_, 0, "done", digests) for id_, digests in now.items() if id_ not in then])
 
 
 _WORDS = ("prompt", "answer", "choices")
@@ -349,7 +361,9 @@ def unique_ids(rows: Any) -> list[str]:
     for position, id_ in enumerate(ids):
         if not isinstance(id_, str):
             raise ValueError(f"run: row {position} has the id {id_!r} ({type(id_).__name__}); expected a string")
-    repeated = [f"{id_!r} ({times} times)" for id_, times in Counter(ids).items() if times > 1]
+    # Neighbours among the sorted ones: of many millions a set would take as much memory as the ids.
+    again = Counter(one for one, other in pairwise(sorted(ids)) if one == other)
+    repeated = [f"{id_!r} ({times + 1} times)" for id_, times in again.items()]
     if repeated:
         more = f" and {len(repeated) - 5} more" if len(repeated) > 5 else ""
         raise ValueError(

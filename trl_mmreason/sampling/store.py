@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
 from .database import Database, StoreError
@@ -19,6 +20,7 @@ __all__ = ["Record", "SettingsChanged", "Store", "StoreError", "Unit"]
 FORMAT = 1
 EXPORTED_COLUMNS = ("id", "index")  # that every exported record has, whatever its payload
 RECORDS_A_PAGE = 256
+UNITS_A_QUERY = 400  # old releases of SQLite take 999 values
 SHOWN_CHARACTERS = 60
 
 # The index `failed` makes the failed units, which are few, readable without the others.
@@ -40,7 +42,16 @@ _PAGE = """
     SELECT id, "index", status, payload, reason FROM units
     WHERE stage = ? AND (id, "index") > (?, ?) ORDER BY id, "index" LIMIT ?
 """
-_FIND = 'SELECT id, "index", status, payload, reason FROM units WHERE stage = ? AND id = ? AND "index" = ?'
+_FIND = """
+    SELECT id, "index", status, payload, reason FROM units
+    WHERE stage = (SELECT number FROM stages WHERE name = ?) AND id = ? AND "index" = ?
+"""
+# A cross join looks each unit up in the index; SQLite reads the whole stage for `(id, "index") IN (VALUES …)`.
+_HOLDS = """
+    WITH wanted (id, place) AS (VALUES {})
+    SELECT units.id, units."index" FROM wanted CROSS JOIN units
+    ON units.stage = ? AND units.id = wanted.id AND units."index" = wanted.place
+"""
 _FAILED = """
     SELECT id, "index", reason FROM units WHERE stage = ? AND status = 'failed' ORDER BY id, "index"
 """
@@ -123,6 +134,14 @@ class Store:
         found = self._database.read('SELECT id, "index" FROM units WHERE stage = ?', self._number(stage))
         return {Unit(*unit) for unit in found}
 
+    def holds(self, stage: str, units: Iterable[tuple[str, int]]) -> Iterator[bool]:
+        """Whether each of these units is done, or failed and was given up; however many they are, few are in memory."""
+        number, units = self._number(stage), iter(units)
+        while page := list(islice(units, UNITS_A_QUERY)):
+            query = _HOLDS.format(", ".join(["(?, ?)"] * len(page)))
+            held = set(self._database.read(query, *chain.from_iterable(page), number))
+            yield from (unit in held for unit in page)
+
     def failed(self, stage: str) -> dict[Unit, str]:
         """The units that failed, with their reasons, in the order of (id, index)."""
         found = self._database.read(_FAILED, self._number(stage))
@@ -147,9 +166,11 @@ class Store:
     def find(self, stage: str, units: Iterable[tuple[str, int]]) -> Iterator[Record]:
         """The records of these units, in their order and without those that there are none of; each is read by itself,
         when it is its turn."""
-        number = self._number(stage)
         for unit in units:
-            for id_, index, status, payload, reason in self._database.read(_FIND, number, *unit):
+            found = self._database.read(_FIND, stage, *unit)
+            if not found:
+                self._number(stage)  # says so if there is no such stage
+            for id_, index, status, payload, reason in found:
                 yield Record(id_, index, status, json.loads(payload), reason)
 
     def _number(self, stage: str) -> int:

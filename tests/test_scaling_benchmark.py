@@ -1,0 +1,58 @@
+"""The benchmark of how time and memory grow: it measures on small sizes, and its page says what its file holds."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from scaling import OPERATIONS, growth, main, table  # noqa: E402
+
+
+def numbers_of(axis, sizes, folder, monkeypatch):
+    arguments = [axis, "--sizes", *map(str, sizes), "--rounds", "1", "--policy", "test", "--json", str(folder / "json")]
+    monkeypatch.setattr(sys, "argv", ["scaling.py", *arguments, "--pictures", str(folder)])
+    main()
+    return json.loads((folder / "json").read_text())[axis]
+
+
+def test_the_power_is_that_of_the_largest_sizes():
+    assert growth({10: 3.0, 100: 3.0, 1000: 300.0, 10_000: 30_000.0}) == pytest.approx(2)
+    assert growth({1: 5.0, 2: 5.0}) == pytest.approx(0)
+    measured = {"store": {"read": {"10": {"seconds": [1, 9, 2]}, "100": {"seconds": [4, 20, 30]}}}}
+    assert table([("store", "read")], measured).endswith(
+        "| read | units in the store, 10 → 100 | 2 → 20 | 10 | 1.00 | | |"
+    )
+
+
+@pytest.mark.full
+def test_every_operation_of_a_store_is_measured(tmp_path, monkeypatch):
+    numbers = numbers_of("store", [80, 400], tmp_path, monkeypatch)
+    assert list(numbers) == list(OPERATIONS)
+    for by_size in numbers.values():
+        for rounds in by_size.values():
+            assert len(rounds["seconds"]) == 1
+            assert min(rounds["seconds"]) > 0
+    assert (tmp_path / "scaling_store.png").stat().st_size > 10_000
+
+
+@pytest.mark.full
+def test_a_step_of_two_processes_is_measured(tmp_path, monkeypatch):
+    numbers = numbers_of("processes", [1, 2], tmp_path, monkeypatch)
+    assert set(numbers) == {"step", "generation", "rewards", "scoring", "update"}
+    for size in ("1", "2"):
+        whole = numbers["step"][size]["seconds"]
+        parts = [numbers[part][size]["seconds"] for part in numbers if part != "step"]
+        assert all(sum(each) <= step for *each, step in zip(*parts, whole, strict=True))
+        assert min(numbers["step"][size]["mebibytes"]) > 0
+
+
+def test_the_page_says_what_was_measured(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["scaling.py", "--json", str(ROOT / "docs/scaling.json")])
+    main()
+    tables = capsys.readouterr().out.split("\n\n")
+    page = (ROOT / "docs/scaling.md").read_text(encoding="utf-8")
+    assert len(tables) == 2
+    assert all(each.strip() in page for each in tables)
