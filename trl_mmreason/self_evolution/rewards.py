@@ -96,7 +96,7 @@ class SelfEvolutionRewards:
         self._opening = generation_prefix(processing_class, **(args.chat_template_kwargs or {}))
         self._special_tokens = special_tokens_of(processing_class)
         self._group_size, self._judge, self._asks_for_format = group_size, judge, asks_for_format
-        self._decoding = SamplingParams(args.judge_max_tokens, args.judge_sampling_temperature, args.judge_top_p)
+        self._sampling_params = SamplingParams(args.judge_max_tokens, args.judge_sampling_temperature, args.judge_top_p)
         self._judged = Ahead(self._ask, judged_by)
         self._seen: Sequence[Sequence[int]] | None = None
         self._paid: list[float | None] = []
@@ -236,7 +236,7 @@ class SelfEvolutionRewards:
     def _ask(self, requests: list[Request]) -> list[dict[str, Any] | Failure]:
         reads = [lambda reply: {"score": read_score(reply)}] * len(requests)
         with self._judge() as engine:
-            return ask_until_read(engine, self._decoding, requests, reads, ATTEMPTS)
+            return ask_until_read(engine, self._sampling_params, requests, reads, ATTEMPTS)
 
     def _log(
         self, log_metric: Callable[[str, float], None], scores: Sequence[float], seconds: float, first: int, count: int
