@@ -66,7 +66,7 @@ class Afterwards:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A judge that finds no answer right."""
+    """A judge that decides by the length of what it is asked."""
 
     protocol_version = "HTTP/1.1"
 
@@ -76,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][0]["content"]
         time.sleep(JUDGE_SECONDS)
-        said = "Judgement: 0" if asked.endswith("Judgement:") else "7"
+        said = f"Judgement: {len(asked) % 2}" if asked.endswith("Judgement:") else "7"
         choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
         self.reply({"choices": [choice]})
 

@@ -54,8 +54,7 @@ def test_what_came_during_a_call_is_done_together_by_the_next_and_only_once():
     work.released.set()
     while ahead._is_working:
         pass
-    assert ahead.take([5, 4]) == [25, 16]
-    assert ahead.finish([3, 2]) == [9, 4]
+    assert ahead.finish([5, 4, 3, 2]) == [25, 16, 9, 4]
     assert work.calls == [(False, [2]), (False, [3, 4, 5])]
 
 
@@ -64,10 +63,9 @@ def test_an_error_comes_where_its_result_is_asked_for_and_the_next_call_tries_ag
     work.released.set()
     while ahead._is_working:
         pass
-    assert ahead.take([2]) == [4]
     for _ in range(2):
         with pytest.raises(ValueError, match="13 is unlucky"):
-            ahead.take([13])
+            ahead.finish([13])
     assert work.calls == [(False, [2]), (False, [13]), (True, [13])]
 
 
@@ -77,7 +75,7 @@ def test_a_batch_that_is_finished_leaves_nothing_behind():
     while ahead._is_working:
         pass
     assert ahead.finish([2]) == [4]
-    assert ahead.take([3]) == [9]
+    assert ahead.finish([3]) == [9]
     assert work.calls == [(False, [2]), (False, [3]), (True, [3])]
 
 
@@ -96,4 +94,4 @@ def test_too_few_results_are_an_error():
     while ahead._is_working:
         pass
     with pytest.raises(ValueError, match="shorter"):
-        ahead.take([1, 2])
+        ahead.finish([1, 2])

@@ -126,7 +126,7 @@ def test_questions_are_remembered_some_at_a_time(store):
 def test_grading_finds_what_there_is_in_few_bytes_a_sample(store):
     """Beside its id, an eighth of some 60 bytes."""
     answer(store, MANY)
-    assert bytes_a_unit(lambda rows: _Given(Answers(rows, SAMPLES, 1, store, STAGE, "verdicts"), processes=1)) < 30
+    assert bytes_a_unit(lambda rows: _Given(Answers(rows, SAMPLES, 1, store, STAGE, "verdicts"))) < 30
 
 
 def test_grading_reads_a_sample_once(store, reads):

@@ -213,7 +213,8 @@ def weight_of(folder, ending):
     return next(weight for name, weight in weights.items() if name.endswith(ending))
 
 
-def test_sophia_in_small(tmp_path):
+def test_sophia_in_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(sophia, "_DIFFICULTY", {"n": 4, "low": 0.0, "high": 1.0})  # GRPO needs rows, right or wrong
     args = small("sophia", tmp_path, train_rows=6, eval_rows=4, tasks={"adding": 1})
     args.rl |= {"num_generations": 4, "max_completion_length": 8, "trainable_parts": ["language"]}
     arms = {name: args.arms[name] for name in ("sophia", "quarter-data", "sophia-grpo")}

@@ -16,18 +16,19 @@ import hashlib
 import json
 import logging
 from array import array
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache, partial
-from itertools import compress, count, tee, zip_longest
+from itertools import compress, count, tee
 from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
 
-from ..ahead import Ahead
 from ..grading import Grader, JudgeGrader, Verdict
 from ..grading.grader import grader_settings
 from ..grading.tolerance import grade_answers
@@ -36,11 +37,12 @@ from ..messages import with_system_message
 from .engine import Engine, Failure, SamplingParams
 from .progress import Progress
 from .protocols import Answered, AnsweringProtocol, Unit
-from .run import BATCH_SIZE, own_place, remember_questions, run, wait_for_all
+from .run import remember_questions, run, wait_for_all
 from .store import Record, Store
 
 logger = logging.getLogger(__name__)
 
+_MOST_WAITING = 8  # batches
 TEXTS = ("id", "prompt", "answer", "choices", "category", "hint", "group", "tolerance")  # all but the pictures
 
 
@@ -123,22 +125,8 @@ def answer_questions(
         SettingsChanged: the store holds answers that were drawn in another way, or to other questions.
     """
     sampling_params, grader = sampling_params or SamplingParams(), grader or Grader()
-    graded = Ahead(
-        partial(_verdicts, grader),
-        grader,
-        lambda sample: (sample["row"]["id"], sample["turns"]),
-        most=running.get("batch_size", BATCH_SIZE),
-    )
-
-    def answer(units: Sequence[Unit]) -> list[dict[str, Any] | Failure]:
-        answers = ask(units, engine, protocol, sampling_params, system_prompt=system_prompt, seed=seed)
-        graded.begin(  # while the engine answers the next batch
-            {"row": {name: row[name] for name in TEXTS if name in row}, "turns": answer["turns"]}
-            for (row, _), answer in zip(units, answers, strict=True)
-            if not isinstance(answer, Failure)
-        )
-        return answers
-
+    texts = rows.select_columns([name for name in TEXTS if name in rows.column_names])
+    answers = Answers(texts, n, protocol.turns, store, stage, verdict_stage(stage, grader))
     settings = {
         "engine": engine.settings,
         "protocol": protocol.settings,
@@ -147,14 +135,15 @@ def answer_questions(
         "seed": seed,
     }
     remember_questions(store, stage, rows)
-    texts = rows.select_columns([name for name in TEXTS if name in rows.column_names])
-    answers = Answers(texts, n, protocol.turns, store, stage, verdict_stage(stage, grader))
-    try:
+    with _grading_meanwhile(answers, grader) as grade_last_batch:
+
+        def answer(units: Sequence[Unit]) -> list[dict[str, Any] | Failure]:
+            grade_last_batch(units)
+            return ask(units, engine, protocol, sampling_params, system_prompt=system_prompt, seed=seed)
+
         run(store, stage, rows, answer, settings=settings, n=n, description=description, **running)
-        wait_for_all()
-        _grade(answers, grader, graded, running)
-    finally:
-        graded.stop()  # a judge may be paid for each answer
+    wait_for_all()
+    _grade(answers, grader, running)
     return answers
 
 
@@ -270,24 +259,17 @@ def _words_for_units(rows: Dataset) -> Iterator[dict[str, Any]]:
 
 
 class _Given(Sequence):
-    """The samples that there are, as rows for `run`, each read from the store when it is its turn.
-
-    Of `processes` each gets those that it has answered itself, as far as all have equally many.
-    """
+    """The samples that there are, as rows for `run`, each read from the store when it is its turn."""
 
     column_names = ("id",)
 
-    def __init__(self, answers: Answers, processes: int) -> None:
+    def __init__(self, answers: Answers) -> None:
         self.answers = answers
         units, asked = tee((id_, index) for id_ in answers.ids for index in range(answers.n))
         held, failed = answers.store.holds(answers.stage, asked), answers.store.failed(answers.stage)
         # a byte for each sample that there may be, and the numbers of those that there are
         self.done = bytearray(has and unit not in failed for unit, has in zip(units, held, strict=True))
-        shares = [array("q") for _ in range(processes)]
-        for number in compress(count(), self.done):
-            shares[number // answers.n % processes].append(number)
-        own = (number for one_each in zip_longest(*shares) for number in one_each if number is not None)
-        self.numbers = array("q", own)
+        self.numbers = array("q", compress(count(), self.done))
         self._row = lru_cache(maxsize=1)(answers.rows.__getitem__)  # samples of one question follow each other
 
     def __len__(self) -> int:
@@ -296,30 +278,60 @@ class _Given(Sequence):
     def __getitem__(self, place: Any) -> Any:
         if place == "id":
             units = ((row, index) for row in _words_for_units(self.answers.rows) for index in range(self.answers.n))
-            named = compress(enumerate(units), self.done)
-            names = {number: unit_name(row, index) for number, (row, index) in named}
-            return [names[number] for number in self.numbers]
+            return [unit_name(row, index) for row, index in compress(units, self.done)]
         position, index = divmod(self.numbers[place], self.answers.n)
         row = self._row(position)
         (record,) = self.answers.store.find(self.answers.stage, [(row["id"], index)])
         return {"row": row, "turns": record.payload["turns"]}
 
 
-def _grade(answers: Answers, grader: Grader | JudgeGrader, graded: Ahead, running: Mapping[str, Any]) -> None:
+@contextmanager
+def _grading_meanwhile(answers: Answers, grader: Grader | JudgeGrader) -> Iterator[Callable[[Sequence[Unit]], None]]:
+    """Grade a batch while the engine answers the next one, in a thread, if the grader works elsewhere.
+
+    Gives a function that is called with each batch before it is answered, when the last one is in the store. What is
+    left undone is graded when all is answered: the last batch, what comes while `_MOST_WAITING` batches wait, and where
+    the grader raised.
+    """
+    thread, waiting, last = ThreadPoolExecutor(1), deque[Future](), list[Unit]()
+
+    def grade_last_batch(units: Sequence[Unit]) -> None:
+        while waiting and waiting[0].done():
+            waiting.popleft()
+        if last and len(waiting) < _MOST_WAITING:
+            waiting.append(thread.submit(_grade_kept, answers, grader, [*last]))
+        last[:] = [({name: row[name] for name in TEXTS if name in row}, index) for row, index in units]
+
+    try:
+        yield grade_last_batch if getattr(grader, "works_elsewhere", False) else lambda units: None
+    finally:
+        thread.shutdown(cancel_futures=True)  # where it is interrupted, too: a judge may be paid for each answer
+
+
+def _grade_kept(answers: Answers, grader: Grader | JudgeGrader, units: Sequence[Unit]) -> None:
+    """Grade those of these samples that are in the store, as they are there, and keep the verdicts."""
+    store = answers.store
+    kept = [(row, record) for row, index in units for record in store.find(answers.stage, [(row["id"], index)])]
+    done = [(row, record) for row, record in kept if record.status == "done"]
+    verdicts = grade_payloads([row for row, _ in done], [record.payload for _, record in done], grader)
+    names = [unit_name(row, record.index) for row, record in done]
+    store.open_stage(answers.verdicts, _grading_settings(grader))
+    store.save(answers.verdicts, [Record(name, 0, "done", said) for name, said in zip(names, verdicts, strict=True)])
+
+
+def _grade(answers: Answers, grader: Grader | JudgeGrader, running: Mapping[str, Any]) -> None:
     """Keep the verdicts on every turn; those of a sample that failed are not there."""
-    _, processes = own_place(running.get("rank"), running.get("world_size"))
 
     def grade(units: Sequence[tuple[Mapping[str, Any], int]]) -> list[dict[str, Any]]:
-        return graded.take(unit for unit, _ in units)
+        return grade_payloads([unit["row"] for unit, _ in units], [unit for unit, _ in units], grader)
 
-    settings = {"grader": _graded_by(grader)}
-    given = _Given(answers, processes)
-    run(answers.store, answers.verdicts, given, grade, settings=settings, description="grading", **running)
+    settings = _grading_settings(grader)
+    run(answers.store, answers.verdicts, _Given(answers), grade, settings=settings, description="grading", **running)
     wait_for_all()
 
 
-def _verdicts(grader: Grader | JudgeGrader, samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return grade_payloads([sample["row"] for sample in samples], samples, grader)
+def _grading_settings(grader: Grader | JudgeGrader) -> dict[str, str]:
+    return {"grader": _graded_by(grader)}
 
 
 # ------------------------------------------------------------------------------------------------------ a batch of them

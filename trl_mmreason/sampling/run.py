@@ -38,7 +38,6 @@ Work = Callable[[list[tuple[Any, int]]], Sequence["Payload | Failure"]]
 # An engine counts as gone when at least so many units, over two batches or more, raised one after the other.
 BREAKDOWN_UNITS = 8
 FAILURES_LISTED = 20
-BATCH_SIZE = 32
 CHANGES_LISTED = 5
 QUESTIONS_A_PAGE = 250
 
@@ -69,7 +68,7 @@ def run(
     *,
     settings: Mapping[str, Any],
     n: int = 1,
-    batch_size: int = BATCH_SIZE,
+    batch_size: int = 32,
     retries: int = 2,
     retry_failed: bool = False,
     rank: int | None = None,
@@ -111,7 +110,7 @@ def run(
         raise ValueError(
             f"run: got n={n}, batch_size={batch_size}, retries={retries}; expected n ≥ 1, batch_size ≥ 1, retries ≥ 0"
         )
-    rank, world_size = own_place(rank, world_size)
+    rank, world_size = _place(rank, world_size)
     ids = unique_ids(rows)
 
     def share() -> Iterator[_Task]:
@@ -372,7 +371,7 @@ def unique_ids(rows: Any) -> list[str]:
     return ids
 
 
-def own_place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     """This process and how many there are: as given, as accelerate knows it, or as the launcher says."""
     if (rank is None) != (world_size is None):
         raise ValueError(f"run: got rank={rank} and world_size={world_size}; expected both or neither")
