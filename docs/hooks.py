@@ -7,7 +7,7 @@ from pathlib import Path
 
 import griffe
 
-from trl_mmreason.documented import _read_entries  # the same texts as `--help` has
+from trl_mmreason.documented import read_entries  # the same texts as `--help` has
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)\s]+)\)")
@@ -37,7 +37,7 @@ def arguments_table(dataclass):
     bases = f" Its base is `{ast.unparse(found.bases[0])}`." if found.bases else ""
     defaults = {node.target.id: node.value for node in found.body if isinstance(node, ast.AnnAssign)}
     lines = [f"{described.splitlines()[0]}{bases}", "", "| argument | default | what it does |", "|---|---|---|"]
-    for field, text in _read_entries(described).items():
+    for field, text in read_entries(described).items():
         lines.append(f"| `{field}` | {shown_default(defaults[field])} | {text} |")
     return "\n".join(lines if len(lines) > 4 else lines[:1])
 

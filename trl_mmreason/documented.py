@@ -38,7 +38,7 @@ def documented(cls: _Class) -> _Class:
     Raises:
         ValueError: a field of the class has no entry, or an entry has no field.
     """
-    texts = _read_entries(cls.__doc__ or "")
+    texts = read_entries(cls.__doc__ or "")
     known = [field.name for field in fields(cls)]
     missing = [name for name in known if name in inspect.get_annotations(cls) and not texts.get(name)]
     unknown = [name for name in texts if name not in known]
@@ -55,9 +55,9 @@ def documented(cls: _Class) -> _Class:
     return cls
 
 
-def _read_entries(docstring: str) -> dict[str, str]:
-    """name → text of the section "Attributes:", which ends at the next line that is not indented."""
-    section = inspect.cleandoc(docstring).partition("\nAttributes:\n")[2]
+def read_entries(docstring: str, section: str = "Attributes") -> dict[str, str]:
+    """name → text of a section, which ends at the next line that is not indented."""
+    section = inspect.cleandoc(docstring).partition(f"\n{section}:\n")[2]
     indented = re.split(r"^(?=\S)", section, maxsplit=1, flags=re.MULTILINE)[0]
     entries = [entry.partition(":") for entry in re.split(r"^ {4}(?=\S)", indented, flags=re.MULTILINE)[1:]]
     return {name.strip(): " ".join(text.split()) for names, _, text in entries for name in names.split(",")}

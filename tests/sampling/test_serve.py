@@ -102,7 +102,7 @@ def test_a_chat_completion(client):
     assert (reply.object, reply.model) == ("chat.completion", "m")
 
 
-def test_decoding_reaches_the_engine(telling, client):
+def test_sampling_params_reach_the_engine(telling, client):
     known = {"max_completion_tokens": 5, "temperature": 0.5, "top_p": 0.9, "stop": ["x", "y"]}
     more = {"top_k": 3, "min_p": 0, "repetition_penalty": 1.0, "stream": False, "tools": None}
     client.chat.completions.create(model="m", messages=user("a"), **known, extra_body=more)

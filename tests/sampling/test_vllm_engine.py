@@ -45,7 +45,7 @@ class TestPrompt:
 
 
 class TestSettings:
-    def test_every_part_of_a_decoding(self):
+    def test_every_field_of_sampling_params(self):
         sampling_params = SamplingParams(64, 0.7, 0.9, 40, ("\n\n",), logprobs=True)
         assert sampling_settings(Request(QUESTION, n=5, seed=3), sampling_params, [5, 6]) == {
             "n": 5,

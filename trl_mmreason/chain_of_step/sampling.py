@@ -149,7 +149,7 @@ def search_answers(
         Row id → the fields of its `BeamSearched`, and `correct`.
 
     Raises:
-        ValueError: as `part_decoding`.
+        ValueError: as `part_sampling_params`.
         SettingsChanged: the store holds searches that were made in another way.
     """
     part_sampling_params(sampling_params, n=n, max_steps=MAX_STEPS)  # refuses before anything is sampled

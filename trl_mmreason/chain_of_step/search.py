@@ -85,7 +85,7 @@ def step_beam_search(
         One a row; the `Failure` of the engine where it could not sample.
 
     Raises:
-        ValueError: as `part_decoding`.
+        ValueError: as `part_sampling_params`.
     """
     sampling_params = part_sampling_params(sampling_params, n=n, max_steps=max_steps)
     rows = list(rows)

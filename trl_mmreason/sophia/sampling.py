@@ -92,7 +92,7 @@ class OffPolicySampling:
         trajectories: N a caption.
         caption_prompt: Fig. A2 by default.
         reason: question, caption → what the reasoner is asked; Fig. A3 by default.
-        caption_decoding: of the captions. One that is cut by the length limit is used as it is, and counted.
+        caption_sampling_params: of the captions. One that is cut by the length limit is used as it is, and counted.
         sampling_params: of the trajectories. With `logprobs` the rows have `behavior_logps`.
         threshold: α; R(c) has to be above it.
         keep: trajectories a question, the shortest first (Keep-n of Table A4).

@@ -75,7 +75,7 @@ class ReflectionMaking:
         right_share: share of right first answers.
         n: first solutions a question; each may become a row.
         sampling_params: of the policy; by default as `SamplingParams()` says.
-        teacher_decoding: of teacher and scorer, likewise. At temperature 0 a malformed reply comes again.
+        teacher_sampling_params: of teacher and scorer, likewise. At temperature 0 a malformed reply comes again.
         cot_prompt: system message to the policy; `None`: as the rows are.
         system_prompt: system message of the rows that are made; `None`: as the rows are.
         scorer_sees_images: off for a scorer that reads text only, as the paper's (DeepSeek-V3).
