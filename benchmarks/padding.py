@@ -8,6 +8,7 @@ micro-batch of rows of like length. Rounds alternate, and the ratio is between m
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from functools import partial
@@ -16,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from rounds import medians_of, middle_half, parser_of, take_turns, write_numbers
+from rounds import forget_peak, medians_of, memory, middle_half, parser_of, take_turns, write_numbers
 from trainer_overhead import Answers, TimedAdaPO, TimedGRPO
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -35,14 +36,20 @@ def draw_answers(trainer: GRPOTrainer, tokens: list[int]) -> Answers:
 
 
 def train_on_batch(trainer: TimedGRPO, rows: list[dict[str, Any]]) -> float:
-    """Train on a rollout batch whose answers are there; gives the most GPU memory in it, in GiB."""
-    if torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats()
+    """Train on a rollout batch whose answers are there; gives the most memory in it, in MiB.
+
+    Of a GPU it is what is allocated, of a CPU what the process holds beyond what it held before.
+    """
+    on_gpu = torch.cuda.is_initialized()
     trainer._buffered_inputs = None
+    gc.collect()
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    held = 0.0 if on_gpu else forget_peak()
     for _ in range(trainer.args.steps_per_generation):
         trainer.training_step(trainer.model_wrapped, [dict(row) for row in rows], None)
     trainer.model_wrapped.zero_grad()
-    return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_initialized() else 0.0
+    return torch.cuda.max_memory_allocated() / 2**20 if on_gpu else memory("VmHWM") - held
 
 
 def main() -> None:
@@ -89,15 +96,14 @@ def main() -> None:
             trainer.remove_callback(PrinterCallback)
             trainer.train()
         work = {"GRPO": partial(train_on_batch, grpo, rows), "AdaPO": partial(train_on_batch, adapo, rows)}
-        times, memory = take_turns(work, arguments.rounds)
+        times, peaks = take_turns(work, arguments.rounds)
     medians = medians_of(times)
     ratio = medians["AdaPO"] / medians["GRPO"]
     print(f"{len(rows)} trajectories of {min(whole)} to {max(whole)} tokens, {sum(whole)} in all")
     print(f"seconds a rollout batch: {medians}")
     print(f"AdaPO / GRPO: {ratio:.2f} (middle half {middle_half(times['AdaPO'], times['GRPO'])})")
-    if on_gpu:
-        print("GPU memory, GiB:", {name: f"{max(used):.2f}" for name, used in memory.items()})
-    write_numbers(arguments, seconds=times, memory=memory)
+    print(f"{'GPU' if on_gpu else 'CPU'} memory at most, MiB: {medians_of(peaks)}")
+    write_numbers(arguments, seconds=times, mebibytes=peaks)
     if ratio > arguments.limit:
         sys.exit(f"The ratio is {ratio:.2f}; the limit is {arguments.limit}.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import statistics
 import time
@@ -60,6 +61,19 @@ def take_turns(
                 seconds[name].append(took)
                 returned[name].append(result)
     return seconds, returned
+
+
+def memory(kind: str) -> float:
+    """MiB of this process: VmRSS, those that it holds, or VmHWM, the most that it has held."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(kind)) / 1024
+
+
+def forget_peak() -> float:
+    """Give free memory back to the system, and let VmHWM begin again at what the process holds now; gives that."""
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    return memory("VmRSS")
 
 
 def medians_of(seconds: Seconds) -> dict[str, float]:

@@ -37,7 +37,7 @@ import numpy as np
 import torch
 from datasets import Dataset, load_from_disk
 from matplotlib.figure import Figure
-from rounds import parser_of, take_turns
+from rounds import forget_peak, memory, parser_of, take_turns
 from trainer_overhead import TimedAdaPO
 from transformers import PrinterCallback, TrainerCallback
 from workload import GROUP, SIDES, questions, save_policy
@@ -74,18 +74,6 @@ Measured = dict[str, dict[str, dict[str, list[float]]]]
 _FORKS = multiprocessing.get_context("forkserver")
 _ROOMS = "adapo.trainer evaluation.curves miniature.models sampling.answering sampling.export sampling.merge"
 _FORKS.set_forkserver_preload([f"trl_mmreason.{room}" for room in _ROOMS.split()])
-
-
-def memory(kind: str) -> float:
-    """MiB of this process: VmRSS, those that it holds, or VmHWM, the most that it has held."""
-    status = Path("/proc/self/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(kind)) / 1024
-
-
-def forget_peak() -> float:
-    """Let VmHWM begin again at what the process holds now; gives that."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return memory("VmRSS")
 
 
 # ------------------------------------------------------------------------------------------------------ a training step
