@@ -30,7 +30,7 @@ from trl_mmreason.sources import read_completions
 from trl_mmreason.srpo.arguments import ReflectionArguments
 from trl_mmreason.srpo.miniature import TAGGED_ANSWERS, drawn_reflections
 from trl_mmreason.srpo.protocols import Reflection
-from trl_mmreason.srpo.stopping import SAMPLING, StopWhenReflecting
+from trl_mmreason.srpo.stopping import SAMPLING, StopWhenReflecting, have_second_think
 
 _ASKED = 100  # questions of RL that the cold start is measured on
 
@@ -88,6 +88,7 @@ def cold_start(policy: str, train_rows: Dataset, data_args: ReflectionArguments,
         training_args,
         complete_share=data_args.sft_complete_share,
         min_delta=data_args.sft_min_delta,
+        second_think=have_second_think(rows),
     )
     trainer.add_callback(stop)
     train_once(trainer, folder)

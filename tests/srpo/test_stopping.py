@@ -6,7 +6,7 @@ from support import drawn_rows, ids_of, load
 from trl_mmreason import SRPOConfig
 from trl_mmreason.sampling import Failure, Sample, SamplingParams
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.srpo.stopping import StopWhenReflecting, learnt
+from trl_mmreason.srpo.stopping import StopWhenReflecting, have_second_think, learnt
 
 RESPONSE = "<think>1+1=2</think> <answer>{}</answer>"
 
@@ -57,3 +57,19 @@ def test_a_response_that_failed_is_not_complete(checkpoints, monkeypatch, tmp_pa
     monkeypatch.setattr(TransformersEngine, "sample", lambda engine, requests, sampling_params: said)
     rows = Dataset.from_list([{**row, "answer": "2"} for row in drawn_rows(2)])
     assert learnt(*policy, rows, SRPOConfig(str(tmp_path), use_cpu=True, bf16=False)) == (0.5, 0.5)
+
+
+def test_a_second_think_is_asked_for_where_the_rows_have_one(checkpoints, monkeypatch, tmp_path):
+    """Rows of `mmreason reflect` have none by default, as in the paper's template of supervised training (B.3)."""
+    policy = load(checkpoints("qwen2_5_vl"))
+    short = f"{RESPONSE.format(3)} <reflection>No.</reflection> <answer>2</answer>"
+    long = f"{RESPONSE.format(3)} <reflection>No.</reflection> {RESPONSE.format(2)}"
+    stray = f"{RESPONSE.format(3)} <reflection>No.</reflection> So: <answer>2</answer>"
+    texts = [short, long, stray, RESPONSE.format(2)]
+    said = [[Sample(text, "stop", ids_of(policy[1], text))] for text in texts]
+    monkeypatch.setattr(TransformersEngine, "sample", lambda engine, requests, sampling_params: said)
+    rows = Dataset.from_list([{**row, "answer": "2"} for row in drawn_rows(4)])
+    args = SRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
+    taught = [Dataset.from_dict({"completion": completions}) for completions in ([short, short], [short, long])]
+    found = [learnt(*policy, rows, args, have_second_think(each)) for each in taught]
+    assert found == [(0.5, 0.5), (0.25, 0.5)]  # three of four are corrected, the last has no second answer: -1

@@ -92,6 +92,22 @@ def parse_reflection_response(text: str) -> ReflectionResponse:
     )
 
 
+def problem_but_second_think(completion: str) -> str | None:
+    """`problem` of a response whose second solution may do without its `<think>`, as in the paper's SFT template (B.3).
+
+    Examples:
+        >>> said = "<think>3+4</think> <answer>8</answer> <reflection>Not 8.</reflection> <answer>7</answer>"
+        >>> parse_reflection_response(said).problem, problem_but_second_think(said)
+        ('missing <think> of the second solution', None)
+    """
+    response = parse_reflection_response(completion)
+    unthought = response.second_think is None and response.second_answer is not None
+    if unthought and response.reflection_span is not None:
+        behind = response.reflection_span[1]
+        response = parse_reflection_response(f"{completion[:behind]}<think>…</think>{completion[behind:]}")
+    return response.problem
+
+
 def tagged(answer: str | None) -> str:
     """An answer as the grader is to read it: what stands in the tags is the answer, whatever else it looks like."""
     return "" if answer is None else f"<answer>{answer}</answer>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..sft import CompletionSFTTrainer
 from .config import ReflectionSFTConfig
 from .paper import PAPER
-from .response import parse_reflection_response
+from .response import problem_but_second_think
 from .rewards import check_tags_survive
 
 
@@ -24,12 +24,4 @@ class ReflectionSFTTrainer(CompletionSFTTrainer):
 
     args: ReflectionSFTConfig
     check_tokenizer = staticmethod(check_tags_survive)
-
-    @staticmethod
-    def problem_of(completion: str) -> str | None:
-        response = parse_reflection_response(completion)
-        unthought = response.second_think is None and response.second_answer is not None
-        if unthought and response.reflection_span is not None:
-            behind = response.reflection_span[1]
-            response = parse_reflection_response(f"{completion[:behind]}<think>…</think>{completion[behind:]}")
-        return response.problem
+    problem_of = staticmethod(problem_but_second_think)

@@ -10,11 +10,13 @@ from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin, TrainerControl, TrainerState
 
 from ..evaluation.runner import evaluate_policy
+from ..messages import completion_text
 from ..sampling.engine import Failure, SamplingParams
 from ..sampling.protocols import last_verdict
 from ..stopping import StopAtAccuracy
 from .config import SRPOConfig
 from .protocols import Reflection
+from .response import parse_reflection_response, problem_but_second_think
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +30,7 @@ class Learnt(NamedTuple):
     """Measures of what a cold start has taught so far.
 
     Attributes:
-        complete: share of responses in full format.
+        complete: share of responses in the format.
         delta: acc@t2 − acc@t1, a missing answer counted as not right.
     """
 
@@ -39,13 +41,27 @@ class Learnt(NamedTuple):
         return f"{self.complete:.0%} of the sampled responses complete, acc@t2 - acc@t1 {100 * self.delta:+.0f} points"
 
 
-def learnt(model: PreTrainedModel, processing_class: ProcessorMixin, dataset: Dataset, args: SRPOConfig) -> Learnt:
+def have_second_think(rows: Dataset) -> bool:
+    """Whether any completion of a cold start has a second `<think>`; those of the paper's template have none."""
+    return any(
+        parse_reflection_response(completion_text(each, "completion")).second_think for each in rows["completion"]
+    )
+
+
+def learnt(
+    model: PreTrainedModel,
+    processing_class: ProcessorMixin,
+    dataset: Dataset,
+    args: SRPOConfig,
+    second_think: bool = True,
+) -> Learnt:
     """Measure a cold start on responses sampled by the temperature, top-p and top-k of reinforcement, one to each row.
 
     Args:
         model, processing_class: the policy.
         dataset: questions with answers; those whose gold answer cannot be used do not count.
         args: sampling settings (`SAMPLING`) and system prompt.
+        second_think: the format has a second `<think>`; off where the cold start's rows have none.
     """
     assert args.max_completion_length is not None  # SRPOConfig sees to it
     protocol = Reflection(args.chat_template_kwargs or {})
@@ -67,7 +83,9 @@ def learnt(model: PreTrainedModel, processing_class: ProcessorMixin, dataset: Da
             complete.append(False)
             gains.append(0.0)
         elif (second := last_verdict(response, protocol.turns)) is not None:
-            complete.append("problem" not in response)
+            text = " ".join(turn["text"] for turn in response["turns"])
+            problem = response.get("problem") if second_think else problem_but_second_think(text)
+            complete.append(problem is None)
             gains.append(float(second) - float(response["turns"][0]["correct"]))
     return Learnt(float(np.mean(complete)), float(np.mean(gains)))
 
@@ -82,8 +100,9 @@ class StopWhenReflecting(StopAtAccuracy):
         processing_class: the policy's processor.
         questions: rows that the policy answers, once each.
         args: how reinforcement will sample.
-        complete_share: share of responses in full format.
+        complete_share: share of responses in the format.
         min_delta: acc@t2 − acc@t1, a fraction; `None` does not look at it.
+        second_think: as for `learnt`; see `have_second_think`.
     """
 
     def __init__(
@@ -94,9 +113,15 @@ class StopWhenReflecting(StopAtAccuracy):
         *,
         complete_share: float,
         min_delta: float | None = None,
+        second_think: bool = True,
     ) -> None:
         super().__init__(self._complete_share, complete_share, _EVERY_STEPS)
-        self.sampled = {"processing_class": processing_class, "dataset": questions, "args": args}
+        self.sampled = {
+            "processing_class": processing_class,
+            "dataset": questions,
+            "args": args,
+            "second_think": second_think,
+        }
         self.min_delta = -1.0 if min_delta is None else min_delta
         others = {"min_p": args.min_p, "repetition_penalty": args.repetition_penalty != 1.0}
         left_out = [name for name, value in {**others, **(args.generation_kwargs or {})}.items() if value]
@@ -109,7 +134,7 @@ class StopWhenReflecting(StopAtAccuracy):
 
     def _complete_share(self, model: PreTrainedModel) -> float:
         """0 as long as the second answers are not good enough."""
-        self.learnt = learnt(model, **self.sampled)
+        self.learnt = learnt(model, **self.sampled, second_think=self.second_think)
         return self.learnt.complete if self.learnt.delta >= self.min_delta else 0.0
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
