@@ -1,11 +1,13 @@
 """`mmreason prefilter` on a real policy and real pictures: one process, again, and two processes."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from chat_stub import chat_stub
 from processes import free_port
 from support import drawn_rows, full_but
 
@@ -93,3 +95,17 @@ def test_a_server_that_is_not_there_is_said_at_once(questions, tmp_path):
         main([*arguments(questions, output, "policy", "share"), *nobody])
     assert not output.exists()
     assert records(output, "share") == []
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_the_chat_template_gets_its_arguments(checkpoints, questions, tmp_path, served):
+    """As in training, where they are `chat_template_kwargs`; a server gets them with each call."""
+    tone, output = {"tone": "Kindly"}, tmp_path / "kept.parquet"
+    command = [*arguments(questions, output, checkpoints("qwen2_5_vl"), "share"), "--high", "1"]
+    with chat_stub() as server:
+        main([*command, "--chat-template-kwargs", json.dumps(tone), *(["--server", server.url] if served else [])])
+    with Store(f"{output}.sqlite") as store:
+        engine = store.stages()[STAGE["share"]]["engine"]
+    assert (engine["extra_body"] if served else engine)["chat_template_kwargs"] == tone
+    assert all(body["chat_template_kwargs"] == tone for body in server.bodies)
+    assert bool(server.bodies) == served

@@ -50,12 +50,19 @@ class SaysByHeart:
         return read
 
 
-@pytest.fixture(params=["own template", "template that forgets thoughts"])
+KINDLY = {"tone": "Kindly: "}
+TEMPLATES = {
+    "own template": "",
+    "template that forgets thoughts": FORGETS_THOUGHTS,
+    "template with an argument": "{{ tone }}",
+}
+
+
+@pytest.fixture(params=TEMPLATES)
 def policy(request, family, checkpoints):
     """A model with its processor, and the tokens of what it says."""
     model, processor = load(checkpoints(family))
-    if request.param != "own template":
-        processor.chat_template = FORGETS_THOUGHTS + processor.chat_template
+    processor.chat_template = TEMPLATES[request.param] + processor.chat_template
     return model, processor, [*ids_of(processor, SAID), processor.tokenizer.eos_token_id]
 
 
@@ -67,7 +74,7 @@ def test_four_ways_read_the_same_tokens(policy, tmp_path):
     by_heart = SaysByHeart(model, said)
     read = {}
 
-    settings = {"max_completion_length": bound, "per_device_train_batch_size": 12}
+    settings = {"max_completion_length": bound, "per_device_train_batch_size": 12, "chat_template_kwargs": KINDLY}
     trainer = adapo_trainer(model, tmp_path, rows, trainer_kwargs={"processing_class": processor}, **settings)
     trainer.model.train()
     trainer._generate_and_score_completions([row for row in rows for _ in range(4)])
@@ -75,10 +82,11 @@ def test_four_ways_read_the_same_tokens(policy, tmp_path):
 
     model.eval()
     protocol, sampling_params = TwoTurn(EVALUATION_PROMPT), SamplingParams(bound, temperature=0.0)
-    evaluate_policy(model, processor, dataset, protocol, sampling_params=sampling_params, batch_size=4)
+    asking = {"batch_size": 4, "chat_template_kwargs": KINDLY}
+    evaluate_policy(model, processor, dataset, protocol, sampling_params=sampling_params, **asking)
     read["evaluation in training"] = by_heart.read_since()
 
-    engine = TransformersEngine(model, processor)
+    engine = TransformersEngine(model, processor, chat_template_kwargs=KINDLY)
     with Store(tmp_path / "evaluation.sqlite") as store:
         evaluate(dataset, engine, store, TwoTurn(EVALUATION_PROMPT), sampling_params=SamplingParams(bound, 0.0))
     read["mmreason evaluate"] = by_heart.read_since()
@@ -88,7 +96,7 @@ def test_four_ways_read_the_same_tokens(policy, tmp_path):
     read["prefilter"] = by_heart.read_since()
 
     behind = [*said, *next_turn_ids(processor, EVALUATION_PROMPT, eos_token_ids=trainer.eos_token_ids)]
-    firsts = [encode(processor, row["prompt"], row["images"]).ids for row in rows]
+    firsts = [encode(processor, row["prompt"], row["images"], **KINDLY).ids for row in rows]
     expected = sorted({tuple(ids) for first in firsts for ids in (first, [*first, *behind])})
     assert read == dict.fromkeys(read, expected)
     assert "3+4=7" in processor.decode(behind)

@@ -287,7 +287,8 @@ def _engine(arguments: argparse.Namespace) -> Any:
         from ..sampling.vllm_engine import VLLMEngine
 
         with options.exit_on("evaluate", ValueError, OSError, ImportError):
-            return VLLMEngine(arguments.model, **({"dtype": arguments.dtype} if arguments.dtype else {}))
+            dtype = {"dtype": arguments.dtype} if arguments.dtype else {}
+            return VLLMEngine(arguments.model, **options.template_options(arguments), **dtype)
     # of several candidates servers tell the tokens only when asked for their ids
     counted: dict[str, Any] = {"extra_body": {"return_token_ids": True}} if arguments.protocol == "step-beam" else {}
     return options.load_engine("evaluate", arguments, **counted)
@@ -308,7 +309,8 @@ def _protocol(arguments: argparse.Namespace, given: str | None) -> tuple[Any, st
         from ..srpo.prompts import REFLECTION_PROMPT
         from ..srpo.protocols import Reflection
 
-        return Reflection(), REFLECTION_PROMPT if arguments.system_prompt is None else given
+        protocol = Reflection(arguments.chat_template_kwargs or {})
+        return protocol, REFLECTION_PROMPT if arguments.system_prompt is None else given
     from ..chain_of_step.protocols import Chains, StepBeam
 
     if arguments.protocol == "chain-of-step":

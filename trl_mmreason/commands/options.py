@@ -36,6 +36,12 @@ def add_policy(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", required=True, help="path or Hub id of the policy; with --server its name there")
     command.add_argument("--adapter", help="path or Hub id of a LoRA adapter to put on it")
     add_server(command, "--server", "the policy's")
+    command.add_argument(
+        "--chat-template-kwargs",
+        type=json_object,
+        metavar="JSON",
+        help="what the policy's chat template is given, as trainers' chat_template_kwargs: {\"enable_thinking\": false}",
+    )
 
 
 def add_party(command: argparse.ArgumentParser, party: str, help_text: str, *, required: bool = False) -> None:
@@ -289,8 +295,11 @@ def load_engine(name: str, arguments: argparse.Namespace, party: str | None = No
     from ..sampling.server_engine import ServerEngine
     from ..sampling.transformers_engine import TransformersEngine
 
+    template: dict[str, Any] = {}
     if party is None:
         model, servers, adapter = arguments.model, arguments.server, arguments.adapter
+        template = template_options(arguments)
+        server_options["extra_body"] = {**server_options.get("extra_body", {}), **template}
     else:
         model, servers, adapter = getattr(arguments, party), getattr(arguments, f"{party}_server"), None
         server_options["openai_only"] = arguments.openai_only
@@ -303,7 +312,13 @@ def load_engine(name: str, arguments: argparse.Namespace, party: str | None = No
     with exit_on(name, ValueError, OSError, ImportError):
         if servers:
             return ServerEngine(model, servers, **server_options)
-        return TransformersEngine(model, adapter=adapter, batch_size=arguments.batch_size)
+        return TransformersEngine(model, adapter=adapter, batch_size=arguments.batch_size, **template)
+
+
+def template_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """`chat_template_kwargs`, by the name that engines and vLLM's server have for it; nothing where none were given."""
+    given = arguments.chat_template_kwargs
+    return {"chat_template_kwargs": given} if given else {}
 
 
 def check_folders(name: str, *given: str | None) -> None:
