@@ -40,7 +40,7 @@ def add_policy(command: argparse.ArgumentParser) -> None:
         "--chat-template-kwargs",
         type=json_object,
         metavar="JSON",
-        help="what the policy's chat template is given, as trainers' chat_template_kwargs: {\"enable_thinking\": false}",
+        help='for the policy\'s chat template, as chat_template_kwargs in training: {"enable_thinking": false}',
     )
 
 
