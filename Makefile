@@ -4,6 +4,8 @@ VENV ?= .venv
 ENGINES_VENV ?= .venv-engines
 WHEEL_VENV ?= .venv-wheel
 BIN := $(VENV)/bin
+# Where this is set, as in many containers, every process would compile all that it imports: pip does not (see below).
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: quickstart lint test test-all test-engines docs wheel wheel-test clean
 
