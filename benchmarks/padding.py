@@ -18,14 +18,16 @@ from typing import Any
 
 import torch
 from rounds import forget_peak, medians_of, memory, middle_half, parser_of, take_turns, write_numbers
+from torch import Tensor
 from trainer_overhead import Answers, TimedAdaPO, TimedGRPO
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 from workload import GROUP, lengths, questions, save_policy
 
 from trl_mmreason import AdaPOConfig
-from trl_mmreason.commands.options import count
+from trl_mmreason.commands.options import count, share
 from trl_mmreason.grading.reward import accuracy_reward
+from trl_mmreason.grpo import GroupOutcome
 
 
 def draw_answers(trainer: GRPOTrainer, tokens: list[int]) -> Answers:
@@ -33,6 +35,17 @@ def draw_answers(trainer: GRPOTrainer, tokens: list[int]) -> Answers:
     tokenizer, rng = trainer._tokenizer, random.Random(0)
     words = [token for token in range(len(tokenizer)) if token not in tokenizer.added_tokens_decoder]
     return [[*rng.choices(words, k=length - 1), tokenizer.eos_token_id] for length in tokens]
+
+
+class DropsSome(TimedAdaPO):
+    """Keeps `--dropped` of every group out of the loss, as filters do."""
+
+    dropped = 0.0
+
+    def score_groups(self, rewards: Tensor) -> GroupOutcome:
+        outcome = super().score_groups(rewards)
+        self.in_groups(outcome.keep)[:, : round(self.dropped * GROUP)] = False
+        return outcome
 
 
 def train_on_batch(trainer: TimedGRPO, rows: list[dict[str, Any]]) -> float:
@@ -59,6 +72,7 @@ def main() -> None:
         "--questions", type=count, default=4, help=f"in a rollout batch, with {GROUP} trajectories each"
     )
     parser.add_argument("--batch", type=count, default=4, help="trajectories a micro-batch")
+    parser.add_argument("--dropped", type=share, default=0.0, help="share of AdaPO's trajectories that filters drop")
     parser.add_argument("--limit", type=float, default=0.65, help="highest ratio")
     arguments = parser.parse_args()
     asked = questions(arguments.questions)
@@ -85,7 +99,8 @@ def main() -> None:
         save_policy(Path(path), arguments.size)
         grpo = TimedGRPO(path, accuracy_reward, args=GRPOConfig(folder, **settings), train_dataset=asked)
         settings |= {"filter_zero_advantage": False, "filter_truncated": False}  # all rows carry loss
-        adapo = TimedAdaPO(path, args=AdaPOConfig(folder, **settings), train_dataset=asked)
+        adapo = DropsSome(path, args=AdaPOConfig(folder, **settings), train_dataset=asked)
+        adapo.dropped = arguments.dropped
         between = len(adapo._followup_ids)
         whole = lengths(len(rows), shortest=between + 2)
         firsts = [(total - between) // 2 for total in whole]

@@ -37,7 +37,7 @@ def serving(stub):
 
 
 def wait_for(condition):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -19,7 +19,7 @@ from support import (
 from trl import GRPOTrainer
 
 from trl_mmreason import AdaPOTrainer, grpo
-from trl_mmreason.padding import cut_to_longest, score_by_length, sort_by_length
+from trl_mmreason.padding import carries_loss, cut_to_longest, score_by_length, sort_by_length
 
 LENGTHS = [3, 9, 4, 8, 2, 7, 5, 6]
 
@@ -54,6 +54,40 @@ def test_the_longest_rows_of_an_optimizer_step_come_first(window, expected):
     for each, lengths in zip(made, expected, strict=True):
         assert each["pixel_values"].squeeze(1).tolist() == [lengths[0]] * 2 + [lengths[1]] * 2
         assert (each["num_images"], each["num_items_in_batch"], each["tool_mask"]) == ([2, 2], 7, None)
+
+
+def test_rows_that_carry_no_loss_come_last():
+    """The lengths are 9, 8, 7 and 6; the filter has left nothing of the first two."""
+    (batch,) = micro_batches([9, 8, 7, 6], 4)
+    batch["tool_mask"] = torch.tensor([0, 0, 1, 1]).unsqueeze(1).expand_as(batch["completion_mask"])
+    (made,) = sort_by_length([batch], 1, Accelerator(cpu=True))
+    assert (made["prompt_mask"].sum(1) + made["completion_mask"].sum(1)).tolist() == [7, 6, 9, 8]
+    assert carries_loss(made).tolist() == [True, True, False, False]
+    assert carries_loss({**made, "tool_mask": None}).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "scored"), [([0, 1, 0, 1], [1, 3]), ([0, 0, 0, 0], [3]), ([1, 1, 1, 1], [0, 1, 2, 3])]
+)
+@pytest.mark.parametrize("otherwise", [None, torch.full((4, 2), -5.0)])
+def test_some_rows_are_scored_alone(rows, scored, otherwise):
+    """A row's log-probabilities are its number here; the last one is the shortest."""
+    ids = torch.arange(4).unsqueeze(1).expand(4, 4)
+    mask = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1], [0, 0, 1, 1]])
+    weight, passes = torch.ones((), requires_grad=True), []
+
+    def score(ids, mask, kept, **_):
+        passes.append(sorted(ids[:, 0].tolist()))
+        return ids[:, -kept:] * weight, ids[:, -kept:] * 2.0, None
+
+    asked = {"rows": torch.tensor(rows).bool(), "otherwise": otherwise, "compute_entropy": True}
+    logps, entropies, _ = score_by_length(score, ids, mask, 2, **asked)
+    assert passes == [scored]
+    rest = 0.0 if otherwise is None else -5.0
+    assert logps.tolist() == [[float(row) if row in scored else rest] * 2 for row in range(4)]
+    assert entropies.tolist() == [[2.0 * row if row in scored else 0.0] * 2 for row in range(4)]
+    logps.sum().backward()
+    assert weight.grad == 2 * sum(scored)
 
 
 def test_columns_that_are_padding_in_every_row_are_cut_away():
@@ -102,8 +136,25 @@ def test_scores_are_those_of_trl_in_passes_of_any_size(family, checkpoints, rows
     assert sum(columns[1:4]) < columns[0] <= ids.numel()
 
 
-class OfTRL(AdaPOTrainer):
-    """AdaPO with TRL's own micro-batches and forward passes."""
+class DropsEveryThird(AdaPOTrainer):
+    """AdaPO with a filter more; counts the rows of passes that lead to gradients."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.rows = 0
+        self.model.register_forward_pre_hook(self.count, with_kwargs=True)
+
+    def count(self, model, args, inputs):
+        self.rows += len(inputs["input_ids"]) * torch.is_grad_enabled()
+
+    def score_groups(self, rewards):
+        outcome = super().score_groups(rewards)
+        outcome.keep[::3] = False
+        return outcome
+
+
+class OfTRL(DropsEveryThird):
+    """The same with TRL's own micro-batches and forward passes, of all rows."""
 
     _prepare_inputs = GRPOTrainer._prepare_inputs
 
@@ -121,15 +172,17 @@ def test_an_update_is_that_of_trls_own_micro_batches(loss_type, accumulated, che
     settings = {"per_device_train_batch_size": 2, "steps_per_generation": 4, "num_generations": 4, "max_steps": 2}
     settings |= {"gradient_accumulation_steps": accumulated, "loss_type": loss_type, "optim": "sgd", "beta": 0.04}
     settings |= {"learning_rate": 1.0, "max_grad_norm": 0.0, "filter_zero_advantage": False}
-    found = []
-    for trainer_class in (AdaPOTrainer, OfTRL):
+    found, computed = [], []
+    for trainer_class in (DropsEveryThird, OfTRL):
         args = adapo_config(tmp_path, **settings)
         rows = Dataset.from_list(drawn_rows(24))
         trainer = trainer_class(checkpoints("qwen2_5_vl"), args=args, train_dataset=rows, grader=ParityGrader())
         before = weights_of(trainer.model)
         trainer.train()
         found.append(weights_of(trainer.model))
+        computed.append(trainer.rows)
     assert any((found[0][name] != weight).any() for name, weight in before.items())
+    assert computed[0] < computed[1]
     assert_weights(found[0], found[1], atol=1e-5)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -43,7 +43,7 @@ from .functional import (
 )
 from .logged_questions import about_question, prompts_alike, write_questions
 from .messages import pictures_of, with_system_message
-from .padding import score_by_length, sort_by_length
+from .padding import carries_loss, score_by_length, sort_by_length
 from .precision import check_precision
 from .reference import reference_from_policy
 from .sampling.live_rows import TOKEN_BY_TOKEN, ended_rows_leave
@@ -133,6 +133,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         self.followup = followup
         self._outcome: GroupOutcome | None = None
         self._policy_logps: Tensor | None = None
+        self._score: Callable[..., tuple] = score_by_length
         # TRL gathers pictures on the processes alone whose rows have some, which then wait for the others for ever.
         self.log_multimodal = False
         self._stopwatch = Stopwatch()
@@ -335,26 +336,39 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         """TRL's, with rows of like length in one micro-batch if the update is the same however they are shared out."""
         before = self._buffered_inputs
         inputs = super()._prepare_inputs(generation_batch)
-        adds_up = self.loss_type in SEQUENCE_NORMALISED_LOSSES | TOKEN_NORMALISED_LOSSES
-        if self._buffered_inputs is before or not adds_up or self.top_entropy_quantile < 1 or self.aux_loss_enabled:
+        if self._buffered_inputs is before or not self._loss_adds_up():
             return inputs
         steps = self.args.steps_per_generation
         window = math.gcd(steps, self.args.gradient_accumulation_steps)  # never in two optimizer steps
         self._buffered_inputs = sort_by_length(self._buffered_inputs, window, self.accelerator)
         return self._buffered_inputs[self._step % steps]
 
+    def _loss_adds_up(self) -> bool:
+        """Whether the loss is a sum over rows, so that the update is the same however they are shared out."""
+        by_micro_batch = self._entropy_bonus_enabled or self.top_entropy_quantile < 1 or self.aux_loss_enabled
+        return self.loss_type in SEQUENCE_NORMALISED_LOSSES | TOKEN_NORMALISED_LOSSES and not by_micro_batch
+
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> tuple:
-        outputs = score_by_length(partial(super()._get_per_token_logps_and_entropies, model), *args, **kwargs)
+        score = partial(super()._get_per_token_logps_and_entropies, model)
+        outputs = self._score(score, *args, **kwargs)
         self._policy_logps = outputs[0]  # the KL term of `compute_loss` reads them: no second forward pass
         return outputs
 
     def compute_loss(
         self, model: Any, inputs: dict, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
-        """GRPO's loss, whose KL term has the coefficient `beta`, plus (β_turn − β)·KL (Eq. 6 of AdaPO)."""
+        """GRPO's loss, whose KL term has the coefficient `beta`, plus (β_turn − β)·KL (Eq. 6 of AdaPO).
+
+        Rows that carry no loss are not scored: they get the log-probabilities that they had, which say that nothing
+        has changed.
+        """
         metrics = self._metrics["train" if self.model.training else "eval"]
         logged = {name: len(values) for name, values in metrics.items()}
+        if not self.aux_loss_enabled:  # to which every row adds
+            rows, before = carries_loss(inputs), inputs.get("old_per_token_logps")
+            self._score = partial(score_by_length, rows=rows, otherwise=before)
         loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        self._score = score_by_length
         logps, self._policy_logps = self._policy_logps, None
         mask = inputs["completion_mask"] * inputs["tool_mask"]
         if self.accelerator.reduce(mask.sum(), reduction="sum") == 0:

@@ -29,7 +29,8 @@ def sort_by_length(micro_batches: Sequence[Rows], window: int, accelerator: Acce
     made: list[Rows] = []
     for start in range(0, len(micro_batches), window):
         rows = join([split_pixel_values_by_grid(each) for each in micro_batches[start : start + window]])
-        lengths = (rows["prompt_mask"].sum(1) + rows["completion_mask"].sum(1)).tolist()
+        tokens = rows["prompt_mask"].sum(1) + rows["completion_mask"].sum(1)
+        lengths = (tokens * carries_loss(rows)).tolist()  # of rows that are left out nothing is computed
         if accelerator.num_processes == 1:
             rows = take(rows, longest_first(lengths))
         else:
@@ -39,6 +40,12 @@ def sort_by_length(micro_batches: Sequence[Rows], window: int, accelerator: Acce
     return made
 
 
+def carries_loss(rows: Rows) -> Tensor:
+    """(B,) bool: rows with a token that carries loss; filters may have left none."""
+    mask = rows["completion_mask"]
+    return (mask if rows.get("tool_mask") is None else mask * rows["tool_mask"]).any(dim=1)
+
+
 def score_by_length(
     score: Callable[..., tuple],
     input_ids: Tensor,
@@ -46,6 +53,8 @@ def score_by_length(
     scored: int,
     batch_size: int | None = None,
     *,
+    rows: Tensor | None = None,
+    otherwise: Tensor | None = None,
     compute_entropy: bool = False,
     compute_aux_loss: bool = False,
     **fields: Any,
@@ -57,6 +66,9 @@ def score_by_length(
         input_ids, attention_mask: (B, L), padded left of the prompts and right of the completions.
         scored: the last so many columns are completions.
         batch_size: rows a forward pass; all by default.
+        rows: (B,) bool: score these alone; all by default. Where it names none one is scored all the same, as other
+            processes may wait for this one in the forward pass.
+        otherwise: (B, scored) log-probabilities of the other rows; 0 by default.
         compute_entropy, compute_aux_loss, **fields: as there.
 
     Returns:
@@ -72,15 +84,27 @@ def score_by_length(
         *by_token, aux_loss = score(ids, mask, kept, **wanted, **inputs)
         return *(each if each is None else pad(each, (0, scored - kept)) for each in by_token), aux_loss
 
-    if batch_size is None or batch_size >= len(input_ids):
+    lengths = attention_mask.sum(1).tolist()
+    order = longest_first(lengths)
+    if rows is not None:
+        asked_for = rows.tolist()
+        order = [row for row in order if asked_for[row]] or order[-1:]
+    batch_size = batch_size or len(order)
+    if len(order) == len(lengths) <= batch_size:
         return score_cut(given)
-    rows, order = split_pixel_values_by_grid(given), longest_first(attention_mask.sum(1).tolist())
-    parts = [take(rows, order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
+    by_row = split_pixel_values_by_grid(given)
+    parts = [take(by_row, order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
     logps, entropies, aux_losses = zip(*(score_cut(unsplit_pixel_values_by_grid(part)) for part in parts), strict=True)
-    places = torch.tensor(order, device=input_ids.device).argsort()
+    places = torch.tensor(order, device=input_ids.device)
+
+    def in_place(scores: Sequence[Tensor], others: Tensor | None = None) -> Tensor:
+        found = torch.cat(list(scores))
+        others = found.new_zeros(len(lengths), scored) if others is None else others.to(found.dtype)
+        return others.index_copy(0, places, found)
+
     return (
-        torch.cat(logps)[places],
-        torch.cat(entropies)[places] if compute_entropy else None,
+        in_place(logps, otherwise),
+        in_place(entropies) if compute_entropy else None,
         torch.stack(aux_losses).mean() if compute_aux_loss else None,
     )
 
