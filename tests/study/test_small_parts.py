@@ -213,6 +213,16 @@ def weight_of(folder, ending):
     return next(weight for name, weight in weights.items() if name.endswith(ending))
 
 
+def recorded_rows(trainer_class, rows):
+    """The trainer's constructor, which puts what it trains on into `rows`."""
+
+    def make(policy, *, args, train_dataset):
+        rows.append(list(train_dataset.remove_columns("images")))
+        return trainer_class(policy, args=args, train_dataset=train_dataset)
+
+    return make
+
+
 def test_sophia_in_small(tmp_path, monkeypatch):
     monkeypatch.setattr(sophia, "_DIFFICULTY", {"n": 4, "low": 0.0, "high": 1.0})  # GRPO needs rows, right or wrong
     args = small("sophia", tmp_path, train_rows=6, eval_rows=4, tasks={"adding": 1})
@@ -224,8 +234,14 @@ def test_sophia_in_small(tmp_path, monkeypatch):
         rows += [([user(DESCRIBE)], problem.image, caption(problem))]
         rows += [(problem.prompt, problem.image, plain(solve(problem)))]
     remember(tmp_path / "seed-0", rows, in_steps=True)
+    learnt_from = []
+    monkeypatch.setattr(sophia, "OffPolicyRewardTrainer", recorded_rows(sophia.OffPolicyRewardTrainer, learnt_from))
     for arm in (BEFORE, *args.arms):
         do_arm(args, sophia.PART, 0, arm)
+    whole, quarter = learnt_from  # Table 8: the share is of the rows that were selected, not of the problems
+    assert len(whole) >= 4
+    assert len(quarter) == round(len(whole) / 4)
+    assert {row["id"] for row in quarter} < {row["id"] for row in whole}
     assert set(sophia.METRICS) <= set(outcomes(args)[0]["sophia-grpo"].names)
     seed = tmp_path / "seed-0"
     eye = "visual.patch_embed.proj.weight"  # which SOPHIA trains, and GRPO does not here
