@@ -100,9 +100,7 @@ class JudgeGrader:
         ValueError: with neither there is nothing to ask.
     """
 
-    def __init__(
-        self, chat: Chat, grader: Grader | None = None, *, extract: bool = True, compare: bool = True
-    ) -> None:
+    def __init__(self, chat: Chat, grader: Grader | None = None, *, extract: bool = True, compare: bool = True) -> None:
         if not extract and not compare:
             raise ValueError("JudgeGrader: extract=False came with compare=False, which leaves nothing to ask.")
         self.chat = chat
