@@ -34,6 +34,7 @@ REFUSED = [
     (f"{EVALUATE} --followup Check.", "--followup does nothing here, as it belongs to --protocol two-turn"),
     (f"{EVALUATE} --max-steps 3", "--max-steps does nothing here, as it belongs to --protocol step-beam"),
     (f"{EVALUATE} --judge-server {URL}", "--judge-server came without --judge"),
+    (f"{EVALUATE} --judge-extracts-only", "--judge-extracts-only came without --judge"),
     (f"{EVALUATE} --vllm --adapter a", "leave --server and --adapter out"),
     (f"{EVALUATE} --dtype float32", "--dtype does nothing here, as it belongs to --vllm"),
     (f"{EVALUATE} --instruction Think.", "--instruction does nothing here, as rows of your own are asked as they are"),

@@ -22,7 +22,7 @@ from trl_mmreason.scripts import trainer_settings
 from trl_mmreason.self_evolution.arguments import EvolutionArguments
 from trl_mmreason.self_evolution.config import SelfEvolutionConfig
 from trl_mmreason.sophia.arguments import SophiaArguments
-from trl_mmreason.sophia.config import OffPolicyRewardConfig
+from trl_mmreason.sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
 
 ROOT = Path(__file__).parents[1]
 LAUNCHERS = sorted(ROOT.glob("configs/accelerate/*.yaml"))
@@ -338,7 +338,9 @@ def test_the_recipe_of_sophia(path, tmp_path):
     update = args.config("update", OffPolicyRewardConfig, tmp_path)
     assert update.per_device_train_batch_size * update.gradient_accumulation_steps * 8 == 512
     assert given["difficulty"] == {"n": 16, "low": 0.4, "high": 0.6}
-    assert (given["grpo"]["num_generations"], given["grpo"]["learning_rate"]) == (8, 5e-7)
+    grpo = args.config("grpo", MixedGroupsGRPOConfig, tmp_path)
+    assert (grpo.num_generations, grpo.learning_rate) == (8, 5e-7)
+    assert grpo.save_steps * grpo.save_total_limit == grpo.max_steps == 480  # section 6.2: any of them may be the best
 
 
 @each(STUDY)

@@ -146,6 +146,29 @@ def test_hints_stand_before_the_question_and_reach_the_judge(tmp_path):
     assert results_of(folder)["settings"]["system_prompt"] == THINKING_PROMPT
 
 
+class Extracting(Handler):
+    """A policy that says much and no answer, a judge that finds one, and would call it right if it were asked."""
+
+    def answer(self, body):
+        asked = str(body["messages"][-1]["content"])
+        replies = {True: "I see seven of them, I think.", False: "1" if "Judgement:" in asked else "-5"}
+        self.say(replies[body["model"] == "policy"])
+
+
+@pytest.mark.parametrize(("given", "right"), [([], 1.0), (["--judge-extracts-only"], 0.0)])
+def test_the_rules_may_decide_about_what_the_judge_extracts(given, right, tmp_path):
+    """SOPHIA's appendix C: with Fig. A5 alone the rules find −5 wrong; with Fig. A6 the judge says otherwise."""
+    source = saved(LAYOUTS["mathvista"], tmp_path / "copy")
+    with chat_stub(Extracting) as server:
+        folder = evaluate(
+            tmp_path / "out", f"mathvista={source}", "--model", "policy", "--server", server.url, "--limit", 1,
+            "--judge", "judge", "--judge-server", server.url, *given,
+        )  # fmt: skip
+        asked = [body for body in server.bodies if body["model"] == "judge"]
+    assert len(asked) == (1 if given else 2)
+    assert results_of(folder)["metrics"]["accuracy"]["value"] == right
+
+
 @pytest.mark.parametrize(
     ("given", "meant"),
     [

@@ -176,6 +176,7 @@ STAGES = {
         MixedGroupsGRPOConfig,
         GROUP
         | {
+            "max_completion_length": (16384, "B.2"),
             "learning_rate": (5e-7, "B.2"),
             "weight_decay": (0.05, "B.1, as B.2 says"),
             "lr_scheduler_type": ("cosine_with_min_lr", "B.1, as B.2 says"),

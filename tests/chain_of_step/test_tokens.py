@@ -49,6 +49,26 @@ def assert_rows_are_means(model, processor, before):
             assert_close(new[row], torch.stack([old[i] for i in definition]).mean(0))
 
 
+TABLE_6 = """\
+<|reasoning_start|>: Start token of the reasoning process
+<|reasoning_end|>: End token of the reasoning process
+<|reasoning_step_start|>: Start token of a single reasoning step
+<|reasoning_step_end|>: End token of a single reasoning step
+<|reasoning_step_name_start|>: Start token of the reasoning step name
+<|reasoning_step_name_end|>: End token of the reasoning step name
+<|reasoning_step_thought_start|>: Start token of the reasoning thought content
+<|reasoning_step_thought_end|>: End token of the reasoning thought content
+<|reasoning_step_reflection_start|>: Start token of the reasoning reflection content
+<|reasoning_step_reflection_end|>: End token of the reasoning reflection content
+<|reasoning_proceed|>: Delimiter token between reasoning steps"""
+
+
+def test_the_definitions_are_those_of_table_6():
+    """The paper's eleven; the answer's pair is not in the table."""
+    papers = dict(line.split(": ") for line in TABLE_6.splitlines())
+    assert {token: definition for token, definition in DEFINITIONS.items() if "answer" not in token} == papers
+
+
 def test_every_token_has_its_definition():
     assert set(DEFINITIONS) == set(SPECIAL_TOKENS)
     for token, definition in DEFINITIONS.items():

@@ -117,6 +117,32 @@ def test_the_judge_is_asked_only_about_what_the_rules_call_wrong():
     assert "[Model_answer] : seven\n" in engine.calls[1][1]
 
 
+def test_the_rules_may_decide_about_what_the_judge_extracts():
+    """SOPHIA, appendix C: five of eight benchmarks. One call in all: Fig. A6 is not asked."""
+    engine = Recorded([r"\boxed{7}", "1/2", "(B)", "{seven", ""])
+    hats = {"choices": {"A": "a hat", "B": "a cat"}, "gold": "B"}
+    items = [
+        {"completion": PROSE, "gold": "7"},
+        {"completion": PROSE, "gold": "0.25"},
+        {"completion": PROSE, **hats},
+        {"completion": PROSE, "gold": "7"},  # braces that do not close hold no answer
+        {"completion": PROSE, "gold": "7"},  # nothing was found
+        {"completion": r"\boxed{a feline}", "gold": "a cat"},  # the rules found an answer, and decided
+    ]
+    verdicts = JudgeGrader(engine, compare=False).grade_batch(items)
+    assert [verdict.correct for verdict in verdicts] == [True, False, True, False, False, False]
+    assert [verdict.extracted for verdict in verdicts] == [r"\boxed{7}", "1/2", "(B)", "{seven", None, "a feline"]
+    assert [verdict.decided_by for verdict in verdicts] == ["judge"] * 4 + ["rules"] * 2
+    assert verdicts[0].reason.startswith("of the answer that the judge extracted: ")
+    assert [len(call) for call in engine.calls] == [5]
+
+
+def test_a_judge_that_is_asked_nothing_is_refused():
+    with pytest.raises(ValueError, match="extract=False came with compare=False"):
+        JudgeGrader(Recorded(), extract=False, compare=False)
+    assert repr(JudgeGrader("chat", Grader())) != repr(JudgeGrader("chat", Grader(), compare=False))
+
+
 @pytest.mark.parametrize(
     ("reply", "extracted"),
     [

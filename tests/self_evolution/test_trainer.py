@@ -136,6 +136,20 @@ def test_a_violated_format_costs_half(logged):
     assert len(judge.asked) == 6  # nobody asks about what has no answer
 
 
+def test_a_response_without_one_clear_answer_is_scored_0_unseen(logged):
+    """Appendix D's validity rule: two boxes that say 4 vote for 4, with g(0) = 1 + 0.2 σ(−0.95) − 0.2 σ(0.4).
+
+    σ(−0.95) = 0.27889 and σ(0.4) = 0.59869, so that g(0) = 1 + 0.05578 − 0.11974 = 0.93604; g(1) is 1.03163.
+    """
+    twice = r"<think>x</think>\boxed{4} \boxed{4}"
+    judge = judge_by(SCORES)
+    log = logged([WORKED[0], twice, twice, twice] * 2, judge=judge)
+    assert log["distinct_answers"] == 1  # r is 1 for each
+    assert log["rewards/agreement_reward/mean"] == pytest.approx((1.03163 + 3 * 0.93604) / 4, abs=1e-5)
+    assert log["rewards/format_reward/mean"] == pytest.approx(-0.5 * 3 / 4)
+    assert {candidate(request) for request in judge.asked} == {WORKED[0]}
+
+
 def test_the_judge_sees_question_picture_and_response_and_no_answer(answering):
     rows = [{**row, "answer": "314159"} for row in drawn_rows(2)]
     judge = judge_by(SCORES)

@@ -1,5 +1,6 @@
 """SOPHIA's prompts: what is filled in where, and under which system message a completion is trained."""
 
+import hashlib
 import re
 
 import pytest
@@ -44,6 +45,17 @@ def test_the_example_is_right_and_looks_at_the_image_again():
     assert EXAMPLE.response.endswith("**Final answer** \\boxed{9}")
     assert Grader().grade(EXAMPLE.response, "9").correct
     assert len(re.findall("look at the image again", EXAMPLE.response)) == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words", "digest"),
+    [(CAPTION_PROMPT, 550, "ff1907838c3551fc"), (THINKING_PROMPT, 335, "66811468baf67143")],
+    ids=["Fig. A2", "Fig. A4"],
+)
+def test_the_prompts_are_the_paper_s_word_for_word(prompt, words, digest):
+    """Words and digest of the figures' text; white space does not count."""
+    said = prompt.split()
+    assert (len(said), hashlib.sha256(" ".join(said).encode()).hexdigest()[:16]) == (words, digest)
 
 
 def test_the_paper_s_prompts():

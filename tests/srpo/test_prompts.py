@@ -1,5 +1,7 @@
 """SRPO's prompts are whole, and replies that are not what was asked for say why."""
 
+import hashlib
+
 import pytest
 
 from trl_mmreason.sampling.asking import MalformedReply
@@ -23,6 +25,27 @@ def test_the_paper_s_prompts_are_whole():
     )
     assert '"think"' not in asked
     assert '\n2. "think": ' in prompts.teacher_prompt("q", "c", "8", "7", second_thought=True)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words", "digest"),
+    [
+        (prompts.COT_PROMPT, 81, "2b51750e44065066"),
+        (prompts.SFT_PROMPT, 43, "18fc0aae0ae4cd70"),
+        (prompts.TEACHER_SYSTEM_PROMPT, 12, "a5670ddf356a5d18"),
+        (prompts.teacher_prompt("{query}", "{cot}", "{answer}", "{ground_truth}"), 117, "08c4f4696e004929"),
+        (prompts.REFLECTION_PROMPT, 217, "9b2b213edd8d28db"),
+    ],
+    ids=["CoT", "SFT", "teacher, system", "teacher", "RL"],
+)
+def test_the_prompts_are_the_paper_s_word_for_word(prompt, words, digest):
+    """Words and digest of B.3's text without bold type; white space does not count.
+
+    Two places differ: the teacher is not told the picture's address, and two full stops stand where the text at hand
+    has a damaged "...</think>...".
+    """
+    said = prompt.split()
+    assert (len(said), hashlib.sha256(" ".join(said).encode()).hexdigest()[:16]) == (words, digest)
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,16 @@ def weight_of(folder, ending):
     return next(weight for name, weight in weights.items() if name.endswith(ending))
 
 
+def recorded_rows(trainer_class, rows):
+    """The trainer's constructor, which puts what it trains on into `rows`."""
+
+    def make(policy, *, args, train_dataset):
+        rows.append(list(train_dataset.remove_columns("images")))
+        return trainer_class(policy, args=args, train_dataset=train_dataset)
+
+    return make
+
+
 def test_sophia_in_small(tmp_path, monkeypatch):
     monkeypatch.setattr(sophia, "_DIFFICULTY", {"n": 4, "low": 0.0, "high": 1.0})  # GRPO needs rows, right or wrong
     args = small("sophia", tmp_path, train_rows=6, eval_rows=4, tasks={"adding": 1})
@@ -220,12 +230,17 @@ def test_sophia_in_small(tmp_path, monkeypatch):
     arms = {name: args.arms[name] for name in ("sophia", "quarter-data", "sophia-grpo")}
     args.arms = {**arms, "grpo": {"grpo": True}}
     rows = []
-    for problem in make_problems(["adding"], 6, seed=2):  # these very pictures, their captions and their solutions
-        rows += [([user(DESCRIBE)], problem.image, caption(problem))]
-        rows += [(problem.prompt, problem.image, plain(solve(problem)))]
+    problems = make_problems(["adding"], 6, seed=2)  # these very pictures, captions of four, and their solutions
+    rows += [([user(DESCRIBE)], problem.image, caption(problem)) for problem in problems[:4]]
+    rows += [(problem.prompt, problem.image, plain(solve(problem))) for problem in problems]
     remember(tmp_path / "seed-0", rows, in_steps=True)
+    learnt_from = []
+    monkeypatch.setattr(sophia, "OffPolicyRewardTrainer", recorded_rows(sophia.OffPolicyRewardTrainer, learnt_from))
     for arm in (BEFORE, *args.arms):
         do_arm(args, sophia.PART, 0, arm)
+    whole, quarter = learnt_from  # Table 8: a quarter of the four rows that were selected, not of the six problems
+    assert (len(whole), len(quarter)) == (4, 1)
+    assert {row["id"] for row in quarter} < {row["id"] for row in whole}
     assert set(sophia.METRICS) <= set(outcomes(args)[0]["sophia-grpo"].names)
     seed = tmp_path / "seed-0"
     eye = "visual.patch_embed.proj.weight"  # which SOPHIA trains, and GRPO does not here

@@ -13,6 +13,9 @@ from ..sft import CompletionSFTConfig, CompletionSFTTrainer
 class PlainSFTConfig(CompletionSFTConfig):
     """`SFTConfig` for completions without a format, with the values of AdaPO's baselines (appendix B).
 
+    The paper's batch has 32 rows: the product of processes, `per_device_train_batch_size` and
+    `gradient_accumulation_steps`. Its learning rate (2e-5) and its linear schedule are TRL's too.
+
     Attributes:
         num_train_epochs: epochs, 2; TRL's own default is 3.
         warmup_steps: steps of warm-up, or below 1 their share of all, 0.1; TRL's own default is 0.

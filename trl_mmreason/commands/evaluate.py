@@ -51,6 +51,11 @@ def add(commands: Any) -> None:
     command.add_argument("--instruction", help="what stands below the question, or null; the benchmark's by default")
     options.add_sampling(command)
     options.add_party(command, "judge", "model to ask about answers that the rules call wrong; text-only will do")
+    command.add_argument(
+        "--judge-extracts-only",
+        action="store_true",
+        help="--judge: it looks for an answer where the rules find none, and the rules decide about what it finds",
+    )
     command.add_argument("--shown", type=options.count, default=100, help="questions shown in the report")
     # one greedy sample, or several at temperature 1; the judge may be a hosted one
     command.set_defaults(run=_evaluate, temperature=None, max_new_tokens=2048, openai_only=True)
@@ -186,6 +191,8 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
             _refuse_unused(arguments, name, why=f"it belongs to --protocol {protocol}")
     if arguments.judge_server and not arguments.judge:
         raise SystemExit("mmreason evaluate: --judge-server came without --judge; name the model there")
+    if arguments.judge_extracts_only and not arguments.judge:
+        raise SystemExit("mmreason evaluate: --judge-extracts-only came without --judge; name the model there")
     if arguments.vllm and (arguments.server or arguments.adapter):
         raise SystemExit(
             "mmreason evaluate: --vllm samples merged models in this process; leave --server and --adapter out"
@@ -200,7 +207,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         from ..sampling.chat import Chat
 
         judge = Chat(options.load_engine("evaluate", arguments, "judge"))
-        settings["grader"] = JudgeGrader(judge, settings["grader"])
+        settings["grader"] = JudgeGrader(judge, settings["grader"], compare=not arguments.judge_extracts_only)
     return settings
 
 

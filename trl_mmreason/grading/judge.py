@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .extraction import read_gold, without_thinking
@@ -93,16 +93,24 @@ class JudgeGrader:
             If it has `settings`, as engines have, a store notices when they change.
         grader: the rules; by default `Grader()`.
         extract: whether the judge also looks for an answer where the rules found none.
+        compare: whether it also says if an answer equals the gold one. Without, the rules decide about the answers that
+            it found, as the paper does on five of its eight benchmarks (appendix C).
+
+    Raises:
+        ValueError: with neither there is nothing to ask.
     """
 
-    def __init__(self, chat: Chat, grader: Grader | None = None, *, extract: bool = True) -> None:
+    def __init__(self, chat: Chat, grader: Grader | None = None, *, extract: bool = True, compare: bool = True) -> None:
+        if not extract and not compare:
+            raise ValueError("JudgeGrader: extract=False came with compare=False, which leaves nothing to ask.")
         self.chat = chat
         self.grader = grader or Grader()
         self.extract = extract
+        self.compare = compare
 
     def __repr__(self) -> str:
-        chat = getattr(self.chat, "settings", self.chat)
-        return f"{type(self).__name__}(chat={chat!r}, grader={self.grader!r}, extract={self.extract!r})"
+        chat, alone = getattr(self.chat, "settings", self.chat), "" if self.compare else ", compare=False"
+        return f"{type(self).__name__}(chat={chat!r}, grader={self.grader!r}, extract={self.extract!r}{alone})"
 
     @property
     def works_elsewhere(self) -> bool:
@@ -127,9 +135,22 @@ class JudgeGrader:
         if self.extract:
             answers |= self._extracted({i: items[i] for i in wrong if i not in answers})
         answers = {i: answer for i, answer in answers.items() if answer}
+        if not self.compare:
+            return self._by_the_rules(items, verdicts, answers)
         replies = self._ask({i: equivalence_prompt(_question(items[i]), _gold(items[i]), answers[i]) for i in answers})
         for i, reply in replies.items():
             verdicts[i] = _second_verdict(verdicts[i], answers[i], _gold(items[i]), reply)
+        return verdicts
+
+    def _by_the_rules(
+        self, items: Sequence[Mapping[str, Any]], verdicts: list[Verdict], answers: Mapping[int, str]
+    ) -> list[Verdict]:
+        """Let the rules decide about the answers that the judge extracted."""
+        found = {i: answer for i, answer in answers.items() if verdicts[i].extracted is None}
+        decided = self.grader.grade_batch([{**items[i], "completion": rf"\boxed{{{found[i]}}}"} for i in found])
+        for i, verdict in zip(found, decided, strict=True):
+            reason = f"of the answer that the judge extracted: {verdict.reason}"
+            verdicts[i] = Verdict(verdict.correct, found[i], reason, "judge")
         return verdicts
 
     def _extracted(self, items: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:

@@ -20,7 +20,10 @@ ADVANTAGES = ("log_sum_exp", "grpo")
 class SelfEvolutionConfig(RolloutConfig):
     """`GRPOConfig` without labels ("When Models Judge Themselves"; the values are the paper's where it gives them).
 
-    `num_generations` (8), `learning_rate` (1e-6) and `max_grad_norm` (1.0) are the paper's too, as they are TRL's.
+    `num_generations` (8), `learning_rate` (1e-6) and `max_grad_norm` (1.0) are the paper's too, as they are TRL's. The
+    paper's batches (Table 5) are yours to set. In verl, with which it trained, they count questions, of 8 responses:
+    the product of processes, `per_device_train_batch_size` and `steps_per_generation` is 4096 for its train batch of
+    512, and with `gradient_accumulation_steps` in place of the last 1024 for its mini batch of 128.
 
     The rows of Tables 2 and 6: `vote` × `judge` × `advantages`. MM-UPT is `vote="majority", judge=False,
     advantages="grpo"`.

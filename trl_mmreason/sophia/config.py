@@ -31,7 +31,9 @@ _INSTEAD = {"freeze_vision_encoder": "say it with trainable_parts"}
 class OffPolicyRewardConfig(CompletionSFTConfig):
     """`SFTConfig` for completions with rewards, whoever wrote them (arXiv:2507.16814, section 4.3).
 
-    `learning_rate` (2e-5) is the paper's (appendix B.1), as it is TRL's.
+    `learning_rate` (2e-5) is the paper's (appendix B.1), as it is TRL's. The paper's batch has 512 trajectories: the
+    product of processes, `per_device_train_batch_size` and `gradient_accumulation_steps`. It gives no number of epochs
+    for its single round: `num_train_epochs` is 1.
 
     Attributes:
         importance_sampling: weights π/μ of Eq. 7: "none" leaves them out (Lemma A.3), "sequence" has one a completion,
@@ -94,7 +96,12 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
 class MixedGroupsGRPOConfig(RolloutConfig):
     """`GRPOConfig` as in appendix B.2, which takes from B.1 what it does not say itself.
 
+    `num_generations` (8) is the paper's too, as it is TRL's. The paper's batch has 64 questions of 8 rollouts: the
+    product of processes, `per_device_train_batch_size` and `gradient_accumulation_steps` is then 512. `loss_type` is
+    "grpo", a mean over the tokens of a trajectory and then over trajectories, as in the GRPO that the paper cites.
+
     Attributes:
+        max_completion_length: bound of an answer in tokens, 16384 (appendix B.2); TRL's own default is 512.
         learning_rate: initial learning rate, 5e-7 (appendix B.2); TRL's own default is 1e-6.
         weight_decay: weight decay, 0.05 (appendix B.1); TRL's own default is 0.
         lr_scheduler_type: schedule of the learning rate: a cosine down to `min_lr_rate` of it, by default 1/4 (appendix
@@ -102,6 +109,7 @@ class MixedGroupsGRPOConfig(RolloutConfig):
         trainable_parts: which of vision, projector and language to train; the language model alone, as in appendix B.1.
     """
 
+    max_completion_length: int | None = 16384
     learning_rate: float = 5e-7
     weight_decay: float = 0.05
     lr_scheduler_type: str = "cosine_with_min_lr"
