@@ -222,7 +222,7 @@ def test_a_chain_is_dropped_if_a_step_of_it_could_not_be_sampled(tmp_path):
     assert len(party.asked) == 4
 
 
-def test_sampling_goes_on_where_it_was_killed(tmp_path):
+def test_sampling_resumes_where_it_was_killed(tmp_path):
     rows, whole = chains("7", "8"), policy()
     undisturbed = continued(tmp_path / "whole.sqlite", rows, whole)
     dying, rest = policy(dies_at=10), policy()  # amid the third step
@@ -342,7 +342,7 @@ def test_malformed_judgements_are_asked_for_again_and_then_counted(tmp_path):
     assert len(judge.asked) == len({request.seed for request in judge.asked}) == 2 + 3 + 3
 
 
-def test_judging_goes_on_where_it_was_killed(tmp_path):
+def test_judging_resumes_where_it_was_killed(tmp_path):
     rows = chains("7", "8", "7")
     whole, dying, rest = (Scripted(lambda request, times: label("[1,0,1]"), dies_at=at) for at in (None, 2, None))
     undisturbed = judged(tmp_path / "whole.sqlite", rows, whole)

@@ -132,7 +132,7 @@ def whole(bases, tmp_path_factory):
 
 
 @pytest.mark.parametrize("stage", ["sampling", "scoring", "training", "saving"])
-def test_killed_in_any_stage_it_goes_on_there(whole, bases, tmp_path, stage):
+def test_killed_in_any_stage_it_resumes_there(whole, bases, tmp_path, stage):
     killed = saving(bases("qwen2_5_vl"), tmp_path / "killed")
     interrupt(killed, stage)
     with pytest.raises(KeyboardInterrupt):

@@ -109,7 +109,7 @@ def test_the_paper_s_prompt_asks_for_five_to_ten_steps(tmp_path):
         assert long.asked[0].messages[0]["content"] == STEP_DATA_PROMPT
 
 
-def test_it_goes_on_where_it_was_killed(tmp_path):
+def test_it_resumes_where_it_was_killed(tmp_path):
     whole, rest = teacher(), teacher()
     undisturbed = made(tmp_path / "whole.sqlite", MADE, whole)
     with pytest.raises(KeyboardInterrupt):

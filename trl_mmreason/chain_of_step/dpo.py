@@ -35,7 +35,7 @@ from ..construction import (
     check_rows,
     check_template,
     config_of,
-    load_processor,
+    load_policy_processor,
     prepare_policy,
     search_no_weights,
     with_pictures,
@@ -133,7 +133,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
                 )
         check_rows("IterativeDPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})
         args.check_process_reward(process_reward_model)
-        processing_class = processing_class or load_processor(model, args)
+        processing_class = processing_class or load_policy_processor(model, args)
         ids = chain_token_ids(processing_class) if args.chains else {}
         check_template("IterativeDPOTrainer", processing_class, EXAMPLE)
         self.questions = with_ids(train_dataset)

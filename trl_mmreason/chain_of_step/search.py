@@ -50,7 +50,7 @@ class BeamSearched(NamedTuple):
     problem: str | None = None
 
     @property
-    def goes_on(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the search is still under way."""
         return self.answer is None and self.problem is None
 
@@ -94,7 +94,7 @@ def step_beam_search(
         open_searches = [
             (row, k, search)
             for k, (row, search) in enumerate(zip(rows, searches, strict=True))
-            if isinstance(search, BeamSearched) and search.goes_on
+            if isinstance(search, BeamSearched) and search.is_open
         ]
         if not open_searches:
             break

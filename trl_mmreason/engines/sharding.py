@@ -110,7 +110,7 @@ def loading_whole() -> Iterator[None]:
             os.environ[_FSDP_LOADING] = efficient
 
 
-def share_out(reference: nn.Module, accelerator: Any) -> Any:
+def shard_reference(reference: nn.Module, accelerator: Any) -> Any:
     """Share a frozen model out under FSDP, as TRL does, with the first process's weights.
 
     With `cpu_ram_efficient_loading` the other processes have read nothing. accelerate sends them the weights of the
@@ -126,8 +126,8 @@ def share_out(reference: nn.Module, accelerator: Any) -> Any:
 
 @contextmanager
 def references_agree() -> Iterator[None]:
-    """Let TRL's constructors share their references out by `share_out`."""
-    with replaced(grpo_trainer, prepare_fsdp=share_out), replaced(dpo_trainer, prepare_fsdp=share_out):
+    """Let TRL's constructors share their references out by `shard_reference`."""
+    with replaced(grpo_trainer, prepare_fsdp=shard_reference), replaced(dpo_trainer, prepare_fsdp=shard_reference):
         yield
 
 

@@ -21,8 +21,8 @@ from ..messages import question_text
 from ..rows import DataError
 from ..sampling.engine import Failure
 from .metrics import Estimate, aligned, metric_of
-from .question_table import Table
-from .results import Question, Results
+from .question_table import QuestionTable
+from .results import EvaluatedQuestion, Results
 from .runner import Samples
 
 RESULTS, PRINTED, SAMPLES = "results.json", "results.txt", "samples.jsonl"
@@ -104,7 +104,7 @@ def format_results(results: Results) -> str:
     parts.append(aligned(lines))
     if results.categories:
         parts.append(aligned(_category_lines(results)))
-    parts.append("\n".join(problems_of(results)))
+    parts.append("\n".join(result_problems(results)))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -136,7 +136,7 @@ def headline(metrics: Mapping[str, Estimate]) -> list[str]:
     return ["acc_t1", "acc_t2"] if "acc_t1" in metrics else ["accuracy"]
 
 
-def problems_of(results: Results) -> list[str]:
+def result_problems(results: Results) -> list[str]:
     """A line for each kind of sample or question that something is wrong with."""
     counts = results.counts
     said = {
@@ -202,8 +202,8 @@ def _results(whole: Mapping[str, Any], lines: list[dict[str, Any]]) -> Results:
         counts=whole["counts"],
         failures=whole["failures"],
         unusable=whole["unusable"],
-        questions=[Question(**line) for line in lines],
-        table=Table(names, sides[..., 0], sides[..., 1]),
+        questions=[EvaluatedQuestion(**line) for line in lines],
+        table=QuestionTable(names, sides[..., 0], sides[..., 1]),
     )
 
 

@@ -121,7 +121,7 @@ def evaluate_policy(
     return evaluate(rows, engine, None, protocol, batch_size=batch_size, **asking)
 
 
-def accuracy(
+def greedy_accuracy(
     model: PreTrainedModel, processing_class: ProcessorMixin, rows: Dataset, *, max_new_tokens: int, batch_size: int
 ) -> float:
     """Share of right answers of a policy amid training, one greedy answer a row.
