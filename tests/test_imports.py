@@ -9,12 +9,13 @@ TEXTS = ["documented", "messages", "grading", "sampling.turns", "sampling.store"
 TEXTS += ["chain_of_step.template", "srpo.response"]
 TENSORS = ["functional", "turns", "parts", "stopping"]
 TENSORS += [f"{method}.objective" for method in ("adapo", "srpo", "chain_of_step", "sophia", "self_evolution")]
+ROWS = ["evaluation.results", "evaluation.files", "chain_of_step.pairs", "chain_of_step.declared"]
 
 
 @pytest.mark.parametrize(
     ("modules", "unwanted"),
-    [(TEXTS, {"torch", "transformers", "datasets", "trl"}), (TENSORS, {"datasets", "trl"})],
-    ids=["texts", "tensors"],
+    [(TEXTS, {"torch", "transformers", "datasets", "trl"}), (TENSORS, {"datasets", "trl"}), (ROWS, {"trl"})],
+    ids=["texts", "tensors", "rows"],
 )
 def test_small_modules_load_little(modules, unwanted):
     lines = [f"import trl_mmreason.{module}" for module in modules]

@@ -9,8 +9,8 @@ from typing import Any
 from ..sampling.engine import Engine, Failure, Sample, SamplingParams
 from ..sampling.protocols import Answered, AnsweredTurn, RowSample, sample_units
 from .paths import PathScore, ProcessReward, read_path, score_paths
-from .scored_chain import scored_ends
 from .search import MAX_STEPS, TOO_LONG, BeamSearched, step_beam_search
+from .template import scored_ends
 
 
 @dataclass(frozen=True)

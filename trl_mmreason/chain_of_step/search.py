@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..messages import pictures_of
 from ..sampling.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from .paths import SAMPLING_PARAMS, ProcessReward, Row
-from .process_reward import Scores
 from .template import ANSWER_END, STEP_END, ChainError, chain_ends, parse_chain
+
+if TYPE_CHECKING:
+    from .process_reward import Scores
 
 MAX_STEPS = 16
 """The paper gives no bound; its chains have 5 to 10 steps."""

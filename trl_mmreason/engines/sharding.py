@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.integrations import deepspeed as deepspeed_integration
-from trl.models import prepare_fsdp
-from trl.trainer import dpo_trainer, grpo_trainer
 
 from .replaced import replaced
 
@@ -117,6 +115,8 @@ def shard_reference(reference: nn.Module, accelerator: Any) -> Any:
     policy, but TRL's `prepare_fsdp` shares out what each process holds, so that all but the first piece of a reference
     would be zeros (the KL of the first step is then not 0).
     """
+    from trl.models import prepare_fsdp  # here: TRL takes seconds to load
+
     for weight in [*reference.parameters(), *reference.buffers()]:
         there = weight.data.to(accelerator.device)
         broadcast(there, from_process=0)
@@ -127,6 +127,8 @@ def shard_reference(reference: nn.Module, accelerator: Any) -> Any:
 @contextmanager
 def references_agree() -> Iterator[None]:
     """Let TRL's constructors share their references out by `shard_reference`."""
+    from trl.trainer import dpo_trainer, grpo_trainer
+
     with replaced(grpo_trainer, prepare_fsdp=shard_reference), replaced(dpo_trainer, prepare_fsdp=shard_reference):
         yield
 
