@@ -12,6 +12,7 @@ from typing import Any
 
 from huggingface_hub import ModelCard
 
+from .files import write_whole
 from .messages import text_of
 
 CARD = "README.md"
@@ -210,4 +211,4 @@ def add_results(folder: Path, title: str, table: str) -> None:
     """Put a table of results into the card of a saved model; nothing happens without a card."""
     path = folder / CARD
     if path.is_file():
-        path.write_text(with_results(path.read_text(encoding="utf-8"), {title: table}), encoding="utf-8")
+        write_whole(path, with_results(path.read_text(encoding="utf-8"), {title: table}))

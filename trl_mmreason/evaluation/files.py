@@ -6,7 +6,7 @@ Equal evaluations give equal files: there is no time in them, and no order but t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import PIL.Image
 import pyarrow.parquet as pq
 from datasets import Dataset, Image
 
-from ..files import atomic_path
+from ..files import atomic_path, write_whole
 from ..messages import question_text
 from ..rows import DataError
 from ..sampling.engine import Failure
@@ -67,11 +67,16 @@ def write_evaluation(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULTS).unlink(missing_ok=True)  # what is killed from here on is no evaluation, and not a mixed one
     whole = {"format": FORMAT, "n": samples.n, "turns": samples.turns, **about, **results_as_json(results)}
-    _write(folder / SAMPLES, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in _lines(samples)))
-    _write(folder / QUESTIONS, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in _table_lines(results)))
-    _write(folder / PRINTED, f"{format_results(results)}\n")
-    pictures.select_columns(["id", "images"]).to_parquet(folder / PICTURES)
-    _write(folder / RESULTS, json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False))  # last: it is complete
+    write_whole(folder / SAMPLES, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in _lines(samples)))
+    write_whole(
+        folder / QUESTIONS, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in _table_lines(results))
+    )
+    write_whole(folder / PRINTED, f"{format_results(results)}\n")
+    with atomic_path(folder / PICTURES) as unfinished:
+        pictures.select_columns(["id", "images"]).to_parquet(unfinished)
+    write_whole(
+        folder / RESULTS, json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False)
+    )  # last: it is complete
 
 
 def read_evaluation(folder: str | Path) -> SavedEvaluation:
@@ -207,6 +212,10 @@ def _results(whole: Mapping[str, Any], lines: list[dict[str, Any]]) -> Results:
     )
 
 
+def _as_jsonl(lines: Iterable[dict[str, Any]]) -> str:
+    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
+
+
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     with path.open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
@@ -232,9 +241,3 @@ def _samples(lines: list[dict[str, Any]], n: int, turns: int) -> Samples:
             found.append([])
         found[-1].append(Failure(line["failed"]) if "failed" in line else line)
     return Samples(rows, n, turns, found)
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic_path(path) as unfinished:
-        # a model can write half a surrogate pair, which UTF-8 cannot hold; the store replaces it, its question does not
-        unfinished.write_text(text, encoding="utf-8", errors="replace")

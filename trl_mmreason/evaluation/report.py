@@ -18,6 +18,7 @@ from urllib.parse import quote
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
+from ..files import write_whole
 from ..pictures import data_uri
 from .metrics import Change, Estimate, Metric, metric_of
 from .plots import Plot
@@ -127,8 +128,7 @@ def write_report(
         sorted_by=list(dict.fromkeys(name for trajectory in trajectories for name in _values(trajectory))),
         colours=_COLOURS,
     )
-    # A model can write half a surrogate pair, which UTF-8 cannot hold.
-    Path(path).write_text(page, encoding="utf-8", errors="replace")
+    write_whole(path, page)
 
 
 def results_table(
