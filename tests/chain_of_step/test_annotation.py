@@ -5,6 +5,7 @@ import hashlib
 import pytest
 from datasets import Dataset
 from scripted import Scripted, picture, questions_of, reds
+from solution_chains import chain_of_steps
 from support import SUPERVISED_RUN, maker
 
 from trl_mmreason.chain_of_step.annotation import (
@@ -34,7 +35,7 @@ from trl_mmreason.chain_of_step.template import (
 )
 from trl_mmreason.grading import Grader
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.miniature.solutions import ERRORS, chain_of_steps, solve
+from trl_mmreason.miniature.solutions import ERRORS, solve
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
 from trl_mmreason.miniature.teacher import KnownTruthTeacher
 from trl_mmreason.miniature.truth import true_labels

@@ -10,12 +10,13 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
 from processes import one_and_two
+from solution_chains import chain_of_steps
 from support import PATHS_RUN, assert_weights, changed_weights, drawn_rows, load, losses_of, maker, weights_of
 
 from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer
 from trl_mmreason.chain_of_step.paths import read_path
 from trl_mmreason.chain_of_step.process_reward import Scores
-from trl_mmreason.miniature.solutions import chain_of_steps, solve
+from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.engine import Sample
 from trl_mmreason.sampling.store import SettingsChanged

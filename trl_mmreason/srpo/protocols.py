@@ -67,9 +67,7 @@ class Reflection:
 
         An engine that does not give its tokens leaves the length out.
         """
-        read = sample.get("extra")
-        if read is None:  # of a store that an older version filled
-            return {}
+        read = sample["extra"]
         found = {"reflection_tokens": read["reflection_tokens"] or None}
         first, *others = [turn["correct"] for turn in sample["turns"]]
         if first is None:
