@@ -25,7 +25,7 @@ from workload import GROUP, lengths, questions, save_policy
 
 from trl_mmreason import AdaPOConfig, padding
 from trl_mmreason.commands.options import count
-from trl_mmreason.exchange import longest_first, share_out, take
+from trl_mmreason.exchange import balance_rows, longest_first, take
 
 
 def stay(rows: dict[str, Any], lengths: list[int], *_: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def longest_share(rows: list[int], processes: int, batch: int) -> tuple[float, f
     """Tokens of the process that has most, over the mean: as the rows come, and shared out."""
     each, mean = len(rows) // processes, sum(rows) / processes
     drawn = [sum(rows[start : start + each]) for start in range(0, len(rows), each)]
-    shared = [sum(rows[row] for row in share) for share in share_out(rows, processes, batch)]
+    shared = [sum(rows[row] for row in share) for share in balance_rows(rows, processes, batch)]
     return max(drawn) / mean, max(shared) / mean
 
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from trl_mmreason.evaluation.metrics import Estimate
-from trl_mmreason.evaluation.question_table import Table
+from trl_mmreason.evaluation.question_table import QuestionTable
 
 _RESAMPLES = 2000
 
@@ -112,7 +112,7 @@ def ending(measured: Estimate, margin: float) -> Decision | None:
     return "no difference" if -margin <= low and high <= margin else None
 
 
-Outcomes = Mapping[int, Mapping[str, Table]]
+Outcomes = Mapping[int, Mapping[str, QuestionTable]]
 """Seed → arm → what each question adds to each metric; all arms of a seed answer the same questions, in one order."""
 
 
@@ -146,7 +146,7 @@ def judge(claim: Claim, outcomes: Outcomes) -> Judged:
     return Judged(claim, Estimate(float(np.mean(by_seed)), (float(low), float(high))), by_seed, values)
 
 
-def _questions(arms: Mapping[str, Table], claim: Claim, seed: int) -> int:
+def _questions(arms: Mapping[str, QuestionTable], claim: Claim, seed: int) -> int:
     sizes = {term.arm: len(arms[term.arm].over) for term in claim.contrast}
     if len(set(sizes.values())) != 1:
         raise ValueError(f"judge: the arms of seed {seed} answered different numbers of questions: {sizes}.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trl_mmreason.evaluation.question_table import Table
+from trl_mmreason.evaluation.question_table import QuestionTable
 
 from .claims import Outcomes
 
@@ -50,10 +50,10 @@ def quarters(history: History, name: str) -> tuple[float, float]:
     return fmean(values[:size]), fmean(values[-size:])
 
 
-def _extended(table: Table, history: History, names: Sequence[str]) -> Table:
+def _extended(table: QuestionTable, history: History, names: Sequence[str]) -> QuestionTable:
     found = [value for name in names for value in quarters(history, name)]
     added = np.tile(found, (len(table.over), 1)).reshape(len(table.over), len(found))
-    return Table(
+    return QuestionTable(
         (*table.names, *(f"{when}_{name}" for name in names for when in ("first", "last"))),
         np.hstack([table.over, np.nan_to_num(added)]),
         np.hstack([table.under, (~np.isnan(added)).astype(float)]),

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from trl_mmreason.evaluation.curves import running_mean, style_axes
 from trl_mmreason.evaluation.metrics import Metric, aligned, metric_of, number_as_json
-from trl_mmreason.evaluation.question_table import Table
+from trl_mmreason.evaluation.question_table import QuestionTable
 
 from .claims import Judged
 
@@ -33,7 +33,7 @@ _COLOURS = (
 )
 
 
-def format_arms(outcomes: Mapping[int, Mapping[str, Table]], metrics: Sequence[str]) -> str:
+def format_arms(outcomes: Mapping[int, Mapping[str, QuestionTable]], metrics: Sequence[str]) -> str:
     """A line an arm: the mean over seeds of each metric, and the lowest and highest seed."""
     seeds = list(outcomes)
     lines = [["mean [lowest, highest seed]", *(metric_of(name).label for name in metrics)]]

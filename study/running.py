@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 from trl_mmreason.documented import documented
 from trl_mmreason.evaluation.evaluation_report import evaluate_into
 from trl_mmreason.evaluation.files import read_evaluation
-from trl_mmreason.evaluation.question_table import Table
+from trl_mmreason.evaluation.question_table import QuestionTable
 from trl_mmreason.miniature.cold_start import Lessons, cold_start
 from trl_mmreason.miniature.models import FAMILIES, SIZES, build_model
 from trl_mmreason.miniature.tasks import CATEGORIES, LEVELS, Problem, make_problems, to_dataset
@@ -413,7 +413,7 @@ def _do(job: str, command: Sequence[str], folder: Path) -> None:
         raise RuntimeError(f"The study's {job} failed; {log} ends:\n{log.read_text()[-2000:]}")
 
 
-def outcomes(args: StudyArguments) -> dict[int, dict[str, Table]]:
+def outcomes(args: StudyArguments) -> dict[int, dict[str, QuestionTable]]:
     """Seed → arm → what every question adds to every metric.
 
     Raises:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trl_mmreason.miniature.tasks import to_dataset
 from trl_mmreason.sampling.engine import Engine, Failure, SamplingParams
-from trl_mmreason.sampling.protocols import Answered, AnsweredTurn, Unit, sample_units
+from trl_mmreason.sampling.protocols import Answered, AnsweredTurn, RowSample, sample_units
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import train_once
 from trl_mmreason.srpo.config import ReflectionSFTConfig, SRPOConfig
@@ -34,7 +34,7 @@ class FirstAndLast:
     settings = {"name": "first and last"}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
+        self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         return [
             sample

@@ -5,13 +5,14 @@ from contextlib import contextmanager
 import pytest
 import torch
 from datasets import Dataset
+from solution_chains import chain_of_steps
 from support import SMALL_RUN, SUPERVISED_RUN, ParityGrader, drawn_rows, ends_often, ids_of
 
 import trl_mmreason
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, Scores
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.miniature.solutions import chain_of_steps, solve
+from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.engine import Sample
 

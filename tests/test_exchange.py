@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 from processes import outcomes
 
-from trl_mmreason.exchange import share_out
+from trl_mmreason.exchange import balance_rows
 from trl_mmreason.padding import sort_by_length
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -68,13 +68,13 @@ def shared_out(window, differ):
     ],
 )
 def test_the_longest_micro_batch_goes_to_who_has_least_so_far(processes, size, expected):
-    assert share_out([5, 2, 1, 8, 9, 3], processes, size) == expected
+    assert balance_rows([5, 2, 1, 8, 9, 3], processes, size) == expected
 
 
 def test_processes_have_about_as_much_to_compute():
     """32 rows on each of 8: a random share is up to 1.3 times the mean."""
     lengths = drawn_lengths(256)
-    sums = [sum(lengths[row] for row in rows) for rows in share_out(lengths, 8, 4)]
+    sums = [sum(lengths[row] for row in rows) for rows in balance_rows(lengths, 8, 4)]
     assert max(sums) < 1.05 * math.fsum(sums) / 8
     before = [sum(lengths[start : start + 32]) for start in range(0, 256, 32)]
     assert max(before) > 1.2 * math.fsum(before) / 8

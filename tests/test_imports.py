@@ -1,7 +1,9 @@
 """What a module loads. TRL takes seconds, so that small modules and the command line do without it."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,12 +11,13 @@ TEXTS = ["documented", "messages", "grading", "sampling.turns", "sampling.store"
 TEXTS += ["chain_of_step.template", "srpo.response"]
 TENSORS = ["functional", "turns", "parts", "stopping"]
 TENSORS += [f"{method}.objective" for method in ("adapo", "srpo", "chain_of_step", "sophia", "self_evolution")]
+ROWS = ["evaluation.results", "evaluation.files", "chain_of_step.pairs", "chain_of_step.declared"]
 
 
 @pytest.mark.parametrize(
     ("modules", "unwanted"),
-    [(TEXTS, {"torch", "transformers", "datasets", "trl"}), (TENSORS, {"datasets", "trl"})],
-    ids=["texts", "tensors"],
+    [(TEXTS, {"torch", "transformers", "datasets", "trl"}), (TENSORS, {"datasets", "trl"}), (ROWS, {"trl"})],
+    ids=["texts", "tensors", "rows"],
 )
 def test_small_modules_load_little(modules, unwanted):
     lines = [f"import trl_mmreason.{module}" for module in modules]
@@ -25,3 +28,14 @@ def test_small_modules_load_little(modules, unwanted):
         check=True,
     )
     assert not unwanted & set(done.stdout.split())
+
+
+def test_examples_import_nothing_of_the_study():
+    """Whoever reads an example need not read the study."""
+    scripts = sorted((Path(__file__).parents[1] / "examples").rglob("*.py"))
+    assert scripts
+    for script in scripts:
+        nodes = list(ast.walk(ast.parse(script.read_text(encoding="utf-8"))))
+        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+        assert "study" not in {name.partition(".")[0] for name in names}, script

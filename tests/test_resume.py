@@ -119,7 +119,7 @@ def train_until_killed(path, folder):
 
 
 @pytest.mark.full
-def test_a_killed_run_goes_on_from_its_checkpoint(checkpoints, rows, tmp_path):
+def test_a_killed_run_resumes_from_its_checkpoint(checkpoints, rows, tmp_path):
     path = checkpoints("qwen2_5_vl")
     whole = outcome(trainer_for(path, tmp_path / "whole", rows))
     killed = begin(train_until_killed, path, tmp_path / "killed")

@@ -202,7 +202,7 @@ def test_pictures_that_stand_in_the_messages(family, checkpoints, rows, tmp_path
     """The loss sees what generation saw: the same log-probabilities as with an `images` column."""
     pictured = [row for row in rows if len(row["images"]) == 1][:2] * 4
     inside = [
-        {**row, "prompt": [{"role": "user", "content": [{"type": "image", "image": row["images"][0]}, *text_of(row)]}]}
+        {**row, "prompt": [{"role": "user", "content": [{"type": "image", "image": row["images"][0]}, *written(row)]}]}
         for row in pictured
     ]
     for row in inside:
@@ -216,7 +216,7 @@ def test_pictures_that_stand_in_the_messages(family, checkpoints, rows, tmp_path
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 
-def text_of(row):
+def written(row):
     return [{"type": "text", "text": row["prompt"][0]["content"]}]
 
 

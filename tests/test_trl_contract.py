@@ -151,7 +151,7 @@ def test_trl_and_transformers_still_need_their_sharding_corrected():
     head = inspect.getsource(utils.add_fused_lm_head)
     assert "weight.full_tensor()" in head, "FSDP2's head may have a whole gradient: `use_whole_head`"
     shared = inspect.getsource(models_utils.prepare_fsdp)
-    assert "broadcast" not in shared, "TRL sends references to all processes: `share_out`"
+    assert "broadcast" not in shared, "TRL sends references to all processes: `shard_reference`"
     for module in (grpo_trainer, dpo_trainer):
         assert module.prepare_fsdp is models_utils.prepare_fsdp  # the name that `references_agree` replaces
         search = "args.ddp_find_unused_parameters = True"

@@ -158,7 +158,7 @@ def refuse_second_rollout(name: str, kwargs: dict[str, Any]) -> None:
             )
 
 
-def load_processor(model: Any, args: GRPOConfig | None) -> Any:
+def load_policy_processor(model: Any, args: GRPOConfig | None) -> Any:
     path = model if isinstance(model, str) else model.config._name_or_path
     if isinstance(model, str):
         check_model_folder(path)

@@ -230,7 +230,7 @@ def _sort_out(
     checked: Dataset, positions: Sequence[int], names: list[str], source_name: str, on_error: str
 ) -> LoadedRows:
     """Separate good rows from bad ones, and report the bad ones as `on_error` says."""
-    problems, summary = problems_of(checked, positions, source_name)
+    problems, summary = row_problems(checked, positions, source_name)
     good = [row for row, row_problems in enumerate(checked["problems"]) if not row_problems]
     if problems:
         if on_error == "raise" or not good:
@@ -242,7 +242,7 @@ def _sort_out(
     return LoadedRows(dataset.select(good) if problems else dataset, problems)
 
 
-def problems_of(checked: Dataset, positions: Sequence[int], source_name: str) -> tuple[list[RowProblem], str]:
+def row_problems(checked: Dataset, positions: Sequence[int], source_name: str) -> tuple[list[RowProblem], str]:
     """The problems of checked rows, and a sentence that says how many rows have any.
 
     Args:

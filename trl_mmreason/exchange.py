@@ -39,7 +39,7 @@ def longest_first(lengths: Sequence[int]) -> list[int]:
     return sorted(range(len(lengths)), key=lambda row: -lengths[row])
 
 
-def share_out(lengths: Sequence[int], processes: int, size: int) -> list[list[int]]:
+def balance_rows(lengths: Sequence[int], processes: int, size: int) -> list[list[int]]:
     """Give every process as many micro-batches, of like length at the same time and about equal in sum.
 
     Args:
@@ -50,7 +50,7 @@ def share_out(lengths: Sequence[int], processes: int, size: int) -> list[list[in
         Row numbers of each process, micro-batch after micro-batch, the longest first.
 
     Example:
-        >>> share_out([1, 2, 3, 4, 5, 6, 7, 8], processes=2, size=2)
+        >>> balance_rows([1, 2, 3, 4, 5, 6, 7, 8], processes=2, size=2)
         [[7, 6, 1, 0], [5, 4, 3, 2]]
     """
     order = longest_first(lengths)
@@ -99,7 +99,7 @@ def exchange_rows(rows: Rows, lengths: Sequence[int], size: int, process: int, d
         device: of this process; the rows come back there.
 
     Returns:
-        The rows of this process in the order of `share_out`.
+        The rows of this process in the order of `balance_rows`.
     """
     widths = [(rows["prompt_ids"].shape[1], rows["completion_ids"].shape[1])]
     prompt, completion = (max(each) for each in zip(*gather_object(widths), strict=True))
@@ -109,7 +109,7 @@ def exchange_rows(rows: Rows, lengths: Sequence[int], size: int, process: int, d
     if any(each["fields"] != fields for each in everyone):
         return take(rows, longest_first(lengths))
 
-    plan = share_out([length for each in everyone for length in each["lengths"]], len(everyone), size)
+    plan = balance_rows([length for each in everyone for length in each["lengths"]], len(everyone), size)
     own = range(process * len(lengths), (process + 1) * len(lengths))
     sent = [take(rows, [row - own.start for row in wanted if row in own]) for wanted in plan]
     received = join(_send(sent, device))

@@ -64,3 +64,12 @@ def atomic_path(path: str | Path, *, replace: bool = True) -> Iterator[Path]:
     yield unfinished
     if replace:
         os.replace(unfinished, target)
+
+
+def write_whole(path: str | Path, text: str) -> None:
+    """Write a text file as UTF-8 by `atomic_path`.
+
+    Half a surrogate pair, which a model can write and UTF-8 cannot hold, becomes a question mark.
+    """
+    with atomic_path(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8", errors="replace")

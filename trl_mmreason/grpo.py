@@ -27,7 +27,7 @@ from trl import GRPOConfig, GRPOTrainer
 from .checkpoint import CheckpointError, CheckpointRestoreMixin
 from .construction import (
     NamedArguments,
-    load_processor,
+    load_policy_processor,
     pad_left,
     prepare_policy,
     refuse_second_rollout,
@@ -120,7 +120,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         if followup is not None:
             refuse_second_rollout(type(self).__name__, kwargs)
         if kwargs.get("processing_class") is None:
-            kwargs["processing_class"] = load_processor(model, args)
+            kwargs["processing_class"] = load_policy_processor(model, args)
         pad_left(kwargs["processing_class"])
         search_no_weights(args)
         with corrected_vllm(args), reference_from_policy(model, args, kwargs.get("peft_config")):

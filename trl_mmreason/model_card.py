@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard
-from trl.trainer.utils import get_config_model_id
 
+from .files import write_whole
 from .messages import text_of
 
 CARD = "README.md"
@@ -69,10 +69,13 @@ print(ProcessRewardModel.from_pretrained({model!r}).score([row]))
 
 def edit_card(trainer: Any, dataset_name: str | None) -> None:
     """Put base, data, results and example into the card that TRL has written into the trainer's output folder."""
+    from trl.trainer.utils import get_config_model_id  # here: it loads all trainers
+
     folder = Path(trainer.args.output_dir)
     card = ModelCard.load(folder / CARD)
     config = trainer.model.config
-    base, miniature = base_model(get_config_model_id(config)), getattr(config, MINIATURE_RECORD, None)
+    name = get_config_model_id(config)
+    base, miniature = base_model(name), getattr(config, MINIATURE_RECORD, None)
     card.data.base_model = base
     card.data.datasets = dataset_name if is_hub_id(dataset_name) else None
     card.data.pop("licence")  # TRL's placeholder
@@ -86,7 +89,7 @@ def edit_card(trainer: Any, dataset_name: str | None) -> None:
     if miniature:  # "adding" stands for rows that others made of drawn problems
         drawn = str(dataset_name).startswith(_DRAWN)
         category = str(dataset_name).removeprefix(_DRAWN) if drawn else "adding"
-    origin = describe_origin(get_config_model_id(config), base, miniature)
+    origin = describe_origin(name, base, miniature)
     card.text = (
         f"{head}This model is {origin}.\n"
         f"It has been trained{describe_data(trainer.train_dataset, dataset_name)}, with trl-mmreason on top of "
@@ -208,4 +211,4 @@ def add_results(folder: Path, title: str, table: str) -> None:
     """Put a table of results into the card of a saved model; nothing happens without a card."""
     path = folder / CARD
     if path.is_file():
-        path.write_text(with_results(path.read_text(encoding="utf-8"), {title: table}), encoding="utf-8")
+        write_whole(path, with_results(path.read_text(encoding="utf-8"), {title: table}))

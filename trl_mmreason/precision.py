@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import parse_flag_from_env
 from torch import Tensor
 from transformers import Trainer
-from trl import DPOConfig, GRPOConfig, SFTConfig
+
+if TYPE_CHECKING:
+    from trl import DPOConfig, GRPOConfig, SFTConfig
 
 logger = logging.getLogger(__name__)
 

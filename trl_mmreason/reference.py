@@ -14,7 +14,7 @@ from trl import GRPOConfig
 from trl.models import prepare_deepspeed
 from trl.trainer.utils import create_model_from_path
 
-from .engines.sharding import is_sharded, references_agree, share_out, whole_state
+from .engines.sharding import is_sharded, references_agree, shard_reference, whole_state
 from .precision import keep_training_layout
 
 
@@ -80,5 +80,5 @@ def prepare_reference(reference: Any, trainer: Any) -> Any:
     if trainer.is_deepspeed_enabled:
         return prepare_deepspeed(reference, trainer.accelerator)
     if trainer.is_fsdp_enabled:
-        return share_out(reference, trainer.accelerator)
+        return shard_reference(reference, trainer.accelerator)
     return trainer.accelerator.prepare_model(reference, evaluation_mode=True)

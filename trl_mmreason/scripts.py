@@ -36,7 +36,7 @@ from .evaluation.metrics import format_table, improves
 from .evaluation.report import comparison_table, write_report
 from .evaluation.results import compare_results, summarise
 from .evaluation.runner import Samples, evaluate_policy
-from .files import NoSuchFolder, check_model_folder
+from .files import NoSuchFolder, check_model_folder, write_whole
 from .messages import question_text
 from .miniature.cold_start import Lessons, cold_start
 from .miniature.models import FAMILIES, SIZES, build_model
@@ -391,9 +391,9 @@ def _report(
         plots=training_plots({"": trainer.state.log_history}),
     )
     results = {name: asdict(change) for name, change in comparison.items()}
-    (folder / "results.json").write_text(json.dumps(_without_nan(results), indent=2))
+    write_whole(folder / "results.json", json.dumps(_without_nan(results), indent=2))
     table, acc_t2 = format_table(comparison), comparison["acc_t2"]
-    (folder / PRINTED).write_text(f"{table}\n")  # for the model's card
+    write_whole(folder / PRINTED, f"{table}\n")  # for the model's card
     better = improves(acc_t2.before.interval, acc_t2.after.interval)
     verdict = "rose by more than the intervals" if better else "did not rise by more than the intervals"
     sys.stdout.write(f"\n{table}\n\nacc@t2 {verdict}. Report: {folder / 'report.html'}\n")

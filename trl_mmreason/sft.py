@@ -15,7 +15,7 @@ from .construction import (
     check_rows,
     check_template,
     config_of,
-    load_processor,
+    load_policy_processor,
     prepare_policy,
     search_no_weights,
     with_pictures,
@@ -94,7 +94,7 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
         name = type(self).__name__
         args = config_of(self, self._config, args, model, self._suffix)
         check_rows(name, train_dataset, eval_dataset, {"prompt", "completion"})
-        processing_class = processing_class or load_processor(model, args)
+        processing_class = processing_class or load_policy_processor(model, args)
         self.check_tokenizer(processing_class)
         check_template(name, processing_class, self._format)
         prepare = partial(self.prepare_rows, args=args, processing_class=processing_class)

@@ -24,7 +24,7 @@ from .evaluation.curves import plot_curves
 from .evaluation.evaluation_report import COMPARISON, evaluate_into, write_evaluation_report
 from .evaluation.files import format_results
 from .evaluation.results import Results
-from .files import NoSuchFolder, atomic_path
+from .files import NoSuchFolder, atomic_path, write_whole
 from .miniature.cold_start import Lessons
 from .miniature.tasks import Problem, make_problems
 from .model_card import add_results
@@ -229,7 +229,7 @@ class Pipeline:
         if PartialState().is_main_process:
             sys.stdout.write(f"\n{text}\n")
             if file is not None:
-                (self.folder / file).write_text(f"{text}\n")
+                write_whole(self.folder / file, f"{text}\n")
 
 
 def save_merged(adapter: Path, folder: Path) -> None:

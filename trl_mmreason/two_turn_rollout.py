@@ -31,13 +31,13 @@ def roll_out_two_turns(prompts: list, trainer: Any) -> dict[str, Any]:
         )
     prompt_ids, images, fields = trainer._tokenize_prompts(prompts)
     if trainer.use_vllm and trainer.vllm_mode == "colocate":
-        completion_ids, env_mask, logps = _without_barrier(trainer, prompt_ids, images)
+        completion_ids, env_mask, logprobs = _without_barrier(trainer, prompt_ids, images)
     else:
-        completion_ids, env_mask, logps = turn_after_turn(trainer, prompts, prompt_ids, images, fields)
+        completion_ids, env_mask, logprobs = turn_after_turn(trainer, prompts, prompt_ids, images, fields)
     return {
         "prompt_ids": prompt_ids,
         "completion_ids": completion_ids,
-        "logprobs": logps,
+        "logprobs": logprobs,
         "env_mask": env_mask,
         "_messages": [_messages(trainer, *row) for row in zip(completion_ids, env_mask, strict=True)],
         "_images": images or [None] * len(prompts),
@@ -80,9 +80,9 @@ def turn_after_turn(trainer: Any, prompts: list, prompt_ids: list, images: Any, 
         prompt_ids, images, fields: what the trainer's `_tokenize_prompts` makes of the prompts.
     """
     generations = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
-    first_ids, logps = trainer._generate_single_turn(prompt_ids, images, fields, generations)
+    first_ids, logprobs = trainer._generate_single_turn(prompt_ids, images, fields, generations)
     ended = [row for row, ids in enumerate(first_ids) if ids[-1] in trainer.eos_token_ids]
-    second_ids, second_logps = _second_answers(trainer, prompts, prompt_ids, first_ids, ended, images, fields)
+    second_ids, second_logprobs = _second_answers(trainer, prompts, prompt_ids, first_ids, ended, images, fields)
 
     completion_ids = [list(ids) for ids in first_ids]
     env_mask = [[1] * len(ids) for ids in first_ids]
@@ -90,9 +90,9 @@ def turn_after_turn(trainer: Any, prompts: list, prompt_ids: list, images: Any, 
         followup, answer = trainer._followup_ids, second_ids[position]
         completion_ids[row] += [*followup, *answer]
         env_mask[row] += [0] * len(followup) + [1] * len(answer)
-        if logps is not None:
-            logps[row] = [*logps[row], *[0.0] * len(followup), *second_logps[position]]
-    return completion_ids, env_mask, logps
+        if logprobs is not None:
+            logprobs[row] = [*logprobs[row], *[0.0] * len(followup), *second_logprobs[position]]
+    return completion_ids, env_mask, logprobs
 
 
 def _second_answers(
@@ -120,5 +120,5 @@ def _second_answers(
         for name, value in fields.items()
     }
     trainer._sampled = [(place, row) for place, row in trainer._sampled if place in ended]
-    ids, logps = trainer._generate_single_turn(longer, images, fields, num_generations=1)
-    return ids[: len(ended)], logps and logps[: len(ended)]
+    ids, logprobs = trainer._generate_single_turn(longer, images, fields, num_generations=1)
+    return ids[: len(ended)], logprobs and logprobs[: len(ended)]

@@ -91,7 +91,7 @@ def test_filtered_sets_are_read_together_from_a_folder(tmp_path):
     assert rows["id"][:] == ["learns", "spoils", "mixed"] * 2
 
 
-def test_it_goes_on_where_it_stopped(tmp_path):
+def test_it_resumes_where_it_stopped(tmp_path):
     class Dies(ScriptedEngine):
         def answer(self, request):
             if request.messages[0]["content"] == "mixed":

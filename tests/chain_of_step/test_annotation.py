@@ -5,6 +5,7 @@ import hashlib
 import pytest
 from datasets import Dataset
 from scripted import Scripted, picture, questions_of, reds
+from solution_chains import chain_of_steps
 from support import SUPERVISED_RUN, maker
 
 from trl_mmreason.chain_of_step.annotation import (
@@ -34,7 +35,7 @@ from trl_mmreason.chain_of_step.template import (
 )
 from trl_mmreason.grading import Grader
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.miniature.solutions import ERRORS, chain_of_steps, solve
+from trl_mmreason.miniature.solutions import ERRORS, solve
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
 from trl_mmreason.miniature.teacher import KnownTruthTeacher
 from trl_mmreason.miniature.truth import true_labels
@@ -222,7 +223,7 @@ def test_a_chain_is_dropped_if_a_step_of_it_could_not_be_sampled(tmp_path):
     assert len(party.asked) == 4
 
 
-def test_sampling_goes_on_where_it_was_killed(tmp_path):
+def test_sampling_resumes_where_it_was_killed(tmp_path):
     rows, whole = chains("7", "8"), policy()
     undisturbed = continued(tmp_path / "whole.sqlite", rows, whole)
     dying, rest = policy(dies_at=10), policy()  # amid the third step
@@ -342,7 +343,7 @@ def test_malformed_judgements_are_asked_for_again_and_then_counted(tmp_path):
     assert len(judge.asked) == len({request.seed for request in judge.asked}) == 2 + 3 + 3
 
 
-def test_judging_goes_on_where_it_was_killed(tmp_path):
+def test_judging_resumes_where_it_was_killed(tmp_path):
     rows = chains("7", "8", "7")
     whole, dying, rest = (Scripted(lambda request, times: label("[1,0,1]"), dies_at=at) for at in (None, 2, None))
     undisturbed = judged(tmp_path / "whole.sqlite", rows, whole)

@@ -10,12 +10,13 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
 from processes import one_and_two
+from solution_chains import chain_of_steps
 from support import PATHS_RUN, assert_weights, changed_weights, drawn_rows, load, losses_of, maker, weights_of
 
 from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer
 from trl_mmreason.chain_of_step.paths import read_path
 from trl_mmreason.chain_of_step.process_reward import Scores
-from trl_mmreason.miniature.solutions import chain_of_steps, solve
+from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.engine import Sample
 from trl_mmreason.sampling.store import SettingsChanged
@@ -132,7 +133,7 @@ def whole(bases, tmp_path_factory):
 
 
 @pytest.mark.parametrize("stage", ["sampling", "scoring", "training", "saving"])
-def test_killed_in_any_stage_it_goes_on_there(whole, bases, tmp_path, stage):
+def test_killed_in_any_stage_it_resumes_there(whole, bases, tmp_path, stage):
     killed = saving(bases("qwen2_5_vl"), tmp_path / "killed")
     interrupt(killed, stage)
     with pytest.raises(KeyboardInterrupt):

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trl_mmreason.chain_of_step.objective import (
-    accuracy,
     auroc,
     judge_labels,
+    label_accuracy,
     monte_carlo_labels,
     prm_loss,
     select_pairs,
@@ -214,8 +214,8 @@ def test_accuracy_is_the_share_on_the_same_side():
     # right, wrong, right, right (a soft label), right (both at the border)
     scores = torch.tensor([0.9, 0.6, 0.1, 0.2, 0.5])
     labels = torch.tensor([1.0, 0.0, 0.0, 0.25, 0.5])
-    assert accuracy(scores, labels).item() == pytest.approx(0.8)
-    assert accuracy(torch.tensor([]), torch.tensor([])).isnan()
+    assert label_accuracy(scores, labels).item() == pytest.approx(0.8)
+    assert label_accuracy(torch.tensor([]), torch.tensor([])).isnan()
 
 
 def test_auroc_counts_pairs_and_half_of_the_ties():

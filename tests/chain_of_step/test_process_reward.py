@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from solution_chains import chain_of_steps
 from support import drawn_rows
 from test_text_only import saved_reasoner
 from tokenizers import AddedToken
@@ -18,7 +19,7 @@ from trl_mmreason.chain_of_step.template import ANSWER_END, SPECIAL_TOKENS, STEP
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens, trainable_token_indices
 from trl_mmreason.messages import pictures_of
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.miniature.solutions import chain_of_steps, solve
+from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.generation import encode, tokenizer_of
 

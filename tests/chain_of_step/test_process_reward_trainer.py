@@ -7,6 +7,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from processes import one_and_two
+from solution_chains import chain_of_steps
 from support import (
     SUPERVISED_RUN,
     assert_micro_batches_agree,
@@ -27,7 +28,7 @@ from trl_mmreason.chain_of_step.process_reward_trainer import UNLABELLED, Proces
 from trl_mmreason.chain_of_step.template import parse_chain, prefixes
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens, chain_token_ids
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.miniature.solutions import chain_of_steps, solve
+from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
 
 RUN = {**SUPERVISED_RUN, "warmup_steps": 0}  # the first step of a warm-up changes nothing

@@ -39,7 +39,7 @@ def test_the_best_candidate_of_each_stage_is_kept():
         scores=(pytest.approx(0.7), pytest.approx(0.2), 0.9),
         worst=((A, pytest.approx(0.4)), ("\n" + PROCEED + step("d 0.1"), pytest.approx(0.1)), (answer("8,0.3"), 0.3)),
     )
-    assert not found.goes_on
+    assert not found.is_open
     # what is kept is never asked for again
     seeds = [derive_seed(5, "search", "sum", stage) for stage in range(3)]
     assert engine.calls == [{"sum": (kept, 2, seed)} for kept, seed in zip(["", B, B_C], seeds, strict=True)]
@@ -118,10 +118,10 @@ def test_without_a_candidate_nothing_is_scored():
 def test_behind_the_last_step_allowed_only_an_answer_counts():
     more = PROCEED + step("more 0.9")
     script = {"answers": {"": [A, B], B: [more, answer("7,0.1")]}, "continues": {"": [A, B], B: [more, more]}}
-    (answers, goes_on), engine, _ = searched(script, max_steps=1)
+    (answers, unfinished), engine, _ = searched(script, max_steps=1)
     assert (answers.answer, answers.scores) == ("7,0.1", (pytest.approx(0.7), 0.1))
-    assert (goes_on.text, goes_on.answer, goes_on.steps, goes_on.problem) == (B, None, 1, "too_long")
-    assert goes_on.tokens == len(A) + len(B) + 2 * len(more)
+    assert (unfinished.text, unfinished.answer, unfinished.steps, unfinished.problem) == (B, None, 1, "too_long")
+    assert unfinished.tokens == len(A) + len(B) + 2 * len(more)
     assert len(engine.calls) == 2
 
 

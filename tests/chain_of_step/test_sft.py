@@ -4,12 +4,13 @@ import pytest
 import torch
 from datasets import IterableDataset
 from peft import LoraConfig
+from solution_chains import chain_of_steps
 from support import SUPERVISED_RUN, assert_resumes, drawn_rows, load, losses_of, maker
 
 from trl_mmreason import ChainOfStepSFTConfig, ChainOfStepSFTTrainer
 from trl_mmreason.chain_of_step.template import SPECIAL_TOKENS
 from trl_mmreason.chain_of_step.tokens import DEFINITIONS, chain_token_ids, trainable_token_indices
-from trl_mmreason.miniature.solutions import chain_of_steps, solve
+from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
 
 RUN = {**SUPERVISED_RUN, "warmup_steps": 0}  # the first step of a warm-up changes nothing

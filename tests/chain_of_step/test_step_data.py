@@ -2,6 +2,7 @@
 
 import pytest
 from scripted import Scripted, picture, questions_of, reds
+from solution_chains import chain_of_steps
 from support import SUPERVISED_RUN, maker
 
 from trl_mmreason.chain_of_step.config import ChainOfStepSFTConfig
@@ -9,7 +10,7 @@ from trl_mmreason.chain_of_step.prompts import STEP_DATA_PROMPT, step_data_promp
 from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
 from trl_mmreason.chain_of_step.step_data import make_step_data
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
-from trl_mmreason.miniature.solutions import chain_of_steps, solve
+from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import CATEGORIES, make_problems, to_dataset
 from trl_mmreason.miniature.teacher import KnownTruthTeacher
 from trl_mmreason.sampling import Failure, Sample, SamplingParams
@@ -109,7 +110,7 @@ def test_the_paper_s_prompt_asks_for_five_to_ten_steps(tmp_path):
         assert long.asked[0].messages[0]["content"] == STEP_DATA_PROMPT
 
 
-def test_it_goes_on_where_it_was_killed(tmp_path):
+def test_it_resumes_where_it_was_killed(tmp_path):
     whole, rest = teacher(), teacher()
     undisturbed = made(tmp_path / "whole.sqlite", MADE, whole)
     with pytest.raises(KeyboardInterrupt):

@@ -5,6 +5,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from solution_chains import chain_of_steps
 
 from trl_mmreason.chain_of_step.template import (
     SPECIAL_TOKENS,
@@ -17,7 +18,7 @@ from trl_mmreason.chain_of_step.template import (
     prefixes,
     render_chain,
 )
-from trl_mmreason.miniature.solutions import chain_of_steps, solve
+from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
 
 FIRST = (

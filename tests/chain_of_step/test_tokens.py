@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from solution_chains import chain_of_steps
 from support import load
 from tokenizers import AddedToken
 from torch.testing import assert_close
@@ -12,7 +13,7 @@ from torch.testing import assert_close
 from trl_mmreason.chain_of_step.template import SPECIAL_TOKENS, parse_chain
 from trl_mmreason.chain_of_step.tokens import DEFINITIONS, add_chain_tokens, chain_token_ids, trainable_token_indices
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.miniature.solutions import chain_of_steps, solve
+from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.engine import Request, SamplingParams
 from trl_mmreason.sampling.transformers_engine import TransformersEngine

@@ -8,7 +8,7 @@ from scripted import Scripted
 from support import drawn_rows, load
 
 from trl_mmreason.evaluation.results import summarise
-from trl_mmreason.evaluation.runner import accuracy, evaluate, evaluate_policy
+from trl_mmreason.evaluation.runner import evaluate, evaluate_policy, greedy_accuracy
 from trl_mmreason.sampling import Failure, Sample, SamplingParams
 from trl_mmreason.sampling.answering import answer_questions
 from trl_mmreason.sampling.protocols import Direct, TwoTurn, last_verdict
@@ -125,7 +125,7 @@ def test_accuracy_is_the_share_of_answers_that_are_right(checkpoints):
     (first, *_), *_ = texts(answers(policy, rows, Direct()))
     for row, gold in zip(rows, (first.strip(), "nothing", "", "none"), strict=True):  # the third cannot be used
         row["answer"] = gold
-    assert accuracy(*policy, Dataset.from_list(rows), max_new_tokens=4, batch_size=3) == 1 / 3
+    assert greedy_accuracy(*policy, Dataset.from_list(rows), max_new_tokens=4, batch_size=3) == 1 / 3
 
 
 def test_a_tokenizer_alone_is_refused(checkpoints):
@@ -138,7 +138,7 @@ def test_an_answer_that_failed_is_wrong(checkpoints, monkeypatch):
     policy, rows = load(checkpoints("qwen2_5_vl")), Dataset.from_list([{**row, "answer": "7"} for row in drawn_rows(4)])
     said = [[Sample("7", "stop")], Failure("torn"), [Sample("7", "stop")], [Sample("8", "stop")]]
     monkeypatch.setattr(TransformersEngine, "sample", lambda engine, requests, sampling_params: said)
-    assert accuracy(*policy, rows, max_new_tokens=4, batch_size=4) == 1 / 2
+    assert greedy_accuracy(*policy, rows, max_new_tokens=4, batch_size=4) == 1 / 2
 
 
 def test_what_nobody_has_graded_yet_is_said_and_graded_by_the_next_run(tmp_path):

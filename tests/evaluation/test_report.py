@@ -21,7 +21,7 @@ from written_samples import sample, samples
 
 from trl_mmreason.evaluation.curves import training_plots
 from trl_mmreason.evaluation.plots import Line, Plot
-from trl_mmreason.evaluation.report import Mark, Row, Table, comparison_table, write_report
+from trl_mmreason.evaluation.report import Mark, ReportTable, Row, comparison_table, write_report
 from trl_mmreason.evaluation.results import compare_results, summarise
 from trl_mmreason.evaluation.trajectory import Piece, Trajectory, Turn, scored_pieces
 from trl_mmreason.sampling.protocols import TwoTurn
@@ -230,8 +230,10 @@ def test_sections_without_content_are_left_out(tmp_path):
 
 def test_tables_and_notes(tmp_path):
     rows = [Row("dots", [("12", ""), ("51.0", "[46.0, 55.8]")])]
-    table = Table("By kind", ["", "questions", "acc"], rows, "In percent.")
-    page = page_of(page_with(tmp_path, [], tables=[table, Table("Empty", ["", "x"], [])], notes=[f"1 failed {SCRIPT}"]))
+    table = ReportTable("By kind", ["", "questions", "acc"], rows, "In percent.")
+    page = page_of(
+        page_with(tmp_path, [], tables=[table, ReportTable("Empty", ["", "x"], [])], notes=[f"1 failed {SCRIPT}"])
+    )
     assert [heading["text"] for heading in page.with_tag("h2")] == ["By kind"]
     assert [cell["text"] for cell in page.with_tag("td")] == ["12", "51.0 [46.0, 55.8]"]
     assert [small["text"] for small in page.with_tag("small")] == ["[46.0, 55.8]"]
@@ -329,7 +331,7 @@ GROUPS = [
     for step in (5, 10)
     for k in range(3)
 ]
-TABLE = Table(
+TABLE = ReportTable(
     "Comparison",
     ["", "base", "ours"],
     [

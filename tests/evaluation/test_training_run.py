@@ -14,7 +14,7 @@ from PIL import Image
 from processes import outcomes
 from support import adapo_trainer, drawn_rows, is_even
 
-from trl_mmreason.evaluation.logged_completions import pieces_of, read_completions, turns_of
+from trl_mmreason.evaluation.logged_completions import pieces_of, read_logged_completions, turns_of
 from trl_mmreason.evaluation.training_run import (
     is_training_run,
     progress_table,
@@ -51,7 +51,7 @@ def run(checkpoints, rows, tmp_path_factory):
 
 def test_questions_and_pictures_belong_to_their_completions(run, rows):
     known = {row["id"]: row for row in rows}
-    found = read_completions(run, 100)
+    found = read_logged_completions(run, 100)
     assert found.notes == []
     assert len(found.trajectories) == STEPS * 8
     for trajectory in found.trajectories:
@@ -67,7 +67,7 @@ def test_questions_and_pictures_belong_to_their_completions(run, rows):
 
 def test_turns_verdicts_and_numbers_are_those_of_training(run):
     table = [row for step in range(1, STEPS + 1) for row in lines_of(run, step)]
-    for trajectory, line in zip(read_completions(run, 100).trajectories, table, strict=True):
+    for trajectory, line in zip(read_logged_completions(run, 100).trajectories, table, strict=True):
         answers = [message["content"] for message in line["completion"] if message["role"] == "assistant"]
         given = [turn for turn in trajectory.turns if turn is not None]
         assert [turn.pieces[0].text for turn in given] == answers
@@ -105,7 +105,7 @@ def test_report_of_a_real_run(run, rows, tmp_path):
         pictures = known[card["text"].split()[0]]
         assert [pixels(image) for image in own] == [picture.tobytes() for picture in pictures]
     types = {article["attrs"]["data-type"] for article in page.with_class("trajectory")}
-    assert types == {one.transition for one in read_completions(run, 100).trajectories}
+    assert types == {one.transition for one in read_logged_completions(run, 100).trajectories}
 
 
 def pixels(element):
@@ -127,7 +127,7 @@ def step_on_one_picture(model, folder):
 def test_a_process_without_pictures_beside_one_with_some(checkpoints, tmp_path):
     """TRL would gather the pictures of one process only, and wait for the other for ever."""
     outcomes(step_on_one_picture, 2, checkpoints("qwen2_5_vl"), tmp_path)
-    trajectories = read_completions(tmp_path, 8).trajectories
+    trajectories = read_logged_completions(tmp_path, 8).trajectories
     assert [len(trajectory.images) for trajectory in trajectories] == [1] * 4 + [0] * 4
     first, _, third = drawn_rows(3)
     assert [trajectory.id for trajectory in trajectories] == [first["id"]] * 4 + [third["id"]] * 4
@@ -144,7 +144,7 @@ def test_labels_that_training_must_not_read_are_not_written(checkpoints, rows, t
 def test_without_pictures_to_be_logged_there_are_none(checkpoints, rows, tmp_path):
     adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, max_steps=1, log_multimodal=False, **LOGGING).train()
     assert [path.name for path in (tmp_path / "_questions").iterdir()] == ["questions_00001.parquet"]
-    assert all(one.id and not one.images for one in read_completions(tmp_path, 8).trajectories)
+    assert all(one.id and not one.images for one in read_logged_completions(tmp_path, 8).trajectories)
 
 
 # ------------------------------------------------------------------------------------------------- written by hand
@@ -173,7 +173,7 @@ def log(folder, step, lines, questions=None):
 def test_completions_of_trls_own_trainer(tmp_path):
     lines = [line(5, "1+3?"), line(5, "1+3?", "5", accuracy_reward=0.0), line(5, "2+2?", accuracy_reward=None)]
     log(tmp_path, 5, lines)
-    found = read_completions(tmp_path, 100)
+    found = read_logged_completions(tmp_path, 100)
     assert found.notes == ["Pictures and ids of the questions were not logged at step 5."]
     one, two, three = found.trajectories
     assert one.id == two.id != three.id
@@ -185,7 +185,7 @@ def test_completions_of_trls_own_trainer(tmp_path):
 def test_questions_of_other_completions_are_not_taken(tmp_path):
     """As when an earlier run in the folder wrote them, and this one was killed between the two files."""
     log(tmp_path, 5, [line(5, "1+3?")], [{"question": "2+2?", "id": "old"}])
-    found = read_completions(tmp_path, 100)
+    found = read_logged_completions(tmp_path, 100)
     assert found.trajectories[0].question == "1+3?"
     assert "old" not in found.trajectories[0].id
     assert len(found.notes) == 1
@@ -195,21 +195,25 @@ def test_steps_are_spread_and_groups_stay_whole(tmp_path):
     for step in range(1, 24):  # 23 steps of two groups of three
         asked = [{"question": f"{step} and {group}?", "id": f"{group}"} for group in (0, 1) for _ in range(3)]
         log(tmp_path, step, [line(step, each["question"]) for each in asked], asked)
-    found = read_completions(tmp_path, 60)  # five a step
+    found = read_logged_completions(tmp_path, 60)  # five a step
     assert [one.step for one in found.trajectories[::3]] == list(range(1, 24, 2))
     assert [one.number for one in found.trajectories] == [1, 2, 3] * 12
     assert len(found.trajectories) == 12 * 3
     assert found.notes == ["Shown are 36 of the 72 completions at 12 of 23 steps that were logged."]
-    assert len(read_completions(tmp_path, 72).trajectories) == 72
+    assert len(read_logged_completions(tmp_path, 72).trajectories) == 72
     # a group is never cut, and of one the last step is what matters
-    assert [(one.step, one.number) for one in read_completions(tmp_path, 1).trajectories] == [(23, 1), (23, 2), (23, 3)]
+    assert [(one.step, one.number) for one in read_logged_completions(tmp_path, 1).trajectories] == [
+        (23, 1),
+        (23, 2),
+        (23, 3),
+    ]
 
 
 def test_one_id_for_several_questions_is_told_apart(tmp_path):
     asked = [{"question": "1+3?", "id": "7"}, {"question": "2+2?", "id": "7"}]
     log(tmp_path, 1, [line(1, each["question"]) for each in asked], asked)
     log(tmp_path, 2, [line(2, "1+3?")], [{"question": "1+3?", "id": "7"}])
-    found = read_completions(tmp_path, 100).trajectories
+    found = read_logged_completions(tmp_path, 100).trajectories
     assert [(one.id, one.question) for one in found] == [("7", "1+3?"), ("7 (2)", "2+2?"), ("7", "1+3?")]
     write_training_report(
         {"run": tmp_path}, tmp_path / "page.html", shown=100

@@ -3,13 +3,13 @@
 import pytest
 
 from trl_mmreason.grading import Grader, extract_answer
-from trl_mmreason.miniature.captions import NOT_SHOWN, Question, caption, facts_in, question_of, write_trajectory
+from trl_mmreason.miniature.captions import NOT_SHOWN, UnseenProblem, caption, facts_in, question_of, write_trajectory
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.tasks import CATEGORIES, LEVELS, make_problem
 
 PROBLEM = make_problem("adding", 4)  # 8+1
-ADDING = Question("adding", 1, "", None)
-BARS = Question("bar_chart", 3, "A and C", None)
+ADDING = UnseenProblem("adding", 1, "", None)
+BARS = UnseenProblem("bar_chart", 3, "A and C", None)
 EVERY_KIND = [(category, level) for category in CATEGORIES for level in LEVELS]
 
 
@@ -51,20 +51,28 @@ def test_facts_are_those_of_the_caption_right_or_wrong():
         (ADDING, "The first digit is 3. The second digit is four.", None),
         (ADDING, "The first digit is 3. The second digit is 99999.", None),
         (ADDING, "", None),
-        (Question("clock", 2, "", None), "The minute hand shows 5. The hour hand shows 3.", {"hour": 3, "minute": 5}),
-        (Question("clock", 2, "", None), "The hour hand shows 3.", None),
-        (Question("counting", 2, "red", None), "Number of red circles: 2. Number of blue squares: 1.", None),
-        (Question("bar_chart", 1, "C", None), "Bar A ends at 3. Bar C ends at 8.", {"C": 8}),
-        (Question("bar_chart", 1, "C", None), "Bar A ends at 3.", None),
-        (BARS, "Bar A ends at 3. Bar B ends at 9. Bar C ends at 8.", {"A": 3, "C": 8}),
-        (Question("lengths", 1, "", None), "The red bar is 5 cells long.", None),
-        (Question("triangle", 1, "", None), "The first angle is 90 degrees. The second angle is 95 degrees.", None),
         (
-            Question("table", 2, "row 2", None),
+            UnseenProblem("clock", 2, "", None),
+            "The minute hand shows 5. The hour hand shows 3.",
+            {"hour": 3, "minute": 5},
+        ),
+        (UnseenProblem("clock", 2, "", None), "The hour hand shows 3.", None),
+        (UnseenProblem("counting", 2, "red", None), "Number of red circles: 2. Number of blue squares: 1.", None),
+        (UnseenProblem("bar_chart", 1, "C", None), "Bar A ends at 3. Bar C ends at 8.", {"C": 8}),
+        (UnseenProblem("bar_chart", 1, "C", None), "Bar A ends at 3.", None),
+        (BARS, "Bar A ends at 3. Bar B ends at 9. Bar C ends at 8.", {"A": 3, "C": 8}),
+        (UnseenProblem("lengths", 1, "", None), "The red bar is 5 cells long.", None),
+        (
+            UnseenProblem("triangle", 1, "", None),
+            "The first angle is 90 degrees. The second angle is 95 degrees.",
+            None,
+        ),
+        (
+            UnseenProblem("table", 2, "row 2", None),
             "In row 1, column 1 stands 7. In row 2, column 1 stands 4. In row 2, column 2 stands 9.",
             {"row 2, column 1": 4, "row 2, column 2": 9},
         ),
-        (Question("table", 1, "row 2, column 1", None), "In row 2, column 1 stands 4.", {"row 2, column 1": 4}),
+        (UnseenProblem("table", 1, "row 2, column 1", None), "In row 2, column 1 stands 4.", {"row 2, column 1": 4}),
     ],
 )
 def test_facts_are_read_as_they_are_told(question, description, facts):
@@ -90,7 +98,7 @@ def test_right_captions_lead_to_right_answers_and_slips_to_wrong_ones(category, 
 
 
 def test_a_result_that_is_none_of_the_choices_is_not_boxed():
-    question = Question("adding", 1, "", {"A": "7", "B": "9"})
+    question = UnseenProblem("adding", 1, "", {"A": "7", "B": "9"})
     assert write_trajectory(question, "The first digit is 3. The second digit is 4.").endswith(r"</think> \boxed{A}")
     neither = write_trajectory(question, "The first digit is 3. The second digit is 5.")
     assert neither.endswith("3+5=8</think> It is none of the choices.")

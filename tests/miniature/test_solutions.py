@@ -1,12 +1,12 @@
 """Worked solutions: each mistake where it is said to be, and every format's exact text."""
 
 import pytest
+from solution_chains import chain_of_steps
 
 from trl_mmreason.miniature.solutions import (
     ERRORS,
     attempt,
     boxed_thoughts,
-    chain_of_steps,
     first_mistake,
     plain,
     reflection,

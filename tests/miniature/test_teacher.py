@@ -4,6 +4,7 @@ import json
 
 import pytest
 from PIL import Image
+from solution_chains import chain_of_steps
 
 from trl_mmreason.chain_of_step.prompts import (
     JUDGE_PROMPT,
@@ -16,7 +17,7 @@ from trl_mmreason.chain_of_step.prompts import (
 )
 from trl_mmreason.chain_of_step.template import Step as ChainStep
 from trl_mmreason.chain_of_step.template import parse_chain, render_chain
-from trl_mmreason.miniature.solutions import ERRORS, chain_of_steps, solve
+from trl_mmreason.miniature.solutions import ERRORS, solve
 from trl_mmreason.miniature.tasks import CATEGORIES, make_problem, make_problems
 from trl_mmreason.miniature.teacher import KnownTruthTeacher
 from trl_mmreason.sampling.engine import Failure, Request, SamplingParams

@@ -80,7 +80,7 @@ def test_what_was_read_is_kept_and_what_was_not_is_counted(tmp_path):
         assert again.asked == []  # neither what is known nor what failed; `retry_failed` asks for that
 
 
-def test_a_killed_run_goes_on_and_gets_what_it_would_have_got(tmp_path):
+def test_a_killed_run_resumes_and_gets_what_it_would_have_got(tmp_path):
     names = ["once", "twice", "cut"]
     with Store(tmp_path / "whole.sqlite") as store:
         whole = engine()

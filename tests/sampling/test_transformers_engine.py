@@ -336,7 +336,7 @@ class TestEnds:
         with pytest.raises(ValueError, match="can never end at the stop text"):
             qwen.sample([Request(QUESTION)], SamplingParams(8, stop=(text,)))
 
-    def test_text_goes_on_behind_the_prefix_without_repeating_it(self, qwen):
+    def test_text_continues_behind_the_prefix_without_repeating_it(self, qwen):
         """The prefix's own tokens stand behind the rendered prompt, and the answer's text is what joins on to it."""
         tokenizer = qwen.processing_class.tokenizer
         prefix = "So 1+1 is"

@@ -12,7 +12,7 @@ from support import drawn_rows, load
 
 from trl_mmreason.sampling import Failure, Request, Sample, SamplingParams, derive_seed
 from trl_mmreason.sampling.generation import encode
-from trl_mmreason.sampling.vllm_engine import VLLMEngine, prompt_of, samples_of, sampling_settings
+from trl_mmreason.sampling.vllm_engine import VLLMEngine, prompt_of, samples_of, vllm_sampling_params
 
 QUESTION = [{"role": "user", "content": "What is 2+3?"}]
 
@@ -47,7 +47,7 @@ class TestPrompt:
 class TestSettings:
     def test_every_field_of_sampling_params(self):
         sampling_params = SamplingParams(64, 0.7, 0.9, 40, ("\n\n",), logprobs=True)
-        assert sampling_settings(Request(QUESTION, n=5, seed=3), sampling_params, [5, 6]) == {
+        assert vllm_sampling_params(Request(QUESTION, n=5, seed=3), sampling_params, [5, 6]) == {
             "n": 5,
             "seed": derive_seed(3),
             "max_tokens": 64,
@@ -63,7 +63,7 @@ class TestSettings:
         }
 
     def test_greedy_without_logprobs_or_stop(self):
-        settings = sampling_settings(Request(QUESTION, n=5), SamplingParams(temperature=0), [])
+        settings = vllm_sampling_params(Request(QUESTION, n=5), SamplingParams(temperature=0), [])
         expected = {"n": 1, "temperature": 0, "top_k": -1, "logprobs": None, "logit_bias": None, "stop": []}
         assert settings.items() >= expected.items()
         assert settings["include_stop_str_in_output"] is False

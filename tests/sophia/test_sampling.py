@@ -473,7 +473,7 @@ def describer(**settings):
 
 
 @pytest.mark.parametrize("dies_at", [(3, None), (None, 0), (None, 17)])
-def test_it_goes_on_where_it_was_killed_and_asks_nothing_twice(tmp_path, dies_at):
+def test_it_resumes_where_it_was_killed_and_asks_nothing_twice(tmp_path, dies_at):
     rows = questions(["owls", "cats", "dogs"])
     whole = describer(), by_seed()
     undisturbed = made(tmp_path / "undisturbed.sqlite", rows, *whole, keep=2, batch_size=1)

@@ -235,7 +235,7 @@ def test_malformed_replies_are_asked_for_again_with_another_seed_and_then_counte
 
 
 @pytest.mark.parametrize("party", ["policy", "scorer", "teacher"])
-def test_it_goes_on_where_it_was_killed_and_asks_nothing_twice(tmp_path, party):
+def test_it_resumes_where_it_was_killed_and_asks_nothing_twice(tmp_path, party):
     def parties():
         return {"policy": policy(), "scorer": Scripted(lambda request, times: '{"score": 5}'), "teacher": teacher()}
 

@@ -18,7 +18,7 @@ from trl_mmreason.chain_of_step.config import ChainOfStepSFTConfig
 from trl_mmreason.chain_of_step.miniature import drawn_chains, stop_at
 from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
 from trl_mmreason.evaluation.files import read_evaluation
-from trl_mmreason.evaluation.question_table import Table
+from trl_mmreason.evaluation.question_table import QuestionTable
 from trl_mmreason.evaluation.runner import Samples
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
 from trl_mmreason.sampling.engine import Failure
@@ -235,7 +235,7 @@ def test_arms_that_cannot_be_meant_are_refused(tmp_path):
 def table(name, *values):
     """What questions add to one metric."""
     over = np.array(values, dtype=float).reshape(-1, 1)
-    return Table((name,), over, np.ones_like(over))
+    return QuestionTable((name,), over, np.ones_like(over))
 
 
 def test_figures_show_every_seed(tmp_path):

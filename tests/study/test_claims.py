@@ -5,13 +5,13 @@ import pytest
 
 from study.claims import Claim, Judged, Term, claims_about, ending, judge
 from trl_mmreason.evaluation.metrics import Estimate
-from trl_mmreason.evaluation.question_table import Table
+from trl_mmreason.evaluation.question_table import QuestionTable
 
 
 def arm(*right):
     """The accuracy of an arm, question by question."""
     over = np.array(right, dtype=float).reshape(-1, 1)
-    return Table(("accuracy",), over, np.ones_like(over))
+    return QuestionTable(("accuracy",), over, np.ones_like(over))
 
 
 def claim(*terms):

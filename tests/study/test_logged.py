@@ -7,7 +7,7 @@ import numpy as np
 from study import self_evolution
 from study.claims import judge
 from study.logged import quarters, with_logged
-from trl_mmreason.evaluation.question_table import Table
+from trl_mmreason.evaluation.question_table import QuestionTable
 
 LOG = [{"step": step, "agreement": value} for step, value in enumerate([0.2, 0.4, 0.5, 0.5, 0.5, 0.5, 0.6, 0.9])]
 
@@ -23,7 +23,7 @@ def test_a_quarter_is_of_the_entries_that_have_the_value():
 def test_claims_compare_what_was_logged():
     """Seed 0 rises by 0.75 − 0.3 = 0.45, seed 1 by 0.1; questions say nothing of it, so the interval is theirs."""
     over = np.array([[1.0], [0.0], [1.0]])
-    table = Table(("accuracy",), over, np.ones_like(over))
+    table = QuestionTable(("accuracy",), over, np.ones_like(over))
     outcomes = {seed: {"before": table, "ours": table, "majority": table} for seed in (0, 1)}
     slower = [{"agreement": 0.3}, {"agreement": 0.4}]
     found = with_logged(outcomes, {"ours": [LOG, slower], "majority": [[], []]}, ["agreement"])

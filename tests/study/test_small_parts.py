@@ -122,7 +122,7 @@ def user(text):
     return {"role": "user", "content": text}
 
 
-def test_star_goes_on_from_its_first_iteration(tmp_path):
+def test_star_continues_from_its_first_iteration(tmp_path):
     """The policy always errs, and corrects itself when told that there might be an error."""
     rows = []
     for problem in make_problems(["adding"], 6):

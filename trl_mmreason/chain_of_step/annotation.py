@@ -42,7 +42,7 @@ _LABELLED_COLUMNS = ("id", "prompt", "images", "image", "completion", "step_labe
 _LABEL_FEATURES = Features({"step_labels": List(Value("float64")), "answer_label": Value("float64")})
 
 
-class Chains(NamedTuple):
+class ChainRows(NamedTuple):
     """Whole chains, and why other completions are none: reason → number of completions.
 
     `rows` has the columns `id`, `prompt`, `images` and `choices` if the questions have them, `answer`, `completion`
@@ -83,7 +83,7 @@ class _Candidate(NamedTuple):
     correct: bool | None
 
 
-def chains_of(rows: Dataset, paths: Mapping[str, Sequence[Path]]) -> Chains:
+def chains_of(rows: Dataset, paths: Mapping[str, Sequence[Path]]) -> ChainRows:
     """The whole chains among sampled paths; of those of a question that are alike the first.
 
     Args:
@@ -103,7 +103,7 @@ def chains_of(rows: Dataset, paths: Mapping[str, Sequence[Path]]) -> Chains:
     )
 
 
-def graded_chains(rows: Dataset, *, grader: Grader | None = None) -> Chains:
+def graded_chains(rows: Dataset, *, grader: Grader | None = None) -> ChainRows:
     """The whole chains among the completions of rows that exist already, graded.
 
     Args:
@@ -124,7 +124,7 @@ def graded_chains(rows: Dataset, *, grader: Grader | None = None) -> Chains:
     )
 
 
-def _whole_chains(rows: Dataset, candidates: Iterable[_Candidate]) -> Chains:
+def _whole_chains(rows: Dataset, candidates: Iterable[_Candidate]) -> ChainRows:
     dropped: Counter[str] = Counter()
     kept: dict[tuple[int, str], _Candidate] = {}
     for candidate in candidates:
@@ -144,7 +144,7 @@ def _whole_chains(rows: Dataset, candidates: Iterable[_Candidate]) -> Chains:
         "correct": [candidate.correct for candidate in found],
     }
     made = Dataset.from_dict(columns, features=_CHAIN_FEATURES)
-    return Chains(
+    return ChainRows(
         join_source_columns(made, rows, [candidate.question for candidate in found], _CHAIN_COLUMNS), dict(dropped)
     )
 

@@ -10,7 +10,7 @@ from ..evaluation.logged_completions import answers_of
 from ..evaluation.trajectory import Piece, scored_pieces
 from ..methods import Method
 from .paths import path_score, read_path
-from .scored_chain import scored_ends
+from .template import scored_ends
 
 
 def _pieces(completion: Mapping[str, Any]) -> list[Sequence[Piece]] | None:

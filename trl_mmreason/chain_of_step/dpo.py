@@ -35,13 +35,13 @@ from ..construction import (
     check_rows,
     check_template,
     config_of,
-    load_processor,
+    load_policy_processor,
     prepare_policy,
     search_no_weights,
     with_pictures,
 )
 from ..engines.sharding import loading_whole, whole_parameters
-from ..files import atomic_path
+from ..files import atomic_path, write_whole
 from ..grading import Grader, grader_or_rules
 from ..parts import freeze_vision_encoder
 from ..precision import check_precision
@@ -133,7 +133,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
                 )
         check_rows("IterativeDPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})
         args.check_process_reward(process_reward_model)
-        processing_class = processing_class or load_processor(model, args)
+        processing_class = processing_class or load_policy_processor(model, args)
         ids = chain_token_ids(processing_class) if args.chains else {}
         check_template("IterativeDPOTrainer", processing_class, EXAMPLE)
         self.questions = with_ids(train_dataset)
@@ -324,7 +324,8 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
         folder, output_dir = self._policy(number).parent, self.args.output_dir
         folder.mkdir(parents=True, exist_ok=True)
         if self.is_world_process_zero():
-            pairs.select_columns(list(PAIR_FEATURES)).to_parquet(folder / "pairs.parquet")
+            with atomic_path(folder / "pairs.parquet") as unfinished:
+                pairs.select_columns(list(PAIR_FEATURES)).to_parquet(unfinished)
         self.train_dataset = pairs
         self.args.output_dir = str(folder)
         try:
@@ -370,8 +371,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
         known.setdefault(finished, {"round": finished})[name] = {k: v for k, v in metrics.items() if not isnan(v)}
         self.rounds = [known[number] for number in sorted(known)]
         if self.is_world_process_zero():
-            with atomic_path(file) as unfinished:  # others may be reading the file
-                unfinished.write_text(json.dumps(self.rounds, indent=2))
+            write_whole(file, json.dumps(self.rounds, indent=2))  # others may be reading the file
         self.accelerator.wait_for_everyone()
         _logger.info("after %d rounds, %s: %s", finished, name, metrics)
 

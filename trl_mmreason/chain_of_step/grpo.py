@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..construction import all_rewards, check_rows, config_of, load_processor
+from ..construction import all_rewards, check_rows, config_of, load_policy_processor
 from ..grading import Grader
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from ..parts import freeze_vision_encoder
@@ -68,7 +68,7 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
                 f"ChainOfStepGRPOTrainer: step_weight={args.step_weight} weighs the scores of a process reward model, "
                 "and there is none. Pass one, or leave step_weight out."
             )
-        processing_class = processing_class or load_processor(model, args)
+        processing_class = processing_class or load_policy_processor(model, args)
         try:
             chain_token_ids(processing_class)
         except ValueError as error:

@@ -12,7 +12,7 @@ from accelerate import PartialState
 from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedModel
 
-from ..evaluation.runner import accuracy
+from ..evaluation.runner import greedy_accuracy
 from ..files import atomic_path
 from ..miniature.cold_start import Lessons
 from ..miniature.solutions import plain
@@ -63,7 +63,7 @@ def stop_at(trainer: ChainOfStepSFTTrainer, questions: Dataset, target: float, m
 
     def measure(model: PreTrainedModel) -> float:
         bounds = {"max_new_tokens": max_new_tokens, "batch_size": len(questions)}
-        return accuracy(model, trainer.processing_class, questions, **bounds)
+        return greedy_accuracy(model, trainer.processing_class, questions, **bounds)
 
     return StopAtAccuracy(measure, target, _EVERY_STEPS, "Give more chains or epochs.")
 

@@ -202,7 +202,7 @@ def prm_loss(
     return total / (keep.sum().clamp(min=1) if num_labels is None else num_labels)
 
 
-def accuracy(scores: Tensor, labels: Tensor) -> Tensor:
+def label_accuracy(scores: Tensor, labels: Tensor) -> Tensor:
     """Share of positions that score and label put on the same side; for steps and answers apart this is Table 3.
 
     Args:

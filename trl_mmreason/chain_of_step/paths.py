@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from datasets import Dataset
@@ -13,9 +13,10 @@ from torch import Tensor
 from ..messages import pictures_of
 from ..sampling.engine import SamplingParams
 from .objective import trajectory_score
-from .process_reward import Scores
-from .scored_chain import scored_ends
-from .template import ANSWER_END, ANSWER_START, STEP_START, ChainError, has_token, parse_chain
+from .template import ANSWER_END, ANSWER_START, STEP_START, ChainError, has_token, parse_chain, scored_ends
+
+if TYPE_CHECKING:
+    from .process_reward import Scores
 
 SAMPLING_PARAMS = SamplingParams(temperature=1.0, top_p=0.95)
 """How paths and continuations are drawn (appendix C)."""

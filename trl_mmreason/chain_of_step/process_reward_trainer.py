@@ -18,7 +18,7 @@ from ..construction import (
     NamedArguments,
     check_rows,
     config_of,
-    load_processor,
+    load_policy_processor,
     prepare_policy,
     refuse_replaced,
     search_no_weights,
@@ -26,7 +26,7 @@ from ..construction import (
 from ..parts import freeze_vision_encoder
 from ..precision import check_precision
 from .config import ProcessRewardConfig
-from .objective import accuracy, auroc, prm_loss
+from .objective import auroc, label_accuracy, prm_loss
 from .paper import PAPER
 from .process_reward import DEFAULT_TOKENS, TOKENS_RECORD, label_token_ids, logit_differences
 from .scored_chain import ANSWER, STEPS, ChainEncoder, read_completion
@@ -88,7 +88,7 @@ class ProcessRewardTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
             eval_dataset={name: _checked(rows) for name, rows in eval_dataset.items()}
             if isinstance(eval_dataset, dict)
             else eval_dataset and _checked(eval_dataset),
-            processing_class=processing_class or load_processor(model, args),
+            processing_class=processing_class or load_policy_processor(model, args),
             compute_metrics=_evaluation_metrics,
             **kwargs,
         )
@@ -173,7 +173,7 @@ def score_metrics(differences: Tensor, labels: Tensor) -> dict[str, float]:
     for part, columns in (("step", STEPS), ("answer", ANSWER)):
         labelled = labels[:, columns] != UNLABELLED
         scored, truth = differences[:, columns][labelled], labels[:, columns][labelled]
-        metrics[f"{part}_accuracy"] = accuracy(scored.sigmoid(), truth).item()
+        metrics[f"{part}_accuracy"] = label_accuracy(scored.sigmoid(), truth).item()
         metrics[f"{part}_auroc"] = auroc(scored, truth).item()
     return {name: value for name, value in metrics.items() if not math.isnan(value)}
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..sampling.engine import Engine, Failure, Sample, SamplingParams
-from ..sampling.protocols import Answered, AnsweredTurn, Unit, sample_units
+from ..sampling.protocols import Answered, AnsweredTurn, RowSample, sample_units
 from .paths import PathScore, ProcessReward, read_path, score_paths
-from .scored_chain import scored_ends
 from .search import MAX_STEPS, TOO_LONG, BeamSearched, step_beam_search
+from .template import scored_ends
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Chains:
         }
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
+        self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         samples = sample_units(units, engine, sampling_params, seed)
         texts = ["" if isinstance(sample, Failure) else sample.text for sample in samples]
@@ -58,7 +58,7 @@ class Continuation:
     settings = {"name": "continuation"}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
+        self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         samples = sample_units(units, engine, sampling_params, seed)
         return [
@@ -92,7 +92,7 @@ class StepBeam:
         }
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
+        self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         found = step_beam_search(
             [{**row, "id": f"{row['id']}#{index}"} for row, index in units],  # from which the candidates' seeds follow

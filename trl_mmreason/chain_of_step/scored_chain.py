@@ -17,27 +17,11 @@ from torch import Tensor
 from ..messages import completion_text, pictures_of
 from ..sampling.generation import ProcessingClass, Prompt, collate, encode, placeholder_ids, tokenizer_of
 from ..sampling.loading import ENCODING_ERRORS
-from .template import (
-    ANSWER_END,
-    ANSWER_START,
-    REASONING_END,
-    REASONING_START,
-    STEP_END,
-    ChainError,
-    Ends,
-    chain_ends,
-    has_token,
-)
+from .template import ANSWER_END, STEP_END, ChainError, Ends, scored_ends
 from .tokens import chain_token_ids
 
 ANSWER, STEPS = slice(0, 1), slice(1, None)
 """Which columns of a (B, P) batch of positions, scores or labels belong to the answer and to the steps."""
-
-_STEPLESS = re.compile(
-    rf"\s*(?:{re.escape(REASONING_START)}\s*{re.escape(REASONING_END)}\s*)?"
-    rf"{re.escape(ANSWER_START)}(?P<answer>.*){re.escape(ANSWER_END)}\s*",
-    re.DOTALL,
-)
 
 
 class UnscorableRow(ValueError):
@@ -56,23 +40,6 @@ class ScoredChain(NamedTuple):
     prompt: Prompt
     steps: list[int]
     answer: int | None
-
-
-def scored_ends(text: str) -> Ends:
-    """Find where the steps and the answer of a completion end: `chain_ends`, and completions without a step.
-
-    These are a completion without any of the template's tokens or with `<|reasoning_start|>` alone, in which nothing is
-    scored, and an answer by itself.
-
-    Raises:
-        ChainError: a malformed chain; a step that is not closed, too.
-    """
-    if not has_token(text) or text.strip() == REASONING_START:
-        return Ends([], None)
-    alone = _STEPLESS.fullmatch(text)
-    if alone and not has_token(alone["answer"]):
-        return Ends([], alone.end("answer") + len(ANSWER_END))
-    return chain_ends(text)
 
 
 def read_completion(completion: Any, where: str) -> tuple[str, Ends]:

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..messages import pictures_of
 from ..sampling.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from .paths import SAMPLING_PARAMS, ProcessReward, Row
-from .process_reward import Scores
 from .template import ANSWER_END, STEP_END, ChainError, chain_ends, parse_chain
+
+if TYPE_CHECKING:
+    from .process_reward import Scores
 
 MAX_STEPS = 16
 """The paper gives no bound; its chains have 5 to 10 steps."""
@@ -50,7 +52,7 @@ class BeamSearched(NamedTuple):
     problem: str | None = None
 
     @property
-    def goes_on(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the search is still under way."""
         return self.answer is None and self.problem is None
 
@@ -94,7 +96,7 @@ def step_beam_search(
         open_searches = [
             (row, k, search)
             for k, (row, search) in enumerate(zip(rows, searches, strict=True))
-            if isinstance(search, BeamSearched) and search.goes_on
+            if isinstance(search, BeamSearched) and search.is_open
         ]
         if not open_searches:
             break

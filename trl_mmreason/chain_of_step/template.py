@@ -49,6 +49,11 @@ SPECIAL_TOKENS = (
 """The eleven tokens of Table 6 in its order, then the answer's pair, which Fig. 7 adds."""
 
 _TOKEN = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
+_STEPLESS = re.compile(
+    rf"\s*(?:{re.escape(REASONING_START)}\s*{re.escape(REASONING_END)}\s*)?"
+    rf"{re.escape(ANSWER_START)}(?P<answer>.*){re.escape(ANSWER_END)}\s*",
+    re.DOTALL,
+)
 
 
 class ChainError(ValueError):
@@ -116,6 +121,23 @@ def chain_ends(text: str) -> Ends:
         ChainError: as `parse_chain`.
     """
     return _read(text)[1]
+
+
+def scored_ends(text: str) -> Ends:
+    """Find where the steps and the answer of a completion end: `chain_ends`, and completions without a step.
+
+    These are a completion without any of the template's tokens or with `<|reasoning_start|>` alone, in which nothing is
+    scored, and an answer by itself.
+
+    Raises:
+        ChainError: a malformed chain; a step that is not closed, too.
+    """
+    if not has_token(text) or text.strip() == REASONING_START:
+        return Ends([], None)
+    alone = _STEPLESS.fullmatch(text)
+    if alone and not has_token(alone["answer"]):
+        return Ends([], alone.end("answer") + len(ANSWER_END))
+    return chain_ends(text)
 
 
 def render_chain(chain: Chain) -> str:

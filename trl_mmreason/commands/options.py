@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..files import NoSuchFolder, check_model_folder
+from ..files import NoSuchFolder, atomic_path, check_model_folder
 
 
 def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool = True) -> None:
@@ -220,7 +220,8 @@ def run(
         return
     if not len(made.rows):
         raise SystemExit(f"mmreason {name}: not one row was made, so none is written\n{made}")
-    made.rows.to_parquet(arguments.output)
+    with atomic_path(arguments.output) as unfinished:
+        made.rows.to_parquet(unfinished)
     print(f"{made}\n{arguments.output}")  # noqa: T201 - what the command is asked for
 
 

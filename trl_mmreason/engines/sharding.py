@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.integrations import deepspeed as deepspeed_integration
-from trl.models import prepare_fsdp
-from trl.trainer import dpo_trainer, grpo_trainer
 
 from .replaced import replaced
 
@@ -110,13 +108,15 @@ def loading_whole() -> Iterator[None]:
             os.environ[_FSDP_LOADING] = efficient
 
 
-def share_out(reference: nn.Module, accelerator: Any) -> Any:
+def shard_reference(reference: nn.Module, accelerator: Any) -> Any:
     """Share a frozen model out under FSDP, as TRL does, with the first process's weights.
 
     With `cpu_ram_efficient_loading` the other processes have read nothing. accelerate sends them the weights of the
     policy, but TRL's `prepare_fsdp` shares out what each process holds, so that all but the first piece of a reference
     would be zeros (the KL of the first step is then not 0).
     """
+    from trl.models import prepare_fsdp  # here: TRL takes seconds to load
+
     for weight in [*reference.parameters(), *reference.buffers()]:
         there = weight.data.to(accelerator.device)
         broadcast(there, from_process=0)
@@ -126,8 +126,10 @@ def share_out(reference: nn.Module, accelerator: Any) -> Any:
 
 @contextmanager
 def references_agree() -> Iterator[None]:
-    """Let TRL's constructors share their references out by `share_out`."""
-    with replaced(grpo_trainer, prepare_fsdp=share_out), replaced(dpo_trainer, prepare_fsdp=share_out):
+    """Let TRL's constructors share their references out by `shard_reference`."""
+    from trl.trainer import dpo_trainer, grpo_trainer
+
+    with replaced(grpo_trainer, prepare_fsdp=shard_reference), replaced(dpo_trainer, prepare_fsdp=shard_reference):
         yield
 
 

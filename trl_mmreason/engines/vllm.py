@@ -118,10 +118,10 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         """
         turns = TwoTurns(self.llm, followup_ids, end_ids)
         with replaced(self.llm, generate=turns.generate):
-            _, ids, logprobs, _ = self.generate(prompts, images, 1, profiler)
-        env_mask = [[int(bool(token)) for token in row] for row in logprobs]
-        logps = [[token[0] if token else 0.0 for token in row] for row in logprobs]
-        return ids, env_mask, logps, turns.read_tokens, turns.cached_tokens
+            _, ids, nested, _ = self.generate(prompts, images, 1, profiler)
+        env_mask = [[int(bool(token)) for token in row] for row in nested]
+        logprobs = [[token[0] if token else 0.0 for token in row] for row in nested]
+        return ids, env_mask, logprobs, turns.read_tokens, turns.cached_tokens
 
     def _place_features(self, features: dict | None, prompt_ids: list[int]) -> dict | None:
         """Point the server's picture features at their placeholders in the trainer's prompt.

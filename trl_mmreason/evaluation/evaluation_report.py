@@ -17,10 +17,10 @@ from ..sampling.engine import Engine, Failure, SamplingParams
 from ..sampling.protocols import AnsweringProtocol
 from ..sampling.store import Store
 from .benchmarks import Benchmark
-from .files import SavedEvaluation, headline, problems_of, read_evaluation, write_evaluation
+from .files import SavedEvaluation, headline, read_evaluation, result_problems, write_evaluation
 from .metrics import metric_of
 from .provenance import provenance_record
-from .report import INTERVALS_NOTE, TURNS, Row, Table, cell, mark_of, results_table, side_by_side, write_report
+from .report import INTERVALS_NOTE, TURNS, ReportTable, Row, cell, mark_of, results_table, side_by_side, write_report
 from .results import Results, compare_results, summarise
 from .runner import GREEDY, Samples, evaluate
 from .scaling import draw_scaling, scaling_plots
@@ -216,7 +216,7 @@ def _numbers(sample: Mapping[str, Any] | Failure) -> dict[str, float | None]:
     return numbers | {metric_of(name).label: value for name, value in sample.get("measures", {}).items()}
 
 
-def _tables(results: Mapping[str, Results]) -> list[Table]:
+def _tables(results: Mapping[str, Results]) -> list[ReportTable]:
     first, *others = results
     named = {"value": results[first]} if not others else results
     compared = {name: compare_results(results[first], results[name]) for name in others}
@@ -228,7 +228,7 @@ def _tables(results: Mapping[str, Results]) -> list[Table]:
     return [results_table(metrics, changes, title=title, note=note), _category_table(results)]
 
 
-def _category_table(results: Mapping[str, Results]) -> Table:
+def _category_table(results: Mapping[str, Results]) -> ReportTable:
     """A line a category, with the accuracies of each run; the last of them, that of the final answer, is drawn."""
     shown = {name: headline(found.metrics) for name, found in results.items()}
     columns = [(name, metric) for name in results for metric in shown[name]]
@@ -244,7 +244,7 @@ def _category_table(results: Mapping[str, Results]) -> Table:
         for name, metric in columns
     }
     marked = [labels[name, shown[name][-1]] for name in results]
-    return Table("By category", ["category", "questions", *labels.values()], rows, marked=marked)
+    return ReportTable("By category", ["category", "questions", *labels.values()], rows, marked=marked)
 
 
 def _flat(value: Any, path: str = "") -> list[tuple[str, str]]:
@@ -255,7 +255,7 @@ def _flat(value: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 def _notes(name: str, results: Results, saved: Mapping[str, Any]) -> list[str]:
-    return [f"{name}: {line.strip()}" if len(saved) > 1 else line.strip() for line in problems_of(results)]
+    return [f"{name}: {line.strip()}" if len(saved) > 1 else line.strip() for line in result_problems(results)]
 
 
 def _other_prompts(saved: Mapping[str, SavedEvaluation]) -> list[str]:

@@ -6,7 +6,7 @@ Equal evaluations give equal files: there is no time in them, and no order but t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,13 @@ import PIL.Image
 import pyarrow.parquet as pq
 from datasets import Dataset, Image
 
-from ..files import atomic_path
+from ..files import atomic_path, write_whole
 from ..messages import question_text
 from ..rows import DataError
 from ..sampling.engine import Failure
 from .metrics import Estimate, aligned, metric_of
-from .question_table import Table
-from .results import Question, Results
+from .question_table import QuestionTable
+from .results import EvaluatedQuestion, Results
 from .runner import Samples
 
 RESULTS, PRINTED, SAMPLES = "results.json", "results.txt", "samples.jsonl"
@@ -67,11 +67,16 @@ def write_evaluation(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULTS).unlink(missing_ok=True)  # what is killed from here on is no evaluation, and not a mixed one
     whole = {"format": FORMAT, "n": samples.n, "turns": samples.turns, **about, **results_as_json(results)}
-    _write(folder / SAMPLES, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in _lines(samples)))
-    _write(folder / QUESTIONS, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in _table_lines(results)))
-    _write(folder / PRINTED, f"{format_results(results)}\n")
-    pictures.select_columns(["id", "images"]).to_parquet(folder / PICTURES)
-    _write(folder / RESULTS, json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False))  # last: it is complete
+    write_whole(folder / SAMPLES, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in _lines(samples)))
+    write_whole(
+        folder / QUESTIONS, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in _table_lines(results))
+    )
+    write_whole(folder / PRINTED, f"{format_results(results)}\n")
+    with atomic_path(folder / PICTURES) as unfinished:
+        pictures.select_columns(["id", "images"]).to_parquet(unfinished)
+    write_whole(
+        folder / RESULTS, json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False)
+    )  # last: it is complete
 
 
 def read_evaluation(folder: str | Path) -> SavedEvaluation:
@@ -104,7 +109,7 @@ def format_results(results: Results) -> str:
     parts.append(aligned(lines))
     if results.categories:
         parts.append(aligned(_category_lines(results)))
-    parts.append("\n".join(problems_of(results)))
+    parts.append("\n".join(result_problems(results)))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -136,7 +141,7 @@ def headline(metrics: Mapping[str, Estimate]) -> list[str]:
     return ["acc_t1", "acc_t2"] if "acc_t1" in metrics else ["accuracy"]
 
 
-def problems_of(results: Results) -> list[str]:
+def result_problems(results: Results) -> list[str]:
     """A line for each kind of sample or question that something is wrong with."""
     counts = results.counts
     said = {
@@ -202,9 +207,13 @@ def _results(whole: Mapping[str, Any], lines: list[dict[str, Any]]) -> Results:
         counts=whole["counts"],
         failures=whole["failures"],
         unusable=whole["unusable"],
-        questions=[Question(**line) for line in lines],
-        table=Table(names, sides[..., 0], sides[..., 1]),
+        questions=[EvaluatedQuestion(**line) for line in lines],
+        table=QuestionTable(names, sides[..., 0], sides[..., 1]),
     )
+
+
+def _as_jsonl(lines: Iterable[dict[str, Any]]) -> str:
+    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
@@ -232,9 +241,3 @@ def _samples(lines: list[dict[str, Any]], n: int, turns: int) -> Samples:
             found.append([])
         found[-1].append(Failure(line["failed"]) if "failed" in line else line)
     return Samples(rows, n, turns, found)
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic_path(path) as unfinished:
-        # a model can write half a surrogate pair, which UTF-8 cannot hold; the store replaces it, its question does not
-        unfinished.write_text(text, encoding="utf-8", errors="replace")

@@ -38,7 +38,7 @@ def tables_of(folder: Path) -> list[Path]:
     return sorted(folder.glob("completions/completions_*.parquet"), key=_step_of)
 
 
-def read_completions(folder: Path, shown: int, run: str = "") -> Logged:
+def read_logged_completions(folder: Path, shown: int, run: str = "") -> Logged:
     """The completions of steps that are spread evenly over the run, the first and the last among them.
 
     Args:

@@ -25,7 +25,7 @@ BELOW_ALL = -1.0
 
 
 @dataclass(frozen=True)
-class Table:
+class QuestionTable:
     """Σ a(q) / Σ b(q) for each metric.
 
     Attributes:
@@ -47,11 +47,11 @@ class Table:
         """The metrics of all questions with their 95 % intervals."""
         return bootstrap(len(self.over), self.values)
 
-    def of(self, chosen: Sequence[int] | np.ndarray) -> Table:
+    def of(self, chosen: Sequence[int] | np.ndarray) -> QuestionTable:
         """The table of these questions alone."""
-        return Table(self.names, self.over[chosen], self.under[chosen])
+        return QuestionTable(self.names, self.over[chosen], self.under[chosen])
 
-    def by_problem(self, problems: Sequence[str]) -> Table:
+    def by_problem(self, problems: Sequence[str]) -> QuestionTable:
         """One row a problem, the sum of its questions; so that they are drawn together.
 
         Args:
@@ -61,10 +61,10 @@ class Table:
         sums = np.zeros((2, len(places), len(self.names)))
         for part, values in enumerate((self.over, self.under)):
             np.add.at(sums[part], [places[problem] for problem in problems], values)
-        return Table(self.names, *sums)
+        return QuestionTable(self.names, *sums)
 
 
-def question_table(samples: Samples, *, grader: Grader | JudgeGrader | None, has_variants: bool) -> Table:
+def question_table(samples: Samples, *, grader: Grader | JudgeGrader | None, has_variants: bool) -> QuestionTable:
     """Make the table of what each question adds to each metric; nothing where its gold answer cannot be used.
 
     Args:
@@ -79,7 +79,7 @@ def question_table(samples: Samples, *, grader: Grader | JudgeGrader | None, has
     for place, column in enumerate(columns.values()):
         for part in (0, 1):
             sums[part, usable, place] = column[part]
-    return Table(tuple(columns), *sums)
+    return QuestionTable(tuple(columns), *sums)
 
 
 def is_usable(row: Sequence[Mapping[str, Any] | Failure]) -> bool:

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
+from ..files import write_whole
 from ..pictures import data_uri
 from .metrics import Change, Estimate, Metric, metric_of
 from .plots import Plot
@@ -64,7 +65,7 @@ class Row(NamedTuple):
     marks: Sequence[Mark | None] = ()
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """Numbers in rows and columns, with a plot of them in a column of its own.
 
     Attributes:
@@ -88,7 +89,7 @@ def write_report(
     title: str,
     command: str,
     settings: Mapping[str, Any],
-    tables: Sequence[Table],
+    tables: Sequence[ReportTable],
     trajectories: Sequence[Trajectory],
     plots: Sequence[Plot] = (),
     plots_title: str = "Training curves",
@@ -127,8 +128,7 @@ def write_report(
         sorted_by=list(dict.fromkeys(name for trajectory in trajectories for name in _values(trajectory))),
         colours=_COLOURS,
     )
-    # A model can write half a surrogate pair, which UTF-8 cannot hold.
-    Path(path).write_text(page, encoding="utf-8", errors="replace")
+    write_whole(path, page)
 
 
 def results_table(
@@ -137,7 +137,7 @@ def results_table(
     *,
     title: str,
     note: str,
-) -> Table:
+) -> ReportTable:
     """Tabulate what one run or several came to, with shares drawn beside their numbers.
 
     Args:
@@ -158,10 +158,10 @@ def results_table(
             change = changes[run].get(name)
             cells += [cell(metric, metrics[run].get(name)), cell(metric, change, signed=True)]
         rows.append(Row(metric.label, cells, [mark_of(metric, found.get(name)) for found in metrics.values()]))
-    return Table(title, header, rows, note, list(metrics))
+    return ReportTable(title, header, rows, note, list(metrics))
 
 
-def comparison_table(comparison: Mapping[str, Change]) -> Table:
+def comparison_table(comparison: Mapping[str, Change]) -> ReportTable:
     """Tabulate what `compare_results` returned for a policy before and after its training."""
     before, after, change = (
         {name: getattr(found, side) for name, found in comparison.items()} for side in ("before", "after", "change")

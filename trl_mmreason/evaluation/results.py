@@ -13,7 +13,7 @@ from ..grading import Grader, JudgeGrader
 from ..sampling.engine import Failure
 from .benchmarks import Benchmark
 from .metrics import Change, Estimate, bootstrap
-from .question_table import Table, final_turn, is_right, is_usable, question_table
+from .question_table import QuestionTable, final_turn, is_right, is_usable, question_table
 from .runner import Samples
 
 LISTED = 50
@@ -23,7 +23,7 @@ _RESAMPLES = 500  # of a benchmark's own scores, which take seconds
 
 
 @dataclass(frozen=True)
-class Question:
+class EvaluatedQuestion:
     """A question of an evaluation, without its samples.
 
     Attributes:
@@ -58,8 +58,8 @@ class Results:
     counts: dict[str, int]
     failures: list[dict[str, Any]]
     unusable: list[str]
-    questions: list[Question]
-    table: Table
+    questions: list[EvaluatedQuestion]
+    table: QuestionTable
 
 
 def summarise(
@@ -76,7 +76,7 @@ def summarise(
     has_variants = benchmark is not None and benchmark.has_variants
     table = question_table(samples, grader=grader, has_variants=has_variants)
     questions = [
-        Question(row["id"], row["answer"], row.get("group") or row["id"], is_usable(tried))
+        EvaluatedQuestion(row["id"], row["answer"], row.get("group") or row["id"], is_usable(tried))
         for row, tried in zip(samples.rows, samples.samples, strict=True)
     ]
     usable = [k for k, question in enumerate(questions) if question.usable]
@@ -127,7 +127,9 @@ def compare_results(before: Results, after: Results) -> dict[str, Change]:
     return {name: Change(starts[name], ends[name], changes[name]) for name in shared}
 
 
-def _estimates(table: Table, questions: Sequence[Question], chosen: Sequence[int]) -> dict[str, Estimate]:
+def _estimates(
+    table: QuestionTable, questions: Sequence[EvaluatedQuestion], chosen: Sequence[int]
+) -> dict[str, Estimate]:
     return table.of(chosen).by_problem([questions[k].problem for k in chosen]).estimates()
 
 

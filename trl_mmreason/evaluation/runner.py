@@ -20,7 +20,6 @@ from ..sampling.answering import TEXTS, answer_in_memory, answer_questions, dist
 from ..sampling.engine import Engine, Failure, SamplingParams
 from ..sampling.protocols import AnsweringProtocol, Direct, last_verdict
 from ..sampling.store import Store
-from ..sampling.transformers_engine import TransformersEngine
 
 ANSWERS = "answers"
 """The stage of the store that keeps what was said."""
@@ -115,13 +114,15 @@ def evaluate_policy(
     Raises:
         TypeError: `processing_class` is not the processor of a vision-language model.
     """
+    from ..sampling.transformers_engine import TransformersEngine  # here: it loads the models' libraries
+
     engine = TransformersEngine(
         model, processing_class, batch_size=batch_size, chat_template_kwargs=chat_template_kwargs
     )
     return evaluate(rows, engine, None, protocol, batch_size=batch_size, **asking)
 
 
-def accuracy(
+def greedy_accuracy(
     model: PreTrainedModel, processing_class: ProcessorMixin, rows: Dataset, *, max_new_tokens: int, batch_size: int
 ) -> float:
     """Share of right answers of a policy amid training, one greedy answer a row.

@@ -24,7 +24,7 @@ from .curves import style_axes
 from .files import SavedEvaluation
 from .metrics import Estimate
 from .plots import Line, Plot
-from .question_table import BELOW_ALL, Table, is_right
+from .question_table import BELOW_ALL, QuestionTable, is_right
 from .samples import best_of_n, group_sizes
 
 SWEEP_N = 16
@@ -109,7 +109,7 @@ def sweep_of_weights(evaluation: SavedEvaluation) -> dict[float, Estimate]:
     scores = np.array([[[one[w] if one else BELOW_ALL for w in weights] for one in each] for each in scored])
     n = min(SWEEP_N, samples.n)
     right = np.stack([best_of_n(correct, scores[..., place], n) for place in range(len(weights))], axis=1)
-    table = Table(tuple(map(str, weights)), right, np.ones_like(right))
+    table = QuestionTable(tuple(map(str, weights)), right, np.ones_like(right))
     estimates = table.by_problem([questions[k].problem for k in usable]).estimates()
     return {weight: estimates[str(weight)] for weight in weights}
 

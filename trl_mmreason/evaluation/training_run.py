@@ -14,9 +14,9 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from .curves import all_panels, training_plots
-from .logged_completions import read_completions, tables_of
+from .logged_completions import read_logged_completions, tables_of
 from .metrics import Metric
-from .report import Mark, Row, Table, side_by_side, write_report
+from .report import Mark, ReportTable, Row, side_by_side, write_report
 
 _STATE = "trainer_state.json"
 _MEANS = "Means over the first and the last tenth of the logged values; shares in percent."
@@ -45,7 +45,7 @@ def write_training_report(folders: Mapping[str, Path], output: Path, *, shown: i
     histories = {name: state.get("log_history", []) for name, state in states.items()}
     several = len(folders) > 1
     logged = {
-        name: read_completions(folder, shown // len(folders), name if several else "")
+        name: read_logged_completions(folder, shown // len(folders), name if several else "")
         for name, folder in folders.items()
     }
     notes = [
@@ -72,7 +72,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     return max(states, key=lambda state: state["global_step"], default={})
 
 
-def progress_table(history: Sequence[Mapping[str, Any]]) -> Table:
+def progress_table(history: Sequence[Mapping[str, Any]]) -> ReportTable:
     """Tabulate each metric at the start and at the end of the run: what the curves show, in numbers.
 
     Args:
@@ -83,10 +83,10 @@ def progress_table(history: Sequence[Mapping[str, Any]]) -> Table:
         assert progress is not None
         texts = [metric.text(progress.start), metric.text(progress.end), metric.text(progress.change, signed=True)]
         rows.append(Row(metric.label, [(text, "") for text in texts], [progress.mark(metric)]))
-    return Table("Start and end of training", ["", "start", "end", "change"], rows, f"{_MEANS} {_DRAWN}", ["end"])
+    return ReportTable("Start and end of training", ["", "start", "end", "change"], rows, f"{_MEANS} {_DRAWN}", ["end"])
 
 
-def runs_table(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+def runs_table(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> ReportTable:
     """Tabulate each metric at the end of several runs and its change since the start."""
     rows = []
     for metric, found in _metrics(histories):
@@ -95,7 +95,7 @@ def runs_table(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
         ]
         rows.append(Row(metric.label, cells, [one and one.mark(metric) for one in found]))
     note = f"The end of each run, and its change since the start in small letters. {_MEANS} {_DRAWN}"
-    return Table("Comparison", ["", *histories], rows, note, list(histories))
+    return ReportTable("Comparison", ["", *histories], rows, note, list(histories))
 
 
 class _Progress(NamedTuple):

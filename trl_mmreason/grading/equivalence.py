@@ -22,7 +22,16 @@ from .notation import (
     squeezed,
     words,
 )
-from .units import PERCENT, PLAIN, Unit, asked_unit, compound_quantity, parse_unit, speaks_of_percent, split_unit
+from .units import (
+    PERCENT,
+    PLAIN,
+    MeasurementUnit,
+    asked_unit,
+    compound_quantity,
+    parse_unit,
+    speaks_of_percent,
+    split_unit,
+)
 
 
 class Algebra(Protocol):
@@ -45,7 +54,7 @@ class Terms:
     """
 
     lenient: bool = False
-    unit: Unit | None = None
+    unit: MeasurementUnit | None = None
     percent: bool = False
     algebra: Algebra | None = None
 
@@ -211,7 +220,7 @@ _MAGNITUDES = {
 _MAGNITUDE = re.compile(r"(?<=\d)\s*(" + "|".join(_MAGNITUDES) + r")(?![a-z])", re.IGNORECASE)
 
 
-def _quantity(text: str) -> tuple[str, Unit]:
+def _quantity(text: str) -> tuple[str, MeasurementUnit]:
     first, space, rest = text.partition(" ")
     if space and first.lower() in NUMBER_WORDS:  # four apples
         text = f"{NUMBER_WORDS[first.lower()]} {rest}"
@@ -219,7 +228,7 @@ def _quantity(text: str) -> tuple[str, Unit]:
     return split_unit(text) or (text, PLAIN)
 
 
-def _percents(value: str, unit: Unit, target: str, gold_unit: Unit, terms: Terms) -> bool:
+def _percents(value: str, unit: MeasurementUnit, target: str, gold_unit: MeasurementUnit, terms: Terms) -> bool:
     if (unit if gold_unit == PERCENT else gold_unit) not in (PERCENT, PLAIN):
         return False
     as_written = unit != gold_unit and terms.percent and _values(value, target, terms)
@@ -238,7 +247,9 @@ def _same_noun(left: str, right: str) -> bool:
     )
 
 
-def _values(answer: str, gold: str, terms: Terms, unit: Unit = PLAIN, gold_unit: Unit = PLAIN) -> bool:
+def _values(
+    answer: str, gold: str, terms: Terms, unit: MeasurementUnit = PLAIN, gold_unit: MeasurementUnit = PLAIN
+) -> bool:
     """Two expressions: by evaluation, by algebra, or as words where they are not mathematics."""
     scales = {"answer_unit": (unit.factor, unit.offset), "gold_unit": (gold_unit.factor, gold_unit.offset)}
     try:
@@ -275,7 +286,7 @@ def _digits(text: str) -> str:
     return NUMBER_WORDS.get(text.lower(), text)
 
 
-def _in_base_units(latex: str, unit: Unit) -> str:
+def _in_base_units(latex: str, unit: MeasurementUnit) -> str:
     if unit.factor == 1 and not unit.offset:
         return latex
     factor, offset = (f"\\frac{{{part.numerator}}}{{{part.denominator}}}" for part in (unit.factor, unit.offset))

@@ -29,7 +29,7 @@ _cache: dict[Hashable, Verdict] = {}
 _reported: set[Hashable] = set()
 
 
-class Question(NamedTuple):
+class GradingQuery(NamedTuple):
     """All that a verdict depends on; equal questions are decided once."""
 
     answer: str
@@ -140,7 +140,7 @@ class Grader:
         question: str | None = None,
         hint: str | None = None,
         id: Any = None,
-    ) -> Verdict | Question:
+    ) -> Verdict | GradingQuery:
         """The verdict where there is no question left to decide."""
         _check(completion, choices, question)
         plain = getattr(gold, "tolist", None)  # of numpy
@@ -161,15 +161,15 @@ class Grader:
 
     def _question(
         self, answer: str, golds: tuple[str, ...], choices: Mapping[str, str] | None = None, question: str | None = None
-    ) -> Question:
+    ) -> GradingQuery:
         asked = question and question[-_QUESTION_CHARACTERS:]
-        return Question(answer, golds, tuple((choices or {}).items()), asked, self.tolerance == "lenient")
+        return GradingQuery(answer, golds, tuple((choices or {}).items()), asked, self.tolerance == "lenient")
 
-    def _settle(self, opened: Sequence[Verdict | Question]) -> list[Verdict]:
+    def _settle(self, opened: Sequence[Verdict | GradingQuery]) -> list[Verdict]:
         """Decide what is open: from the cache, here, or in the workers, each question once."""
         decided: dict[Hashable, Verdict] = {}
-        waiting: list[Question] = []
-        for question in dict.fromkeys(entry for entry in opened if isinstance(entry, Question)):
+        waiting: list[GradingQuery] = []
+        for question in dict.fromkeys(entry for entry in opened if isinstance(entry, GradingQuery)):
             verdict = _cache.get(question) or _decide_here(question)
             if verdict is None:
                 waiting.append(question)
@@ -184,7 +184,7 @@ class Grader:
             _cache.clear()
         # what failed for want of time or memory may do better another time, or with other limits
         _cache.update({question: verdict for question, verdict in decided.items() if verdict.decided_by in _FINAL})
-        return [decided[entry] if isinstance(entry, Question) else entry for entry in opened]
+        return [decided[entry] if isinstance(entry, GradingQuery) else entry for entry in opened]
 
 
 def grader_or_rules(grader: Any, name: str) -> Any:
@@ -273,7 +273,7 @@ def _report(gold: Any, id: Any, problem: str) -> None:
         )
 
 
-def _decide_here(question: Question) -> Verdict | None:
+def _decide_here(question: GradingQuery) -> Verdict | None:
     if question.answer in question.golds:
         return Verdict(True, question.answer, "equals the gold answer as written")
     try:
@@ -285,7 +285,7 @@ def _decide_here(question: Question) -> Verdict | None:
     return Verdict(correct, question.answer, _reason(question, correct))
 
 
-def _verdict(question: Question, outcome: Outcome) -> Verdict:
+def _verdict(question: GradingQuery, outcome: Outcome) -> Verdict:
     if outcome.correct is not None:
         return Verdict(outcome.correct, question.answer, _reason(question, outcome.correct), "algebra")
     if outcome.status == "unreadable":
@@ -294,6 +294,6 @@ def _verdict(question: Question, outcome: Outcome) -> Verdict:
     return Verdict(False, question.answer, reason.get(outcome.status, outcome.detail), outcome.status)
 
 
-def _reason(question: Question, correct: bool) -> str:
+def _reason(question: GradingQuery, correct: bool) -> str:
     gold = " or ".join(question.golds)
     return f"{'equals' if correct else 'differs from'} the gold answer {gold[:80]!r}"

@@ -17,7 +17,7 @@ from .extraction import extract_answer, read_gold
 from .notation import MAX_CHARACTERS, NeedsAlgebra, Refused, Unreadable, normalise, split_top
 from .numeric import value_of
 from .reward import items_of
-from .units import PERCENT, PLAIN, Unit, split_unit
+from .units import PERCENT, PLAIN, MeasurementUnit, split_unit
 from .verdict import Verdict
 
 _LONGEST_NUMBER = 200  # characters; model text is hostile
@@ -113,7 +113,7 @@ def _can_be_paired(fitting: Sequence[Sequence[int]]) -> bool:
 
 class _Quantity(NamedTuple):
     value: float
-    unit: Unit
+    unit: MeasurementUnit
 
 
 def _second_look(verdict: Verdict, row: Mapping[str, Any], text: str) -> Verdict:

@@ -16,7 +16,7 @@ from .notation import NUMBER_WORDS
 Dimensions = tuple[tuple[str, int], ...]
 
 
-class Unit(NamedTuple):
+class MeasurementUnit(NamedTuple):
     """value · factor + offset is the value in base units of these dimensions; `noun` is what is counted instead."""
 
     factor: Fraction
@@ -25,8 +25,8 @@ class Unit(NamedTuple):
     noun: str = ""
 
 
-PERCENT = Unit(Fraction(1, 100), Fraction(0), (("percent", 1),))
-PLAIN = Unit(Fraction(1), Fraction(0), ())
+PERCENT = MeasurementUnit(Fraction(1, 100), Fraction(0), (("percent", 1),))
+PLAIN = MeasurementUnit(Fraction(1), Fraction(0), ())
 
 _PREFIXES = {
     "n": ("nano", Fraction(1, 10**9)),
@@ -111,8 +111,8 @@ _OTHERS: list[tuple[str, int | Fraction, dict[str, int]]] = [
     ("MB", 8 * 10**6, {"bit": 1}),
     ("GB", 8 * 10**9, {"bit": 1}),
 ]
-_CELSIUS = Unit(Fraction(1), Fraction("273.15"), (("K", 1),))
-_FAHRENHEIT = Unit(Fraction(5, 9), Fraction("273.15") - Fraction(160, 9), (("K", 1),))
+_CELSIUS = MeasurementUnit(Fraction(1), Fraction("273.15"), (("K", 1),))
+_FAHRENHEIT = MeasurementUnit(Fraction(5, 9), Fraction("273.15") - Fraction(160, 9), (("K", 1),))
 _TEMPERATURES = {
     **dict.fromkeys(("°C", "° C", "degrees Celsius", "degree Celsius", "degrees C", "Celsius", "摄氏度"), _CELSIUS),
     **dict.fromkeys(("°F", "° F", "degrees Fahrenheit", "degree Fahrenheit", "degrees F", "Fahrenheit"), _FAHRENHEIT),
@@ -121,24 +121,28 @@ _POWERS = {"square": 2, "sq": 2, "cubic": 3, "平方": 2, "立方": 3}
 CURRENCIES = {"¤": "dollar", "€": "€", "£": "£", "¥": "¥"}
 
 
-def _table() -> dict[str, Unit]:
+def _table() -> dict[str, MeasurementUnit]:
     table = {}
     for symbol, names, prefixes, size, dimensions in _METRIC:
         for short, (long, scale) in [("", ("", Fraction(1))), *((p, _PREFIXES[p]) for p in prefixes)]:
-            unit = Unit(size * scale, Fraction(0), tuple(sorted(dimensions.items())))
+            unit = MeasurementUnit(size * scale, Fraction(0), tuple(sorted(dimensions.items())))
             table[short + symbol] = unit
             for name in names.split():
                 table[long + name] = table[f"{long}{name}s"] = unit
     for names, size, dimensions in _OTHERS:
-        table.update(dict.fromkeys(names.split(), Unit(Fraction(size), Fraction(0), tuple(dimensions.items()))))
+        table.update(
+            dict.fromkeys(names.split(), MeasurementUnit(Fraction(size), Fraction(0), tuple(dimensions.items())))
+        )
     for prefix, power in (("平方", 2), ("立方", 3)):
         for name in ("毫米", "厘米", "分米", "米", "千米", "公里"):
             table[prefix + name] = _raised(table[name], power)
     return table
 
 
-def _raised(unit: Unit, power: int) -> Unit:
-    return Unit(unit.factor**power, Fraction(0), tuple((name, exponent * power) for name, exponent in unit.dimensions))
+def _raised(unit: MeasurementUnit, power: int) -> MeasurementUnit:
+    return MeasurementUnit(
+        unit.factor**power, Fraction(0), tuple((name, exponent * power) for name, exponent in unit.dimensions)
+    )
 
 
 _UNITS = _table()
@@ -148,7 +152,7 @@ _FACTOR = re.compile(
 
 
 @lru_cache(maxsize=4096)
-def parse_unit(text: str) -> Unit | None:
+def parse_unit(text: str) -> MeasurementUnit | None:
     """`cm`, `km/h`, `square metres`, `kg*m/s^{2}`, `°C`, `%` … as a unit; None when it is none."""
     text = text.strip().rstrip(".").replace("ms^{-", "m s^{-").replace("μ ", "μ")  # metres a second, not milliseconds
     if text in ("%", "percent", "per cent", "percentage", "百分之"):
@@ -178,7 +182,9 @@ def parse_unit(text: str) -> Unit | None:
         position = match.end()
     if not text or power != 1:
         return None
-    return Unit(factor, Fraction(0), tuple(sorted((name, value) for name, value in dimensions.items() if value)))
+    return MeasurementUnit(
+        factor, Fraction(0), tuple(sorted((name, value) for name, value in dimensions.items() if value))
+    )
 
 
 _PIECE = re.compile(r"[^\W\d_]+|\d+(?:[.,]\d+)*|\S")
@@ -196,7 +202,7 @@ _NAMELESS = re.compile(
 _COMPOUND = re.compile(r"(\d+(?:\.\d+)?)\s*([^\W\d_]{1,8})\s*(?:,\s*|\band\s+)?")
 
 
-def split_unit(text: str) -> tuple[str, Unit] | None:
+def split_unit(text: str) -> tuple[str, MeasurementUnit] | None:
     """(number, unit) of `12π cm^{2}`, `¤5`, `25%`, `5 apples`, `1 h 30 min`; None where no unit is written."""
     for sign, name in CURRENCIES.items():
         if text.startswith((sign, f"-{sign}")):
@@ -229,7 +235,7 @@ def _in_function(text: str) -> bool:
     return re.search(r"sin|cos|tan|cot|sec|csc", text) is not None
 
 
-def compound_quantity(text: str) -> tuple[str, Unit] | None:
+def compound_quantity(text: str) -> tuple[str, MeasurementUnit] | None:
     """`1 h 30 min`, `5 feet and 3 inches`: amounts of ever smaller units, added up in base units."""
     parts, position = [], 0
     while match := _COMPOUND.match(text, position):
@@ -244,10 +250,10 @@ def compound_quantity(text: str) -> tuple[str, Unit] | None:
     if sizes != sorted(set(sizes), reverse=True):
         return None
     total = sum((amount * unit.factor for amount, unit in parts), Fraction(0))
-    return f"{total.numerator}/{total.denominator}", Unit(Fraction(1), Fraction(0), parts[0][1].dimensions)
+    return f"{total.numerator}/{total.denominator}", MeasurementUnit(Fraction(1), Fraction(0), parts[0][1].dimensions)
 
 
-def _counted(text: str) -> tuple[str, Unit] | None:
+def _counted(text: str) -> tuple[str, MeasurementUnit] | None:
     """`5 red apples`: a number and at most three words that count."""
     match = re.fullmatch(r"(-?\d[\d.,/]*)\s*([^\W\d_]+(?:[ -][^\W\d_]+){0,2})[ -]?\.?", text)
     if not match:
@@ -255,7 +261,7 @@ def _counted(text: str) -> tuple[str, Unit] | None:
     nouns = match[2].lower().replace("-", " ").split()
     if any(noun in _NOT_COUNTED or len(noun) < 3 and not "\u4e00" <= noun[0] <= "\u9fff" for noun in nouns):
         return None
-    return match[1], Unit(Fraction(1), Fraction(0), (), noun=" ".join(_singular(noun) for noun in nouns))
+    return match[1], MeasurementUnit(Fraction(1), Fraction(0), (), noun=" ".join(_singular(noun) for noun in nouns))
 
 
 def _singular(noun: str) -> str:
@@ -282,7 +288,7 @@ def speaks_of_percent(text: str | None) -> bool:
     return text is not None and _PERCENT_WORDS.search(text) is not None
 
 
-def asked_unit(question: str | None) -> Unit | None:
+def asked_unit(question: str | None) -> MeasurementUnit | None:
     """The unit that a question asks for (`in cm`, `how many minutes`, `(km/h)`, `多少厘米`), if it names just one."""
     if not question:
         return None

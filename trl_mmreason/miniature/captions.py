@@ -25,7 +25,7 @@ _NAME = r"(?P<name>row \d+, column \d+|\w+)"
 _VALUE = r"(?P<value>\d{1,3})"
 
 
-class Question(NamedTuple):
+class UnseenProblem(NamedTuple):
     """A problem without what only the picture shows; fields as `Problem` has them."""
 
     category: str
@@ -34,9 +34,9 @@ class Question(NamedTuple):
     choices: Mapping[str, str] | None
 
 
-def question_of(problem: Problem) -> Question:
+def question_of(problem: Problem) -> UnseenProblem:
     """The problem without the content of its picture."""
-    return Question(problem.category, problem.level, problem.asked, problem.choices)
+    return UnseenProblem(problem.category, problem.level, problem.asked, problem.choices)
 
 
 def readings(problem: Problem) -> list[str]:
@@ -55,7 +55,7 @@ def caption(problem: Problem) -> str:
 
 
 def write_trajectory(
-    question: Question, description: str, *, slip: bool = False, second_look: bool = False, stream: str = ""
+    question: UnseenProblem, description: str, *, slip: bool = False, second_look: bool = False, stream: str = ""
 ) -> str:
     r"""Reason from what the description says, right or wrong.
 
@@ -82,7 +82,7 @@ def write_trajectory(
     return f"<think>{' '.join(thoughts)}</think> {_answer(tried.stated, question.choices)}"
 
 
-def facts_in(description: str, question: Question) -> dict[str, int] | None:
+def facts_in(description: str, question: UnseenProblem) -> dict[str, int] | None:
     """The facts that the question needs, as described: name → number.
 
     Returns:
@@ -103,7 +103,7 @@ def facts_in(description: str, question: Question) -> dict[str, int] | None:
     return facts if is_looked_up or len(facts) > 1 else None
 
 
-def _needed(question: Question, told: Collection[str]) -> Collection[str]:
+def _needed(question: UnseenProblem, told: Collection[str]) -> Collection[str]:
     """The names of the facts that the question is about; of those told where it does not say which."""
     if question.category == "counting":
         return SHAPES

@@ -19,7 +19,7 @@ from PIL import Image as PILImage
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from trl import SFTConfig, SFTTrainer
 
-from ..evaluation.runner import accuracy
+from ..evaluation.runner import greedy_accuracy
 from ..files import atomic_path
 from ..stopping import StopAtAccuracy
 from .captions import caption
@@ -205,7 +205,7 @@ def cold_start(
 
     def measure(model: PreTrainedModel) -> float:
         bounds = {"max_new_tokens": lessons.answer_tokens, "batch_size": len(validation)}
-        return accuracy(model, processing_class, validation, **bounds)
+        return greedy_accuracy(model, processing_class, validation, **bounds)
 
     return teach(model, processing_class, rows, output_dir, measure=measure, target_accuracy=target_accuracy, seed=seed)
 

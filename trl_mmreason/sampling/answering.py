@@ -36,7 +36,7 @@ from ..grading.version import grader_version
 from ..messages import with_system_message
 from .engine import Engine, Failure, SamplingParams
 from .progress import Progress
-from .protocols import Answered, AnsweringProtocol, Unit
+from .protocols import Answered, AnsweringProtocol, RowSample
 from .run import remember_questions, run, wait_for_all
 from .store import Record, Store
 
@@ -137,7 +137,7 @@ def answer_questions(
     remember_questions(store, stage, rows)
     with _grading_meanwhile(answers, grader) as grade_last_batch:
 
-        def answer(units: Sequence[Unit]) -> list[dict[str, Any] | Failure]:
+        def answer(units: Sequence[RowSample]) -> list[dict[str, Any] | Failure]:
             grade_last_batch(units)
             return ask(units, engine, protocol, sampling_params, system_prompt=system_prompt, seed=seed)
 
@@ -286,16 +286,18 @@ class _Given(Sequence):
 
 
 @contextmanager
-def _grading_meanwhile(answers: Answers, grader: Grader | JudgeGrader) -> Iterator[Callable[[Sequence[Unit]], None]]:
+def _grading_meanwhile(
+    answers: Answers, grader: Grader | JudgeGrader
+) -> Iterator[Callable[[Sequence[RowSample]], None]]:
     """Grade a batch while the engine answers the next one, in a thread, if the grader works elsewhere.
 
     Gives a function that is called with each batch before it is answered, when the last one is in the store. What is
     left undone is graded when all is answered: the last batch, what comes while `_MOST_WAITING` batches wait, and where
     the grader raised.
     """
-    thread, waiting, last = ThreadPoolExecutor(1), deque[Future](), list[Unit]()
+    thread, waiting, last = ThreadPoolExecutor(1), deque[Future](), list[RowSample]()
 
-    def grade_last_batch(units: Sequence[Unit]) -> None:
+    def grade_last_batch(units: Sequence[RowSample]) -> None:
         while waiting and waiting[0].done():
             waiting.popleft()
         if last and len(waiting) < _MOST_WAITING:
@@ -308,7 +310,7 @@ def _grading_meanwhile(answers: Answers, grader: Grader | JudgeGrader) -> Iterat
         thread.shutdown(cancel_futures=True)  # where it is interrupted, too: a judge may be paid for each answer
 
 
-def _grade_kept(answers: Answers, grader: Grader | JudgeGrader, units: Sequence[Unit]) -> None:
+def _grade_kept(answers: Answers, grader: Grader | JudgeGrader, units: Sequence[RowSample]) -> None:
     """Grade those of these samples that are in the store, as they are there, and keep the verdicts."""
     store = answers.store
     kept = [(row, record) for row, index in units for record in store.find(answers.stage, [(row["id"], index)])]
@@ -338,7 +340,7 @@ def _grading_settings(grader: Grader | JudgeGrader) -> dict[str, str]:
 
 
 def ask(
-    units: Sequence[Unit],
+    units: Sequence[RowSample],
     engine: Engine,
     protocol: AnsweringProtocol,
     sampling_params: SamplingParams,
@@ -362,7 +364,7 @@ def grade_payloads(
     return [{"turns": [_said(next(verdicts)) for _ in payload["turns"]]} for payload in payloads]
 
 
-def _record(unit: Unit, answer: dict[str, Any] | Failure) -> Record:
+def _record(unit: RowSample, answer: dict[str, Any] | Failure) -> Record:
     row, index = unit
     if isinstance(answer, Failure):
         return Record(row["id"], index, "failed", {}, answer.reason)

@@ -20,7 +20,7 @@ from .store import Record, Store
 
 _MALFORMED = "malformed reply"
 
-Unit = Mapping[str, Any]
+AskedRow = Mapping[str, Any]
 Read = Callable[[str], dict[str, Any]]
 
 
@@ -57,9 +57,9 @@ class ReplyCollector:
         self,
         stage: str,
         engine: Engine,
-        units: Dataset | Sequence[Unit],
-        request: Callable[[Unit], Request],
-        read: Callable[[Unit, str], dict[str, Any]],
+        units: Dataset | Sequence[AskedRow],
+        request: Callable[[AskedRow], Request],
+        read: Callable[[AskedRow, str], dict[str, Any]],
         *,
         settings: Mapping[str, Any],
     ) -> dict[str, Record]:
@@ -81,7 +81,7 @@ class ReplyCollector:
             SettingsChanged: the store holds replies that were drawn in another way.
         """
 
-        def work(asked: Sequence[tuple[Unit, int]]) -> list[dict[str, Any] | Failure]:
+        def work(asked: Sequence[tuple[AskedRow, int]]) -> list[dict[str, Any] | Failure]:
             requests = [replace(request(unit), seed=derive_seed(self.seed, stage, unit["id"])) for unit, _ in asked]
             reads = [partial(read, unit) for unit, _ in asked]
             return ask_until_read(engine, self.sampling_params, requests, reads, self.attempts)

@@ -18,7 +18,6 @@ from peft import PeftModel
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
-from trl.data_utils import prepare_multimodal_messages
 
 from ..turns import continued_ids
 from .engine import Request
@@ -64,6 +63,8 @@ def conversation_of(
         ValueError: there are pictures and only a tokenizer.
     """
     if isinstance(processing_class, ProcessorMixin):
+        from trl.data_utils import prepare_multimodal_messages  # here: TRL takes seconds to load
+
         return prepare_multimodal_messages(list(messages), images=list(images))
     if images:
         raise ValueError(

@@ -25,7 +25,7 @@ from transformers import (
 from .engine import SamplingParams
 
 
-def text_of(tokenizer: Any, ids: Sequence[int], prefix_ids: Sequence[int] = ()) -> str:
+def decode_after_prefix(tokenizer: Any, ids: Sequence[int], prefix_ids: Sequence[int] = ()) -> str:
     """Decode `ids` behind `prefix_ids`, without special tokens.
 
     They are decoded together: some tokenizers drop the space before the first word of what they decode.
@@ -88,7 +88,7 @@ class StopTracker(StoppingCriteria):
             return "stop"
         if self._stop:
             known = [*self._prefix_ids[row], *ids[: -self._tail_tokens]][-1:]  # for a space at the tail's beginning
-            tail = text_of(self._tokenizer, ids[-self._tail_tokens :], known)
+            tail = decode_after_prefix(self._tokenizer, ids[-self._tail_tokens :], known)
             if any(text in tail for text in self._stop):
                 return "stop"
         return "length" if len(ids) >= self._limits[row] else None

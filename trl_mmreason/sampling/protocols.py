@@ -15,7 +15,7 @@ from ..messages import pictures_of
 from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from .turns import sample_turns
 
-Unit = tuple[Mapping[str, Any], int]
+RowSample = tuple[Mapping[str, Any], int]
 """A row, and which of its samples this is."""
 
 
@@ -72,7 +72,7 @@ class AnsweringProtocol(Protocol):
         ...
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
+        self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         """One sample each. Sample k of a row follows from the row's id, k and the seed alone."""
         ...
@@ -107,7 +107,7 @@ class Direct:
         return {"name": "direct"} if self.grades_cut else {"name": "direct", "grades_cut": False}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
+        self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         found = [
             sample if isinstance(sample, Failure) else _answered([sample])._replace(logprobs=sample.logprobs)
@@ -145,7 +145,7 @@ class TwoTurn:
         return settings if self.turns == 2 else {**settings, "turns": self.turns}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
+        self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         rows = [row for row, _ in units]
         found = sample_turns(rows, engine, sampling_params, self.followup, unit_seeds(units, seed), turns=self.turns)
@@ -153,7 +153,7 @@ class TwoTurn:
 
 
 def sample_units(
-    units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
+    units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
 ) -> list[Sample | Failure]:
     """One answer to the question of each unit, behind the row's `prefix` if it has one."""
     asked = [
@@ -164,7 +164,7 @@ def sample_units(
     return [samples if isinstance(samples, Failure) else samples[0] for samples in drawn]
 
 
-def unit_seeds(units: Sequence[Unit], seed: int) -> list[int]:
+def unit_seeds(units: Sequence[RowSample], seed: int) -> list[int]:
     """One a unit, which follows from row and sample alone."""
     return [derive_seed(seed, row["id"], index) for row, index in units]
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 GATHER_SECONDS = 0.02  # requests that come together are no further apart
 
 
-class Answered(NamedTuple):
+class ServedSamples(NamedTuple):
     """The samples of one request, and the length of its prompt."""
 
     samples: list[Sample]
@@ -41,7 +41,7 @@ class Answered(NamedTuple):
 class _Job:
     request: Request
     sampling_params: SamplingParams
-    outcome: asyncio.Future[Answered | Failure]
+    outcome: asyncio.Future[ServedSamples | Failure]
 
 
 class BatchingQueue:
@@ -60,7 +60,7 @@ class BatchingQueue:
         self._jobs: list[_Job] = []
         self._arrived = asyncio.Event()
 
-    async def sample(self, request: Request, sampling_params: SamplingParams) -> Answered | Failure:
+    async def sample(self, request: Request, sampling_params: SamplingParams) -> ServedSamples | Failure:
         """Wait for a request's answers; cancelling takes it out of the queue, unless the engine has it already."""
         job = _Job(request, sampling_params, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
@@ -114,10 +114,10 @@ class BatchingQueue:
             self._arrived.clear()
         return taken
 
-    def _sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[Answered | Failure]:
+    def _sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[ServedSamples | Failure]:
         outcomes = self._engine.sample(requests, sampling_params)
         return [
-            outcome if isinstance(outcome, Failure) else Answered(outcome, self._count_prompt(request))
+            outcome if isinstance(outcome, Failure) else ServedSamples(outcome, self._count_prompt(request))
             for request, outcome in zip(requests, outcomes, strict=True)
         ]
 

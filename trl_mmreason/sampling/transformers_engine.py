@@ -22,7 +22,7 @@ from .generation import (
     placeholder_ids,
     tokenizer_of,
 )
-from .gumbel import GumbelMaxSampler, StopTracker, cut_behind_stop, text_of
+from .gumbel import GumbelMaxSampler, StopTracker, cut_behind_stop, decode_after_prefix
 from .loading import ENCODING_ERRORS, fingerprint, load_model, load_processor, processor_fingerprint, sees_pictures
 
 _logger = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class TransformersEngine:
 
     def _check_stop(self, stop: Sequence[str]) -> None:
         for text in stop:
-            seen = text_of(self._tokenizer, self._tokenizer(text, add_special_tokens=False)["input_ids"])
+            seen = decode_after_prefix(self._tokenizer, self._tokenizer(text, add_special_tokens=False)["input_ids"])
             if not text or (text.strip() and not seen.strip()):
                 raise ValueError(
                     f"TransformersEngine: an answer can never end at the stop text {text!r}: answers are read without "
@@ -233,7 +233,7 @@ class TransformersEngine:
         samples = []
         for row, ids, reason, logprobs in zip(encoded, ending.ids, ending.reasons, drawing.logprobs(), strict=True):
             said = ids[:-1] if ids[-1] in eos_ids else ids
-            text = cut_behind_stop(text_of(self._tokenizer, said, row.prefix_ids), sampling_params.stop)
+            text = cut_behind_stop(decode_after_prefix(self._tokenizer, said, row.prefix_ids), sampling_params.stop)
             samples.append(Sample(text, "stop" if reason == "stop" else "length", ids, logprobs))
         return samples
 

@@ -101,7 +101,7 @@ class VLLMEngine:
             except ENCODING_ERRORS as error:
                 results.append(Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}"))
         params = [
-            self._sampling_params(**sampling_settings(requests[number], sampling_params, self._suppressed))
+            self._sampling_params(**vllm_sampling_params(requests[number], sampling_params, self._suppressed))
             for number, _ in rendered
         ]
         outputs = self._generate([prompt for _, prompt in rendered], params)
@@ -143,7 +143,9 @@ def prompt_of(
     return {"prompt_token_ids": ids, **({"multi_modal_data": {"image": images}} if images else {})}
 
 
-def sampling_settings(request: Request, sampling_params: SamplingParams, suppressed: Sequence[int]) -> dict[str, Any]:
+def vllm_sampling_params(
+    request: Request, sampling_params: SamplingParams, suppressed: Sequence[int]
+) -> dict[str, Any]:
     """vLLM's `SamplingParams` for a request, with every argument that a checkpoint's settings might set."""
     return {
         # vLLM refuses several greedy answers, which would be all alike.

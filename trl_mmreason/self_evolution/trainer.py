@@ -14,7 +14,7 @@ from torch import Tensor
 from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import use_adapter
 
-from ..construction import all_rewards, check_rows, config_of, load_processor
+from ..construction import all_rewards, check_rows, config_of, load_policy_processor
 from ..grading import Grader, grader_or_rules
 from ..grading.reward import items_of
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
@@ -88,7 +88,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
                 f"SelfEvolutionTrainer: judge is {judge!r:.80}, expected an engine. Fix: ServerEngine(model, url) or "
                 "TransformersEngine(path)."
             )
-        processing_class = processing_class or load_processor(model, args)
+        processing_class = processing_class or load_policy_processor(model, args)
         self.judge, self.grader = judge, grader_or_rules(grader, "SelfEvolutionTrainer")
         self._judging_copy = self._copy_for_judge(model, args, kwargs) if args.judge and judge is None else None
         self.rewards = SelfEvolutionRewards(

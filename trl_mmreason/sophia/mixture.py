@@ -28,7 +28,7 @@ _FEATURES = {
     "completion": Value("string"),
     "reward": Value("float64"),
 }
-_LOGPS = {"behavior_logps": List(Value("float32"))}
+_LOGPROBS = {"behavior_logps": List(Value("float32"))}
 
 
 def mix(
@@ -56,8 +56,8 @@ def mix(
     """
     _check(parts, shares)
     counts = _counts({name: len(part) for name, part in parts.items()}, shares)
-    logps = _LOGPS if all("behavior_logps" in part.column_names for part in parts.values()) else {}
-    features = Features({**_FEATURES, **logps})
+    logprobs = _LOGPROBS if all("behavior_logps" in part.column_names for part in parts.values()) else {}
+    features = Features({**_FEATURES, **logprobs})
     mixed = [
         _unified(name, part.shuffle(seed=seed).select(range(counts[name])), features, thinking_prompt)
         for name, part in parts.items()

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..messages import question_text
 from ..sampling.engine import Engine, Failure, SamplingParams, UnsuitableEngine
-from ..sampling.protocols import Answered, Direct, Unit
+from ..sampling.protocols import Answered, Direct, RowSample
 from ..sampling.store import Store
 
 
@@ -34,7 +34,7 @@ class FromCaption:
         return {"name": "from-caption", "prompt": self.reason("{question}", "{caption}")}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
+        self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         wanted = dict.fromkeys((row["question"], row["caption"]) for row, _ in units)
         captions = {(found.id, found.index): found.payload["text"] for found in self.store.find(self.stage, wanted)}

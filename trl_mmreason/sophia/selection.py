@@ -138,7 +138,7 @@ def select(
     outcomes: Outcomes,
     ids: Sequence[str],
     sampling: OffPolicySampling,
-    text_of: Callable[[int, int, int], str],
+    read_text: Callable[[int, int, int], str],
     count_tokens: Any,
 ) -> np.ndarray:
     """Select the trajectories that are rewarded (Eq. 6).
@@ -149,7 +149,7 @@ def select(
         outcomes: of the questions.
         ids: of the questions.
         sampling: says who is rewarded.
-        text_of: the text at (question, k, n).
+        read_text: the text at (question, k, n).
         count_tokens: counts the tokens of a string, where the engine did not; or `None`.
 
     Returns:
@@ -183,7 +183,7 @@ def select(
                     )
                 tokens = tokens.clone()
                 for place in candidates:  # all of the question, by one measure
-                    tokens[place] = count_tokens(text_of(question, *place))
+                    tokens[place] = count_tokens(read_text(question, *place))
         for place in choose(tokens, keep=sampling.keep):
             selected[question][place] = True
     return selected

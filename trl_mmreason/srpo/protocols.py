@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..sampling.engine import Engine, Failure, Sample, SamplingParams, UnsuitableEngine
-from ..sampling.protocols import Answered, AnsweredTurn, Unit, sample_units
+from ..sampling.protocols import Answered, AnsweredTurn, RowSample, sample_units
 from ..turns import generation_prefix
 from .objective import effectiveness
 from .response import first_answer, parse_reflection_response, tagged
@@ -47,7 +47,7 @@ class Reflection:
     settings = {"name": "reflection"}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
+        self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         # a server writes the opening into the prompt itself, and what it leaves open is counted as a problem
         writer = getattr(engine, "processing_class", None)
@@ -67,9 +67,7 @@ class Reflection:
 
         An engine that does not give its tokens leaves the length out.
         """
-        read = sample.get("extra")
-        if read is None:  # of a store that an older version filled
-            return {}
+        read = sample["extra"]
         found = {"reflection_tokens": read["reflection_tokens"] or None}
         first, *others = [turn["correct"] for turn in sample["turns"]]
         if first is None:
@@ -87,7 +85,7 @@ class FirstSolution:
     settings = {"name": "first-solution"}
 
     def answer(
-        self, units: Sequence[Unit], engine: Engine, sampling_params: SamplingParams, seed: int
+        self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         return [
             sample

@@ -73,13 +73,13 @@ def parse_reflection_response(text: str) -> ReflectionResponse:
     blocks, fault = _blocks(text)
     slots, left_over = _slots(blocks)
 
-    def text_of(name: str) -> str | None:
+    def part_text(name: str) -> str | None:
         return slots[name].text if name in slots else None
 
     first, reflection = slots.get("first_answer"), slots.get("reflection")
     begins = first is not None and blocks[:2] == [slots.get("first_think"), first]
     return ReflectionResponse(
-        **{name: text_of(name) for name in _SLOTS},
+        **{name: part_text(name) for name in _SLOTS},
         has_solution_format=begins and _whole(blocks[:2]) and _only_space(text, [0, *_edges(blocks[:2])[:-1]]),
         has_reflection_format=first is not None
         and reflection is not None

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from transformers.utils import logging
 
-from ..construction import all_rewards, check_rows, config_of, load_processor
+from ..construction import all_rewards, check_rows, config_of, load_policy_processor
 from ..grading import Grader
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from ..parts import freeze_vision_encoder
@@ -52,7 +52,7 @@ class SRPOTrainer(GroupGRPOTrainer):
     ) -> None:
         args = config_of(self, SRPOConfig, args, model, "SRPO")
         check_rows("SRPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})
-        processing_class = processing_class or load_processor(model, args)
+        processing_class = processing_class or load_policy_processor(model, args)
         self.rewards = ReflectionRewards(
             processing_class,
             grader,

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Json, Value
 
-from ...data import CHECKED_FEATURES, list_first, problems_of, with_plain_answers
+from ...data import CHECKED_FEATURES, list_first, row_problems, with_plain_answers
 from ...rows import RefusedValue, read_images
 from ...sources import LINE, parse_line
 from . import drawn, mathematics, science
@@ -92,7 +92,7 @@ def load_benchmark(
         load_from_cache_file=False,  # the pictures behind the paths may have changed
         desc=f"Checking {benchmark.title}",
     )
-    problems, summary = problems_of(checked, kept, f"{name}, from {table.name}")
+    problems, summary = row_problems(checked, kept, f"{name}, from {table.name}")
     if problems:
         raise BenchmarkError(f"{summary}:\n{list_first(problems, 20)}", problems)
     return _with_unique_ids(with_plain_answers(checked)).select_columns(list(_COLUMNS))

@@ -1,0 +1,35 @@
+"""OUTPUT of the commands that make rows: the old file stays until the new one is whole."""
+
+import argparse
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from commands import rows_of, write_questions
+
+from trl_mmreason.commands import options
+
+
+class OnAFullDisk:
+    """Rows of which the disk takes only the beginning."""
+
+    def __len__(self):
+        return 1
+
+    def to_parquet(self, path):
+        Path(path).write_bytes(b"PAR1")
+        raise OSError("No space left on device")
+
+
+def test_what_fails_while_it_is_written_leaves_the_old_file_whole(tmp_path):
+    questions, output = write_questions(tmp_path, {"one": "2+5=?", "two": "4+3=?"}), tmp_path / "rows.parquet"
+    parser = argparse.ArgumentParser()
+    options.add_arguments(parser, output=options.ROWS)
+    arguments = parser.parse_args([questions, str(output), "--model", "policy"])
+    options.run("prefilter", arguments, lambda rows, store, settings: SimpleNamespace(rows=rows))
+    old = output.read_bytes()
+    assert rows_of(output)["id"][:] == ["one", "two"]
+
+    with pytest.raises(OSError, match="No space left"):
+        options.run("prefilter", arguments, lambda rows, store, settings: SimpleNamespace(rows=OnAFullDisk()))
+    assert output.read_bytes() == old
