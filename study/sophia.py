@@ -71,6 +71,7 @@ def _rows(start: Start, choose: dict[str, Any]) -> Dataset:
 
 def _reinforce(start: Start, policy: str, folder: Path, settings: dict[str, Any]) -> None:
     args = MixedGroupsGRPOConfig(str(folder), **start.of("rl", settings))
+    assert args.max_completion_length is not None  # the configuration sees to it
     with Store(folder / "difficulty.sqlite") as store:
         kept = difficulty_filter(
             start.train.select(range(min(400, len(start.train)))),
