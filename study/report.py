@@ -1,4 +1,4 @@
-"""What a part of the study came to: a table of its arms, its claims with their verdicts, and pictures of its curves."""
+"""Report of one part of the study: arms, verdicts, curves."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def policy_path(
         )
     if not arguments.dataset_name.startswith(MINIATURE):
         raise WrongArgument(
-            f"{name} starts on drawn problems and knows nothing else, but dataset_name={arguments.dataset_name!r}. "
+            f"{name} is a miniature that knows only drawn problems, but dataset_name={arguments.dataset_name!r}. "
             "Train it on miniature/<category>, or name another policy."
         )
     category = arguments.dataset_name.removeprefix(MINIATURE)

@@ -274,7 +274,7 @@ def made_by(stage: str, path: Path) -> str:
         NoSuchFolder: it was not done.
     """
     if not path.exists():
-        raise NoSuchFolder(f"There is no {path}, which the stage {stage} writes: do that one first.")
+        raise NoSuchFolder(f"{path} does not exist. Run the stage {stage} first.")
     return str(path)
 
 

@@ -100,7 +100,7 @@ def continued_ids(
         if not answer or answer[-1] not in eos_token_ids:
             raise ValueError(
                 f"continued_ids: an answer ends with the token {answer[-1:]}, expected one of {sorted(eos_token_ids)}: "
-                "nobody can speak behind an answer that was cut."
+                "no turn can follow an answer that was cut."
             )
         ids += [*answer, *next_turn_ids(processing_class, message, eos_token_ids=eos_token_ids, **template)]
     return ids

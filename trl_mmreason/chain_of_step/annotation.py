@@ -192,7 +192,7 @@ def annotate_by_monte_carlo(
     """
     if n < 1 or labels not in ("soft", "hard"):
         raise ValueError(
-            f"annotate_by_monte_carlo: got n={n} and labels={labels!r}, expected 1 or more, and 'soft' or 'hard'."
+            f"annotate_by_monte_carlo: got n={n} and labels={labels!r}, expected n ≥ 1 and labels 'soft' or 'hard'."
         )
     _check_chains("annotate_by_monte_carlo", chains)
     steps = _steps(chains)

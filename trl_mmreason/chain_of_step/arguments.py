@@ -1,4 +1,4 @@
-"""What `examples/chain_of_step.py` is told."""
+"""Arguments of `examples/chain_of_step.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and a picture of what the stages of Chain-of-Step came to."""
+"""Tables and plots of Chain-of-Step's stages."""
 
 from __future__ import annotations
 

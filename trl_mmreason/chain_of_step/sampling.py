@@ -117,7 +117,7 @@ def score_sampled_paths(
     if failed:
         raise RuntimeError(
             f"score_sampled_paths: {len(failed)} of {len(units)} paths could not be scored, the first because: "
-            f"{failed[0]}. Put it right and run again with retry_failed=True."
+            f"{failed[0]}. Fix the cause and run again with retry_failed=True."
         )
     return {
         id_: [path_score(**found[f"{id_}#{path.index}"].payload, step_weight=step_weight) for path in sampled]

@@ -78,7 +78,7 @@ def make_step_data(
         SettingsChanged: the store holds chains that were made in another way.
     """
     if not 1 <= min_steps <= max_steps:
-        raise ValueError(f"make_step_data: got {min_steps} to {max_steps} steps, expected 1 or more, in order.")
+        raise ValueError(f"make_step_data: got {min_steps} to {max_steps} steps, expected 1 ≤ min_steps ≤ max_steps.")
     grader, prompt = grader or Grader(), step_data_prompt(min_steps, max_steps)
     asking = ReplyCollector(
         store, sampling_params or SamplingParams(), attempts, seed, {"description": "writing steps", **running}

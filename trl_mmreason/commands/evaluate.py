@@ -80,7 +80,7 @@ def _add_protocol(command: argparse.ArgumentParser) -> None:
 
 
 class _Questions(NamedTuple):
-    """What a benchmark argument stands for: its rows, and what is recorded of them."""
+    """The rows of a benchmark argument, and the record of their origin."""
 
     name: str
     rows: Any
@@ -131,13 +131,13 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     chainless = [name for name, results in done.items() if arguments.protocol in _IN_CHAINS and not _chains(results)]
     if chainless:
         raise SystemExit(
-            f"mmreason evaluate: --protocol {arguments.protocol} got not one chain of steps on {', '.join(chainless)}; "
-            "the policy has to be trained on chains (docs/chain_of_step.md), and --max-new-tokens has to hold one"
+            f"mmreason evaluate: --protocol {arguments.protocol} found no chain of steps on {', '.join(chainless)}. "
+            "Fix: a policy trained on chains (docs/chain_of_step.md), or a larger --max-new-tokens"
         )
 
 
 def _chains(results: Any) -> int:
-    """Samples that are whole chains of steps."""
+    """Number of samples that are whole chains of steps."""
     return int(results.counts["samples"] - results.counts["failed"] - results.counts["malformed"])
 
 
@@ -150,7 +150,7 @@ def _do_share(
     system_prompt: str | None,
     settings: dict[str, Any],
 ) -> None:
-    """Ask and grade the questions of this machine alone; results are made when all shares are merged."""
+    """Ask and grade this machine's questions only; results are computed when all shares are merged."""
     from ..evaluation.runner import evaluate
     from ..sampling.store import Store
 
@@ -162,7 +162,7 @@ def _do_share(
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What is refused here costs no loading."""
+    """Check options before anything is loaded; collect `evaluate`'s settings."""
     scored = arguments.protocol in _SCORED
     if arguments.n is None:
         arguments.n = 4 if scored else 1
@@ -174,7 +174,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
             f"mmreason evaluate: --n {arguments.n} came with --temperature 0; greedy samples are all alike"
         )
     if arguments.protocol == "best-of-n" and not several:
-        raise SystemExit("mmreason evaluate: --protocol best-of-n came with --n 1, which leaves nothing to choose")
+        raise SystemExit("mmreason evaluate: --protocol best-of-n needs --n 2 or more, got 1")
     if scored != bool(arguments.process_reward):
         came = "without" if scored else f"with --process-reward {arguments.process_reward}"
         raise SystemExit(
@@ -279,7 +279,7 @@ def _own_rows(arguments: argparse.Namespace, source: str) -> Any:
 def _refuse_repeated(names: list[str]) -> None:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise SystemExit(f"mmreason evaluate: {', '.join(repeated)} came twice, and would share a folder")
+        raise SystemExit(f"mmreason evaluate: {', '.join(repeated)} given more than once; each needs its own folder")
 
 
 def _engine(arguments: argparse.Namespace) -> Any:
@@ -295,7 +295,7 @@ def _engine(arguments: argparse.Namespace) -> Any:
 
 
 def _protocol(arguments: argparse.Namespace, given: str | None) -> tuple[Any, str | None]:
-    """The protocol, and the system prompt that asks for its format, `given` unless the protocol has its own."""
+    """The protocol and its system prompt: `given`, unless the protocol has its own."""
     if arguments.protocol == "direct":
         from ..sampling.protocols import Direct
 

@@ -1,4 +1,4 @@
-"""What the commands share that sample answers to a data set's questions and write the rows they choose."""
+"""Options shared by the commands that sample answers and write rows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def add_policy(command: argparse.ArgumentParser) -> None:
 
 
 def add_party(command: argparse.ArgumentParser, party: str, help_text: str, *, required: bool = False) -> None:
-    """Declare a model that is asked beside the policy, and where it is served.
+    """Declare a second model, such as a judge, and its server.
 
     Args:
         party: what the arguments call it, such as "teacher".
@@ -58,19 +58,19 @@ def add_party(command: argparse.ArgumentParser, party: str, help_text: str, *, r
 
 
 def add_server(command: argparse.ArgumentParser, option: str, whose: str) -> None:
-    """Declare where a model is served."""
+    """Declare the address of a model's server."""
     command.add_argument(
         option,
         action="append",
         type=address,
         metavar="URL",
         help=f"address of {whose} OpenAI-compatible server, as in http://127.0.0.1:8000/v1; repeat the option to share "
-        "the work among several servers of this model, of which all but one may die",
+        "the work among several servers of this model; the run continues while one of them answers",
     )
 
 
 def add_system_prompt(command: argparse.ArgumentParser, otherwise: str) -> None:
-    """Declare what is put before every question.
+    """Declare the system prompt.
 
     Args:
         otherwise: the end of the help text: what else may be given, and the default.
@@ -84,7 +84,7 @@ def add_system_prompt(command: argparse.ArgumentParser, otherwise: str) -> None:
 
 
 def system_prompt(name: str, given: str | None) -> str | None:
-    """The text that `--system-prompt` stands for; `None` for "null" and where it was not given.
+    """The text that `--system-prompt` names; `None` for "null" and without the option.
 
     Args:
         name: of the command, for error messages.
@@ -118,18 +118,18 @@ def add_reading(command: argparse.ArgumentParser) -> None:
 
 
 def add_share(command: argparse.ArgumentParser) -> None:
-    """Declare which share of the questions this machine does."""
+    """Declare which share of the questions this machine processes."""
     command.add_argument(
         "--share",
         type=share_of_machines,
         metavar="K/M",
-        help="do only every M-th question, beginning with number K from 0 to M - 1, and write nothing but the store; "
-        "for machines without a common disk, whose stores `mmreason merge` puts together",
+        help="process only share K of M (0 ≤ K < M) and write only the store; `mmreason merge` joins the stores; for "
+        "machines without a common disk",
     )
 
 
 def add_sampling(command: argparse.ArgumentParser) -> None:
-    """Declare how answers are drawn and graded."""
+    """Declare how answers are sampled and graded."""
     command.add_argument("--max-new-tokens", type=count, default=1024, help="bound of each answer in tokens")
     command.add_argument("--temperature", type=temperature, default=1.0, help="sampling temperature; 0 is greedy")
     command.add_argument("--top-p", type=top_p, default=1.0, help="top-p of sampling; 1 keeps all tokens")
@@ -147,7 +147,7 @@ def add_sampling(command: argparse.ArgumentParser) -> None:
 
 
 def running(name: str) -> str:
-    """What the help of each command that samples says of its runs."""
+    """Help text on killed runs, keys and GPUs, for each command that samples."""
     return (
         "A killed run resumes. Servers get the key in OPENAI_API_KEY. Several GPUs: accelerate launch -m "
         f"trl_mmreason.cli {name} …"
@@ -155,12 +155,12 @@ def running(name: str) -> str:
 
 
 def add_own_sampling(command: argparse.ArgumentParser, option: str, what: str, *, max_new_tokens: int) -> None:
-    """Declare how long and at which temperature something else than the answers is sampled: `own_sampling` reads it.
+    """Declare token limit and temperature for another party's samples; `own_sampling` reads them.
 
     Args:
-        option: the beginning of both options, such as "judge".
-        what: is sampled.
-        max_new_tokens: default of its bound.
+        option: prefix of both options, such as "judge".
+        what: what is sampled, for the help.
+        max_new_tokens: default of the token limit.
     """
     command.add_argument(
         f"--{option}-max-new-tokens", type=count, default=max_new_tokens, help=f"bound of {what} in tokens"
@@ -171,13 +171,13 @@ def add_own_sampling(command: argparse.ArgumentParser, option: str, what: str, *
 
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-"""Of weights, as `--dtype` names them."""
+"""Data types of weights, as `--dtype` names them."""
 
 QUESTIONS = "questions"
-"""Stage of the store that says what is put before the questions, which the ids of their answers do not tell."""
+"""Stage of the store that keeps the system prompt, which the ids of the answers do not contain."""
 
 ROWS = "parquet file for the rows, pictures included"
-"""OUTPUT of the commands that make rows."""
+"""Help of OUTPUT, for the commands that write rows."""
 
 
 def run(
@@ -187,7 +187,7 @@ def run(
     *,
     system_prompt: str | None = None,
 ) -> None:
-    """Load the rows, run the pipeline, write its rows and print what it says.
+    """Load the rows, run the pipeline, write its rows and print its summary.
 
     Args:
         name: of the command, for error messages.
@@ -219,18 +219,18 @@ def run(
         print_share(arguments, len(rows), store.path)
         return
     if not len(made.rows):
-        raise SystemExit(f"mmreason {name}: not one row was made, so none is written\n{made}")
+        raise SystemExit(f"mmreason {name}: no row was made; OUTPUT is not written\n{made}")
     made.rows.to_parquet(arguments.output)
     print(f"{made}\n{arguments.output}")  # noqa: T201 - what the command is asked for
 
 
 def is_main_process() -> bool:
-    """Whether this process writes and prints what a command has made."""
+    """Whether this process writes and prints the command's result."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def rows_of_share(name: str, arguments: argparse.Namespace, rows: Any) -> Any:
-    """The questions that this machine does: all, or its --share."""
+    """The questions that this machine processes: all, or its --share."""
     if arguments.share is None:
         return rows
     first, machines = arguments.share
@@ -243,7 +243,7 @@ def rows_of_share(name: str, arguments: argparse.Namespace, rows: Any) -> Any:
 
 
 def print_share(arguments: argparse.Namespace, questions: int, store: Any) -> None:
-    """Say what this machine has done, and what comes next."""
+    """Print the finished share, and the next step."""
     first, machines = arguments.share
     # what the command is asked for
     print(  # noqa: T201
@@ -253,7 +253,7 @@ def print_share(arguments: argparse.Namespace, questions: int, store: Any) -> No
 
 
 def sampling_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Collect how answers are drawn, graded and stored, by the names that pipelines have for it."""
+    """Collect the settings of sampling, grading and storing, as pipelines name them."""
     from ..grading import Grader
     from ..sampling import SamplingParams
 
@@ -266,14 +266,14 @@ def sampling_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def own_sampling(arguments: argparse.Namespace, option: str) -> Any:
-    """The sampling that `add_own_sampling` declared under these options."""
+    """Sampling parameters from the options that `add_own_sampling` declared."""
     from ..sampling import SamplingParams
 
     return SamplingParams(getattr(arguments, f"{option}_max_new_tokens"), getattr(arguments, f"{option}_temperature"))
 
 
 def check_parties(name: str, arguments: argparse.Namespace, *parties: str) -> None:
-    """Refuse the server of a model that is not named, and --openai-only without a server."""
+    """Refuse a server without its model's name, and --openai-only without a server."""
     served = [party for party in parties if getattr(arguments, f"{party}_server")]
     for party in served:
         if not getattr(arguments, party):
@@ -285,7 +285,7 @@ def check_parties(name: str, arguments: argparse.Namespace, *parties: str) -> No
 
 
 def load_engine(name: str, arguments: argparse.Namespace, party: str | None = None, **server_options: Any) -> Any:
-    """A model behind servers, or one in this process.
+    """Make the engine of a model behind servers, or of one in this process.
 
     Args:
         name: of the command, for error messages.
@@ -316,13 +316,13 @@ def load_engine(name: str, arguments: argparse.Namespace, party: str | None = No
 
 
 def template_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """`chat_template_kwargs`, by the name that engines and vLLM's server have for it; nothing where none were given."""
+    """`chat_template_kwargs` as a keyword of engines and of vLLM's server; empty without any."""
     given = arguments.chat_template_kwargs
     return {"chat_template_kwargs": given} if given else {}
 
 
 def check_folders(name: str, *given: str | None) -> None:
-    """Refuse paths of models that are no folders with one; what may be a Hub id passes.
+    """Refuse model paths that are not folders with a model; possible Hub ids pass.
 
     Args:
         name: of the command, for error messages.
@@ -340,7 +340,7 @@ def _option(argument: str) -> str:
 
 @contextmanager
 def exit_on(name: str, *expected: type[Exception]) -> Iterator[None]:
-    """End the command with the messages of these errors, which name the fix, and without a traceback."""
+    """End the command with the message of such an error, without a traceback."""
     try:
         yield
     except expected as error:
@@ -393,7 +393,7 @@ def top_p(text: str) -> float:
 
 
 def _number(text: str) -> float:
-    """Parse a number; what is none lies in no range."""
+    """Parse a number; any other string becomes NaN, which lies in no range."""
     try:
         return float(text)
     except ValueError:

@@ -51,8 +51,8 @@ def _reflect(arguments: argparse.Namespace) -> None:
         raise SystemExit("mmreason reflect: --scorer-text-only came without --scorer; name the model")
     if arguments.share:
         raise SystemExit(
-            "mmreason reflect: --share came, but the mix of right and wrong solutions is chosen among those to all "
-            "questions; leave it out, and give several --server, --teacher-server or --scorer-server instead"
+            "mmreason reflect: --share is not supported: the mix is chosen over all questions. Fix: give several "
+            "--server, --teacher-server or --scorer-server instead"
         )
     given = _settings(arguments)
 

@@ -1,4 +1,4 @@
-"""The settings of rollouts that TRL's GRPOConfig lacks, or that no paper has as TRL has them."""
+"""Rollout settings that `GRPOConfig` lacks or defaults differently from the papers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 @documented
 @dataclass
 class RolloutConfig(GRPOConfig):
-    """`GRPOConfig` as the papers' equations have it, with the dtype of a colocated vLLM.
+    """`GRPOConfig` with defaults from the papers' equations, and the dtype of a colocated vLLM.
 
     Attributes:
         loss_type: how the loss of tokens is averaged (see `GRPOConfig`): "grpo", the mean over trajectories of the mean

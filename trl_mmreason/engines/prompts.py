@@ -102,9 +102,9 @@ def compare_prompts(expected: Sequence[Sequence[int]], read: Sequence[Sequence[i
             continue
         where = next((i for i, pair in enumerate(zip(own, other, strict=False)) if pair[0] != pair[1]), len(own))
         raise PromptMismatch(
-            f"vLLM answered another prompt than is trained on: row {row} has {len(own)} tokens in the trainer and "
-            f"{len(other)} in vLLM; they differ from token {where} on. vLLM expands pictures with the processor saved "
-            "beside the model. Fix: train with that one, pixel limits included, or save yours there."
+            f"vLLM generated from a different prompt than the trainer's: row {row} has {len(own)} tokens in the "
+            f"trainer and {len(other)} in vLLM; they differ from token {where} on. vLLM expands pictures with the "
+            "processor saved beside the model. Fix: train with that one, pixel limits included, or save yours there."
         )
 
 

@@ -90,7 +90,7 @@ def save_evaluation(
     Args:
         folder: is made if need be.
         rows: the questions, with their pictures.
-        samples, results, about: of `evaluate`, `summarise` and `provenance.about`.
+        samples, results, about: of `evaluate`, `summarise` and `provenance_record`.
         shown: questions in the report, whose pictures are kept.
 
     Returns:

@@ -138,7 +138,7 @@ def results_table(
     title: str,
     note: str,
 ) -> Table:
-    """Tabulate what one run or several came to, with shares drawn beside their numbers.
+    """Build the table of one or more runs, with shares plotted.
 
     Args:
         metrics: name of the run → its metrics.

@@ -1,4 +1,4 @@
-"""What the samples of an evaluation come to: metrics with intervals, in all and by category, and what went wrong."""
+"""Aggregate an evaluation's samples into metrics with intervals."""
 
 from __future__ import annotations
 

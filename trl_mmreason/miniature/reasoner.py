@@ -40,7 +40,7 @@ class RuleReasoner:
 
     It reads the last question and caption of the last message, in the words of `REASON`, whatever stands before them.
     Of a problem it knows what the question says; the facts are those of the caption, right or wrong. What it writes
-    depends on question, caption, the request's seed and the number of the sample, not on the decoding.
+    depends on question, caption, the request's seed and the number of the sample, not on sampling parameters.
 
     Args:
         problems: those whose questions it understands.

@@ -44,7 +44,7 @@ class KnownTruthTeacher:
     - Chain-of-Step's judge: "### Step Label: [1,-1]", Good for the steps that `true_labels` finds right and Bad for the
       others; never Neutral.
 
-    A reply does not depend on the decoding or the seed, nor on the answer that the request tells.
+    A reply does not depend on sampling parameters or the seed, nor on the answer that the request tells.
 
     Args:
         problems: those that it knows, by picture and question.

@@ -149,7 +149,7 @@ class GumbelMaxSampler(LogitsProcessor):
 
 
 def warpers(sampling_params: SamplingParams) -> LogitsProcessorList:
-    """Temperature, top-k and top-p of a decoding, in the order of transformers."""
+    """Temperature, top-k and top-p of sampling parameters, in the order of transformers."""
     found = LogitsProcessorList()
     if sampling_params.temperature not in (0, 1):
         found.append(TemperatureLogitsWarper(float(sampling_params.temperature)))

@@ -45,7 +45,7 @@ class _Job:
 
 
 class BatchingQueue:
-    """Hands an engine, which serves one caller at a time, everything that waits for it with the same decoding.
+    """Batches waiting requests that have the same sampling parameters, for an engine that takes one call at a time.
 
     Args:
         engine: called in a thread of its own, never twice at once.
@@ -159,7 +159,7 @@ def create_app(
         asked = await run_in_threadpool(read_json, ChatRequest, body, model=model)
         try:
             outcome = await unless_gone(http, queue.sample(asked.request, asked.sampling_params))
-        except ValueError as error:  # a decoding that the engine cannot follow
+        except ValueError as error:  # sampling parameters that the engine does not support
             raise ApiError(str(error)) from error
         if isinstance(outcome, Failure):
             raise ApiError(outcome.reason)

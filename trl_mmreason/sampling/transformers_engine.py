@@ -45,8 +45,8 @@ class _Job(NamedTuple):
 class TransformersEngine:
     """Answers requests in batches of similar length.
 
-    An answer depends on its request, the decoding and its seed alone, not on the batch, up to rounding (in 32 bit the
-    same text in practice; in 16 bit an answer may take another turn where two tokens are nearly tied).
+    An answer depends on its request, the sampling parameters and its seed only, not on the batch, up to rounding (in
+    32 bit the same text in practice; in 16 bit an answer may diverge where two tokens are nearly tied).
 
     Args:
         model: a path or Hub id of a model or of a LoRA adapter, or a model instance, which is sampled as it is at each

@@ -1,4 +1,4 @@
-"""Let an engine answer, and answer again after what the user says to that."""
+"""Sample several answers with a follow-up between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sample_turns(
     *,
     turns: int = 2,
 ) -> list[list[Sample] | Failure]:
-    """All answers to each row; an answer that hit the length limit is the last.
+    """Sample all answers to each row; an answer that hit the length limit is the last.
 
     An engine that knows its tokens is asked with the very tokens that a two-turn rollout of training would have.
 

@@ -1,4 +1,4 @@
-"""What `examples/self_evolution.py` is told."""
+"""Arguments of `examples/self_evolution.py`."""
 
 from __future__ import annotations
 

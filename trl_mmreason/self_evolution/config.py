@@ -119,7 +119,7 @@ class SelfEvolutionConfig(RolloutConfig):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)}, expected 1 or more.")
         if not parse_optional_text("SelfEvolutionConfig: judge_prompt", self.judge_prompt):
-            raise ValueError("SelfEvolutionConfig: judge_prompt is null, and the judge has to be asked something.")
+            raise ValueError("SelfEvolutionConfig: judge_prompt is None, expected a prompt.")
         if (self.vote == "none" or not self.judge) and self.modulation != _DEFAULT_MODULATION:
             raise ValueError(
                 f"SelfEvolutionConfig: with vote={self.vote!r} and judge={self.judge} nothing is modulated; leave the "
@@ -129,7 +129,8 @@ class SelfEvolutionConfig(RolloutConfig):
             raise ValueError(f"SelfEvolutionConfig: alpha={self.alpha} is for advantages='log_sum_exp'; leave it 1.0.")
         if not 0 <= self.low_weight <= 1:
             raise ValueError(
-                f"SelfEvolutionConfig: low_weight={self.low_weight}, expected 0 to 1: beyond, agreement would cost."
+                f"SelfEvolutionConfig: low_weight={self.low_weight}, expected 0 to 1: above 1, agreeing would lower "
+                "the reward."
             )
         if self.centre_advantages and self.advantages != "log_sum_exp":
             raise ValueError(

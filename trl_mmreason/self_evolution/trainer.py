@@ -82,7 +82,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
                 raise ValueError(f"SelfEvolutionTrainer: a response is one turn; leave `{option}` out.")
         check_rows("SelfEvolutionTrainer", train_dataset, eval_dataset, {"prompt"})
         if judge is not None and not args.judge:
-            raise ValueError("SelfEvolutionTrainer: there is a judge, and args.judge is False; leave one of the two.")
+            raise ValueError("SelfEvolutionTrainer: got a judge, but args.judge=False; set it True or pass none.")
         if judge is not None and (isinstance(judge, type) or not callable(getattr(judge, "sample", None))):
             raise TypeError(
                 f"SelfEvolutionTrainer: judge is {judge!r:.80}, expected an engine. Fix: ServerEngine(model, url) or "

@@ -1,4 +1,4 @@
-"""What `examples/sophia.py` is told."""
+"""Arguments of `examples/sophia.py`."""
 
 from __future__ import annotations
 

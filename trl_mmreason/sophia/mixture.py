@@ -133,7 +133,7 @@ def _check(parts: Mapping[str, Dataset], shares: Mapping[str, float]) -> None:
         if missing:
             raise ValueError(f"mix: part {name!r} has the columns {part.column_names} and lacks {missing}.")
         if not len(part):
-            raise ValueError(f"mix: part {name!r} is empty; leave it out, and share its share among the others.")
+            raise ValueError(f"mix: part {name!r} is empty; remove it and redistribute its share.")
         rewards = part.with_format(None)["reward"][:] if "reward" in part.column_names else []
         for number, reward in enumerate(rewards):
             if not isinstance(reward, SupportsFloat) or not math.isfinite(reward):

@@ -176,10 +176,10 @@ def select(
             if len(candidates) > sampling.keep and any(tokens[place] == _UNKNOWN for place in candidates):
                 if count_tokens is None:
                     raise UnknownLengths(
-                        f"The shortest trajectories of question {id_!r} are to be kept, and the engine does not say "
-                        "how many tokens they have. Pass count_tokens, as in lambda text: "
-                        "len(tokenizer(text).input_ids) (the command: --tokenizer), or a rule that does not look at "
-                        "lengths. What was sampled is kept, and nothing is asked again."
+                        f"Cannot select the shortest trajectories of question {id_!r}: the engine reports no token "
+                        "counts. Fix: pass count_tokens, as in lambda text: len(tokenizer(text).input_ids) (the "
+                        "command: --tokenizer), or a rule without lengths. The samples are in the store; nothing is "
+                        "asked again."
                     )
                 tokens = tokens.clone()
                 for place in candidates:  # all of the question, by one measure

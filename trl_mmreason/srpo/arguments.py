@@ -1,4 +1,4 @@
-"""What `examples/srpo.py` is told."""
+"""Arguments of `examples/srpo.py`."""
 
 from __future__ import annotations
 

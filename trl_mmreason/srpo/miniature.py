@@ -1,4 +1,4 @@
-"""SRPO on drawn problems: what a policy is taught before, and reflections of a teacher that knows the truth."""
+"""Lessons that prepare a miniature policy for SRPO, and reflections by a teacher that knows the truth."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUICK_TAGGED_ANSWERS = Lessons(tagged_quick, answer_tokens=32, describe=DESCRIBE
 def drawn_reflections(
     engine: Engine, problems: Sequence[Problem], replies: Path, *, max_new_tokens: int, right_share: float, seed: int
 ) -> Dataset:
-    """Reflections of a teacher that knows the truth, on what a policy answers to drawn problems.
+    """Make reflections, by a teacher that knows the truth, on a policy's answers to drawn problems.
 
     Args:
         engine: the policy.

@@ -201,9 +201,9 @@ def _olympiad_error(row: Row) -> Tolerance | None:
     try:
         errors = [float(part) if str(part).strip() else _UNSTATED_ERROR for part in parts]
     except (TypeError, ValueError) as error:
-        raise UnusableCell("error", "not a number", f"{value!r} holds something else than numbers") from error
+        raise UnusableCell("error", "not a number", f"{value!r} is not a list of numbers") from error
     if not all(math.isfinite(one) and one >= 0 for one in errors):
-        raise UnusableCell("error", "not a number", f"{value!r} is no width; expected finite numbers from 0 on")
+        raise UnusableCell("error", "not a number", f"{value!r} is not a tolerance; expected finite numbers ≥ 0")
     return Tolerance(absolute=errors[0] if len(errors) == 1 else errors)
 
 
