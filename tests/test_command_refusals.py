@@ -22,7 +22,7 @@ REFUSED = [
     (f"{ANNOTATE} --openai-only", "--openai-only came without --judge-server"),
     (f"{ANNOTATE} --by judge", "--by judge came without --judge; name the model"),
     (f"{EVALUATE} --n 4 --temperature 0", "--n 4 came with --temperature 0; greedy samples are all alike"),
-    (f"{EVALUATE} --protocol best-of-n --n 1", "--protocol best-of-n came with --n 1, which leaves nothing to choose"),
+    (f"{EVALUATE} --protocol best-of-n --n 1", "--protocol best-of-n needs --n 2 or more, got 1"),
     (
         f"{EVALUATE} --protocol best-of-n",
         "--protocol best-of-n came without; --process-reward belongs to best-of-n and",
@@ -54,7 +54,7 @@ REFUSED = [
     ("prefilter q.jsonl out.csv --model m", "OUTPUT is 'out.csv', expected a path ending in .parquet"),
     (f"{REFLECT} --scorer-server {URL}", "--scorer-server came without --scorer"),
     (f"{REFLECT} --openai-only", "--openai-only came without --teacher-server or --scorer-server"),
-    (f"{REFLECT} --share 0/2", "--share came, but the mix"),
+    (f"{REFLECT} --share 0/2", "--share is not supported: the mix"),
     ("report absent", "there is no folder absent"),
     ("serve ./nowhere", "there is no folder ./nowhere; give one with a model"),
     ("serve-prm ./nowhere", "there is no folder ./nowhere; give one with a model"),

@@ -140,7 +140,7 @@ def test_a_configuration_that_is_not_there_is_said_in_a_line(example, monkeypatc
     [
         ("custom_reward", ["--dataset_name", "{here}/none.jsonl"], "none.jsonl' does not exist here"),
         ("adapo", ["--dtype", "bf16"], "argument --dtype: invalid choice: 'bf16'"),
-        ("adapo", ["--dataset_name", "{here}/rows.jsonl"], "starts on drawn problems and knows nothing else"),
+        ("adapo", ["--dataset_name", "{here}/rows.jsonl"], "is a miniature that knows only drawn problems"),
         ("adapo", ["--model_name_or_path", "{here}"], "holds no model: it has no config.json"),
         ("adapo", ["--resume_from_checkpoint", "true"], "there is no such checkpoint; {here}/out has none"),
         ("adapo", ["--output_dir", "{here}/rows.jsonl/out"], "rows.jsonl is no folder that may be written to"),

@@ -112,7 +112,7 @@ def test_settings_of_adaptive_rewards_are_refused(config, tmp_path):
 
 
 def test_score_takes_no_other_rewards(checkpoints, tmp_path):
-    with pytest.raises(ValueError, match="no turn would earn what reward_funcs pay"):
+    with pytest.raises(ValueError, match="reward_funcs are not supported: both stages replace all rewards"):
         SCoReTrainer(checkpoints("qwen2_5_vl"), args=SCoReConfig(str(tmp_path), **SMALL_RUN), reward_funcs=[len])
 
 

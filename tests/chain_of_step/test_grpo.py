@@ -246,7 +246,7 @@ def test_an_added_reward_counts_and_needs_a_name_of_its_own(bases, tmp_path):
     def outcome_reward(completions, **_):
         return [0.0] * len(completions)
 
-    with pytest.raises(ValueError, match=r"names of its own, \['outcome_reward'\]"):
+    with pytest.raises(ValueError, match=r"names of built-in rewards, \['outcome_reward'\]"):
         trainer_for(bases(MODEL), tmp_path, None, [QUESTION], trainer_kwargs={"reward_funcs": outcome_reward})
     trainer_for(bases(MODEL), tmp_path, None, [QUESTION], trainer_kwargs={"reward_funcs": accuracy_reward})
 

@@ -231,7 +231,7 @@ def test_nothing_is_scored_for_who_hung_up(telling, http):
 
 
 def test_hundreds_at_once_good_and_bad(telling, http):
-    """Each of 400 gets the scores of its own rows, its own refusal, or is told to come later; health never waits."""
+    """Each of 400 gets the scores of its own rows, its own refusal, or status 503; health never waits."""
     asked = [[row(k), row(k + 1, [RED])] if k % 4 else [row(k), REFUSED["a malformed chain"][0]] for k in range(400)]
 
     def ask(rows):

@@ -48,7 +48,7 @@ def remember(path, rows, *asked):
 )
 def test_another_question_under_an_id_is_refused(tmp_path, now, said):
     remember(tmp_path / "s.sqlite", [row()])
-    with pytest.raises(SettingsChanged, match="1 rows are not those that stage 'answers' was begun with") as refusal:
+    with pytest.raises(SettingsChanged, match="1 rows of stage 'answers' changed under the same id") as refusal:
         remember(tmp_path / "s.sqlite", [now, row("new", prompt=now["prompt"], answer=now["answer"])])
     assert said in str(refusal.value)
     remember(tmp_path / "s.sqlite", [row("new", answer="9")])  # nothing was kept of what was refused

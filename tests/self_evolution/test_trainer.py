@@ -460,7 +460,7 @@ def test_evaluation_has_groups_of_its_own_size(answering):
         ({"centre_advantages": True, "advantages": "grpo"}, "are 'grpo', which are centred already"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "scale agreement and format alike"),
         ({"actor_prompt": " "}, "actor_prompt is empty"),
-        ({"judge_prompt": "null"}, "judge_prompt is null"),
+        ({"judge_prompt": "null"}, "judge_prompt is None"),
         ({"judge_prompt": ""}, "judge_prompt is empty"),
         ({"judge_batch_size": 0}, "judge_batch_size=0"),
         ({"judge_max_tokens": 0}, "judge_max_tokens=0"),

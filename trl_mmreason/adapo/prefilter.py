@@ -68,7 +68,7 @@ _HOMOGENEOUS: dict[frozenset[tuple[bool | None, bool | None]], str] = {
 
 
 def _reason(types: Sequence[tuple[bool | None, bool | None]]) -> str:
-    """Why a question with trajectories of these types is dropped; empty if it is kept."""
+    """Reason to drop a question with trajectories of these types; empty if it is kept."""
     if any(None in kind for kind in types):
         return _NOT_GRADED
     return _HOMOGENEOUS.get(frozenset(types), "")

@@ -65,7 +65,7 @@ def in_pattern(rows: Dataset, pattern: str) -> Dataset:
 
 
 def one_text(chain: Chain) -> str:
-    """Concatenate the thoughts of a whole chain, and put its answer behind them, where the grader finds it."""
+    """Concatenate the thoughts of a whole chain, followed by its answer in a form that the grader reads."""
     thoughts = "\n".join(step.thought for step in chain.steps)
     answer = _answer(chain)
     return f"{thoughts}\n<answer>{extract_answer(answer) or answer}</answer>"
@@ -86,7 +86,7 @@ def _whole_chain(completion: Any, where: str) -> Chain:
 
 
 def _instructed(prompt: Any) -> Any:
-    """The prompt with the instruction below its last message."""
+    """The prompt with the instruction appended to its last message."""
     if isinstance(prompt, str):
         return f"{prompt}\n{INSTRUCTION}"
     *before, asked = prompt

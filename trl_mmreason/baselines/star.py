@@ -1,4 +1,4 @@
-"""STaR with self-correction (AdaPO, appendix B): the policy's own right revisions of wrong answers, to learn from.
+"""STaR with self-correction (AdaPO, appendix B): training rows from the policy's right revisions of wrong answers.
 
 The policy answers, and is told twice that there might be an error. Each revision that is right, of an answer that was
 wrong, becomes a row of supervised training: question, wrong answer and what the user said to it → the revision.
@@ -91,7 +91,7 @@ def _learnt(rows: Dataset, answers: Answers, followup: str) -> Filtered:
 
 
 def first_revision(correct: Sequence[bool | None]) -> int | None:
-    """Find the first right answer behind a wrong one; `None` if there is none.
+    """Find the first right answer after a wrong one; `None` if there is none.
 
     Args:
         correct: of each answer of a trajectory, in order.

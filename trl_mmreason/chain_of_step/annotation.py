@@ -43,7 +43,7 @@ _LABEL_FEATURES = Features({"step_labels": List(Value("float64")), "answer_label
 
 
 class Chains(NamedTuple):
-    """Whole chains, and why other completions are none: reason → number of completions.
+    """Whole chains, and the number of other completions for each reason.
 
     `rows` has the columns `id`, `prompt`, `images` and `choices` if the questions have them, `answer`, `completion`
     (the chain) and `correct` (whether it comes to the right answer).
@@ -57,7 +57,7 @@ class Chains(NamedTuple):
 
 
 class Annotated(NamedTuple):
-    """The rows to train a process reward model on, and why other chains became none: reason → number of chains.
+    """Training rows of a process reward model, and the number of dropped chains for each reason.
 
     Attributes:
         rows: `id`, `prompt`, `images` if the chains have them, `completion`, `step_labels` (one a step, in [0, 1]) and
@@ -84,7 +84,7 @@ class _Candidate(NamedTuple):
 
 
 def chains_of(rows: Dataset, paths: Mapping[str, Sequence[Path]]) -> Chains:
-    """The whole chains among sampled paths; of those of a question that are alike the first.
+    """Select the whole chains among sampled paths; of equal chains of a question the first.
 
     Args:
         rows: the questions that were sampled.
@@ -104,7 +104,7 @@ def chains_of(rows: Dataset, paths: Mapping[str, Sequence[Path]]) -> Chains:
 
 
 def graded_chains(rows: Dataset, *, grader: Grader | None = None) -> Chains:
-    """The whole chains among the completions of rows that exist already, graded.
+    """Select and grade the whole chains among the completions of existing rows.
 
     Args:
         rows: rows with id, prompt, answer, completion (a string or a message), and optionally images and choices.
@@ -164,7 +164,7 @@ def annotate_by_monte_carlo(
     seed: int = 0,
     **running: Any,
 ) -> Annotated:
-    """Label each step by what becomes of `n` continuations behind it (after Math-Shepherd).
+    """Label each step by the outcomes of `n` continuations after it (after Math-Shepherd).
 
     A continuation is right if the chain that it completes comes to the right answer. The engine sees question, pictures
     and the chain up to the step, and never the answer.
@@ -219,7 +219,7 @@ def annotate_by_monte_carlo(
 
 
 def _steps(chains: Dataset) -> JoinedRows:
-    """A row for each step: that of its chain, with an id of its own and, as `prefix`, the chain up to there."""
+    """Make a row for each step: its chain's row with a new id and, as `prefix`, the chain up to that step."""
     found = [
         (position, f"{id_}/{number}-{_digest(text[:end])}", text[:end])
         for position, (id_, text) in enumerate(zip(chains["id"], chains["completion"], strict=True))
@@ -230,7 +230,7 @@ def _steps(chains: Dataset) -> JoinedRows:
 
 
 def _digest(text: str) -> str:
-    """Shorten a chain to a digest for its unit's id, so that another chain under the same id is not taken for it."""
+    """Digest a chain for its unit's id, so that two chains under one row id differ."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -302,7 +302,7 @@ def _check_chains(name: str, chains: Dataset) -> None:
 
 
 def _labelled(chains: Dataset, kept: list[int], step_labels: list[list[float]]) -> Dataset:
-    """The chains that are kept, with the labels of their steps and their answers."""
+    """Make rows of the kept chains, with the labels of their steps and answers."""
     correct = chains.select(kept)["correct"]
     columns = {"step_labels": step_labels, "answer_label": [float(right) for right in correct]}
     return join_source_columns(Dataset.from_dict(columns, features=_LABEL_FEATURES), chains, kept, _LABELLED_COLUMNS)

@@ -94,7 +94,7 @@ class ChainOfStepArguments(StagedArguments):
             )
 
     def process_reward_model(self) -> ProcessReward | None:
-        """Load the process reward model, or connect to it; `None` for right answers alone."""
+        """Load the process reward model, or connect to its server; `None` pairs by right answers only."""
         source = self.process_reward
         if source == "outcome":
             return None
@@ -102,5 +102,5 @@ class ChainOfStepArguments(StagedArguments):
 
     @property
     def sampling_params(self) -> SamplingParams:
-        """The paper's sampling, with this bound."""
+        """The paper's sampling parameters, with this token limit."""
         return SamplingParams(self.max_completion_length, SAMPLING_PARAMS.temperature, SAMPLING_PARAMS.top_p)

@@ -1,4 +1,4 @@
-"""Scores of a process reward model that `mmreason serve-prm` serves, with the interface of one in this process."""
+"""Client of `mmreason serve-prm`, with the interface of a process reward model in this process."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _SHOWN = 500  # characters of a server's own words in an error
 
 
 class ProcessRewardServerError(RuntimeError):
-    """The server has no scores: nothing answers, it is no `mmreason serve-prm`, or it fails."""
+    """The server returns no scores: nothing answers, it is not `mmreason serve-prm`, or it fails."""
 
 
 class _Passing(Exception):
-    """What may be over when the request is sent again: nothing answered (`silent`), or a status of 500 or above."""
+    """A temporary failure, worth a retry: nothing answered (`silent`), or a status of 500 or above."""
 
     def __init__(self, problem: str, *, silent: bool = False, after: str | None = None) -> None:
         super().__init__(problem)
@@ -86,7 +86,7 @@ class ProcessRewardClient:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of the served model: a job may resume against another address, or without a server.
+        """Settings of the served model, without the address: a job may resume with another server or none.
 
         Raises:
             ProcessRewardServerError: there is none.
@@ -120,7 +120,7 @@ class ProcessRewardClient:
         return scores
 
     def _requests(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[list[bytes]]:
-        """The rows as JSON, so many together as one request may have."""
+        """Split the rows, as JSON, into requests of permitted size."""
         together: list[bytes] = []
         size = 0
         for number, row in enumerate(rows):
@@ -222,7 +222,7 @@ def _pause(state: RetryCallState) -> float:
 
 
 def _message(response: httpx2.Response) -> str:
-    """What the server said of an error; its own words, if it is another server."""
+    """The error message of a reply; the whole body if it is not ours."""
     try:
         message = response.json()["error"]["message"]
     except (ValueError, KeyError, TypeError):

@@ -152,7 +152,7 @@ class IterativeDPOConfig(DPOConfig):
 
     @property
     def sampling_params(self) -> SamplingParams:
-        """How paths are drawn."""
+        """Sampling parameters of paths."""
         return SamplingParams(self.max_completion_length, self.temperature, self.top_p)
 
     def __post_init__(self) -> None:
@@ -200,7 +200,7 @@ class IterativeDPOConfig(DPOConfig):
             )
 
     def check_process_reward(self, process_reward: Any) -> None:
-        """Refuse settings that do not fit where pairs come from.
+        """Refuse settings that need a process reward model if there is none, or exclude one if there is one.
 
         Args:
             process_reward: of the trainer; `None` for pairs by outcome.

@@ -1,4 +1,4 @@
-"""GRPO with Chain-of-Step's rewards (arXiv:2509.19003, section 4.5): the reward is the difference."""
+"""GRPO with Chain-of-Step's rewards (arXiv:2509.19003, section 4.5); only the reward differs from GRPO."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .tokens import chain_token_ids
 
 
 class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
-    """Trains a policy to reason in steps that a process reward model finds right.
+    """Trains a policy to reason in steps, rewarded by a process reward model.
 
     Args:
         model: path or id of a checkpoint, or a model; `ChainOfStepSFTTrainer` comes first.

@@ -24,7 +24,7 @@ _SETS = {"train": ("#0072b2", "sampled, training questions"), "eval": ("#d55e00"
 
 
 def format_process_reward(metrics: Mapping[str, float]) -> str:
-    """One line a set of held-out chains, as in Table 3, with the AUROC beside.
+    """Format one line a set of held-out chains, as in Table 3, with the AUROC.
 
     Args:
         metrics: of `ProcessRewardTrainer.evaluate` with a dict of data sets.

@@ -75,7 +75,7 @@ def score_sampled_paths(
     step_weight: float = 0.2,
     **running: Any,
 ) -> dict[str, list[PathScore]]:
-    """The scores of sampled paths, kept in the store and resumed as by `sample_paths`.
+    """Score sampled paths, stored and resumed as by `sample_paths`.
 
     Args:
         rows: the questions.
@@ -136,7 +136,7 @@ def search_answers(
     sampling_params: SamplingParams = SAMPLING_PARAMS,
     **asking: Any,
 ) -> dict[str, dict[str, Any] | Failure]:
-    """The step-level beam search of every question, graded, and kept in a stage of the store.
+    """Run and grade step-level beam search on every question, in a stage of the store.
 
     Args:
         rows, engine, store: as for `sample_paths`.

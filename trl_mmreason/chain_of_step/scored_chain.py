@@ -1,4 +1,4 @@
-"""A question with its chain as a process reward model reads it, and where it is scored (arXiv:2509.19003, section 3.4).
+"""A question and its chain as a process reward model's input, with the scored positions (arXiv:2509.19003, 3.4).
 
 A step is scored at the token that closes it, an answer likewise. These are looked for among the ids of the completion
 alone, which are put behind those of the prompt: a question may hold the same tokens as text. Names of the tokenizer's
@@ -41,7 +41,7 @@ _STEPLESS = re.compile(
 
 
 class UnscorableRow(ValueError):
-    """A row that no process reward model could score, whatever its weights."""
+    """A row that no process reward model can score."""
 
 
 class ScoredChain(NamedTuple):
@@ -76,7 +76,7 @@ def scored_ends(text: str) -> Ends:
 
 
 def read_completion(completion: Any, where: str) -> tuple[str, Ends]:
-    """The text of a row's completion, and where its scores are.
+    """Return the text of a row's completion, and its scored positions.
 
     Raises:
         UnscorableRow: it is no text and no message, or a malformed chain.
@@ -142,7 +142,7 @@ class ChainEncoder:
         return ScoredChain(prompt.extended(ids), steps, answers[0] if answers else None)
 
     def _ids(self, text: str) -> list[int]:
-        """The template's tokens as their ids; names of special tokens and of pictures' placeholders as other text."""
+        """Encode the template's tokens as ids, but the names of special tokens and placeholders as plain text."""
         ids = []
         for part in self._amid_placeholders.split(text):
             ids += self._tokenizer(part, add_special_tokens=False, split_special_tokens=True)["input_ids"]
@@ -168,5 +168,5 @@ class ChainEncoder:
 
 
 def _amid(tokens: Sequence[str]) -> re.Pattern[str]:
-    """Matches behind the first character of each of the tokens, which need not be special ones."""
+    """Pattern that matches after the first character of each token, special or not."""
     return re.compile("|".join(f"(?<={re.escape(token[0])})(?={re.escape(token[1:])})" for token in tokens) or "(?!)")

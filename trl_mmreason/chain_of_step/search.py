@@ -27,7 +27,7 @@ MALFORMED, TOO_LONG = "malformed", "too_long"
 
 
 class BeamSearched(NamedTuple):
-    """The state of the search of one question, and in the end its result.
+    """State of one question's search, and finally its result.
 
     Attributes:
         text: what was kept: a whole chain, or what there was before the search found no way on.
@@ -51,7 +51,7 @@ class BeamSearched(NamedTuple):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the search is still under way."""
+        """Whether the search is unfinished."""
         return self.answer is None and self.problem is None
 
 
@@ -65,7 +65,7 @@ def step_beam_search(
     max_steps: int = MAX_STEPS,
     seed: int = 0,
 ) -> list[BeamSearched | Failure]:
-    """Search an answer to each question step by step.
+    """Search for an answer to each question step by step.
 
     At each stage n candidates for the next part are sampled, and the one whose part scores highest is kept; of equal
     ones the earliest. A candidate's score is that of its own part, be it a step or the answer (the paper does not say
@@ -115,7 +115,7 @@ def step_beam_search(
 
 
 def part_sampling_params(sampling_params: SamplingParams, *, n: int, max_steps: int) -> SamplingParams:
-    """Make the sampling parameters of one part of a search: up to where a step or the answer ends.
+    """Sampling parameters for one part: sampling stops at the end of a step or the answer.
 
     Raises:
         ValueError: n or `max_steps` is below 1, there are stop strings, or the temperature is 0 although n candidates
@@ -131,14 +131,14 @@ def part_sampling_params(sampling_params: SamplingParams, *, n: int, max_steps: 
 
 
 class _Candidate(NamedTuple):
-    """The kept text with a whole part more."""
+    """The kept text with one more whole part."""
 
     text: str
     is_answer: bool
 
 
 def _whole_parts(search: BeamSearched, samples: Sequence[Sample], *, only_answers: bool) -> list[_Candidate]:
-    """The candidates that continue by exactly one whole part; those that say the same are one."""
+    """The candidates that add exactly one whole part, without duplicates."""
     found = []
     for text in dict.fromkeys(search.text + sample.text for sample in samples):
         try:
@@ -179,7 +179,7 @@ def _kept(
     scores: Sequence[float],
     problem: str,
 ) -> BeamSearched:
-    """The search with its best candidate, or with the problem if there is none."""
+    """Return the search with its best candidate, or with the problem if there is none."""
     tokens = search.tokens
     for sample in samples:
         tokens = None if tokens is None or sample.tokens is None else tokens + sample.tokens

@@ -46,7 +46,7 @@ _LONGEST_RETRY_SECONDS = 60
 
 
 class ScoringQueue:
-    """Lets one thread score what many ask for.
+    """Queue that scores the requests of many clients in one thread.
 
     Args:
         model: scores; called in that thread only.
@@ -66,7 +66,7 @@ class ScoringQueue:
         self._seconds_a_row = 0.0
 
     async def score(self, rows: Sequence[Mapping[str, Any]]) -> list[Scores]:
-        """Wait for the scores of a request; cancelling takes it out of the queue, or stops it behind its batch.
+        """Wait for the scores of a request; cancelling removes it from the queue, or stops it after its batch.
 
         Raises:
             ApiError: too many rows wait.
@@ -156,7 +156,7 @@ def create_app(
 
 
 def rows_of(body: bytes, most: int) -> list[dict[str, Any]]:
-    """The rows that a body asks the scores of.
+    """Parse and check the rows in a request's body.
 
     Args:
         body: as it came.
@@ -221,7 +221,7 @@ def serve(
         model: path or Hub id of a checkpoint, or of a LoRA adapter.
         adapter: LoRA adapter to put on it.
         dtype: of the weights; "auto" as they are saved.
-        host: address to listen on. Nothing asks for a key: whoever reaches the address may use the model.
+        host: address to listen on. There is no authentication.
         port: 0 takes a free one.
         batch_size, max_waiting: see `create_app`.
     """

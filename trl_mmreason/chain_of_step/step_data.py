@@ -1,4 +1,4 @@
-"""Step data (arXiv:2509.19003, section 3.2): a teacher who is told the short answer writes the steps leading to it."""
+"""Step data (arXiv:2509.19003, section 3.2): a teacher, who is given the short answer, writes the steps to it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLUMNS = ("id", "prompt", "images", "image", "completion")
 
 
 class StepData(NamedTuple):
-    """The rows to train on, and why other questions became none: reason → number of questions.
+    """Training rows, and the number of dropped questions for each reason.
 
     `rows` has the columns `id`, `prompt`, `images` if the questions have them, and `completion`, the chain.
     """
@@ -52,7 +52,7 @@ def make_step_data(
     seed: int = 0,
     **running: Any,
 ) -> StepData:
-    """Let a teacher write a chain of steps to each question, for `ChainOfStepSFTTrainer`.
+    """Let a teacher write a chain of steps for each question, for `ChainOfStepSFTTrainer`.
 
     It resumes, and several processes share the work, as `answer_questions` says. What failed is asked again with
     `retry_failed=True`.

@@ -192,7 +192,7 @@ def serve(
         model: path or Hub id of a checkpoint, or of a LoRA adapter; also the name that clients ask for.
         adapter: LoRA adapter to put on it.
         dtype: of the weights; "auto" as they are saved.
-        host: address to listen on. Nothing asks for a key: whoever reaches the address may use the model.
+        host: address to listen on. There is no authentication.
         port: 0 takes a free one.
         batch_size: answers in one batch.
     """
