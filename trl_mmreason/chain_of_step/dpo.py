@@ -200,7 +200,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
     # ------------------------------------------------------------------------------------------------- paths and pairs
 
     def _make_pairs(self, number: int, store: Store) -> Dataset:
-        """Make the pairs of the policy's paths; `None` ends training."""
+        """Make the pairs of the policy's paths; without any, training ends."""
         before = number - 1
         if self.eval_questions is not None:
             self._record(before, "eval", self._sample(before, store, evaluating=True)[2])

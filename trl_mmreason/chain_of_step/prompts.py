@@ -163,7 +163,7 @@ def _without_fence(reply: str) -> str:
 
 
 def _sections(text: str) -> list[tuple[str, str]]:
-    """Yield (name of the step, text below it) for each heading; "" names the answer."""
+    """Split a reply at its headings: (name of the step, text below it), with "" for the answer."""
     sections: list[tuple[str, list[str]]] = []
     for line in text.split("\n"):
         heading = _HEADING.fullmatch(line.strip())

@@ -168,5 +168,5 @@ class ChainEncoder:
 
 
 def _amid(tokens: Sequence[str]) -> re.Pattern[str]:
-    """Pattern that matches after the first character of each token, special or not."""
+    """Pattern of the positions after each token's first character; the tokens need not be special."""
     return re.compile("|".join(f"(?<={re.escape(token[0])})(?={re.escape(token[1:])})" for token in tokens) or "(?!)")

@@ -1,4 +1,4 @@
-"""An evaluation as files: results, samples, what each question adds to the metrics, and the report's pictures.
+"""Read and write an evaluation's files: results, samples, each question's share in the metrics, pictures.
 
 Equal evaluations give equal files: there is no time in them, and no order but that of the questions.
 """
@@ -37,7 +37,7 @@ _QUESTION = ("category", "group", "choices", "tolerance")  # of a row, as far as
 
 @dataclass(frozen=True)
 class SavedEvaluation:
-    """An evaluation as its folder holds it.
+    """An evaluation read from its folder.
 
     Attributes:
         samples: of `evaluate`; each prompt as one message, the question.
@@ -55,7 +55,7 @@ class SavedEvaluation:
 def write_evaluation(
     folder: str | Path, samples: Samples, results: Results, about: Mapping[str, Any], pictures: Dataset
 ) -> None:
-    """Write all files but the report.
+    """Write all files except the report.
 
     Args:
         folder: is made if need be.
@@ -96,7 +96,7 @@ def read_evaluation(folder: str | Path) -> SavedEvaluation:
 
 
 def format_results(results: Results) -> str:
-    """The metrics, their categories and what went wrong, as plain text."""
+    """Format metrics, categories and problems as plain text."""
     counts = results.counts
     parts = [f"{counts['questions']} questions, {counts['samples']} samples"]
     lines = [["percent [95 % interval]", ""]]
@@ -109,7 +109,7 @@ def format_results(results: Results) -> str:
 
 
 def format_overview(results: Mapping[str, Results]) -> str:
-    """Tabulate the accuracies, one line a benchmark."""
+    """Format a table of accuracies, one line for each benchmark."""
     shown = list(dict.fromkeys(name for found in results.values() for name in headline(found.metrics)))
     lines = [["", "questions", *(metric_of(name).label for name in shown)]]
     for benchmark, found in results.items():
@@ -119,7 +119,7 @@ def format_overview(results: Mapping[str, Results]) -> str:
 
 
 def format_side_by_side(results: Mapping[str, Results]) -> str:
-    """A column for each policy, and a line for each metric that one of them has.
+    """Format a table with a column for each policy and a line for each metric.
 
     Args:
         results: name of the policy → what the same questions came to.
@@ -132,12 +132,12 @@ def format_side_by_side(results: Mapping[str, Results]) -> str:
 
 
 def headline(metrics: Mapping[str, Estimate]) -> list[str]:
-    """The metrics that stand in tables by category: accuracies of single answers."""
+    """The metrics shown by category: accuracies of single answers."""
     return ["acc_t1", "acc_t2"] if "acc_t1" in metrics else ["accuracy"]
 
 
 def problems_of(results: Results) -> list[str]:
-    """A line for each kind of sample or question that something is wrong with."""
+    """One line for each kind of problem with samples or questions."""
     counts = results.counts
     said = {
         "failed": "samples failed and count as wrong (retry with --retry-failed)",
@@ -162,7 +162,7 @@ def problems_of(results: Results) -> list[str]:
 
 
 def results_as_json(results: Results) -> dict[str, Any]:
-    """The numbers as JSON values; what is not known is null."""
+    """The numbers as JSON values, null for NaN."""
     return {
         "metrics": {name: found.as_json() for name, found in results.metrics.items()},
         "categories": {

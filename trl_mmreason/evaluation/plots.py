@@ -1,4 +1,4 @@
-"""What the report page draws: lines over a common x, as numbers that its script reads."""
+"""Plots of the report page: lines over a common x, as numbers for its script."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Plot(NamedTuple):
     log_base: int | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The plot as JSON values: every line has a number, or null, for every x."""
+        """The plot as JSON values; every line has a number or null for every x."""
         xs = sorted({x for line in self.lines for x in line.points})
         lines = [
             {
@@ -77,6 +77,6 @@ class Plot(NamedTuple):
 
 
 def _along(xs: Sequence[float], points: Points) -> list[float | None]:
-    """Five digits are more than a reader sees, and half as many bytes."""
+    """Round values to five digits: enough to draw, and half as many bytes."""
     values = (points.get(x, math.nan) for x in xs)
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]

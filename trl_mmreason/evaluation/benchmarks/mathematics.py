@@ -1,4 +1,4 @@
-"""Benchmarks of mathematics, and of mathematics with physics: one function from a row to a question each."""
+"""Benchmarks of mathematics and physics, each a function from a row to a question."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _math_vista(row: Row) -> Question:
 
 
 def _math_vista_form(row: Row) -> tuple[str, Tolerance | None]:
-    """What the answer should look like, and how far it may be off.
+    """The expected form of the answer, and its tolerance.
 
     MathVista's evaluation rounds a float to `precision` places and compares the strings, so that half a unit of the
     last place is the widest difference that passes (github.com/lupantech/MathVista, evaluation/calculate_score.py).
@@ -266,7 +266,7 @@ _OLYMPIAD_FULL: dict[str, Any] = {
 def _geometry(
     name: str, title: str, column: str, plane: Sequence[str], rows: tuple[int, int] = (0, 0), **source: Any
 ) -> tuple[Benchmark, ...]:
-    """The plane and the solid geometry of a benchmark, as SOPHIA's Table 3 has them (arXiv:2507.16814).
+    """A benchmark's plane and solid geometry, as in SOPHIA's Table 3 (arXiv:2507.16814).
 
     Args:
         name, title: of the whole benchmark.
