@@ -1,4 +1,4 @@
-"""Let any policy answer a benchmark, and grade what it says; a killed run resumes and comes to the same result.
+"""Let a policy answer a benchmark and grade the answers; a killed run resumes to the same result.
 
     with Store("runs/mathvista/answers.sqlite") as store:
         samples = evaluate(rows, engine, store, Direct())
@@ -102,7 +102,7 @@ def evaluate_policy(
     chat_template_kwargs: dict[str, Any] | None = None,
     **asking: Any,
 ) -> Samples:
-    """`evaluate` a policy amid training, in memory.
+    """`evaluate` a policy during training, in memory.
 
     Args:
         model: answers in evaluation mode, and is left in the mode that it came in.
@@ -124,7 +124,7 @@ def evaluate_policy(
 def accuracy(
     model: PreTrainedModel, processing_class: ProcessorMixin, rows: Dataset, *, max_new_tokens: int, batch_size: int
 ) -> float:
-    """Share of right answers of a policy amid training, one greedy answer a row.
+    """Accuracy of a policy during training, with one greedy answer a row.
 
     A row whose gold answer cannot be used does not count; NaN if none can be used. An answer that failed is wrong.
     """
