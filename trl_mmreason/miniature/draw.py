@@ -1,4 +1,4 @@
-"""Pictures of the miniature's problems: one small function a category, PIL only.
+"""Draw the miniature's problems with PIL, one function for each category.
 
 Every function takes a `random.Random` for what does not matter (offsets, noise, shades) and the numbers that do; the
 same arguments and the same state of the random stream give the same bytes. `size` is the side of the square picture
@@ -162,7 +162,7 @@ def draw_table(rng: random.Random, rows: Sequence[Sequence[int]], *, level: int,
 
 
 def _canvas(rng: random.Random, size: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    """A light, nearly white picture."""
+    """Make a light, nearly white picture."""
     paper = (rng.randint(240, 255), rng.randint(240, 255), rng.randint(240, 255))
     image = Image.new("RGB", (size, size), paper)
     return image, ImageDraw.Draw(image)
@@ -206,12 +206,12 @@ def _shape(draw: ImageDraw.ImageDraw, kind: str, centre: Point, radius: float, f
 
 
 def _apex(left_degrees: float, right_degrees: float) -> float:
-    """Where the top stands over a base from 0.08 to 0.92, kept off the corners so that labels have room."""
+    """Position of the top over a base from 0.08 to 0.92, away from the corners to leave room for labels."""
     left, right = 1 / math.tan(math.radians(left_degrees)), 1 / math.tan(math.radians(right_degrees))
     return min(0.75, max(0.25, 0.08 + 0.84 * left / (left + right)))
 
 
 def _on_circle(centre: float, radius: float, turn: float) -> Point:
-    """The point `turn` of a full turn clockwise from the top."""
+    """The point at `turn` of a full turn, clockwise from the top."""
     angle = 2 * math.pi * turn
     return centre + radius * math.sin(angle), centre - radius * math.cos(angle)
