@@ -197,9 +197,7 @@ def test_protocols_in_steps(chained, tmp_path, protocol):
 def test_a_search_without_one_chain_is_an_error(chained, own, checkpoints, tmp_path, protocol, capsys):
     """An untrained policy writes none; its numbers are written and printed all the same."""
     scorer = ["--process-reward", chained / "scorer"] if protocol != "chain-of-step" else []
-    with pytest.raises(
-        SystemExit, match=f"^mmreason evaluate: --protocol {protocol} found no chain of steps on own"
-    ):
+    with pytest.raises(SystemExit, match=f"^mmreason evaluate: --protocol {protocol} found no chain of steps on own"):
         evaluate(
             tmp_path, own, "--model", checkpoints("qwen2_5_vl"), "--max-new-tokens", 6, "--protocol", protocol, *scorer
         )

@@ -231,7 +231,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         return "train" if self.model.training else "eval"
 
     def _log_groups(self, errors: Tensor, betas: Tensor, **dropped: Tensor) -> None:
-        """Log P, rewards and KL coefficients (means over questions), and the share of each kind of dropped trajectory."""
+        """Log P, rewards and KL coefficients (means over questions), and the shares of dropped trajectories by kind."""
         known = ~errors.isnan()
         if known.any():
             beta_1, beta_2 = betas[known].mean(dim=0).tolist()

@@ -17,7 +17,7 @@ _MEASURED = ("process_reward", "eval_dataset_name", "eval_split", "eval_rows")
 @documented
 @dataclass
 class ChainOfStepArguments(StagedArguments):
-    """Where questions, chains and labels come from, and the settings of each stage.
+    """Questions, chains, labels, and the settings of each stage.
 
     Attributes:
         output_dir: where all stages write.

@@ -31,9 +31,7 @@ def add_arguments(
     command.add_argument(
         "--dtype", choices=options.DTYPES, default="auto", help="dtype of the weights; auto, as they are saved"
     )
-    command.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; there is no authentication"
-    )
+    command.add_argument("--host", default="127.0.0.1", help="address to listen on; there is no authentication")
     command.add_argument("--port", type=options.port, default=port, help="port to listen on; 0 takes a free one")
     command.add_argument("--batch-size", type=options.count, default=batch_size, help=batch)
 

@@ -138,7 +138,7 @@ def _row(prompt: list[dict[str, str]], completion: str, images: list[Any]) -> di
 
 
 def _responses(problem: Problem, other: Problem, lessons: Lessons) -> list[str]:
-    """Responses to judge, half of them right.
+    """Responses to judge: equally many right and mistaken ones, another problem's, and an empty one.
 
     Among these alone the digits of a response are mostly right, and a judge would learn to copy them instead of looking
     at the picture. So there is the solution of another problem, and an empty response, too.

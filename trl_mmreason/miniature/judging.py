@@ -1,6 +1,6 @@
 """Replies of a judge that knows the truth, to responses to drawn problems, in self-evolution's format.
 
-"When Models Judge Themselves" has the policy as it came judge its own responses, so a miniature policy has to learn
+"When Models Judge Themselves" has the initial policy judge its own responses, so a miniature policy has to learn
 this too. A judge here first reads the picture and works it out by itself.
 """
 

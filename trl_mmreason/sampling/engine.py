@@ -1,4 +1,4 @@
-"""What every engine takes and gives: conversations with pictures in, sampled answers out."""
+"""Interface of engines: conversations with pictures in, sampled answers out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import PIL.Image
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Settings by which answers are drawn.
+    """Sampling parameters of answers.
 
     Attributes:
         max_new_tokens: bound of an answer; one that reaches it ends with finish reason "length".
@@ -82,7 +82,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Sample:
-    """One answer; `token_ids` and `logprobs` where the engine has them, `counted_tokens` where it only counts them."""
+    """One answer; `token_ids` and `logprobs` if the engine provides them, else maybe `counted_tokens`."""
 
     text: str
     finish_reason: Literal["stop", "length"]
@@ -92,19 +92,19 @@ class Sample:
 
     @property
     def tokens(self) -> int | None:
-        """How many tokens it has, a sampled end of turn among them; `None` where the engine does not say."""
+        """Number of tokens, including a sampled end of turn; `None` if the engine does not report it."""
         said = self.logprobs if self.token_ids is None else self.token_ids  # one for each token, both of them
         return self.counted_tokens if said is None else len(said)
 
 
 class Failure(NamedTuple):
-    """Why a request, or a unit of work, has no result."""
+    """The reason why a request, or a unit of work, has no result."""
 
     reason: str
 
 
 class UnsuitableEngine(RuntimeError):
-    """An engine that does not do what it is asked, whatever unit it is about: a run that meets this ends."""
+    """The engine cannot serve any request with these settings; the run ends."""
 
 
 class Engine(Protocol):
@@ -112,7 +112,7 @@ class Engine(Protocol):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that determines this engine's answers, as JSON: kind, model, precision … ; no secrets."""
+        """Everything that determines this engine's answers, as JSON: kind, model, precision … ; no secrets."""
         ...
 
     def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
@@ -122,5 +122,5 @@ class Engine(Protocol):
 
 
 def derive_seed(*parts: object) -> int:
-    """A seed of 63 bits that follows from these parts alone: `derive_seed(seed, row id, index)`."""
+    """A 63-bit seed that depends on these parts only: `derive_seed(seed, row id, index)`."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1

@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, and a line a minute on a stderr that is none."""
+"""Progress of a run: a bar on a terminal, otherwise a line a minute on stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sample with vLLM's offline `LLM`: continuous batching, and prompts shared by several answers read once."""
+"""Sample with vLLM's offline `LLM`: continuous batching, and one prefill for several answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NEVER = -100.0  # the lowest bias that vLLM takes
 
 
 class VLLMEngine:
-    """Answers requests with vLLM on this process's GPUs.
+    """Engine on vLLM in this process.
 
     The same seeds give the same answers on the same machine under the same load; batches of another shape may round
     otherwise.
@@ -112,7 +112,7 @@ class VLLMEngine:
         return results
 
     def _generate(self, prompts: list[dict[str, Any]], params: list[Any]) -> list[Any]:
-        """vLLM's outputs. It refuses all prompts of a call for one that it cannot take; halving finds that one."""
+        """Return vLLM's outputs; if it refuses a call for one bad prompt, find that prompt by halving."""
         if not prompts:
             return []
         try:
@@ -127,7 +127,7 @@ class VLLMEngine:
 def prompt_of(
     processing_class: ProcessingClass, request: Request, template: dict[str, Any], eos_ids: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """A request as vLLM takes it: tokens with one placeholder a picture, which vLLM itself widens, and the pictures.
+    """Convert a request for vLLM: tokens with one placeholder a picture, which vLLM expands, and the pictures.
 
     Earlier answers that were sampled stand behind the generation prompt as they were sampled, and the prefix's own
     tokens behind all, as in `TransformersEngine`. `eos_ids` end an answer.
@@ -144,7 +144,7 @@ def prompt_of(
 
 
 def sampling_settings(request: Request, sampling_params: SamplingParams, suppressed: Sequence[int]) -> dict[str, Any]:
-    """vLLM's `SamplingParams` for a request, with every argument that a checkpoint's settings might set."""
+    """Make vLLM's `SamplingParams` for a request, overriding every setting that a checkpoint might have."""
     return {
         # vLLM refuses several greedy answers, which would be all alike.
         "n": request.n if sampling_params.temperature else 1,
@@ -178,7 +178,7 @@ def samples_of(output: Any, n: int, sampling_params: SamplingParams) -> list[Sam
 
 
 def _generation_settings(model: str, revision: str | None) -> GenerationConfig:
-    """The checkpoint's own; the usual ones where it has none."""
+    """The checkpoint's generation settings, or the defaults."""
     try:
         return GenerationConfig.from_pretrained(model, revision=revision)
     except OSError:
@@ -186,7 +186,7 @@ def _generation_settings(model: str, revision: str | None) -> GenerationConfig:
 
 
 def files_fingerprint(model: str) -> str | None:
-    """A digest of blocks spread over a local model's weight files; `None` for a Hub id.
+    """Digest of blocks spread over a local model's weight files; `None` for a Hub id.
 
     Training changes nearly every value of what it trains, so that some block tells; a file of many gigabytes is read
     in a moment.

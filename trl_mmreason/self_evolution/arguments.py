@@ -11,7 +11,7 @@ from ..stages import StagedArguments
 @documented
 @dataclass
 class EvolutionArguments(StagedArguments):
-    """Where questions come from, who judges, and how the policy learns and is measured.
+    """Questions, judge, training and evaluation of self-evolution's example.
 
     Attributes:
         output_dir: where everything is written.

@@ -90,7 +90,7 @@ class SelfEvolutionConfig(RolloutConfig):
 
     @property
     def eval_system_prompt(self) -> str | None:
-        """System message of an evaluation; `None` for the model's official prompt."""
+        """System message in evaluation; `None` for the model's official prompt."""
         return self.actor_prompt if self.actor_prompt_in_evaluation else None
 
     def __post_init__(self) -> None:

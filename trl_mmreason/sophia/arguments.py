@@ -24,7 +24,7 @@ _REINFORCED = (
 @documented
 @dataclass
 class SophiaArguments(StagedArguments):
-    """Where questions, captions and trajectories come from, and the settings of each stage.
+    """Questions, captions, trajectories, and the settings of each stage.
 
     Attributes:
         output_dir: where all stages write.
@@ -85,7 +85,7 @@ class SophiaArguments(StagedArguments):
     evaluation: dict = field(default_factory=dict)
 
     def grader(self, load: Callable[[str], Engine]) -> Grader | JudgeGrader:
-        """The rules, and the judge behind them if there is one.
+        """The grader: the rules, followed by the judge if there is one.
 
         Args:
             load: makes an engine of a path or Hub id.

@@ -1,4 +1,4 @@
-"""Settings of the off-policy update, and of GRPO behind it."""
+"""Settings of the off-policy update, and of the following GRPO."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _INSTEAD = {"freeze_vision_encoder": "say it with trainable_parts"}
 @documented
 @dataclass
 class OffPolicyRewardConfig(CompletionSFTConfig):
-    """`SFTConfig` for completions with rewards, whoever wrote them (arXiv:2507.16814, section 4.3).
+    """`SFTConfig` for completions with rewards, from any source (arXiv:2507.16814, section 4.3).
 
     `learning_rate` (2e-5) is the paper's (appendix B.1), as it is TRL's.
 
@@ -63,7 +63,7 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
 
     @property
     def importance_clip(self) -> tuple[float, float]:
-        """Both bounds."""
+        """Both bounds of the importance weights."""
         return self.importance_clip_low, self.importance_clip_high
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
 @documented
 @dataclass
 class MixedGroupsGRPOConfig(RolloutConfig):
-    """`GRPOConfig` as in appendix B.2, which takes from B.1 what it does not say itself.
+    """`GRPOConfig` with the values of appendix B.2, completed by those of B.1.
 
     Attributes:
         learning_rate: initial learning rate, 5e-7 (appendix B.2); TRL's own default is 1e-6.
@@ -114,6 +114,6 @@ class MixedGroupsGRPOConfig(RolloutConfig):
 
 
 def _decay_to_a_quarter(config: Any) -> None:
-    """Let the cosine end at 1/4 of the learning rate unless the configuration says where (appendix B.1)."""
+    """Let the cosine end at 1/4 of the learning rate unless configured otherwise (appendix B.1)."""
     if config.lr_scheduler_type == "cosine_with_min_lr" and not config.lr_scheduler_kwargs:
         config.lr_scheduler_kwargs = {"min_lr_rate": 0.25}

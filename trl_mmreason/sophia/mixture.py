@@ -38,7 +38,7 @@ def mix(
     thinking_prompt: str | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """Rows of several data sets in given shares of the whole, as many as the parts allow, in random order.
+    """Mix data sets in given shares, as many rows as the parts allow, in random order.
 
     The result has `prompt`, `images` (empty for text alone), `completion` (a string), `reward`, and `behavior_logps` if
     all parts have them. Pictures are copied as they are stored.
@@ -66,7 +66,7 @@ def mix(
 
 
 def with_captions(rows: Dataset, how: str, *, caption_prompt: str = CAPTION_PROMPT) -> Dataset:
-    """Trajectories together with captions whose trajectories are all right, R(c) = 1 (Table A2).
+    """Add the captions whose trajectories are all right, R(c) = 1, to the trajectories (Table A2).
 
     | how      | in the paper | rows                                                                                 |
     |----------|--------------|--------------------------------------------------------------------------------------|
@@ -144,7 +144,7 @@ def _check(parts: Mapping[str, Dataset], shares: Mapping[str, float]) -> None:
 
 
 def _counts(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:
-    """How many rows of each part: of the largest whole, whose fractions of rows go to the largest remainders."""
+    """Rows of each part, for the largest possible whole; fractions go to the largest remainders."""
     exact = {name: Fraction(shares[name]).limit_denominator(_DIGITS) for name in sizes}
     exact = {name: share / sum(exact.values()) for name, share in exact.items()}
     total = math.floor(min(sizes[name] / share for name, share in exact.items()))
@@ -156,7 +156,7 @@ def _counts(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, 
 
 
 def _unified(name: str, part: Dataset, features: Features, thinking_prompt: str | None) -> Dataset:
-    """The rows with these columns, with pictures as they are stored."""
+    """Select these columns, pictures as stored."""
 
     def unify(row: Mapping[str, Any]) -> dict[str, Any]:
         prompt = row["prompt"]

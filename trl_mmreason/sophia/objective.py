@@ -98,7 +98,7 @@ def select_trajectories(
 
 
 class ImportanceWeights(NamedTuple):
-    """Truncated weights, and where they were truncated; both (B, 1) or (B, T)."""
+    """Truncated importance weights, and where they were truncated; both (B, 1) or (B, T)."""
 
     values: Tensor
     truncated: Tensor
@@ -142,7 +142,7 @@ def off_policy_loss(
     sequence_reduction: str = "sum",
     normalizer: Tensor | float | None = None,
 ) -> Tensor:
-    """−J, of which a gradient step on the loss is one up Eq. 7: −1/B Σ_b R_b Σ_l w_bl log π_bl.
+    """−J, so that descent on the loss is ascent on Eq. 7: −1/B Σ_b R_b Σ_l w_bl log π_bl.
 
     Args:
         logps: (B, T) log π of each token, in nats.

@@ -1,4 +1,4 @@
-"""What SOPHIA says to policy and reasoner, and the system message that it trains under (arXiv:2507.16814, appendix E).
+"""SOPHIA's prompts for policy and reasoner, and its system message of training (arXiv:2507.16814, appendix E).
 
 The paper's prompts stand here word for word, without its typography.
 """
@@ -178,7 +178,7 @@ def opened(text: str) -> str:
 
 
 def prompt_for(prompt: Any, completion: str, thinking_prompt: str | None) -> Any:
-    """The prompt that a completion is trained under: one that thinks in tags has `thinking_prompt` as system message.
+    """The training prompt of a completion: one that thinks in tags gets `thinking_prompt` as system message.
 
     Args:
         prompt: messages. A system message of their own, the paper's "default system prompt", is replaced.

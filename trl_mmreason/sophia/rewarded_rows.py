@@ -1,4 +1,4 @@
-"""Rows with rewards, and with log-probabilities of the policy that wrote them: checked, and put into batches."""
+"""Check and collate rows with rewards and behaviour log-probabilities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROUNDING = 1e-3  # a log-probability of 16 bit may come out above 0 by less
 
 
 def rewarded_rows(rows: Any, name: str) -> Any:
-    """The rows whose reward is not 0: the others would have no gradient.
+    """Select the rows with a non-zero reward; the others would have no gradient.
 
     Args:
         rows: a `datasets.Dataset` or `IterableDataset` with the column `reward`.
@@ -47,7 +47,7 @@ def rewarded_rows(rows: Any, name: str) -> Any:
 
 
 def check_behavior(rows: Any, name: str, level: str, processing_class: Any) -> Any:
-    """The rows as they are, once `behavior_logps` are what importance weights of this level need.
+    """Check that `behavior_logps` suffice for importance weights of this level, and return the rows.
 
     Raises:
         ValueError: they are missing, no log-probabilities, or, for the level "token", not one a token.
@@ -78,7 +78,7 @@ def check_behavior(rows: Any, name: str, level: str, processing_class: Any) -> A
 
 
 def completion_ids(row: Row, processing_class: Any) -> list[int]:
-    """The tokens of a completion up to its end of turn, as TRL's collator has them."""
+    """Tokens of a completion up to its end of turn, as in TRL's collator."""
     parts = {role: prepare_multimodal_messages(row[role]) for role in ("prompt", "completion")}
     text = apply_chat_template(parts, processing_class)["completion"]
     tokenizer = processing_class.tokenizer
@@ -87,7 +87,7 @@ def completion_ids(row: Row, processing_class: Any) -> list[int]:
 
 
 class RewardedCompletions:
-    """Collates rows as `collate` does, and adds what the off-policy loss needs.
+    """Collates rows as `collate` does, and adds the inputs of the off-policy loss.
 
     - `rewards` (B,);
     - `behavior_logps` (B, T), if there is a level of importance weights: for "token" one number a token, for "sequence"
@@ -131,6 +131,6 @@ class RewardedCompletions:
 
 
 def _sampled(ids: Tensor, eos_token_id: int) -> Tensor:
-    """What of a completion a policy wrote: all up to the first end of turn."""
+    """Mask of the sampled tokens: a completion up to its first end of turn."""
     ends = (ids == eos_token_id).nonzero()
     return ids[: int(ends[0]) + 1] if len(ends) else ids

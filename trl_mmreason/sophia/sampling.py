@@ -43,7 +43,7 @@ from .selection import (
 )
 
 SAMPLING_PARAMS = SamplingParams(max_new_tokens=MAX_TOKENS)
-"""How captions and trajectories are drawn; of it the paper gives the length alone."""
+"""Default sampling parameters of captions and trajectories; the paper gives only the length."""
 
 Row = Mapping[str, Any]
 _PICTURES = ("images", "image")
@@ -52,7 +52,7 @@ _MESSAGES = List({"role": Value("string"), "content": Value("string")})
 
 
 class OffPolicyData(NamedTuple):
-    """The rows to train on, and what else came of the sampling.
+    """Training rows, and statistics of the sampling.
 
     Attributes:
         rows: `id` ("<id of the question>#<caption>.<trajectory>"), `prompt`, `images` (or `image`), `completion`,
@@ -85,7 +85,7 @@ class OffPolicyData(NamedTuple):
 
 @dataclass(frozen=True)
 class OffPolicySampling:
-    """Settings of captions and trajectories: how they are drawn, and which are rewarded.
+    """Settings of captions and trajectories: sampling, and selection of the rewarded ones.
 
     Attributes:
         captions: K a question.
@@ -225,7 +225,7 @@ def make_off_policy_data(
 
 
 def _asked(rows: Dataset, grader: Grader, dropped: Counter[str]) -> tuple[Dataset, Dataset]:
-    """The rows to ask about; and the same with plain prompts and without pictures. The others are counted."""
+    """Select the rows to ask about, also as plain prompts without pictures; count the others."""
     prompts, usable = _prompts(rows), _usable(rows, grader, dropped)
     asked = rows.select(usable)
     texts = asked.remove_columns([name for name in (*_PICTURES, "prompt") if name in asked.column_names])
@@ -233,7 +233,7 @@ def _asked(rows: Dataset, grader: Grader, dropped: Counter[str]) -> tuple[Datase
 
 
 def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:
-    """The rows' prompts as plain messages.
+    """Convert the rows' prompts to plain messages.
 
     Raises:
         ValueError: there are no rows, they lack columns, or a prompt does not fit into strings or asks nothing.
@@ -255,7 +255,7 @@ def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:
 
 
 def _usable(rows: Dataset, grader: Grader, dropped: Counter[str]) -> list[int]:
-    """Positions of the rows with a picture and a gold answer that can be used; the others are counted."""
+    """Positions of the rows with a picture and a usable gold answer; the others are counted."""
     columns = [name for name in _PICTURES if name in rows.column_names]
     tables = rows.select_columns(columns).with_format("arrow").iter(_ROWS_A_BATCH)  # in which no picture is decoded
     stored = (row for table in tables for row in table.to_pylist())
@@ -270,7 +270,7 @@ def _usable(rows: Dataset, grader: Grader, dropped: Counter[str]) -> list[int]:
 def _describe(
     rows: Dataset, policy: Engine, store: Store, sampling: OffPolicySampling, running: Mapping[str, Any]
 ) -> None:
-    """Draw the captions of each row's pictures."""
+    """Sample the captions of each row's pictures."""
     prompt, sampling_params, seed = sampling.caption_prompt, sampling.caption_sampling_params, sampling.seed
 
     def work(units: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
@@ -291,7 +291,7 @@ def _describe(
 
 
 def _units(questions: Dataset, places: Sequence[tuple[int, int]]) -> JoinedRows:
-    """A row for each (question, caption); of a prompt the question alone is left."""
+    """Make a row for each (question, caption), whose prompt is the question only."""
     ids, texts = questions["id"][:], [question_text(prompt) for prompt in questions["prompt"]]
     columns = {
         "id": [unit_id(ids[position], k) for position, k in places],

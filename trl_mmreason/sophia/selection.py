@@ -1,4 +1,4 @@
-"""Which of the trajectories in a store are rewarded, and the rows they make (arXiv:2507.16814, section 4.2).
+"""Select the rewarded trajectories in a store, and make their rows (arXiv:2507.16814, section 4.2).
 
 The store may hold more text than memory: it is read once for who is right and how long each is, and then again for the
 trajectories that are chosen, one at a time.
@@ -46,11 +46,11 @@ _FEATURES = {
 
 
 class UnknownLengths(RuntimeError):
-    """The shortest trajectories are to be kept, and nobody says how many tokens they have."""
+    """The selection needs lengths, but nothing reports the tokens of trajectories."""
 
 
 class Sampled(NamedTuple):
-    """Counts of the captions, or the trajectories, that there are.
+    """Counts of captions or trajectories.
 
     Attributes:
         total: of them all.
@@ -69,7 +69,7 @@ class Sampled(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The results of the trajectories of Q questions.
+    """Results of the trajectories of Q questions.
 
     Attributes:
         correct: (Q, K, N) bool, R(y); False also for what was cut, failed, or never asked.
@@ -85,12 +85,12 @@ class Outcomes:
 
 
 def unit_id(id_: str, caption: int) -> str:
-    """The id, in the stages of trajectories, of a caption of a question."""
+    """Id of a question's caption in the stages of trajectories."""
     return f"{id_}#{caption}"
 
 
 def read_captions(store: Store, ids: Sequence[str], count: int) -> tuple[list[list[int]], Sampled]:
-    """Read, for each question, the numbers of its captions up to `count`, and how many there are."""
+    """Read the numbers of each question's captions, up to `count`, and count them."""
     found: dict[str, list[int]] = {id_: [] for id_ in ids}
     truncated = failed = 0
     for record in store.records(CAPTIONS):
@@ -106,7 +106,7 @@ def read_captions(store: Store, ids: Sequence[str], count: int) -> tuple[list[li
 
 
 def read_outcomes(answered: Sequence[Answers], ids: Sequence[str], captions: int, trajectories: int) -> Outcomes:
-    """Read what became of the trajectories, one after the other.
+    """Read the results of the trajectories, one by one.
 
     Args:
         answered: of each reasoner; their ids are those of `unit_id`.
@@ -141,7 +141,7 @@ def select(
     text_of: Callable[[int, int, int], str],
     count_tokens: Any,
 ) -> np.ndarray:
-    """Select the trajectories that are rewarded (Eq. 6).
+    """Select the rewarded trajectories (Eq. 6).
 
     A truncated one never is, by no rule: it has no end, and whoever learns from it learns to stop in mid-sentence.
 
@@ -190,7 +190,7 @@ def select(
 
 
 def unrewarded(outcomes: Outcomes, selected: np.ndarray, rule: str) -> Counter[str]:
-    """Why questions have no rewarded trajectory: reason → number of questions."""
+    """Number of questions without a rewarded trajectory, by reason."""
     reasons: Counter[str] = Counter()
     for correct, whole, chosen in zip(outcomes.correct, outcomes.whole, selected, strict=True):
         if chosen.any():
@@ -214,7 +214,7 @@ def make_rows(
     thinking_prompt: str | None,
     logprobs: bool,
 ) -> Dataset:
-    """The rows of the trajectories, written to a file one by one, with the pictures of their questions as stored.
+    """Make the rows of the trajectories, written to a file one by one, with their questions' pictures as stored.
 
     Args:
         rows: the questions.
