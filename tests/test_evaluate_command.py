@@ -301,7 +301,7 @@ def test_what_is_wrong_with_rows_or_model_is_said_in_a_line(own, tmp_path):
         evaluate(tmp_path / "out", own, "--model", "/nowhere")
     with pytest.raises(SystemExit, match="ids must be unique, or results could not be told apart: 'a' \\(2 times\\)"):
         evaluate(tmp_path / "out", f"own={tmp_path / 'twice.jsonl'}", "--model", "/nowhere")
-    with pytest.raises(SystemExit, match="--split does nothing here, as .*twice.jsonl is one split"):
+    with pytest.raises(SystemExit, match="--split has no effect here, as .*twice.jsonl is one split"):
         evaluate(tmp_path / "out", f"own={tmp_path / 'twice.jsonl'}", "--model", "nowhere", "--split", "val")
 
 

@@ -213,7 +213,7 @@ def check_template(name: str, processing_class: Any, spoken: str) -> None:
     written = processing_class.apply_chat_template(messages, tokenize=False)
     if spoken not in written:
         raise ValueError(
-            f"{name}: the chat template does not write what the assistant says as it is: {spoken!r} became "
+            f"{name}: the chat template changes the assistant's text: {spoken!r} became "
             f"{written!r}. Pass a processor whose template keeps it, such as <think>…</think> in the content."
         )
 
@@ -240,7 +240,7 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None) -> N
     if is_deepspeed_zero3_enabled() and isinstance(policy.get_output_embeddings(), TrainableTokensWrapper):
         raise ValueError(
             "An adapter with trainable_token_indices cannot be trained under ZeRO-3: the weight of its LM head, which "
-            "TRL reads, would be made of pieces. Use ZeRO-2 or FSDP2, or train the whole model."
+            "TRL reads, would be sharded. Use ZeRO-2 or FSDP2, or train the whole model."
         )
     base = policy.get_base_model() if is_peft_model(policy) else policy
     ensure_head_bias_attribute(policy)

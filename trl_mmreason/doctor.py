@@ -143,9 +143,9 @@ def read_settings(name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]
     try:
         given = yaml.safe_load(config_file(name).read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        raise ValueError(f"{name} is no YAML: {error}") from error
+        raise ValueError(f"{name} is not YAML: {error}") from error
     if not isinstance(given, dict):
-        raise ValueError(f"{name} is no configuration: expected lines of the form `name: value`")
+        raise ValueError(f"{name} is not a configuration: expected lines of the form `name: value`")
     defaults = {each.name: each.default for kind in (GRPOConfig, ModelConfig) for each in fields(kind)}
     defaults |= {"beta": None, "num_generations": None}  # methods have their own
     common = {**defaults, **given, **(given.get("common") or {})}

@@ -109,7 +109,7 @@ class DataArguments:
                 self.columns = json.loads(self.columns)
             except json.JSONDecodeError as error:
                 expected = '{"prompt": "problem"}'
-                raise ValueError(f"columns={self.columns!r} is no JSON; write it as '{expected}'.") from error
+                raise ValueError(f"columns={self.columns!r} is not JSON; write it as '{expected}'.") from error
 
 
 def load_data(arguments: DataArguments, seed: int) -> tuple[Dataset, Dataset | None]:

@@ -70,7 +70,7 @@ class StagedArguments(DataArguments):
         unknown = set(self.stages.split(",")) - set(self.STAGES)
         if unknown:
             raise ValueError(
-                f"stages={self.stages!r}: there is no {sorted(unknown)[0]!r}; expected {','.join(self.STAGES)}."
+                f"stages={self.stages!r}: unknown stage {sorted(unknown)[0]!r}; expected {','.join(self.STAGES)}."
             )
 
     @property

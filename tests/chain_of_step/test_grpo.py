@@ -353,7 +353,7 @@ def test_settings_that_cannot_be_meant(tmp_path, settings, problem):
 
 
 def test_wrong_arguments(bases, checkpoints, tmp_path):
-    with pytest.raises(ValueError, match=r"does not know the tokens .* Train it with ChainOfStepSFTTrainer first"):
+    with pytest.raises(ValueError, match=r"lacks the tokens .* Train it with ChainOfStepSFTTrainer first"):
         trainer_for(checkpoints(MODEL), tmp_path, ThoughtScorer(), [QUESTION])
     with pytest.raises(TypeError, match="args is of type GRPOConfig, expected ChainOfStepGRPOConfig"):
         ChainOfStepGRPOTrainer(bases(MODEL), None, args=GRPOConfig(str(tmp_path), use_cpu=True, bf16=False))

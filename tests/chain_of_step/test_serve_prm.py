@@ -198,7 +198,7 @@ def test_too_many_rows_are_told_to_come_later_and_others_are_answered(telling, h
         reply = post(http, row(11), row(12))  # 4 + 7 + 2 > 12
         assert reply.status_code == 503
         assert 1 <= int(reply.headers["Retry-After"]) <= 60
-        expected = r"11 rows wait already, and with these 2 they would be more than 12\. Try again in \d+ s"
+        expected = r"11 rows are waiting, and 2 more would exceed 12\. Try again in \d+ s"
         assert re.search(expected, reply.json()["error"]["message"])
         one_more = pool.submit(post, http, row(11))
         start = time.monotonic()

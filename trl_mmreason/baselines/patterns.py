@@ -79,7 +79,7 @@ def _whole_chain(completion: Any, where: str) -> Chain:
     try:
         chain = parse_chain(completion_text(completion, where))
     except ChainError as error:
-        raise ValueError(f"in_pattern: the completion of {where} is no chain: {error}.") from error
+        raise ValueError(f"in_pattern: the completion of {where} is not a chain: {error}.") from error
     if chain.answer is None:
         raise ValueError(f"in_pattern: the chain of {where} has no answer, expected a whole one.")
     return chain

@@ -151,7 +151,7 @@ def refuse_changed(config: AdaPOConfig, names: Sequence[str], what: str) -> None
     changed = [name for name in names if getattr(config, name) != defaults[name]]
     if changed:
         raise ValueError(
-            f"{type(config).__name__}: {', '.join(changed)} belong to {what} and do nothing here; leave them out."
+            f"{type(config).__name__}: {', '.join(changed)} belong to {what} and have no effect here; leave them out."
         )
 
 

@@ -154,7 +154,7 @@ class ProcessRewardClient:
         except httpx2.TransportError as error:
             raise _Passing(
                 f"no answer from {self._shown_url}{path}: {type(error).__name__} {error}. Start the server with "
-                "`mmreason serve-prm`, or fix the address; HTTP_PROXY and NO_PROXY of the environment are followed",
+                "`mmreason serve-prm`, or fix the address; HTTP_PROXY and NO_PROXY of the environment are used",
                 silent=True,
             ) from None
         self._silent = False

@@ -73,7 +73,7 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
             chain_token_ids(processing_class)
         except ValueError as error:
             raise ValueError(
-                "ChainOfStepGRPOTrainer: the policy does not know the tokens of the template, so that it would never "
+                "ChainOfStepGRPOTrainer: the policy lacks the tokens of the template, so that it would never "
                 f"write a chain. Train it with ChainOfStepSFTTrainer first. ({error})"
             ) from error
         if process_reward_model is not None:

@@ -74,7 +74,7 @@ class ScoringQueue:
         if self._rows + len(rows) > self._max_waiting:
             seconds = min(max(ceil(self._rows * self._seconds_a_row), 1), _LONGEST_RETRY_SECONDS)
             raise ApiError(
-                f"{self._rows} rows wait already, and with these {len(rows)} they would be more than "
+                f"{self._rows} rows are waiting, and {len(rows)} more would exceed "
                 f"{self._max_waiting}. Try again in {seconds} s, or start the server with a larger --max-waiting.",
                 status=503,
                 code="overloaded",

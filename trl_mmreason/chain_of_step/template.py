@@ -157,7 +157,7 @@ def _render_step(step: Step) -> str:
 
 def _plain(part: str, text: str) -> str:
     if token := _TOKEN.search(text):
-        raise ValueError(f"render_chain: {token[0]} stands in the text of the {part}, expected none of the tokens.")
+        raise ValueError(f"render_chain: {token[0]} is in the text of the {part}, expected none of the special tokens.")
     return text
 
 

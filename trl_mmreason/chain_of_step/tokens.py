@@ -138,7 +138,7 @@ def _rows_to_decide_on(tokens: Iterable[str], already_trained: bool | None) -> l
     if names and already_trained is None:
         raise ValueError(
             f"add_chain_tokens: the tokenizer has {names[0]} and the model has a row for it, but its configuration "
-            "does not say that it was ever initialised. Say already_trained=True if the model was trained with these "
+            "does not say that it was ever initialised. Pass already_trained=True if the model was trained with these "
             "tokens elsewhere, already_trained=False if it is a new one."
         )
     return [] if already_trained else names

@@ -24,7 +24,7 @@ def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool
     command.add_argument("output", metavar="OUTPUT", help=output)
     if policy:
         add_policy(command)
-    command.add_argument("--store", help="file that keeps every answer; beside OUTPUT by default")
+    command.add_argument("--store", help="file that stores every answer; by default beside OUTPUT")
     command.add_argument("--split", default="train", help="split of DATASET to read")
     add_reading(command)
     add_share(command)
@@ -34,13 +34,13 @@ def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool
 def add_policy(command: argparse.ArgumentParser) -> None:
     """Declare the policy."""
     command.add_argument("--model", required=True, help="path or Hub id of the policy; with --server its name there")
-    command.add_argument("--adapter", help="path or Hub id of a LoRA adapter to put on it")
+    command.add_argument("--adapter", help="path or Hub id of a LoRA adapter for it")
     add_server(command, "--server", "the policy's")
     command.add_argument(
         "--chat-template-kwargs",
         type=json_object,
         metavar="JSON",
-        help='for the policy\'s chat template, as chat_template_kwargs in training: {"enable_thinking": false}',
+        help='arguments of the policy\'s chat template, as in training: {"enable_thinking": false}',
     )
 
 
@@ -78,8 +78,7 @@ def add_system_prompt(command: argparse.ArgumentParser, otherwise: str) -> None:
     command.add_argument(
         "--system-prompt",
         metavar="NAME|FILE|TEXT",
-        help=f"put before every question: sophia for SOPHIA's slow-thinking prompt (Fig. A4), a file, or the text; "
-        f"{otherwise}",
+        help=f"system message: sophia for SOPHIA's slow-thinking prompt (Fig. A4), a file, or the text; {otherwise}",
     )
 
 
@@ -110,11 +109,9 @@ def system_prompt(name: str, given: str | None) -> str | None:
 def add_reading(command: argparse.ArgumentParser) -> None:
     """Declare how the files of a data set are read."""
     command.add_argument(
-        "--columns", type=json_object, help='our column names to the source\'s, as JSON: {"answer": "solution"}'
+        "--columns", type=json_object, help='our column names → the source\'s, as JSON: {"answer": "solution"}'
     )
-    command.add_argument(
-        "--image-root", help="folder that relative picture paths start from; by default that of the file"
-    )
+    command.add_argument("--image-root", help="base folder of relative picture paths; by default the file's")
 
 
 def add_share(command: argparse.ArgumentParser) -> None:
@@ -130,20 +127,18 @@ def add_share(command: argparse.ArgumentParser) -> None:
 
 def add_sampling(command: argparse.ArgumentParser) -> None:
     """Declare how answers are sampled and graded."""
-    command.add_argument("--max-new-tokens", type=count, default=1024, help="bound of each answer in tokens")
+    command.add_argument("--max-new-tokens", type=count, default=1024, help="token limit of each answer")
     command.add_argument("--temperature", type=temperature, default=1.0, help="sampling temperature; 0 is greedy")
     command.add_argument("--top-p", type=top_p, default=1.0, help="top-p of sampling; 1 keeps all tokens")
     command.add_argument(
         "--tolerance",
         choices=("strict", "lenient"),
         default="strict",
-        help="how far numbers may lie from the right answer: strict, 1e-6 of it; lenient, 1e-2 where that is a decimal",
+        help="relative tolerance of numbers: strict, 1e-6; lenient, 1e-2 where the right answer is a decimal",
     )
     command.add_argument("--batch-size", type=count, default=32, help="answers sampled in one batch")
-    command.add_argument("--seed", type=int, default=0, help="seed of sampling; another one draws other answers")
-    command.add_argument(
-        "--retry-failed", action="store_true", help="ask again for the answers that failed in an earlier run"
-    )
+    command.add_argument("--seed", type=int, default=0, help="seed of sampling")
+    command.add_argument("--retry-failed", action="store_true", help="repeat requests that failed in an earlier run")
 
 
 def running(name: str) -> str:
@@ -163,7 +158,7 @@ def add_own_sampling(command: argparse.ArgumentParser, option: str, what: str, *
         max_new_tokens: default of the token limit.
     """
     command.add_argument(
-        f"--{option}-max-new-tokens", type=count, default=max_new_tokens, help=f"bound of {what} in tokens"
+        f"--{option}-max-new-tokens", type=count, default=max_new_tokens, help=f"token limit of {what}"
     )
     command.add_argument(
         f"--{option}-temperature", type=temperature, default=1.0, help=f"sampling temperature of {what}"
@@ -236,8 +231,7 @@ def rows_of_share(name: str, arguments: argparse.Namespace, rows: Any) -> Any:
     first, machines = arguments.share
     if first >= len(rows):
         raise SystemExit(
-            f"mmreason {name}: --share {first}/{machines} of {len(rows)} questions is empty; share them among fewer "
-            "machines"
+            f"mmreason {name}: --share {first}/{machines} of {len(rows)} questions is empty; use fewer machines"
         )
     return rows.select(range(first, len(rows), machines))
 
@@ -247,8 +241,8 @@ def print_share(arguments: argparse.Namespace, questions: int, store: Any) -> No
     first, machines = arguments.share
     # what the command is asked for
     print(  # noqa: T201
-        f"share {first}/{machines}: {questions} questions are done\n{store}\nWhen all {machines} shares are done, put "
-        "their stores together with `mmreason merge`, and run this command without --share on the merged store."
+        f"share {first}/{machines}: {questions} questions are done\n{store}\nWhen all {machines} shares are done, "
+        "merge their stores with `mmreason merge`, and run this command without --share on the merged store."
     )
 
 
@@ -278,10 +272,10 @@ def check_parties(name: str, arguments: argparse.Namespace, *parties: str) -> No
     for party in served:
         if not getattr(arguments, party):
             option = _option(party)
-            raise SystemExit(f"mmreason {name}: {option}-server came without {option}; name the model there")
+            raise SystemExit(f"mmreason {name}: {option}-server needs {option}, the model's name there")
     if arguments.openai_only and not served:
         expected = " or ".join(f"{_option(party)}-server" for party in parties)
-        raise SystemExit(f"mmreason {name}: --openai-only came without {expected}")
+        raise SystemExit(f"mmreason {name}: --openai-only needs {expected}")
 
 
 def load_engine(name: str, arguments: argparse.Namespace, party: str | None = None, **server_options: Any) -> Any:
@@ -306,7 +300,9 @@ def load_engine(name: str, arguments: argparse.Namespace, party: str | None = No
     if model is None:
         return None
     if servers and adapter:
-        raise SystemExit(f"mmreason {name}: --adapter came with --server, which loads its own; leave one of them out")
+        raise SystemExit(
+            f"mmreason {name}: --adapter has no effect with --server, which loads its own; remove one of them"
+        )
     if not servers:
         check_folders(name, model, adapter)
     with exit_on(name, ValueError, OSError, ImportError):
@@ -350,7 +346,7 @@ def exit_on(name: str, *expected: type[Exception]) -> Iterator[None]:
 def count(text: str) -> int:
     """Parse a whole number, at least 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number, at least 1, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected an integer ≥ 1, got {text!r}")
     return int(text)
 
 
@@ -380,7 +376,7 @@ def temperature(text: str) -> float:
     """Parse a number, at least 0."""
     value = _number(text)
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number, at least 0, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a number ≥ 0, got {text!r}")
     return value
 
 

@@ -40,11 +40,11 @@ class RolloutConfig(GRPOConfig):
         name = type(self).__name__
         if not self.max_completion_length or self.max_completion_length < 1:
             raise ValueError(
-                f"{name}: max_completion_length={self.max_completion_length}, expected the tokens that an answer may "
-                "have, 1 or more."
+                f"{name}: max_completion_length={self.max_completion_length}, expected the token limit of an answer, "
+                "an integer ≥ 1."
             )
         if self.remove_unused_columns:
-            raise ValueError(f"{name}: remove_unused_columns=True takes away pictures and answers; leave it False.")
+            raise ValueError(f"{name}: remove_unused_columns=True removes pictures and answers; leave it False.")
         if self.vllm_importance_sampling_mode is None:
             cut = self.top_p < 1 or self.top_k > 0 or bool(self.min_p)
             self.vllm_importance_sampling_mode = "token_truncate" if cut else "sequence_mask"

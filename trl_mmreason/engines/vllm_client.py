@@ -49,6 +49,6 @@ class PictureClient(VLLMClient):
         if response.status_code != 200:
             raise RuntimeError(
                 f"The vLLM server at {self.base_url} answered /reset_encoder_cache with status {response.status_code}. "
-                "It would encode pictures that it has seen before with earlier weights. Fix: start it with "
+                "It would use features of earlier weights for pictures that it has seen before. Fix: start it with "
                 "VLLM_SERVER_DEV_MODE=1 in its environment."
             )

@@ -83,7 +83,7 @@ def read_evaluation(folder: str | Path) -> SavedEvaluation:
     folder = Path(folder)
     missing = [name for name in (RESULTS, SAMPLES, QUESTIONS, PICTURES) if not (folder / name).is_file()]
     if missing:
-        raise DataError(f"{folder} is no finished evaluation: it has no {' and no '.join(missing)}.")
+        raise DataError(f"{folder} is not a finished evaluation: it has no {' and no '.join(missing)}.")
     whole = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
     if whole.get("format") != FORMAT:
         raise DataError(f"{folder / RESULTS} has the format {whole.get('format')!r}, expected {FORMAT}.")

@@ -77,7 +77,7 @@ def _sample(choice: Mapping[str, Any], sampling_params: SamplingParams, counted_
     if reason not in ("stop", "length") or message.get("refusal"):
         raise ValueError(f"the answer ended with {message.get('refusal') or reason!r}; expected stop or length")
     if text is None and (message.get("reasoning_content") or message.get("reasoning")):
-        raise ValueError("the answer is all reasoning that the server took out; start it without a reasoning parser")
+        raise ValueError("the server put the whole answer into its reasoning; start it without a reasoning parser")
     text = text or ""
     stopped_by = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's and SGLang's names
     if stopped_by in sampling_params.stop and not text.endswith(stopped_by):
@@ -90,5 +90,5 @@ def _sample(choice: Mapping[str, Any], sampling_params: SamplingParams, counted_
 def _logprobs(choice: Mapping[str, Any]) -> list[float]:
     content = (choice.get("logprobs") or {}).get("content")
     if content is None:
-        raise ValueError("log-probabilities were asked for and did not come; sample with logprobs=False here")
+        raise ValueError("the server returned no log-probabilities; sample with logprobs=False here")
     return [token["logprob"] for token in content]

@@ -75,7 +75,7 @@ class Request:
         if not self.first_messages or behind != ["assistant", "user"] * len(self.answer_ids):
             raise ValueError(
                 f"Request: got {len(self.answer_ids)} answers in tokens, and messages of "
-                f"{[message['role'] for message in self.messages]}; expected a prompt, and behind it a message of the "
+                f"{[message['role'] for message in self.messages]}; expected a prompt, followed by a message of the "
                 "assistant and one of the user for each."
             )
 

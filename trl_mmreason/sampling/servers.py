@@ -261,7 +261,7 @@ class Servers:
         if others and not server.gone.is_set():
             server.address.is_gone = True
             logger.warning(
-                "%s: the %d calls that it had in flight are asked of the %d other server(s)",
+                "%s: its %d calls in flight go to the %d other server(s)",
                 why,
                 server.calls,
                 len(others),

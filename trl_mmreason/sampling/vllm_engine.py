@@ -64,8 +64,8 @@ class VLLMEngine:
         revision = llm_kwargs.get("revision")
         if find_adapter_config_file(model, revision=revision) is not None:
             raise ValueError(
-                f"VLLMEngine: {model} is an adapter. vLLM leaves out, without a word, adapter weights that it has no "
-                "place for. Merge the adapter into its base model (`merge_and_unload`, "
+                f"VLLMEngine: {model} is an adapter. vLLM silently ignores adapter weights of layers that it does not "
+                "support. Merge the adapter into its base model (`merge_and_unload`, "
                 "`save_pretrained`) and give that, or use TransformersEngine."
             )
         trusted = {name: llm_kwargs[name] for name in ("revision", "trust_remote_code") if name in llm_kwargs}

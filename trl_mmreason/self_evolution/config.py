@@ -105,7 +105,7 @@ class SelfEvolutionConfig(RolloutConfig):
             if getattr(self, name) not in known:
                 raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)!r}, expected one of {known}.")
         if self.vote == "none" and not self.judge:
-            raise ValueError("SelfEvolutionConfig: vote='none' and judge=False leave no reward; have one of the two.")
+            raise ValueError("SelfEvolutionConfig: vote='none' and judge=False leave no reward; set one of the two.")
         for name in ("alpha", "high_temperature", "low_temperature", "judge_max_tokens"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)}, expected a number above 0.")

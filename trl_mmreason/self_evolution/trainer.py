@@ -122,7 +122,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
             self._judging_copy = prepare_reference(self._judging_copy, self)
         if args.judge and judge is None and self.is_fsdp_enabled:
             raise ValueError(
-                "SelfEvolutionTrainer: under FSDP the policy's own weights cannot judge, as they are in pieces. Pass "
+                "SelfEvolutionTrainer: under FSDP the policy's own weights cannot judge, as they are sharded. Pass "
                 "judge=ServerEngine(…) with the initial policy behind it."
             )
 

@@ -165,8 +165,8 @@ def make_off_policy_data(
     sampling = sampling or OffPolicySampling()
     if (hard_reasoner is None) != (is_hard is None):
         raise ValueError(
-            f"make_off_policy_data: got hard_reasoner={hard_reasoner!r} and is_hard={is_hard!r}, expected both: who "
-            "answers the hard questions, and which these are; or neither."
+            f"make_off_policy_data: got hard_reasoner={hard_reasoner!r} and is_hard={is_hard!r}, expected both or "
+            "neither."
         )
     grader, dropped = grader or Grader(), Counter[str]()
     asked, questions = _asked(rows, grader, dropped)

@@ -75,7 +75,7 @@ class SRPOConfig(RolloutConfig):
         if self.reflection_reward and self.multi_objective_aggregation != "sum_then_normalize":
             raise ValueError(
                 f"SRPOConfig: multi_objective_aggregation={self.multi_objective_aggregation!r} scales each part of the "
-                "reward to the same deviation, after which failing first may pay. Leave it sum_then_normalize, or set "
+                "reward to the same deviation, which may reward failing first. Leave it sum_then_normalize, or set "
                 "reflection_reward=False."
             )
         if self.target_response_tokens is not None and (self.target_ratio, self.max_ratio) != (2.0, 2.5):

@@ -274,6 +274,6 @@ def check_tags_survive(processing_class: Any) -> None:
     given_back = tokenizer.decode(tokenizer(tags, add_special_tokens=False)["input_ids"], skip_special_tokens=True)
     if tags_in(given_back) != tags.split():
         raise ValueError(
-            f"SRPO: the tokenizer reads {tags!r} as {given_back!r}, so no response could be understood. Some of these "
+            f"SRPO: the tokenizer reads {tags!r} as {given_back!r}, so no response could be parsed. Some of these "
             "tags are special tokens of it; add them as ordinary tokens (special=False) instead."
         )

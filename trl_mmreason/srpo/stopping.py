@@ -127,8 +127,8 @@ class StopWhenReflecting(StopAtAccuracy):
         left_out = [name for name, value in {**others, **(args.generation_kwargs or {})}.items() if value]
         if left_out:
             logger.warning(
-                f"SRPO's cold start is measured by {', '.join(SAMPLING)} alone; {', '.join(left_out)} of reinforcement "
-                "do not count there."
+                f"SRPO's cold start is measured with {', '.join(SAMPLING)} only; {', '.join(left_out)} of "
+                "reinforcement have no effect there."
             )
         self.learnt = Learnt(0.0, -1.0)
 
