@@ -33,7 +33,7 @@ class SelfEvolution(Pipeline):
 
     @cached_property
     def start(self) -> str:
-        """The policy that came."""
+        """The initial policy."""
         return self.first_policy(self.settings, judged_answers(partial(judge_message, self.settings.judge_prompt)))
 
     def evolve(self) -> None:

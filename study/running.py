@@ -123,7 +123,7 @@ class StudyArguments:
                 "share pictures, and the intervals take seeds for independent."
             )
         if BEFORE in self.arms:
-            raise ValueError(f"StudyArguments: {BEFORE!r} is the policy as it came; give the arm another name.")
+            raise ValueError(f"StudyArguments: {BEFORE!r} is the initial policy; give the arm another name.")
         in_waves(self.arms)
         self.decide = values_of(self.decide)
         if self.decide and self.decide.keys() != {"claims", "margin", "most"}:

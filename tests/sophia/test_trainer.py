@@ -250,7 +250,7 @@ def _behind_the_turn(trainer, row):
 
 
 def test_the_kl_term(checkpoints, tmp_path):
-    """0 at the first step, and positive behind it; the reference is the policy that came, changed in memory or not."""
+    """0 at the first step, and positive behind it; the reference is the initial policy, changed in memory or not."""
     model, processor = load(str(checkpoints("qwen2_5_vl")))
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(1.1)  # as it was never saved

@@ -20,8 +20,8 @@ def add(commands: Any) -> None:
         description="Write one self-contained HTML file: settings, numbers, training curves, and the model's answers "
         "with pictures, verdicts, rewards and advantages, which can be filtered, sorted and searched. RUN is the "
         f"output folder of a trainer, which gets {_TRAINING_REPORT}, or of `mmreason evaluate`, which gets "
-        "report.html. Several of a kind are compared: evaluations of the same questions, or training runs. A trainer logs what it "
-        "writes with log_completions=True.",
+        "report.html. Several of a kind are compared: evaluations of the same questions, or training runs. A trainer "
+        "logs the completions with log_completions=True.",
         epilog="example: mmreason report before=runs/before/ai2d after=runs/after/ai2d --output compared.html",
     )
     command.add_argument(
