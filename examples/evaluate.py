@@ -28,7 +28,7 @@ from trl_mmreason.scripts import DataArguments, exit_on_missing, policy_path
 @documented
 @dataclass
 class EvaluationArguments:
-    """How the policy is asked.
+    """Settings of the evaluation.
 
     Attributes:
         followup: what the user says to the first of two answers.

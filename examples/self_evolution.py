@@ -1,4 +1,4 @@
-"""Self-evolution without labels: the policy learns from its own votes, as its judge sees them.
+"""Self-evolution without labels: the policy learns from its own votes, modulated by a judge.
 
     accelerate launch examples/self_evolution.py --config configs/self_evolution/miniature.yaml
 

@@ -40,7 +40,7 @@ from trl_mmreason.stages import Pipeline, made_by
 
 
 class Sophia(Pipeline):
-    """A method for each stage."""
+    """The stages, one method each."""
 
     def warm_up(self) -> None:
         if self.args.warm_up_dataset is not None:
