@@ -32,7 +32,7 @@ class EvaluationArguments:
 
     Attributes:
         followup: what the user says to the first of two answers.
-        max_new_tokens: bound of each answer.
+        max_new_tokens: token limit of each answer.
         n: samples a question; with more than one they are drawn at `temperature`.
         temperature: temperature of sampling; 0 is greedy.
     """

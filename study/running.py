@@ -61,7 +61,7 @@ class StudyArguments:
 
     Attributes:
         part: which part of the study, of `PARTS`.
-        output_dir: where everything is written.
+        output_dir: output folder.
         seeds: each is a run of its own: another policy, other problems, other answers. Six or more apart.
         family, size: family and size of the miniature policy.
         tasks: categories of the drawn problems, and the level of each.

@@ -28,7 +28,7 @@ def save_whole(trainer: Trainer, folder: Path, **saving: Any) -> None:
     Args:
         trainer: call it on all processes; they wait for each other.
         folder: not there yet.
-        **saving: for `Trainer.save_model`.
+        **saving: arguments of `Trainer.save_model`.
     """
     is_main = trainer.is_world_process_zero()
     with atomic_path(folder, replace=is_main) as unfinished:

@@ -66,7 +66,7 @@ def config_of(trainer: Any, kind: type[Config], args: Any, model: Any, suffix: s
         kind: the class that it has to be of.
         args: what came.
         model: path or id of a checkpoint, or a model.
-        suffix: of the folder.
+        suffix: suffix of the folder.
 
     Raises:
         TypeError: it is of another class.
@@ -95,7 +95,7 @@ def check_rows(name: str, train_dataset: Any, eval_dataset: Any, columns: set[st
     """Refuse a data set that lacks columns, before slow work starts.
 
     Args:
-        name: of the trainer.
+        name: name of the trainer.
         train_dataset, eval_dataset: as the trainer was given them; the second may be a dict of several.
         columns: what each has to have.
     """
@@ -122,7 +122,7 @@ def all_rewards(name: str, own: Sequence[Callable[..., Any]], added: Any) -> lis
     """Join a method's reward functions with those that were passed; names must differ, as TRL logs by name.
 
     Args:
-        name: of the trainer.
+        name: name of the trainer.
         own: the method's; they come first.
         added: one, or a list of them, or `None`.
 
@@ -200,7 +200,7 @@ def check_template(name: str, processing_class: Any, spoken: str) -> None:
     """Refuse a chat template that changes the assistant's text, such as one that drops thoughts.
 
     Args:
-        name: of the trainer.
+        name: name of the trainer.
         processing_class: the policy's processor or tokenizer.
         spoken: what the assistant might say.
 

@@ -201,7 +201,7 @@ def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterato
 
     Args:
         model: on the meta device, or a small one; it gets an adapter if the settings ask for one.
-        settings: of one stage.
+        settings: settings of one stage.
         where: name of the stage.
     """
     parameters = count_parameters(model)

@@ -43,7 +43,7 @@ def share_out(lengths: Sequence[int], processes: int, size: int) -> list[list[in
     """Assign equally many micro-batches to each process, of like length at each step and about equal in sum.
 
     Args:
-        lengths: of all rows, in tokens.
+        lengths: lengths of all rows, in tokens.
         size: rows a micro-batch.
 
     Returns:
@@ -92,8 +92,8 @@ def exchange_rows(rows: Rows, lengths: Sequence[int], size: int, process: int, d
     Rows stay where they are if their fields differ between processes, as where one process has no pictures at all.
 
     Args:
-        rows: of this process, as many as on every other, pictures split by row.
-        lengths: of these rows, in tokens.
+        rows: rows of this process, as many as on every other, pictures split by row.
+        lengths: lengths of these rows, in tokens.
         size: rows a micro-batch.
         process: number of this process.
         device: of this process; the rows come back there.

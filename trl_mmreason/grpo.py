@@ -93,7 +93,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
 
     Args:
         model, reward_funcs, args: as in `GRPOTrainer`.
-        followup: what the user says after the first answer; `None` for one turn.
+        followup: user message after the first answer; `None` for one turn.
         system_prompt: system message put before every question; `None` leaves prompts as they are.
         **kwargs: the other arguments of `GRPOTrainer`, by keyword.
 

@@ -80,10 +80,10 @@ def write_questions(
     """Write the questions of the completions logged at a step.
 
     Args:
-        output_dir: of the trainer.
+        output_dir: output folder of the trainer.
         step: the number in the name of TRL's table.
-        questions: of `about_question`, in the order of the completions.
-        pictures: of each question; none at all if pictures are not to be kept.
+        questions: results of `about_question`, in the order of the completions.
+        pictures: pictures of each question; none at all if pictures are not to be kept.
     """
     folder = Path(output_dir) / _FOLDER
     folder.mkdir(exist_ok=True)

@@ -68,7 +68,7 @@ def activation_memory(tokens: int, hidden: int, layers: int, *, checkpointing: b
         tokens: t = s·b, of one micro-batch, pictures included.
         hidden, layers: h and the depth of the language model.
         checkpointing: whether layers are computed again in the backward pass.
-        value_bytes: of an activation; the paper's numbers are for 2.
+        value_bytes: bytes of one value of an activation; the paper's numbers are for 2.
     """
     kept = (2 * layers + 34) if checkpointing else 34 * layers
     return kept * tokens * hidden * value_bytes / 2

@@ -120,7 +120,7 @@ def describe_origin(name: str | None, base: str | None, miniature: str | None) -
 
     Args:
         name: as the model's configuration has it, a Hub id or a folder; empty for a model that was made in memory.
-        base: of `base_model`.
+        base: result of `base_model`.
         miniature: family/size if trl-mmreason's miniature built the model that all began with.
     """
     if base:

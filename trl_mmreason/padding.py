@@ -24,7 +24,7 @@ def sort_by_length(micro_batches: Sequence[Rows], window: int, accelerator: Acce
     Args:
         micro_batches: as TRL's GRPOTrainer buffers them, of equal size, as many on every process.
         window: so many in a row share their rows, those of one optimizer step.
-        accelerator: of the trainer.
+        accelerator: accelerator of the trainer.
     """
     made: list[Rows] = []
     for start in range(0, len(micro_batches), window):

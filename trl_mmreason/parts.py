@@ -56,7 +56,7 @@ def check_chosen(name: str, chosen: Sequence[str]) -> None:
     """Refuse a configuration whose `trainable_parts` are not in `PARTS`.
 
     Args:
-        name: of the configuration.
+        name: name of the configuration.
         chosen: its `trainable_parts`.
     """
     if not chosen or not set(chosen) <= set(PARTS):
@@ -68,7 +68,7 @@ def train_parts(trainer: Any, chosen: Sequence[str]) -> dict[str, Part]:
 
     Args:
         trainer: after TRL's constructor.
-        chosen: of `PARTS`.
+        chosen: members of `PARTS`.
 
     Returns:
         What is trained and frozen of every part.
@@ -87,7 +87,7 @@ def train_only(model: Any, chosen: Sequence[str]) -> dict[str, Part]:
 
     Args:
         model: whole or with an adapter.
-        chosen: of `PARTS`.
+        chosen: members of `PARTS`.
 
     Returns:
         What is trained and frozen of every part.

@@ -84,7 +84,7 @@ def lost_updates(weights: Iterable[Tensor], step: float) -> float:
     than half of that is rounded away. Adam's update of an entry is about the learning rate.
 
     Args:
-        weights: of any type; entries of float32 and wider ones count as never lost.
+        weights: weights of any type; entries of float32 and wider ones count as never lost.
         step: the largest update of an entry.
     """
     lost = total = 0.0

@@ -29,7 +29,7 @@ def prompt_length(
         row: with prompt, and optionally images (or image).
         processing_class: the policy's processor or tokenizer.
         system_prompt: put before the question.
-        **template: for the chat template.
+        **template: arguments of the chat template.
     """
     prompt = with_system_message(row["prompt"], system_prompt)
     if isinstance(prompt, str):  # TRL tokenizes a string as it is, and shows the policy no picture
@@ -49,9 +49,9 @@ def without_overlong_prompts(
         rows: a `Dataset` or `IterableDataset` of rows as for `prompt_length`; anything else comes back as it is, for
             TRL to refuse.
         processing_class: the policy's processor or tokenizer.
-        max_tokens: bound of a prompt in tokens; `None` keeps every row.
-        name: of the trainer, for messages.
-        **prompting: for `prompt_length`.
+        max_tokens: token limit of a prompt; `None` keeps every row.
+        name: name of the trainer, for messages.
+        **prompting: arguments of `prompt_length`.
 
     Raises:
         ValueError: every prompt is too long.

@@ -33,8 +33,8 @@ class CompletionSFTConfig(SFTConfig):
 
     Attributes:
         num_train_epochs: epochs, 1; TRL's own default is 3.
-        max_length: has to be `None`, as a cut row would lose its answer or, worse, part of a picture.
-        completion_only_loss: has to be on: the loss is on the assistant's words only.
+        max_length: must be `None`, as a cut row would lose its answer or, worse, part of a picture.
+        completion_only_loss: must be on: the loss is on the assistant's words only.
         freeze_vision_encoder: leave the vision encoder's weights as they are.
     """
 
@@ -63,7 +63,7 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
 
     Args:
         model: path or id of a checkpoint, or a model.
-        args: of the subclass's configuration.
+        args: instance of the subclass's configuration.
         train_dataset, eval_dataset: rows with `prompt` (messages), `images` and `completion` (the structured text, or
             one message that holds it).
         **kwargs: whatever `trl.SFTTrainer` takes, by keyword.

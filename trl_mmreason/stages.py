@@ -44,7 +44,7 @@ class StagedArguments(DataArguments):
     A subclass has a field, a dict, for each of its sections.
 
     Attributes:
-        output_dir: where all stages write.
+        output_dir: output folder.
         stages: which to do, with commas between them; all by default.
         sampling_batch_size: answers sampled, or scored, at a time, in each process.
         common: settings of every trainer.
@@ -154,7 +154,7 @@ class Pipeline:
             protocol: how they are asked.
             folder: in `output_dir`; the evaluation of each is the folder of its name there.
             rows: `eval_rows` by default.
-            **asked: for `evaluate_into`.
+            **asked: arguments of `evaluate_into`.
         """
         asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, **asked}
         found = {
@@ -247,7 +247,7 @@ def do_once(folder: Path, stage: str, settings: Mapping[str, Any], finished: Pat
     """Run a stage unless it is finished.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         stage: its name.
         settings: what its result depends on, as JSON.
         finished: what it writes last.

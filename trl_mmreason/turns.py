@@ -27,7 +27,7 @@ def next_turn_ids(
 
     Args:
         processing_class: processor or tokenizer with a chat template.
-        message: what the user says next; text only.
+        message: next message of the user; text only.
         eos_token_ids: the tokens that end an answer. The sampled answer ends with one of them, so the one that the
             template writes there is left out.
         chat_template: used instead of the processor's own.

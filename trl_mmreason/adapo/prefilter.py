@@ -40,8 +40,8 @@ def prefilter(
         engine: the initial policy.
         store: keeps every trajectory and every verdict.
         n: trajectories a question.
-        followup: what the user says between the two answers.
-        **asking: for `answer_questions`, such as `sampling_params`, `grader`, `seed` and `batch_size`.
+        followup: user message between the two answers.
+        **asking: arguments of `answer_questions`, such as `sampling_params`, `grader`, `seed` and `batch_size`.
 
     Raises:
         SettingsChanged: the store holds trajectories drawn in another way.

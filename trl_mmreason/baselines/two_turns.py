@@ -32,7 +32,7 @@ class FixedRewardsConfig(AdaPOConfig):
     Attributes:
         r_01, r_11, r_10, r_00: rewards of each type of trajectory, whose first and second answer are wrong (0) or right
             (1): r_01 is that of wrong → right. R01 > R11 prioritises correction, R11 > R01 preservation.
-        kl_scale: has to be 0: the KL coefficients do not adapt.
+        kl_scale: must be 0: the KL coefficients do not adapt.
     """
 
     r_01: float = 1.0
@@ -70,7 +70,7 @@ class SCoReConfig(AdaPOConfig):
         stage_one_share: share of the training steps that are stage I; neither paper says.
         stage_one_beta: β2 of SCoRe, KL coefficient of the first answer in stage I; the second has none there.
         beta: β1 of SCoRe, KL coefficient of both answers in stage II.
-        kl_scale: has to be 0: the KL coefficients do not adapt.
+        kl_scale: must be 0: the KL coefficients do not adapt.
         learning_rate: initial learning rate, 2e-5, as appendix B has it for SCoRe.
     """
 

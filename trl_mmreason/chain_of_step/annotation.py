@@ -63,7 +63,7 @@ class Annotated(NamedTuple):
         rows: `id`, `prompt`, `images` if the chains have them, `completion`, `step_labels` (one a step, in [0, 1]) and
             `answer_label` (1 = right, or 0).
         dropped: reasons and counts.
-        tokens: how many were sampled for the labels, in this run and those before; `None` for a judge, and where the
+        tokens: number of sampled tokens for the labels, in this run and those before; `None` for a judge, and where the
             engine does not say.
     """
 
@@ -88,7 +88,7 @@ def chains_of(rows: Dataset, paths: Mapping[str, Sequence[Path]]) -> Chains:
 
     Args:
         rows: the questions that were sampled.
-        paths: of `sample_paths`.
+        paths: result of `sample_paths`.
 
     Returns:
         Chains with the ids "<id of the question>#<index of the path>", in the order of the questions.
@@ -181,7 +181,7 @@ def annotate_by_monte_carlo(
         labels: soft, the share of right continuations; or hard, 1 if any is right. Both come from the same samples.
         grader: `Grader()` by default.
         seed: other seeds give other continuations.
-        **running: for `answer_questions`, such as `batch_size`, which counts continuations, and `retry_failed`.
+        **running: arguments of `answer_questions`, such as `retry_failed` and `batch_size`, in continuations.
 
     Returns:
         A chain is dropped if the sampling behind any of its steps failed.
@@ -257,10 +257,10 @@ def annotate_by_judge(
         judge: rates the steps.
         store: keeps the ratings.
         sampling_params: by default as `SamplingParams()` says. At temperature 0 a malformed reply comes again.
-        attempts: how often to ask, each time with another seed, before a chain is dropped whose reply is malformed, of
+        attempts: number of tries, each time with another seed, before a chain is dropped whose reply is malformed, of
             another number of ratings than steps, or failed.
         seed: other seeds give other replies.
-        **running: for `run`, such as `batch_size` and `retry_failed`.
+        **running: arguments of `run`, such as `batch_size` and `retry_failed`.
 
     Raises:
         ValueError: an argument is out of range, or the rows are no chains.

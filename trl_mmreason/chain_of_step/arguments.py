@@ -20,8 +20,8 @@ class ChainOfStepArguments(StagedArguments):
     """Questions, chains, labels, and the settings of each stage.
 
     Attributes:
-        output_dir: where all stages write.
-        max_completion_length: bound of a chain in tokens.
+        output_dir: output folder.
+        max_completion_length: token limit of a chain.
         step_dataset: chains for the sft stage, as `mmreason steps` makes them: a Hub id or a parquet file; "miniature"
             has a teacher of known truth write them.
         label_dataset: labelled chains for the prm stage, as `mmreason annotate` makes them; "miniature" has chains of

@@ -58,7 +58,7 @@ def stop_at(trainer: ChainOfStepSFTTrainer, questions: Dataset, target: float, m
         trainer: its rows are chains.
         questions: others than those of the chains; the greedy answers to them are measured every tenth step.
         target: a share of right answers.
-        max_new_tokens: bound of a chain.
+        max_new_tokens: token limit of a chain.
     """
 
     def measure(model: PreTrainedModel) -> float:
@@ -92,9 +92,9 @@ def label_drawn_chains(
         folder: for the labels, and the stores of what was sampled.
         paths: chains a problem.
         monte_carlo: so many of the training chains are labelled by Monte Carlo, the others by the judge.
-        continuations: of each of their steps.
-        sampling_params: of chains and continuations.
-        seed: of all sampling.
+        continuations: continuations of each of their steps.
+        sampling_params: sampling parameters of chains and continuations.
+        seed: seed of all sampling.
         batch_size: answers sampled at a time.
 
     Raises:

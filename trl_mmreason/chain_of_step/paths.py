@@ -66,7 +66,7 @@ class Path(NamedTuple):
         index: which sample of its question it is.
         text: as sampled.
         finish_reason: "length" if it was cut.
-        tokens: how many were sampled; `None` if the engine does not say.
+        tokens: number of sampled tokens; `None` if the engine does not say.
         correct: whether the chain's answer is right, False without one; `None` if the gold answer cannot be used.
     """
 
@@ -118,8 +118,8 @@ def path_metrics(
     """Measure a policy's paths as the paper does over the rounds (Fig. 6); NaN for a mean of nothing.
 
     Args:
-        paths: of any questions.
-        scores: of these paths, if there are any.
+        paths: paths of any questions.
+        scores: scores of these paths, if there are any.
         count_tokens: counts the tokens of a string.
 
     Returns:
@@ -149,7 +149,7 @@ def score_paths(
     """Score a policy's texts; a missing or malformed part has no score and raises nothing.
 
     Args:
-        score: of a process reward model; scores the chains, in one call.
+        score: method of a process reward model that scores the chains, in one call.
         rows: the question of each text: `prompt`, and `images` or `image`.
         texts: the paths.
         step_weight: w of the trajectory score.

@@ -229,7 +229,7 @@ def logit_differences(
         model: with or without adapters and a wrapper for data-parallel training.
         inputs: its inputs; B rows of T tokens.
         positions: (B, P) in [0, T).
-        token_ids: of + and −.
+        token_ids: token ids of + and −.
 
     Returns:
         (B, P) in float32, whatever the model computes in.

@@ -145,7 +145,7 @@ class LabelledChains:
     """Collates rows into the model's inputs, the positions of their scores, and the labels (B, P) of these.
 
     Args:
-        encoder: of the model.
+        encoder: encoder of the model.
     """
 
     def __init__(self, encoder: ChainEncoder) -> None:

@@ -27,7 +27,7 @@ def format_process_reward(metrics: Mapping[str, float]) -> str:
     """Format one line a set of held-out chains, as in Table 3, with the AUROC.
 
     Args:
-        metrics: of `ProcessRewardTrainer.evaluate` with a dict of data sets.
+        metrics: result of `ProcessRewardTrainer.evaluate` with a dict of data sets.
     """
     suffix = "_step_accuracy"
     sets = [name.removeprefix("eval_").removesuffix(suffix) for name in metrics if name.endswith(suffix)]
@@ -43,7 +43,7 @@ def plot_rounds(rounds: Sequence[Mapping[str, Any]], path: str | Path) -> None:
     """Draw accuracy, score and lengths over the rounds of DPO (Fig. 6 and more) into a PNG file.
 
     Args:
-        rounds: of `IterativeDPOTrainer`.
+        rounds: rounds of `IterativeDPOTrainer`.
         path: the file to write.
     """
     figure = Figure(figsize=(8.4, 5.8), layout="constrained")

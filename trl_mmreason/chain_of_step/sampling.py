@@ -39,11 +39,11 @@ def sample_paths(
         rows: rows with id, prompt, answer, and optionally images (or image) and choices.
         engine: the policy.
         store: keeps every path and every verdict.
-        stage: of the store.
+        stage: stage of the store.
         n: paths a question.
         protocol: `Chains()` by default; `Direct()` for policies that write no chains.
         sampling_params: the paper's sampling by default; mind `max_new_tokens`.
-        **asking: for `answer_questions`, such as `grader`, `seed`, `batch_size` and `retry_failed`.
+        **asking: arguments of `answer_questions`, such as `grader`, `seed`, `batch_size` and `retry_failed`.
 
     Returns:
         Row id → its paths in order; those whose sampling failed are missing.
@@ -79,12 +79,12 @@ def score_sampled_paths(
 
     Args:
         rows: the questions.
-        paths: of `sample_paths`.
+        paths: result of `sample_paths`.
         process_reward: scores them.
         store: keeps the scores.
-        stage: of the store; one for the paths of one stage.
+        stage: stage of the store; one for the paths of one stage.
         step_weight: w of the trajectory score; another one scores nothing anew.
-        **running: for `run`.
+        **running: arguments of `run`.
 
     Returns:
         Row id → the scores of its paths, in their order.
@@ -142,8 +142,8 @@ def search_answers(
         rows, engine, store: as for `sample_paths`.
         process_reward: scores the candidates.
         n, sampling_params: as for `step_beam_search`.
-        stage: of the store.
-        **asking: for `answer_questions`; a batch is one of questions.
+        stage: stage of the store.
+        **asking: arguments of `answer_questions`; a batch is one of questions.
 
     Returns:
         Row id → the fields of its `BeamSearched`, and `correct`.

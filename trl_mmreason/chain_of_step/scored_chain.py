@@ -96,7 +96,7 @@ class ChainEncoder:
     """Turns rows into the inputs of a process reward model.
 
     Args:
-        config: of the model.
+        config: configuration of the model.
         processing_class: its processor, or a text-only model's tokenizer, which has the template's tokens; it is not
             changed.
 

@@ -32,9 +32,9 @@ class BeamSearched(NamedTuple):
     Attributes:
         text: what was kept: a whole chain, or what there was before the search found no way on.
         answer: the chain's; `None` without one.
-        tokens: how many were sampled, those of all candidates together; `None` if the engine does not say.
+        tokens: number of sampled tokens, of all candidates; `None` if the engine does not say.
         steps: how many were kept.
-        scores: of the part that was kept at each stage, the answer's last.
+        scores: scores of the part that was kept at each stage, the answer's last.
         worst: of each stage the candidate that scored lowest, and its score; of equal ones the earliest. Where all
             candidates said the same it is the one that was kept.
         problem: why there is no answer. "malformed": at one stage no candidate was a whole part; "too_long": behind the

@@ -111,7 +111,7 @@ def create_app(
 
     Args:
         model: scores.
-        name: of the model, for whoever asks.
+        name: name of the model, for clients.
         batch_size: rows that go through the model at a time; halved when memory runs out.
         max_waiting: rows that are scored or wait at a time; a request with more is refused for good.
         max_body_bytes: a longer body is refused.
@@ -220,7 +220,7 @@ def serve(
     Args:
         model: path or Hub id of a checkpoint, or of a LoRA adapter.
         adapter: LoRA adapter to put on it.
-        dtype: of the weights; "auto" as they are saved.
+        dtype: dtype of the weights; "auto" as they are saved.
         host: address to listen on. There is no authentication.
         port: 0 takes a free one.
         batch_size, max_waiting: see `create_app`.

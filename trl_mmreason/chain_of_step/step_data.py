@@ -67,11 +67,11 @@ def make_step_data(
         store: keeps every chain.
         min_steps, max_steps: asked for, and what has fewer or more is malformed.
         sampling_params: by default as `SamplingParams()` says. At temperature 0 a malformed reply comes again.
-        attempts: how often to ask, each time with another seed, before a question is dropped whose reply is malformed,
+        attempts: number of tries, each time with another seed, before a question is dropped whose reply is malformed,
             failed, or comes to another answer.
         grader: `Grader()` by default.
         seed: other seeds give other chains.
-        **running: for `run`, such as `batch_size` and `retry_failed`.
+        **running: arguments of `run`, such as `batch_size` and `retry_failed`.
 
     Raises:
         ValueError: an argument is out of range.

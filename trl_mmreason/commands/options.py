@@ -49,7 +49,7 @@ def add_party(command: argparse.ArgumentParser, party: str, help_text: str, *, r
 
     Args:
         party: what the arguments call it, such as "teacher".
-        help_text: of the option that names the model.
+        help_text: help text of the option that names the model.
         required: whether there has to be one.
     """
     option = _option(party)
@@ -86,7 +86,7 @@ def system_prompt(name: str, given: str | None) -> str | None:
     """The text that `--system-prompt` names; `None` for "null" and without the option.
 
     Args:
-        name: of the command, for error messages.
+        name: name of the command, for error messages.
         given: a paper's name, a file, or the text itself.
     """
     if given is None or given == "null":
@@ -185,7 +185,7 @@ def run(
     """Load the rows, run the pipeline, write its rows and print its summary.
 
     Args:
-        name: of the command, for error messages.
+        name: name of the command, for error messages.
         pipeline: called with the rows, the store and the settings; returns something with `rows`.
         system_prompt: put before every question.
     """
@@ -282,9 +282,9 @@ def load_engine(name: str, arguments: argparse.Namespace, party: str | None = No
     """Make the engine of a model behind servers, or of one in this process.
 
     Args:
-        name: of the command, for error messages.
+        name: name of the command, for error messages.
         party: one that `add_party` declared; by default the policy. `None` is returned where its model is not named.
-        **server_options: for `ServerEngine`.
+        **server_options: arguments of `ServerEngine`.
     """
     from ..sampling.server_engine import ServerEngine
     from ..sampling.transformers_engine import TransformersEngine
@@ -321,7 +321,7 @@ def check_folders(name: str, *given: str | None) -> None:
     """Refuse model paths that are not folders with a model; possible Hub ids pass.
 
     Args:
-        name: of the command, for error messages.
+        name: name of the command, for error messages.
         *given: what came for a model or an adapter.
     """
     for path in given:

@@ -58,12 +58,12 @@ def evaluate_into(
     Under several processes call it on all of them; each gets the results, and the main one writes.
 
     Args:
-        folder: is made if need be; gets `answers.sqlite` and the files of `save_evaluation`.
+        folder: output folder, created if missing, for `answers.sqlite` and the files of `save_evaluation`.
         rows, engine, protocol, n, sampling_params, grader, system_prompt, seed: as for `evaluate`.
         title, command, about: are recorded: what was evaluated, by which command line, and what else says so.
         benchmark: adds what is its own, as for `summarise`.
         shown: questions in the report.
-        **asking: for `evaluate`, such as `batch_size` and `description`.
+        **asking: arguments of `evaluate`, such as `batch_size` and `description`.
     """
     asked: dict[str, Any] = {
         "n": n,
@@ -88,7 +88,7 @@ def save_evaluation(
     """Write an evaluation's files and its report.
 
     Args:
-        folder: is made if need be.
+        folder: output folder, created if missing.
         rows: the questions, with their pictures.
         samples, results, about: of `evaluate`, `summarise` and `provenance_record`.
         shown: questions in the report, whose pictures are kept.
@@ -158,7 +158,7 @@ def trajectories_of(
     """Collect the trajectories that the report shows: the first questions, with up to eight samples each.
 
     Args:
-        samples: of `evaluate`.
+        samples: result of `evaluate`.
         pictures: id → the question's.
         shown: how many questions.
         run: what this evaluation is called among others.

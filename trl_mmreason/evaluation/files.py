@@ -40,8 +40,8 @@ class SavedEvaluation:
     """An evaluation read from its folder.
 
     Attributes:
-        samples: of `evaluate`; each prompt as one message, the question.
-        results: of `summarise`.
+        samples: result of `evaluate`; each prompt as one message, the question.
+        results: result of `summarise`.
         about: what made them: `results.json` without the numbers.
         pictures: id → the pictures of the first questions.
     """
@@ -58,7 +58,7 @@ def write_evaluation(
     """Write all files except the report.
 
     Args:
-        folder: is made if need be.
+        folder: output folder, created if missing.
         samples, results: of `evaluate` and `summarise`.
         about: how the numbers were made, as JSON: benchmark, settings, versions.
         pictures: the questions whose pictures are kept, with id and images.

@@ -38,7 +38,7 @@ class Plot(NamedTuple):
         x, y: names of the axes; plots with one x share the cursor and the zoom.
         lines: in the order of the legend.
         is_share: whether y is shown in percent.
-        log_base: of the x axis; `None` if it is linear.
+        log_base: logarithm base of the x axis; `None` if it is linear.
     """
 
     title: str

@@ -68,7 +68,7 @@ def question_table(samples: Samples, *, grader: Grader | JudgeGrader | None, has
     """Compute each question's contribution to each metric; none where its gold answer is unusable.
 
     Args:
-        samples: of `evaluate`.
+        samples: result of `evaluate`.
         grader: its rules say whether two answers that vote say the same.
         has_variants: whether there is a `worst_case`.
     """

@@ -68,7 +68,7 @@ def summarise(
     """Compute all numbers of an evaluation.
 
     Args:
-        samples: of `evaluate`.
+        samples: result of `evaluate`.
         benchmark: adds what is its own: `worst_case`, the share of problems of which every variant is right, and its
             scores; both of the first sample of each question.
         grader: says whether two answers say the same when they vote: its rules alone, whoever judges.

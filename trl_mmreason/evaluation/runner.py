@@ -60,14 +60,14 @@ def evaluate(
     """Sample and grade `n` answers to each question.
 
     Args:
-        rows: of `load_benchmark` or `load_rows`.
+        rows: result of `load_benchmark` or `load_rows`.
         engine: the policy.
         store: keeps every answer and every verdict; `None` for a policy amid training, of which nothing is kept.
         protocol: how it is asked.
         n: samples a question.
         sampling_params: greedy by default.
-        **asking: for `answer_questions`, or without a store for `answer_in_memory`, such as `grader`, `system_prompt`,
-            `seed` and `batch_size`.
+        **asking: arguments of `answer_questions`, or without a store for `answer_in_memory`, such as `grader`,
+            `system_prompt`, `seed` and `batch_size`.
 
     Raises:
         ValueError: several greedy samples, which would be all alike.
@@ -110,7 +110,7 @@ def evaluate_policy(
         rows, protocol: as for `evaluate`.
         batch_size: samples asked for at once.
         chat_template_kwargs: handed to the chat template.
-        **asking: for `evaluate`, such as `sampling_params` and `system_prompt`.
+        **asking: arguments of `evaluate`, such as `sampling_params` and `system_prompt`.
 
     Raises:
         TypeError: `processing_class` is not the processor of a vision-language model.

@@ -54,7 +54,7 @@ def scaling_curves(evaluations: Mapping[str, SavedEvaluation]) -> dict[str, Curv
     """Compute curves over n; empty if no evaluation has several samples or candidates.
 
     Args:
-        evaluations: of the same questions, by what the legend calls them where it has to tell them apart.
+        evaluations: evaluations of the same questions, by what the legend calls them where it has to tell them apart.
     """
     sampled = {name: each for name, each in evaluations.items() if each.samples.n > 1}
     curves: dict[str, Curve] = {}
@@ -96,7 +96,7 @@ def sweep_of_weights(evaluation: SavedEvaluation) -> dict[float, Estimate]:
     """Best of up to 16 over the weight of the scored steps; empty for an evaluation without scored steps.
 
     Args:
-        evaluation: of several samples a question.
+        evaluation: evaluation of several samples a question.
     """
     samples, questions = evaluation.samples, evaluation.results.questions
     usable = [k for k, question in enumerate(questions) if question.usable]

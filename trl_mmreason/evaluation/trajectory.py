@@ -30,8 +30,8 @@ def scored_pieces(
 
     Args:
         ends: for each step the position behind it, ascending.
-        scores: of the steps.
-        last_score: of what follows the last one, such as the answer.
+        scores: scores of the steps.
+        last_score: score of the text after the last one, such as the answer.
     """
     edges = [0, *ends, len(text)]
     cut = [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]
@@ -67,7 +67,7 @@ class Trajectory:
         question, answer: what was asked, and the gold answer; "" where it is not known.
         images: the question's pictures.
         run: which model answered, such as "before" or "baseline"; "" where there is one.
-        step: of training, at which it was sampled; `None` outside training.
+        step: training step at which it was sampled; `None` outside training.
         number: its place among the samples of one question, from 1; `None` for a single one.
         turns: in order; `None` for a turn that was never given.
         rewards: reward parts, advantage and other numbers by name; `None` where there is none.

@@ -192,7 +192,7 @@ def grader_or_rules(grader: Any, name: str) -> Any:
 
     Args:
         grader: a `Grader`, a `JudgeGrader`, or whatever has their `grade_batch`.
-        name: of what it came to, for the error.
+        name: name of the caller, for the error.
 
     Raises:
         TypeError: it cannot grade.

@@ -43,8 +43,8 @@ class Lessons:
 
     Attributes:
         write: how a solution is written.
-        answer_tokens: bound of an answer when accuracy is measured.
-        followup: what the user says before a second answer; `None` for one answer alone.
+        answer_tokens: token limit of an answer when accuracy is measured.
+        followup: user message before a second answer; `None` for one answer alone.
         write_again: how the second answer is written; `None` for the way of the first.
         in_steps: whether the words of solutions in steps are to be known, for what comes after.
         describe: what the user says to have the picture described; `None` for answers alone.
@@ -192,7 +192,7 @@ def cold_start(
         target_accuracy: a fraction; greedy decoding, 200 pictures.
         level: difficulty of the problems, or of each category's.
         problems: how many to train on.
-        seed: of the problems and their order.
+        seed: seed of the problems and their order.
 
     Returns:
         `output_dir`.
@@ -230,7 +230,7 @@ def teach(
         measure: the share of what it is asked that the model gets right now.
         target_accuracy: a fraction.
         measure_every_steps: after how many steps it is measured each time.
-        seed: of the rows' order.
+        seed: seed of the rows' order.
 
     Returns:
         `output_dir`.

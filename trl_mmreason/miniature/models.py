@@ -340,7 +340,7 @@ def build_model(
     Args:
         family: one of `FAMILIES`.
         size: one of `SIZES`: `test` fits a unit test, `demo` learns on two CPU cores in minutes, `study` is for a GPU.
-        seed: of the weights; the global random state of torch is left as it was.
+        seed: seed of the weights; the global random state of torch is left as it was.
         in_steps: whether its tokenizer knows the words of solutions in steps.
         judging: whether it knows those of a judge.
 

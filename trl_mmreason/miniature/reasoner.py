@@ -108,7 +108,7 @@ def reasoner_path(output_dir: str | Path, category: str, *, seed: int = 0) -> Pa
     Args:
         output_dir: the checkpoint becomes a folder in it, whose name holds the other arguments.
         category: what questions it answers.
-        seed: of its weights and lessons.
+        seed: seed of its weights and lessons.
 
     Raises:
         RuntimeError: it did not learn to reason.

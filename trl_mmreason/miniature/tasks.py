@@ -159,7 +159,7 @@ def make_problems(
 
     Args:
         categories: some of `CATEGORIES`, or one of them.
-        level: of all problems, or of each category.
+        level: level of all problems, or of each category.
 
     Raises:
         ValueError: when `categories` is empty or `n` is more than a seed has room for, and as `make_problem`.

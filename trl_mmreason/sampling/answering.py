@@ -112,14 +112,14 @@ def answer_questions(
         engine: the policy.
         store: keeps every answer and every verdict.
         protocol: how it is asked, and what of its replies is graded.
-        stage: of the store.
+        stage: stage of the store.
         n: samples a question.
         sampling_params: by default as `SamplingParams()` says.
         grader: `Grader()` by default. With another one than before only the grading is done again.
         system_prompt: put before every question; the rows stay as they are.
         seed: other seeds give other samples.
         description: beside the progress bar.
-        **running: for `run`, such as `batch_size`.
+        **running: arguments of `run`, such as `batch_size`.
 
     Raises:
         SettingsChanged: the store holds answers that were drawn in another way, or to other questions.
@@ -201,7 +201,7 @@ class JoinedRows(Sequence):
 
     Args:
         rows: the data set.
-        positions: of the row that each belongs to.
+        positions: position of the row that each belongs to.
         columns: what each has of its own, `id` among it, in the place of the data set's.
     """
 

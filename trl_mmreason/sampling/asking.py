@@ -34,8 +34,8 @@ class ReplyCollector:
 
     Attributes:
         store: keeps what was read.
-        sampling_params: of the replies. At temperature 0 a malformed one comes again.
-        attempts: how often to ask, each time with another seed, before a reply that is malformed or failed is given up.
+        sampling_params: sampling parameters of the replies. At temperature 0 a malformed one comes again.
+        attempts: number of tries, each time with another seed, before a reply that is malformed or failed is given up.
         seed: other seeds give other replies.
         running: for `run`, such as `batch_size`; `retries` is left out, as it would ask with the same seed.
 
@@ -68,7 +68,7 @@ class ReplyCollector:
         Under several processes each takes its share; call it on all of them, and every process gets all.
 
         Args:
-            stage: of the store.
+            stage: stage of the store.
             units: each with a unique text `id`.
             request: what to ask about a unit; its seed is set here.
             read: the payload that a reply about a unit holds; raises `MalformedReply`.
@@ -105,7 +105,7 @@ def ask_until_read(
 
     Args:
         reads: how the reply to each request is read; raises `MalformedReply`.
-        attempts: how often to ask, each time with another seed.
+        attempts: number of tries, each time with another seed.
     """
     results: dict[int, dict[str, Any] | Failure] = {}
     for attempt in range(attempts):
@@ -124,10 +124,10 @@ def parsed_positions(
     """Positions of the units with a parsed reply, and counts of the others by reason.
 
     Args:
-        ids: of the units.
-        replies: of `ReplyCollector.ask`.
+        ids: ids of the units.
+        replies: result of `ReplyCollector.ask`.
         dropped: reason → number of units; grows.
-        prefix: of the reasons.
+        prefix: prefix of the reasons.
     """
     kept = []
     for position, id_ in enumerate(ids):

@@ -54,9 +54,9 @@ class Database:
     """The file and this process's connection to it.
 
     Args:
-        path: of the file, which is made with its folders if it does not exist.
+        path: path of the file, which is made with its folders if it does not exist.
         schema: SQL statements that make the tables of a new file.
-        version: of the format; a file of a newer one is refused.
+        version: version of the format; a file of a newer one is refused.
         busy_seconds: how long to wait for other processes before an error.
 
     Raises:

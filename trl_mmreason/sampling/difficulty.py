@@ -60,7 +60,7 @@ def difficulty_filter(
         low, high: shares between 0 and 1, both included.
         n: answers a question.
         protocol: how the engine is asked, `Direct()` by default; the last of several answers counts.
-        **asking: for `answer_questions`, such as `sampling_params`, `grader` and `batch_size`.
+        **asking: arguments of `answer_questions`, such as `sampling_params`, `grader` and `batch_size`.
 
     Raises:
         ValueError: the bounds are not shares in order.

@@ -15,7 +15,7 @@ class SamplingParams:
     """Sampling parameters of answers.
 
     Attributes:
-        max_new_tokens: bound of an answer; one that reaches it ends with finish reason "length".
+        max_new_tokens: token limit of an answer; one that reaches it ends with finish reason "length".
         temperature: 0 is greedy.
         top_p: the smallest set of tokens with this share of the probability; 1 is all.
         top_k: the most probable tokens; 0 is all.
@@ -46,7 +46,7 @@ class Request:
         messages: role and text content of each message, the last one the user's.
         images: put before the first user message, as TRL does.
         prefix: what the assistant has said already; answers continue it and do not repeat it.
-        n: how many answers.
+        n: number of answers.
         seed: answer k of the same request with the same seed is the same, whatever else is asked at the same time.
             (vLLM and servers promise less: the same for the same server under the same load.)
         answer_ids: the assistant's last answers among `messages` as they were sampled, in tokens with their end of

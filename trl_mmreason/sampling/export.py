@@ -35,7 +35,7 @@ def to_dataset(store: Store, stage: str, rows: Dataset | None = None) -> Dataset
 
     Args:
         store: to read from; a run may continue meanwhile.
-        stage: of the store.
+        stage: stage of the store.
         rows: with unique ids; their columns are joined to each of their samples.
 
     Raises:

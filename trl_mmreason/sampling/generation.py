@@ -85,7 +85,7 @@ def encode(
         processing_class: the model's processor, or a text-only model's tokenizer.
         messages: with text contents; the last one is not the assistant's.
         images: put before the first user message.
-        **template: for the chat template.
+        **template: arguments of the chat template.
 
     Raises:
         ValueError: there are pictures and only a tokenizer.
@@ -154,9 +154,9 @@ def generate(
     Args:
         model: a policy that `generate` works on, in evaluation mode.
         processing_class: its processor or tokenizer.
-        prompts: of `encode`.
-        **settings: for `generate`. Greedy decoding by default; the checkpoint's own settings do not count, as training
-            does not know them either.
+        prompts: result of `encode`.
+        **settings: arguments of `generate`. Greedy decoding by default; the checkpoint's own settings do not count, as
+            training does not know them either.
 
     Returns:
         The ids of each answer, up to and including its end-of-turn token if there is one.

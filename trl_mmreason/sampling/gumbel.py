@@ -44,14 +44,14 @@ class StopTracker(StoppingCriteria):
     """Detects the end of each row's answer, and keeps the answers.
 
     Args:
-        limits: the bound of each row's answer, in tokens.
+        limits: token limit of each row's answer.
         eos_ids: the tokens that end an answer.
         stop: the strings that end an answer.
         tokenizer: reads stop strings.
         prefix_ids: what each row's assistant has said already.
 
     Attributes:
-        ids: of each row, as sampled, with the end-of-turn token if one came.
+        ids: ids of each row, as sampled, with the end-of-turn token if one came.
         reasons: why each row ended; `None` while it continues.
     """
 

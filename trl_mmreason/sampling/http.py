@@ -40,10 +40,10 @@ class ApiError(Exception):
 
     Args:
         message: what came, what was expected, the fix.
-        status: of HTTP.
+        status: HTTP status.
         param: the field at fault.
         code: as OpenAI names some errors.
-        headers: of HTTP.
+        headers: HTTP headers.
     """
 
     def __init__(

@@ -65,11 +65,11 @@ def load_model(
     Args:
         model: path or Hub id of a vision-language or text-only model, or of an adapter that names its base model.
         adapter: path or Hub id of an adapter for `model`.
-        dtype: of the weights; "auto" as they are saved.
+        dtype: dtype of the weights; "auto" as they are saved.
         device: this process's accelerator by default, or the CPU without one.
-        revision: of `model`.
+        revision: revision of `model`.
         trust_remote_code: run the code that comes with the model.
-        **model_kwargs: for `from_pretrained`, such as `attn_implementation`, `quantization_config` or `device_map`.
+        **model_kwargs: arguments of `from_pretrained`, such as `attn_implementation` or `device_map`.
 
     Returns:
         The model, and the fingerprint of its weights.

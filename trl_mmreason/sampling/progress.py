@@ -21,7 +21,7 @@ class Progress:
     """Counts records, and shows the count, the rate, the time left and the shares truncated and failed.
 
     Args:
-        description: of the bar.
+        description: description of the bar.
         total: units.
         before: units finished by earlier runs.
         failed: units that failed, of those finished before.

@@ -37,12 +37,12 @@ class Answered(NamedTuple):
     Attributes:
         turns: the answers that were given, the last one final.
         finish_reasons: "stop" or "length" of each generation.
-        tokens: how many were sampled; `None` if the engine does not say.
+        tokens: number of sampled tokens; `None` if the engine does not say.
         problem: what is wrong with the form of the text, if the protocol wants one.
         step_ends: positions in the last turn's text at which its steps end, of those that were scored.
         step_scores, answer_score: a scorer's opinion of these steps, and of the answer behind them, in [0, 1].
-        score: of the whole: by this best-of-n chooses.
-        logprobs: of each sampled token, in nats, if they were asked for.
+        score: score of the sample, by which best-of-n chooses.
+        logprobs: log-probabilities of the sampled tokens, in nats, if requested.
         extra: what else the protocol keeps of it, as JSON.
     """
 
@@ -123,7 +123,7 @@ class TwoTurn:
     An answer that hit the length limit is the last.
 
     Attributes:
-        followup: what the user says, such as `adapo.config.EVALUATION_PROMPT`.
+        followup: user message, such as `adapo.config.EVALUATION_PROMPT`.
         turns: answers; with 3 the second is revised in the same way.
     """
 

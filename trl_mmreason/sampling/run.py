@@ -50,7 +50,7 @@ class Summary(NamedTuple):
         done: by this run.
         skipped: that were done before.
         failed: in this run, or before and left alone.
-        truncated: of `done`, those that ended by reaching the bound of their length.
+        truncated: units of `done` that reached their length limit.
     """
 
     total: int
@@ -88,7 +88,7 @@ def run(
 
     Args:
         store: where results go.
-        stage: of the store.
+        stage: stage of the store.
         rows: each with a unique text `id`.
         work: takes [(row, index), …] and returns for each a dict of JSON values or a `Failure`. A payload whose
             `finish_reason` is "length", or whose `finish_reasons` hold it, counts as truncated.
@@ -96,9 +96,9 @@ def run(
             with others is refused.
         n: units of a row: its samples 0 … n − 1.
         batch_size: units handed to `work` at once.
-        retries: how often a unit is tried again before it is recorded as failed.
+        retries: number of retries of a unit before it is recorded as failed.
         retry_failed: whether to try those again that an earlier run recorded as failed.
-        rank: of this process; by default that of accelerate's state, or of the launcher's environment, or 0.
+        rank: rank of this process; by default accelerate's, else the launcher's, else 0.
         world_size: the number of processes, likewise.
         description: beside the progress bar; the stage by default.
 

@@ -191,7 +191,7 @@ def serve(
     Args:
         model: path or Hub id of a checkpoint, or of a LoRA adapter; also the name that clients ask for.
         adapter: LoRA adapter to put on it.
-        dtype: of the weights; "auto" as they are saved.
+        dtype: dtype of the weights; "auto" as they are saved.
         host: address to listen on. There is no authentication.
         port: 0 takes a free one.
         batch_size: answers in one batch.

@@ -47,7 +47,7 @@ class Address:
     """One server's address and statistics.
 
     Attributes:
-        base_url: of its API.
+        base_url: base URL of its API.
         shown: the same without user and password.
         answered: calls.
         busy_seconds: time with a call in flight.
@@ -83,7 +83,7 @@ class Connection:
         api_key: sent to each of them.
         concurrency: calls in flight at each of them.
         timeout_seconds: how long a call may go without any byte of an answer.
-        max_retries: of a call.
+        max_retries: retries of a call.
         finds_placeholders: whether to ask a server which tokens to suppress.
     """
 

@@ -82,7 +82,7 @@ class Store:
     """A file of finished units in stages, for several processes and threads at once.
 
     Args:
-        path: of the file, which is made with its folders if it does not exist.
+        path: path of the file, which is made with its folders if it does not exist.
         busy_seconds: how long to wait for other processes before an error.
 
     Raises:

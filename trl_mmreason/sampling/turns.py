@@ -25,8 +25,8 @@ def sample_turns(
     Args:
         rows: with prompt, and optionally images (or image).
         engine: what answers.
-        sampling_params: of each answer.
-        followup: what the user says after every answer but the last.
+        sampling_params: sampling parameters of each answer.
+        followup: user message after every answer but the last.
         seeds: one a row.
         turns: answers a row.
     """

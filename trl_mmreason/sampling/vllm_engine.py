@@ -38,7 +38,7 @@ class VLLMEngine:
         processing_class: writes the conversations; by default the one saved with the model. With a text-only model's
             tokenizer a request with pictures is its own `Failure`.
         chat_template_kwargs: handed to the chat template.
-        **llm_kwargs: for `vllm.LLM`, such as `dtype`, `tensor_parallel_size`, `gpu_memory_utilization`,
+        **llm_kwargs: arguments of `vllm.LLM`, such as `dtype`, `tensor_parallel_size`, `gpu_memory_utilization`,
             `max_model_len`. `enable_prefix_caching` is on unless they say otherwise.
 
     Raises:

@@ -14,7 +14,7 @@ class EvolutionArguments(StagedArguments):
     """Questions, judge, training and evaluation of self-evolution's example.
 
     Attributes:
-        output_dir: where everything is written.
+        output_dir: output folder.
         judge_server, judge_model: address of a server with OpenAI's API, and the model's name there, that judges in the
             place of the policy as it came.
         answers: sampled to each question when accuracy is measured: pass@1, pass@n, and the vote of n.

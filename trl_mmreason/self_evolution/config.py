@@ -46,13 +46,13 @@ class SelfEvolutionConfig(RolloutConfig):
             `actor_prompt` included (Table 5); `None` keeps all.
         judge_prompt: what the judge is asked, before the question and the response that it scores.
         judge_sampling_temperature, judge_top_p: temperature and top-p of the judge's replies.
-        judge_max_tokens: bound of a reply of the judge in tokens; ours.
+        judge_max_tokens: token limit of a reply of the judge; ours.
         judge_batch_size: replies drawn at a time in each process, by the judge that comes from the policy; by default
             `per_device_train_batch_size`.
         beta: KL coefficient; TRL's own default is 0.
         weight_decay: weight decay, 0.01; TRL's own default is 0.
         num_train_epochs: epochs, 20; TRL's own default is 3.
-        max_completion_length: bound of a response in tokens, 2048 (Table 5); TRL's own default is 512.
+        max_completion_length: token limit of a response, 2048 (Table 5); TRL's own default is 512.
         use_bias_correction_kl: multiply the KL by the importance ratio; off, as the paper's is the plain low-variance
             estimator; TRL's own default is on.
     """

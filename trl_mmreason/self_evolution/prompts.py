@@ -91,7 +91,7 @@ def judge_message(prompt: str, question: str, response: str, special_tokens: Col
         prompt: what is asked of the judge.
         question: what the policy was asked.
         response: what it answered. The judge's tags in it lose their bracket.
-        special_tokens: of the judge's tokenizer; in the response they are broken up.
+        special_tokens: special tokens of the judge's tokenizer; in the response they are broken up.
     """
     shown = _TAG.sub("(", response)
     for token in special_tokens:

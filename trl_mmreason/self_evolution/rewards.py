@@ -125,7 +125,7 @@ class SelfEvolutionRewards:
         Args:
             rows: place among those of all processes → row.
             texts: as they were decoded.
-            step: of training.
+            step: training step.
         """
         if self.args.judge:
             prompts = [row["prompt"] for row in rows.values()]

@@ -47,7 +47,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
         args: a `SelfEvolutionConfig`.
         train_dataset, eval_dataset: rows with `prompt` and `images`, optionally `answer` and `choices`.
         judge: an engine that judges in place of the initial policy, such as a server.
-        grader: of the accuracy that is logged; `Grader()` by default.
+        grader: grader of the accuracy that is logged; `Grader()` by default.
         reward_funcs: further reward functions, which are added, and get no column `answer` either;
             `args.reward_weights` then weighs the two of this method first.
         **kwargs: whatever `trl.GRPOTrainer` takes, by keyword.

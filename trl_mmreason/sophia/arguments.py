@@ -27,8 +27,8 @@ class SophiaArguments(StagedArguments):
     """Questions, captions, trajectories, and the settings of each stage.
 
     Attributes:
-        output_dir: where all stages write.
-        max_completion_length: bound of an answer in tokens, in GRPO and when accuracy is measured.
+        output_dir: output folder.
+        max_completion_length: token limit of an answer, in GRPO and when accuracy is measured.
         thinking_prompt: system message of rows that think in tags, of GRPO and of the comparison; null for none, and by
             default the paper's (Fig. A4).
         warm_up_dataset: rows with prompt, images and completion (captions, general questions): a Hub id or a parquet

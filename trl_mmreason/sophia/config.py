@@ -46,8 +46,8 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
         lr_scheduler_type: schedule of the learning rate: a cosine down to `min_lr_rate` of it, by default 1/4 (appendix
             B.1); TRL's own default is linear.
         trainable_parts: which of vision, projector and language to train; the language model alone, as in appendix B.1.
-        remove_unused_columns: has to be False: rewards are columns.
-        prediction_loss_only: has to be True: there are no logits.
+        remove_unused_columns: must be False: rewards are columns.
+        prediction_loss_only: must be True: there are no logits.
     """
 
     importance_sampling: str = "none"

@@ -49,7 +49,7 @@ def mix(
             by default) and `behavior_logps`. Other columns are left out.
         shares: name → share of the result's rows; they sum to 1.
         thinking_prompt: system message of rows that think in tags, in the place of their own; `None`: as the rows are.
-        seed: of which rows are taken, and in what order.
+        seed: seed of the selection and the order of rows.
 
     Raises:
         ValueError: names, shares or rows are not as said.

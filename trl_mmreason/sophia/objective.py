@@ -64,7 +64,7 @@ def select_trajectories(
         keep: how many to keep, fewer where there are not so many candidates.
         rule: one of `RULES`.
         whole: (K, N) bool, True = may be kept, such as what was not cut by a length limit; all by default.
-        seed: of what is drawn at random.
+        seed: seed of random choices.
 
     Returns:
         (k, n) of each; by length, ties in favour of the earlier (k, n), or in the order drawn.
@@ -150,7 +150,7 @@ def off_policy_loss(
         mask: (B, T), 1 = a token of the completion.
         behavior_logps: (B, T) log μ, for importance weights.
         importance_sampling: "none" (w = 1, Lemma A.3), "sequence" or "token"; see `importance_weights`.
-        clip: of the weights; see there.
+        clip: bounds of the weights; see there.
         sequence_reduction: "sum" over tokens, the equation; "mean" over all tokens of the batch, which with rewards
             and weights of 1 is the loss of supervised training.
         normalizer: what the sum is divided by: B for "sum", the number of tokens for "mean". A micro-batch is given

@@ -160,8 +160,8 @@ def reasoning_prompt(question: str, caption: str, example: Example = EXAMPLE) ->
     """Write the prompt of the reasoner.
 
     Args:
-        question: of the row; it may hold braces and anything else.
-        caption: of the row's pictures.
+        question: question of the row; it may hold braces and anything else.
+        caption: caption of the row's pictures.
         example: shown before.
     """
     values = {f"example_{name}": text for name, text in example._asdict().items()}

@@ -22,7 +22,7 @@ def rewarded_rows(rows: Any, name: str) -> Any:
 
     Args:
         rows: a `datasets.Dataset` or `IterableDataset` with the column `reward`.
-        name: of whoever asks, for errors.
+        name: name of the caller, for errors.
 
     Raises:
         ValueError: a reward is no finite number, or all are 0; of a stream when the row comes.
@@ -98,7 +98,7 @@ class RewardedCompletions:
     Args:
         collate: makes `labels` (B, T), -100 for what is not learnt.
         eos_token_id: ends a turn.
-        level: of importance weights, or "none".
+        level: level of importance weights, or "none".
         count_rows: whether the loss is divided by the number of completions, not of tokens.
     """
 

@@ -93,7 +93,7 @@ class OffPolicySampling:
         caption_prompt: Fig. A2 by default.
         reason: question, caption → what the reasoner is asked; Fig. A3 by default.
         caption_sampling_params: of the captions. One that is cut by the length limit is used as it is, and counted.
-        sampling_params: of the trajectories. With `logprobs` the rows have `behavior_logps`.
+        sampling_params: sampling parameters of the trajectories. With `logprobs` the rows have `behavior_logps`.
         threshold: α; R(c) has to be above it.
         keep: trajectories a question, the shortest first (Keep-n of Table A4).
         rule: "sophia", or one of its ablations "random", "without_caption_reward" and "without_shortest".
@@ -154,7 +154,7 @@ def make_off_policy_data(
         is_hard: of a row without its pictures; comes with `hard_reasoner`.
         grader: `Grader()` by default. What was cut or failed counts as wrong.
         count_tokens: counts the tokens of a string, where the reasoner's engine gives no number of tokens.
-        **running: for `run`, such as `batch_size` and `retry_failed`.
+        **running: arguments of `run`, such as `batch_size` and `retry_failed`.
 
     Raises:
         ValueError: rows are not as said, or of `hard_reasoner` and `is_hard` one is missing.

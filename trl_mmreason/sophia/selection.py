@@ -109,8 +109,8 @@ def read_outcomes(answered: Sequence[Answers], ids: Sequence[str], captions: int
     """Read the results of the trajectories, one by one.
 
     Args:
-        answered: of each reasoner; their ids are those of `unit_id`.
-        ids: of the questions.
+        answered: answers of each reasoner; their ids are those of `unit_id`.
+        ids: ids of the questions.
         captions, trajectories: K and N.
     """
     shape = len(ids), captions, trajectories
@@ -146,8 +146,8 @@ def select(
     A truncated one never is, by no rule: it has no end, and whoever learns from it learns to stop in mid-sentence.
 
     Args:
-        outcomes: of the questions.
-        ids: of the questions.
+        outcomes: outcomes of the questions.
+        ids: ids of the questions.
         sampling: says who is rewarded.
         text_of: the text at (question, k, n).
         count_tokens: counts the tokens of a string, where the engine did not; or `None`.
@@ -219,7 +219,7 @@ def make_rows(
     Args:
         rows: the questions.
         prompts: theirs, as messages with string contents.
-        outcomes: of their trajectories.
+        outcomes: outcomes of their trajectories.
         selected: (Q, K, N) bool, which are rewarded.
         find: the payload at (question, k, n).
         caption_of: the text of the caption at (question, k).

@@ -74,7 +74,7 @@ class ReflectionMaking:
         size: rows to make; by default as many as the mix allows. Less come out if replies of the teacher are dropped.
         right_share: share of right first answers.
         n: first solutions a question; each may become a row.
-        sampling_params: of the policy; by default as `SamplingParams()` says.
+        sampling_params: sampling parameters of the policy; by default as `SamplingParams()` says.
         teacher_sampling_params: of teacher and scorer, likewise. At temperature 0 a malformed reply comes again.
         cot_prompt: system message to the policy; `None`: as the rows are.
         system_prompt: system message of the rows that are made; `None`: as the rows are.
@@ -129,7 +129,7 @@ def make_reflections(
         making: `ReflectionMaking()` by default.
         scorer: rates the reasoning from 1 to 10, without the true answer; without one all count the same.
         grader: `Grader()` by default.
-        **running: for `run`, such as `batch_size` and `retry_failed`; `retries` holds for the policy.
+        **running: arguments of `run`, such as `batch_size` and `retry_failed`; `retries` holds for the policy.
 
     Raises:
         DataError: a row has a system message already.

@@ -39,7 +39,7 @@ class SRPOConfig(RolloutConfig):
             above the maximum train nothing (appendix B.2); a share equal to a bound is inside; 0 and 1 drop none.
             Evaluation drops nothing.
         freeze_vision_encoder: leave the vision encoder's weights as they are; on, as in appendix B.2.
-        max_completion_length: bound of a response in tokens: two solutions and a reflection; TRL's own default is 512.
+        max_completion_length: token limit of a response: two solutions and a reflection; TRL's own default is 512.
         beta: KL coefficient. The paper gives the estimator (k3) and no number; 0.01 is the default of OpenRLHF, with
             which it trained. TRL's own default is 0.
         use_bias_correction_kl: multiply the KL by the importance ratio; off, as k3 is the plain estimator; TRL's own

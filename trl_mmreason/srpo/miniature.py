@@ -32,9 +32,9 @@ def drawn_reflections(
         engine: the policy.
         problems: are solved, and reflected on.
         replies: the file that keeps every reply.
-        max_new_tokens: bound of a solution.
+        max_new_tokens: token limit of a solution.
         right_share: share of right first answers among the rows.
-        seed: of the solutions.
+        seed: seed of the solutions.
 
     Raises:
         ValueError: there is nothing to reflect on.

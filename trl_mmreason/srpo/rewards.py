@@ -29,7 +29,7 @@ class ReflectionScores(NamedTuple):
         first_correct, second_correct: the verdicts; a missing answer is not right; `None`: the gold is unusable.
         tokens: L, of the whole response as it was sampled, its end-of-turn token included.
         first_tokens: L1, up to and including the first answer's closing tag; 0 without one.
-        reflection_tokens: of the reflection, tags included; 0 without one.
+        reflection_tokens: tokens of the reflection, tags included; 0 without one.
     """
 
     response: ReflectionResponse

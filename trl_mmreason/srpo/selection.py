@@ -20,11 +20,11 @@ class Solution(NamedTuple):
 
     Attributes:
         id: "<id of the question>#<number of the answer>".
-        position: of the question among the rows.
+        position: position of the question among the rows.
         cot, answer: what stands in the policy's tags.
         correct: whether the answer is right.
         ground_truth: the true answer.
-        rating: of the reasoning, from 1 to 10; `None` without a scorer.
+        rating: rating of the reasoning, from 1 to 10; `None` without a scorer.
     """
 
     id: str

@@ -75,14 +75,14 @@ class Benchmark:
         name: on the command line.
         title: for people.
         hub: its data set on the Hub; "" where that cannot be read as rows.
-        split: of that data set; several joined by "+".
+        split: split of that data set; several joined by "+".
         columns: those that must be there; of a tuple of names, one.
         read: one row of the source → the question.
         source: where the data are published.
         paper: its number on arXiv.
         rows: how many there are; 0 where nobody says.
         id_column: names a row that cannot be used; "" where the rows have no names.
-        configs: of the Hub data set, to be concatenated.
+        configs: configurations of the Hub data set, to be concatenated.
         keep: which rows of the source belong to this benchmark; all by default.
         instruction: the end of the prompt.
         has_variants: the rows of a group are variants of one problem, and the worst case over them is reported.

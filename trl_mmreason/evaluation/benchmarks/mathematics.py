@@ -270,7 +270,7 @@ def _geometry(
 
     Args:
         name, title: of the whole benchmark.
-        column: of the topics.
+        column: column of the topics.
         plane: topics that are plane geometry, in lower case.
         rows: how many there are of each kind.
         **source: the other fields of the whole benchmark.

@@ -63,7 +63,7 @@ def name_pictures(question: str, choices: Mapping[str, str] | None, hint: str, n
 
     Args:
         question, choices, hint: strings with tags.
-        numbers: of the pictures, as the tags name them, in the order in which they are given.
+        numbers: numbers of the pictures, as the tags name them, in the order in which they are given.
 
     Returns:
         Question, choices and hint.
