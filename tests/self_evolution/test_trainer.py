@@ -481,7 +481,7 @@ def test_trainers_that_make_no_sense_are_refused(checkpoints, tmp_path):
     for judge in (lambda conversations: [], TransformersEngine):
         with pytest.raises(TypeError, match="judge is .*, expected an engine. Fix: ServerEngine"):
             trainer_for(path, tmp_path, trainer_kwargs={"judge": judge})
-    with pytest.raises(ValueError, match="args.judge is False"):
+    with pytest.raises(ValueError, match="args.judge=False"):
         trainer_for(path, tmp_path, trainer_kwargs={"judge": judge_by(SCORES)}, judge=False)
     for option, value in (("followup", "Sure?"), ("tools", [print]), ("environment_factory", dict)):
         with pytest.raises(ValueError, match=f"leave `{option}` out"):

@@ -368,7 +368,7 @@ def test_lengths_may_be_counted_where_the_engine_gives_none(tmp_path):
     path = tmp_path / "s.sqlite"
     texts = [[right(30), right(20)] + [right(40)] * 6, WORKED[1]]
     first = reasoner(unmeasured(texts))
-    with pytest.raises(UnknownLengths, match="question 'id of cats' .* pass count_tokens.*--tokenizer"):
+    with pytest.raises(UnknownLengths, match="question 'id of cats'.* pass count_tokens.*--tokenizer"):
         made(path, reasoner_=first)
     assert len(first.asked) == 16  # and they are kept
     counted = []
