@@ -197,7 +197,7 @@ def check_files(settings: Mapping[str, Any]) -> Iterator[Finding]:
 def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
     """Estimate the memory of training on one GPU, and under ZeRO-2 and ZeRO-3; see `memory.py`.
 
-    Two answers of the longest length are counted behind each prompt, as in two turns.
+    Two answers of the longest length are counted after each prompt, as in two turns.
 
     Args:
         model: on the meta device, or a small one; it gets an adapter if the settings ask for one.

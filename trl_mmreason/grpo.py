@@ -61,7 +61,7 @@ class GroupOutcome:
         keep: (N,) bool; the others take part in nothing: no policy term, no KL term, no share of a normaliser.
         kl_coefs: (N, turns) KL coefficient of each turn, or `None` for `beta` everywhere.
         advantages: (N,), or (N, turns) with one for each turn's tokens, in the place of TRL's normalised rewards, and
-            neither centred nor scaled behind; `None` for TRL's.
+            neither centred nor scaled afterwards; `None` for TRL's.
     """
 
     rewards: Tensor
@@ -206,7 +206,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         return generated
 
     def _tell_ended(self, places: Sequence[int], ids: list[list[int]]) -> None:
-        known = [place for place in places if place < len(self._sampled)]  # the spare rows of a second turn are behind
+        known = [place for place in places if place < len(self._sampled)]  # spare rows of a second turn come after
         if known:
             texts = self.processing_class.batch_decode(ids[: len(known)], skip_special_tokens=True)
             self.answers_ended(dict(self._sampled[place] for place in known), texts)

@@ -37,7 +37,7 @@ class ScriptParser(TrlParser):
     then what is inherited from TRL and transformers. `--config` takes the name of a shipped recipe, too.
 
     Args:
-        dataclass_types: as for `TrlParser`; the method's own configuration behind the data's.
+        dataclass_types: as for `TrlParser`; the method's own configuration after the data's.
     """
 
     def __init__(self, dataclass_types: Sequence[type]) -> None:

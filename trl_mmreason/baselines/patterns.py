@@ -1,7 +1,7 @@
 """The reasoning patterns that Chain-of-Step is compared with (arXiv:2509.19003, section 4.4, Table 4).
 
     chain_of_step   the chain: steps with name, thought and reflection, and the answer, in the template's tokens
-    direct_prompt   asked to think step by step: the thoughts of all steps as one text, and the answer behind them
+    direct_prompt   asked to think step by step: the thoughts of all steps as one text, and the answer after them
     no_reason       the answer alone
 
 All three learn from the same questions and chains. As the last two have no steps that could be scored, the paper trains

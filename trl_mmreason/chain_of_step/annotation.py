@@ -184,7 +184,7 @@ def annotate_by_monte_carlo(
         **running: arguments of `answer_questions`, such as `retry_failed` and `batch_size`, in continuations.
 
     Returns:
-        A chain is dropped if the sampling behind any of its steps failed.
+        A chain is dropped if the sampling after any of its steps failed.
 
     Raises:
         ValueError: an argument is out of range, or the rows are no chains.

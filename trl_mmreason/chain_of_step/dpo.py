@@ -83,7 +83,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
     """Trains a policy on pairs of its own paths, in rounds; the reference stays the initial policy.
 
     `train()` resumes a killed run, in whichever round and stage it stopped. After it, `state.log_history` has the
-    steps of all rounds, one behind the other, and `rounds` the measures of each.
+    steps of all rounds, one after the other, and `rounds` the measures of each.
 
     Args:
         model: path or id of a checkpoint that `ChainOfStepSFTTrainer` trained, or a model.

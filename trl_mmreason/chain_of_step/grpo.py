@@ -78,7 +78,7 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
             ) from error
         if process_reward_model is not None:
             process_reward_model = process_reward_from(process_reward_model)
-            _ = process_reward_model.settings  # an address without a server shows now, not behind the first rollouts
+            _ = process_reward_model.settings  # an address without a server shows now, not after the first rollouts
         self.rewards = ChainRewards(processing_class, process_reward_model, grader, step_weight=args.step_weight)
         super().__init__(
             model,

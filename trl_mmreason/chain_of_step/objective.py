@@ -117,7 +117,7 @@ def select_pairs(
 def last_part_mask(is_end: Tensor, completion_mask: Tensor) -> Tensor:
     """Mask the tokens of each completion's last part (appendix E): after its second-to-last end, up to its last.
 
-    A part is a step or the answer, with the token that closes it. What the chat template writes behind the last part
+    A part is a step or the answer, with the token that closes it. What the chat template writes after the last part
     was not sampled and does not count.
 
     Args:

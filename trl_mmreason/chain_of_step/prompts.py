@@ -126,7 +126,7 @@ def read_steps(reply: str, *, min_steps: int = MIN_STEPS, max_steps: int = MAX_S
     if last_title:
         raise MalformedReply("no answer")
     if not all(title for title, _ in sections):
-        raise MalformedReply("something behind the answer")
+        raise MalformedReply("something after the answer")
     if not answer:
         raise MalformedReply("the answer is empty")
     if not min_steps <= len(sections) <= max_steps:

@@ -1,7 +1,7 @@
 """A question and its chain as a process reward model's input, with the scored positions (arXiv:2509.19003, 3.4).
 
 A step is scored at the token that closes it, an answer likewise. These are looked for among the ids of the completion
-alone, which are put behind those of the prompt: a question may hold the same tokens as text. Names of the tokenizer's
+alone, which are put after those of the prompt: a question may hold the same tokens as text. Names of the tokenizer's
 special tokens are no more than text in a completion: a policy that writes "<|image_pad|>" has shown no picture.
 """
 
@@ -86,7 +86,7 @@ def read_completion(completion: Any, where: str) -> tuple[str, Ends]:
         return text, scored_ends(text)
     except ChainError as error:
         raise UnscorableRow(
-            f"The completion of {where}: {error}. Cut an unfinished one behind its last whole step."
+            f"The completion of {where}: {error}. Cut an unfinished one after its last whole step."
         ) from error
     except ValueError as error:
         raise UnscorableRow(str(error)) from error

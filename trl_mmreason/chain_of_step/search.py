@@ -37,7 +37,7 @@ class BeamSearched(NamedTuple):
         scores: scores of the part that was kept at each stage, the answer's last.
         worst: of each stage the candidate that scored lowest, and its score; of equal ones the earliest. Where all
             candidates said the same it is the one that was kept.
-        problem: why there is no answer. "malformed": at one stage no candidate was a whole part; "too_long": behind the
+        problem: why there is no answer. "malformed": at one stage no candidate was a whole part; "too_long": after the
             last step that was allowed no candidate answered. `None` with an answer.
     """
 
@@ -77,7 +77,7 @@ def step_beam_search(
         process_reward: scores the candidates.
         n: candidates a stage.
         sampling_params: how they are drawn; `max_new_tokens` bounds one part, and `stop` is the search's own.
-        max_steps: steps a chain may have; behind the last one only answers are candidates.
+        max_steps: steps a chain may have; after the last one only answers are candidates.
         seed: other seeds give other candidates. They depend on the row's id, the stage and their number alone, as far
             as the engine keeps its promise.
 

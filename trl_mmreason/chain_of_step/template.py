@@ -7,13 +7,13 @@
     <|reasoning_step_reflection_start|>…<|reasoning_step_reflection_end|>
     <|reasoning_step_end|>
     <|reasoning_proceed|>                   between two steps
-    <|reasoning_end|>                       behind the last one
+    <|reasoning_end|>                       after the last one
     <|answer_start|>…<|answer_end|>
 
 What stands between an opening and its closing token is kept as it is, white space and all, and may be empty. Between
 all other tokens white space may stand when a chain is read, as Fig. 7 has it; none is written. A step has all three
 parts: the paper knows none without a reflection ("must consist of and only consist of the following three parts",
-Fig. 8). A chain has one step or more. It is partial when it ends behind a step, whether or not
+Fig. 8). A chain has one step or more. It is partial when it ends after a step, whether or not
 `<|reasoning_proceed|>` or `<|reasoning_end|>` follows.
 """
 
@@ -89,8 +89,8 @@ class Ends(NamedTuple):
     """Ends of the scored tokens of a chain: `text[:end]` ends with the token.
 
     Attributes:
-        steps: for each step the position behind its `<|reasoning_step_end|>`.
-        answer: the position behind `<|answer_end|>`; `None` in a partial chain.
+        steps: for each step the position after its `<|reasoning_step_end|>`.
+        answer: the position after `<|answer_end|>`; `None` in a partial chain.
     """
 
     steps: list[int]

@@ -40,7 +40,7 @@ class PictureHooks:
     """Hook on a model that, in a pass without pictures, adds one to its input embeddings.
 
     Families embed the text first and encode pictures then, before the decoder begins. The small picture is encoded at
-    the same place, as engines gather weights in the order of the forward pass: behind the embeddings' other hooks, to
+    the same place, as engines gather weights in the order of the forward pass: after the embeddings' other hooks, to
     which engines add theirs when training begins, and before the decoder's.
     """
 

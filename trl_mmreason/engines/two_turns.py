@@ -52,7 +52,7 @@ class TwoTurns:
 
         def enqueue(new: dict[int, dict[str, Any]]) -> None:
             ids = self.llm.enqueue(list(new.values()), sampling_params, use_tqdm=use_tqdm)
-            # "17-0d2f8b1c": vLLM adds the characters behind the hyphen, and takes them from its outputs again
+            # "17-0d2f8b1c": vLLM adds the characters after the hyphen, and takes them from its outputs again
             rows.update(zip((name.partition("-")[0] for name in ids), new, strict=True))
 
         enqueue(dict(enumerate(prompts)))

@@ -25,7 +25,7 @@ def best_of_n(correct: np.ndarray, scores: np.ndarray, n: int) -> np.ndarray:
     Args:
         correct: (Q, N) bool.
         scores: (Q, N), from whatever scorer.
-        n: size of a group; samples behind the last whole one do not count.
+        n: size of a group; samples after the last whole one do not count.
     """
     best = _groups(scores, n).argmax(axis=-1)
     return np.take_along_axis(_groups(correct, n), best[..., None], axis=-1)[..., 0].mean(axis=-1)

@@ -26,10 +26,10 @@ class Piece(NamedTuple):
 def scored_pieces(
     text: str, ends: Sequence[int], scores: Sequence[float | None], last_score: float | None = None
 ) -> list[Piece]:
-    """Cut `text` behind each step, and give the pieces their scores.
+    """Cut `text` after each step, and give the pieces their scores.
 
     Args:
-        ends: for each step the position behind it, ascending.
+        ends: for each step the position after it, ascending.
         scores: scores of the steps.
         last_score: score of the text after the last one, such as the answer.
     """

@@ -41,7 +41,7 @@ def question_of(problem: Problem) -> Question:
 
 def readings(problem: Problem) -> list[str]:
     """The facts in the picture, one sentence each."""
-    return [step.thought for step in problem.steps[:-2]]  # behind them stand the working and the answer
+    return [step.thought for step in problem.steps[:-2]]  # after them stand the working and the answer
 
 
 def caption(problem: Problem) -> str:

@@ -33,7 +33,7 @@ def verdict(problem: Problem, response: str) -> str:
     # "1" for 1.0, and no spaces: each character would be a token to generate
     written = ",".join(f'"{name}":{score:.2g}' for name, score in scores.items())
     thoughts = [step.thought for step in problem.steps[:-1]]  # the last one only repeats the result
-    # Said right behind the judge's own result, where it is easiest to compare; the scores then only repeat it.
+    # Said right after the judge's own result, where it is easiest to compare; the scores then only repeat it.
     thoughts.append("Right." if scores["answer_correctness"] else "Wrong.")
     return f"[BEGIN THOUGHT]{' '.join(thoughts)}[END THOUGHT][BEGIN SCORES]{{{written}}}[END SCORES]"
 

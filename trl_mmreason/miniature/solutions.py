@@ -253,7 +253,7 @@ def first_mistake(problem: Problem, working: str, answer: str) -> str | None:
 
 
 def read_working(problem: Problem, working: str) -> Working:
-    """Read the facts behind a working, or behind its beginning; the right facts where several fit.
+    """Read the facts that a working, or its beginning, was computed from; the right facts where several fit.
 
     Args:
         problem: what was to be solved.

@@ -19,7 +19,7 @@ class SamplingParams:
         temperature: 0 is greedy.
         top_p: the smallest set of tokens with this share of the probability; 1 is all.
         top_k: the most probable tokens; 0 is all.
-        stop: an answer ends behind the first of these strings, which stays in it.
+        stop: an answer ends after the first of these strings, which stays in it.
         logprobs: whether to return each token's log-probability, under the model itself (temperature 1, all tokens).
     """
 
@@ -116,8 +116,8 @@ class Engine(Protocol):
         ...
 
     def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
-        """n answers to each request, in order. What is wrong with one request is its `Failure`; what is wrong with the
-        engine itself (no connection, no memory) raises."""
+        """Sample n answers to each request, in order. A faulty request gets a `Failure`; a fault of the engine itself
+        (no connection, no memory) raises."""
         ...
 
 

@@ -53,7 +53,7 @@ def decode_live_rows(
         on_ended: told the places and new ids of rows that have ended, while others continue.
 
     Returns:
-        (B, L + T), with padding behind the end of a row.
+        (B, L + T), with padding after the end of a row.
     """
     rows = torch.arange(len(input_ids), device=input_ids.device)  # of the batch, which the model computes
     continues = torch.ones_like(rows, dtype=torch.bool)

@@ -81,7 +81,7 @@ def run(
     `world_size`-th row with all its samples, so that an engine reads its prompt and pictures once; all may share the
     file.
 
-    A unit for which `work` returns a `Failure` is tried again behind all others. If `work` raises, the units of the
+    A unit for which `work` returns a `Failure` is tried again after all others. If `work` raises, the units of the
     batch are tried again one by one, and those that raise alone fail. If nothing but exceptions comes for two batches
     and eight units, or from the whole run, then the engine is gone: the run raises the last one, and the next run tries
     these units again. KeyboardInterrupt, SystemExit and `UnsuitableEngine` end the run at once.
@@ -224,7 +224,7 @@ class _Runner:
 
     Attributes:
         failures: unit → reason of those given up, here or before.
-        again: tasks to try once more, behind all others.
+        again: tasks to try once more, after all others.
         raised: records of units that raised since `work` last returned. They are saved when it returns again: if it
             never does, the engine failed and not they.
     """

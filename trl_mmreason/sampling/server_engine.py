@@ -120,7 +120,7 @@ class ServerEngine:
         }
 
     def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
-        """n answers to each request, in order.
+        """Sample n answers to each request, in order.
 
         Raises:
             ServerError: the server cannot be used.

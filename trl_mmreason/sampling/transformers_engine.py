@@ -106,7 +106,7 @@ class TransformersEngine:
         }
 
     def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
-        """n answers to each request, in order; see `Engine`.
+        """Sample n answers to each request, in order; see `Engine`.
 
         Raises:
             ValueError: a stop text that no answer can show.
@@ -220,13 +220,13 @@ class TransformersEngine:
                 self.processing_class,
                 [row.prompt for row in encoded],
                 max_new_tokens=max(limits),
-                suppress_tokens=None,  # `drawing` does, behind the log-probabilities
+                suppress_tokens=None,  # `drawing` does, after the log-probabilities
                 logits_processor=[drawing],
                 stopping_criteria=[ending],
             )
         except torch.OutOfMemoryError:
             fits = False
-        if not fits:  # only here, behind the clause, has the exception let go of the batch's tensors
+        if not fits:  # only here, after the clause, has the exception let go of the batch's tensors
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             return None

@@ -91,7 +91,7 @@ class VLLMEngine:
         }
 
     def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
-        """n answers to each request, in order; see `Engine`."""
+        """Sample n answers to each request, in order; see `Engine`."""
         results: list[list[Sample] | Failure] = []
         rendered: list[tuple[int, dict[str, Any]]] = []
         for number, request in enumerate(requests):
@@ -129,8 +129,8 @@ def prompt_of(
 ) -> dict[str, Any]:
     """Convert a request for vLLM: tokens with one placeholder a picture, which vLLM expands, and the pictures.
 
-    Earlier answers that were sampled stand behind the generation prompt as they were sampled, and the prefix's own
-    tokens behind all, as in `TransformersEngine`. `eos_ids` end an answer.
+    Earlier answers that were sampled follow the generation prompt as they were sampled, and the prefix's own
+    tokens come last, as in `TransformersEngine`. `eos_ids` end an answer.
     """
     images = list(request.images)
     for image in images:

@@ -113,7 +113,7 @@ def read_score(reply: str) -> float:
     """Parse s from the judge's reply: the weighted sum of its three parts; a stated sum is ignored.
 
     Raises:
-        MalformedReply: behind the judge's thoughts there is not one block of scores, it is no JSON, or a part is
+        MalformedReply: after the judge's thoughts there is not one block of scores, it is no JSON, or a part is
             missing or not in [0, 1].
     """
     spoken = without_thinking(reply) or ""

@@ -18,7 +18,7 @@ class Response(NamedTuple):
     Attributes:
         answer: what it votes for; `None` if none can be told.
         is_well_formed: whether it is `<think>…</think>`, then one filled `\\boxed{…}`, and nothing else (δ = 0).
-        is_single: whether it gives one clear final answer, in one box behind its thoughts; the judge's validity rule.
+        is_single: whether it gives one clear final answer, in one box after its thoughts; the judge's validity rule.
     """
 
     answer: str | None

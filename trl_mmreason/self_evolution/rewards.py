@@ -175,7 +175,7 @@ class SelfEvolutionRewards:
             scores = self._scores(texts, prompts, images or [[]] * len(texts), seeds)
         seconds = time.perf_counter() - begun
         answers = [response.answer for response in self._responses]
-        if choices is not None:  # the letter A and what stands behind it are one answer
+        if choices is not None:  # the letter A and what stands after it are one answer
             answers = [chosen(answer, listed) for answer, listed in zip(answers, choices, strict=True)]
         judged = [one.is_single and not math.isnan(score) for one, score in zip(self._responses, scores, strict=True)]
         gathered = [gather_object(each) for each in (answers, scores, judged)]

@@ -72,7 +72,7 @@ def select_trajectories(
     Examples:
         >>> correct = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0]])
         >>> lengths = torch.tensor([[90, 70, 80, 60], [10, 20, 30, 40]])
-        >>> select_trajectories(correct, lengths)  # the shortest right one behind the good caption
+        >>> select_trajectories(correct, lengths)  # the shortest right one from the good caption
         [(0, 3)]
     """
     if rule not in RULES:

@@ -172,7 +172,7 @@ def reasoning_prompt(question: str, caption: str, example: Example = EXAMPLE) ->
 
 def opened(text: str) -> str:
     """A trajectory with the `<think>` that chat templates such as DeepSeek-R1's write for the reasoner: it is sampled
-    behind it, and only closes it."""
+    after it, and only closes it."""
     thoughts, end, _ = text.partition(END_OF_THINK)
     return f"{THINK}\n{text}" if end and THINK not in thoughts else text
 

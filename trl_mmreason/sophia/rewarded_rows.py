@@ -91,8 +91,8 @@ class RewardedCompletions:
 
     - `rewards` (B,);
     - `behavior_logps` (B, T), if there is a level of importance weights: for "token" one number a token, for "sequence"
-      their sum at the completion's first token and 0 behind it; NaN where the behaviour policy said nothing, as before
-      the completion and for what the template writes behind the end of the turn;
+      their sum at the completion's first token and 0 after it; NaN where the behaviour policy said nothing, as before
+      the completion and for what the template writes after the end of the turn;
     - `shift_labels` (B, 1), if completions are what is counted: `Trainer` counts these instead of the tokens.
 
     Args:

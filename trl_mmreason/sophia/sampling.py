@@ -2,8 +2,8 @@
 
 policy     picture alone            → K captions      (it never sees the question)
 reasoner   question and caption     → N trajectories a caption (it never sees the picture)
-R(y)       the final answer is right, R(c) the share of right trajectories behind a caption
-rows       question and picture     → the shortest right trajectory behind a good caption
+R(y)       the final answer is right, R(c) the share of right trajectories from a caption
+rows       question and picture     → the shortest right trajectory from a good caption
 
 made = make_off_policy_data(rows, policy, reasoner, store)
 OffPolicyRewardTrainer(model, args=config, train_dataset=made.rows)

@@ -28,7 +28,7 @@ class SRPOConfig(RolloutConfig):
             as they are.
         reflection_reward: pay for the reflection (Eq. 6); without it the reward is R_task alone, plain GRPO on the
             first solution.
-        missing_second_is_wrong: count a second answer that is missing behind a well-formed reflection as a wrong one in
+        missing_second_is_wrong: count a second answer that is missing after a well-formed reflection as a wrong one in
             I_eff (Eq. 8), −0.25 after a right first answer; off: I_eff is then 0.
         brevity_coef: α of Eq. 6, weight of the reward for brevity.
         target_ratio, max_ratio: T_target and T_max of Eq. 7, target and maximum length of a response, as multiples of

@@ -36,12 +36,12 @@ class ReflectionResponse:
 
     Attributes:
         first_think, first_answer: what stands in the first answer's tags, and in those of the thought before it.
-        reflection: what stands in the first `<reflection>…</reflection>` behind the first answer.
+        reflection: what stands in the first `<reflection>…</reflection>` after the first answer.
         second_think, second_answer: what stands in the tags after it.
         has_solution_format: the response begins with `<think>…</think> <answer>…</answer>`, neither of them empty.
         has_reflection_format: exactly one `<reflection>…</reflection>`, not empty, directly after the first answer.
         problem: what is wrong first of all, beginning with one of `PROBLEMS`; `None` for a response in full format.
-        first_end: position behind the first answer's closing tag.
+        first_end: position after the first answer's closing tag.
         reflection_span: positions of the reflection, tags included.
     """
 
@@ -60,7 +60,7 @@ class ReflectionResponse:
 def parse_reflection_response(text: str) -> ReflectionResponse:
     """Parse the parts of a response and its first fault; other parts survive a missing one.
 
-    The first answer is the first there is, the reflection the first behind it, and the second solution what follows;
+    The first answer is the first there is, the reflection the first after it, and the second solution what follows;
     without a reflection that is what follows the first answer. A tag inside another block shows that the outer one was
     never closed; what the inner one holds still counts.
 

@@ -61,7 +61,7 @@ class ReflectionRewards:
         processing_class: the policy's.
         grader: decides whether an answer is right; `Grader()` by default.
         brevity_coef: α of Eq. 6.
-        missing_second_is_wrong: count a second answer that is missing behind a well-formed reflection as a wrong one in
+        missing_second_is_wrong: count a second answer that is missing after a well-formed reflection as a wrong one in
             I_eff, −0.25 after a right first answer; off: I_eff is then 0.
         chat_template_kwargs: what the policy's chat template is given.
         target_ratio, max_ratio, target_response_tokens, max_response_tokens: see `objective.brevity`.
@@ -110,7 +110,7 @@ class ReflectionRewards:
         return self._rewards(batch, lambda score: ACCURACY * bool(score.first_correct))
 
     def reflection_format_reward(self, **batch: Any) -> list[float | None]:
-        """I_ref: 0.25 for exactly one `<reflection>…</reflection>` behind the first answer."""
+        """I_ref: 0.25 for exactly one `<reflection>…</reflection>` after the first answer."""
         return self._rewards(batch, lambda score: REFLECTION * score.response.has_reflection_format)
 
     def effectiveness_reward(self, **batch: Any) -> list[float | None]:

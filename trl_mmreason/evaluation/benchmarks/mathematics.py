@@ -113,7 +113,7 @@ def _math_verse(row: Row) -> Question:
 
 
 _VISION_ONLY = "Vision Only"
-_QUESTION = "\nQuestion:"  # MathVerse's own query: a hint, and the question behind it
+_QUESTION = "\nQuestion:"  # MathVerse's own query: a hint, and the question after it
 
 
 def _is_vision_only(row: Row) -> bool:

@@ -1,7 +1,7 @@
 """Parse choices inside the text of a question.
 
 They are read only where nothing else could be meant: labels in order from A without a gap, each at the beginning of a
-line, or all of them behind "Choices:" or "Options:", or in one line with which the question ends. What does not read
+line, or all of them after "Choices:" or "Options:", or in one line with which the question ends. What does not read
 that way stays in the text, and only the letters are known.
 """
 
@@ -33,7 +33,7 @@ def read_options(question: str, answer: str) -> tuple[str, dict[str, str] | None
 
     Args:
         question: with its choices: a line each, "Choices: (A) one (B) two", "Options: A: one, B: two", or "(A) one
-            (B) two" with nothing behind it. A line behind the last choice leaves it open where that ends.
+            (B) two" with nothing after it. A line after the last choice leaves it open where that ends.
         answer: the gold answer. Where that is no letter of a choice, the text is left alone.
     """
     letters = set(re.findall("[A-Z]", answer)) if _LETTERS.fullmatch(answer) else set()
