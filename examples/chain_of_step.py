@@ -32,7 +32,7 @@ WHOLE = {"peft_config": None}  # adapters are for dpo and grpo: the format's tok
 
 
 class ChainOfStep(Pipeline):
-    """A method for each stage."""
+    """The stages, one method each."""
 
     def sft(self) -> None:
         config = self.config("sft", mm.ChainOfStepSFTConfig)
@@ -115,7 +115,7 @@ class ChainOfStep(Pipeline):
 
     @property
     def start(self) -> str:
-        """The policy that every other stage begins with."""
+        """The initial policy of all other stages."""
         return made_by("sft", self.folder / "sft/model")
 
 

@@ -28,11 +28,11 @@ from trl_mmreason.scripts import DataArguments, exit_on_missing, policy_path
 @documented
 @dataclass
 class EvaluationArguments:
-    """How the policy is asked.
+    """Settings of the evaluation.
 
     Attributes:
         followup: what the user says to the first of two answers.
-        max_new_tokens: bound of each answer.
+        max_new_tokens: token limit of each answer.
         n: samples a question; with more than one they are drawn at `temperature`.
         temperature: temperature of sampling; 0 is greedy.
     """

@@ -1,4 +1,4 @@
-"""Train a vision-language model with plain GRPO, the baseline of AdaPO: one answer, paid when it is right.
+"""Train a vision-language model with plain GRPO, a baseline of AdaPO: one answer, rewarded when right.
 
     accelerate launch examples/grpo.py --config configs/grpo/miniature.yaml
 

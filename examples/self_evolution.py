@@ -1,4 +1,4 @@
-"""Self-evolution without labels: the policy learns from its own votes, as its judge sees them.
+"""Self-evolution without labels: the policy learns from its own votes, modulated by a judge.
 
     accelerate launch examples/self_evolution.py --config configs/self_evolution/miniature.yaml
 
@@ -33,7 +33,7 @@ class SelfEvolution(Pipeline):
 
     @cached_property
     def start(self) -> str:
-        """The policy that came."""
+        """The initial policy."""
         return self.first_policy(self.settings, judged_answers(partial(judge_message, self.settings.judge_prompt)))
 
     def evolve(self) -> None:

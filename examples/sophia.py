@@ -6,7 +6,7 @@
     trajectories  it describes, a reasoner thinks, the best trajectories earn     → OUTPUT/trajectories.parquet
     update        the policy learns from these rows                               → OUTPUT/update/model
     grpo          GRPO continues from there                                       → OUTPUT/grpo/model
-    base_grpo     GRPO without any of this, from the policy that came             → OUTPUT/base_grpo/model
+    base_grpo     GRPO without any of this, from the initial policy               → OUTPUT/base_grpo/model
     (always)      every policy's answers, side by side                            → OUTPUT/evaluation/
 
 What is finished is not done again, and what was killed resumes. `--stages update` does one alone. A configuration file
@@ -40,7 +40,7 @@ from trl_mmreason.stages import Pipeline, made_by
 
 
 class Sophia(Pipeline):
-    """A method for each stage."""
+    """The stages, one method each."""
 
     def warm_up(self) -> None:
         if self.args.warm_up_dataset is not None:
@@ -87,7 +87,7 @@ class Sophia(Pipeline):
         self.reinforce(self.base, "base_grpo")
 
     def reinforce(self, policy: str, name: str) -> None:
-        """GRPO on the questions that the policy that came finds neither too easy nor too hard (appendix B.2)."""
+        """GRPO on the questions that the initial policy finds neither too easy nor too hard (appendix B.2)."""
         bound = self.args.max_completion_length
         settings = {"system_prompt": self.args.thinking_prompt, "grader": self.args.grader(self.engine)}
         asked = {
@@ -115,7 +115,7 @@ class Sophia(Pipeline):
 
     @cached_property
     def base(self) -> str:
-        """The policy that came."""
+        """The initial policy."""
         return self.first_policy(self.config("warm_up", OffPolicyRewardConfig), CAPTIONS_AND_ANSWERS)
 
     @property

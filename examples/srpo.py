@@ -53,7 +53,7 @@ def main(data_args: ReflectionArguments, training_args: SRPOConfig, model_args: 
 
 
 def cold_start(policy: str, train_rows: Dataset, data_args: ReflectionArguments, training_args: SRPOConfig) -> str:
-    """The checkpoint of `policy` after supervised training on reflections, which is trained unless it is there.
+    """The checkpoint of `policy` after supervised training on reflections, trained unless it exists.
 
     Training ends when the format is learnt, so that reinforcement does not begin with responses that lack an answer;
     with `sft_min_delta` second answers have to be as good as first ones, too.
@@ -96,7 +96,7 @@ def cold_start(policy: str, train_rows: Dataset, data_args: ReflectionArguments,
 
 
 def reflections(policy: str, replies: Path, data_args: ReflectionArguments, training_args: SRPOConfig) -> Dataset:
-    """The rows of the cold start; for "miniature" they are made, and `replies` is the file that keeps every reply."""
+    """Load the rows of the cold start; "miniature" makes them, with every reply stored in `replies`."""
     if data_args.reflection_dataset != "miniature":
         return read_completions(str(data_args.reflection_dataset))
     category = data_args.dataset_name.removeprefix(MINIATURE)

@@ -64,7 +64,7 @@ def main(args: StudyArguments) -> None:
 
 
 def history(arm: Path) -> list[dict]:
-    """What was logged in training; nothing for an arm that has the model of another."""
+    """The training log of an arm; empty for an arm with another's model."""
     if (arm / "model").is_symlink():
         return []
     return json.loads((arm / "model" / "trainer_state.json").read_text())["log_history"]

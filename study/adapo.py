@@ -1,4 +1,4 @@
-"""Part 1: AdaPO beside what its paper compares it with (Tables 1 and 3, Fig. 2 and 4)."""
+"""Part 1: AdaPO and its paper's baselines (Tables 1 and 3, Fig. 2 and 4)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _TWO_TURNS = {
 
 
 def prepare(start: Start) -> str:
-    """Sample what the offline filter of the seed's questions decides by, if the section `prepared` asks for it."""
+    """Sample for the offline filter of the seed's questions, if the section `prepared` asks for it."""
     if start.args.prepared:
         prefiltered(start)
     return start.policy
 
 
 def prefiltered(start: Start) -> Dataset:
-    """The questions that the offline filter keeps (A.2), the same for all arms of a seed.
+    """The questions kept by the offline filter (A.2), equal for all arms of a seed.
 
     Raises:
         ValueError: `prepared` has no `prefilter`, the trajectories a question; or it keeps nothing.
@@ -71,7 +71,7 @@ def prefiltered(start: Start) -> Dataset:
 
 
 def train(start: Start, arm: str, folder: Path) -> None:
-    """Train an arm; its setting `method` says how.
+    """Train an arm by its setting `method`.
 
     An arm of two turns learns from the questions that the offline filter keeps if it has `prefiltered: true`.
     """

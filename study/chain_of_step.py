@@ -1,4 +1,4 @@
-"""Part 3: Chain-of-Step's process reward model as a judge of samples, a guide of search and a source of rewards."""
+"""Part 3: Chain-of-Step's process reward model for selecting samples, guiding search and rewarding GRPO."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _DECIDING = ("family", "size", "tasks", "cold_start_accuracy", "cold_start_rows"
 
 
 def prepare(start: Start) -> str:
-    """Teach the policy to reason in steps, and train a process reward model on its chains; all arms share both."""
+    """Teach the policy to reason in steps, and train a process reward model on its chains, for all arms."""
     settings = {name: getattr(start.args, name) for name in _DECIDING} | {"max_new_tokens": _limit(start)}
     policy, finished = start.folder / "sft" / "model", start.folder / "prm" / "metrics.json"
 
@@ -106,7 +106,7 @@ def _learn_rewards(start: Start, policy: Path, finished: Path) -> None:
 
 
 def _stronger_base(start: Start) -> str:
-    """The policy taught on, as the paper's process reward model has 38 B parameters and its policy 8 B."""
+    """Train the policy further, as a stronger base: the paper's process reward model has 38 B, its policy 8 B."""
     base = start.folder / "prm" / "base"
     if not base.exists():
         cold_start(
@@ -139,7 +139,7 @@ def _process_reward(start: Start) -> ProcessReward:
 
 
 def train(start: Start, arm: str, folder: Path) -> None:
-    """Train an arm, or link the policy of one that is made of another.
+    """Train an arm, or link the policy of the arm that it is made of.
 
     A trained arm's `method` is dpo or grpo; its `reward` is that of the process reward model (prm) or that of right
     answers alone (outcome). Of the others each has one setting:
@@ -210,7 +210,7 @@ def protocol(start: Start, arm: str) -> AnsweringProtocol:
 
 
 def measure(start: Start, asked: AnsweringProtocol, arm: str, model: Path, folder: Path) -> None:
-    """Let a policy answer the new pictures; with another weight of the steps nothing is sampled again."""
+    """Evaluate a policy on the new pictures; another weight of the steps reuses the samples."""
     source, settings = start.source(arm), start.settings(arm)
     if source is None or "step_weight" not in settings:
         let_answer(start, asked, arm, model, folder)
@@ -223,7 +223,7 @@ def measure(start: Start, asked: AnsweringProtocol, arm: str, model: Path, folde
 
 
 def weighed(samples: Samples, step_weight: float) -> Samples:
-    """Scored chains with the trajectory score that they have at another weight of the steps."""
+    """Recompute the trajectory scores of chains with another weight of the steps."""
 
     def again(sample: dict[str, Any] | Failure) -> dict[str, Any] | Failure:
         if isinstance(sample, Failure):

@@ -1,4 +1,4 @@
-"""A claim of a paper as a sum of measured numbers that should be above zero, and whether it is.
+"""Judge a paper's claims, each a weighted sum of measured metrics that should be above zero.
 
     Claim("AdaPO raises acc@t2 above GRPO's", contrast=((1, "adapo", "acc_t2"), (-1, "grpo", "acc_t2")), …)
 
@@ -24,7 +24,7 @@ Decision = Literal["above zero", "below zero", "no difference"]
 
 
 class Term(NamedTuple):
-    """A weight times what an arm reached in a metric."""
+    """A weight times an arm's metric."""
 
     weight: float
     arm: str
@@ -32,13 +32,13 @@ class Term(NamedTuple):
 
 
 def above(better: str, worse: str, metric: str) -> list[Term]:
-    """The contrast that one arm is better than another."""
+    """The contrast for one arm being better than another."""
     return [Term(1, better, metric), Term(-1, worse, metric)]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says, and what would have to be above zero for it to be so.
+    """A paper's statement, and the contrast that it says is above zero.
 
     Attributes:
         text: the claim.
@@ -56,7 +56,7 @@ class Claim:
 
 
 def better_in(place: str, *rows: tuple[str, str, str, str], metric: str = "accuracy") -> tuple[Claim, ...]:
-    """Claims of one place in a paper that an arm is better than another.
+    """Claims from one place in a paper that an arm is better than others.
 
     Args:
         place: where in the paper.
@@ -67,13 +67,13 @@ def better_in(place: str, *rows: tuple[str, str, str, str], metric: str = "accur
 
 
 def claims_about(claims: Sequence[Claim], arms: Collection[str]) -> list[Claim]:
-    """The claims about these arms alone, as a study may train some of a part's."""
+    """The claims about these arms only, as a study may train a subset of a part's."""
     return [claim for claim in claims if {term.arm for term in claim.contrast} <= set(arms)]
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim beside what was measured.
+    """A claim and its measurement.
 
     Attributes:
         claim: the claim.
@@ -100,7 +100,7 @@ class Judged:
 
 
 def ending(measured: Estimate, margin: float) -> Decision | None:
-    """What more seeds would hardly change: the interval lies above 0, below 0, or within ± `margin`.
+    """The result that more seeds would hardly change: the interval is above 0, below 0, or within ± `margin`.
 
     `None` while it does none of these.
     """
@@ -117,7 +117,7 @@ Outcomes = Mapping[int, Mapping[str, QuestionTable]]
 
 
 def judge(claim: Claim, outcomes: Outcomes) -> Judged:
-    """Whether a claim holds.
+    """Judge whether a claim holds.
 
     Args:
         claim: its arms have to be in every outcome.

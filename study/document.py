@@ -1,4 +1,4 @@
-"""The study's results in its documentation: one table of all claims, and the arms and curves of each part.
+"""Write the study's results into its page: a table of all claims, and each part's arms and curves.
 
     python -m study.document docs/study.md
 
@@ -27,7 +27,7 @@ HOLDS = "holds"
 
 
 def write_document(path: str | Path) -> None:
-    """Put the results into the file.
+    """Write the results into the file.
 
     Raises:
         DataError: the file has not both marks, or a claim that does not hold has no note.
@@ -60,7 +60,7 @@ def results_of(folder: Path) -> str:
 
 
 def claims_table(found: Mapping[str, Mapping[str, Any]], notes: Mapping[str, Mapping[str, str]]) -> str:
-    """A line a claim: where it stands, the paper's numbers, ours, and the verdict.
+    """Format one line for each claim: place in the paper, its numbers, ours, and the verdict.
 
     Args:
         found: name → what `claims_as_json` gave.

@@ -1,4 +1,4 @@
-"""Figures of a paper from what the arms of a part reached: means over seeds, between the lowest and the highest."""
+"""Draw a paper's figures from a part's arms: means over seeds, between the lowest and the highest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Point = tuple[float, str, str]
 
 
 class Figure(NamedTuple):
-    """Curves over what an experiment varies.
+    """Curves over an experiment's varied setting.
 
     Attributes:
         title: with the paper's number.
@@ -37,7 +37,7 @@ class Figure(NamedTuple):
 
     @property
     def arms(self) -> set[str]:
-        """Those that it shows."""
+        """The arms that the figure shows."""
         return {arm for points in self.curves.values() for _, arm, _ in points}
 
 
@@ -64,7 +64,7 @@ def draw_figures(outcomes: Outcomes, figures: Sequence[Figure], path: Path) -> N
 
 
 def over_seeds(outcomes: Outcomes, points: Sequence[Point]) -> np.ndarray:
-    """(seeds, points) what every seed reached; shares in percent."""
+    """(seeds, points): every seed's result; shares in percent."""
 
     def value(seed: int, arm: str, metric: str) -> float:
         reached = outcomes[seed][arm].values()[metric]

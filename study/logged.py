@@ -1,4 +1,4 @@
-"""What training logged, as numbers that a claim can compare: its first quarter and its last."""
+"""Summarise training logs for claims: means of the first and the last quarter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ History = Sequence[Mapping[str, Any]]
 
 
 def with_logged(outcomes: Outcomes, histories: Mapping[str, Sequence[History]], names: Sequence[str]) -> Outcomes:
-    """Add to the tables of trained arms what was logged: `first_NAME` and `last_NAME` for each name.
+    """Add `first_NAME` and `last_NAME` of each logged name to the tables of trained arms.
 
     A logged number belongs to no question. Every question of its arm gets it, so that all draws of questions agree and
     the interval of a claim is over seeds alone.
@@ -37,7 +37,7 @@ def with_logged(outcomes: Outcomes, histories: Mapping[str, Sequence[History]], 
 
 
 def quarters(history: History, name: str) -> tuple[float, float]:
-    """The mean of a logged value over the first quarter of its entries, at least one, and over the last; NaN if none.
+    """Means of a logged value over the first and the last quarter of its entries, at least one each; NaN if none.
 
     Args:
         history: the entries in the order of the steps.

@@ -1,4 +1,4 @@
-"""Plain GRPO, which three parts compare with: one answer to a question, paid when it is right."""
+"""Plain GRPO, the baseline of three parts: one answer to a question, rewarded when right."""
 
 from __future__ import annotations
 

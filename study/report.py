@@ -1,4 +1,4 @@
-"""What a part of the study came to: a table of its arms, its claims with their verdicts, and pictures of its curves."""
+"""Report of one part of the study: arms, verdicts, curves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COLOURS = (
 
 
 def format_arms(outcomes: Mapping[int, Mapping[str, QuestionTable]], metrics: Sequence[str]) -> str:
-    """A line an arm: the mean over seeds of each metric, and the lowest and highest seed."""
+    """Format one line for each arm: the mean over seeds of each metric, and the lowest and highest seed."""
     seeds = list(outcomes)
     lines = [["mean [lowest, highest seed]", *(metric_of(name).label for name in metrics)]]
     for arm in outcomes[seeds[0]]:
@@ -44,7 +44,7 @@ def format_arms(outcomes: Mapping[int, Mapping[str, QuestionTable]], metrics: Se
 
 
 def format_claims(judged: Sequence[Judged]) -> str:
-    """A line a claim: what was measured, and the verdict."""
+    """Format one line for each claim: the measurement and the verdict."""
     lines = [["claim", "paper", "measured [95 % interval]", "verdict"]]
     for each in judged:
         measured = form_of(each.claim.unit).with_interval(each.measured, signed=True)
@@ -53,12 +53,12 @@ def format_claims(judged: Sequence[Judged]) -> str:
 
 
 def form_of(unit: str) -> Metric:
-    """How the sum of a claim is shown."""
+    """The format of a claim's sum."""
     return _POINTS if unit == "share" else _NUMBER
 
 
 def claims_as_json(settings: Mapping[str, Any], judged: Sequence[Judged], table: str) -> dict[str, Any]:
-    """All of it as JSON values, with the settings that led to it; a number that is not known is null."""
+    """Claims, verdicts and settings as JSON values, null for NaN."""
     return {
         "settings": dict(settings),
         "arms": table,
@@ -84,7 +84,7 @@ def draw_histories(
     panels: Mapping[str | tuple[str, ...], tuple[str, str]],
     path: Path,
 ) -> None:
-    """Draw what was logged in training, the mean over seeds of each arm, into a PNG file.
+    """Draw the training curves, each arm's mean over seeds, into a PNG file.
 
     Args:
         histories: arm → the log history of every seed.
@@ -112,7 +112,7 @@ def draw_histories(
 
 
 def mean_curve(runs: Sequence[Sequence[Mapping[str, Any]]], names: Sequence[str]) -> tuple[list[int], list[float]]:
-    """The mean over seeds as far as all of them come; of several names the first that an entry has.
+    """The mean over seeds up to the shortest run; of several names the first that an entry has.
 
     Seeds may log at different steps, as a round of DPO ends before the next logged step, or there are no more pairs: a
     step that another seed did not log has that one's value between its neighbours.
@@ -127,7 +127,7 @@ def mean_curve(runs: Sequence[Sequence[Mapping[str, Any]]], names: Sequence[str]
 
 
 def _curve(run: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[int, float]:
-    """Step → what was logged there."""
+    """Step → logged value."""
     found = ((entry["step"], entry[name]) for entry in run for name in reversed(names) if entry.get(name) is not None)
     return {step: float(value) for step, value in found}
 

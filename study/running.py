@@ -1,4 +1,4 @@
-"""A part of the study: every arm of every seed trained and measured once, some at a time, killed or not.
+"""Run a part of the study: train and evaluate every arm of every seed once, in parallel, resumable.
 
 In OUTPUT/seed-0 there is `cold_start`, the policy after its supervised start, what else the arms of a seed share, and
 a folder for each arm:
@@ -57,11 +57,11 @@ _TRAINED_BY = (*_TAUGHT_BY, "train_rows", "common", "rl", "sft", "dpo", "prepare
 @documented
 @dataclass
 class StudyArguments:
-    """What a part of the study trains, and on what.
+    """Arms, seeds and data of a part of the study.
 
     Attributes:
         part: which part of the study, of `PARTS`.
-        output_dir: where everything is written.
+        output_dir: output folder.
         seeds: each is a run of its own: another policy, other problems, other answers. Six or more apart.
         family, size: family and size of the miniature policy.
         tasks: categories of the drawn problems, and the level of each.
@@ -123,32 +123,32 @@ class StudyArguments:
                 "share pictures, and the intervals take seeds for independent."
             )
         if BEFORE in self.arms:
-            raise ValueError(f"StudyArguments: {BEFORE!r} is the policy as it came; give the arm another name.")
+            raise ValueError(f"StudyArguments: {BEFORE!r} is the initial policy; give the arm another name.")
         in_waves(self.arms)
         self.decide = values_of(self.decide)
         if self.decide and self.decide.keys() != {"claims", "margin", "most"}:
             raise ValueError(f"StudyArguments: got decide={self.decide}; expected claims, margin and most.")
 
     def undecided(self, judged: Sequence[Judged]) -> list[str]:
-        """The claims to `decide` that another seed is to be added for; none once there are `most` seeds."""
+        """The undecided claims in `decide`, for which another seed is added; none once there are `most` seeds."""
         if not self.decide or len(self.seeds) >= self.decide["most"]:
             return []
         wanted = [each for each in judged if each.claim.text in self.decide["claims"]]
         return [each.claim.text for each in wanted if ending(each.measured, self.decide["margin"]) is None]
 
     def with_another_seed(self) -> StudyArguments:
-        """The same study with one seed more, ten behind the last."""
+        """The same study with one more seed, ten after the last."""
         return replace(self, seeds=[*self.seeds, self.seeds[-1] + 10])
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the results depend on: all but where they are written, how, and what the last seed was decided by."""
+        """Settings that results depend on: all except output, parallelism, and the rule for the last seed."""
         apart = ("output_dir", "decide", "workers", "only")
         return {name: value for name, value in asdict(self).items() if name not in apart}
 
 
 def in_waves(arms: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """`BEFORE`, the arms that begin with it, those that are made of these, and so on.
+    """Arms in order of dependence: `BEFORE`, the arms made of it, those made of these, and so on.
 
     Args:
         arms: name → settings.
@@ -174,7 +174,7 @@ def in_waves(arms: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Start:
-    """What all arms of a seed have in common.
+    """The common start of a seed's arms.
 
     Attributes:
         args: of the study.
@@ -192,25 +192,25 @@ class Start:
     evaluation: Dataset
 
     def of(self, section: str, differences: Mapping[str, Any]) -> dict[str, Any]:
-        """A trainer's settings: the common ones, behind them the section's, behind them an arm's own."""
+        """A trainer's settings: the common ones, overridden by the section's, then by the arm's."""
         return {**self.args.common, "seed": self.seed, **getattr(self.args, section), **differences}
 
     def problems(self, n: int, stream: int = 0, split: str = "train") -> list[Problem]:
-        """Drawn problems; other streams are other pictures, `train` is of stream 0 and `evaluation` of stream 1."""
+        """Draw problems; another stream has other pictures; `train` is stream 0, `evaluation` stream 1."""
         return drawn(self.args, n, self.seed + stream, split)
 
     def settings(self, arm: str) -> dict[str, Any]:
-        """An arm's own settings, for training it."""
+        """An arm's own settings of training."""
         own = self.args.arms.get(arm, {})
         return {name: value for name, value in own.items() if name not in (_OF, _EVALUATION)}
 
     def source(self, arm: str) -> Path | None:
-        """The folder of the arm that this one is made of."""
+        """Folder of the arm that this one is made of."""
         of = self.args.arms.get(arm, {}).get(_OF)
         return None if of is None else self.folder / of
 
     def refuse_source(self, arm: str) -> None:
-        """Refuse what an arm is made of, where it is not looked at."""
+        """Refuse a source arm where it would have no effect."""
         if self.source(arm) is not None:
             raise ValueError(
                 f"The arm {arm!r} is of {self.args.arms[arm][_OF]!r}, but would be trained from the policy that all "
@@ -218,18 +218,18 @@ class Start:
             )
 
     def title(self, arm: str) -> str:
-        """Of an arm's evaluation."""
+        """Title of an arm's evaluation."""
         return f"{arm}, seed {self.seed}"
 
     def asked(self, arm: str) -> dict[str, Any]:
-        """How an arm is measured: `n`, `sampling_params` and `seed` of `evaluate`."""
+        """Arguments of `evaluate` for an arm: `n`, `sampling_params` and `seed`."""
         sampling_params = {**self.args.evaluation, **self.args.arms.get(arm, {}).get(_EVALUATION, {})}
         n = int(sampling_params.pop("n", 1))
         return {"n": n, "sampling_params": SamplingParams(**{"temperature": 0.0, **sampling_params}), "seed": self.seed}
 
 
 def measure(start: Start, protocol: AnsweringProtocol, arm: str, model: Path, folder: Path) -> None:
-    """Let a policy answer the new pictures, and keep that as an evaluation."""
+    """Evaluate a policy on the new pictures, and save the evaluation."""
     evaluate_into(
         folder / "evaluation",
         start.evaluation,
@@ -244,7 +244,7 @@ def measure(start: Start, protocol: AnsweringProtocol, arm: str, model: Path, fo
 
 @dataclass(frozen=True)
 class Part:
-    """What one part of the study does.
+    """One part of the study.
 
     Attributes:
         lessons: what the policy is taught before.
@@ -268,7 +268,7 @@ class Part:
     quick_lessons: Lessons | None = None
 
     def taught(self, args: StudyArguments) -> Lessons:
-        """What the policy is taught.
+        """Lessons of the initial policy.
 
         Raises:
             ValueError: first answers are to be quick, and there are no second ones.
@@ -279,7 +279,7 @@ class Part:
 
 
 def begin(args: StudyArguments, part: Part, seed: int) -> Start:
-    """The policy of a seed, taught unless that was done, and its problems."""
+    """Return a seed's policy, taught unless it exists, and its problems."""
     folder = Path(args.output_dir) / f"seed-{seed}"
     policy, lessons = folder / "cold_start", part.taught(args)
 
@@ -305,18 +305,18 @@ def begin(args: StudyArguments, part: Part, seed: int) -> Start:
 
 
 def drawn(args: StudyArguments, n: int, seed: int, split: str = "train") -> list[Problem]:
-    """Problems of the study's tasks."""
+    """Draw problems of the study's tasks."""
     return make_problems(list(args.tasks), n, level=args.tasks, seed=seed, split=split)
 
 
 def same_model(target: str | Path, model: Path) -> None:
-    """Let an arm that trains nothing have the model that is there already."""
+    """Link an existing model for an arm that trains nothing."""
     model.parent.mkdir(parents=True, exist_ok=True)
     model.symlink_to(Path(target).resolve(), target_is_directory=True)
 
 
 def do_arm(args: StudyArguments, part: Part, seed: int, arm: str) -> None:
-    """Train and measure one arm, unless that was done.
+    """Train and evaluate one arm, unless it is done.
 
     Processes that do the same arm, or prepare the same seed, wait for each other: workers may outlive the study that
     began them.
@@ -345,7 +345,7 @@ def do_arm(args: StudyArguments, part: Part, seed: int, arm: str) -> None:
 
 
 def is_done(args: StudyArguments, seed: int, arm: str) -> bool:
-    """Whether an arm was trained and measured, with the settings of today."""
+    """Whether an arm was trained and evaluated with the current settings."""
     mark = _mark(args, seed, arm)
     return mark.exists() and mark.read_text() == _decided_by(args, arm)
 
@@ -355,7 +355,7 @@ def _mark(args: StudyArguments, seed: int, arm: str) -> Path:
 
 
 def _decided_by(args: StudyArguments, arm: str) -> str:
-    """All that an arm's evaluation depends on: what is shared, its own settings, and those of what it is made of.
+    """Everything an arm's evaluation depends on: shared settings, its own, and those of its source arms.
 
     A string, so that one which was cut when its process was killed is merely another one.
     """
@@ -364,7 +364,7 @@ def _decided_by(args: StudyArguments, arm: str) -> str:
 
 
 def _made_of(args: StudyArguments, arm: str) -> list[dict[str, Any]]:
-    """The settings of an arm, of the one that it is made of, and so on."""
+    """The settings of an arm, of its source, of that one's source, and so on."""
     arms = [args.arms.get(arm, {})]
     while _OF in arms[-1]:
         arms.append(args.arms.get(arms[-1][_OF], {}))
@@ -372,7 +372,7 @@ def _made_of(args: StudyArguments, arm: str) -> list[dict[str, Any]]:
 
 
 def do_all(args: StudyArguments, command: Sequence[str]) -> None:
-    """Every arm of every seed, in processes of their own: `workers` at a time, each when what it is made of is there.
+    """Run every arm of every seed in its own process, `workers` at a time, each after its source.
 
     For what is done no process is begun.
 
@@ -414,7 +414,7 @@ def _do(job: str, command: Sequence[str], folder: Path) -> None:
 
 
 def outcomes(args: StudyArguments) -> dict[int, dict[str, QuestionTable]]:
-    """Seed → arm → what every question adds to every metric.
+    """Read seed → arm → table of each question's contribution to each metric.
 
     Raises:
         ValueError: the arms of a seed did not answer the same questions in one order.

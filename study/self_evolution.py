@@ -1,4 +1,4 @@
-"""Part 5: self-evolution beside majority voting, labels and its ablations (Tables 1, 2, 4, 6 and 7, Figs. 3 and 4)."""
+"""Part 5: self-evolution, majority voting, training on labels, and ablations (Tables 1, 2, 4, 6, 7, Figs. 3, 4)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .running import BEFORE, Part, Start
 
 
 def train(start: Start, arm: str, folder: Path) -> None:
-    """Train an arm: without labels, or, with `labels`, plain GRPO."""
+    """Train an arm: self-evolution, or plain GRPO if `labels`."""
     start.refuse_source(arm)
     settings = start.settings(arm)
     if settings.pop("labels", False):
@@ -30,7 +30,7 @@ def train(start: Start, arm: str, folder: Path) -> None:
 
 
 def _rises(arm: str, logged: str) -> list[Term]:
-    """The contrast that what an arm logs is higher in the last quarter of training than in the first."""
+    """The contrast for a logged value being higher in the last quarter of training than in the first."""
     return [Term(1, arm, f"last_{logged}"), Term(-1, arm, f"first_{logged}")]
 
 

@@ -1,4 +1,4 @@
-"""Part 4: SOPHIA beside its ablations, GRPO instead of it and behind it, and less data (Tables 1, 5, 8 and A4)."""
+"""Part 4: SOPHIA, its ablations, GRPO instead of it and after it, and less data (Tables 1, 5, 8 and A4)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DIFFICULTY: dict[str, Any] = {"n": 4, "low": 0.25, "high": 0.75}
 
 
 def prepare(start: Start) -> str:
-    """Sample what all arms of a seed choose from."""
+    """Sample captions and trajectories, from which all arms of a seed select."""
     _rows(start, {})
     return start.policy
 

@@ -1,4 +1,4 @@
-"""Part 2: SRPO beside plain GRPO and its own ablations (Table 3)."""
+"""Part 2: SRPO, plain GRPO and SRPO's ablations (Table 3)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MEASURED = 100  # problems, while the policy learns to reflect
 
 @dataclass(frozen=True)
 class FirstAndLast:
-    """The first answer in a response, and the last: of one that does not reflect they are the same."""
+    """Grade the first and the last answer in a response, which are equal without a reflection."""
 
     turns = 2
     settings = {"name": "first and last"}
@@ -52,7 +52,7 @@ class FirstAndLast:
 
 
 def train(start: Start, arm: str, folder: Path) -> None:
-    """Train an arm: `reflect` says whether it learns from reflections first, `reinforce` whether by rewards then."""
+    """Train an arm: on reflections if `reflect`, then by reinforcement if `reinforce`."""
     start.refuse_source(arm)
     settings = start.settings(arm)
     reflect, reinforce = bool(settings.pop("reflect", True)), settings.pop("reinforce", "srpo")
@@ -166,7 +166,7 @@ PANELS = {
 
 
 def prepare(start: Start) -> str:
-    """Train the policy that most arms of a seed share, if any does."""
+    """Train the policy that most arms of a seed share, if any do."""
     if any(arm.get("reflect", True) for arm in start.args.arms.values()):
         reflecting_policy(start)
     return start.policy

@@ -101,7 +101,7 @@ class Silent(Handler):
 @pytest.mark.parametrize("by", ["monte-carlo", "judge"])
 def test_sampling_without_one_chain_is_an_error(questions, tmp_path, by):
     output = tmp_path / "rows.parquet"
-    message = r"^mmreason annotate: not one row was made, so none is written\nkept 0 of 6 chains\n.*6: no_chain"
+    message = r"^mmreason annotate: no row was made; OUTPUT is not written\nkept 0 of 6 chains\n.*6: no_chain"
     with chat_stub(Silent) as server, pytest.raises(SystemExit, match=message):
         main(arguments(questions, output, server.url, by))
     assert not output.exists()

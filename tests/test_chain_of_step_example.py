@@ -126,7 +126,7 @@ def test_a_search_needs_questions_and_a_scorer(given):
 
 
 def test_an_unknown_stage_is_named():
-    with pytest.raises(ValueError, match="there is no 'ppo'"):
+    with pytest.raises(ValueError, match="unknown stage 'ppo'"):
         ChainOfStepArguments("miniature/adding", stages="sft,ppo")
 
 

@@ -59,12 +59,12 @@ def test_the_version(capsys):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--temperature", "-1"], "argument --temperature: expected a number, at least 0, got '-1'"),
-        (["--temperature", "nan"], "argument --temperature: expected a number, at least 0, got 'nan'"),
+        (["--temperature", "-1"], "argument --temperature: expected a number ≥ 0, got '-1'"),
+        (["--temperature", "nan"], "argument --temperature: expected a number ≥ 0, got 'nan'"),
         (["--top-p", "0"], "argument --top-p: expected a number above 0 and at most 1, got '0'"),
         (["--top-p", "1.5"], "argument --top-p: expected a number above 0 and at most 1, got '1.5'"),
         (["--low", "many"], "argument --low: expected a number from 0 to 1, got 'many'"),
-        (["--batch-size", "0"], "argument --batch-size: expected a whole number, at least 1, got '0'"),
+        (["--batch-size", "0"], "argument --batch-size: expected an integer ≥ 1, got '0'"),
     ],
 )
 def test_numbers_out_of_range_are_named_by_their_flag(arguments, expected, capsys):

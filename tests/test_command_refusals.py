@@ -13,34 +13,34 @@ REFLECT = "reflect q.jsonl r.parquet --model m --teacher t"
 STEPS = "steps q.jsonl r.parquet --teacher t"
 TRAJECTORIES = "trajectories q.jsonl r.parquet --model m --reasoner r"
 URL = "http://127.0.0.1:1/v1"
-TOGETHER = "--hard-reasoner and --hard-category go together"
+TOGETHER = "--hard-reasoner and --hard-category must be given together"
 
 # what does not fit together, or is not there
 REFUSED = [
-    (f"{ANNOTATE} --judge j", "--judge came with --by monte-carlo"),
-    (f"{ANNOTATE} --judge-server {URL}", "--judge-server came without --judge"),
-    (f"{ANNOTATE} --openai-only", "--openai-only came without --judge-server"),
-    (f"{ANNOTATE} --by judge", "--by judge came without --judge; name the model"),
-    (f"{EVALUATE} --n 4 --temperature 0", "--n 4 came with --temperature 0; greedy samples are all alike"),
-    (f"{EVALUATE} --protocol best-of-n --n 1", "--protocol best-of-n came with --n 1, which leaves nothing to choose"),
+    (f"{ANNOTATE} --judge j", "--judge has no effect with --by monte-carlo"),
+    (f"{ANNOTATE} --judge-server {URL}", "--judge-server needs --judge"),
+    (f"{ANNOTATE} --openai-only", "--openai-only needs --judge-server"),
+    (f"{ANNOTATE} --by judge", "--by judge needs --judge, the model"),
+    (f"{EVALUATE} --n 4 --temperature 0", "--n 4 needs a temperature above 0; greedy samples are all alike"),
+    (f"{EVALUATE} --protocol best-of-n --n 1", "--protocol best-of-n needs --n 2 or more, got 1"),
     (
         f"{EVALUATE} --protocol best-of-n",
-        "--protocol best-of-n came without; --process-reward belongs to best-of-n and",
+        "--protocol best-of-n needs --process-reward, which belongs to best-of-n and",
     ),
     (
         f"{EVALUATE} --process-reward m",
-        "--protocol direct came with --process-reward m; --process-reward belongs to",
+        "--protocol direct does not use --process-reward, which belongs to",
     ),
-    (f"{EVALUATE} --followup Check.", "--followup does nothing here, as it belongs to --protocol two-turn"),
-    (f"{EVALUATE} --max-steps 3", "--max-steps does nothing here, as it belongs to --protocol step-beam"),
-    (f"{EVALUATE} --judge-server {URL}", "--judge-server came without --judge"),
-    (f"{EVALUATE} --judge-extracts-only", "--judge-extracts-only came without --judge"),
+    (f"{EVALUATE} --followup Check.", "--followup has no effect here, as it belongs to --protocol two-turn"),
+    (f"{EVALUATE} --max-steps 3", "--max-steps has no effect here, as it belongs to --protocol step-beam"),
+    (f"{EVALUATE} --judge-server {URL}", "--judge-server needs --judge"),
+    (f"{EVALUATE} --judge-extracts-only", "--judge-extracts-only needs --judge"),
     (f"{EVALUATE} --vllm --adapter a", "leave --server and --adapter out"),
-    (f"{EVALUATE} --dtype float32", "--dtype does nothing here, as it belongs to --vllm"),
-    (f"{EVALUATE} --instruction Think.", "--instruction does nothing here, as rows of your own are asked as they are"),
+    (f"{EVALUATE} --dtype float32", "--dtype has no effect here, as it belongs to --vllm"),
+    (f"{EVALUATE} --instruction Think.", "--instruction has no effect here, as rows of your own are asked as they are"),
     (
         """evaluate miniature/adding --model nowhere --columns '{"answer": "solution"}'""",
-        "--columns does nothing here, as the columns of miniature/adding are known",
+        "--columns has no effect here, as the columns of miniature/adding are known",
     ),
     (f"{EVALUATE} --system-prompt ./none.txt", "--system-prompt ./none.txt: there is no such file"),
     (f"{EVALUATE} --system-prompt ' '", "--system-prompt ' ' is empty; give null for none"),
@@ -50,29 +50,29 @@ REFUSED = [
     ("evaluate mathvista=copies/math/vista --model m", "mathvista: 'copies/math/vista' does not exist here"),
     ("evaluate ..=rows.jsonl --model nowhere", "'..' cannot be the name of a benchmark"),
     ("merge nowhere --output all", "there is no store nowhere"),
-    (f"{PREFILTER} --rule share --low 0.9 --high 0.5", "--low is 0.9, above --high 0.5"),
+    (f"{PREFILTER} --rule share --low 0.9 --high 0.5", "got --low 0.9 above --high 0.5"),
     (PREFILTER, "'q.jsonl' does not exist here"),
     ("prefilter q.jsonl out.csv --model m", "OUTPUT is 'out.csv', expected a path ending in .parquet"),
-    (f"{REFLECT} --scorer-server {URL}", "--scorer-server came without --scorer"),
-    (f"{REFLECT} --openai-only", "--openai-only came without --teacher-server or --scorer-server"),
-    (f"{REFLECT} --share 0/2", "--share came, but the mix"),
+    (f"{REFLECT} --scorer-server {URL}", "--scorer-server needs --scorer"),
+    (f"{REFLECT} --openai-only", "--openai-only needs --teacher-server or --scorer-server"),
+    (f"{REFLECT} --share 0/2", "--share is not supported: the mix"),
     ("report absent", "there is no folder absent"),
     ("serve ./nowhere", "there is no folder ./nowhere; give one with a model"),
     ("serve-prm ./nowhere", "there is no folder ./nowhere; give one with a model"),
     ("serve .", "the folder . holds no model: it has no config.json"),
     ("serve-prm .", "the folder . holds no model: it has no config.json"),
-    (f"{STEPS} --openai-only", "--openai-only came without --teacher-server"),
-    (f"{STEPS} --min-steps 11", "got --min-steps 11 --max-steps 10, expected the smaller number first"),
+    (f"{STEPS} --openai-only", "--openai-only needs --teacher-server"),
+    (f"{STEPS} --min-steps 11", "got --min-steps 11 --max-steps 10, expected min ≤ max"),
     (f"{TRAJECTORIES} --hard-reasoner large", TOGETHER),
     (f"{TRAJECTORIES} --hard-category dogs", TOGETHER),
-    (f"{TRAJECTORIES} --hard-reasoner-server {URL}", "--hard-reasoner-server came without --hard-reasoner"),
-    (f"{TRAJECTORIES} --openai-only", "--openai-only came without --reasoner-server or --hard-reasoner-server"),
+    (f"{TRAJECTORIES} --hard-reasoner-server {URL}", "--hard-reasoner-server needs --hard-reasoner"),
+    (f"{TRAJECTORIES} --openai-only", "--openai-only needs --reasoner-server or --hard-reasoner-server"),
     (f"{TRAJECTORIES} --tokenizer ./none", "none"),
 ]
 
 # what argparse refuses, below the usage
 MISREAD = [
-    (f"{ANNOTATE} --judge-temperature -1", "argument --judge-temperature: expected a number, at least 0, got '-1'"),
+    (f"{ANNOTATE} --judge-temperature -1", "argument --judge-temperature: expected a number ≥ 0, got '-1'"),
     *(
         (
             f"{PREFILTER} --share={wrong}",
@@ -81,7 +81,7 @@ MISREAD = [
         for wrong in ("2/2", "1", "-1/2", "a/b")
     ),
     (f"{REFLECT} --right-share 30", "argument --right-share: expected a number from 0 to 1, got '30'"),
-    (f"{REFLECT} --teacher-temperature -1", "argument --teacher-temperature: expected a number, at least 0, got '-1'"),
+    (f"{REFLECT} --teacher-temperature -1", "argument --teacher-temperature: expected a number ≥ 0, got '-1'"),
     (
         f"{REFLECT} --teacher-server localhost/v1",
         "argument --teacher-server: expected an address such as http://127.0.0.1:8000/v1, got 'localhost/v1'",
@@ -91,10 +91,10 @@ MISREAD = [
     ("serve-prm model --dtype float12", "choose from 'auto', 'float32', 'bfloat16', 'float16'"),
     ("serve model --port 70000", "argument --port: expected a port from 0 to 65535, got '70000'"),
     ("server", "invalid choice: 'server'"),
-    (f"{STEPS} --min-steps 0", "argument --min-steps: expected a whole number, at least 1, got '0'"),
+    (f"{STEPS} --min-steps 0", "argument --min-steps: expected an integer ≥ 1, got '0'"),
     (f"{STEPS} --model policy", "unrecognized arguments: --model policy"),  # there is no policy in this
     ("train ppo", "invalid choice: 'ppo'"),
-    (f"{TRAJECTORIES} --caption-temperature -1", "--caption-temperature: expected a number, at least 0, got '-1'"),
+    (f"{TRAJECTORIES} --caption-temperature -1", "--caption-temperature: expected a number ≥ 0, got '-1'"),
     (f"{TRAJECTORIES} --threshold 75", "argument --threshold: expected a number from 0 to 1, got '75'"),
 ]
 

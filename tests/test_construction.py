@@ -81,7 +81,7 @@ def test_an_added_reward_with_a_name_of_the_methods_own_is_refused():
         return [0.0] * len(completions)
 
     same_name.__name__ = "own_reward"
-    with pytest.raises(ValueError, match=r"T: added .* names of its own, \['own_reward'\], .* Rename them"):
+    with pytest.raises(ValueError, match=r"T: added .* names of built-in rewards, \['own_reward'\], .* Rename them"):
         all_rewards("T", [own_reward], [length_reward, same_name])
 
 

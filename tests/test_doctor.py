@@ -143,7 +143,7 @@ THE_REST = "{% endif %}{% endfor %}{% endfor %}"
         (
             PICTURES
             + "{% else %}{{ part['text'].split('</think>')[-1] }}<|im_end|>{% endif %}{% endfor %}{% endfor %}",
-            "note  supervised training on thoughts: the chat template does not write what the assistant says as it is",
+            "note  supervised training on thoughts: the chat template changes the assistant's text",
         ),
     ],
     ids=["refuses", "forgets", "drops thoughts"],
@@ -194,7 +194,7 @@ def test_what_will_not_work_is_named_with_its_fix(checkpoints, tmp_path, capsys)
         (["--config", "lost.yaml"], "--config lost.yaml: there is no such file, and no recipe of that name"),
         (["--model", "miniature/qwen2_5_vl/huge"], "there is no such miniature; expected one like miniature"),
         (["--model", "./lost"], "./lost: there is no folder ./lost; give one with a model, or a Hub id"),
-        (["--config", "rows.jsonl"], "rows.jsonl is no YAML: expected '<document start>'"),
+        (["--config", "rows.jsonl"], "rows.jsonl is not YAML: expected '<document start>'"),
     ],
 )
 def test_what_is_not_there_fails_in_a_line(arguments, message, tmp_path, monkeypatch, capsys):

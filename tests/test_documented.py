@@ -70,7 +70,7 @@ def test_the_command_line_shows_percent_signs_and_keeps_other_metadata():
 def test_the_command_line_shows_what_the_docstring_says_of_adapo(parser):
     text = shown(AdaPOConfig, parser)
     assert "θ, the error rate above which a question is in the correction state" in text
-    assert "what the user says after the first answer; `None` trains one turn, whose answer then counts as both" in text
+    assert "user message after the first answer; `None` trains one turn, whose answer then counts as both" in text
 
 
 CONFIGS = [getattr(trl_mmreason, name) for name in trl_mmreason.__all__ if name.endswith("Config")]

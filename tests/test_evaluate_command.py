@@ -220,9 +220,7 @@ def test_protocols_in_steps(chained, tmp_path, protocol):
 def test_a_search_without_one_chain_is_an_error(chained, own, checkpoints, tmp_path, protocol, capsys):
     """An untrained policy writes none; its numbers are written and printed all the same."""
     scorer = ["--process-reward", chained / "scorer"] if protocol != "chain-of-step" else []
-    with pytest.raises(
-        SystemExit, match=f"^mmreason evaluate: --protocol {protocol} got not one chain of steps on own"
-    ):
+    with pytest.raises(SystemExit, match=f"^mmreason evaluate: --protocol {protocol} found no chain of steps on own"):
         evaluate(
             tmp_path, own, "--model", checkpoints("qwen2_5_vl"), "--max-new-tokens", 6, "--protocol", protocol, *scorer
         )
@@ -326,12 +324,12 @@ def test_what_is_wrong_with_rows_or_model_is_said_in_a_line(own, tmp_path):
         evaluate(tmp_path / "out", own, "--model", "/nowhere")
     with pytest.raises(SystemExit, match="ids must be unique, or results could not be told apart: 'a' \\(2 times\\)"):
         evaluate(tmp_path / "out", f"own={tmp_path / 'twice.jsonl'}", "--model", "/nowhere")
-    with pytest.raises(SystemExit, match="--split does nothing here, as .*twice.jsonl is one split"):
+    with pytest.raises(SystemExit, match="--split has no effect here, as .*twice.jsonl is one split"):
         evaluate(tmp_path / "out", f"own={tmp_path / 'twice.jsonl'}", "--model", "nowhere", "--split", "val")
 
 
 def test_a_benchmark_that_came_twice_is_refused(own, tmp_path):
-    with pytest.raises(SystemExit, match="own came twice, and would share a folder"):
+    with pytest.raises(SystemExit, match="own given more than once; each needs its own folder"):
         main(["evaluate", own, own, "--model", "nowhere", "--output", str(tmp_path)])
 
 

@@ -121,12 +121,12 @@ def test_a_share_says_what_comes_next(data, policy, tmp_path, capsys):
     asked = ["--model", "policy", "--server", policy, "--n", "1", "--max-new-tokens", "2"]
     main(["prefilter", str(data), str(output), *asked, "--share", "2/4"])
     assert capsys.readouterr().out == (
-        f"share 2/4: 2 questions are done\n{output}.sqlite\nWhen all 4 shares are done, put their stores together with "
+        f"share 2/4: 2 questions are done\n{output}.sqlite\nWhen all 4 shares are done, merge their stores with "
         "`mmreason merge`, and run this command without --share on the merged store.\n"
     )
 
 
 def test_an_empty_share_is_refused(data, tmp_path):
     given = ["prefilter", str(data), str(tmp_path / "rows.parquet"), "--model", "policy", "--server", NOBODY]
-    with pytest.raises(SystemExit, match="--share 9/10 of 8 questions is empty; share them among fewer machines"):
+    with pytest.raises(SystemExit, match="--share 9/10 of 8 questions is empty; use fewer machines"):
         main([*given, "--share", "9/10"])

@@ -81,7 +81,7 @@ def test_prefilter(checkpoints, questions, tmp_path, rule, capsys):
 def test_to_keep_nothing_is_an_error(checkpoints, questions, tmp_path):
     """An untrained policy is hardly ever right."""
     output = tmp_path / "kept.parquet"
-    with pytest.raises(SystemExit, match="mmreason prefilter: not one row was made, so none is written\n.* of 9"):
+    with pytest.raises(SystemExit, match="mmreason prefilter: no row was made; OUTPUT is not written\n.* of 9"):
         main(arguments(questions, output, checkpoints("qwen2_5_vl"), "adapo"))
     assert not output.exists()
     assert len(records(output, "adapo")) == 18

@@ -63,6 +63,6 @@ def test_one_revision_after_other_words(questions, tmp_path):
 
 def test_without_a_right_revision_nothing_is_written(tmp_path):
     questions, output = write_questions(tmp_path, {"right": "7 7 7"}), tmp_path / "rows.parquet"
-    with chat_stub(Turns) as server, pytest.raises(SystemExit, match="mmreason revise: not one row was made"):
+    with chat_stub(Turns) as server, pytest.raises(SystemExit, match="mmreason revise: no row was made"):
         main(arguments(questions, output, server.url))
     assert not output.exists()

@@ -77,7 +77,7 @@ def test_what_cannot_be_meant_is_refused(tmp_path):
         DataArguments(dataset_name="x", on_error="stop")
     with pytest.raises(ValueError, match="train_rows=None, eval_rows=0, expected at least 1"):
         DataArguments(dataset_name="x", eval_rows=0)
-    with pytest.raises(ValueError, match="is no JSON; write it as"):
+    with pytest.raises(ValueError, match="is not JSON; write it as"):
         DataArguments(dataset_name="x", columns="{'prompt': 'problem'}")
     assert DataArguments(dataset_name="x", eval_dataset_name="null").eval_dataset_name is None
 
@@ -140,7 +140,7 @@ def test_a_configuration_that_is_not_there_is_said_in_a_line(example, monkeypatc
     [
         ("custom_reward", ["--dataset_name", "{here}/none.jsonl"], "none.jsonl' does not exist here"),
         ("adapo", ["--dtype", "bf16"], "argument --dtype: invalid choice: 'bf16'"),
-        ("adapo", ["--dataset_name", "{here}/rows.jsonl"], "starts on drawn problems and knows nothing else"),
+        ("adapo", ["--dataset_name", "{here}/rows.jsonl"], "is a miniature that knows only drawn problems"),
         ("adapo", ["--model_name_or_path", "{here}"], "holds no model: it has no config.json"),
         ("adapo", ["--resume_from_checkpoint", "true"], "there is no such checkpoint; {here}/out has none"),
         ("adapo", ["--output_dir", "{here}/rows.jsonl/out"], "rows.jsonl is no folder that may be written to"),

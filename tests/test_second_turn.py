@@ -157,4 +157,4 @@ def test_an_answer_that_cannot_go_on_is_its_request_s_failure(checkpoints):
     turns = [{"role": role, "content": "7"} for role in ("user", "assistant", "user")]
     (found,) = TransformersEngine(model, processor).sample([Request(turns, answer_ids=[[5]])], SamplingParams(4))
     assert isinstance(found, Failure)
-    assert "nobody can speak behind an answer that was cut" in found.reason
+    assert "no turn can follow an answer that was cut" in found.reason

@@ -205,7 +205,7 @@ def test_the_recipe_is_the_paper_s(size, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"stages": "sft"}, "there is no 'sft'; expected warm_up,trajectories,update,grpo,base_grpo"),
+        ({"stages": "sft"}, "unknown stage 'sft'; expected warm_up,trajectories,update,grpo,base_grpo"),
         ({"reasoner": "r1"}, "reasoner='r1', expected one of model, rule"),
         ({"captions_as_data": "behind"}, "captions_as_data='behind', expected one of none, beside, before"),
         ({"judge_server": "http://127.0.0.1:1"}, "judge_server='http://127.0.0.1:1' came without judge_model"),

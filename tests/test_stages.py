@@ -39,7 +39,7 @@ def test_another_file_under_the_same_name_is_noticed(tmp_path):
 
 
 def test_a_stage_names_the_one_that_it_needs(tmp_path):
-    with pytest.raises(NoSuchFolder, match="model, which the stage update writes: do that one first"):
+    with pytest.raises(NoSuchFolder, match="model does not exist. Run the stage update first"):
         made_by("update", tmp_path / "model")
     assert made_by("update", tmp_path) == str(tmp_path)
 

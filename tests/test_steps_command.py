@@ -63,7 +63,7 @@ def test_steps(questions, tmp_path, capsys):
 def test_other_numbers_of_steps_are_asked_for(questions, tmp_path):
     with chat_stub(Teacher) as server:
         command = arguments(questions, tmp_path / "rows.parquet", server.url, "--max-steps", "4", "--min-steps", "3")
-        with pytest.raises(SystemExit, match=r"mmreason steps: not one row was made.*\n.*\n.*too many steps"):
+        with pytest.raises(SystemExit, match=r"mmreason steps: no row was made.*\n.*\n.*too many steps"):
             main([*command, "--attempts", "1"])
         assert len(server.bodies) == 3
         assert server.bodies[0]["messages"][0]["content"] == step_data_prompt(3, 4)

@@ -1,4 +1,4 @@
-"""Work that is begun before its results are needed: graders and judges answer while the policy still samples."""
+"""Run graders and judges in a thread while the policy still samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class Ahead(Generic[Item, Result]):
-    """Calls a function for items as they come, in a thread, and keeps the results until they are asked for.
+    """Calls a function for items in a thread as they come, and keeps the results until they are collected.
 
     verdicts = Ahead(grader.grade_batch, grader)
     verdicts.begin(items)                # of some answers, while others are sampled
@@ -38,7 +38,7 @@ class Ahead(Generic[Item, Result]):
         self._is_working = False
 
     def begin(self, items: Iterable[Item]) -> None:
-        """Have this done; what was begun already is not begun again."""
+        """Start work on these items; items that were started are skipped."""
         if not self._overlaps:
             return
         keyed = {_key(item): item for item in items}
@@ -51,7 +51,7 @@ class Ahead(Generic[Item, Result]):
         threading.Thread(target=self._do_waiting, daemon=True).start()
 
     def finish(self, items: Iterable[Item]) -> list[Result]:
-        """The results of these items, in order. They are all of a batch: what else was begun is left or forgotten."""
+        """Return the results of a batch's items, in order; other started items are dropped."""
         items = list(items)
         if not self._overlaps:
             return list(self._work(items))
@@ -78,5 +78,5 @@ class Ahead(Generic[Item, Result]):
 
 
 def _key(item: Any) -> bytes:
-    """A digest, as texts are long; pictures in an item are told apart by where they are in memory."""
+    """Digest of an item; pictures in it are identified by their address in memory."""
     return hashlib.sha256(repr(item).encode()).digest()

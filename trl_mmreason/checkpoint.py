@@ -1,4 +1,4 @@
-"""Put a checkpoint's weights back into a model, and refuse to train when that did not happen.
+"""Restore a checkpoint's weights, or raise an error if they did not reach the model.
 
 `Trainer` reads a checkpoint with `load_state_dict(strict=False)`. Several vision-language families are saved under
 the key names of their published checkpoints and not under those of the live module, so nothing matches, a warning is
@@ -23,12 +23,12 @@ from .model_card import edit_card
 
 
 def save_whole(trainer: Trainer, folder: Path, **saving: Any) -> None:
-    """Save a trainer's model and its `trainer_state.json` into `folder`, which is there as a whole or not at all.
+    """Save a trainer's model and its `trainer_state.json` into `folder` atomically.
 
     Args:
         trainer: call it on all processes; they wait for each other.
         folder: not there yet.
-        **saving: for `Trainer.save_model`.
+        **saving: arguments of `Trainer.save_model`.
     """
     is_main = trainer.is_world_process_zero()
     with atomic_path(folder, replace=is_main) as unfinished:
@@ -39,11 +39,11 @@ def save_whole(trainer: Trainer, folder: Path, **saving: Any) -> None:
 
 
 class CheckpointError(RuntimeError):
-    """The weights of a checkpoint are not in the model."""
+    """A checkpoint's weights did not reach the model."""
 
 
 def restore_weights(model: PreTrainedModel, checkpoint: str | Path) -> None:
-    """Load all weights of `checkpoint` into `model`, in place; of a sharded one the first process reads them.
+    """Load all weights of `checkpoint` into `model` in place; for a sharded model the first process reads them.
 
     Raises:
         CheckpointError: the checkpoint lacks a weight of the model, or holds one that the model does not have.
@@ -69,7 +69,7 @@ def restore_weights(model: PreTrainedModel, checkpoint: str | Path) -> None:
 
 
 def adapter_tensors(model: PeftModel, tensors: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
-    """The weights of the active adapter, themselves, under the names that they are saved by.
+    """The active adapter's weights (not copies), under the names in its checkpoint.
 
     Args:
         model: sharded or not.
@@ -80,7 +80,7 @@ def adapter_tensors(model: PeftModel, tensors: dict[str, torch.Tensor] | None = 
 
 
 def restore_adapter(model: PeftModel, checkpoint: str | Path) -> None:
-    """Load the adapter in `checkpoint` into the active one of `model`, in place, sharded or not.
+    """Load the adapter in `checkpoint` into the active adapter of `model` in place, sharded or not.
 
     Raises:
         CheckpointError: the two do not have the same weights.
@@ -113,13 +113,13 @@ def _check_names(live: Collection[str], saved: Collection[str], checkpoint: str 
 
 
 def _cast_back(model: PeftModel, types: dict[str, torch.dtype]) -> None:
-    """Give each weight the type it had: PEFT loads the bfloat16 adapter of a QLoRA as float32."""
+    """Restore each weight's dtype, as PEFT loads the bfloat16 adapter of a QLoRA as float32."""
     for name, weight in model.named_parameters():
         weight.data = weight.data.to(types[name])
 
 
 class CheckpointRestoreMixin(Trainer):
-    """A trainer that resumes from the weights of its checkpoint, for every model family, and saves before it pushes.
+    """Mixin that restores a checkpoint's weights, for every model family, and saves before it pushes.
 
     Its model card names the real base model, shows the results, and has an example with a picture.
     """
@@ -136,7 +136,7 @@ class CheckpointRestoreMixin(Trainer):
             restore_weights(target, resume_from_checkpoint)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model as `Trainer` does; a model in pieces is saved whole, an adapter with its frozen weights.
+        """Save the model as `Trainer` does; a sharded model is saved whole, an adapter with its frozen weights.
 
         `Trainer` asks DeepSpeed's engine, which leaves frozen weights of an adapter out and does not outlive a round.
         """
@@ -164,13 +164,13 @@ class CheckpointRestoreMixin(Trainer):
                 _cast_back(self.model, types)
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
-        """Push the model, which is on disk before the first request: a refused token must not cost the training."""
+        """Push the model after saving it, so that a refused token does not lose the training."""
         if not self.args.push_to_hub:  # then `Trainer` creates the repository before it saves
             self.save_model(_internal_call=True)
         return super().push_to_hub(*args, **kwargs)
 
     def create_model_card(self, model_name: Any = None, dataset_name: Any = None, tags: Any = None) -> None:
-        """Write the card as TRL does, and put into it what TRL leaves out; see `model_card.py`."""
+        """Write the card as TRL does, and add what TRL leaves out; see `model_card.py`."""
         super().create_model_card(model_name or Path(self.args.output_dir).name, dataset_name, tags)
         if self.is_world_process_zero():
             edit_card(self, dataset_name)

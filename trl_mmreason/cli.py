@@ -44,7 +44,7 @@ COMMANDS = (
 
 
 class _CommandParser(argparse.ArgumentParser):
-    """A sub-command's parser, whose help names the defaults that say something."""
+    """Sub-command parser that shows only informative defaults."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": HelpFormatter, **settings})

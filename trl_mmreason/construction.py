@@ -1,4 +1,4 @@
-"""What the trainers check and correct in their arguments before and after TRL's constructors."""
+"""Checks and corrections of trainers' arguments, before and after TRL's constructors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Config = TypeVar("Config", bound=TrainingArguments)
 
 
 class NamedArguments:
-    """A trainer that says which of its arguments have to be named, as TRL's take more of them by position."""
+    """Mixin that rejects positional arguments which must be named, as TRL's trainers take more by position."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -35,7 +35,7 @@ class NamedArguments:
 
 
 def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:
-    """A constructor that refuses arguments without names which it takes by name alone, or as another one."""
+    """Wrap a constructor to reject positional arguments that must be named."""
     parameters = list(inspect.signature(init).parameters.values())[1:]
     names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
     takes_more = any(one.kind is one.VAR_POSITIONAL for one in parameters)
@@ -59,14 +59,14 @@ def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def config_of(trainer: Any, kind: type[Config], args: Any, model: Any, suffix: str) -> Config:
-    """A trainer's configuration; without one the defaults, with an output folder that is named after the model.
+    """Return a trainer's configuration; the default has an output folder named after the model.
 
     Args:
         trainer: for error messages.
         kind: the class that it has to be of.
         args: what came.
         model: path or id of a checkpoint, or a model.
-        suffix: of the folder.
+        suffix: suffix of the folder.
 
     Raises:
         TypeError: it is of another class.
@@ -87,15 +87,15 @@ def parse_optional_text(name: str, text: str | None) -> str | None:
     if text in ("null", "None", "none"):
         return None
     if text is not None and not str(text).strip():
-        raise ValueError(f"{name} is empty. Write what is to be said, or null to say nothing.")
+        raise ValueError(f"{name} is empty, expected a text, or null for none.")
     return text
 
 
 def check_rows(name: str, train_dataset: Any, eval_dataset: Any, columns: set[str]) -> None:
-    """Refuse a data set that lacks columns, before anything that takes minutes.
+    """Refuse a data set that lacks columns, before slow work starts.
 
     Args:
-        name: of the trainer.
+        name: name of the trainer.
         train_dataset, eval_dataset: as the trainer was given them; the second may be a dict of several.
         columns: what each has to have.
     """
@@ -119,10 +119,10 @@ def check_rows(name: str, train_dataset: Any, eval_dataset: Any, columns: set[st
 
 
 def all_rewards(name: str, own: Sequence[Callable[..., Any]], added: Any) -> list[Any]:
-    """A method's reward functions and those that were passed, which TRL tells apart by their names.
+    """Join a method's reward functions with those that were passed; names must differ, as TRL logs by name.
 
     Args:
-        name: of the trainer.
+        name: name of the trainer.
         own: the method's; they come first.
         added: one, or a list of them, or `None`.
 
@@ -133,14 +133,14 @@ def all_rewards(name: str, own: Sequence[Callable[..., Any]], added: Any) -> lis
     taken = {function.__name__ for function in own} & {getattr(function, "__name__", "") for function in further}
     if taken:
         raise ValueError(
-            f"{name}: added reward functions have names of its own, {sorted(taken)}, so that their metrics would be "
-            "mixed up. Rename them."
+            f"{name}: added reward functions have the names of built-in rewards, {sorted(taken)}, so that their "
+            "metrics would be mixed up. Rename them."
         )
     return [*own, *further]
 
 
 def refuse_replaced(name: str, kwargs: dict[str, Any]) -> None:
-    """Refuse what would take the place of the loss, the metrics or the rows of a trainer that has its own."""
+    """Refuse arguments that would replace the loss, the metrics or the rows of a trainer that has its own."""
     for option in (
         *("data_collator", "formatting_func", "compute_loss_func", "compute_metrics"),
         "preprocess_logits_for_metrics",
@@ -180,12 +180,12 @@ def load_policy_processor(model: Any, args: GRPOConfig | None) -> Any:
 
 
 def pad_left(processing_class: Any) -> None:
-    """Generation, and the token types that are laid beside the prompt, both need the prompt at the right end."""
+    """Pad on the left: generation and token types need the prompt at the right end."""
     getattr(processing_class, "tokenizer", processing_class).padding_side = "left"
 
 
 def with_pictures(collate: Callable[[list[dict[str, Any]]], Any]) -> Callable[[list[dict[str, Any]]], Any]:
-    """A collator of TRL's, for rows of which some have no picture."""
+    """Extend a collator of TRL's to batches in which some rows have no picture."""
 
     def collate_rows(rows: list[dict[str, Any]]) -> Any:
         if rows[0].keys() & {"image", "images"}:
@@ -197,10 +197,10 @@ def with_pictures(collate: Callable[[list[dict[str, Any]]], Any]) -> Callable[[l
 
 
 def check_template(name: str, processing_class: Any, spoken: str) -> None:
-    """Refuse a chat template that changes what the assistant says, as those do that drop what they take for thoughts.
+    """Refuse a chat template that changes the assistant's text, such as one that drops thoughts.
 
     Args:
-        name: of the trainer.
+        name: name of the trainer.
         processing_class: the policy's processor or tokenizer.
         spoken: what the assistant might say.
 
@@ -213,13 +213,13 @@ def check_template(name: str, processing_class: Any, spoken: str) -> None:
     written = processing_class.apply_chat_template(messages, tokenize=False)
     if spoken not in written:
         raise ValueError(
-            f"{name}: the chat template does not write what the assistant says as it is: {spoken!r} became "
+            f"{name}: the chat template changes the assistant's text: {spoken!r} became "
             f"{written!r}. Pass a processor whose template keeps it, such as <think>…</think> in the content."
         )
 
 
 def search_no_weights(args: Any) -> None:
-    """Before TRL's constructor: DDP need not search for unused weights, unless the user says so.
+    """Before TRL's constructor: turn off DDP's search for unused weights, unless the user set it.
 
     TRL lets it do that in every step of a vision-language model, as a batch without pictures leaves the vision encoder
     out (huggingface/transformers#49443). Here every pass runs the encoder; see `prepare_policy`.
@@ -229,7 +229,7 @@ def search_no_weights(args: Any) -> None:
 
 
 def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None) -> None:
-    """Register on a model, or a reference, what it needs to be trained alike under every engine.
+    """Register the hooks that a model or a reference needs to train alike under every engine.
 
     Args:
         policy: not wrapped yet, with or without adapters.
@@ -240,7 +240,7 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None) -> N
     if is_deepspeed_zero3_enabled() and isinstance(policy.get_output_embeddings(), TrainableTokensWrapper):
         raise ValueError(
             "An adapter with trainable_token_indices cannot be trained under ZeRO-3: the weight of its LM head, which "
-            "TRL reads, would be made of pieces. Use ZeRO-2 or FSDP2, or train the whole model."
+            "TRL reads, would be sharded. Use ZeRO-2 or FSDP2, or train the whole model."
         )
     base = policy.get_base_model() if is_peft_model(policy) else policy
     ensure_head_bias_attribute(policy)

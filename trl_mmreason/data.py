@@ -55,7 +55,7 @@ CHECKED_FEATURES = {
 
 
 class LoadedRows(NamedTuple):
-    """The rows that can be used, and the problems of those that cannot."""
+    """The usable rows, and the problems of the others."""
 
     dataset: Dataset
     problems: list[RowProblem]
@@ -137,14 +137,14 @@ def load_rows(
 
 
 def _positions(rows: int, max_rows: int | None, seed: int | None) -> Sequence[int]:
-    """Which rows of the source are taken, in ascending order."""
+    """Positions of the rows to read, in ascending order."""
     if max_rows is None or max_rows >= rows or seed is None:
         return range(rows if max_rows is None else min(max_rows, rows))
     return sorted(np.random.default_rng(seed).permutation(rows)[:max_rows].tolist())
 
 
 def find_columns(present: Sequence[str], columns: Mapping[str, str | None], source_name: str) -> dict[str, str]:
-    """Return our name → the source's column, for the names that the source has.
+    """Map our column names to the source's, for the columns that the source has.
 
     Raises:
         DataError: a required column is missing, two columns could be meant, or `columns` names an unknown one.
@@ -229,7 +229,7 @@ def _check_json_line(
 def _sort_out(
     checked: Dataset, positions: Sequence[int], names: list[str], source_name: str, on_error: str
 ) -> LoadedRows:
-    """Separate good rows from bad ones, and report the bad ones as `on_error` says."""
+    """Separate good rows from bad ones, and report the bad ones according to `on_error`."""
     problems, summary = row_problems(checked, positions, source_name)
     good = [row for row, row_problems in enumerate(checked["problems"]) if not row_problems]
     if problems:
@@ -243,7 +243,7 @@ def _sort_out(
 
 
 def row_problems(checked: Dataset, positions: Sequence[int], source_name: str) -> tuple[list[RowProblem], str]:
-    """The problems of checked rows, and a sentence that says how many rows have any.
+    """The problems of checked rows, and a sentence with the number of bad rows.
 
     Args:
         checked: rows with `id` and `problems`.

@@ -1,4 +1,4 @@
-"""What `mmreason doctor` looks at, each a line: versions, devices, the contract with TRL, a configuration, a model."""
+"""Checks of `mmreason doctor`: versions, devices, the contract with TRL, a configuration, a model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MANY = 8  # GPUs of the papers, for a machine that has none or one
 
 
 class Finding(NamedTuple):
-    """One line: "ok"; "note", which may be as wanted; or "FAIL", with which something will not work."""
+    """One line of the output: "ok", "note" (possibly intended) or "FAIL" (something will not work)."""
 
     level: str
     text: str
@@ -55,14 +55,14 @@ class Finding(NamedTuple):
 
 @cache
 def pinned_versions() -> dict[str, dict[str, str]]:
-    """Constraints file → package → the version that the tests last ran with."""
+    """Constraints file → package → version in the last test run."""
     lines = {path.name: path.read_text().splitlines() for path in sorted(ROOT.glob("constraints*.txt"))}
     pins = {name: [line.split("==") for line in each if "==" in line] for name, each in lines.items()}
     return {name: {package.removesuffix("-cpu"): version for package, version in each} for name, each in pins.items()}
 
 
 def installed_version(package: str) -> str | None:
-    """The version of a package; `None` if it is not installed."""
+    """Version of an installed package, or `None`."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -70,7 +70,7 @@ def installed_version(package: str) -> str | None:
 
 
 def check_packages(installed: Mapping[str, str | None]) -> Iterator[Finding]:
-    """Compare versions with what this package requires, and with those that the tests ran with.
+    """Compare installed versions with the requirements and with the tested versions.
 
     Args:
         installed: package → version, or `None`.
@@ -103,7 +103,7 @@ def check_packages(installed: Mapping[str, str | None]) -> Iterator[Finding]:
 
 
 def _requirements() -> list[Requirement]:
-    """What this package requires in any case; nothing where it runs from a folder that was never installed."""
+    """This package's requirements without extras; none where it runs uninstalled."""
     try:
         lines = importlib.metadata.requires("trl-mmreason") or []
     except importlib.metadata.PackageNotFoundError:
@@ -122,7 +122,7 @@ def check_devices() -> Iterator[Finding]:
 
 
 def check_contract() -> Iterator[Finding]:
-    """See whether TRL's private methods still are what this package overrides."""
+    """Check that TRL's private methods still match this package's overrides."""
     changes = changed_methods()
     if not changes:
         yield Finding("ok", "TRL's private methods are those that this package overrides.")
@@ -135,7 +135,7 @@ def check_contract() -> Iterator[Finding]:
 
 
 def read_settings(name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Read a configuration: what stands in no section, and the settings of each stage that trains.
+    """Read a configuration: the settings outside sections, and those of each stage that trains.
 
     Args:
         name: a file, or the name of a shipped recipe.
@@ -143,9 +143,9 @@ def read_settings(name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]
     try:
         given = yaml.safe_load(config_file(name).read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        raise ValueError(f"{name} is no YAML: {error}") from error
+        raise ValueError(f"{name} is not YAML: {error}") from error
     if not isinstance(given, dict):
-        raise ValueError(f"{name} is no configuration: expected lines of the form `name: value`")
+        raise ValueError(f"{name} is not a configuration: expected lines of the form `name: value`")
     defaults = {each.name: each.default for kind in (GRPOConfig, ModelConfig) for each in fields(kind)}
     defaults |= {"beta": None, "num_generations": None}  # methods have their own
     common = {**defaults, **given, **(given.get("common") or {})}
@@ -154,7 +154,7 @@ def read_settings(name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]
 
 
 def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """Name what a stage asks for and this machine does not have."""
+    """List what a stage needs and this machine lacks."""
     own, shared = ("--", "--") if where == _ONLY_STAGE else (f"--{where}.", "--common.")  # how options are written
     needed = {
         "vllm": (settings["use_vllm"], "use_vllm: true", f'pip install "trl-mmreason[vllm]", or {own}use_vllm false'),
@@ -177,7 +177,7 @@ def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]
 
 
 def check_values(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """Name the values from which no memory can be estimated."""
+    """List the values that make an estimate of memory impossible."""
     if (settings["dtype"] or "float32") not in _WEIGHT_BYTES:
         yield Finding("FAIL", f"{where}: dtype: {settings['dtype']}, expected one of {', '.join(_WEIGHT_BYTES)}.")
     for name in ("per_device_train_batch_size", "max_prompt_length", "max_completion_length"):
@@ -187,7 +187,7 @@ def check_values(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
 
 
 def check_files(settings: Mapping[str, Any]) -> Iterator[Finding]:
-    """Look for the local files that a configuration names as data."""
+    """Check that a configuration's local data files exist."""
     for key, value in settings.items():
         is_path = isinstance(value, str) and re.search(r"^[./~]|\.(jsonl?|parquet|csv)$", value)
         if key.endswith("dataset_name") and is_path and not Path(value).expanduser().exists():
@@ -195,13 +195,13 @@ def check_files(settings: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """Estimate what training takes on one GPU, and shared out by ZeRO-2 and ZeRO-3; see `memory.py`.
+    """Estimate the memory of training on one GPU, and under ZeRO-2 and ZeRO-3; see `memory.py`.
 
-    Two answers of the longest length are counted behind each prompt, as in two turns.
+    Two answers of the longest length are counted after each prompt, as in two turns.
 
     Args:
         model: on the meta device, or a small one; it gets an adapter if the settings ask for one.
-        settings: of one stage.
+        settings: settings of one stage.
         where: name of the stage.
     """
     parameters = count_parameters(model)
@@ -316,7 +316,7 @@ def _in_a_line(error: Exception) -> str:
 
 
 def examine(config: str | None, model: str | None) -> Iterator[Finding]:
-    """Look at everything.
+    """Run all checks.
 
     Args:
         config: a configuration file, or the name of a shipped recipe.

@@ -1,4 +1,4 @@
-"""An argument is described once, in the docstring of its dataclass; from there `--help` has it."""
+"""Copy descriptions of arguments from a dataclass's docstring to `--help`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Class = TypeVar("_Class", bound="type[DataclassInstance]")
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Names the default of an option, where it has one."""
+    """Formatter that shows an option's default, if it has one."""
 
     def add_argument(self, action: argparse.Action) -> None:
         says_nothing = any(
@@ -56,7 +56,7 @@ def documented(cls: _Class) -> _Class:
 
 
 def read_entries(docstring: str, section: str = "Attributes") -> dict[str, str]:
-    """name → text of a section, which ends at the next line that is not indented."""
+    """Parse a docstring's section into name → text; it ends at the next line that is not indented."""
     section = inspect.cleandoc(docstring).partition(f"\n{section}:\n")[2]
     indented = re.split(r"^(?=\S)", section, maxsplit=1, flags=re.MULTILINE)[0]
     entries = [entry.partition(":") for entry in re.split(r"^ {4}(?=\S)", indented, flags=re.MULTILINE)[1:]]

@@ -1,4 +1,4 @@
-"""Rows of a rollout batch change the process, so that all processes have about as many tokens to compute.
+"""Redistribute rows so that processes have about equally many tokens.
 
 A process whose trajectories are long keeps the others waiting. Of eight processes with 16 rows each, prompts of 100
 tokens and log-normal completions (median 64, 95th percentile 512), the one with most has 1.2 times the mean.
@@ -35,15 +35,15 @@ _A_VALUE_A_COMPLETION_TOKEN = (
 
 
 def longest_first(lengths: Sequence[int]) -> list[int]:
-    """Row numbers, those of the longest rows first, and of equally long ones in their order."""
+    """Row numbers sorted by length, longest first; equally long rows keep their order."""
     return sorted(range(len(lengths)), key=lambda row: -lengths[row])
 
 
 def balance_rows(lengths: Sequence[int], processes: int, size: int) -> list[list[int]]:
-    """Give every process as many micro-batches, of like length at the same time and about equal in sum.
+    """Assign equally many micro-batches to each process, of like length at each step and about equal in sum.
 
     Args:
-        lengths: of all rows, in tokens.
+        lengths: lengths of all rows, in tokens.
         size: rows a micro-batch.
 
     Returns:
@@ -76,7 +76,7 @@ def take(rows: Rows, order: Sequence[int]) -> Rows:
 
 
 def join(parts: Sequence[Rows]) -> Rows:
-    """Rows with the same fields, one part after the other."""
+    """Concatenate batches with the same fields."""
 
     def of(values: list[Any]) -> Any:
         if values[0] is None or (isinstance(values[0], Tensor) and values[0].ndim == 0):
@@ -87,13 +87,13 @@ def join(parts: Sequence[Rows]) -> Rows:
 
 
 def exchange_rows(rows: Rows, lengths: Sequence[int], size: int, process: int, device: torch.device) -> Rows:
-    """Hand the rows of all processes over to those that compute them. Every process calls it.
+    """Send each row to the process that computes it. Every process calls it.
 
     Rows stay where they are if their fields differ between processes, as where one process has no pictures at all.
 
     Args:
-        rows: of this process, as many as on every other, pictures split by row.
-        lengths: of these rows, in tokens.
+        rows: rows of this process, as many as on every other, pictures split by row.
+        lengths: lengths of these rows, in tokens.
         size: rows a micro-batch.
         process: number of this process.
         device: of this process; the rows come back there.
@@ -131,7 +131,7 @@ def _widen(rows: Rows, prompt: int, completion: int) -> Rows:
 
 
 def _kind(values: Any) -> Any:
-    """What must be alike on all processes for rows to stand beside each other."""
+    """The type, and a tensor's dtype and row shape, which must be equal on all processes."""
     if isinstance(values, Tensor):
         return values.dtype, values.ndim, tuple(values.shape[1:])
     if isinstance(values, list):
@@ -140,7 +140,7 @@ def _kind(values: Any) -> Any:
 
 
 def _send(parts: Sequence[Rows], device: torch.device) -> list[Rows]:
-    """Send part k to process k; gives what each process sent here."""
+    """Send part k to process k; return the parts that were sent to this process."""
     sent = [_as_bytes(part) for part in parts]
     sizes = torch.tensor([len(each) for each in sent], device=device)
     incoming = torch.empty_like(sizes)

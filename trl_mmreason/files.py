@@ -1,4 +1,4 @@
-"""Files and folders that are there as a whole, or not at all, and names of those that are not there."""
+"""Atomic writes, and errors for missing paths."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 
 
 class NoSuchFolder(FileNotFoundError):
-    """A model or a data set that was named by a path, where nothing is."""
+    """The path of a model or data set does not exist."""
 
 
 def is_missing_path(name: str) -> bool:
-    """Whether a name was meant as a path, and nothing is there.
+    """Whether a name looks like a path that does not exist.
 
     A Hub id is `name` or `owner/name`. Where a folder `owner` is here, something in it was meant.
     """
@@ -26,7 +26,7 @@ def is_missing_path(name: str) -> bool:
 
 
 def check_model_path(name: str) -> None:
-    """Refuse the path of a model that is not there, before the Hub is asked for it, which may take minutes.
+    """Refuse a model path that does not exist, before a request to the Hub that may take minutes.
 
     Raises:
         NoSuchFolder: names the path.
@@ -51,7 +51,7 @@ def check_model_folder(name: str) -> None:
 
 @contextmanager
 def atomic_path(path: str | Path, *, replace: bool = True) -> Iterator[Path]:
-    """Yield a path to write to, and put what was written there in the place of `path` at the end.
+    """Yield a temporary path to write to, and move it to `path` at the end.
 
     A run that is killed on the way, and an error within the block, leave `path` as it was.
 

@@ -61,7 +61,7 @@ class GroupOutcome:
         keep: (N,) bool; the others take part in nothing: no policy term, no KL term, no share of a normaliser.
         kl_coefs: (N, turns) KL coefficient of each turn, or `None` for `beta` everywhere.
         advantages: (N,), or (N, turns) with one for each turn's tokens, in the place of TRL's normalised rewards, and
-            neither centred nor scaled behind; `None` for TRL's.
+            neither centred nor scaled afterwards; `None` for TRL's.
     """
 
     rewards: Tensor
@@ -71,7 +71,7 @@ class GroupOutcome:
 
 
 def without_ungraded(rewards: Tensor) -> GroupOutcome:
-    """Keep out what could not be graded, whatever else would have been paid for it.
+    """Drop rows without a verdict, whatever their other rewards.
 
     Args:
         rewards: (N, K); NaN in the first column where there is no grade.
@@ -93,7 +93,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
 
     Args:
         model, reward_funcs, args: as in `GRPOTrainer`.
-        followup: what the user says after the first answer; `None` for one turn.
+        followup: user message after the first answer; `None` for one turn.
         system_prompt: system message put before every question; `None` leaves prompts as they are.
         **kwargs: the other arguments of `GRPOTrainer`, by keyword.
 
@@ -162,10 +162,10 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         return GroupOutcome(rewards, keep=torch.ones(len(rewards), dtype=torch.bool, device=rewards.device))
 
     def log_rollouts(self, rows: list[dict[str, Any]], completion_ids: list[list[int]]) -> None:
-        """Log what this process's rows, hidden columns included, say of what was sampled; rewards stand by then."""
+        """Log metrics of sampled rows; called after rewards are computed."""
 
     def answers_ended(self, rows: dict[int, dict[str, Any]], texts: list[str]) -> None:
-        """Begin to grade answers that have ended, each turn's by itself; some may come twice.
+        """Start grading finished answers, each turn by itself; an answer may come twice.
 
         Args:
             rows: place among this process's rows → row, hidden columns included.
@@ -195,7 +195,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         return tokenized
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> tuple:
-        """TRL's; rows that ended leave the batch where no other process needs this one at every token."""
+        """As TRL's; finished rows leave the batch unless another process needs this one at every token."""
         elsewhere = self.use_vllm or self.use_transformers_continuous_batching
         sharded = is_deepspeed_zero3_enabled() or self.is_fsdp_enabled
         if elsewhere or sharded or self.generation_config.get_generation_mode() not in TOKEN_BY_TOKEN:
@@ -207,7 +207,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         return generated
 
     def _tell_ended(self, places: Sequence[int], ids: list[list[int]]) -> None:
-        known = [place for place in places if place < len(self._sampled)]  # the spare rows of a second turn are behind
+        known = [place for place in places if place < len(self._sampled)]  # spare rows of a second turn come after
         if known:
             texts = self.processing_class.batch_decode(ids[: len(known)], skip_special_tokens=True)
             self.answers_ended(dict(self._sampled[place] for place in known), texts)
@@ -289,7 +289,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         return batch
 
     def _keep_questions(self, rows: list[dict[str, Any]]) -> None:
-        """Keep what belongs beside the completions that TRL keeps for its table, a place for every row."""
+        """Keep the questions of the completions that TRL keeps for its table, one entry for each row."""
         self._questions.extend(gather_object([about_question(row, self.hidden_columns) for row in rows]))
         if self.args.log_multimodal:
             self._logs["images"].extend(gather_object([row.get("images") or [] for row in rows]))
@@ -306,7 +306,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
     # --------------------------------------------------------------------------------------------------------- time
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train as TRL does, and say at the end where the time went."""
+        """Train as TRL does, and log at the end where the time went."""
         self._stopwatch = watch = Stopwatch()
         with watch.part("rest"):
             result = super().train(*args, **kwargs)
@@ -315,14 +315,14 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         return result
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """TRL's; what a rollout takes is counted where it belongs."""
+        """As TRL's, with the time of rollouts counted separately."""
         self.model.train()  # as the first thing in there
         with self._timed("update"):
             return super().training_step(*args, **kwargs)
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
-        """Log the seconds of this block, without those of parts within it, as `time/PART`."""
+        """Log the block's seconds as `time/PART`, without those of nested parts."""
         mode = "train" if self.model.training else "eval"
         name, seconds = part if mode == "train" else f"evaluation: {part}", self._stopwatch.seconds
         before = seconds.get(name, 0.0)
@@ -333,7 +333,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
     # --------------------------------------------------------------------------------------------------------- loss
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
-        """TRL's, with rows of like length in one micro-batch if the update is the same however they are shared out."""
+        """As TRL's, with rows of like length in one micro-batch where that leaves the update unchanged."""
         before = self._buffered_inputs
         inputs = super()._prepare_inputs(generation_batch)
         if self._buffered_inputs is before or not self._loss_adds_up():
@@ -431,8 +431,9 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         file = self._rollouts_file(checkpoint)
         if not file.exists():
             raise CheckpointError(
-                f"{checkpoint} was written amid the rollouts of another number of processes: it has {found[0].name}, "
-                f"this run needs {file.name}. Resume with as many processes, or from a checkpoint between rollouts."
+                f"{checkpoint} was written mid-rollout by a run with another number of processes: it has "
+                f"{found[0].name}, this run needs {file.name}. Resume with as many processes, or from a checkpoint "
+                "between rollouts."
             )
         saved = torch.load(file, map_location="cpu", weights_only=True)
         self._step, self._buffered_inputs = saved["step"], send_to_device(saved["inputs"], self.accelerator.device)

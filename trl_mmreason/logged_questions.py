@@ -1,4 +1,4 @@
-"""The questions beside TRL's table of completions: who they are, and their pictures, which that table leaves out.
+"""Log the questions of TRL's tables of completions, with ids and pictures, which the tables lack.
 
     output_dir/completions/completions_00020.parquet    TRL's: step, prompt, completion, rewards, extra columns
     output_dir/_questions/questions_00020.parquet       ours, a line for each of its lines, in the same order
@@ -29,7 +29,7 @@ _SCHEMA = pa.schema(
 
 
 class LoggedQuestion(NamedTuple):
-    """The question of one logged completion; "" for what is not known.
+    """The question of one logged completion; unknown fields are "".
 
     Attributes:
         question: the text of the user's first message.
@@ -46,7 +46,7 @@ class LoggedQuestion(NamedTuple):
 
 
 def about_question(row: Mapping[str, Any], hidden: Set[str] = frozenset()) -> dict[str, str]:
-    """Collect what is written of a row, but for its pictures.
+    """Collect a row's logged fields, without its pictures.
 
     Args:
         row: a row of the data set.
@@ -63,7 +63,7 @@ def about_question(row: Mapping[str, Any], hidden: Set[str] = frozenset()) -> di
 
 
 def prompts_alike(prompts: Sequence[Any]) -> list[Any]:
-    """Prompts whose contents are all parts, if some are: a parquet column cannot hold strings beside them.
+    """Convert string contents to parts if any content is parts, as a parquet column cannot mix them.
 
     Args:
         prompts: strings or messages; TRL makes parts of the contents where a process has pictures, and only there.
@@ -77,13 +77,13 @@ def prompts_alike(prompts: Sequence[Any]) -> list[Any]:
 def write_questions(
     output_dir: str | Path, step: int, questions: Sequence[Mapping[str, str]], pictures: Sequence[Sequence[Image.Image]]
 ) -> None:
-    """Write the questions of the completions that were logged at a step.
+    """Write the questions of the completions logged at a step.
 
     Args:
-        output_dir: of the trainer.
+        output_dir: output folder of the trainer.
         step: the number in the name of TRL's table.
-        questions: of `about_question`, in the order of the completions.
-        pictures: of each question; none at all if pictures are not to be kept.
+        questions: results of `about_question`, in the order of the completions.
+        pictures: pictures of each question; none at all if pictures are not to be kept.
     """
     folder = Path(output_dir) / _FOLDER
     folder.mkdir(exist_ok=True)
@@ -93,7 +93,7 @@ def write_questions(
 
 
 def read_questions(output_dir: str | Path, step: int) -> list[LoggedQuestion]:
-    """Read what `write_questions` wrote; nothing if it did not."""
+    """Read the file of `write_questions`; empty if there is none."""
     file = _table(output_dir, step)
     if not file.exists():
         return []
@@ -113,7 +113,7 @@ def _table(output_dir: str | Path, step: int) -> Path:
 
 
 def _kept(picture: Image.Image, folder: Path) -> str:
-    """The name of the picture's file, which is written unless it is there."""
+    """Save a picture unless its file exists; return the file's name."""
     content = f"{picture.mode} {picture.size}".encode() + picture.tobytes()
     name = f"{hashlib.sha256(content).hexdigest()[:24]}.png"
     if not (folder / name).exists():

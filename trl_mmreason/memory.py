@@ -1,4 +1,4 @@
-"""How much memory training takes on each GPU, roughly."""
+"""Estimate the memory of training on each GPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def training_memory(
     zero_stage: int = 0,
     processes: int = 1,
 ) -> Memory:
-    """Estimate what weights, gradients and optimizer take, shared out as ZeRO does (arXiv:1910.02054, section 3 and 5).
+    """Estimate the bytes of weights, gradients and optimizer, sharded by ZeRO (arXiv:1910.02054, sections 3 and 5).
 
         weights w·Ψ,   gradients g·Ψ_t,   optimizer s·Ψ_t;   the paper's mixed precision: w = g = 2, s = 12
 
@@ -57,7 +57,7 @@ def training_memory(
 
 
 def activation_memory(tokens: int, hidden: int, layers: int, *, checkpointing: bool, value_bytes: int = 2) -> float:
-    """Estimate the bytes that a language model keeps for the backward pass (arXiv:2205.05198, sections 4 and 5).
+    """Estimate the bytes of a language model's activations (arXiv:2205.05198, sections 4 and 5).
 
         34·t·h a layer,   or with checkpointing 2·t·h a layer and 34·t·h once
 
@@ -68,7 +68,7 @@ def activation_memory(tokens: int, hidden: int, layers: int, *, checkpointing: b
         tokens: t = s·b, of one micro-batch, pictures included.
         hidden, layers: h and the depth of the language model.
         checkpointing: whether layers are computed again in the backward pass.
-        value_bytes: of an activation; the paper's numbers are for 2.
+        value_bytes: bytes of one value of an activation; the paper's numbers are for 2.
     """
     kept = (2 * layers + 34) if checkpointing else 34 * layers
     return kept * tokens * hidden * value_bytes / 2
@@ -81,5 +81,5 @@ def build_without_weights(config: Any) -> Any:
 
 
 def count_parameters(model: Any, *, trained: bool = False) -> int:
-    """Count the parameters of a model, tied ones once; only those that are trained if wanted."""
+    """Count a model's parameters, tied ones once; optionally only the trained ones."""
     return sum(weight.numel() for weight in model.parameters() if weight.requires_grad or not trained)

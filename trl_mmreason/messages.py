@@ -1,4 +1,4 @@
-"""Rows as conversations: the text and pictures of messages, whose content is a string, or parts."""
+"""Text and pictures of messages, whose content is a string or a list of parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def text_of(content: Any, between: str = "") -> str:
 
 
 def question_text(prompt: Any) -> str:
-    """The text of the first user message of a prompt: the question, without what followed it.
+    """The question: the text of a prompt's first user message.
 
     Examples:
         >>> question_text([{"role": "system", "content": "Think."}, {"role": "user", "content": "3+4?"}])
@@ -35,7 +35,7 @@ def question_text(prompt: Any) -> str:
 
 
 def plain_messages(prompt: Any, where: str) -> list[dict[str, str]]:
-    """A prompt as messages of `role` and `content`, every content a string.
+    """Convert a prompt to messages of `role` and `content`, with strings as contents.
 
     The text parts are joined as chat templates write them, with nothing between. Placeholders of pictures are left
     out at the beginning of the user's first message: that is where TRL puts the row's pictures by itself.
@@ -65,7 +65,7 @@ def plain_messages(prompt: Any, where: str) -> list[dict[str, str]]:
 
 
 def conversation(value: Any) -> Any:
-    """Messages as TRL, ms-swift and LLaVA write them, with `role` and a string as `content`.
+    """Convert messages in the forms of TRL, ms-swift and LLaVA to `role` and `content`, a string.
 
     Parts become one string with `<image>` for each picture. What has another form is left as it is.
 
@@ -76,7 +76,7 @@ def conversation(value: Any) -> Any:
 
 
 def pictures_inside(value: Any) -> list[Any]:
-    """The pictures that stand in the parts of messages themselves, {"type": "image", "image": …}, in their order."""
+    """The pictures inside the parts of messages, {"type": "image", "image": …}, in order."""
     messages = value if isinstance(value, list) else []
     contents = [_given(message).get("content") for message in messages]
     parts = [_given(part) for content in contents if isinstance(content, list) for part in content]
@@ -84,19 +84,19 @@ def pictures_inside(value: Any) -> list[Any]:
 
 
 def split_answer(messages: Any) -> tuple[Any, Any]:
-    """Messages without the assistant's at the end, and the content of that; `None` if they end with another."""
+    """Split off the assistant's last message: the other messages, and its content or `None`."""
     if not isinstance(messages, list) or not messages or _given(messages[-1]).get("role") != "assistant":
         return messages, None
     return messages[:-1], messages[-1].get("content")
 
 
 def pictures_of(row: Mapping[str, Any]) -> list[Any]:
-    """The row's pictures as a list. "No picture" is an empty one to the processors, and often `None` in a data set."""
+    """The row's pictures as a list, empty for `None`."""
     return row.get("images") or [image for image in [row.get("image")] if image is not None]
 
 
 def completion_text(completion: Any, where: str) -> str:
-    """The text of a completion, which is a string or one message of the assistant.
+    """The text of a completion, given as a string or as one message of the assistant.
 
     Args:
         completion: as the row has it.
@@ -117,7 +117,7 @@ def completion_text(completion: Any, where: str) -> str:
 
 
 def with_system_message(prompt: Any, text: str | None) -> Any:
-    """A prompt with `text` as its system message; as it is if there is no text.
+    """Add `text` as a prompt's system message; without a text return the prompt unchanged.
 
     Raises:
         TypeError: the prompt is no list of messages.
@@ -149,19 +149,19 @@ def _message(message: Any) -> Any:
 
 
 def _part_text(part: Mapping[str, Any]) -> Any:
-    """What stands for a part in a string; `None` if it is neither text nor a picture."""
+    """A part as a string; `None` if it is neither text nor a picture."""
     if part.get("type") == "image" and part.keys() <= {"type", "image"}:
         return PLACEHOLDER
     return part["text"] if part.keys() == {"type", "text"} and part["type"] == "text" else None
 
 
 def _given(keys: Any) -> dict[str, Any]:
-    """The keys of a message, or part, that it has; to the others of its column Arrow gives `None`."""
+    """The keys of a message or part without `None`, which Arrow adds for keys of other rows."""
     return {key: value for key, value in keys.items() if value is not None} if isinstance(keys, Mapping) else {}
 
 
 def _flat(content: Any, pictures_come_first: bool) -> str | None:
-    """The text of a content; `None` if it is more than that."""
+    """The text of a content; `None` if it holds anything else."""
     if not isinstance(content, list | tuple):
         return content if isinstance(content, str) else None
     parts = [_given(part) for part in content]

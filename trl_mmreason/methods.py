@@ -1,4 +1,4 @@
-"""What the shared rooms have to know of a method, which declares it in `<method>/declared.py` of its own folder.
+"""Methods' entries for shared modules, declared in `<method>/declared.py`.
 
     METHOD = Method(panels=(Panel("Reflection", "share", {"reflected_share": "reflects"}, is_share=True),))
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Method(NamedTuple):
-    """A method's own part of shared tables, pictures and pages.
+    """A method's entries in shared tables, plots and reports.
 
     Attributes:
         panels: curves of what its trainer logs.
@@ -53,6 +53,6 @@ def metric_named(name: str) -> Metric | None:
 
 
 def weighted_scores(sample: Mapping[str, Any]) -> Mapping[float, float] | None:
-    """The sample's score for each weight of its parts, by the first method that knows them."""
+    """A sample's score for each weight of the steps, by the first method that declares it."""
     known = (method.weighted_scores(sample) for method in declared() if method.weighted_scores is not None)
     return next((scores for scores in known if scores is not None), None)

@@ -1,4 +1,4 @@
-"""The card of a trained model: TRL's, with its base, its results and an example that shows a picture.
+"""Model card: TRL's, with base model, results and an example with a picture.
 
 TRL's own example sends a question without a picture, and its card calls a base model that is a folder "None".
 """
@@ -68,7 +68,7 @@ print(ProcessRewardModel.from_pretrained({model!r}).score([row]))
 
 
 def edit_card(trainer: Any, dataset_name: str | None) -> None:
-    """Put base, data, results and example into the card that TRL has written into the trainer's output folder."""
+    """Add base model, data, results and example to TRL's card in the trainer's output folder."""
     from trl.trainer.utils import get_config_model_id  # here: it loads all trainers
 
     folder = Path(trainer.args.output_dir)
@@ -102,7 +102,7 @@ def edit_card(trainer: Any, dataset_name: str | None) -> None:
 
 
 def base_model(name: str | None) -> str | None:
-    """The Hub id that a model comes from, read off the card there if its name is a folder; `None` if none is known."""
+    """The base model's Hub id, read from its card if it is a folder; `None` if unknown."""
     if not name:
         return None
     folder = Path(name)
@@ -112,18 +112,18 @@ def base_model(name: str | None) -> str | None:
 
 
 def is_hub_id(name: str | None) -> bool:
-    """Whether a name can be that of a repository on the Hub: it is no path that exists and no drawn data set."""
+    """Whether a name can be a Hub id: neither an existing path nor a drawn data set."""
     if not name or not _HUB_ID.fullmatch(name):
         return False
     return not name.startswith(_DRAWN) and not Path(name).exists()
 
 
 def describe_origin(name: str | None, base: str | None, miniature: str | None) -> str:
-    """Say which model training began with.
+    """Name the initial model.
 
     Args:
         name: as the model's configuration has it, a Hub id or a folder; empty for a model that was made in memory.
-        base: of `base_model`.
+        base: result of `base_model`.
         miniature: family/size if trl-mmreason's miniature built the model that all began with.
     """
     if base:
@@ -139,7 +139,7 @@ def describe_origin(name: str | None, base: str | None, miniature: str | None) -
 
 
 def describe_data(rows: Any, name: str | None) -> str:
-    """Say how many rows it was trained on, as far as that is known, and which."""
+    """Name the training data and, if known, the number of rows."""
     number = f" on {len(rows):,} rows" if hasattr(rows, "__len__") else ""
     if not name:
         return number
@@ -151,7 +151,7 @@ def describe_data(rows: Any, name: str | None) -> str:
 
 
 def example(trainer: Any, category: str | None, scores: bool) -> str:
-    """Python that shows a picture to the model and prints what it says of it.
+    """Python code that asks the model about a picture.
 
     Args:
         trainer: has trained and saved it.
@@ -171,7 +171,7 @@ def example(trainer: Any, category: str | None, scores: bool) -> str:
 
 
 def system_prompt(trainer: Any) -> str | None:
-    """The system message that the policy is asked with: the trainer's own, or that of the first row."""
+    """The system message in training: the trainer's own, or that of the first row."""
     own = getattr(trainer, "eval_system_prompt", None)
     if own or trainer.train_dataset is None:
         return own
@@ -182,7 +182,7 @@ def system_prompt(trainer: Any) -> str | None:
 
 
 def results_in(folder: Path) -> dict[str, str]:
-    """The tables that evaluations of the model left in a run's folder: title → metrics with their 95 % intervals.
+    """Read the tables of evaluations in a run's folder: title → metrics with 95 % intervals.
 
     Tables older than the end of training are those of an earlier run.
     """
@@ -198,7 +198,7 @@ def results_in(folder: Path) -> dict[str, str]:
 
 
 def with_results(card: str, results: Mapping[str, str]) -> str:
-    """A card with these tables beside those that it has; one of the same title is replaced."""
+    """Add tables to a card; one with the same title is replaced."""
     head, _, rest = card.partition("## Results\n\n")
     section, _, training = rest.partition("## Training procedure")
     tables = dict(re.findall(r"### ([^\n]+)\n\n```text\n(.*?)\n```", section, re.DOTALL))
@@ -208,7 +208,7 @@ def with_results(card: str, results: Mapping[str, str]) -> str:
 
 
 def add_results(folder: Path, title: str, table: str) -> None:
-    """Put a table of results into the card of a saved model; nothing happens without a card."""
+    """Add a table of results to the card of a saved model, if it has one."""
     path = folder / CARD
     if path.is_file():
         write_whole(path, with_results(path.read_text(encoding="utf-8"), {title: table}))

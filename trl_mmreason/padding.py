@@ -1,4 +1,4 @@
-"""Padding that nothing is computed for: rows of like length share a micro-batch, and each is cut to its longest row.
+"""Skip computation on padding: rows of like length share a micro-batch, which is cut to its longest row.
 
 TRL pads a whole generation batch to its longest prompt and its longest completion, and every forward pass computes all
 of that. Lengths of reasoning have long tails, so most of it is padding.
@@ -19,12 +19,12 @@ from .exchange import A_VALUE_A_TOKEN, Rows, exchange_rows, join, longest_first,
 
 
 def sort_by_length(micro_batches: Sequence[Rows], window: int, accelerator: Accelerator) -> list[Rows]:
-    """Put rows of like length into the same micro-batch, the longest into the first, and share them out over processes.
+    """Sort rows so that a micro-batch holds rows of like length, longest first, shared out over processes.
 
     Args:
         micro_batches: as TRL's GRPOTrainer buffers them, of equal size, as many on every process.
         window: so many in a row share their rows, those of one optimizer step.
-        accelerator: of the trainer.
+        accelerator: accelerator of the trainer.
     """
     made: list[Rows] = []
     for start in range(0, len(micro_batches), window):
@@ -110,7 +110,7 @@ def score_by_length(
 
 
 def cut_to_longest(inputs: Rows, scored: int) -> tuple[Rows, int]:
-    """Cut away the columns that are padding in every row.
+    """Remove the columns that are padding in every row.
 
     Args:
         inputs: of a forward pass; `attention_mask` (B, L) is padded left of the prompts and right of the completions.

@@ -33,7 +33,7 @@ class Part(NamedTuple):
 
 
 def parts_of(model: Any) -> dict[str, str]:
-    """Parameter name → the one of `PARTS` that it belongs to; adapters belong to what they adapt.
+    """Map parameter name → one of `PARTS`; an adapter's weights belong to the part they adapt.
 
     `vision` is the image encoder, `language` the decoder with its embeddings and head, `projector` what joins the two.
     """
@@ -53,10 +53,10 @@ def parts_of(model: Any) -> dict[str, str]:
 
 
 def check_chosen(name: str, chosen: Sequence[str]) -> None:
-    """Refuse a configuration whose `trainable_parts` are none of `PARTS`.
+    """Refuse a configuration whose `trainable_parts` are not in `PARTS`.
 
     Args:
-        name: of the configuration.
+        name: name of the configuration.
         chosen: its `trainable_parts`.
     """
     if not chosen or not set(chosen) <= set(PARTS):
@@ -64,11 +64,11 @@ def check_chosen(name: str, chosen: Sequence[str]) -> None:
 
 
 def train_parts(trainer: Any, chosen: Sequence[str]) -> dict[str, Part]:
-    """Freeze all parts of a trainer's policy but the chosen ones, adapters included, and log what is trained.
+    """Freeze all parts of a trainer's policy except the chosen ones, adapters included, and log what is trained.
 
     Args:
         trainer: after TRL's constructor.
-        chosen: of `PARTS`.
+        chosen: members of `PARTS`.
 
     Returns:
         What is trained and frozen of every part.
@@ -83,11 +83,11 @@ def train_parts(trainer: Any, chosen: Sequence[str]) -> dict[str, Part]:
 
 
 def train_only(model: Any, chosen: Sequence[str]) -> dict[str, Part]:
-    """Freeze all parts but the chosen ones; what was frozen before stays so.
+    """Freeze all parts except the chosen ones; weights that were frozen before stay frozen.
 
     Args:
         model: whole or with an adapter.
-        chosen: of `PARTS`.
+        chosen: members of `PARTS`.
 
     Returns:
         What is trained and frozen of every part.
@@ -120,7 +120,7 @@ def train_only(model: Any, chosen: Sequence[str]) -> dict[str, Part]:
 
 
 def freeze_vision_encoder(model: Any) -> None:
-    """Leave the vision encoder, and any adapter in it, out of training.
+    """Freeze the vision encoder and any adapter in it.
 
     Raises:
         ValueError: the model has none, or see `keep_adapters_frozen`.
@@ -134,7 +134,7 @@ def freeze_vision_encoder(model: Any) -> None:
 
 
 def keep_adapters_frozen(model: Any) -> None:
-    """Let those adapter layers stay frozen that are so now, as a whole.
+    """Keep adapter layers frozen that are wholly frozen now.
 
     PEFT makes every weight of the active adapter trainable when it is switched on again, but for those that a layer
     names. TRL switches it off for each reference pass, and `Trainer` on when it resumes from a checkpoint with a second
@@ -161,7 +161,7 @@ def _ids(modules: Iterable[Any]) -> set[int]:
 
 
 def _roots(names: Sequence[str], others: Sequence[str]) -> list[str]:
-    """The shortest dotted beginnings of `names` that no name of `others` has."""
+    """The shortest dotted prefixes of `names` that no name in `others` has."""
     taken = {prefix for name in others for prefix in _prefixes(name)}
     return list(dict.fromkeys(next(p for p in _prefixes(name) if p not in taken) for name in names))
 

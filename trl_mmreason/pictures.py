@@ -1,4 +1,4 @@
-"""Pictures as a page shows them."""
+"""Encode pictures for HTML pages."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _LARGE_BYTES = 100_000  # as a PNG file only photographs get larger, and these h
 
 
 def png_of(image: Image.Image) -> bytes:
-    """The picture as a PNG file, shrunk if it is large."""
+    """Encode as a PNG file, shrunk if it is large."""
     return _file(_shrunk(image), "PNG")
 
 
 def data_uri(image: Image.Image) -> str:
-    """The picture as an address that holds it; shrunk if it is large, and a JPEG if that is much smaller."""
+    """Encode as a data URI, shrunk if it is large, and as JPEG if that is much smaller."""
     picture = _shrunk(image)
     file, kind = _file(picture, "PNG"), "png"
     if len(file) > _LARGE_BYTES and picture.mode in ("L", "RGB"):

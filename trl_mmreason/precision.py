@@ -1,4 +1,4 @@
-"""What low precision asks of a trainer: bf16 and 4-bit weights on CPUs, warnings of updates that are rounded away."""
+"""Support for low precision: bf16 and 4-bit weights on CPUs, warnings about updates that are rounded away."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOW = (torch.bfloat16, torch.float16)
 
 
 def settle_on_cpu(config: DPOConfig | GRPOConfig | SFTConfig) -> None:
-    """Make the settings of a recipe for GPUs trainable on a CPU, before a configuration's own `__post_init__`.
+    """Adapt a GPU recipe's settings to a CPU, before a configuration's own `__post_init__`.
 
     TRL's default, `bf16=True`, is none where a CPU trains. Where accelerate alone was told to use one (by
     `configs/accelerate/cpu.yaml`, or `--cpu`), bf16 and vLLM are switched off with a warning; with `use_cpu=True`
@@ -46,7 +46,7 @@ def settle_on_cpu(config: DPOConfig | GRPOConfig | SFTConfig) -> None:
 
 
 def check_precision(trainer: Trainer) -> None:
-    """Warn of what a trainer's precision would spoil, and keep 4-bit weights trainable on CPUs.
+    """Warn about harmful precision, and keep 4-bit weights trainable on CPUs.
 
     Every trainer calls it once its model is complete.
     """
@@ -80,13 +80,13 @@ def check_precision(trainer: Trainer) -> None:
 
 
 def lost_updates(weights: Iterable[Tensor], step: float) -> float:
-    """Share of entries that stay as they are when `step` is added, or nothing larger; of about 1,000 entries a weight.
+    """Share of entries that adding `step`, the largest update, does not change; about 1,000 entries a weight.
 
     An entry w with 2^(k−1) ≤ |w| < 2^k lies 2^(k−1)·ε from its neighbours, ε = 2⁻⁷ in bfloat16, and an update of less
     than half of that is rounded away. Adam's update of an entry is about the learning rate.
 
     Args:
-        weights: of any type; entries of float32 and wider ones count as never lost.
+        weights: weights of any type; entries of float32 and wider ones count as never lost.
         step: the largest update of an entry.
     """
     lost = total = 0.0
@@ -103,7 +103,7 @@ def lost_updates(weights: Iterable[Tensor], step: float) -> float:
 
 
 def keep_training_layout(model: Any) -> None:
-    """Keep the 4-bit layers of a model in the layout that gradients can pass.
+    """Keep a model's 4-bit layers in the layout that supports gradients.
 
     On CPUs with AVX512-BF16, bitsandbytes 0.50 repacks a 4-bit weight in the first forward pass of evaluation and
     leaves it so: training then stops ("a view of a leaf Variable that requires grad is being used in an in-place

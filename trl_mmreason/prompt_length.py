@@ -1,4 +1,4 @@
-"""Prompts in tokens, pictures included, and leaving out the rows whose prompt is too long."""
+"""Count the tokens of prompts, pictures included, and drop rows with overlong prompts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMED = 5  # so many of the rows that are left out are named in the warning
 def prompt_length(
     row: Mapping[str, Any], processing_class: Any, *, system_prompt: str | None = None, **template: Any
 ) -> int:
-    """Count the tokens that a policy reads before it answers, as its processor makes them.
+    """Count a prompt's tokens with the policy's processor.
 
     A picture counts as the placeholder tokens that the processor widens it to.
 
@@ -29,7 +29,7 @@ def prompt_length(
         row: with prompt, and optionally images (or image).
         processing_class: the policy's processor or tokenizer.
         system_prompt: put before the question.
-        **template: for the chat template.
+        **template: arguments of the chat template.
     """
     prompt = with_system_message(row["prompt"], system_prompt)
     if isinstance(prompt, str):  # TRL tokenizes a string as it is, and shows the policy no picture
@@ -40,7 +40,7 @@ def prompt_length(
 def without_overlong_prompts(
     rows: Any, processing_class: Any, max_tokens: int | None, *, name: str, **prompting: Any
 ) -> Any:
-    """Return the rows whose prompt has at most `max_tokens` tokens, and warn of the others.
+    """Return the rows whose prompt has at most `max_tokens` tokens, and warn about the others.
 
     Nothing is ever truncated: half a picture would be lost, or the end of a question. Under several processes each
     measures a share of the rows. The rows of a stream are measured as they come, so that nobody can count them.
@@ -49,9 +49,9 @@ def without_overlong_prompts(
         rows: a `Dataset` or `IterableDataset` of rows as for `prompt_length`; anything else comes back as it is, for
             TRL to refuse.
         processing_class: the policy's processor or tokenizer.
-        max_tokens: bound of a prompt in tokens; `None` keeps every row.
-        name: of the trainer, for messages.
-        **prompting: for `prompt_length`.
+        max_tokens: token limit of a prompt; `None` keeps every row.
+        name: name of the trainer, for messages.
+        **prompting: arguments of `prompt_length`.
 
     Raises:
         ValueError: every prompt is too long.

@@ -1,4 +1,4 @@
-"""Warnings of other packages that tell a user of this one nothing, silenced by their exact words.
+"""Silence warnings of other packages that do not concern users of this one, by their exact text.
 
 Whatever else these packages say is shown.
 """
@@ -30,7 +30,7 @@ BITSANDBYTES = ("bitsandbytes.backends.cpu.ops", "Failed to load CPU gemm_4bit_f
 
 
 def silence_harmless() -> None:
-    """Silence what is listed above, in this process; imports nothing."""
+    """Silence the warnings above in this process; imports nothing."""
     for beginning, category in HARMLESS:
         warnings.filterwarnings("ignore", message=re.escape(beginning), category=category)
     name, greeting = BITSANDBYTES

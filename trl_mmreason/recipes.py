@@ -1,4 +1,4 @@
-"""Example scripts, their configurations and tested versions: beside the package in a checkout, inside it in a wheel."""
+"""Locate example scripts, configurations and constraints, in a checkout or in the installed wheel."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).parents[1]
 
 
 def script(method: str) -> Path:
-    """The script that trains with this method."""
+    """Path of the method's example script."""
     return ROOT / "examples" / f"{method}.py"
 
 
 def configs(method: str) -> list[str]:
-    """The names of a method's shipped configurations, as `config_file` takes them."""
+    """Names of a method's shipped configurations, for `config_file`."""
     return [f"{method}/{path.name}" for path in sorted((ROOT / "configs" / method).glob("*.yaml"))]
 
 
 def config_file(name: str) -> Path:
-    """Find a configuration: a file of one's own, or a shipped one by its name, as in `adapo/miniature.yaml`.
+    """Find a configuration: the user's file, or a shipped one by name, such as `adapo/miniature.yaml`.
 
     Raises:
         FileNotFoundError: there is neither.

@@ -1,4 +1,4 @@
-"""The policy that training begins with, kept as it is beside the one that is trained."""
+"""Frozen copies of the initial policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .precision import keep_training_layout
 
 @contextmanager
 def reference_from_policy(model: Any, args: GRPOConfig | None, peft_config: Any) -> Iterator[None]:
-    """While TRL builds its KL reference, let it find the policy that was passed, on every process.
+    """Let TRL build its KL reference from the policy that was passed, on every process.
 
     TRL loads the reference from the path in the policy's config. A policy that was changed in memory, or never saved,
     is therefore written to `<output_dir>/_reference` first (`push_to_hub` leaves such names out), and its config
@@ -39,7 +39,7 @@ def reference_from_policy(model: Any, args: GRPOConfig | None, peft_config: Any)
 
 
 def write_policy(model: PreTrainedModel, args: TrainingArguments) -> str:
-    """Save a policy in memory, sharded or not, to `<output_dir>/_reference`; returns that folder."""
+    """Save an in-memory policy, sharded or not, to `<output_dir>/_reference`; return that folder."""
     folder = Path(args.output_dir) / "_reference"
     state = whole_state(model.state_dict(keep_vars=True), keep=args.should_save) if is_sharded(model) else None
     if args.should_save:
@@ -49,7 +49,7 @@ def write_policy(model: PreTrainedModel, args: TrainingArguments) -> str:
 
 
 def initial_policy(model: Any, args: TrainingArguments, quantization_config: Any = None) -> Any:
-    """A frozen copy of the policy that a trainer is given, to be made before the trainer changes it.
+    """Make a frozen copy of a trainer's initial policy, before the trainer changes it.
 
     Args:
         model: path or id of a checkpoint, which is read anew and just as TRL reads the policy, or a model, which is
@@ -75,7 +75,7 @@ def initial_policy(model: Any, args: TrainingArguments, quantization_config: Any
 
 
 def prepare_reference(reference: Any, trainer: Any) -> Any:
-    """The copy where the trainer's policy is, and shared out as that is."""
+    """Put the frozen copy on the policy's devices, wrapped for the same engine."""
     keep_training_layout(reference)
     if trainer.is_deepspeed_enabled:
         return prepare_deepspeed(reference, trainer.accelerator)

@@ -1,4 +1,4 @@
-"""One row of a data source, checked and brought into the package's form.
+"""Check one row of a data source, and convert it to the package's format.
 
 Everything here sees one row at a time and keeps nothing, so that `data.load_rows` can run it over any number of
 rows in several processes. A value that cannot be used raises `RefusedValue`; `check_row` turns that into an entry of
@@ -52,7 +52,7 @@ _decode = datasets.Image().decode_example  # upright, in its own mode
 
 
 class RefusedValue(Exception):
-    """A value that cannot be used: `reason` is a short phrase to count by, `message` the whole sentence."""
+    """An unusable value: `reason` is a short phrase to count by, `message` the whole sentence."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -60,13 +60,13 @@ class RefusedValue(Exception):
         self.message = message
 
     def in_column(self, column: str) -> dict[str, str]:
-        """An entry of a row's list of problems."""
+        """This problem as an entry of a row's list of problems."""
         return {"column": column, "reason": self.reason, "message": self.message}
 
 
 @dataclass(frozen=True)
 class RowProblem:
-    """Why one row cannot be used.
+    """Why one row is unusable.
 
     Attributes:
         row: its index in the source, from 0 (blank lines of a file are not counted).
@@ -87,7 +87,7 @@ class RowProblem:
 
 
 class DataError(ValueError):
-    """A source that cannot be used. `problems` lists every bad row; it is empty when the source itself is at fault."""
+    """An unusable source; `problems` lists every bad row, or nothing if the source itself is at fault."""
 
     def __init__(self, message: str, problems: Sequence[RowProblem] = ()) -> None:
         super().__init__(message)
@@ -96,7 +96,7 @@ class DataError(ValueError):
 
 @dataclass(frozen=True)
 class RowReader:
-    """A reader of the rows of one source.
+    """Reads and checks the rows of one source.
 
     Attributes:
         columns: our name → the source's column; a name that the source does not have is absent. One column for
@@ -282,7 +282,7 @@ def read_choices(value: Any) -> dict[str, str] | None:
 
 
 def read_label(value: Any) -> str | None:
-    """Return an id or a category as text, or None if it is absent."""
+    """Return an id or a category as a string, or None if it is absent."""
     return _read_text(value) or None
 
 
@@ -298,7 +298,7 @@ def _read_text(value: Any) -> str:
 
 
 def read_images(value: Any, image_root: Path) -> list[dict[str, Any]]:
-    """Return one {"bytes", "path"} per picture, as `datasets.Image(mode="RGB")` stores it, after decoding each once.
+    """Return {"bytes", "path"} for each picture, as `datasets.Image(mode="RGB")` stores it, decoding each once.
 
     Args:
         value: None, one picture, or a list of pictures. A picture is a path, the bytes of a picture file, or a
@@ -312,7 +312,7 @@ def read_images(value: Any, image_root: Path) -> list[dict[str, Any]]:
 
 
 def read_inside(pictures: Sequence[Any], image_root: Path, *, beside: int) -> list[dict[str, Any]]:
-    """`read_images` for pictures that stand in the parts of messages; `beside` are in the column of pictures."""
+    """`read_images` for pictures inside messages; `beside` are those in the column of pictures."""
     if beside:
         raise RefusedValue(
             "pictures in two places",
@@ -364,7 +364,7 @@ def _existing_file(path: str, image_root: Path) -> Path:
 
 
 def _repaired(picture: PIL.Image.Image) -> PIL.Image.Image | None:
-    """Return an RGB picture where `picture.convert("RGB")` would give a wrong one, otherwise None.
+    """Return an RGB picture where `picture.convert("RGB")` would be wrong, otherwise None.
 
     Pillow paints transparent pixels in whatever colour hides below them (mostly black, so that black drawings
     vanish), and clips 16 bits to 8 instead of scaling.
@@ -393,6 +393,6 @@ def _wrong_type(value: Any, expected: str) -> RefusedValue:
 
 
 def _show(value: Any) -> str:
-    """A short repr: values may be whole pictures."""
+    """A short repr, as values may be whole pictures."""
     text = repr(value[:60] if isinstance(value, str | bytes) else value)
     return text if len(text) <= 80 else text[:77] + "…"

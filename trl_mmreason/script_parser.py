@@ -1,4 +1,4 @@
-"""The command line of the example scripts: `--help` begins with the method, and a refusal is one line."""
+"""Command-line parser of the example scripts, with help by section and one-line errors."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _LIBRARIES = ("trl", "transformers", "builtins")
 
 
 class WrongArgument(ValueError):
-    """A script was told what it cannot do."""
+    """An argument has an invalid value."""
 
 
 class _Formatter(HelpFormatter, RawDescriptionHelpFormatter):
-    """Defaults behind the arguments; the script's docstring as it stands."""
+    """Formatter that shows defaults, and the script's docstring unchanged."""
 
 
 class ScriptParser(TrlParser):
-    """`TrlParser` for a script of a method.
+    """`TrlParser` for a method's example script.
 
     `--help` shows the script's docstring, the arguments of each class of ours, the method's before the shared ones, and
     then what is inherited from TRL and transformers. `--config` takes the name of a shipped recipe, too.
 
     Args:
-        dataclass_types: as for `TrlParser`; the method's own configuration behind the data's.
+        dataclass_types: as for `TrlParser`; the method's own configuration after the data's.
     """
 
     def __init__(self, dataclass_types: Sequence[type]) -> None:
@@ -60,7 +60,7 @@ class ScriptParser(TrlParser):
             self.epilog = f"example: {self.prog} --config {recipes[0]} --seed 1\nrecipes: {', '.join(recipes)}"
 
     def add_argument(self, *names: str, **settings: Any) -> Action:
-        """Put an argument into the section of the class that declares it."""
+        """Add an argument to the section of the class that declares it."""
         owner = self._owner.get(settings.get("dest") or names[0].removeprefix("--"))
         if owner is None:  # --help
             return super().add_argument(*names, **settings)
@@ -73,7 +73,7 @@ class ScriptParser(TrlParser):
         return action
 
     def parse_args_and_config(self, args: Sequence[str] | None = None, **settings: Any) -> Any:
-        """Parse as `TrlParser` does; end the script with one line about what is refused."""
+        """Parse as `TrlParser` does; end the script with a one-line error."""
         args = list(sys.argv[1:] if args is None else args)
         args = [part for one in args for part in (one.split("=", 1) if one.startswith("--config=") else [one])]
         try:
@@ -90,20 +90,20 @@ class ScriptParser(TrlParser):
             self.error(str(error))
 
     def _refuse_other_choices(self, part: Any) -> None:
-        """Hold a configuration file to an argument's choices, too; argparse looks at the command line alone."""
+        """Check a configuration file's values against choices; argparse checks the command line only."""
         for action in self._actions:
             value = getattr(part, action.dest, None)
             if action.choices and isinstance(value, str) and value not in action.choices:
                 raise ValueError(f"{action.dest}: {value!r}, expected one of {', '.join(map(str, action.choices))}")
 
     def error(self, message: str) -> NoReturn:
-        """End the script, without the usage of two hundred arguments."""
+        """End the script without printing the usage of two hundred arguments."""
         sys.stderr.write(f"{self.prog}: error: {message}\n")
         sys.exit(2)
 
 
 def named_policy(model_args: ModelConfig) -> str:
-    """The policy that the arguments name, which TRL leaves open."""
+    """The policy's name, which is optional in TRL and required here."""
     if model_args.model_name_or_path is None:
         raise WrongArgument("Name a policy: --model_name_or_path with a Hub id, a path or miniature/<family>/<size>.")
     return model_args.model_name_or_path
@@ -116,13 +116,13 @@ def missing_trackers(report_to: Any) -> dict[str, str]:
 
 
 def refuse_missing_trackers(report_to: Any) -> None:
-    """Refuse `report_to` before anything that takes minutes; transformers does when the model has been loaded."""
+    """Refuse `report_to` before slow work; transformers does so only after loading the model."""
     for name, install in missing_trackers(report_to).items():
         raise ValueError(f"report_to: {name} is not installed. Fix: {install}, or --report_to none")
 
 
 def refuse_unwritable(output_dir: str | None) -> None:
-    """Refuse an output folder that cannot be made or written to; trainers notice when the model has been loaded."""
+    """Refuse an unwritable output folder before slow work; trainers notice only after loading the model."""
     if output_dir is None:
         return
     folder = Path(output_dir).absolute()
@@ -132,5 +132,5 @@ def refuse_unwritable(output_dir: str | None) -> None:
 
 
 def command_line() -> str:
-    """How the script that runs was started, for reports."""
+    """The running script's command line, for reports."""
     return " ".join([sys.argv[0], shlex.join(sys.argv[1:])]).strip()

@@ -1,4 +1,4 @@
-"""What the example scripts share: a policy and data by name, and the report on what training changed."""
+"""Shared code of the example scripts: policy and data by name, and a report before and after training."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _SHOWN = 100  # questions in the report, which holds their pictures
 
 @contextmanager
 def exit_on_missing() -> Iterator[None]:
-    """End a script with one line, and no traceback, if it was told what is not there or what it cannot do."""
+    """End a script with one line and no traceback on a missing path or an invalid argument."""
     script = Path(sys.argv[0]).name
     try:
         yield
@@ -109,11 +109,11 @@ class DataArguments:
                 self.columns = json.loads(self.columns)
             except json.JSONDecodeError as error:
                 expected = '{"prompt": "problem"}'
-                raise ValueError(f"columns={self.columns!r} is no JSON; write it as '{expected}'.") from error
+                raise ValueError(f"columns={self.columns!r} is not JSON; write it as '{expected}'.") from error
 
 
 def load_data(arguments: DataArguments, seed: int) -> tuple[Dataset, Dataset | None]:
-    """The rows to train on, and those to compare on if there are any; before anything that takes minutes."""
+    """Load the training rows and, if configured, the evaluation rows, before slow work."""
     train = load_split(arguments, arguments.dataset_name, arguments.dataset_split, arguments.train_rows, seed=seed)
     if arguments.eval_dataset_name is None:
         return train, None
@@ -124,7 +124,7 @@ def load_data(arguments: DataArguments, seed: int) -> tuple[Dataset, Dataset | N
 
 
 def load_split(arguments: DataArguments, name: str, split: str, rows: int | None, *, seed: int) -> Dataset:
-    """The rows of one split, no more than `rows`, sampled; `miniature/…` names are drawn, 3,000 of them by default."""
+    """Load one split, sampling at most `rows`; `miniature/…` is drawn, with 3,000 rows by default."""
     if name.startswith(MINIATURE):
         return make_dataset([name.removeprefix(MINIATURE)], rows or 3000, split=split, seed=seed)
     loaded = load_rows(
@@ -143,7 +143,7 @@ def load_split(arguments: DataArguments, name: str, split: str, rows: int | None
 def policy_path(
     arguments: DataArguments, model_args: ModelConfig, training_args: TrainingArguments, lessons: Lessons
 ) -> str:
-    """The checkpoint to start from; `miniature/<family>/<size>` is built and taught `lessons` unless that was done."""
+    """Path of the initial policy; `miniature/<family>/<size>` is built and taught `lessons` unless it exists."""
     name = named_policy(model_args)
     if not name.startswith(MINIATURE):
         check_model_folder(name)
@@ -156,7 +156,7 @@ def policy_path(
         )
     if not arguments.dataset_name.startswith(MINIATURE):
         raise WrongArgument(
-            f"{name} starts on drawn problems and knows nothing else, but dataset_name={arguments.dataset_name!r}. "
+            f"{name} is a miniature that knows only drawn problems, but dataset_name={arguments.dataset_name!r}. "
             "Train it on miniature/<category>, or name another policy."
         )
     category = arguments.dataset_name.removeprefix(MINIATURE)
@@ -180,7 +180,7 @@ def policy_path(
 
 
 def trainer_settings(model_args: ModelConfig, training_args: GRPOConfig | SFTConfig) -> dict[str, Any]:
-    """Arguments of a trainer that follow from TRL's `ModelConfig`; fills in `training_args.model_init_kwargs`."""
+    """Trainer arguments from TRL's `ModelConfig`; fills in `training_args.model_init_kwargs`."""
     training_args.model_init_kwargs = {
         "revision": model_args.model_revision,
         "attn_implementation": model_args.attn_implementation,
@@ -201,7 +201,7 @@ def train_and_compare(
     *,
     system_prompt: str | None = None,
 ) -> bool | None:
-    """Train and save; with rows to compare on, answer them before and after, print the table, write the report.
+    """Train and save; with evaluation rows also evaluate before and after, print the table and write the report.
 
     Args:
         trainer: a trainer that has not been started.
@@ -243,7 +243,7 @@ def train_and_save(trainer: GRPOTrainer | SFTTrainer, checkpoint: str | None) ->
 
 
 def publish(trainer: GRPOTrainer | SFTTrainer, dataset_name: str) -> None:
-    """Write the saved model's card, with the results that lie there by now, and push it if the arguments say so."""
+    """Write the saved model's card with the results so far, and push it if the arguments say so."""
     trainer.create_model_card(model_name=Path(trainer.args.output_dir).name, dataset_name=dataset_name)
     if trainer.args.push_to_hub:
         trainer.push_to_hub(dataset_name=dataset_name)
@@ -269,7 +269,7 @@ def train_on_completions(
     training_args: CompletionSFTConfig,
     model_args: ModelConfig,
 ) -> None:
-    """Train a policy on the rows, from the checkpoint that the arguments name, and save it.
+    """Train the arguments' policy on the rows, and save it.
 
     Args:
         trainer: for completions in one format.
@@ -304,7 +304,7 @@ def train_once(trainer: Trainer, folder: Path, dataset_name: str | None = None) 
 
 
 def last_checkpoint(args: TrainingArguments) -> str | None:
-    """The checkpoint that `resume_from_checkpoint` means: a path, or the latest in `output_dir` for "true"."""
+    """Resolve `resume_from_checkpoint`: a path, or the latest in `output_dir` for "true"."""
     wanted = args.resume_from_checkpoint
     if wanted in (None, False, "False", "false"):
         return None
@@ -322,7 +322,7 @@ def last_checkpoint(args: TrainingArguments) -> str | None:
 def _answer(
     trainer: GRPOTrainer, rows: Dataset, protocol: ComparedProtocol, system_prompt: str | None, stage: str
 ) -> Samples:
-    """What the trainer's present policy says."""
+    """Sample answers of the trainer's current policy."""
     limit = trainer.args.max_completion_length
     assert limit is not None  # the trainers see to it
     with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as policy:
@@ -340,7 +340,7 @@ def _answer(
 
 
 def _without_nan(value: Any) -> Any:
-    """JSON has no NaN: a rate of nothing becomes null."""
+    """Replace NaN by None, as JSON has no NaN."""
     if isinstance(value, dict):
         return {name: _without_nan(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -349,7 +349,7 @@ def _without_nan(value: Any) -> Any:
 
 
 def _settings(args: GRPOConfig, data_args: DataArguments) -> dict[str, Any]:
-    """The data, the method's own settings, and each of TRL's that differs from its default; no secrets."""
+    """Settings for the report: data, the method's own, and TRL's that differ from defaults; no secrets."""
     defaults = {entry.name: entry.default for entry in fields(GRPOConfig)}
     values = {
         name: value

@@ -1,4 +1,4 @@
-"""Supervised training on completions in a method's format: what such trainers have in common."""
+"""Base of the supervised trainers on completions in a method's format."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from .precision import check_precision, settle_on_cpu
 @documented
 @dataclass
 class CompletionSFTConfig(SFTConfig):
-    """`SFTConfig` for rows that are learnt whole: the loss is on all that the assistant says, and on nothing else.
+    """`SFTConfig` for whole rows: the loss covers the assistant's text and nothing else.
 
     Attributes:
         num_train_epochs: epochs, 1; TRL's own default is 3.
-        max_length: has to be `None`, as a cut row would lose its answer or, worse, part of a picture.
-        completion_only_loss: has to be on: the loss is on the assistant's words only.
+        max_length: must be `None`, as a cut row would lose its answer or, worse, part of a picture.
+        completion_only_loss: must be on: the loss is on the assistant's words only.
         freeze_vision_encoder: leave the vision encoder's weights as they are.
     """
 
@@ -63,7 +63,7 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
 
     Args:
         model: path or id of a checkpoint, or a model.
-        args: of the subclass's configuration.
+        args: instance of the subclass's configuration.
         train_dataset, eval_dataset: rows with `prompt` (messages), `images` and `completion` (the structured text, or
             one message that holds it).
         **kwargs: whatever `trl.SFTTrainer` takes, by keyword.
@@ -119,7 +119,7 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
 
     @staticmethod
     def problem_of(completion: str) -> str | None:
-        """Find what is wrong with the form of a completion; `None` if nothing is."""
+        """Return the fault in a completion's format, or `None`."""
         raise NotImplementedError
 
     @staticmethod
@@ -127,7 +127,7 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
         """Refuse a processor that cannot express the format."""
 
     def prepare_rows(self, rows: Any, args: CompletionSFTConfig, processing_class: Any) -> Any:
-        """The rows with each completion checked, and as one message of the assistant; done twice, it is as once.
+        """Check each completion and make it one message of the assistant; idempotent.
 
         A prompt that is a string is one message of the user. Rows without pictures get an empty list of them, so that
         all go the same way.
@@ -151,11 +151,11 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
         return rows.map(convert, input_columns=["prompt", "completion"], with_indices=True)
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate as `Trainer` does; rows that are given are prepared as those of the constructor are."""
+        """Evaluate as `Trainer` does, with rows prepared as the constructor prepares its own."""
         return super().evaluate(self._all_prepared(eval_dataset), *args, **kwargs)
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """Predict as `Trainer` does; the rows are prepared as those of the constructor are."""
+        """Predict as `Trainer` does, with rows prepared as the constructor prepares its own."""
         return super().predict(self._all_prepared(test_dataset), *args, **kwargs)
 
     def _all_prepared(self, given: Any) -> Any:
@@ -164,7 +164,7 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
 
 
 def _each(name: str, given: Any, prepare: Callable[[Any], Any]) -> Any:
-    """Rows prepared, or each of several sets of rows; what names a set that is prepared stays, as nothing does."""
+    """Prepare a data set or each of a mapping; `None` and names pass unchanged."""
     if isinstance(given, Mapping):
         return {role: _each(name, rows, prepare) for role, rows in given.items()}
     if given is None or isinstance(given, str):

@@ -1,4 +1,4 @@
-"""Where rows come from: a Hub id, files, folders, or a dataset that is loaded already.
+"""Read rows from a Hub id, files, folders, or a loaded dataset.
 
 Nothing is checked here but that the source can be read.
 """
@@ -61,7 +61,7 @@ def read_source(source: str | os.PathLike | Dataset | DatasetDict, split: str) -
 
 
 def read_completions(source: str, split: str = "train") -> Dataset:
-    """Read rows with completions as they are, such as the commands of this package make them.
+    """Read rows with completions, such as this package's commands write, unchanged.
 
     Raises:
         DataError: the source cannot be read, or its rows have no `prompt` or no `completion`.
@@ -78,7 +78,7 @@ def read_completions(source: str, split: str = "train") -> Dataset:
 
 
 def _read_folder(folder: Path, split: str) -> Source:
-    """Read an image folder, a folder with lines of JSON, or one in datasets' own layout, whichever it is."""
+    """Read an image folder, a folder of JSON lines, or one in datasets' own layout."""
     for inner in [folder / split, folder] if split == "train" else [folder / split]:
         for suffix in (".jsonl", ".csv", ".parquet"):
             metadata = inner / f"metadata{suffix}"
@@ -93,7 +93,7 @@ def _read_folder(folder: Path, split: str) -> Source:
 
 
 def _refuse_mixed(folder: Path) -> None:
-    """Refuse files of several kinds, of which one would be read and the others left out without a word."""
+    """Refuse files of several kinds, of which only one would be read silently."""
     card = folder / "README.md"
     if card.is_file() and "data_files" in card.read_text(encoding="utf-8"):
         return  # the card of a data set says which to read
@@ -114,7 +114,7 @@ def _refuse_mixed(folder: Path) -> None:
 
 
 def _files_of_split(files: list[Path], split: str) -> list[Path]:
-    """Take the files that are named after the split (`test.jsonl`, `test-0001.jsonl`).
+    """Select the files named after the split (`test.jsonl`, `test-0001.jsonl`).
 
     If none is, all files that are not named after another split are the training split.
     """
@@ -155,7 +155,7 @@ def _load(source_name: str, *args: Any, **kwargs: Any) -> Dataset:
 
 
 def _read_json(file: Path) -> Iterable[str]:
-    """Return lines of JSON from a file that holds one array of objects, or lines already."""
+    """Return JSON lines from a file with one array of objects or with JSON lines."""
     text = file.read_text(encoding="utf-8-sig")
     if not text.lstrip().startswith("["):
         return text.split("\n")
@@ -167,7 +167,7 @@ def _read_json(file: Path) -> Iterable[str]:
 
 
 def _read_csv(file: Path) -> Iterable[str]:
-    """Return lines of JSON from a file with a header line; all values are strings."""
+    """Return JSON lines from a CSV file with a header; all values are strings."""
     with file.open(encoding="utf-8-sig", newline="") as stream:
         return [json.dumps(row, ensure_ascii=False) for row in csv.DictReader(stream)]
 
@@ -202,7 +202,7 @@ def parse_line(line: str) -> dict[str, Any]:
 
 
 def parsed_lines(lines: Dataset) -> Iterable[dict[str, Any]]:
-    """Yield the lines that can be parsed; `_check_json_line` reports the others."""
+    """Yield the parsable lines; `_check_json_line` reports the others."""
     for line in lines[LINE]:
         try:
             yield parse_line(line)
@@ -218,7 +218,7 @@ def json_columns(lines: Dataset, source_name: str) -> list[str]:
 
 
 def json_features(lines: Dataset, keep: list[str]) -> dict[str, Any]:
-    """Find the types of the kept columns. A column of mixed types is an error, for there is no row to blame."""
+    """Infer the types of the kept columns; mixed types in one column are an error."""
     features = {}
     for column in keep:
         values = [row.get(column) for row in parsed_lines(lines)]

@@ -1,4 +1,4 @@
-"""What example scripts of several stages share: a section of settings for each, each stage done once, and the table."""
+"""Shared code of multi-stage example scripts: a section of settings for each stage, resumable stages, the table."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from .scripts import MINIATURE, DataArguments, exit_on_missing, load_data, polic
 @documented
 @dataclass
 class StagedArguments(DataArguments):
-    """Where questions come from, which stages to do, and the settings that they have in common.
+    """Questions, the stages to run, and their common settings.
 
     A subclass has a field, a dict, for each of its sections.
 
     Attributes:
-        output_dir: where all stages write.
+        output_dir: output folder.
         stages: which to do, with commas between them; all by default.
         sampling_batch_size: answers sampled, or scored, at a time, in each process.
         common: settings of every trainer.
@@ -70,25 +70,25 @@ class StagedArguments(DataArguments):
         unknown = set(self.stages.split(",")) - set(self.STAGES)
         if unknown:
             raise ValueError(
-                f"stages={self.stages!r}: there is no {sorted(unknown)[0]!r}; expected {','.join(self.STAGES)}."
+                f"stages={self.stages!r}: unknown stage {sorted(unknown)[0]!r}; expected {','.join(self.STAGES)}."
             )
 
     @property
     def folder(self) -> Path:
-        """Where all stages write."""
+        """Output folder of all stages."""
         return Path(self.output_dir)
 
     @property
     def wanted(self) -> list[str]:
-        """The stages to do, in their order."""
+        """The stages to run, in order."""
         return [stage for stage in self.STAGES if stage in str(self.stages).split(",")]
 
     def read_by(self, names: Iterable[str]) -> dict[str, Any]:
-        """Arguments that a stage depends on; those that name a file come with a digest, so that another is noticed."""
+        """Arguments that a stage depends on; a file comes with its digest, so that changes are noticed."""
         return {name: _with_contents(getattr(self, name, None)) for name in names}
 
     def config(self, section: str, config_class: type, folder: Path, **own: Any) -> Any:
-        """A configuration with the section's settings, those common to all behind them; it writes into `folder`.
+        """Make a configuration from the section's settings, then the common ones; it writes into `folder`.
 
         Raises:
             WrongArgument: a setting is unknown, or refused.
@@ -100,7 +100,7 @@ class StagedArguments(DataArguments):
 
 
 class Pipeline:
-    """The stages of an example, each of which leaves files that the next ones read.
+    """The stages of an example, each of which writes files that later stages read.
 
     A subclass has a method for each of its arguments' `STAGES`, and `measure`.
 
@@ -115,19 +115,19 @@ class Pipeline:
 
     @classmethod
     def main(cls, arguments: type) -> None:
-        """Parse the command line and run; a data set or model that is not there ends the script with one line."""
+        """Parse the command line and run; a missing data set or model ends the script with one line."""
         with exit_on_missing():
             cls(*parse_arguments(arguments)).run()
 
     def run(self) -> None:
-        """Do the stages that are asked for, and measure every policy that there is."""
+        """Run the requested stages, and evaluate every existing policy."""
         for stage in self.args.wanted:
             self.do(stage)
         if self.eval_rows is not None:
             self.measure()
 
     def do(self, stage: str) -> None:
-        """Do a stage, unless it is finished; one that was begun with other settings is refused."""
+        """Run a stage unless it is finished; refuse one that was started with other settings."""
         settings = self.args.read_by(["common", stage, *self.args.READS[stage]])
         settings["policy"] = self.model_args.model_name_or_path
         if self.model_args.use_peft:
@@ -135,7 +135,7 @@ class Pipeline:
         do_once(self.folder, stage, settings, self.folder / self.args.STAGES[stage], getattr(self, stage))
 
     def measure(self) -> None:
-        """Let the policies answer the evaluation questions, by `evaluate`."""
+        """Evaluate the policies on the evaluation questions."""
         raise NotImplementedError
 
     def evaluate(
@@ -147,14 +147,14 @@ class Pipeline:
         rows: Dataset | None = None,
         **asked: Any,
     ) -> dict[str, Results]:
-        """Let each policy answer, write an evaluation of each, and put its results into the policy's card.
+        """Evaluate each policy, write its evaluation, and add the results to its model card.
 
         Args:
             policies: name → path or Hub id. A `Path` that is not there belongs to a stage that was not done: left out.
             protocol: how they are asked.
             folder: in `output_dir`; the evaluation of each is the folder of its name there.
             rows: `eval_rows` by default.
-            **asked: for `evaluate_into`.
+            **asked: arguments of `evaluate_into`.
         """
         asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, **asked}
         found = {
@@ -176,7 +176,7 @@ class Pipeline:
         return found
 
     def compare(self, text: str, found: Mapping[str, Results], folder: str = "evaluation") -> None:
-        """Write the page that shows evaluations side by side; print `text`, and keep it in `table.txt`."""
+        """Write the page that compares evaluations; print `text` and save it as `table.txt`."""
         if len(found) > 1 and PartialState().is_main_process:
             folders = {name: self.folder / folder / name for name in found}
             write_evaluation_report(folders, self.folder / folder / COMPARISON)
@@ -185,16 +185,16 @@ class Pipeline:
     # --------------------------------------------------------------------------------------------------------- helpers
 
     def config(self, section: str, config_class: type, name: str | None = None, **own: Any) -> Any:
-        """The section's settings; training writes into the folder `name`, by default the section's."""
+        """Make the section's configuration; training writes into the folder `name`, by default the section's."""
         return self.args.config(section, config_class, self.folder / (name or section), **own)
 
     def trainer(self, trainer_class: Any, policy: str, config: Any, rows: Dataset, **settings: Any) -> Any:
-        """A trainer of this policy; `settings` come before those of `ModelConfig`."""
+        """Make a trainer of this policy; `settings` override those of `ModelConfig`."""
         settings = {**trainer_settings(self.model_args, config), **settings}
         return trainer_class(policy, args=config, train_dataset=rows, **settings)
 
     def learn(self, trainer: Any) -> None:
-        """Train, save the model into `model` in the trainer's folder, and draw its curves beside it.
+        """Train, save the model into `model` in the trainer's folder, and draw its curves there.
 
         An adapter is saved into `adapter`; `model` is then its base with it merged in, for a next stage to begin with.
         """
@@ -207,25 +207,25 @@ class Pipeline:
             plot_curves(trainer.state.log_history, folder / "curves.png")
 
     def first_policy(self, config: Any, lessons: Lessons) -> str:
-        """The policy that came; a miniature one is taught `lessons`."""
+        """The initial policy; a miniature one is taught `lessons`."""
         return policy_path(self.args, self.model_args, config, lessons)
 
     def other_policy(self, config: Any, lessons: Lessons, name: str, accuracy: float) -> str:
-        """Another policy than the one that came; a miniature one is taught until this accuracy."""
+        """Another policy than the initial one; a miniature one is taught up to this accuracy."""
         args = replace(self.args, cold_start_accuracy=accuracy)
         return policy_path(args, replace(self.model_args, model_name_or_path=name), config, lessons)
 
     def problems(self, n: int, stream: int, split: str = "train") -> list[Problem]:
-        """Draw problems for the miniature; `train_rows` are of stream 0, and `eval_rows` of stream 1."""
+        """Draw problems for the miniature: `train_rows` from stream 0, `eval_rows` from stream 1."""
         category = self.args.dataset_name.removeprefix(MINIATURE)
         return make_problems([category], n, split=split, seed=self.seed + stream)
 
     def engine(self, path: str | Path) -> TransformersEngine:
-        """Samples from the policy at `path`."""
+        """Make an engine for the policy at `path`."""
         return TransformersEngine(str(path), batch_size=self.args.sampling_batch_size)
 
     def say(self, text: str, file: str | None = None) -> None:
-        """Print on the main process, and keep it in a file."""
+        """Print on the main process, and write to a file."""
         if PartialState().is_main_process:
             sys.stdout.write(f"\n{text}\n")
             if file is not None:
@@ -233,7 +233,7 @@ class Pipeline:
 
 
 def save_merged(adapter: Path, folder: Path) -> None:
-    """Save an adapter's base with the adapter merged in, with its processor and `trainer_state.json`; once."""
+    """Save a model with its adapter merged, its processor and `trainer_state.json`, unless that exists."""
     if PartialState().is_main_process and not folder.exists():
         model, _ = load_model(str(adapter), device="cpu")
         with atomic_path(folder) as unfinished:
@@ -244,10 +244,10 @@ def save_merged(adapter: Path, folder: Path) -> None:
 
 
 def do_once(folder: Path, stage: str, settings: Mapping[str, Any], finished: Path, work: Callable[[], None]) -> None:
-    """Do a stage, unless it is finished.
+    """Run a stage unless it is finished.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         stage: its name.
         settings: what its result depends on, as JSON.
         finished: what it writes last.
@@ -268,18 +268,18 @@ def do_once(folder: Path, stage: str, settings: Mapping[str, Any], finished: Pat
 
 
 def made_by(stage: str, path: Path) -> str:
-    """Find the file or folder that this stage has written.
+    """Return the file or folder that the stage wrote.
 
     Raises:
         NoSuchFolder: it was not done.
     """
     if not path.exists():
-        raise NoSuchFolder(f"There is no {path}, which the stage {stage} writes: do that one first.")
+        raise NoSuchFolder(f"{path} does not exist. Run the stage {stage} first.")
     return str(path)
 
 
 def parse_arguments(arguments: type) -> list[Any]:
-    """The arguments and TRL's `ModelConfig`, from a configuration file and the command line.
+    """Parse the arguments and TRL's `ModelConfig` from a configuration file and the command line.
 
     `--NAME VALUE` sets a field, and `--SECTION.NAME VALUE` what a section says.
     """
@@ -295,7 +295,7 @@ def parse_arguments(arguments: type) -> list[Any]:
 
 
 def override_sections(args: Any, given: list[str]) -> None:
-    """Put what the command line says of sections, as `--dpo.rounds 1`, in its place."""
+    """Apply options of sections, such as `--dpo.rounds 1`."""
     for option, value in zip(given[::2], [*given[1::2], None], strict=False):
         section, dot, name = option.removeprefix("--").partition(".")
         if not option.startswith("--") or not dot or value is None or not isinstance(getattr(args, section, 0), dict):
@@ -313,12 +313,12 @@ def _with_contents(value: Any) -> Any:
 
 
 def values_of(section: Mapping[str, Any]) -> dict[str, Any]:
-    """A section's settings, with numbers where YAML sees a string, in sections of it, too."""
+    """A section's settings, nested ones included, with numbers where YAML reads strings."""
     return {name: _value_of(value) for name, value in section.items()}
 
 
 def _value_of(value: Any) -> Any:
-    """A number where YAML sees a string: it knows 1.0e-5, and not 1e-5."""
+    """Convert to a number where YAML reads a string: it knows 1.0e-5, but not 1e-5."""
     if isinstance(value, dict):
         return values_of(value)
     try:

@@ -1,4 +1,4 @@
-"""Supervised training that ends when the model has learnt enough, not after a number of steps."""
+"""Stop supervised training at a target accuracy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 
 
 class StopAtAccuracy(TrainerCallback):
-    """Ends training as soon as the model is good enough; `accuracy` is what was measured last.
+    """Ends training at a target accuracy; `accuracy` is the last measurement.
 
     Args:
         measure: the share of what it is asked that the model gets right now.

@@ -1,4 +1,4 @@
-"""Where the time of a run goes."""
+"""Measure the time of each part of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Stopwatch:
-    """Seconds spent in each part of a run; a part within another one takes its time from that.
+    """Seconds in each part of a run; nested parts do not count for the outer one.
 
     Attributes:
         seconds: name of a part → its seconds so far.
@@ -21,7 +21,7 @@ class Stopwatch:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Count what is done in this block."""
+        """Count the block's time."""
         begun, outside = self._clock(), self._within
         self._within = 0.0
         try:
@@ -33,7 +33,7 @@ class Stopwatch:
 
 
 def format_seconds(seconds: Mapping[str, float]) -> str:
-    """A table of each part's seconds and its share of all."""
+    """Format a table of each part's seconds and share."""
     whole = sum(seconds.values())
     return "\n".join(
         [f"{'time':<24}{'seconds':>10}{'share':>8}"]

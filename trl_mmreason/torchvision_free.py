@@ -18,7 +18,7 @@ if importlib.util.find_spec("torchvision") is None:
     _Base: Any = getattr(video_processing_utils, "VideoProcessorMixin", video_processing_utils.BaseVideoProcessor)
 
     class VideoProcessorStandIn(_Base):
-        """Keeps a video processor's settings and refuses to process a video.
+        """Keeps a video processor's settings, and refuses videos.
 
         Args:
             **settings: the settings as saved, `video_processor_type` among them.

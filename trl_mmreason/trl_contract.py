@@ -1,4 +1,4 @@
-"""Private methods of TRL's trainers that this package overrides, with the parameters that the overrides expect.
+"""The private TRL methods that this package overrides, with their expected parameters.
 
 `tests/test_trl_contract.py` holds the rest of what is relied on; this is what `mmreason doctor` looks at, too.
 """
@@ -30,7 +30,7 @@ VLLM_PARAMETERS = {
 
 
 def changed_methods() -> list[str]:
-    """Say of each method that is not there, or takes other parameters, what it is now."""
+    """Describe each method that is missing or has other parameters."""
     from trl import GRPOTrainer  # TRL takes seconds to load
     from trl.generation.vllm_generation import VLLMGeneration
 

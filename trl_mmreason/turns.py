@@ -1,4 +1,4 @@
-"""What a chat template writes between two answers of the model, and what it begins an answer with.
+"""Token ids that a chat template writes between two answers, and the prefix that it gives an answer.
 
 The second prompt of a two-turn rollout is the first prompt, the answer exactly as it was sampled, and the tokens made
 here. Rendering the whole conversation again would re-tokenise the answer, and the ids would drift from the sampled
@@ -23,11 +23,11 @@ def next_turn_ids(
     chat_template: str | None = None,
     **chat_template_kwargs: Any,
 ) -> list[int]:
-    """Token ids of the user's next turn, from behind the answer's end-of-turn token up to the generation prompt.
+    """Token ids of the user's next turn, from after the answer's end-of-turn token up to the generation prompt.
 
     Args:
         processing_class: processor or tokenizer with a chat template.
-        message: what the user says next; text only.
+        message: next message of the user; text only.
         eos_token_ids: the tokens that end an answer. The sampled answer ends with one of them, so the one that the
             template writes there is left out.
         chat_template: used instead of the processor's own.
@@ -83,7 +83,7 @@ def continued_ids(
     eos_token_ids: Collection[int],
     **template: Any,
 ) -> list[int]:
-    """Token ids behind a prompt: each answer as it was sampled, and the user's turn that followed it.
+    """Token ids after a prompt: each answer as sampled, followed by the user's turn.
 
     This is what a two-turn rollout trains on, so it is what a policy has to be asked outside training, too.
 
@@ -100,14 +100,14 @@ def continued_ids(
         if not answer or answer[-1] not in eos_token_ids:
             raise ValueError(
                 f"continued_ids: an answer ends with the token {answer[-1:]}, expected one of {sorted(eos_token_ids)}: "
-                "nobody can speak behind an answer that was cut."
+                "no turn can follow an answer that was cut."
             )
         ids += [*answer, *next_turn_ids(processing_class, message, eos_token_ids=eos_token_ids, **template)]
     return ids
 
 
 def generation_prefix(processing_class: Any, **template_kwargs: Any) -> str:
-    """`<think>` where the chat template of a thinking model writes it into the prompt, so that no response holds it."""
+    """The answer's prefix in the prompt: `<think>` if the chat template writes it, so that responses lack it."""
     tokenizer = getattr(processing_class, "tokenizer", processing_class)
     template = getattr(processing_class, "chat_template", None) or getattr(tokenizer, "chat_template", None)
     if template is None:

@@ -1,4 +1,4 @@
-"""Two-turn rollouts on TRL's own generation path, whatever the backend: TRL's `rollout_func`."""
+"""Two-turn rollouts through TRL's generation, on any backend, as a `rollout_func`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Sampled = tuple[list[list[int]], list[list[int]], Any]
 
 
 def roll_out_two_turns(prompts: list, trainer: Any) -> dict[str, Any]:
-    """Let the policy answer, tell it the follow-up and let it answer again.
+    """Sample an answer, add the follow-up, and sample a second answer.
 
     A first answer that was cut gets no second turn. With a colocated vLLM a second turn begins as soon as its own first
     answer has ended, otherwise when all have.
@@ -45,7 +45,7 @@ def roll_out_two_turns(prompts: list, trainer: Any) -> dict[str, Any]:
 
 
 def _messages(trainer: Any, ids: list[int], env_mask: list[int]) -> list[dict[str, str]]:
-    """What was said behind the prompt."""
+    """The messages after the prompt."""
     runs = groupby(zip(ids, env_mask, strict=True), key=itemgetter(1))
     answers = [[token for token, _ in run] for sampled, run in runs if sampled]
     first, *second = trainer.processing_class.batch_decode(answers, skip_special_tokens=True)
@@ -73,7 +73,7 @@ def _without_barrier(trainer: Any, prompt_ids: list, images: Any) -> Sampled:
 
 
 def turn_after_turn(trainer: Any, prompts: list, prompt_ids: list, images: Any, fields: dict) -> Sampled:
-    """Sample all first answers, then all second ones.
+    """Sample all first answers, then all second answers.
 
     Args:
         trainer, prompts: as for `roll_out_two_turns`.

@@ -56,7 +56,7 @@ def test_chains_stay_as_they_are_and_a_completion_may_be_a_message():
     ("pattern", "completion", "problem"),
     [
         ("steps", CHAIN, "unknown pattern 'steps'; expected one of chain_of_step, direct_prompt, no_reason"),
-        ("no_reason", "7", "row 0 is no chain: malformed chain at character 0"),
+        ("no_reason", "7", "row 0 is not a chain: malformed chain at character 0"),
         ("direct_prompt", render_chain(Chain(STEPS)), "the chain of row 0 has no answer"),
     ],
 )

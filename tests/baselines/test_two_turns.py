@@ -107,19 +107,19 @@ def test_score_stage_two_begins_in_the_run(checkpoints, rows, tmp_path):
 
 @pytest.mark.parametrize("config", [FixedRewardsConfig, SCoReConfig])
 def test_settings_of_adaptive_rewards_are_refused(config, tmp_path):
-    with pytest.raises(ValueError, match="k_01, threshold belong to AdaPO's adaptive rewards and do nothing here"):
+    with pytest.raises(ValueError, match="k_01, threshold belong to AdaPO's adaptive rewards and have no effect here"):
         config(str(tmp_path), **SMALL_RUN, k_01=0.5, threshold=0.5)
 
 
 def test_score_takes_no_other_rewards(checkpoints, tmp_path):
-    with pytest.raises(ValueError, match="no turn would earn what reward_funcs pay"):
+    with pytest.raises(ValueError, match="reward_funcs are not supported: both stages replace all rewards"):
         SCoReTrainer(checkpoints("qwen2_5_vl"), args=SCoReConfig(str(tmp_path), **SMALL_RUN), reward_funcs=[len])
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"scale_rewards": "none"}, "scale_rewards belong to advantages of whole trajectories and do nothing here"),
+        ({"scale_rewards": "none"}, "scale_rewards belong to advantages of whole trajectories and have no effect here"),
         ({"reward_weights": [2.0]}, "reward_weights belong to advantages of whole trajectories"),
         ({"evaluation_prompt": None}, "got evaluation_prompt=None; expected a string"),
         ({"beta": 0.0}, "beta=0 leaves out the reference model that stage_one_beta=0.1 needs"),

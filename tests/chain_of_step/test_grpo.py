@@ -246,7 +246,7 @@ def test_an_added_reward_counts_and_needs_a_name_of_its_own(bases, tmp_path):
     def outcome_reward(completions, **_):
         return [0.0] * len(completions)
 
-    with pytest.raises(ValueError, match=r"names of its own, \['outcome_reward'\]"):
+    with pytest.raises(ValueError, match=r"names of built-in rewards, \['outcome_reward'\]"):
         trainer_for(bases(MODEL), tmp_path, None, [QUESTION], trainer_kwargs={"reward_funcs": outcome_reward})
     trainer_for(bases(MODEL), tmp_path, None, [QUESTION], trainer_kwargs={"reward_funcs": accuracy_reward})
 
@@ -353,7 +353,7 @@ def test_settings_that_cannot_be_meant(tmp_path, settings, problem):
 
 
 def test_wrong_arguments(bases, checkpoints, tmp_path):
-    with pytest.raises(ValueError, match=r"does not know the tokens .* Train it with ChainOfStepSFTTrainer first"):
+    with pytest.raises(ValueError, match=r"lacks the tokens .* Train it with ChainOfStepSFTTrainer first"):
         trainer_for(checkpoints(MODEL), tmp_path, ThoughtScorer(), [QUESTION])
     with pytest.raises(TypeError, match="args is of type GRPOConfig, expected ChainOfStepGRPOConfig"):
         ChainOfStepGRPOTrainer(bases(MODEL), None, args=GRPOConfig(str(tmp_path), use_cpu=True, bf16=False))

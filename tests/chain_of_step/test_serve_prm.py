@@ -198,7 +198,7 @@ def test_too_many_rows_are_told_to_come_later_and_others_are_answered(telling, h
         reply = post(http, row(11), row(12))  # 4 + 7 + 2 > 12
         assert reply.status_code == 503
         assert 1 <= int(reply.headers["Retry-After"]) <= 60
-        expected = r"11 rows wait already, and with these 2 they would be more than 12\. Try again in \d+ s"
+        expected = r"11 rows are waiting, and 2 more would exceed 12\. Try again in \d+ s"
         assert re.search(expected, reply.json()["error"]["message"])
         one_more = pool.submit(post, http, row(11))
         start = time.monotonic()
@@ -231,7 +231,7 @@ def test_nothing_is_scored_for_who_hung_up(telling, http):
 
 
 def test_hundreds_at_once_good_and_bad(telling, http):
-    """Each of 400 gets the scores of its own rows, its own refusal, or is told to come later; health never waits."""
+    """Each of 400 gets the scores of its own rows, its own refusal, or status 503; health never waits."""
     asked = [[row(k), row(k + 1, [RED])] if k % 4 else [row(k), REFUSED["a malformed chain"][0]] for k in range(400)]
 
     def ask(rows):

@@ -150,7 +150,7 @@ def test_a_fault_is_named_with_its_place(text, position, expected, found):
 @pytest.mark.parametrize("part", ["name", "thought", "reflection"])
 def test_a_token_within_a_text_is_refused(part):
     step = Step(**{"name": "a", "thought": "b", "reflection": "c", part: "so <|reasoning_step_end|>"})
-    with pytest.raises(ValueError, match=rf"<\|reasoning_step_end\|> stands in the text of the {part}"):
+    with pytest.raises(ValueError, match=rf"<\|reasoning_step_end\|> is in the text of the {part}"):
         render_chain(Chain([step]))
 
 

@@ -103,7 +103,7 @@ def test_the_engine_reads_the_prompts_that_are_trained_on(runs):
 def test_pixel_limits_that_differ_from_the_checkpoints_are_refused(runs):
     """A picture of 56 by 56 pixels is four tokens for the checkpoint's processor, one for the trainer's."""
     message = runs("adapo qwen2_5_vl")["other_limits"]
-    assert message is not None, "vLLM answered another prompt than is trained on, and nothing was said"
+    assert message is not None, "vLLM generated from a different prompt than the trainer's, and nothing was said"
     trained, read = map(int, re.search(r"(\d+) tokens in the trainer and (\d+) in vLLM", message).groups())
     assert read - trained in (3, 6)  # of a row with one picture, or with two
     assert "pixel limits included" in message

@@ -48,7 +48,7 @@ def remember(path, rows, *asked):
 )
 def test_another_question_under_an_id_is_refused(tmp_path, now, said):
     remember(tmp_path / "s.sqlite", [row()])
-    with pytest.raises(SettingsChanged, match="1 rows are not those that stage 'answers' was begun with") as refusal:
+    with pytest.raises(SettingsChanged, match="1 rows of stage 'answers' changed under the same id") as refusal:
         remember(tmp_path / "s.sqlite", [now, row("new", prompt=now["prompt"], answer=now["answer"])])
     assert said in str(refusal.value)
     remember(tmp_path / "s.sqlite", [row("new", answer="9")])  # nothing was kept of what was refused
@@ -82,7 +82,7 @@ def test_only_what_is_asked_of_a_prompt_counts(tmp_path):
 def test_many_changes_are_listed_in_part(tmp_path):
     ids = [hashlib.sha256(bytes([number])).hexdigest()[:4] for number in range(7)]
     remember(tmp_path / "s.sqlite", [row(id_) for id_ in ids])
-    with pytest.raises(SettingsChanged, match="7 rows are not those") as refusal:
+    with pytest.raises(SettingsChanged, match="7 rows of stage") as refusal:
         remember(tmp_path / "s.sqlite", [row(id_, answer="8") for id_ in ids])
     assert str(refusal.value).splitlines()[1:-1] == [*(f"  answer of {id_!r}" for id_ in ids[:5]), "  …"]
 

@@ -189,7 +189,7 @@ def test_tokens_are_counted_where_the_server_counts_those_of_one_answer():
 def test_log_probabilities_that_do_not_come_are_missed(stub):
     scored, unscored = engine_at(stub).sample([asked("scored"), asked("a")], SamplingParams(logprobs=True))
     assert (scored[0].logprobs, scored[0].token_ids) == ([-0.5, -0.25], [5, 6])
-    assert "log-probabilities were asked for and did not come" in unscored.reason
+    assert "the server returned no log-probabilities" in unscored.reason
 
 
 def test_pictures_stand_before_the_first_text_of_the_user_in_order(stub):

@@ -108,7 +108,7 @@ def test_one_of_three_servers_is_killed_and_nothing_is_lost_or_drawn_twice(check
         assert sorted(log) == sorted((row["id"], index) for row in ROWS for index in range(2))  # each was asked once
         assert list(broken.records("answers")) == list(whole.records("answers"))
         [warning] = [record.getMessage() for record in caplog.records if record.name == servers.logger.name]
-        told = rf"Nothing answers at {third} \(ConnectError\): the [12] calls that it had in flight are"
+        told = rf"Nothing answers at {third} \(ConnectError\): its [12] calls in flight go"
         assert re.match(told, warning)
 
         assert engine.sample(requests_of(ROWS[:4]), SAMPLING_PARAMS) == expected[:4]

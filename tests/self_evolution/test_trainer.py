@@ -474,7 +474,7 @@ def test_evaluation_has_groups_of_its_own_size(answering):
         ({"centre_advantages": True, "advantages": "grpo"}, "are 'grpo', which are centred already"),
         ({"multi_objective_aggregation": "normalize_then_sum"}, "scale agreement and format alike"),
         ({"actor_prompt": " "}, "actor_prompt is empty"),
-        ({"judge_prompt": "null"}, "judge_prompt is null"),
+        ({"judge_prompt": "null"}, "judge_prompt is None"),
         ({"judge_prompt": ""}, "judge_prompt is empty"),
         ({"judge_batch_size": 0}, "judge_batch_size=0"),
         ({"judge_max_tokens": 0}, "judge_max_tokens=0"),
@@ -495,7 +495,7 @@ def test_trainers_that_make_no_sense_are_refused(checkpoints, tmp_path):
     for judge in (lambda conversations: [], TransformersEngine):
         with pytest.raises(TypeError, match="judge is .*, expected an engine. Fix: ServerEngine"):
             trainer_for(path, tmp_path, trainer_kwargs={"judge": judge})
-    with pytest.raises(ValueError, match="args.judge is False"):
+    with pytest.raises(ValueError, match="args.judge=False"):
         trainer_for(path, tmp_path, trainer_kwargs={"judge": judge_by(SCORES)}, judge=False)
     for option, value in (("followup", "Sure?"), ("tools", [print]), ("environment_factory", dict)):
         with pytest.raises(ValueError, match=f"leave `{option}` out"):

@@ -250,7 +250,7 @@ def _behind_the_turn(trainer, row):
 
 
 def test_the_kl_term(checkpoints, tmp_path):
-    """0 at the first step, and positive behind it; the reference is the policy that came, changed in memory or not."""
+    """0 at the first step, and positive behind it; the reference is the initial policy, changed in memory or not."""
     model, processor = load(str(checkpoints("qwen2_5_vl")))
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(1.1)  # as it was never saved
@@ -333,7 +333,7 @@ def test_a_template_that_drops_thoughts_is_refused(checkpoints, tmp_path):
     _, processor = load(checkpoints("qwen2_5_vl"))
     said = "{{ message['content'][-1]['text'].split('</think>')[-1] }}"
     processor.chat_template = "{% for message in messages %}<|im_start|>" + said + "<|im_end|>{% endfor %}"
-    with pytest.raises(ValueError, match="the chat template does not write what the assistant says as it is"):
+    with pytest.raises(ValueError, match="the chat template changes the assistant's text"):
         trainer_for(checkpoints("qwen2_5_vl"), tmp_path, rewarded(1), trainer_kwargs={"processing_class": processor})
 
 

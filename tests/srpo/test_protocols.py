@@ -167,5 +167,5 @@ def test_a_server_counts_tokens_alone():
 
 def test_a_tokenizer_that_loses_the_tags_ends_the_run(processor):
     processor.tokenizer.add_tokens(["<think>"], special_tokens=True)
-    with pytest.raises(UnsuitableEngine, match="so no response could be understood"):
+    with pytest.raises(UnsuitableEngine, match="so no response could be parsed"):
         read(processor, [SOLUTION.format(2)])

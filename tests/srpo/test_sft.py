@@ -126,7 +126,7 @@ def test_a_template_that_drops_thoughts_is_refused(checkpoints, tmp_path):
         "{% for m in messages %}{{ m.role }}: {% for part in m.content %}"
         "{{ part.text.split('</think>')[-1] if part.type == 'text' }}{% endfor %}{% endfor %}"
     )
-    with pytest.raises(ValueError, match="does not write what the assistant says as it is"):
+    with pytest.raises(ValueError, match="changes the assistant's text"):
         sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, reflections(2), trainer_kwargs={"processing_class": processor})
 
 

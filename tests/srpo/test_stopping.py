@@ -47,7 +47,7 @@ def test_settings_that_the_measure_does_not_know_are_named(checkpoints, tmp_path
         str(tmp_path), use_cpu=True, bf16=False, repetition_penalty=1.1, generation_kwargs={"typical_p": 0.9}
     )
     StopWhenReflecting(processor, Dataset.from_list(drawn_rows(1)), args, complete_share=0.9)
-    assert "repetition_penalty, typical_p of reinforcement do not count there" in caplog.text
+    assert "repetition_penalty, typical_p of reinforcement have no effect there" in caplog.text
 
 
 def test_a_response_that_failed_is_not_complete(checkpoints, monkeypatch, tmp_path):

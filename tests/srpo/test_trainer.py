@@ -234,7 +234,7 @@ def test_a_processor_that_is_passed_is_used(checkpoints, tmp_path):
 
 
 def test_reward_functions_may_not_share_a_name(trainer_on):
-    with pytest.raises(ValueError, match=r"SRPOTrainer: added .* names of its own, \['accuracy_reward'\]"):
+    with pytest.raises(ValueError, match=r"SRPOTrainer: added .* names of built-in rewards, \['accuracy_reward'\]"):
         trainer_on(trainer_kwargs={"reward_funcs": accuracy_reward})
 
 

@@ -275,7 +275,7 @@ def test_what_cannot_be_meant_is_refused(tmp_path):
     for seeds in ([], [0, 0], [10, 0, 5]):
         with pytest.raises(ValueError, match=rf"got seeds={re.escape(str(seeds))}; expected one or more, 6 or more"):
             small("adapo", tmp_path, seeds=seeds)
-    with pytest.raises(ValueError, match="'before' is the policy as it came"):
+    with pytest.raises(ValueError, match="'before' is the initial policy"):
         small("adapo", tmp_path, arms={"before": {}})
     start = begin(small("adapo", tmp_path, arms={"odd": {"method": "dpo"}, "star": {}}), adapo.PART, 0)
     with pytest.raises(ValueError, match="method 'dpo', expected grpo, sft, star or one of"):

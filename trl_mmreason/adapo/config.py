@@ -24,7 +24,7 @@ class AdaPOConfig(RolloutConfig):
     paper's too.
 
     Attributes:
-        evaluation_prompt: what the user says after the first answer; `None` trains one turn, whose answer then counts
+        evaluation_prompt: user message after the first answer; `None` trains one turn, whose answer then counts
             as both.
         base_correct: R_base+, reward of a right second answer before adaptation.
         base_incorrect: R_base−, reward of a wrong second answer before adaptation.
@@ -39,7 +39,7 @@ class AdaPOConfig(RolloutConfig):
             k3; TRL's own default is on.
         epsilon: clip ratio, 0.25; TRL's own default is 0.2.
         top_p: top-p of sampling, 0.99; TRL's own default is 1.
-        max_completion_length: bound of each of the two answers in tokens, 5000; TRL's own default is 512.
+        max_completion_length: token limit of each of the two answers, 5000; TRL's own default is 512.
         learning_rate: initial learning rate, 5e-7; TRL's own default is 1e-6.
         num_train_epochs: epochs, 2; TRL's own default is 3.
         filter_zero_advantage: drop groups whose kept trajectories all have the same reward: they take part in nothing

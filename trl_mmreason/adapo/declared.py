@@ -1,4 +1,4 @@
-"""What AdaPO adds to shared pages."""
+"""AdaPO's entries for shared reports."""
 
 from ..evaluation.curves import Panel
 from ..methods import Method

@@ -1,4 +1,4 @@
-"""What a miniature policy is taught before AdaPO, and before the baselines that answer twice."""
+"""Lessons that prepare a miniature policy for AdaPO and for the baselines that answer twice."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from ..miniature.solutions import plain, quick
 
 
 def two_answers(followup: str) -> Lessons:
-    r"""Lessons to answer `3+4=\boxed{7}`, and to answer again after the user said `followup`."""
+    r"""Lessons in answering `3+4=\boxed{7}`, and in answering again after the user's `followup`."""
     return Lessons(plain, answer_tokens=16, followup=followup)
 
 
 def quick_then_worked(followup: str) -> Lessons:
-    r"""Lessons to answer `\boxed{7}` at a glance, and to work it out after the user's `followup`: `3+4=\boxed{7}`."""
+    r"""Lessons in answering `\boxed{7}` at once, and `3+4=\boxed{7}` after the user's `followup`."""
     return Lessons(quick, answer_tokens=16, followup=followup, write_again=plain)

@@ -108,7 +108,7 @@ def kl_coefficients(
 
 
 def informative_groups(rewards: Tensor) -> Tensor:
-    """Find the groups that can teach something: two or more kept trajectories whose rewards are not all the same (A.2).
+    """Find the groups with a gradient: two or more kept trajectories whose rewards are not all the same (A.2).
 
     Args:
         rewards: (Q, G), NaN where a trajectory is not kept.

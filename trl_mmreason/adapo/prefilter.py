@@ -40,8 +40,8 @@ def prefilter(
         engine: the initial policy.
         store: keeps every trajectory and every verdict.
         n: trajectories a question.
-        followup: what the user says between the two answers.
-        **asking: for `answer_questions`, such as `sampling_params`, `grader`, `seed` and `batch_size`.
+        followup: user message between the two answers.
+        **asking: arguments of `answer_questions`, such as `sampling_params`, `grader`, `seed` and `batch_size`.
 
     Raises:
         SettingsChanged: the store holds trajectories drawn in another way.
@@ -68,7 +68,7 @@ _HOMOGENEOUS: dict[frozenset[tuple[bool | None, bool | None]], str] = {
 
 
 def _reason(types: Sequence[tuple[bool | None, bool | None]]) -> str:
-    """Why a question with trajectories of these types is dropped; empty if it is kept."""
+    """Reason to drop a question with trajectories of these types; empty if it is kept."""
     if any(None in kind for kind in types):
         return _NOT_GRADED
     return _HOMOGENEOUS.get(frozenset(types), "")

@@ -26,7 +26,7 @@ TRUNCATED = 4
 
 
 class RewardSignal(NamedTuple):
-    """The rewards of the trajectories of Q groups, and how strongly they are held to the reference.
+    """Rewards and KL coefficients of the trajectories of Q groups.
 
     Attributes:
         rewards: (Q, G), NaN for those that are not kept.
@@ -118,7 +118,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         log_extra: Callable[[str, list], None] | None = None,
         **kwargs: Any,
     ) -> list[float | None]:
-        """TRL reward function: the type of each trajectory as a number; `score_groups` makes rewards of them."""
+        """TRL reward function: the type of each trajectory as a number, which `score_groups` turns into rewards."""
         turns = [[m["content"] for m in completion if m["role"] == "assistant"] for completion in completions]
         given = [len(texts) > 1 or self.followup is None for texts in turns]
         asked = [
@@ -195,7 +195,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         )
 
     def compute_rewards(self, first: Tensor, second: Tensor, keep: Tensor, errors: Tensor) -> RewardSignal:
-        """Compute what each trajectory earns, and how strongly its turns are held to the reference.
+        """Compute each trajectory's reward, and the KL coefficients of its turns.
 
         Args:
             first, second: (Q, G) bool, whether the answers are right.
@@ -218,7 +218,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         return RewardSignal(rewards, torch.stack(betas, dim=1))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add accuracies and transition rates of all graded trajectories since the last log, the dropped ones too."""
+        """Add accuracies and transition rates of all graded trajectories since the last log, including dropped ones."""
         first, second = self._correct[self._mode]
         if first:
             for name, value in two_turn_metrics(first, second).items():
@@ -231,7 +231,7 @@ class AdaPOTrainer(GroupGRPOTrainer):
         return "train" if self.model.training else "eval"
 
     def _log_groups(self, errors: Tensor, betas: Tensor, **dropped: Tensor) -> None:
-        """Log P and what follows from it, as means over questions, and each kind of dropped trajectories as a share."""
+        """Log P, rewards and KL coefficients (means over questions), and the shares of dropped trajectories by kind."""
         known = ~errors.isnan()
         if known.any():
             beta_1, beta_2 = betas[known].mean(dim=0).tolist()

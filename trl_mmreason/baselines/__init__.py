@@ -1,1 +1,1 @@
-"""What the methods are compared with: fixed rewards, SCoRe, STaR, supervised training, and other reasoning patterns."""
+"""Baselines of the methods: fixed rewards, SCoRe, STaR, supervised training, and other reasoning patterns."""

@@ -14,7 +14,7 @@ from torch import Tensor
 def fixed_rewards(
     first_correct: Tensor, second_correct: Tensor, *, r_01: float, r_11: float, r_10: float, r_00: float
 ) -> Tensor:
-    """A reward for each type, whatever the group makes of the question.
+    """Look up a fixed reward for each type, independent of the group.
 
     Args:
         first_correct, second_correct: (Q, G) bool, i and j of each trajectory.
@@ -52,7 +52,7 @@ def score_rewards(first_correct: Tensor, second_correct: Tensor, *, stage: int, 
 
 
 def turn_advantages(rewards: Tensor, keep: Tensor) -> Tensor:
-    """GRPO's advantage, (r − mean) / std over a group, of each turn by itself.
+    """GRPO's advantage, (r − mean) / std over a group, for each turn separately.
 
     Args:
         rewards: (Q, G, turns).

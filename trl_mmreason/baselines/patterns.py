@@ -1,7 +1,7 @@
 """The reasoning patterns that Chain-of-Step is compared with (arXiv:2509.19003, section 4.4, Table 4).
 
     chain_of_step   the chain: steps with name, thought and reflection, and the answer, in the template's tokens
-    direct_prompt   asked to think step by step: the thoughts of all steps as one text, and the answer behind them
+    direct_prompt   asked to think step by step: the thoughts of all steps as one text, and the answer after them
     no_reason       the answer alone
 
 All three learn from the same questions and chains. As the last two have no steps that could be scored, the paper trains
@@ -65,7 +65,7 @@ def in_pattern(rows: Dataset, pattern: str) -> Dataset:
 
 
 def one_text(chain: Chain) -> str:
-    """Concatenate the thoughts of a whole chain, and put its answer behind them, where the grader finds it."""
+    """Concatenate the thoughts of a whole chain, followed by its answer in a form that the grader reads."""
     thoughts = "\n".join(step.thought for step in chain.steps)
     answer = _answer(chain)
     return f"{thoughts}\n<answer>{extract_answer(answer) or answer}</answer>"
@@ -79,14 +79,14 @@ def _whole_chain(completion: Any, where: str) -> Chain:
     try:
         chain = parse_chain(completion_text(completion, where))
     except ChainError as error:
-        raise ValueError(f"in_pattern: the completion of {where} is no chain: {error}.") from error
+        raise ValueError(f"in_pattern: the completion of {where} is not a chain: {error}.") from error
     if chain.answer is None:
         raise ValueError(f"in_pattern: the chain of {where} has no answer, expected a whole one.")
     return chain
 
 
 def _instructed(prompt: Any) -> Any:
-    """The prompt with the instruction below its last message."""
+    """The prompt with the instruction appended to its last message."""
     if isinstance(prompt, str):
         return f"{prompt}\n{INSTRUCTION}"
     *before, asked = prompt

@@ -1,4 +1,4 @@
-"""Plain supervised training, on solutions as they are."""
+"""Plain supervised training on unchanged solutions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""STaR with self-correction (AdaPO, appendix B): the policy's own right revisions of wrong answers, to learn from.
+"""STaR with self-correction (AdaPO, appendix B): training rows from the policy's right revisions of wrong answers.
 
 The policy answers, and is told twice that there might be an error. Each revision that is right, of an answer that was
 wrong, becomes a row of supervised training: question, wrong answer and what the user said to it → the revision.
@@ -40,10 +40,10 @@ def make_revisions(
         rows: with id, prompt, answer, and optionally images and choices.
         engine: the policy of this iteration.
         store: keeps every answer and every verdict.
-        followup: what the user says to every answer but the last.
-        revisions: how often an answer is revised.
-        stage: of the store; one for each iteration.
-        **asking: for `answer_questions`, such as `n`, `sampling_params`, `grader`, `seed` and `batch_size`.
+        followup: user message after every answer but the last.
+        revisions: number of revisions of an answer.
+        stage: stage of the store; one for each iteration.
+        **asking: arguments of `answer_questions`, such as `n`, `sampling_params`, `grader`, `seed` and `batch_size`.
 
     Returns:
         Rows with id, prompt (messages), images and completion (one message), at most one of each trajectory: its first
@@ -91,10 +91,10 @@ def _learnt(rows: Dataset, answers: Answers, followup: str) -> Filtered:
 
 
 def first_revision(correct: Sequence[bool | None]) -> int | None:
-    """Find the first right answer behind a wrong one; `None` if there is none.
+    """Find the first right answer after a wrong one; `None` if there is none.
 
     Args:
-        correct: of each answer of a trajectory, in order.
+        correct: verdict on each answer of a trajectory, in order.
     """
     turns = zip(correct, correct[1:], strict=False)
     return next((place for place, (one, two) in enumerate(turns, start=1) if one is False and two), None)

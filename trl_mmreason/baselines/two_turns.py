@@ -1,4 +1,4 @@
-"""Two-turn GRPO whose rewards do not adapt: fixed ones, and SCoRe's two stages.
+"""Two-turn GRPO with fixed rewards, or with SCoRe's two stages.
 
 Both are `AdaPOTrainer` with another `compute_rewards`, so that a comparison differs in nothing else: the same two
 turns, grading, filters and metrics.
@@ -27,12 +27,12 @@ _WHOLE_TRAJECTORIES = ("scale_rewards", "multi_objective_aggregation", "reward_w
 @documented
 @dataclass
 class FixedRewardsConfig(AdaPOConfig):
-    """`AdaPOConfig` with a reward for each type of trajectory in the place of AdaPO's adaptive ones (Fig. 2).
+    """`AdaPOConfig` with a fixed reward for each type of trajectory instead of adaptive ones (Fig. 2).
 
     Attributes:
         r_01, r_11, r_10, r_00: rewards of each type of trajectory, whose first and second answer are wrong (0) or right
             (1): r_01 is that of wrong → right. R01 > R11 prioritises correction, R11 > R01 preservation.
-        kl_scale: has to be 0: the KL coefficients do not adapt.
+        kl_scale: must be 0: the KL coefficients do not adapt.
     """
 
     r_01: float = 1.0
@@ -63,14 +63,14 @@ class FixedRewardsTrainer(AdaPOTrainer):
 @documented
 @dataclass
 class SCoReConfig(AdaPOConfig):
-    """`AdaPOConfig` with SCoRe's two stages (AdaPO, appendix B) in the place of AdaPO's rewards and KL.
+    """`AdaPOConfig` with SCoRe's two stages (AdaPO, appendix B) instead of AdaPO's rewards and KL.
 
     Attributes:
         alpha: α, weight in stage II of what the second answer gains over the first.
         stage_one_share: share of the training steps that are stage I; neither paper says.
         stage_one_beta: β2 of SCoRe, KL coefficient of the first answer in stage I; the second has none there.
         beta: β1 of SCoRe, KL coefficient of both answers in stage II.
-        kl_scale: has to be 0: the KL coefficients do not adapt.
+        kl_scale: must be 0: the KL coefficients do not adapt.
         learning_rate: initial learning rate, 2e-5, as appendix B has it for SCoRe.
     """
 
@@ -92,7 +92,7 @@ class SCoReConfig(AdaPOConfig):
         if not 0 <= self.stage_one_share <= 1 or self.stage_one_beta < 0 or self.alpha < 0:
             raise ValueError(
                 f"SCoReConfig: got stage_one_share={self.stage_one_share}, stage_one_beta={self.stage_one_beta} and "
-                f"alpha={self.alpha}; expected a share from 0 to 1 and the others from 0."
+                f"alpha={self.alpha}; expected 0 ≤ stage_one_share ≤ 1, stage_one_beta ≥ 0, alpha ≥ 0."
             )
         if self.stage_one_beta and not self.beta:
             raise ValueError(
@@ -102,7 +102,7 @@ class SCoReConfig(AdaPOConfig):
 
 
 class SCoReTrainer(AdaPOTrainer):
-    """SCoRe in one run: the reference is the policy that training began with, in both stages.
+    """SCoRe in one run; in both stages the reference is the initial policy.
 
     Differs from SCoRe, which maximises with REINFORCE: here it is GRPO's group-normalised advantage, of each turn by
     itself, and its clipped ratio, as in all that it is compared with. Takes what `AdaPOTrainer` takes, but no
@@ -127,7 +127,7 @@ class SCoReTrainer(AdaPOTrainer):
 
     def __init__(self, model: Any, *, reward_funcs: Any = None, **kwargs: Any) -> None:
         if reward_funcs is not None:
-            raise ValueError("SCoReTrainer: no turn would earn what reward_funcs pay; leave them out.")
+            raise ValueError("SCoReTrainer: reward_funcs are not supported: both stages replace all rewards.")
         super().__init__(model, **kwargs)
 
     @property
@@ -146,12 +146,12 @@ class SCoReTrainer(AdaPOTrainer):
 
 
 def refuse_changed(config: AdaPOConfig, names: Sequence[str], what: str) -> None:
-    """Refuse settings that nothing would read here."""
+    """Refuse changed settings that would have no effect."""
     defaults = {entry.name: entry.default for entry in fields(config)}
     changed = [name for name in names if getattr(config, name) != defaults[name]]
     if changed:
         raise ValueError(
-            f"{type(config).__name__}: {', '.join(changed)} belong to {what} and do nothing here; leave them out."
+            f"{type(config).__name__}: {', '.join(changed)} belong to {what} and have no effect here; leave them out."
         )
 
 

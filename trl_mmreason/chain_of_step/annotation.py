@@ -43,7 +43,7 @@ _LABEL_FEATURES = Features({"step_labels": List(Value("float64")), "answer_label
 
 
 class ChainRows(NamedTuple):
-    """Whole chains, and why other completions are none: reason → number of completions.
+    """Whole chains, and the number of other completions for each reason.
 
     `rows` has the columns `id`, `prompt`, `images` and `choices` if the questions have them, `answer`, `completion`
     (the chain) and `correct` (whether it comes to the right answer).
@@ -57,13 +57,13 @@ class ChainRows(NamedTuple):
 
 
 class Annotated(NamedTuple):
-    """The rows to train a process reward model on, and why other chains became none: reason → number of chains.
+    """Training rows of a process reward model, and the number of dropped chains for each reason.
 
     Attributes:
         rows: `id`, `prompt`, `images` if the chains have them, `completion`, `step_labels` (one a step, in [0, 1]) and
             `answer_label` (1 = right, or 0).
         dropped: reasons and counts.
-        tokens: how many were sampled for the labels, in this run and those before; `None` for a judge, and where the
+        tokens: number of sampled tokens for the labels, in this run and those before; `None` for a judge, and where the
             engine does not say.
     """
 
@@ -84,11 +84,11 @@ class _Candidate(NamedTuple):
 
 
 def chains_of(rows: Dataset, paths: Mapping[str, Sequence[Path]]) -> ChainRows:
-    """The whole chains among sampled paths; of those of a question that are alike the first.
+    """Select the whole chains among sampled paths; of equal chains of a question the first.
 
     Args:
         rows: the questions that were sampled.
-        paths: of `sample_paths`.
+        paths: result of `sample_paths`.
 
     Returns:
         Chains with the ids "<id of the question>#<index of the path>", in the order of the questions.
@@ -104,7 +104,7 @@ def chains_of(rows: Dataset, paths: Mapping[str, Sequence[Path]]) -> ChainRows:
 
 
 def graded_chains(rows: Dataset, *, grader: Grader | None = None) -> ChainRows:
-    """The whole chains among the completions of rows that exist already, graded.
+    """Select and grade the whole chains among the completions of existing rows.
 
     Args:
         rows: rows with id, prompt, answer, completion (a string or a message), and optionally images and choices.
@@ -164,7 +164,7 @@ def annotate_by_monte_carlo(
     seed: int = 0,
     **running: Any,
 ) -> Annotated:
-    """Label each step by what becomes of `n` continuations behind it (after Math-Shepherd).
+    """Label each step by the outcomes of `n` continuations after it (after Math-Shepherd).
 
     A continuation is right if the chain that it completes comes to the right answer. The engine sees question, pictures
     and the chain up to the step, and never the answer.
@@ -181,10 +181,10 @@ def annotate_by_monte_carlo(
         labels: soft, the share of right continuations; or hard, 1 if any is right. Both come from the same samples.
         grader: `Grader()` by default.
         seed: other seeds give other continuations.
-        **running: for `answer_questions`, such as `batch_size`, which counts continuations, and `retry_failed`.
+        **running: arguments of `answer_questions`, such as `retry_failed` and `batch_size`, in continuations.
 
     Returns:
-        A chain is dropped if the sampling behind any of its steps failed.
+        A chain is dropped if the sampling after any of its steps failed.
 
     Raises:
         ValueError: an argument is out of range, or the rows are no chains.
@@ -192,7 +192,7 @@ def annotate_by_monte_carlo(
     """
     if n < 1 or labels not in ("soft", "hard"):
         raise ValueError(
-            f"annotate_by_monte_carlo: got n={n} and labels={labels!r}, expected 1 or more, and 'soft' or 'hard'."
+            f"annotate_by_monte_carlo: got n={n} and labels={labels!r}, expected n ≥ 1 and labels 'soft' or 'hard'."
         )
     _check_chains("annotate_by_monte_carlo", chains)
     steps = _steps(chains)
@@ -219,7 +219,7 @@ def annotate_by_monte_carlo(
 
 
 def _steps(chains: Dataset) -> JoinedRows:
-    """A row for each step: that of its chain, with an id of its own and, as `prefix`, the chain up to there."""
+    """Make a row for each step: its chain's row with a new id and, as `prefix`, the chain up to that step."""
     found = [
         (position, f"{id_}/{number}-{_digest(text[:end])}", text[:end])
         for position, (id_, text) in enumerate(zip(chains["id"], chains["completion"], strict=True))
@@ -230,7 +230,7 @@ def _steps(chains: Dataset) -> JoinedRows:
 
 
 def _digest(text: str) -> str:
-    """Shorten a chain to a digest for its unit's id, so that another chain under the same id is not taken for it."""
+    """Digest a chain for its unit's id, so that two chains under one row id differ."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -257,10 +257,10 @@ def annotate_by_judge(
         judge: rates the steps.
         store: keeps the ratings.
         sampling_params: by default as `SamplingParams()` says. At temperature 0 a malformed reply comes again.
-        attempts: how often to ask, each time with another seed, before a chain is dropped whose reply is malformed, of
+        attempts: number of tries, each time with another seed, before a chain is dropped whose reply is malformed, of
             another number of ratings than steps, or failed.
         seed: other seeds give other replies.
-        **running: for `run`, such as `batch_size` and `retry_failed`.
+        **running: arguments of `run`, such as `batch_size` and `retry_failed`.
 
     Raises:
         ValueError: an argument is out of range, or the rows are no chains.
@@ -302,7 +302,7 @@ def _check_chains(name: str, chains: Dataset) -> None:
 
 
 def _labelled(chains: Dataset, kept: list[int], step_labels: list[list[float]]) -> Dataset:
-    """The chains that are kept, with the labels of their steps and their answers."""
+    """Make rows of the kept chains, with the labels of their steps and answers."""
     correct = chains.select(kept)["correct"]
     columns = {"step_labels": step_labels, "answer_label": [float(right) for right in correct]}
     return join_source_columns(Dataset.from_dict(columns, features=_LABEL_FEATURES), chains, kept, _LABELLED_COLUMNS)

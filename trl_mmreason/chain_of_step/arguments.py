@@ -1,4 +1,4 @@
-"""What `examples/chain_of_step.py` is told."""
+"""Arguments of `examples/chain_of_step.py`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _MEASURED = ("process_reward", "eval_dataset_name", "eval_split", "eval_rows")
 @documented
 @dataclass
 class ChainOfStepArguments(StagedArguments):
-    """Where questions, chains and labels come from, and the settings of each stage.
+    """Questions, chains, labels, and the settings of each stage.
 
     Attributes:
-        output_dir: where all stages write.
-        max_completion_length: bound of a chain in tokens.
+        output_dir: output folder.
+        max_completion_length: token limit of a chain.
         step_dataset: chains for the sft stage, as `mmreason steps` makes them: a Hub id or a parquet file; "miniature"
             has a teacher of known truth write them.
         label_dataset: labelled chains for the prm stage, as `mmreason annotate` makes them; "miniature" has chains of
@@ -94,7 +94,7 @@ class ChainOfStepArguments(StagedArguments):
             )
 
     def process_reward_model(self) -> ProcessReward | None:
-        """Load the process reward model, or connect to it; `None` for right answers alone."""
+        """Load the process reward model, or connect to its server; `None` pairs by right answers only."""
         source = self.process_reward
         if source == "outcome":
             return None
@@ -102,5 +102,5 @@ class ChainOfStepArguments(StagedArguments):
 
     @property
     def sampling_params(self) -> SamplingParams:
-        """The paper's sampling, with this bound."""
+        """The paper's sampling parameters, with this token limit."""
         return SamplingParams(self.max_completion_length, SAMPLING_PARAMS.temperature, SAMPLING_PARAMS.top_p)

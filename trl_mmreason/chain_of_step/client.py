@@ -1,4 +1,4 @@
-"""Scores of a process reward model that `mmreason serve-prm` serves, with the interface of one in this process."""
+"""Client of `mmreason serve-prm`, with the interface of a process reward model in this process."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _SHOWN = 500  # characters of a server's own words in an error
 
 
 class ProcessRewardServerError(RuntimeError):
-    """The server has no scores: nothing answers, it is no `mmreason serve-prm`, or it fails."""
+    """The server returns no scores: nothing answers, it is not `mmreason serve-prm`, or it fails."""
 
 
 class _Passing(Exception):
-    """What may be over when the request is sent again: nothing answered (`silent`), or a status of 500 or above."""
+    """A temporary failure, worth a retry: nothing answered (`silent`), or a status of 500 or above."""
 
     def __init__(self, problem: str, *, silent: bool = False, after: str | None = None) -> None:
         super().__init__(problem)
@@ -51,7 +51,7 @@ class ProcessRewardClient:
     Args:
         url: address of the server, as `http://127.0.0.1:8001`.
         timeout_seconds: how long a request may go without an answer, its wait for others' rows included.
-        retries: how often a request is sent again; 10 outlast two and a half minutes without a server.
+        retries: number of retries of a request; 10 outlast two and a half minutes without a server.
         rows_a_request: rows sent at a time; fewer where pictures are large.
 
     Raises:
@@ -86,7 +86,7 @@ class ProcessRewardClient:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of the served model: a job may resume against another address, or without a server.
+        """Settings of the served model, without the address: a job may resume with another server or none.
 
         Raises:
             ProcessRewardServerError: there is none.
@@ -120,7 +120,7 @@ class ProcessRewardClient:
         return scores
 
     def _requests(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[list[bytes]]:
-        """The rows as JSON, so many together as one request may have."""
+        """Split the rows, as JSON, into requests of permitted size."""
         together: list[bytes] = []
         size = 0
         for number, row in enumerate(rows):
@@ -154,7 +154,7 @@ class ProcessRewardClient:
         except httpx2.TransportError as error:
             raise _Passing(
                 f"no answer from {self._shown_url}{path}: {type(error).__name__} {error}. Start the server with "
-                "`mmreason serve-prm`, or fix the address; HTTP_PROXY and NO_PROXY of the environment are followed",
+                "`mmreason serve-prm`, or fix the address; HTTP_PROXY and NO_PROXY of the environment are used",
                 silent=True,
             ) from None
         self._silent = False
@@ -222,7 +222,7 @@ def _pause(state: RetryCallState) -> float:
 
 
 def _message(response: httpx2.Response) -> str:
-    """What the server said of an error; its own words, if it is another server."""
+    """The error message of a reply; the whole body if it is not ours."""
     try:
         message = response.json()["error"]["message"]
     except (ValueError, KeyError, TypeError):

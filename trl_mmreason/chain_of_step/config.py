@@ -73,8 +73,8 @@ class ProcessRewardConfig(SFTConfig):
         num_train_epochs: epochs, 2; TRL's own default is 3.
         warmup_steps: steps of warm-up, or below 1 their share of all, 0.03; TRL's own default is 0.
         weight_decay: weight decay, 0.05; TRL's own default is 0.
-        max_length: has to be `None`, as a cut row would lose steps or, worse, part of a picture.
-        remove_unused_columns: has to be False: labels are columns.
+        max_length: must be `None`, as a cut row would lose steps or, worse, part of a picture.
+        remove_unused_columns: must be False: labels are columns.
     """
 
     right_token: str | None = None
@@ -119,9 +119,9 @@ class IterativeDPOConfig(DPOConfig):
         pair_threshold: t, which the scores of a pair have to differ by more than. The paper gives no number.
         pairing: which pairs of a question are taken: "best_worst", "ranked" or "all" (see `objective.select_pairs`), or
             "step_wise", the attempt of appendix E, which the paper advises against: `num_paths` candidates for each
-            step in turn, a pair of the best and the worst, and the next step behind the best (see `step_pairs`).
+            step in turn, a pair of the best and the worst, and the next step after the best (see `step_pairs`).
         max_pairs: for "ranked" and "all": take no more pairs of a question, those with the widest margins.
-        max_completion_length: bound of a path in tokens, for `step_wise` of a step; ours.
+        max_completion_length: token limit of a path, for `step_wise` of a step; ours.
         temperature, top_p: temperature and top-p of sampling (appendix C).
         sampling_batch_size: paths, or candidates of steps, sampled at a time in each process.
         scoring_batch_size: paths, or candidates of steps, scored at a time in each process.
@@ -129,7 +129,7 @@ class IterativeDPOConfig(DPOConfig):
         num_train_epochs: epochs of a round, 1; TRL's own default is 3.
         warmup_steps: steps of warm-up, or below 1 their share of all, 0.03; TRL's own default is 0.
         weight_decay: weight decay, 0.05; TRL's own default is 0.
-        max_length: has to be `None`, as a cut row would lose its answer or, worse, part of a picture.
+        max_length: must be `None`, as a cut row would lose its answer or, worse, part of a picture.
     """
 
     rounds: int = 3
@@ -152,7 +152,7 @@ class IterativeDPOConfig(DPOConfig):
 
     @property
     def sampling_params(self) -> SamplingParams:
-        """How paths are drawn."""
+        """Sampling parameters of paths."""
         return SamplingParams(self.max_completion_length, self.temperature, self.top_p)
 
     def __post_init__(self) -> None:
@@ -200,10 +200,10 @@ class IterativeDPOConfig(DPOConfig):
             )
 
     def check_process_reward(self, process_reward: Any) -> None:
-        """Refuse settings that do not fit where pairs come from.
+        """Refuse settings that need a process reward model if there is none, or exclude one if there is one.
 
         Args:
-            process_reward: of the trainer; `None` for pairs by outcome.
+            process_reward: process reward model of the trainer; `None` for pairs by outcome.
         """
         if process_reward is None and self.step_weight != IterativeDPOConfig.step_weight:
             raise ValueError(
@@ -241,7 +241,7 @@ class ChainOfStepGRPOConfig(RolloutConfig):
             evaluation, 5, one question; TRL's own default is 8.
         learning_rate: initial learning rate, 1e-5; TRL's own default is 1e-6.
         max_steps: optimizer steps, 100; TRL's own default is -1: as many as `num_train_epochs` says, three epochs.
-        max_completion_length: bound of a chain in tokens; ours. TRL's own default is 512.
+        max_completion_length: token limit of a chain; ours. TRL's own default is 512.
     """
 
     step_weight: float = 0.2

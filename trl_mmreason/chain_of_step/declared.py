@@ -1,4 +1,4 @@
-"""What Chain-of-Step adds to shared pages."""
+"""Chain-of-Step's entries for shared reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .template import scored_ends
 
 
 def _pieces(completion: Mapping[str, Any]) -> list[Sequence[Piece]] | None:
-    """One chain, cut behind each step that was scored."""
+    """Cut a chain after each scored step."""
     texts = answers_of(completion)
     if len(texts) != 1 or not completion.get("step_scores"):
         return None

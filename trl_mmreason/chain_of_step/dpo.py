@@ -80,10 +80,10 @@ _DECIDING = (
 
 
 class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
-    """Trains a policy on pairs of its own paths, in rounds; the reference stays the policy that it began with.
+    """Trains a policy on pairs of its own paths, in rounds; the reference stays the initial policy.
 
     `train()` resumes a killed run, in whichever round and stage it stopped. After it, `state.log_history` has the
-    steps of all rounds, one behind the other, and `rounds` the measures of each.
+    steps of all rounds, one after the other, and `rounds` the measures of each.
 
     Args:
         model: path or id of a checkpoint that `ChainOfStepSFTTrainer` trained, or a model.
@@ -166,7 +166,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
             prepare_policy(self.accelerator.unwrap_model(self.ref_model), self.processing_class)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
-        """Train all rounds that are not finished; return what `Trainer.train` says of the last one.
+        """Train all unfinished rounds; return the `Trainer.train` output of the last one.
 
         Args:
             resume_from_checkpoint: nothing or a bool, as training always resumes from what is in the output folder.
@@ -200,7 +200,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
     # ------------------------------------------------------------------------------------------------- paths and pairs
 
     def _make_pairs(self, number: int, store: Store) -> Dataset:
-        """The pairs of the policy's paths; none if it is time to stop."""
+        """Make the pairs of the policy's paths; without any, training ends."""
         before = number - 1
         if self.eval_questions is not None:
             self._record(before, "eval", self._sample(before, store, evaluating=True)[2])
@@ -221,7 +221,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
         return pairs
 
     def _pairs_of_paths(self, finished: int, store: Store) -> tuple[Dataset, dict[str, float]]:
-        """Pairs of whole paths of the present policy, and what the paths are like."""
+        """Pairs of whole paths of the current policy, and metrics of the paths."""
         paths, scores, metrics = self._sample(finished, store)
         pairs = make_pairs(
             self.questions,
@@ -234,7 +234,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
         return pairs, metrics
 
     def _pairs_of_steps(self, finished: int, store: Store) -> tuple[Dataset, dict[str, float]]:
-        """Pairs of steps of the present policy, and what the chains are like that its best steps make."""
+        """Pairs of steps of the current policy, and metrics of the chains of its best steps."""
         at_once = min(self.args.sampling_batch_size, self.args.scoring_batch_size)
         with self._engine(finished) as engine:
             searches = search_answers(
@@ -257,7 +257,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
     def _sample(
         self, finished: int, store: Store, *, evaluating: bool = False
     ) -> tuple[dict[str, list[Path]], dict[str, list[float]], dict[str, float]]:
-        """Paths of the present policy, which has finished so many rounds; their scores and what they are like."""
+        """Sample the policy after this many rounds; return paths, scores and metrics."""
         questions = self.eval_questions if evaluating else self.questions
         stage = f"policy {finished}, {'evaluation' if evaluating else 'training'}"
         sampling_params = (
@@ -344,7 +344,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
         return output
 
     def _become(self, finished: int) -> None:
-        """Put the weights of the policy after so many rounds into the model; those after none are there from the start.
+        """Load the weights of the policy after this many rounds; after 0 rounds the model has them already.
 
         The reference stays as it is.
         """
@@ -354,7 +354,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
             self._current = finished
 
     def _join_histories(self, finished: int) -> None:
-        """The logs of all rounds, one behind the other."""
+        """Concatenate the logs of all rounds."""
         history: list[dict[str, float]] = []
         steps = 0
         for number in range(1, finished + 1):
@@ -364,7 +364,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
         self.state.log_history, self.state.global_step = history, steps
 
     def _record(self, finished: int, name: str, metrics: dict[str, float]) -> None:
-        """Keep the measures of the policy after so many rounds, and log them."""
+        """Store and log the metrics of the policy after this many rounds."""
         file = self._root / "rounds.json"
         known = {entry["round"]: entry for entry in json.loads(file.read_text())} if file.exists() else {}
         # a mean of nothing is not a number, which JSON does not have
@@ -383,7 +383,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
         return self._root / f"round-{number}" / "policy"
 
     def _folder(self, finished: int) -> str:
-        """The folder of the policy that has finished so many rounds."""
+        """Folder of the policy after this many rounds."""
         if finished:
             return str(self._policy(finished))
         if self._start is not None:

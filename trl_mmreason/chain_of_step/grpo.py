@@ -1,4 +1,4 @@
-"""GRPO with Chain-of-Step's rewards (arXiv:2509.19003, section 4.5): the reward is the difference."""
+"""GRPO with Chain-of-Step's rewards (arXiv:2509.19003, section 4.5); only the reward differs from GRPO."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .tokens import chain_token_ids
 
 
 class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
-    """Trains a policy to reason in steps that a process reward model finds right.
+    """Trains a policy to reason in steps, rewarded by a process reward model.
 
     Args:
         model: path or id of a checkpoint, or a model; `ChainOfStepSFTTrainer` comes first.
@@ -73,12 +73,12 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
             chain_token_ids(processing_class)
         except ValueError as error:
             raise ValueError(
-                "ChainOfStepGRPOTrainer: the policy does not know the tokens of the template, so that it would never "
+                "ChainOfStepGRPOTrainer: the policy lacks the tokens of the template, so that it would never "
                 f"write a chain. Train it with ChainOfStepSFTTrainer first. ({error})"
             ) from error
         if process_reward_model is not None:
             process_reward_model = process_reward_from(process_reward_model)
-            _ = process_reward_model.settings  # an address without a server shows now, not behind the first rollouts
+            _ = process_reward_model.settings  # an address without a server shows now, not after the first rollouts
         self.rewards = ChainRewards(processing_class, process_reward_model, grader, step_weight=args.step_weight)
         super().__init__(
             model,

@@ -1,4 +1,4 @@
-"""What a sampled chain earns in GRPO, as a reward function of TRL.
+"""Reward functions for TRL's GRPO on sampled chains.
 
     with a process reward model     w · mean(step scores) + (1 − w) · answer score          section 3.4
     without                         1 if the chain's answer is right, else 0                "outcome" of Table 5
@@ -22,7 +22,7 @@ RewardFunction = Callable[..., list[float | None]]
 
 
 class ChainRewards:
-    """One of two reward functions, and what is logged of the chains.
+    """Two alternative reward functions, and the metrics of the chains.
 
     They read the sampled token ids and not TRL's completions, as chat templates may take these apart. If the data set
     has a column `answer`, the chains' answers are graded; `choices` and `id` are used if there.
@@ -51,11 +51,11 @@ class ChainRewards:
 
     @property
     def function(self) -> RewardFunction:
-        """The reward function that the arguments ask for."""
+        """The reward function that the configuration selects."""
         return self.outcome_reward if self.process_reward is None else self.trajectory_reward
 
     def begin(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str], *, are_all: bool) -> None:
-        """Begin to grade chains before the others have ended, and to score them when all of a batch have.
+        """Start grading chains while others are sampled, and scoring them when a whole batch has ended.
 
         The last digits of a score depend on what else is scored in its batch, which must not depend on the clock.
         """
@@ -113,7 +113,7 @@ class ChainRewards:
         log_extra: Callable[[str, list], None] | None,
         columns: Mapping[str, Any],
     ) -> list[Verdict]:
-        """The verdicts on the chains' answers, none without gold answers; logs what can be said without scores."""
+        """Grade the chains' answers if there are gold answers, and log the metrics that need no scores."""
         paths = [read_path(text) for text in texts]
         if log_metric:
             _log_each([path_measures(path) for path in paths], log_metric)
@@ -136,14 +136,14 @@ class ChainRewards:
         return verdicts
 
     def _step_tokens(self, paths: Sequence[ReadPath]) -> list[int]:
-        """The length of every whole step, from its opening to its closing token."""
+        """Tokens of every whole step, from its opening to its closing token."""
         steps = [step for path in paths for step in step_texts(path.scorable)]
         tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
         return [len(tokenizer(step, add_special_tokens=False)["input_ids"]) for step in steps]
 
 
 def path_measures(path: ReadPath) -> dict[str, float]:
-    """Measure one path; means over the batch are logged."""
+    """Metrics of one path; means over the batch are logged."""
     return {
         "chain/complete": float(path.problem is None),
         **{f"chain/{problem}": float(problem == path.problem) for problem in PROBLEMS},
@@ -152,7 +152,7 @@ def path_measures(path: ReadPath) -> dict[str, float]:
 
 
 def score_measures(score: PathScore) -> dict[str, float]:
-    """Collect the scores of one path that it has; means over the batch are logged."""
+    """The available scores of one path; means over the batch are logged."""
     found = {"trajectory_score": score.total}
     if score.steps:
         found["step_score"] = mean(score.steps)
@@ -162,7 +162,7 @@ def score_measures(score: PathScore) -> dict[str, float]:
 
 
 def text_messages(prompt: Any) -> list[dict[str, str]]:
-    """The messages of a prompt with text contents, as the row had them before TRL put pictures into them."""
+    """A prompt's messages with text contents, as they were before TRL inserted pictures."""
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
     return [{"role": message["role"], "content": text_of(message["content"])} for message in prompt]

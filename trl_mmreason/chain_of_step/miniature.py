@@ -1,4 +1,4 @@
-"""Chain-of-Step on drawn problems: what a policy is taught before, chains by a teacher of known truth, and labels.
+"""Lessons that prepare a miniature policy for Chain-of-Step, chains by a teacher of known truth, and labels.
 
 The example on the miniature and the study make what they train on here.
 """
@@ -49,7 +49,7 @@ def drawn_chains(problems: Sequence[Problem], replies: Path) -> Dataset:
 
 
 def stop_at(trainer: ChainOfStepSFTTrainer, questions: Dataset, target: float, max_new_tokens: int) -> StopAtAccuracy:
-    """A callback that ends training on chains when the policy's own are right often enough.
+    """Make a callback that ends training on chains when the policy's own chains are right often enough.
 
     Chains are learnt within a few dozen steps, and which ones they are varies with the seed. Where training ends below
     the target it raises RuntimeError, before anything is saved.
@@ -58,7 +58,7 @@ def stop_at(trainer: ChainOfStepSFTTrainer, questions: Dataset, target: float, m
         trainer: its rows are chains.
         questions: others than those of the chains; the greedy answers to them are measured every tenth step.
         target: a share of right answers.
-        max_new_tokens: bound of a chain.
+        max_new_tokens: token limit of a chain.
     """
 
     def measure(model: PreTrainedModel) -> float:
@@ -81,7 +81,7 @@ def label_drawn_chains(
     seed: int,
     batch_size: int,
 ) -> None:
-    """Let a policy reason about drawn problems, and label its chains: writes the file of each of `LABELS`.
+    """Sample a policy's chains on drawn problems, label them, and write one file for each of `LABELS`.
 
     Under several processes each samples its share; call it on all of them.
 
@@ -92,9 +92,9 @@ def label_drawn_chains(
         folder: for the labels, and the stores of what was sampled.
         paths: chains a problem.
         monte_carlo: so many of the training chains are labelled by Monte Carlo, the others by the judge.
-        continuations: of each of their steps.
-        sampling_params: of chains and continuations.
-        seed: of all sampling.
+        continuations: continuations of each of their steps.
+        sampling_params: sampling parameters of chains and continuations.
+        seed: seed of all sampling.
         batch_size: answers sampled at a time.
 
     Raises:
@@ -136,12 +136,12 @@ def label_drawn_chains(
 
 
 def labels_file(folder: Path, name: str) -> Path:
-    """The labelled chains with one of the names in `LABELS`."""
+    """The file with the labelled chains of one of the names in `LABELS`."""
     return folder / f"labels_{name}.parquet"
 
 
 def labelled_chains(folder: Path) -> tuple[Dataset, dict[str, Dataset]]:
-    """Load what `label_drawn_chains` wrote: chains to train a process reward model on, and those to measure it on.
+    """Load the chains of `label_drawn_chains`: those that train a process reward model, and those that evaluate it.
 
     Raises:
         FileNotFoundError: it was not done.

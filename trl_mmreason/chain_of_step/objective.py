@@ -66,7 +66,7 @@ def select_pairs(
     *,
     max_pairs: int | None = None,
 ) -> list[tuple[int, int]]:
-    """The pairs (positive, negative) of one question's paths with score₊ − score₋ > t (section 3.4).
+    """Select pairs (positive, negative) of one question's paths with score₊ − score₋ > t (section 3.4).
 
     The paper does not say how many pairs a question gives; one is our default. Margins are told apart to one millionth,
     so that a rounding error does not lift one over the threshold.
@@ -115,9 +115,9 @@ def select_pairs(
 
 
 def last_part_mask(is_end: Tensor, completion_mask: Tensor) -> Tensor:
-    """Select the tokens of each completion's last part (appendix E): those behind its last end but one, up to its last.
+    """Mask the tokens of each completion's last part (appendix E): after its second-to-last end, up to its last.
 
-    A part is a step or the answer, with the token that closes it. What the chat template writes behind the last part
+    A part is a step or the answer, with the token that closes it. What the chat template writes after the last part
     was not sampled and does not count.
 
     Args:
@@ -133,7 +133,7 @@ def last_part_mask(is_end: Tensor, completion_mask: Tensor) -> Tensor:
 
 
 def monte_carlo_labels(correct: Tensor | Sequence[Sequence[bool]]) -> tuple[Tensor, Tensor]:
-    """Labels of steps from what became of continuations after each of them (section 3.3, after Math-Shepherd).
+    """Labels of steps from the outcomes of continuations after each (section 3.3, after Math-Shepherd).
 
     Args:
         correct: (S, N) bool, whether continuation n after step s ended in the right answer.
@@ -203,7 +203,7 @@ def prm_loss(
 
 
 def label_accuracy(scores: Tensor, labels: Tensor) -> Tensor:
-    """Share of positions that score and label put on the same side; for steps and answers apart this is Table 3.
+    """Share of positions with score and label on the same side of 0.5; for steps and for answers this is Table 3.
 
     Args:
         scores: (P,) in [0, 1].
@@ -234,5 +234,5 @@ def auroc(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def _in_unit_interval(values: Tensor) -> bool:
-    """False for a value that is not a number, too."""
+    """Whether all values lie in [0, 1]; False for NaN."""
     return bool(((values >= 0) & (values <= 1)).all())

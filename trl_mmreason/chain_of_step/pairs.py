@@ -51,7 +51,7 @@ def make_pairs(
     pairing: str = "best_worst",
     max_pairs: int | None = None,
 ) -> Dataset:
-    """The pairs of every question that has any, as TRL's `DPOTrainer` takes them.
+    """Make the pairs of all questions, for TRL's `DPOTrainer`.
 
     Args:
         questions: rows with id, prompt and optionally images or image.
@@ -73,7 +73,7 @@ def make_pairs(
 
 
 def pairs_dataset(questions: Dataset, pairs: Sequence[Pair]) -> Dataset:
-    """Put pairs beside their questions, as TRL's `DPOTrainer` takes them.
+    """Join pairs with their questions, for TRL's `DPOTrainer`.
 
     Args:
         questions: rows with id, prompt and optionally images or image.

@@ -1,4 +1,4 @@
-"""Reasoning paths: what a policy's text is as a chain, and how good a process reward model finds it."""
+"""Reasoning paths: a policy's text read as a chain, and its scores by a process reward model."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _WORDS = ("id", "prompt", "answer", "choices")  # of a question: no picture is d
 
 
 class ProcessReward(Protocol):
-    """A scorer of chains: a `ProcessRewardModel`, or the client of a server that has one."""
+    """Interface of a scorer of chains: a `ProcessRewardModel`, or the client of its server."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What determines its scores, as JSON; no secrets."""
+        """Everything that determines its scores, as JSON; no secrets."""
         ...
 
     def score(self, rows: Sequence[Row]) -> list[Scores]:
@@ -67,7 +67,7 @@ class Path(NamedTuple):
         index: which sample of its question it is.
         text: as sampled.
         finish_reason: "length" if it was cut.
-        tokens: how many were sampled; `None` if the engine does not say.
+        tokens: number of sampled tokens; `None` if the engine does not say.
         correct: whether the chain's answer is right, False without one; `None` if the gold answer cannot be used.
     """
 
@@ -109,7 +109,7 @@ def read_path(text: str) -> ReadPath:
 
 
 def step_texts(scorable: str) -> list[str]:
-    """The steps of a `ReadPath.scorable`, each from its opening to its closing token."""
+    """Steps of a `ReadPath.scorable`, each from its opening to its closing token."""
     return [scorable[scorable.rindex(STEP_START, 0, end) : end] for end in scored_ends(scorable).steps]
 
 
@@ -119,8 +119,8 @@ def path_metrics(
     """Measure a policy's paths as the paper does over the rounds (Fig. 6); NaN for a mean of nothing.
 
     Args:
-        paths: of any questions.
-        scores: of these paths, if there are any.
+        paths: paths of any questions.
+        scores: scores of these paths, if there are any.
         count_tokens: counts the tokens of a string.
 
     Returns:
@@ -147,10 +147,10 @@ def _mean(values: Sequence[float]) -> float:
 def score_paths(
     score: Callable[[list[Row]], list[Scores]], rows: Sequence[Row], texts: Sequence[str], step_weight: float = 0.2
 ) -> list[PathScore]:
-    """Score what a policy wrote; a part that is missing or malformed costs that part, and raises nothing.
+    """Score a policy's texts; a missing or malformed part has no score and raises nothing.
 
     Args:
-        score: of a process reward model; scores the chains, in one call.
+        score: method of a process reward model that scores the chains, in one call.
         rows: the question of each text: `prompt`, and `images` or `image`.
         texts: the paths.
         step_weight: w of the trajectory score.
@@ -161,7 +161,7 @@ def score_paths(
 
 
 def scorable_rows(rows: Sequence[Row], texts: Sequence[str]) -> list[Row]:
-    """What a process reward model is asked about each text; {} where it has nothing to score."""
+    """Rows for a process reward model, one for each text; {} where nothing can be scored."""
     scorable = [read_path(text).scorable for text in texts]
     return [
         {"prompt": row["prompt"], "images": pictures_of(row), "completion": text} if text else {}
@@ -170,13 +170,13 @@ def scorable_rows(rows: Sequence[Row], texts: Sequence[str]) -> list[Row]:
 
 
 def path_score(steps: Tensor | Sequence[float], answer: float | None, step_weight: float) -> PathScore:
-    """The scores of one path with their trajectory score, in which an answer that is missing counts 0."""
+    """Scores of one path and its trajectory score, in which a missing answer counts 0."""
     total = trajectory_score(steps, answer or 0.0, step_weight).item()
     return PathScore(torch.as_tensor(steps).tolist(), answer, total)
 
 
 def with_ids(questions: Dataset) -> Dataset:
-    """Return the questions with the ids that paths are kept by; where there are none, ids made of their words."""
+    """Return the questions with ids to store paths by; without an id column, ids are made from the words."""
     if "id" in questions.column_names:
         return questions
     return questions.add_column(
@@ -185,6 +185,6 @@ def with_ids(questions: Dataset) -> Dataset:
 
 
 def question_digests(questions: Dataset) -> list[str]:
-    """Return a digest of each question's words, its pictures left out."""
+    """Return a digest of each question's words, without its pictures."""
     words = questions.select_columns([name for name in _WORDS if name in questions.column_names])
     return [hashlib.sha256(repr(row).encode()).hexdigest()[:16] for row in words]

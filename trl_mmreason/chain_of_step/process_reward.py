@@ -110,12 +110,12 @@ class ProcessRewardModel:
         }
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write model and processor; `from_pretrained` reads them, and so does any library that knows the family."""
+        """Save model and processor, for `from_pretrained` and for any library that knows the family."""
         self.model.save_pretrained(folder)
         self.processing_class.save_pretrained(folder)
 
     def score(self, rows: Sequence[Mapping[str, Any]], *, batch_size: int = 8) -> list[Scores]:
-        """The scores of every row, in order. They depend on the row alone, up to rounding.
+        """Score every row, in order. Scores depend on the row only, up to rounding.
 
         Args:
             rows: `prompt` (messages), `images` (or `image`, or none) and `completion` (the chain, whole or partial; a
@@ -130,7 +130,7 @@ class ProcessRewardModel:
         return [scores[number] for number in range(len(rows))]
 
     def score_batches(self, rows: Sequence[Mapping[str, Any]], batch_size: int = 8) -> Iterator[dict[int, Scores]]:
-        """Score the rows batch by batch, the longest chains first: number of the row → its scores."""
+        """Score the rows in batches, longest chains first; yield row number → scores."""
         if batch_size < 1:
             raise ValueError(f"ProcessRewardModel.score: got batch_size={batch_size}, expected 1 or more.")
         waiting = deque(sorted(range(len(rows)), key=lambda number: -len(str(rows[number]["completion"]))))
@@ -149,7 +149,7 @@ class ProcessRewardModel:
             self.model.train(training)
 
     def _smaller(self, numbers: Sequence[int]) -> int:
-        """The batch size to continue with when a batch of these rows did not fit in memory."""
+        """Return a smaller batch size, after a batch of these rows did not fit in memory."""
         if len(numbers) == 1:
             raise torch.OutOfMemoryError(
                 f"ProcessRewardModel: row {numbers[0]} does not fit in memory even by itself. Shorten its chain, let "
@@ -159,7 +159,7 @@ class ProcessRewardModel:
         return len(numbers) // 2
 
     def _score(self, rows: Mapping[int, Mapping[str, Any]]) -> list[Scores] | None:
-        """One batch: number of the row → row; `None` if memory ran out."""
+        """Score one batch, given as row number → row; `None` if memory ran out."""
         chains = [self._encoder.encode(row, f"row {number}") for number, row in rows.items()]
         differences = self._differences(chains)
         if differences is None:  # only here has the exception let go of the batch's tensors
@@ -191,7 +191,7 @@ def label_token_ids(
     right_token: str | None = None,
     wrong_token: str | None = None,
 ) -> tuple[int, int]:
-    """The ids of the tokens that stand for right and wrong, which the model's configuration keeps from now on.
+    """Ids of the tokens for right and wrong, which this records in the model's configuration.
 
     Args:
         model: its configuration says which tokens these are, if it is a process reward model already.
@@ -229,7 +229,7 @@ def logit_differences(
         model: with or without adapters and a wrapper for data-parallel training.
         inputs: its inputs; B rows of T tokens.
         positions: (B, P) in [0, T).
-        token_ids: of + and −.
+        token_ids: token ids of + and −.
 
     Returns:
         (B, P) in float32, whatever the model computes in.
@@ -250,7 +250,7 @@ def logit_differences(
 
 @contextmanager
 def _projecting(head: Any, positions: Tensor, token_ids: tuple[int, int]) -> Iterator[None]:
-    """Let the head take the hidden states (B, T, D) to (B, P), not to (B, T, V)."""
+    """Replace the head's projection of hidden states (B, T, D): to (B, P) instead of (B, T, V)."""
     right, wrong = token_ids
 
     def project(hidden: Tensor) -> Tensor:

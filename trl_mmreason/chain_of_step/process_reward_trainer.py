@@ -123,7 +123,7 @@ class ProcessRewardTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[None, Tensor, Tensor]:
-        """Scores and labels; the loss is computed from those of the whole data set, not averaged over batches."""
+        """Return scores and labels; the loss is computed over the whole data set, not averaged over batches."""
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
             return None, self._differences(model, inputs), inputs["labels"]
@@ -145,7 +145,7 @@ class LabelledChains:
     """Collates rows into the model's inputs, the positions of their scores, and the labels (B, P) of these.
 
     Args:
-        encoder: of the model.
+        encoder: encoder of the model.
     """
 
     def __init__(self, encoder: ChainEncoder) -> None:
@@ -163,7 +163,7 @@ class LabelledChains:
 
 
 def score_metrics(differences: Tensor, labels: Tensor) -> dict[str, float]:
-    """Accuracy (Table 3) and AUROC of steps and answers; what is not defined is left out.
+    """Accuracy (Table 3) and AUROC of steps and answers; undefined metrics are left out.
 
     Args:
         differences: (B, P) logit₊ − logit₋, the answer's first.
@@ -185,7 +185,7 @@ def _evaluation_metrics(prediction: EvalPrediction) -> dict[str, float]:
 
 
 def _checked(rows: Any) -> Any:
-    """The rows with each chain checked against its labels, and completions as strings."""
+    """Check each chain against its labels, and turn completions into strings."""
 
     def check(completion: Any, step_labels: Any, answer_label: Any, number: int) -> dict[str, str]:
         where = f"row {number}"
@@ -220,7 +220,7 @@ def _labels(row: Mapping[str, Any], steps: int, answered: bool, where: str) -> l
 
 
 def _label_token_ids(model: Any, processing_class: Any, args: ProcessRewardConfig) -> tuple[int, int]:
-    """As `label_token_ids`; refuses tokens which the model's configuration would keep, but not a saved adapter."""
+    """As `label_token_ids`; refuses own tokens on an adapter, whose checkpoint does not save them."""
     recorded = hasattr(model.config, TOKENS_RECORD)
     ids = label_token_ids(model, processing_class, args.right_token, args.wrong_token)
     tokens = getattr(model.config, TOKENS_RECORD)

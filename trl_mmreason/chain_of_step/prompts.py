@@ -1,4 +1,4 @@
-"""What Chain-of-Step says to its teacher and its judge, and how their replies are read (arXiv:2509.19003, appendix B).
+"""Prompts for Chain-of-Step's teacher and judge, and parsers of their replies (arXiv:2509.19003, appendix B).
 
 The two prompts stand here word for word; the paper's typography is left out, and the fences that the figure has around
 the parts of its format. Question and reference answer go with them in a message of their own, as do the pictures.
@@ -105,7 +105,7 @@ def judge_message(question: str, answer: str, steps: list[Step]) -> str:
 
 
 def steps_as_text(steps: list[Step]) -> str:
-    """The steps in the text format of Fig. 8, without the answer."""
+    """Write the steps in the text format of Fig. 8, without the answer."""
     return "\n\n".join(
         f"### <Step {number}: {step.name}>\n{_THINKING} {step.thought}\n{_REFLECTION} {step.reflection}"
         for number, step in enumerate(steps, start=1)
@@ -113,7 +113,7 @@ def steps_as_text(steps: list[Step]) -> str:
 
 
 def read_steps(reply: str, *, min_steps: int = MIN_STEPS, max_steps: int = MAX_STEPS) -> Chain:
-    """The chain that a teacher's reply in the format of Fig. 8 is, with or without a fence around it.
+    """Parse a teacher's reply in the format of Fig. 8, with or without a code fence, into a chain.
 
     The parts of a step are taken without the white space around them; none may be empty.
 
@@ -126,7 +126,7 @@ def read_steps(reply: str, *, min_steps: int = MIN_STEPS, max_steps: int = MAX_S
     if last_title:
         raise MalformedReply("no answer")
     if not all(title for title, _ in sections):
-        raise MalformedReply("something behind the answer")
+        raise MalformedReply("something after the answer")
     if not answer:
         raise MalformedReply("the answer is empty")
     if not min_steps <= len(sections) <= max_steps:
@@ -135,7 +135,7 @@ def read_steps(reply: str, *, min_steps: int = MIN_STEPS, max_steps: int = MAX_S
 
 
 def read_ratings(reply: str, steps: int) -> list[int]:
-    """The ratings in a judge's reply, one a step: 1 Good, 0 Neutral, −1 Bad. Of several lists the last counts.
+    """Parse the ratings in a judge's reply, one a step: 1 Good, 0 Neutral, −1 Bad; the last list counts.
 
     Args:
         reply: the judge's text.
@@ -163,7 +163,7 @@ def _without_fence(reply: str) -> str:
 
 
 def _sections(text: str) -> list[tuple[str, str]]:
-    """(name of the step, what stands below it) for each heading, one or more; "" names the answer."""
+    """Split a reply at its headings: (name of the step, text below it), with "" for the answer."""
     sections: list[tuple[str, list[str]]] = []
     for line in text.split("\n"):
         heading = _HEADING.fullmatch(line.strip())

@@ -52,7 +52,7 @@ class Chains:
 
 @dataclass(frozen=True)
 class Continuation:
-    """Let a policy continue the beginning of a chain, which is the row's `prefix`, and grade its answer."""
+    """Let a policy continue the row's `prefix`, the beginning of a chain, and grade its answer."""
 
     turns = 1
     settings = {"name": "continuation"}
@@ -69,7 +69,7 @@ class Continuation:
 
 @dataclass(frozen=True)
 class StepBeam:
-    """The chain that step-level beam search finds, one a question (section 4.3.2).
+    """One chain a question, found by step-level beam search (section 4.3.2).
 
     Attributes:
         process_reward: scores the candidates.

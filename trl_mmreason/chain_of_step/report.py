@@ -1,4 +1,4 @@
-"""Tables and a picture of what the stages of Chain-of-Step came to."""
+"""Tables and plots of Chain-of-Step's stages."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _SETS = {"train": ("#0072b2", "sampled, training questions"), "eval": ("#d55e00"
 
 
 def format_process_reward(metrics: Mapping[str, float]) -> str:
-    """One line a set of held-out chains, as in Table 3, with the AUROC beside.
+    """Format one line a set of held-out chains, as in Table 3, with the AUROC.
 
     Args:
-        metrics: of `ProcessRewardTrainer.evaluate` with a dict of data sets.
+        metrics: result of `ProcessRewardTrainer.evaluate` with a dict of data sets.
     """
     suffix = "_step_accuracy"
     sets = [name.removeprefix("eval_").removesuffix(suffix) for name in metrics if name.endswith(suffix)]
@@ -43,7 +43,7 @@ def plot_rounds(rounds: Sequence[Mapping[str, Any]], path: str | Path) -> None:
     """Draw accuracy, score and lengths over the rounds of DPO (Fig. 6 and more) into a PNG file.
 
     Args:
-        rounds: of `IterativeDPOTrainer`.
+        rounds: rounds of `IterativeDPOTrainer`.
         path: the file to write.
     """
     figure = Figure(figsize=(8.4, 5.8), layout="constrained")

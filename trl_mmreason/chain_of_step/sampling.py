@@ -39,11 +39,11 @@ def sample_paths(
         rows: rows with id, prompt, answer, and optionally images (or image) and choices.
         engine: the policy.
         store: keeps every path and every verdict.
-        stage: of the store.
+        stage: stage of the store.
         n: paths a question.
         protocol: `Chains()` by default; `Direct()` for policies that write no chains.
         sampling_params: the paper's sampling by default; mind `max_new_tokens`.
-        **asking: for `answer_questions`, such as `grader`, `seed`, `batch_size` and `retry_failed`.
+        **asking: arguments of `answer_questions`, such as `grader`, `seed`, `batch_size` and `retry_failed`.
 
     Returns:
         Row id → its paths in order; those whose sampling failed are missing.
@@ -75,16 +75,16 @@ def score_sampled_paths(
     step_weight: float = 0.2,
     **running: Any,
 ) -> dict[str, list[PathScore]]:
-    """The scores of sampled paths, kept in the store and resumed as by `sample_paths`.
+    """Score sampled paths, stored and resumed as by `sample_paths`.
 
     Args:
         rows: the questions.
-        paths: of `sample_paths`.
+        paths: result of `sample_paths`.
         process_reward: scores them.
         store: keeps the scores.
-        stage: of the store; one for the paths of one stage.
+        stage: stage of the store; one for the paths of one stage.
         step_weight: w of the trajectory score; another one scores nothing anew.
-        **running: for `run`.
+        **running: arguments of `run`.
 
     Returns:
         Row id → the scores of its paths, in their order.
@@ -117,7 +117,7 @@ def score_sampled_paths(
     if failed:
         raise RuntimeError(
             f"score_sampled_paths: {len(failed)} of {len(units)} paths could not be scored, the first because: "
-            f"{failed[0]}. Put it right and run again with retry_failed=True."
+            f"{failed[0]}. Fix the cause and run again with retry_failed=True."
         )
     return {
         id_: [path_score(**found[f"{id_}#{path.index}"].payload, step_weight=step_weight) for path in sampled]
@@ -136,14 +136,14 @@ def search_answers(
     sampling_params: SamplingParams = SAMPLING_PARAMS,
     **asking: Any,
 ) -> dict[str, dict[str, Any] | Failure]:
-    """The step-level beam search of every question, graded, and kept in a stage of the store.
+    """Run and grade step-level beam search on every question, in a stage of the store.
 
     Args:
         rows, engine, store: as for `sample_paths`.
         process_reward: scores the candidates.
         n, sampling_params: as for `step_beam_search`.
-        stage: of the store.
-        **asking: for `answer_questions`; a batch is one of questions.
+        stage: stage of the store.
+        **asking: arguments of `answer_questions`; a batch is one of questions.
 
     Returns:
         Row id → the fields of its `BeamSearched`, and `correct`.

@@ -1,7 +1,7 @@
-"""A question with its chain as a process reward model reads it, and where it is scored (arXiv:2509.19003, section 3.4).
+"""A question and its chain as a process reward model's input, with the scored positions (arXiv:2509.19003, 3.4).
 
 A step is scored at the token that closes it, an answer likewise. These are looked for among the ids of the completion
-alone, which are put behind those of the prompt: a question may hold the same tokens as text. Names of the tokenizer's
+alone, which are put after those of the prompt: a question may hold the same tokens as text. Names of the tokenizer's
 special tokens are no more than text in a completion: a policy that writes "<|image_pad|>" has shown no picture.
 """
 
@@ -25,7 +25,7 @@ ANSWER, STEPS = slice(0, 1), slice(1, None)
 
 
 class UnscorableRow(ValueError):
-    """A row that no process reward model could score, whatever its weights."""
+    """A row that no process reward model can score."""
 
 
 class ScoredChain(NamedTuple):
@@ -43,7 +43,7 @@ class ScoredChain(NamedTuple):
 
 
 def read_completion(completion: Any, where: str) -> tuple[str, Ends]:
-    """The text of a row's completion, and where its scores are.
+    """Return the text of a row's completion, and its scored positions.
 
     Raises:
         UnscorableRow: it is no text and no message, or a malformed chain.
@@ -53,7 +53,7 @@ def read_completion(completion: Any, where: str) -> tuple[str, Ends]:
         return text, scored_ends(text)
     except ChainError as error:
         raise UnscorableRow(
-            f"The completion of {where}: {error}. Cut an unfinished one behind its last whole step."
+            f"The completion of {where}: {error}. Cut an unfinished one after its last whole step."
         ) from error
     except ValueError as error:
         raise UnscorableRow(str(error)) from error
@@ -63,7 +63,7 @@ class ChainEncoder:
     """Turns rows into the inputs of a process reward model.
 
     Args:
-        config: of the model.
+        config: configuration of the model.
         processing_class: its processor, or a text-only model's tokenizer, which has the template's tokens; it is not
             changed.
 
@@ -109,7 +109,7 @@ class ChainEncoder:
         return ScoredChain(prompt.extended(ids), steps, answers[0] if answers else None)
 
     def _ids(self, text: str) -> list[int]:
-        """The template's tokens as their ids; names of special tokens and of pictures' placeholders as other text."""
+        """Encode the template's tokens as ids, but the names of special tokens and placeholders as plain text."""
         ids = []
         for part in self._amid_placeholders.split(text):
             ids += self._tokenizer(part, add_special_tokens=False, split_special_tokens=True)["input_ids"]
@@ -135,5 +135,5 @@ class ChainEncoder:
 
 
 def _amid(tokens: Sequence[str]) -> re.Pattern[str]:
-    """Matches behind the first character of each of the tokens, which need not be special ones."""
+    """Pattern of the positions after each token's first character; the tokens need not be special."""
     return re.compile("|".join(f"(?<={re.escape(token[0])})(?={re.escape(token[1:])})" for token in tokens) or "(?!)")

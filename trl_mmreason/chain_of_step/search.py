@@ -29,17 +29,17 @@ MALFORMED, TOO_LONG = "malformed", "too_long"
 
 
 class BeamSearched(NamedTuple):
-    """The state of the search of one question, and in the end its result.
+    """State of one question's search, and finally its result.
 
     Attributes:
         text: what was kept: a whole chain, or what there was before the search found no way on.
         answer: the chain's; `None` without one.
-        tokens: how many were sampled, those of all candidates together; `None` if the engine does not say.
+        tokens: number of sampled tokens, of all candidates; `None` if the engine does not say.
         steps: how many were kept.
-        scores: of the part that was kept at each stage, the answer's last.
+        scores: scores of the part that was kept at each stage, the answer's last.
         worst: of each stage the candidate that scored lowest, and its score; of equal ones the earliest. Where all
             candidates said the same it is the one that was kept.
-        problem: why there is no answer. "malformed": at one stage no candidate was a whole part; "too_long": behind the
+        problem: why there is no answer. "malformed": at one stage no candidate was a whole part; "too_long": after the
             last step that was allowed no candidate answered. `None` with an answer.
     """
 
@@ -53,7 +53,7 @@ class BeamSearched(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether the search is still under way."""
+        """Whether the search is unfinished."""
         return self.answer is None and self.problem is None
 
 
@@ -67,7 +67,7 @@ def step_beam_search(
     max_steps: int = MAX_STEPS,
     seed: int = 0,
 ) -> list[BeamSearched | Failure]:
-    """Search an answer to each question step by step.
+    """Search for an answer to each question step by step.
 
     At each stage n candidates for the next part are sampled, and the one whose part scores highest is kept; of equal
     ones the earliest. A candidate's score is that of its own part, be it a step or the answer (the paper does not say
@@ -79,7 +79,7 @@ def step_beam_search(
         process_reward: scores the candidates.
         n: candidates a stage.
         sampling_params: how they are drawn; `max_new_tokens` bounds one part, and `stop` is the search's own.
-        max_steps: steps a chain may have; behind the last one only answers are candidates.
+        max_steps: steps a chain may have; after the last one only answers are candidates.
         seed: other seeds give other candidates. They depend on the row's id, the stage and their number alone, as far
             as the engine keeps its promise.
 
@@ -117,7 +117,7 @@ def step_beam_search(
 
 
 def part_sampling_params(sampling_params: SamplingParams, *, n: int, max_steps: int) -> SamplingParams:
-    """Make the sampling parameters of one part of a search: up to where a step or the answer ends.
+    """Sampling parameters for one part: sampling stops at the end of a step or the answer.
 
     Raises:
         ValueError: n or `max_steps` is below 1, there are stop strings, or the temperature is 0 although n candidates
@@ -133,14 +133,14 @@ def part_sampling_params(sampling_params: SamplingParams, *, n: int, max_steps: 
 
 
 class _Candidate(NamedTuple):
-    """The kept text with a whole part more."""
+    """The kept text with one more whole part."""
 
     text: str
     is_answer: bool
 
 
 def _whole_parts(search: BeamSearched, samples: Sequence[Sample], *, only_answers: bool) -> list[_Candidate]:
-    """The candidates that continue by exactly one whole part; those that say the same are one."""
+    """The candidates that add exactly one whole part, without duplicates."""
     found = []
     for text in dict.fromkeys(search.text + sample.text for sample in samples):
         try:
@@ -181,7 +181,7 @@ def _kept(
     scores: Sequence[float],
     problem: str,
 ) -> BeamSearched:
-    """The search with its best candidate, or with the problem if there is none."""
+    """Return the search with its best candidate, or with the problem if there is none."""
     tokens = search.tokens
     for sample in samples:
         tokens = None if tokens is None or sample.tokens is None else tokens + sample.tokens

@@ -46,7 +46,7 @@ _LONGEST_RETRY_SECONDS = 60
 
 
 class ScoringQueue:
-    """Lets one thread score what many ask for.
+    """Queue that scores the requests of many clients in one thread.
 
     Args:
         model: scores; called in that thread only.
@@ -66,7 +66,7 @@ class ScoringQueue:
         self._seconds_a_row = 0.0
 
     async def score(self, rows: Sequence[Mapping[str, Any]]) -> list[Scores]:
-        """Wait for the scores of a request; cancelling takes it out of the queue, or stops it behind its batch.
+        """Wait for the scores of a request; cancelling removes it from the queue, or stops it after its batch.
 
         Raises:
             ApiError: too many rows wait.
@@ -74,7 +74,7 @@ class ScoringQueue:
         if self._rows + len(rows) > self._max_waiting:
             seconds = min(max(ceil(self._rows * self._seconds_a_row), 1), _LONGEST_RETRY_SECONDS)
             raise ApiError(
-                f"{self._rows} rows wait already, and with these {len(rows)} they would be more than "
+                f"{self._rows} rows are waiting, and {len(rows)} more would exceed "
                 f"{self._max_waiting}. Try again in {seconds} s, or start the server with a larger --max-waiting.",
                 status=503,
                 code="overloaded",
@@ -111,7 +111,7 @@ def create_app(
 
     Args:
         model: scores.
-        name: of the model, for whoever asks.
+        name: name of the model, for clients.
         batch_size: rows that go through the model at a time; halved when memory runs out.
         max_waiting: rows that are scored or wait at a time; a request with more is refused for good.
         max_body_bytes: a longer body is refused.
@@ -156,7 +156,7 @@ def create_app(
 
 
 def rows_of(body: bytes, most: int) -> list[dict[str, Any]]:
-    """The rows that a body asks the scores of.
+    """Parse and check the rows in a request's body.
 
     Args:
         body: as it came.
@@ -220,8 +220,8 @@ def serve(
     Args:
         model: path or Hub id of a checkpoint, or of a LoRA adapter.
         adapter: LoRA adapter to put on it.
-        dtype: of the weights; "auto" as they are saved.
-        host: address to listen on. Nothing asks for a key: whoever reaches the address may use the model.
+        dtype: dtype of the weights; "auto" as they are saved.
+        host: address to listen on. There is no authentication.
         port: 0 takes a free one.
         batch_size, max_waiting: see `create_app`.
     """

@@ -1,4 +1,4 @@
-"""Step data (arXiv:2509.19003, section 3.2): a teacher who is told the short answer writes the steps leading to it."""
+"""Step data (arXiv:2509.19003, section 3.2): a teacher, who is given the short answer, writes the steps to it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLUMNS = ("id", "prompt", "images", "image", "completion")
 
 
 class StepData(NamedTuple):
-    """The rows to train on, and why other questions became none: reason → number of questions.
+    """Training rows, and the number of dropped questions for each reason.
 
     `rows` has the columns `id`, `prompt`, `images` if the questions have them, and `completion`, the chain.
     """
@@ -52,7 +52,7 @@ def make_step_data(
     seed: int = 0,
     **running: Any,
 ) -> StepData:
-    """Let a teacher write a chain of steps to each question, for `ChainOfStepSFTTrainer`.
+    """Let a teacher write a chain of steps for each question, for `ChainOfStepSFTTrainer`.
 
     It resumes, and several processes share the work, as `answer_questions` says. What failed is asked again with
     `retry_failed=True`.
@@ -67,18 +67,18 @@ def make_step_data(
         store: keeps every chain.
         min_steps, max_steps: asked for, and what has fewer or more is malformed.
         sampling_params: by default as `SamplingParams()` says. At temperature 0 a malformed reply comes again.
-        attempts: how often to ask, each time with another seed, before a question is dropped whose reply is malformed,
+        attempts: number of tries, each time with another seed, before a question is dropped whose reply is malformed,
             failed, or comes to another answer.
         grader: `Grader()` by default.
         seed: other seeds give other chains.
-        **running: for `run`, such as `batch_size` and `retry_failed`.
+        **running: arguments of `run`, such as `batch_size` and `retry_failed`.
 
     Raises:
         ValueError: an argument is out of range.
         SettingsChanged: the store holds chains that were made in another way.
     """
     if not 1 <= min_steps <= max_steps:
-        raise ValueError(f"make_step_data: got {min_steps} to {max_steps} steps, expected 1 or more, in order.")
+        raise ValueError(f"make_step_data: got {min_steps} to {max_steps} steps, expected 1 ≤ min_steps ≤ max_steps.")
     grader, prompt = grader or Grader(), step_data_prompt(min_steps, max_steps)
     asking = ReplyCollector(
         store, sampling_params or SamplingParams(), attempts, seed, {"description": "writing steps", **running}

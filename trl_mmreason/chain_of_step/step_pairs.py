@@ -26,7 +26,7 @@ from .template import chain_ends
 def make_step_pairs(
     questions: Dataset, searches: Mapping[str, Mapping[str, Any]], *, threshold: float = 0.2
 ) -> Dataset:
-    """Make the preference pairs of every stage of every search, as TRL's `DPOTrainer` takes them.
+    """Make the preference pairs of every stage of every search, for TRL's `DPOTrainer`.
 
     A pair's two completions share what was kept before the stage; `with_last_parts` takes that out of the loss.
 
@@ -56,7 +56,7 @@ def make_step_pairs(
 def searched_paths(
     searches: Sequence[Mapping[str, Any]], step_weight: float = 0.2
 ) -> tuple[list[Path], list[PathScore]]:
-    """Return the chain that each search kept, as a path, and its scores.
+    """Return each search's kept chain, as a path, and its scores.
 
     Args:
         searches: for each the fields of its `BeamSearched`, and `correct`.

@@ -1,4 +1,4 @@
-"""The step template of Chain-of-Step (arXiv:2509.19003, section 3.1, Table 6 and Fig. 7), written and read.
+"""Writer and parser of Chain-of-Step's step template (arXiv:2509.19003, section 3.1, Table 6 and Fig. 7).
 
     <|reasoning_start|>
     <|reasoning_step_start|>
@@ -7,13 +7,13 @@
     <|reasoning_step_reflection_start|>…<|reasoning_step_reflection_end|>
     <|reasoning_step_end|>
     <|reasoning_proceed|>                   between two steps
-    <|reasoning_end|>                       behind the last one
+    <|reasoning_end|>                       after the last one
     <|answer_start|>…<|answer_end|>
 
 What stands between an opening and its closing token is kept as it is, white space and all, and may be empty. Between
 all other tokens white space may stand when a chain is read, as Fig. 7 has it; none is written. A step has all three
 parts: the paper knows none without a reflection ("must consist of and only consist of the following three parts",
-Fig. 8). A chain has one step or more. It is partial when it ends behind a step, whether or not
+Fig. 8). A chain has one step or more. It is partial when it ends after a step, whether or not
 `<|reasoning_proceed|>` or `<|reasoning_end|>` follows.
 """
 
@@ -91,11 +91,11 @@ class Chain:
 
 
 class Ends(NamedTuple):
-    """Where the scored tokens of a chain end: `text[:end]` closes with the token.
+    """Ends of the scored tokens of a chain: `text[:end]` ends with the token.
 
     Attributes:
-        steps: for each step the position behind its `<|reasoning_step_end|>`.
-        answer: the position behind `<|answer_end|>`; `None` in a partial chain.
+        steps: for each step the position after its `<|reasoning_step_end|>`.
+        answer: the position after `<|answer_end|>`; `None` in a partial chain.
     """
 
     steps: list[int]
@@ -103,7 +103,7 @@ class Ends(NamedTuple):
 
 
 def parse_chain(text: str) -> Chain:
-    """The chain that `text` is, whole or partial.
+    """Parse `text` as a chain, whole or partial.
 
     `parse_chain(render_chain(chain)) == chain` for every chain that can be rendered. `render_chain(parse_chain(text))`
     is `text` without the white space between tokens and, if partial, without what follows its last step.
@@ -141,7 +141,7 @@ def scored_ends(text: str) -> Ends:
 
 
 def render_chain(chain: Chain) -> str:
-    """The chain in special tokens, without white space between them; a partial one ends behind its last step.
+    """Write the chain in special tokens, without white space between them; a partial one ends after its last step.
 
     Raises:
         ValueError: the chain has no step, or one of its parts holds a special token.
@@ -168,7 +168,7 @@ def prefixes(chain: Chain) -> list[str]:
 
 
 def has_token(text: str) -> bool:
-    """Whether one of the special tokens stands in `text`, so that it cannot be part of a chain."""
+    """Whether `text` contains a special token, so that it cannot be a field of a chain."""
     return _TOKEN.search(text) is not None
 
 
@@ -179,12 +179,12 @@ def _render_step(step: Step) -> str:
 
 def _plain(part: str, text: str) -> str:
     if token := _TOKEN.search(text):
-        raise ValueError(f"render_chain: {token[0]} stands in the text of the {part}, expected none of the tokens.")
+        raise ValueError(f"render_chain: {token[0]} is in the text of the {part}, expected none of the special tokens.")
     return text
 
 
 def _read(text: str) -> tuple[Chain, Ends]:
-    """One scan from left to right that stops at the first fault."""
+    """Scan from left to right, up to the first fault."""
     steps: list[Step] = []
     step_ends: list[int] = []
     try:
@@ -195,7 +195,7 @@ def _read(text: str) -> tuple[Chain, Ends]:
 
 
 def _scan(reader: _Reader, steps: list[Step], step_ends: list[int]) -> tuple[Chain, Ends]:
-    """`steps` and `step_ends` grow as the reader goes, so that a fault leaves those before it."""
+    """Append to `steps` and `step_ends` while scanning, so that those before a fault remain."""
     reader.take(REASONING_START)
     while True:
         reader.take(STEP_START)
@@ -214,7 +214,7 @@ def _scan(reader: _Reader, steps: list[Step], step_ends: list[int]) -> tuple[Cha
 
 
 class _Reader:
-    """Goes through `text` token by token; `position` is that behind the last one taken."""
+    """Reads `text` token by token; `position` follows the last token read."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -224,7 +224,7 @@ class _Reader:
 
     @property
     def _gap(self) -> str:
-        """What stands before the next token, or before the end."""
+        """The text before the next token, or before the end."""
         return self._text[self.position : self._next.start() if self._next else None]
 
     @property
@@ -232,7 +232,7 @@ class _Reader:
         return self._next is None and not self._gap.strip()
 
     def take(self, *expected: str) -> str:
-        """The next token, which white space may precede, if it is one of those `expected`."""
+        """Read the next token, which may follow white space, if it is one of `expected`."""
         token = self._next
         if token is None or token[0] not in expected or self._gap.strip():
             raise self.error(" or ".join(expected))
@@ -240,7 +240,7 @@ class _Reader:
         return token[0]
 
     def enclosed(self, opening: str, closing: str) -> str:
-        """The text between the next two tokens, which have to be these."""
+        """Read the text between the next two tokens, which have to be these."""
         self.take(opening)
         text, token = self._gap, self._next
         if token is None or token[0] != closing:

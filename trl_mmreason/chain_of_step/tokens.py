@@ -46,7 +46,7 @@ def add_chain_tokens(
     *,
     already_trained: bool | None = None,
 ) -> dict[str, int]:
-    """Give tokenizer and model the template's tokens, and start their rows at the mean of their definitions' rows.
+    """Add the template's tokens to tokenizer and model, and initialise each row with the mean of its definition's rows.
 
     Input and output embeddings are initialised alike, tied or not. The embeddings grow only if they have no room:
     padded vocabularies often do. The model's configuration records the tokens, so that a saved, trained or adapted
@@ -95,7 +95,7 @@ def add_chain_tokens(
 
 
 def chain_token_ids(processing_class: ProcessorMixin | PreTrainedTokenizerBase) -> dict[str, int]:
-    """Token → id, with each checked to be one token that decoding keeps.
+    """Map token → id, and check that each is one token that decoding keeps.
 
     Raises:
         ValueError: a token is missing, is split, or is one that `skip_special_tokens` drops.
@@ -114,7 +114,7 @@ def chain_token_ids(processing_class: ProcessorMixin | PreTrainedTokenizerBase) 
 
 
 def trainable_token_indices(model: PreTrainedModel) -> dict[str, list[int]]:
-    """Return what `LoraConfig(trainable_token_indices=...)` needs to train these tokens' rows next to an adapter.
+    """Return the value of `LoraConfig(trainable_token_indices=...)` that trains these tokens' rows beside an adapter.
 
     LoRA leaves the embeddings as they are otherwise. The adapter then holds these rows; before it is loaded, its base
     needs the tokens too, and `add_chain_tokens` gives the same base the same rows. `modules_to_save` would instead
@@ -133,12 +133,12 @@ def trainable_token_indices(model: PreTrainedModel) -> dict[str, list[int]]:
 
 
 def _rows_to_decide_on(tokens: Iterable[str], already_trained: bool | None) -> list[str]:
-    """Those of the `tokens` to initialise, which tokenizer and model both have although no record says how."""
+    """The tokens that tokenizer and model both have without a record of their initialisation."""
     names = sorted(tokens)
     if names and already_trained is None:
         raise ValueError(
             f"add_chain_tokens: the tokenizer has {names[0]} and the model has a row for it, but its configuration "
-            "does not say that it was ever initialised. Say already_trained=True if the model was trained with these "
+            "does not say that it was ever initialised. Pass already_trained=True if the model was trained with these "
             "tokens elsewhere, already_trained=False if it is a new one."
         )
     return [] if already_trained else names

@@ -13,17 +13,17 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "annotate",
         help="make a process reward model's data: chains of a policy, labelled step by step",
-        description="Let a policy answer each question in chains of steps, and label every step by what becomes of "
-        "continuations behind it, or by a judge who is told the answer (Chain-of-Step, section 3.3). "
+        description="Let a policy answer each question in chains of steps, and label every step by the outcomes of "
+        "continuations after it, or by a judge who knows the answer (Chain-of-Step, section 3.3). "
         f"{options.running('annotate')}",
         epilog="example: mmreason annotate data/train.jsonl data/labels.parquet --model runs/sft/model "
         "--by monte-carlo",
     )
     options.add_arguments(command, output=options.ROWS)
-    command.add_argument("--by", choices=("monte-carlo", "judge"), required=True, help="who labels the steps")
+    command.add_argument("--by", choices=("monte-carlo", "judge"), required=True, help="source of the labels")
     command.add_argument("--paths", type=options.count, default=16, help="chains sampled for each question")
     command.add_argument(
-        "--n", type=options.count, default=16, help="--by monte-carlo: continuations sampled behind each step"
+        "--n", type=options.count, default=16, help="--by monte-carlo: continuations sampled after each step"
     )
     command.add_argument(
         "--labels",
@@ -32,12 +32,12 @@ def add(commands: Any) -> None:
         help="--by monte-carlo: soft, the share of right continuations; hard, 1 if any is right",
     )
     options.add_party(command, "judge", "path or Hub id of the judge; with --judge-server its name there")
-    command.add_argument("--openai-only", action="store_true", help="send the judge nothing but OpenAI's own fields")
+    command.add_argument("--openai-only", action="store_true", help="send the judge only OpenAI's own fields")
     command.add_argument(
-        "--attempts", type=options.count, default=3, help="how often the judge is asked for a reply that can be read"
+        "--attempts", type=options.count, default=3, help="attempts to get a parsable reply from the judge"
     )
-    options.add_own_sampling(command, "judge", "a reply of the judge", max_new_tokens=4096)
-    command.add_argument("--system-prompt", help="system message put before every question; the judge does not see it")
+    options.add_own_sampling(command, "judge", "the judge's reply", max_new_tokens=4096)
+    command.add_argument("--system-prompt", help="system message for the policy; the judge does not see it")
     command.set_defaults(run=_annotate, top_p=0.95)  # the paper's
 
 
@@ -45,9 +45,9 @@ def _annotate(arguments: argparse.Namespace) -> None:
     judged = arguments.by == "judge"
     if judged != bool(arguments.judge):
         raise SystemExit(
-            "mmreason annotate: --by judge came without --judge; name the model"
+            "mmreason annotate: --by judge needs --judge, the model"
             if judged
-            else "mmreason annotate: --judge came with --by monte-carlo, which asks no judge; leave one of them out"
+            else "mmreason annotate: --judge has no effect with --by monte-carlo; leave one of them out"
         )
     options.check_parties("annotate", arguments, "judge")
 

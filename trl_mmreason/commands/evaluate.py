@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "evaluate",
         help="evaluate a policy on benchmarks",
-        description="Let a policy answer benchmarks, grade what it says, and write the numbers with their intervals, "
+        description="Let a policy answer benchmarks, grade the answers, and write metrics with intervals, "
         f"every sample, and a report. {options.running('evaluate')}",
         epilog="example: mmreason evaluate mathvista own=data/test.jsonl --model Qwen/Qwen2.5-VL-3B-Instruct "
         "--adapter runs/adapo --protocol two-turn",
@@ -29,10 +29,10 @@ def add(commands: Any) -> None:
         "benchmarks",
         nargs="+",
         metavar="BENCHMARK[=SOURCE]",
-        help="name of a benchmark (docs/benchmarks.md), from its usual Hub id or from SOURCE: another one, a local "
+        help="name of a benchmark (docs/benchmarks.md), read from its Hub id or from SOURCE: another Hub id, a local "
         "file or folder. With a name of your own, SOURCE holds rows as for training",
     )
-    command.add_argument("--output", default="runs/evaluation", help="folder that gets one folder for each benchmark")
+    command.add_argument("--output", default="runs/evaluation", help="output folder, with a folder for each benchmark")
     options.add_policy(command)
     command.add_argument("--vllm", action="store_true", help="sample with vLLM in this process")
     command.add_argument(
@@ -42,13 +42,13 @@ def add(commands: Any) -> None:
     )
     _add_protocol(command)
     command.add_argument(
-        "--split", help="split of the data set; by default that of the benchmark, and test for rows of your own"
+        "--split", help="split of the data set; by default the benchmark's, or test for rows of your own"
     )
     options.add_reading(command)
     options.add_share(command)
-    command.add_argument("--limit", type=options.count, help="take only the first so many questions")
-    command.add_argument("--prompt-template", help="how question, choices, hint and instruction are put together")
-    command.add_argument("--instruction", help="what stands below the question, or null; the benchmark's by default")
+    command.add_argument("--limit", type=options.count, help="use only the first LIMIT questions")
+    command.add_argument("--prompt-template", help="template that joins question, choices, hint and instruction")
+    command.add_argument("--instruction", help="text below the question, or null; the benchmark's by default")
     options.add_sampling(command)
     options.add_party(command, "judge", "model to ask about answers that the rules call wrong; text-only will do")
     command.add_argument(
@@ -62,14 +62,14 @@ def add(commands: Any) -> None:
 
 
 def _add_protocol(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--protocol", choices=PROTOCOLS, default="direct", help="how the policy is asked and read")
+    command.add_argument("--protocol", choices=PROTOCOLS, default="direct", help="how the policy is asked and graded")
     command.add_argument(
         "--n",
         type=options.count,
         help="samples of each question, or step-beam's candidates a step; by default 1, or 4 with --process-reward",
     )
     command.add_argument(
-        "--followup", help="--protocol two-turn: what the user says to the first answer; AdaPO's by default"
+        "--followup", help="--protocol two-turn: user message after the first answer; AdaPO's by default"
     )
     options.add_system_prompt(command, "null for none; reflection: the paper's by default")
     command.add_argument(
@@ -80,12 +80,12 @@ def _add_protocol(command: argparse.ArgumentParser) -> None:
         "--step-weight", type=options.share, help="--protocol best-of-n: weight of the step scores; 0.2 by default"
     )
     command.add_argument(
-        "--max-steps", type=options.count, help="--protocol step-beam: steps that a chain may have; 16 by default"
+        "--max-steps", type=options.count, help="--protocol step-beam: maximum steps of a chain; 16 by default"
     )
 
 
 class _Questions(NamedTuple):
-    """What a benchmark argument stands for: its rows, and what is recorded of them."""
+    """The rows of a benchmark argument, and the record of their origin."""
 
     name: str
     rows: Any
@@ -136,13 +136,13 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     chainless = [name for name, results in done.items() if arguments.protocol in _IN_CHAINS and not _chains(results)]
     if chainless:
         raise SystemExit(
-            f"mmreason evaluate: --protocol {arguments.protocol} got not one chain of steps on {', '.join(chainless)}; "
-            "the policy has to be trained on chains (docs/chain_of_step.md), and --max-new-tokens has to hold one"
+            f"mmreason evaluate: --protocol {arguments.protocol} found no chain of steps on {', '.join(chainless)}. "
+            "Fix: a policy trained on chains (docs/chain_of_step.md), or a larger --max-new-tokens"
         )
 
 
 def _chains(results: Any) -> int:
-    """Samples that are whole chains of steps."""
+    """Number of samples that are whole chains of steps."""
     return int(results.counts["samples"] - results.counts["failed"] - results.counts["malformed"])
 
 
@@ -155,7 +155,7 @@ def _do_share(
     system_prompt: str | None,
     settings: dict[str, Any],
 ) -> None:
-    """Ask and grade the questions of this machine alone; results are made when all shares are merged."""
+    """Ask and grade this machine's questions only; results are computed when all shares are merged."""
     from ..evaluation.runner import evaluate
     from ..sampling.store import Store
 
@@ -167,7 +167,7 @@ def _do_share(
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What is refused here costs no loading."""
+    """Check options before anything is loaded; collect `evaluate`'s settings."""
     scored = arguments.protocol in _SCORED
     if arguments.n is None:
         arguments.n = 4 if scored else 1
@@ -176,23 +176,23 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
         arguments.temperature = 1.0 if several else 0.0
     if several and not arguments.temperature:
         raise SystemExit(
-            f"mmreason evaluate: --n {arguments.n} came with --temperature 0; greedy samples are all alike"
+            f"mmreason evaluate: --n {arguments.n} needs a temperature above 0; greedy samples are all alike"
         )
     if arguments.protocol == "best-of-n" and not several:
-        raise SystemExit("mmreason evaluate: --protocol best-of-n came with --n 1, which leaves nothing to choose")
+        raise SystemExit("mmreason evaluate: --protocol best-of-n needs --n 2 or more, got 1")
     if scored != bool(arguments.process_reward):
-        came = "without" if scored else f"with --process-reward {arguments.process_reward}"
+        came = "needs" if scored else "does not use"
         raise SystemExit(
-            f"mmreason evaluate: --protocol {arguments.protocol} came {came}; --process-reward belongs to "
-            f"{' and '.join(_SCORED)}, which need it"
+            f"mmreason evaluate: --protocol {arguments.protocol} {came} --process-reward, which belongs to "
+            f"{' and '.join(_SCORED)}"
         )
     for name, protocol in (("followup", "two-turn"), ("step_weight", "best-of-n"), ("max_steps", "step-beam")):
         if arguments.protocol != protocol:
             _refuse_unused(arguments, name, why=f"it belongs to --protocol {protocol}")
     if arguments.judge_server and not arguments.judge:
-        raise SystemExit("mmreason evaluate: --judge-server came without --judge; name the model there")
+        raise SystemExit("mmreason evaluate: --judge-server needs --judge, the model's name there")
     if arguments.judge_extracts_only and not arguments.judge:
-        raise SystemExit("mmreason evaluate: --judge-extracts-only came without --judge; name the model there")
+        raise SystemExit("mmreason evaluate: --judge-extracts-only needs --judge, the model that looks for answers")
     if arguments.vllm and (arguments.server or arguments.adapter):
         raise SystemExit(
             "mmreason evaluate: --vllm samples merged models in this process; leave --server and --adapter out"
@@ -266,7 +266,7 @@ def _load(arguments: argparse.Namespace, given: str) -> _Questions:
 def _refuse_unused(arguments: argparse.Namespace, *names: str, why: str) -> None:
     for name in names:
         if getattr(arguments, name) is not None:
-            raise SystemExit(f"mmreason evaluate: --{name.replace('_', '-')} does nothing here, as {why}; leave it out")
+            raise SystemExit(f"mmreason evaluate: --{name.replace('_', '-')} has no effect here, as {why}; remove it")
 
 
 def _own_rows(arguments: argparse.Namespace, source: str) -> Any:
@@ -286,7 +286,7 @@ def _own_rows(arguments: argparse.Namespace, source: str) -> Any:
 def _refuse_repeated(names: list[str]) -> None:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise SystemExit(f"mmreason evaluate: {', '.join(repeated)} came twice, and would share a folder")
+        raise SystemExit(f"mmreason evaluate: {', '.join(repeated)} given more than once; each needs its own folder")
 
 
 def _engine(arguments: argparse.Namespace) -> Any:
@@ -302,7 +302,7 @@ def _engine(arguments: argparse.Namespace) -> Any:
 
 
 def _protocol(arguments: argparse.Namespace, given: str | None) -> tuple[Any, str | None]:
-    """The protocol, and the system prompt that asks for its format, `given` unless the protocol has its own."""
+    """The protocol and its system prompt: `given`, unless the protocol has its own."""
     if arguments.protocol == "direct":
         from ..sampling.protocols import Direct
 

@@ -12,15 +12,15 @@ def add(commands: Any) -> None:
     """Declare the command."""
     command = commands.add_parser(
         "merge",
-        help="merge the stores of several machines, each of which did its --share",
-        description="Write one store that holds every unit of several stores once. The command that filled them, run "
-        "without --share on the merged store, asks for nothing again and writes the result. Stores of other settings, "
-        "or with different results for the same unit, are refused. A merge that is killed leaves the stores as they "
-        "were and no half output.",
+        help="merge the stores of several machines' shares",
+        description="Merge several stores into one that holds every unit once. Then run the command that filled them, "
+        "without --share, on the merged store: it asks nothing again and writes the result. Stores with different "
+        "settings, or with different results for the same unit, are refused. A killed merge changes no store and "
+        "leaves no partial output.",
         epilog="example: mmreason merge machine0.sqlite machine1.sqlite --output data/kept.parquet.sqlite",
     )
     command.add_argument("store", nargs="+", help="file that a command filled with its --share")
-    command.add_argument("--output", required=True, help="file for the merged store; it may not exist yet")
+    command.add_argument("--output", required=True, help="new file for the merged store")
     command.set_defaults(run=_merge)
 
 

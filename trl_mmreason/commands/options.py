@@ -1,4 +1,4 @@
-"""What the commands share that sample answers to a data set's questions and write the rows they choose."""
+"""Options shared by the commands that sample answers and write rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool
     command.add_argument("output", metavar="OUTPUT", help=output)
     if policy:
         add_policy(command)
-    command.add_argument("--store", help="file that keeps every answer; beside OUTPUT by default")
+    command.add_argument("--store", help="file that stores every answer; by default beside OUTPUT")
     command.add_argument("--split", default="train", help="split of DATASET to read")
     add_reading(command)
     add_share(command)
@@ -34,22 +34,22 @@ def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool
 def add_policy(command: argparse.ArgumentParser) -> None:
     """Declare the policy."""
     command.add_argument("--model", required=True, help="path or Hub id of the policy; with --server its name there")
-    command.add_argument("--adapter", help="path or Hub id of a LoRA adapter to put on it")
+    command.add_argument("--adapter", help="path or Hub id of a LoRA adapter for it")
     add_server(command, "--server", "the policy's")
     command.add_argument(
         "--chat-template-kwargs",
         type=json_object,
         metavar="JSON",
-        help='for the policy\'s chat template, as chat_template_kwargs in training: {"enable_thinking": false}',
+        help='arguments of the policy\'s chat template, as in training: {"enable_thinking": false}',
     )
 
 
 def add_party(command: argparse.ArgumentParser, party: str, help_text: str, *, required: bool = False) -> None:
-    """Declare a model that is asked beside the policy, and where it is served.
+    """Declare a second model, such as a judge, and its server.
 
     Args:
         party: what the arguments call it, such as "teacher".
-        help_text: of the option that names the model.
+        help_text: help text of the option that names the model.
         required: whether there has to be one.
     """
     option = _option(party)
@@ -58,19 +58,19 @@ def add_party(command: argparse.ArgumentParser, party: str, help_text: str, *, r
 
 
 def add_server(command: argparse.ArgumentParser, option: str, whose: str) -> None:
-    """Declare where a model is served."""
+    """Declare the address of a model's server."""
     command.add_argument(
         option,
         action="append",
         type=address,
         metavar="URL",
         help=f"address of {whose} OpenAI-compatible server, as in http://127.0.0.1:8000/v1; repeat the option to share "
-        "the work among several servers of this model, of which all but one may die",
+        "the work among several servers of this model; the run continues while one of them answers",
     )
 
 
 def add_system_prompt(command: argparse.ArgumentParser, otherwise: str) -> None:
-    """Declare what is put before every question.
+    """Declare the system prompt.
 
     Args:
         otherwise: the end of the help text: what else may be given, and the default.
@@ -78,16 +78,15 @@ def add_system_prompt(command: argparse.ArgumentParser, otherwise: str) -> None:
     command.add_argument(
         "--system-prompt",
         metavar="NAME|FILE|TEXT",
-        help=f"put before every question: sophia for SOPHIA's slow-thinking prompt (Fig. A4), a file, or the text; "
-        f"{otherwise}",
+        help=f"system message: sophia for SOPHIA's slow-thinking prompt (Fig. A4), a file, or the text; {otherwise}",
     )
 
 
 def system_prompt(name: str, given: str | None) -> str | None:
-    """The text that `--system-prompt` stands for; `None` for "null" and where it was not given.
+    """The text that `--system-prompt` names; `None` for "null" and without the option.
 
     Args:
-        name: of the command, for error messages.
+        name: name of the command, for error messages.
         given: a paper's name, a file, or the text itself.
     """
     if given is None or given == "null":
@@ -110,44 +109,40 @@ def system_prompt(name: str, given: str | None) -> str | None:
 def add_reading(command: argparse.ArgumentParser) -> None:
     """Declare how the files of a data set are read."""
     command.add_argument(
-        "--columns", type=json_object, help='our column names to the source\'s, as JSON: {"answer": "solution"}'
+        "--columns", type=json_object, help='our column names → the source\'s, as JSON: {"answer": "solution"}'
     )
-    command.add_argument(
-        "--image-root", help="folder that relative picture paths start from; by default that of the file"
-    )
+    command.add_argument("--image-root", help="base folder of relative picture paths; by default the file's")
 
 
 def add_share(command: argparse.ArgumentParser) -> None:
-    """Declare which share of the questions this machine does."""
+    """Declare which share of the questions this machine processes."""
     command.add_argument(
         "--share",
         type=share_of_machines,
         metavar="K/M",
-        help="do only every M-th question, beginning with number K from 0 to M - 1, and write nothing but the store; "
-        "for machines without a common disk, whose stores `mmreason merge` puts together",
+        help="process only share K of M (0 ≤ K < M) and write only the store; `mmreason merge` joins the stores; for "
+        "machines without a common disk",
     )
 
 
 def add_sampling(command: argparse.ArgumentParser) -> None:
-    """Declare how answers are drawn and graded."""
-    command.add_argument("--max-new-tokens", type=count, default=1024, help="bound of each answer in tokens")
+    """Declare how answers are sampled and graded."""
+    command.add_argument("--max-new-tokens", type=count, default=1024, help="token limit of each answer")
     command.add_argument("--temperature", type=temperature, default=1.0, help="sampling temperature; 0 is greedy")
     command.add_argument("--top-p", type=top_p, default=1.0, help="top-p of sampling; 1 keeps all tokens")
     command.add_argument(
         "--tolerance",
         choices=("strict", "lenient"),
         default="strict",
-        help="how far numbers may lie from the right answer: strict, 1e-6 of it; lenient, 1e-2 where that is a decimal",
+        help="relative tolerance of numbers: strict, 1e-6; lenient, 1e-2 where the right answer is a decimal",
     )
     command.add_argument("--batch-size", type=count, default=32, help="answers sampled in one batch")
-    command.add_argument("--seed", type=int, default=0, help="seed of sampling; another one draws other answers")
-    command.add_argument(
-        "--retry-failed", action="store_true", help="ask again for the answers that failed in an earlier run"
-    )
+    command.add_argument("--seed", type=int, default=0, help="seed of sampling")
+    command.add_argument("--retry-failed", action="store_true", help="repeat requests that failed in an earlier run")
 
 
 def running(name: str) -> str:
-    """What the help of each command that samples says of its runs."""
+    """Help text on killed runs, keys and GPUs, for each command that samples."""
     return (
         "A killed run resumes. Servers get the key in OPENAI_API_KEY. Several GPUs: accelerate launch -m "
         f"trl_mmreason.cli {name} …"
@@ -155,15 +150,15 @@ def running(name: str) -> str:
 
 
 def add_own_sampling(command: argparse.ArgumentParser, option: str, what: str, *, max_new_tokens: int) -> None:
-    """Declare how long and at which temperature something else than the answers is sampled: `own_sampling` reads it.
+    """Declare token limit and temperature for another party's samples; `own_sampling` reads them.
 
     Args:
-        option: the beginning of both options, such as "judge".
-        what: is sampled.
-        max_new_tokens: default of its bound.
+        option: prefix of both options, such as "judge".
+        what: what is sampled, for the help.
+        max_new_tokens: default of the token limit.
     """
     command.add_argument(
-        f"--{option}-max-new-tokens", type=count, default=max_new_tokens, help=f"bound of {what} in tokens"
+        f"--{option}-max-new-tokens", type=count, default=max_new_tokens, help=f"token limit of {what}"
     )
     command.add_argument(
         f"--{option}-temperature", type=temperature, default=1.0, help=f"sampling temperature of {what}"
@@ -171,13 +166,13 @@ def add_own_sampling(command: argparse.ArgumentParser, option: str, what: str, *
 
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-"""Of weights, as `--dtype` names them."""
+"""Data types of weights, as `--dtype` names them."""
 
 QUESTIONS = "questions"
-"""Stage of the store that says what is put before the questions, which the ids of their answers do not tell."""
+"""Stage of the store that keeps the system prompt, which the ids of the answers do not contain."""
 
 ROWS = "parquet file for the rows, pictures included"
-"""OUTPUT of the commands that make rows."""
+"""Help of OUTPUT, for the commands that write rows."""
 
 
 def run(
@@ -187,10 +182,10 @@ def run(
     *,
     system_prompt: str | None = None,
 ) -> None:
-    """Load the rows, run the pipeline, write its rows and print what it says.
+    """Load the rows, run the pipeline, write its rows and print its summary.
 
     Args:
-        name: of the command, for error messages.
+        name: name of the command, for error messages.
         pipeline: called with the rows, the store and the settings; returns something with `rows`.
         system_prompt: put before every question.
     """
@@ -219,42 +214,41 @@ def run(
         print_share(arguments, len(rows), store.path)
         return
     if not len(made.rows):
-        raise SystemExit(f"mmreason {name}: not one row was made, so none is written\n{made}")
+        raise SystemExit(f"mmreason {name}: no row was made; OUTPUT is not written\n{made}")
     with atomic_path(arguments.output) as unfinished:
         made.rows.to_parquet(unfinished)
     print(f"{made}\n{arguments.output}")  # noqa: T201 - what the command is asked for
 
 
 def is_main_process() -> bool:
-    """Whether this process writes and prints what a command has made."""
+    """Whether this process writes and prints the command's result."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def rows_of_share(name: str, arguments: argparse.Namespace, rows: Any) -> Any:
-    """The questions that this machine does: all, or its --share."""
+    """The questions that this machine processes: all, or its --share."""
     if arguments.share is None:
         return rows
     first, machines = arguments.share
     if first >= len(rows):
         raise SystemExit(
-            f"mmreason {name}: --share {first}/{machines} of {len(rows)} questions is empty; share them among fewer "
-            "machines"
+            f"mmreason {name}: --share {first}/{machines} of {len(rows)} questions is empty; use fewer machines"
         )
     return rows.select(range(first, len(rows), machines))
 
 
 def print_share(arguments: argparse.Namespace, questions: int, store: Any) -> None:
-    """Say what this machine has done, and what comes next."""
+    """Print the finished share, and the next step."""
     first, machines = arguments.share
     # what the command is asked for
     print(  # noqa: T201
-        f"share {first}/{machines}: {questions} questions are done\n{store}\nWhen all {machines} shares are done, put "
-        "their stores together with `mmreason merge`, and run this command without --share on the merged store."
+        f"share {first}/{machines}: {questions} questions are done\n{store}\nWhen all {machines} shares are done, "
+        "merge their stores with `mmreason merge`, and run this command without --share on the merged store."
     )
 
 
 def sampling_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Collect how answers are drawn, graded and stored, by the names that pipelines have for it."""
+    """Collect the settings of sampling, grading and storing, as pipelines name them."""
     from ..grading import Grader
     from ..sampling import SamplingParams
 
@@ -267,31 +261,31 @@ def sampling_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def own_sampling(arguments: argparse.Namespace, option: str) -> Any:
-    """The sampling that `add_own_sampling` declared under these options."""
+    """Sampling parameters from the options that `add_own_sampling` declared."""
     from ..sampling import SamplingParams
 
     return SamplingParams(getattr(arguments, f"{option}_max_new_tokens"), getattr(arguments, f"{option}_temperature"))
 
 
 def check_parties(name: str, arguments: argparse.Namespace, *parties: str) -> None:
-    """Refuse the server of a model that is not named, and --openai-only without a server."""
+    """Refuse a server without its model's name, and --openai-only without a server."""
     served = [party for party in parties if getattr(arguments, f"{party}_server")]
     for party in served:
         if not getattr(arguments, party):
             option = _option(party)
-            raise SystemExit(f"mmreason {name}: {option}-server came without {option}; name the model there")
+            raise SystemExit(f"mmreason {name}: {option}-server needs {option}, the model's name there")
     if arguments.openai_only and not served:
         expected = " or ".join(f"{_option(party)}-server" for party in parties)
-        raise SystemExit(f"mmreason {name}: --openai-only came without {expected}")
+        raise SystemExit(f"mmreason {name}: --openai-only needs {expected}")
 
 
 def load_engine(name: str, arguments: argparse.Namespace, party: str | None = None, **server_options: Any) -> Any:
-    """A model behind servers, or one in this process.
+    """Make the engine of a model behind servers, or of one in this process.
 
     Args:
-        name: of the command, for error messages.
+        name: name of the command, for error messages.
         party: one that `add_party` declared; by default the policy. `None` is returned where its model is not named.
-        **server_options: for `ServerEngine`.
+        **server_options: arguments of `ServerEngine`.
     """
     from ..sampling.server_engine import ServerEngine
     from ..sampling.transformers_engine import TransformersEngine
@@ -307,7 +301,9 @@ def load_engine(name: str, arguments: argparse.Namespace, party: str | None = No
     if model is None:
         return None
     if servers and adapter:
-        raise SystemExit(f"mmreason {name}: --adapter came with --server, which loads its own; leave one of them out")
+        raise SystemExit(
+            f"mmreason {name}: --adapter has no effect with --server, which loads its own; remove one of them"
+        )
     if not servers:
         check_folders(name, model, adapter)
     with exit_on(name, ValueError, OSError, ImportError):
@@ -317,16 +313,16 @@ def load_engine(name: str, arguments: argparse.Namespace, party: str | None = No
 
 
 def template_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """`chat_template_kwargs`, by the name that engines and vLLM's server have for it; nothing where none were given."""
+    """`chat_template_kwargs` as a keyword of engines and of vLLM's server; empty without any."""
     given = arguments.chat_template_kwargs
     return {"chat_template_kwargs": given} if given else {}
 
 
 def check_folders(name: str, *given: str | None) -> None:
-    """Refuse paths of models that are no folders with one; what may be a Hub id passes.
+    """Refuse model paths that are not folders with a model; possible Hub ids pass.
 
     Args:
-        name: of the command, for error messages.
+        name: name of the command, for error messages.
         *given: what came for a model or an adapter.
     """
     for path in given:
@@ -341,7 +337,7 @@ def _option(argument: str) -> str:
 
 @contextmanager
 def exit_on(name: str, *expected: type[Exception]) -> Iterator[None]:
-    """End the command with the messages of these errors, which name the fix, and without a traceback."""
+    """End the command with the message of such an error, without a traceback."""
     try:
         yield
     except expected as error:
@@ -351,7 +347,7 @@ def exit_on(name: str, *expected: type[Exception]) -> Iterator[None]:
 def count(text: str) -> int:
     """Parse a whole number, at least 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number, at least 1, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected an integer ≥ 1, got {text!r}")
     return int(text)
 
 
@@ -381,7 +377,7 @@ def temperature(text: str) -> float:
     """Parse a number, at least 0."""
     value = _number(text)
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number, at least 0, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a number ≥ 0, got {text!r}")
     return value
 
 
@@ -394,7 +390,7 @@ def top_p(text: str) -> float:
 
 
 def _number(text: str) -> float:
-    """Parse a number; what is none lies in no range."""
+    """Parse a number; any other string becomes NaN, which lies in no range."""
     try:
         return float(text)
     except ValueError:

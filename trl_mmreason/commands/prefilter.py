@@ -12,7 +12,7 @@ def add(commands: Any) -> None:
     """Declare the command."""
     command = commands.add_parser(
         "prefilter",
-        help="keep the questions that have something to teach a policy",
+        help="keep the questions that are neither too easy nor too hard for a policy",
         description="Let a policy answer each question several times and keep those that are neither too easy nor too "
         f"hard for it. {options.running('prefilter')}",
         epilog="example: mmreason prefilter data/train.jsonl data/kept.parquet --model Qwen/Qwen2.5-VL-3B-Instruct "
@@ -46,7 +46,7 @@ def add(commands: Any) -> None:
 
 def _prefilter(arguments: argparse.Namespace) -> None:
     if arguments.low > arguments.high:
-        raise SystemExit(f"mmreason prefilter: --low is {arguments.low}, above --high {arguments.high}")
+        raise SystemExit(f"mmreason prefilter: got --low {arguments.low} above --high {arguments.high}")
     given = options.system_prompt("prefilter", arguments.system_prompt)
 
     def prefilter(rows: Any, store: Any, settings: dict[str, Any]) -> Any:

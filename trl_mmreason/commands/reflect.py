@@ -13,7 +13,7 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "reflect",
         help="make SRPO's cold-start data: solutions of a policy, reflections of a teacher",
-        description="Let a policy solve each question, and a teacher who is told the answer reflect on a mix of right "
+        description="Let a policy solve each question, and a teacher who knows the answer reflect on a mix of right "
         f"and wrong solutions (SRPO, section 3.1). {options.running('reflect')}",
         epilog="example: mmreason reflect data/train.jsonl data/rows.parquet --model Qwen/Qwen2.5-VL-7B-Instruct "
         "--teacher TEACHER --teacher-server http://127.0.0.1:8000/v1",
@@ -24,9 +24,7 @@ def add(commands: Any) -> None:
     )
     options.add_party(command, "scorer", "model that rates the reasoning, so that the best rated is used")
     command.add_argument("--scorer-text-only", action="store_true", help="do not show the scorer the pictures")
-    command.add_argument(
-        "--openai-only", action="store_true", help="send teacher and scorer nothing but OpenAI's own fields"
-    )
+    command.add_argument("--openai-only", action="store_true", help="send teacher and scorer only OpenAI's own fields")
     command.add_argument("--size", type=options.count, help="rows to make; by default as many as the mix allows")
     command.add_argument(
         "--right-share", type=options.share, default=0.3, help="share of right first solutions among the rows"
@@ -37,9 +35,9 @@ def add(commands: Any) -> None:
         "--attempts",
         type=options.count,
         default=3,
-        help="how often teacher or scorer are asked for a reply that can be read",
+        help="attempts to get a parsable reply from teacher or scorer",
     )
-    options.add_own_sampling(command, "teacher", "a reply of teacher or scorer", max_new_tokens=1024)
+    options.add_own_sampling(command, "teacher", "a teacher's or scorer's reply", max_new_tokens=1024)
     command.add_argument("--cot-prompt", help="system message to the policy, or null; by default the paper's")
     command.add_argument("--system-prompt", help="system message of the rows, or null; by default the paper's")
     command.set_defaults(run=_reflect)
@@ -48,11 +46,11 @@ def add(commands: Any) -> None:
 def _reflect(arguments: argparse.Namespace) -> None:
     options.check_parties("reflect", arguments, "teacher", "scorer")
     if arguments.scorer_text_only and not arguments.scorer:
-        raise SystemExit("mmreason reflect: --scorer-text-only came without --scorer; name the model")
+        raise SystemExit("mmreason reflect: --scorer-text-only needs --scorer, the model")
     if arguments.share:
         raise SystemExit(
-            "mmreason reflect: --share came, but the mix of right and wrong solutions is chosen among those to all "
-            "questions; leave it out, and give several --server, --teacher-server or --scorer-server instead"
+            "mmreason reflect: --share is not supported: the mix is chosen over all questions. Fix: give several "
+            "--server, --teacher-server or --scorer-server instead"
         )
     given = _settings(arguments)
 

@@ -16,19 +16,19 @@ def add(commands: Any) -> None:
     """Declare the command."""
     command = commands.add_parser(
         "report",
-        help="make a page of training runs or of evaluations, to be opened in a browser",
-        description="Write one self-contained HTML file: settings, numbers, training curves, and what the model wrote, "
-        "with pictures, verdicts, rewards and advantages, to be filtered, sorted and searched. RUN is the output "
-        f"folder of a trainer, which gets {_TRAINING_REPORT}, or of `mmreason evaluate`, which gets report.html. "
-        "Several of a kind are compared: evaluations of the same questions, or training runs. A trainer logs what it "
-        "writes with log_completions=True.",
+        help="write an HTML page about training runs or evaluations",
+        description="Write one self-contained HTML file: settings, numbers, training curves, and the model's answers "
+        "with pictures, verdicts, rewards and advantages, which can be filtered, sorted and searched. RUN is the "
+        f"output folder of a trainer, which gets {_TRAINING_REPORT}, or of `mmreason evaluate`, which gets "
+        "report.html. Several of a kind are compared: evaluations of the same questions, or training runs. A trainer "
+        "logs the completions with log_completions=True.",
         epilog="example: mmreason report before=runs/before/ai2d after=runs/after/ai2d --output compared.html",
     )
     command.add_argument(
         "runs",
         nargs="+",
         metavar="RUN",
-        help="output folder of a trainer or of an evaluation, or NAME=FOLDER for what the page calls it",
+        help="output folder of a trainer or of an evaluation, or NAME=FOLDER to name it in the page",
     )
     command.add_argument("--output", type=Path, help="file to write; by default in the first RUN")
     command.add_argument(

@@ -19,10 +19,10 @@ def add(commands: Any) -> None:
         epilog="example: mmreason revise data/train.jsonl data/revisions.parquet --model Qwen/Qwen2.5-VL-7B-Instruct",
     )
     options.add_arguments(command, output=options.ROWS)
-    command.add_argument("--revisions", type=options.count, default=2, help="how often each answer is revised")
+    command.add_argument("--revisions", type=options.count, default=2, help="revisions of each answer")
     command.add_argument("--n", type=options.count, default=1, help="trajectories sampled for each question")
-    command.add_argument("--followup", help="what the user says to every answer but the last; AdaPO's by default")
-    command.add_argument("--system-prompt", help="system message put before every question")
+    command.add_argument("--followup", help="user message after every answer but the last; AdaPO's by default")
+    command.add_argument("--system-prompt", help="system message")
     command.set_defaults(run=_revise)
 
 

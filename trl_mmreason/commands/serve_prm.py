@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
         "--max-waiting",
         type=options.count,
         default=1024,
-        help="rows scored or waiting; requests beyond are told to come later",
+        help="rows scored or waiting; further requests get status 503 with Retry-After",
     )
     command.set_defaults(run=_serve)
 

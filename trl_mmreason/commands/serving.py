@@ -1,4 +1,4 @@
-"""What the commands share that put a model behind HTTP."""
+"""Options shared by the commands that serve a model over HTTP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_arguments(
     batch_size: int,
     batch: str,
 ) -> None:
-    """Declare the model and where it listens.
+    """Declare the model, its host and its port.
 
     Args:
         model: what it is.
@@ -27,19 +27,17 @@ def add_arguments(
         batch: what the batch size counts.
     """
     command.add_argument("model", help=model)
-    command.add_argument("--adapter", help="path or Hub id of a LoRA adapter to put on it")
+    command.add_argument("--adapter", help="path or Hub id of a LoRA adapter for it")
     command.add_argument(
-        "--dtype", choices=options.DTYPES, default="auto", help="dtype of the weights; auto, as they are saved"
+        "--dtype", choices=options.DTYPES, default="auto", help="dtype of the weights; auto keeps the saved one"
     )
-    command.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; whoever reaches it may use the model without a key"
-    )
+    command.add_argument("--host", default="127.0.0.1", help="address to listen on; there is no authentication")
     command.add_argument("--port", type=options.port, default=port, help="port to listen on; 0 takes a free one")
     command.add_argument("--batch-size", type=options.count, default=batch_size, help=batch)
 
 
 def settings(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Collect the arguments of `add_arguments`, but for the model, by the names that servers have for them.
+    """Collect the arguments of `add_arguments`, but for the model, as servers name them.
 
     A model that is not there, or a port in use, ends the command `name` before anything is loaded.
     """
@@ -51,7 +49,7 @@ def settings(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 @contextmanager
 def packages_named(name: str) -> Iterator[None]:
-    """End the command in a line if the extra `server` is not installed."""
+    """End the command with one line if the extra `server` is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -13,7 +13,7 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "steps",
         help="make Chain-of-Step's SFT data: a teacher writes the steps to known answers",
-        description="Let a teacher who is told the answer write the steps leading to it (Chain-of-Step, section 3.2). "
+        description="Let a teacher who knows the answer write the steps to it (Chain-of-Step, section 3.2). "
         f"{options.running('steps')}",
         epilog="example: mmreason steps data/train.jsonl data/chains.parquet --teacher TEACHER "
         "--teacher-server http://127.0.0.1:8000/v1",
@@ -22,15 +22,15 @@ def add(commands: Any) -> None:
     options.add_party(
         command, "teacher", "path or Hub id of the teacher; with --teacher-server its name there", required=True
     )
-    command.add_argument("--openai-only", action="store_true", help="send the teacher nothing but OpenAI's own fields")
+    command.add_argument("--openai-only", action="store_true", help="send the teacher only OpenAI's own fields")
     command.add_argument(
-        "--min-steps", type=options.count, default=5, help="fewest steps of a chain; the teacher is asked for them, too"
+        "--min-steps", type=options.count, default=5, help="minimum steps of a chain, also stated in the prompt"
     )
     command.add_argument(
-        "--max-steps", type=options.count, default=10, help="most steps of a chain; the teacher is asked for them, too"
+        "--max-steps", type=options.count, default=10, help="maximum steps of a chain, also stated in the prompt"
     )
     command.add_argument(
-        "--attempts", type=options.count, default=3, help="how often the teacher is asked for a chain that can be read"
+        "--attempts", type=options.count, default=3, help="attempts to get a parsable chain from the teacher"
     )
     command.add_argument("--system-prompt", help="system message of the rows; the teacher does not see it")
     command.set_defaults(run=_steps, max_new_tokens=4096)  # ten detailed steps
@@ -40,7 +40,7 @@ def _steps(arguments: argparse.Namespace) -> None:
     options.check_parties("steps", arguments, "teacher")
     if arguments.min_steps > arguments.max_steps:
         bounds = f"--min-steps {arguments.min_steps} --max-steps {arguments.max_steps}"
-        raise SystemExit(f"mmreason steps: got {bounds}, expected the smaller number first")
+        raise SystemExit(f"mmreason steps: got {bounds}, expected min ≤ max")
 
     def write(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ..chain_of_step.step_data import make_step_data

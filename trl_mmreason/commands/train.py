@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
         "train",
         help="train a model with one of the methods",
         usage="mmreason train METHOD [--config FILE] [--NAME VALUE …]",
-        description=f"Train a model with one of the methods, and compare it with what it was before:\n\n{methods}",
+        description=f"Train a model with one of the methods, and evaluate it before and after:\n\n{methods}",
         epilog=f"""\
 mmreason train METHOD --help shows the arguments of a method. --config takes a file of your own, or the name of one of
 the recipes in {ROOT / "configs"}

@@ -20,8 +20,8 @@ def add(commands: Any) -> None:
         "trajectories",
         help="make SOPHIA's off-policy data: captions of a policy, trajectories of a reasoner",
         description="Let a policy describe each picture without its question, and a text-only reasoner answer from the "
-        "descriptions; reward the shortest right trajectory behind a good description (SOPHIA, sections 4.1 and 4.2). "
-        f"Another selection asks nobody anything. {options.running('trajectories')}",
+        "descriptions; reward the shortest right trajectory from a good description (SOPHIA, sections 4.1 and 4.2). "
+        f"Another selection needs no new samples. {options.running('trajectories')}",
         epilog="example: mmreason trajectories data/train.jsonl data/trajectories.parquet "
         "--model OpenGVLab/InternVL3-8B-hf --reasoner REASONER --reasoner-server http://127.0.0.1:8000/v1",
     )
@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--hard-category", action="append", help="value of the column category of hard questions; may be repeated"
     )
-    command.add_argument("--openai-only", action="store_true", help="send reasoners nothing but OpenAI's own fields")
+    command.add_argument("--openai-only", action="store_true", help="send reasoners only OpenAI's own fields")
     command.add_argument("--captions", type=options.count, default=8, help="captions sampled for each question")
     command.add_argument("--trajectories", type=options.count, default=8, help="trajectories sampled for each caption")
     options.add_own_sampling(command, "caption", "a caption", max_new_tokens=_TOKENS)
@@ -52,8 +52,8 @@ def add(commands: Any) -> None:
     )
     command.add_argument("--unselected", action="store_true", help="write the other trajectories too, with reward 0")
     command.add_argument("--logprobs", action="store_true", help="write the reasoner's log-probabilities too")
-    command.add_argument("--tokenizer", help="path or Hub id; counts tokens where a server gives no number")
-    command.add_argument("--caption-prompt", help="what the policy is asked about a picture; by default the paper's")
+    command.add_argument("--tokenizer", help="path or Hub id of a tokenizer that counts tokens if a server does not")
+    command.add_argument("--caption-prompt", help="prompt for captions; by default the paper's")
     command.add_argument(
         "--thinking-prompt", help="system message of rows that think in tags, or null; by default the paper's"
     )
@@ -63,8 +63,7 @@ def add(commands: Any) -> None:
 def _trajectories(arguments: argparse.Namespace) -> None:
     if bool(arguments.hard_reasoner) != bool(arguments.hard_category):
         raise SystemExit(
-            "mmreason trajectories: --hard-reasoner and --hard-category go together: who answers the hard questions, "
-            "and which these are; got only one of them"
+            "mmreason trajectories: --hard-reasoner and --hard-category must be given together; got only one of them"
         )
     options.check_parties("trajectories", arguments, "reasoner", "hard_reasoner")
     with options.exit_on("trajectories", ValueError, OSError):

@@ -1,1 +1,1 @@
-"""What vLLM, ZeRO and FSDP2 need corrected, each with a test that says when the correction can go."""
+"""Corrections of vLLM, ZeRO and FSDP2, each with a test that fails when it is no longer needed."""

@@ -1,4 +1,4 @@
-"""The settings of rollouts that TRL's GRPOConfig lacks, or that no paper has as TRL has them."""
+"""Rollout settings that `GRPOConfig` lacks or defaults differently from the papers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 @documented
 @dataclass
 class RolloutConfig(GRPOConfig):
-    """`GRPOConfig` as the papers' equations have it, with the dtype of a colocated vLLM.
+    """`GRPOConfig` with defaults from the papers' equations, and the dtype of a colocated vLLM.
 
     Attributes:
         loss_type: how the loss of tokens is averaged (see `GRPOConfig`): "grpo", the mean over trajectories of the mean
@@ -40,11 +40,11 @@ class RolloutConfig(GRPOConfig):
         name = type(self).__name__
         if not self.max_completion_length or self.max_completion_length < 1:
             raise ValueError(
-                f"{name}: max_completion_length={self.max_completion_length}, expected the tokens that an answer may "
-                "have, 1 or more."
+                f"{name}: max_completion_length={self.max_completion_length}, expected the token limit of an answer, "
+                "an integer ≥ 1."
             )
         if self.remove_unused_columns:
-            raise ValueError(f"{name}: remove_unused_columns=True takes away pictures and answers; leave it False.")
+            raise ValueError(f"{name}: remove_unused_columns=True removes pictures and answers; leave it False.")
         if self.vllm_importance_sampling_mode is None:
             cut = self.top_p < 1 or self.top_k > 0 or bool(self.min_p)
             self.vllm_importance_sampling_mode = "token_truncate" if cut else "sequence_mask"

@@ -1,4 +1,4 @@
-"""Let every forward pass run the vision encoder, also one whose rows have no picture.
+"""Run the vision encoder in every forward pass, even if no row has a picture.
 
 Otherwise its weights have a gradient on some processes and none on others. ZeRO and FSDP2 then wait for each other for
 ever or mix up what they gather (ms-swift #3213, DeepSpeed #7170), and DDP has to search for unused weights in every
@@ -37,10 +37,10 @@ def let_every_pass_see_a_picture(model: Any, processing_class: Any) -> PictureHo
 
 
 class PictureHooks:
-    """A hook on a model and, for each pass without pictures, one on its input embeddings.
+    """Hook on a model that, in a pass without pictures, adds one to its input embeddings.
 
     Families embed the text first and encode pictures then, before the decoder begins. The small picture is encoded at
-    the same place, as engines gather weights in the order of the forward pass: behind the embeddings' other hooks, to
+    the same place, as engines gather weights in the order of the forward pass: after the embeddings' other hooks, to
     which engines add theirs when training begins, and before the decoder's.
     """
 
@@ -52,7 +52,7 @@ class PictureHooks:
         model.register_forward_pre_hook(self._before_model, with_kwargs=True)
 
     def all_are_reached(self) -> bool:
-        """Whether a picture gives a gradient to every weight of the vision side that is trained.
+        """Whether a picture gives a gradient to every trained weight of the vision side.
 
         LLaVA-NeXT leaves out the last layer of its encoder, for example. The model must not be sharded.
         """
@@ -87,7 +87,7 @@ class PictureHooks:
         return [weight for weight in self._model.parameters() if id(weight) not in others]
 
     def _zero(self) -> Tensor:
-        """0, which depends on every weight that a picture uses."""
+        """A zero that depends on every weight a picture uses."""
         model = self._model
         picture = {name: value.to(model.device) for name, value in self._picture.items()}
         features = model.get_image_features(**picture, return_dict=True)

@@ -1,4 +1,4 @@
-"""A prompt with pictures as a trainer has it and as vLLM wants it, and whether the two agree.
+"""Convert prompts with pictures from the trainer's form to vLLM's, and check that the two agree.
 
 A processor expands each picture's one placeholder into as many as the picture has tokens. vLLM does the same by itself,
 so it is given prompts that are not expanded, and what it made of them is compared with the trainer's.
@@ -15,11 +15,11 @@ from ..sampling.generation import tokenizer_of
 
 
 class PromptMismatch(RuntimeError):
-    """vLLM would answer, or has answered, another prompt than the one that is trained on."""
+    """vLLM's prompt differs from the trainer's."""
 
 
 class PromptMemory:
-    """The prompts with pictures that were tokenised last, expanded and not.
+    """The last tokenised prompts with pictures, before and after expansion of placeholders.
 
     The ids alone do not tell where one picture ends: runs of placeholders may touch, and families put tokens of their
     own around a picture. So nothing is collapsed; the prompts are looked up.
@@ -29,7 +29,7 @@ class PromptMemory:
         self._known: list[tuple[list[int], int, list[int]]] = []  # expanded ids, number of pictures, unexpanded ids
 
     def keep(self, expanded: Sequence[Sequence[int]], images: Any, unexpanded: Sequence[Sequence[int]]) -> None:
-        """Keep prompts in the place of those before.
+        """Store prompts instead of the previous ones.
 
         Args:
             expanded: token ids of each prompt as the processor made them.
@@ -43,7 +43,7 @@ class PromptMemory:
                 self._known.append(entry)
 
     def unexpanded(self, ids: list[int], pictures: int) -> list[int]:
-        """Reduce the placeholders in a prompt to one a picture.
+        """Reduce the placeholders in a prompt to one for each picture.
 
         Args:
             ids: token ids of a prompt that was kept, or of one that continues it with text, such as a second turn.
@@ -102,9 +102,9 @@ def compare_prompts(expected: Sequence[Sequence[int]], read: Sequence[Sequence[i
             continue
         where = next((i for i, pair in enumerate(zip(own, other, strict=False)) if pair[0] != pair[1]), len(own))
         raise PromptMismatch(
-            f"vLLM answered another prompt than is trained on: row {row} has {len(own)} tokens in the trainer and "
-            f"{len(other)} in vLLM; they differ from token {where} on. vLLM expands pictures with the processor saved "
-            "beside the model. Fix: train with that one, pixel limits included, or save yours there."
+            f"vLLM generated from a different prompt than the trainer's: row {row} has {len(own)} tokens in the "
+            f"trainer and {len(other)} in vLLM; they differ from token {where} on. vLLM expands pictures with the "
+            "processor saved beside the model. Fix: train with that one, pixel limits included, or save yours there."
         )
 
 

@@ -1,4 +1,4 @@
-"""Names of TRL's modules that mean something of ours while its constructors run."""
+"""Replace names in TRL's modules temporarily."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @contextmanager
 def replaced(module: Any, **values: Any) -> Iterator[None]:
-    """Set names of a module for a while; names that it does not have stay unset."""
+    """Set names of a module within the block; names that it lacks stay unset."""
     kept = {name: getattr(module, name) for name in values if hasattr(module, name)}
     for name in kept:
         setattr(module, name, values[name])

@@ -1,4 +1,4 @@
-"""Weights of which every process holds a part: ZeRO-3's and FSDP2's."""
+"""Read and write sharded weights: those of ZeRO-3 and FSDP2."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _FSDP_LOADING = "FSDP_CPU_RAM_EFFICIENT_LOADING"
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether processes have to run this model's layers together, as each gathers what it needs from the others."""
+    """Whether the model is sharded, so that all processes have to run its layers together."""
     return any(isinstance(weight, DTensor) or hasattr(weight, "ds_id") for weight in model.parameters())
 
 
 @contextmanager
 def whole(weight: Any, *, changed: bool = False) -> Iterator[Tensor]:
-    """The whole of a weight; a collective operation if it is sharded.
+    """Gather a whole weight; a collective operation if it is sharded.
 
     Args:
         weight: a parameter or buffer, sharded or not.
@@ -76,7 +76,7 @@ def whole_state(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tenso
 
 
 def load_whole_state(tensors: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-    """Put whole values into weights, each cast to its type; a collective operation if they are sharded.
+    """Write whole values into weights, cast to each weight's dtype; a collective operation if they are sharded.
 
     Args:
         tensors: name → weight.
@@ -90,7 +90,7 @@ def load_whole_state(tensors: Mapping[str, Tensor], state: Mapping[str, Tensor])
 
 @contextmanager
 def loading_whole() -> Iterator[None]:
-    """Let `from_pretrained` load all of a model in every process that calls it, whatever the engine.
+    """Let `from_pretrained` load the whole model in every calling process, under any engine.
 
     Under ZeRO-3 it would keep a share of it, and under FSDP2 with `cpu_ram_efficient_loading` only the first process
     would read the weights.
@@ -109,7 +109,7 @@ def loading_whole() -> Iterator[None]:
 
 
 def shard_reference(reference: nn.Module, accelerator: Any) -> Any:
-    """Share a frozen model out under FSDP, as TRL does, with the first process's weights.
+    """Shard a frozen model under FSDP, as TRL does, with the first process's weights.
 
     With `cpu_ram_efficient_loading` the other processes have read nothing. accelerate sends them the weights of the
     policy, but TRL's `prepare_fsdp` shares out what each process holds, so that all but the first piece of a reference
@@ -126,7 +126,7 @@ def shard_reference(reference: nn.Module, accelerator: Any) -> Any:
 
 @contextmanager
 def references_agree() -> Iterator[None]:
-    """Let TRL's constructors share their references out by `shard_reference`."""
+    """Let TRL's constructors shard their references by `shard_reference`."""
     from trl.trainer import dpo_trainer, grpo_trainer
 
     with replaced(grpo_trainer, prepare_fsdp=shard_reference), replaced(dpo_trainer, prepare_fsdp=shard_reference):
@@ -144,7 +144,7 @@ def name_own_layers(model: Any) -> None:
 
 
 def use_whole_head(model: Any) -> None:
-    """Gather FSDP2's LM head before a forward pass and let its gradient be shared out after the backward pass.
+    """Gather FSDP2's LM head before the forward pass, and shard its gradient after the backward pass.
 
     accelerate makes the head of a vision-language model a unit of its own, and TRL's fused head reads its weight
     without calling it. `full_tensor()`, which TRL takes instead, has a gradient of this process's rows alone, and with

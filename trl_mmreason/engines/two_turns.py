@@ -1,4 +1,4 @@
-"""Two turns in a colocated vLLM: each request's second turn begins as soon as its own first answer has ended.
+"""Two turns in a colocated vLLM without a barrier: a request's second turn starts when its first answer ends.
 
 This module imports without vLLM.
 """
@@ -12,7 +12,7 @@ from .prompts import compare_prompts
 
 
 class TwoTurns:
-    """Two answers to each prompt, with a follow-up between them, in place of `LLM.generate`.
+    """Generates two answers to each prompt, with a follow-up between them; replaces `LLM.generate`.
 
     The second prompt is the first one, the sampled ids and the follow-up, with the same pictures. vLLM therefore finds
     most of it in its prefix cache, and the pictures in its encoder cache.
@@ -52,7 +52,7 @@ class TwoTurns:
 
         def enqueue(new: dict[int, dict[str, Any]]) -> None:
             ids = self.llm.enqueue(list(new.values()), sampling_params, use_tqdm=use_tqdm)
-            # "17-0d2f8b1c": vLLM adds the characters behind the hyphen, and takes them from its outputs again
+            # "17-0d2f8b1c": vLLM adds the characters after the hyphen, and takes them from its outputs again
             rows.update(zip((name.partition("-")[0] for name in ids), new, strict=True))
 
         enqueue(dict(enumerate(prompts)))
@@ -69,7 +69,7 @@ class TwoTurns:
         return [self._joined(*turns) for turns in outputs]
 
     def _joined(self, first: Any, second: Any = None) -> Any:
-        """The output of a row's first turn, continued by that of its second."""
+        """Join the outputs of a row's two turns."""
         if second is None:
             return first
         answer, again = first.outputs[0], second.outputs[0]

@@ -1,4 +1,4 @@
-"""TRL's vLLM generation, corrected for vision-language models: colocated and served.
+"""TRL's vLLM generation, colocated and served, corrected for vision-language models.
 
 TRL 1.16 has faults here that its users do not see, because a policy also answers a corrupted prompt. Each correction
 names the thread that reports it, and `tests/engines/test_vllm.py` says when TRL no longer needs it. This module imports
@@ -28,7 +28,7 @@ _NEVER = -100.0  # the lowest bias that vLLM takes
 
 @contextmanager
 def corrected_vllm(args: Any) -> Iterator[None]:
-    """While TRL builds a trainer, let it build `VerifiedGeneration` for its `VLLMGeneration`.
+    """While TRL builds a trainer, replace `VLLMGeneration` by `VerifiedGeneration`.
 
     Args:
         args: the trainer's configuration; `vllm_dtype` is read if it has one.
@@ -39,7 +39,7 @@ def corrected_vllm(args: Any) -> Iterator[None]:
 
 
 class VerifiedGeneration(vllm_generation.VLLMGeneration):
-    """`VLLMGeneration` that gives vLLM the trainer's prompts, and stops when vLLM read others.
+    """`VLLMGeneration` that passes the trainer's prompts to vLLM, and raises if vLLM read others.
 
     Args:
         args: the trainer's configuration.
@@ -66,7 +66,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
             super()._init_vllm()
 
     def sync_weights(self) -> None:
-        """Send the policy's weights to vLLM, and drop what it computed with the old ones."""
+        """Send the policy's weights to vLLM, and reset its caches."""
         super().sync_weights()
         # huggingface/trl#7198: TRL resets the prefix cache alone, and a picture that was seen before the update would
         # be encoded by the old weights.
@@ -82,7 +82,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         num_generations: int,
         profiler: Any = None,
     ) -> tuple:
-        """Generate as TRL does, from prompts that are the trainer's own.
+        """Generate as TRL does, from the trainer's own prompts.
 
         Raises:
             PromptMismatch: vLLM answered other prompts than those that are trained on.
@@ -105,7 +105,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         end_ids: Collection[int],
         profiler: Any = None,
     ) -> tuple:
-        """Generate two answers to each prompt with a colocated vLLM, all else as in `generate`.
+        """Generate two answers to each prompt with a colocated vLLM; otherwise as `generate`.
 
         Args:
             prompts, images, profiler: as for `generate`.
@@ -138,7 +138,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
 
 
 def without_placeholders(generation_kwargs: Mapping[str, Any] | None, config: Any) -> dict[str, Any]:
-    """Add to vLLM's sampling settings that no placeholder of a picture or video is sampled.
+    """Forbid placeholders of pictures and videos in vLLM's sampling settings.
 
     TRL rules them out in transformers' generation only. A sampled one would stand for a picture that is not there, and
     the training pass would stop. vLLM then returns the log-probabilities of what is left, which are larger than the
@@ -154,7 +154,7 @@ def without_placeholders(generation_kwargs: Mapping[str, Any] | None, config: An
 
 
 def remember_prompts(trainer: Any, prompts: Sequence[Any], tokenized: tuple) -> None:
-    """Tell a colocated vLLM how the prompts that the trainer has just tokenised look before expansion.
+    """Pass the unexpanded forms of the prompts that the trainer just tokenised to a colocated vLLM.
 
     Args:
         trainer: the GRPO trainer.
@@ -169,7 +169,7 @@ def remember_prompts(trainer: Any, prompts: Sequence[Any], tokenized: tuple) -> 
 
 
 def engine_dtype(args: Any, model: Any) -> str:
-    """The dtype of a colocated vLLM: the one that was set, otherwise the one in which the policy is trained.
+    """The dtype of a colocated vLLM: the configured one, else the policy's training dtype.
 
     Args:
         args: the trainer's configuration.

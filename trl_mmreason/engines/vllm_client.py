@@ -1,4 +1,4 @@
-"""The client of a vLLM server, with what TRL's lacks for pictures."""
+"""TRL's client of a vLLM server, extended for pictures."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from trl.generation.vllm_client import VLLMClient, to_openai_messages
 
 
 class PictureClient(VLLMClient):
-    """`VLLMClient` that knows which tokens the server makes of each picture, and resets its encoder cache."""
+    """`VLLMClient` that reports the server's tokens for each picture, and resets its encoder cache."""
 
     def image_features(self, images: list[list | None], max_concurrent_requests: int = 64) -> list[dict | None]:
-        """Process pictures on the server, as TRL does; `picture_spans` holds the tokens that it makes of each.
+        """Process pictures on the server, as TRL does, and keep each picture's tokens in `picture_spans`.
 
         The lengths among `mm_placeholders` will not do: for some families they count the tokens around a picture too.
         """
@@ -39,7 +39,7 @@ class PictureClient(VLLMClient):
             return list(executor.map(send, images))
 
     def reset_encoder_cache(self) -> None:
-        """Drop the picture features that the server computed with earlier weights.
+        """Drop the server's picture features of earlier weights.
 
         Raises:
             RuntimeError: the server cannot.
@@ -49,6 +49,6 @@ class PictureClient(VLLMClient):
         if response.status_code != 200:
             raise RuntimeError(
                 f"The vLLM server at {self.base_url} answered /reset_encoder_cache with status {response.status_code}. "
-                "It would encode pictures that it has seen before with earlier weights. Fix: start it with "
+                "It would use features of earlier weights for pictures that it has seen before. Fix: start it with "
                 "VLLM_SERVER_DEV_MODE=1 in its environment."
             )

@@ -1,4 +1,4 @@
-"""vLLM's LLaVA-NeXT, with the names that transformers 5 gives the weights of its vision tower."""
+"""vLLM's LLaVA-NeXT with transformers 5's names for the weights of the vision tower."""
 
 from __future__ import annotations
 

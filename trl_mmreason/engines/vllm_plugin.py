@@ -6,7 +6,7 @@ _ARCHITECTURE = "LlavaNextForConditionalGeneration"
 
 
 def register() -> None:
-    """Let vLLM read LLaVA-NeXT as transformers 5 has it. Nothing is imported until such a model is loaded."""
+    """Register LLaVA-NeXT in transformers 5's form; nothing is imported until such a model is loaded."""
     from vllm import ModelRegistry
 
     ModelRegistry.register_model(_ARCHITECTURE, f"{__package__}.vllm_llava_next:FlatTowerLlavaNext")

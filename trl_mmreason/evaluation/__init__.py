@@ -1,1 +1,1 @@
-"""What a model can do: metrics with intervals, training curves, and the HTML report."""
+"""Evaluation: metrics with intervals, training curves, and the HTML report."""

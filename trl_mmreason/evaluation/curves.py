@@ -1,4 +1,4 @@
-"""Training curves, drawn from what the trainer logged: a picture, and the plots of the report page."""
+"""Training curves from the trainer's log, as a picture and as plots of the report page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLOURS = ("#0072b2", "#d55e00")  # blue and vermilion: told apart with any col
 
 
 class Panel(NamedTuple):
-    """One set of axes; `series` maps logged names to what the legend calls them."""
+    """One set of axes; `series` maps logged names to legend labels."""
 
     title: str
     unit: str
@@ -59,7 +59,7 @@ _LAST = (
 
 
 def all_panels() -> list[Panel]:
-    """All panels that can be drawn: those of all trainers, and those of the methods between them."""
+    """All panels: those common to all trainers, and those of the methods."""
     return [*_FIRST, *methods.panels(), *_LAST]
 
 
@@ -77,7 +77,7 @@ def plot_curves(log_history: Sequence[Mapping[str, Any]], path: str | Path) -> N
 
 
 def draw_curves(log_history: Sequence[Mapping[str, Any]]) -> Figure:
-    """The figure of `plot_curves`: a panel for each of `all_panels` that has data, in that order."""
+    """Make the figure of `plot_curves`: the panels of `all_panels` that have data, in order."""
     known = all_panels()
     data = {name: _series(log_history, name) for panel in known for name in panel.series}
     panels = [panel for panel in known if any(data[name] for name in panel.series)]
@@ -101,7 +101,7 @@ def draw_curves(log_history: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def training_plots(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Plot]:
-    """The same panels for the page, with the curves of several runs together; empty where nothing is known.
+    """The same panels for the report page, with the curves of all runs; empty without data.
 
     Args:
         histories: name of the run → its `log_history`; lines are called by it where there are several.
@@ -127,7 +127,7 @@ def training_plots(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> list
 
 
 def running_mean(values: Sequence[float], window: int) -> list[float]:
-    """Mean of each value and up to `window - 1` before it; NaN is left out, and stays where nothing is known."""
+    """Mean of each value and up to `window - 1` before it, without NaN; NaN if all of them are."""
     means = []
     for end in range(1, len(values) + 1):
         known = [value for value in values[max(0, end - window) : end] if not math.isnan(value)]
@@ -136,7 +136,7 @@ def running_mean(values: Sequence[float], window: int) -> list[float]:
 
 
 def style_axes(axes: Axes, title: str, x: str, y: str = "") -> None:
-    """Give axes the look of all pictures here: a title, names of both sides, a faint grid and no box."""
+    """Style axes: title, axis labels, a faint grid and no box."""
     axes.set_title(title, fontsize=11, fontweight="bold")
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
@@ -146,7 +146,7 @@ def style_axes(axes: Axes, title: str, x: str, y: str = "") -> None:
 
 
 def _series(log_history: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
-    """(step, value) of every entry with the name: empty if no value is finite, else NaN for those that are not."""
+    """(step, value) of every entry with the name, NaN for values that are not finite; empty if none is finite."""
     # TRL logs None for a metric that no batch had, such as the correction rate when no first answer was wrong.
     points = [(entry["step"], float(entry[name])) for entry in log_history if entry.get(name) is not None]
     if not any(math.isfinite(value) for _, value in points):

@@ -1,4 +1,4 @@
-"""The report of an evaluation, or of several of the same questions side by side."""
+"""Report of one evaluation, or of several on the same questions side by side."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def evaluate_into(
     seed: int = 0,
     **asking: Any,
 ) -> Results:
-    """`evaluate` a policy, `summarise`, and save all of it with its report; what is there already is not asked again.
+    """Evaluate a policy, and save results, samples and report; stored answers are reused.
 
     Under several processes call it on all of them; each gets the results, and the main one writes.
 
     Args:
-        folder: is made if need be; gets `answers.sqlite` and the files of `save_evaluation`.
+        folder: output folder, created if missing, for `answers.sqlite` and the files of `save_evaluation`.
         rows, engine, protocol, n, sampling_params, grader, system_prompt, seed: as for `evaluate`.
         title, command, about: are recorded: what was evaluated, by which command line, and what else says so.
         benchmark: adds what is its own, as for `summarise`.
         shown: questions in the report.
-        **asking: for `evaluate`, such as `batch_size` and `description`.
+        **asking: arguments of `evaluate`, such as `batch_size` and `description`.
     """
     asked: dict[str, Any] = {
         "n": n,
@@ -88,9 +88,9 @@ def save_evaluation(
     """Write an evaluation's files and its report.
 
     Args:
-        folder: is made if need be.
+        folder: output folder, created if missing.
         rows: the questions, with their pictures.
-        samples, results, about: of `evaluate`, `summarise` and `provenance.about`.
+        samples, results, about: of `evaluate`, `summarise` and `provenance_record`.
         shown: questions in the report, whose pictures are kept.
 
     Returns:
@@ -103,7 +103,7 @@ def save_evaluation(
 def write_evaluation_report(
     folders: Mapping[str, str | Path], output: str | Path | None = None, shown: int = 100
 ) -> Path:
-    """Write the page, with curves over n where questions have several samples or searches differ in candidates.
+    """Write the page, with curves over n for several samples a question or searches of several widths.
 
     Args:
         folders: name → folder of an evaluation; several have to be of the same questions, and the first is what the
@@ -155,10 +155,10 @@ def trajectories_of(
     run: str,
     asked: Mapping[str, str],
 ) -> list[Trajectory]:
-    """Collect what the report's browser shows: the first questions, and up to eight samples of each.
+    """Collect the trajectories that the report shows: the first questions, with up to eight samples each.
 
     Args:
-        samples: of `evaluate`.
+        samples: result of `evaluate`.
         pictures: id → the question's.
         shown: how many questions.
         run: what this evaluation is called among others.
@@ -204,7 +204,7 @@ def _turns(sample: Mapping[str, Any] | Failure, turns: int) -> list[Turn | None]
 
 
 def _pieces(sample: Mapping[str, Any], text: str) -> list[Piece]:
-    """The text, cut where its scored steps end."""
+    """Cut a text at the ends of its scored steps."""
     ends, scores = sample.get("step_ends") or [], sample.get("step_scores") or []
     return scored_pieces(text, ends, scores, sample.get("answer_score"))
 
@@ -229,7 +229,7 @@ def _tables(results: Mapping[str, Results]) -> list[ReportTable]:
 
 
 def _category_table(results: Mapping[str, Results]) -> ReportTable:
-    """A line a category, with the accuracies of each run; the last of them, that of the final answer, is drawn."""
+    """Build a table of accuracies by category and run; that of the final answer is plotted."""
     shown = {name: headline(found.metrics) for name, found in results.items()}
     columns = [(name, metric) for name in results for metric in shown[name]]
     rows = []
@@ -259,7 +259,7 @@ def _notes(name: str, results: Results, saved: Mapping[str, Any]) -> list[str]:
 
 
 def _other_prompts(saved: Mapping[str, SavedEvaluation]) -> list[str]:
-    """Which evaluations asked in other words than the first."""
+    """Names of the evaluations whose prompts differ from the first's."""
     prompts = {name: [row["prompt"] for row in each.samples.rows] for name, each in saved.items()}
     first, *others = prompts
     return [f"{name} was asked with other prompts than {first}." for name in others if prompts[name] != prompts[first]]

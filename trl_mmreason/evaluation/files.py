@@ -1,4 +1,4 @@
-"""An evaluation as files: results, samples, what each question adds to the metrics, and the report's pictures.
+"""Read and write an evaluation's files: results, samples, each question's share in the metrics, pictures.
 
 Equal evaluations give equal files: there is no time in them, and no order but that of the questions.
 """
@@ -37,11 +37,11 @@ _QUESTION = ("category", "group", "choices", "tolerance")  # of a row, as far as
 
 @dataclass(frozen=True)
 class SavedEvaluation:
-    """An evaluation as its folder holds it.
+    """An evaluation read from its folder.
 
     Attributes:
-        samples: of `evaluate`; each prompt as one message, the question.
-        results: of `summarise`.
+        samples: result of `evaluate`; each prompt as one message, the question.
+        results: result of `summarise`.
         about: what made them: `results.json` without the numbers.
         pictures: id → the pictures of the first questions.
     """
@@ -55,10 +55,10 @@ class SavedEvaluation:
 def write_evaluation(
     folder: str | Path, samples: Samples, results: Results, about: Mapping[str, Any], pictures: Dataset
 ) -> None:
-    """Write all files but the report.
+    """Write all files except the report.
 
     Args:
-        folder: is made if need be.
+        folder: output folder, created if missing.
         samples, results: of `evaluate` and `summarise`.
         about: how the numbers were made, as JSON: benchmark, settings, versions.
         pictures: the questions whose pictures are kept, with id and images.
@@ -88,7 +88,7 @@ def read_evaluation(folder: str | Path) -> SavedEvaluation:
     folder = Path(folder)
     missing = [name for name in (RESULTS, SAMPLES, QUESTIONS, PICTURES) if not (folder / name).is_file()]
     if missing:
-        raise DataError(f"{folder} is no finished evaluation: it has no {' and no '.join(missing)}.")
+        raise DataError(f"{folder} is not a finished evaluation: it has no {' and no '.join(missing)}.")
     whole = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
     if whole.get("format") != FORMAT:
         raise DataError(f"{folder / RESULTS} has the format {whole.get('format')!r}, expected {FORMAT}.")
@@ -101,7 +101,7 @@ def read_evaluation(folder: str | Path) -> SavedEvaluation:
 
 
 def format_results(results: Results) -> str:
-    """The metrics, their categories and what went wrong, as plain text."""
+    """Format metrics, categories and problems as plain text."""
     counts = results.counts
     parts = [f"{counts['questions']} questions, {counts['samples']} samples"]
     lines = [["percent [95 % interval]", ""]]
@@ -114,7 +114,7 @@ def format_results(results: Results) -> str:
 
 
 def format_overview(results: Mapping[str, Results]) -> str:
-    """Tabulate the accuracies, one line a benchmark."""
+    """Format a table of accuracies, one line for each benchmark."""
     shown = list(dict.fromkeys(name for found in results.values() for name in headline(found.metrics)))
     lines = [["", "questions", *(metric_of(name).label for name in shown)]]
     for benchmark, found in results.items():
@@ -124,7 +124,7 @@ def format_overview(results: Mapping[str, Results]) -> str:
 
 
 def format_side_by_side(results: Mapping[str, Results]) -> str:
-    """A column for each policy, and a line for each metric that one of them has.
+    """Format a table with a column for each policy and a line for each metric.
 
     Args:
         results: name of the policy → what the same questions came to.
@@ -137,12 +137,12 @@ def format_side_by_side(results: Mapping[str, Results]) -> str:
 
 
 def headline(metrics: Mapping[str, Estimate]) -> list[str]:
-    """The metrics that stand in tables by category: accuracies of single answers."""
+    """The metrics shown by category: accuracies of single answers."""
     return ["acc_t1", "acc_t2"] if "acc_t1" in metrics else ["accuracy"]
 
 
 def result_problems(results: Results) -> list[str]:
-    """A line for each kind of sample or question that something is wrong with."""
+    """One line for each kind of problem with samples or questions."""
     counts = results.counts
     said = {
         "failed": "samples failed and count as wrong (retry with --retry-failed)",
@@ -167,7 +167,7 @@ def result_problems(results: Results) -> list[str]:
 
 
 def results_as_json(results: Results) -> dict[str, Any]:
-    """The numbers as JSON values; what is not known is null."""
+    """The numbers as JSON values, null for NaN."""
     return {
         "metrics": {name: found.as_json() for name, found in results.metrics.items()},
         "categories": {

@@ -1,4 +1,4 @@
-"""What a trainer's policy wrote in training, from TRL's tables of completions, as a report shows it."""
+"""Read what the policy wrote in training from TRL's tables of completions, for a report."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ Completion = Mapping[str, Any]
 
 
 class Logged(NamedTuple):
-    """The trajectories that a report can show, and notes on what it cannot show."""
+    """The trajectories of a report, and notes on missing ones."""
 
     trajectories: list[Trajectory]
     notes: list[str]
 
 
 def tables_of(folder: Path) -> list[Path]:
-    """TRL's tables in a trainer's output folder, in the order of their steps."""
+    """TRL's tables in a trainer's output folder, ordered by step."""
     return sorted(folder.glob("completions/completions_*.parquet"), key=_step_of)
 
 
 def read_logged_completions(folder: Path, shown: int, run: str = "") -> Logged:
-    """The completions of steps that are spread evenly over the run, the first and the last among them.
+    """Read completions of steps spread evenly over the run, including the first and the last.
 
     Args:
         folder: a trainer's output folder.
@@ -76,7 +76,7 @@ def read_logged_completions(folder: Path, shown: int, run: str = "") -> Logged:
 
 
 def answers_of(completion: Completion) -> list[str]:
-    """What the policy wrote in a completion, without what the user said in between."""
+    """The policy's messages in a completion, without the user's."""
     written = completion["completion"]
     if isinstance(written, str):
         return [written]
@@ -84,7 +84,7 @@ def answers_of(completion: Completion) -> list[str]:
 
 
 def verdicts_of(completion: Completion) -> list[bool | None]:
-    """The logged verdicts on the answers: on two, on one, or on none."""
+    """The logged verdicts on a completion's answers: two, one or none."""
     if "second_correct" in completion:
         return [completion["first_correct"], completion["second_correct"]]
     for name in ("first_correct", "correct"):
@@ -95,7 +95,7 @@ def verdicts_of(completion: Completion) -> list[bool | None]:
 
 
 def pieces_of(completion: Completion) -> list[Sequence[Piece]]:
-    """The answers, cut as a method's format says; otherwise each in one piece."""
+    """The answers cut by the method's format, or whole."""
     for method in methods.declared():
         if method.pieces is not None and (found := method.pieces(completion)) is not None:
             return found
@@ -103,7 +103,7 @@ def pieces_of(completion: Completion) -> list[Sequence[Piece]]:
 
 
 def turns_of(completion: Completion, answers: Sequence[Sequence[Piece]]) -> list[Turn | None]:
-    """The answers with the verdicts that were logged; `None` for one that has a verdict and was never given."""
+    """The answers with their logged verdicts; `None` for a graded answer that was never given."""
     verdicts = verdicts_of(completion)
     verdicts = [*[None] * (len(answers) - len(verdicts)), *verdicts]  # a single one is that of the last answer
     labels = ["Answer"] if len(verdicts) == 1 else ["First answer", "Second answer"]
@@ -117,7 +117,7 @@ def turns_of(completion: Completion, answers: Sequence[Sequence[Piece]]) -> list
 
 
 def _text_of(message: Mapping[str, Any]) -> str:
-    """A message's text, with the thought that some chat templates have taken out of it."""
+    """A message's text, including the thought that some chat templates move to another field."""
     thought = message.get("reasoning_content") or message.get("thinking")
     return (f"<think>\n{thought}\n</think>\n" if thought else "") + text_of(message["content"] or "")
 
@@ -144,13 +144,13 @@ def _trajectory(
 
 
 def _number_columns(schema: pa.Schema) -> list[str]:
-    """Rewards, advantage and whatever else is a number; Chain-of-Step logs one as a string, "" where there is none."""
+    """The numeric columns, such as rewards and advantage; Chain-of-Step logs one as a string, "" for none."""
     numbers = [field.name for field in schema if pa.types.is_floating(field.type) or pa.types.is_integer(field.type)]
     return [name for name in schema.names if name != "step" and (name in numbers or name == "answer_score")]
 
 
 def _questions(folder: Path, step: int, lines: Sequence[Completion]) -> list[LoggedQuestion]:
-    """The questions of these lines; none if they were not logged, or with other lines, as by an earlier run."""
+    """The questions of these lines; none if they were not logged, or belong to another run's lines."""
     questions = read_questions(folder, step)
     asked = [question_text(line["prompt"]) for line in lines]
     return questions if [question.question for question in questions] == asked else []
@@ -159,7 +159,7 @@ def _questions(folder: Path, step: int, lines: Sequence[Completion]) -> list[Log
 def _whole_groups(
     lines: Sequence[Completion], questions: Sequence[LoggedQuestion], most: int
 ) -> list[tuple[Completion, LoggedQuestion]]:
-    """Lines with their questions, whole groups of neighbours with one question; the first one whatever its size."""
+    """Take lines with their questions in whole groups of one question; at least the first group."""
     known = questions or [LoggedQuestion(question_text(line["prompt"]), "", "", "", []) for line in lines]
     kept: list[tuple[Completion, LoggedQuestion]] = []
     for _, group in groupby(zip(lines, known, strict=True), key=lambda pair: pair[1]):
@@ -171,7 +171,7 @@ def _whole_groups(
 
 
 def _told_apart(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """The same, with a number behind the id of those whose id another question has."""
+    """Append numbers to ids that several questions share."""
     told_apart = []
     sharing: dict[str, list[tuple[str, str, str]]] = {}
     for trajectory in trajectories:
@@ -185,7 +185,7 @@ def _told_apart(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
 
 
 def _numbered(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """The same, with their places in their groups."""
+    """Add each line's position in its group."""
     places: Counter[tuple[str, int | None]] = Counter()
     numbered = []
     for trajectory in trajectories:
@@ -195,7 +195,7 @@ def _numbered(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
 
 
 def _digest(question: LoggedQuestion) -> str:
-    """A name for a question that has none: equal for equal text and pictures."""
+    """An id for a question without one, equal for equal text and pictures."""
     content = "\n".join([question.question, *(path.name for path in question.pictures)])
     return f"question {hashlib.sha256(content.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
@@ -210,7 +210,7 @@ def _step_of(table: Path) -> int:
 
 
 def _spread(tables: Sequence[Path], count: int) -> list[Path]:
-    """At most `count` of them at even distances, the last among them."""
+    """At most `count` items at even distances, including the last."""
     if len(tables) <= count:
         return list(tables)
     last = len(tables) - 1

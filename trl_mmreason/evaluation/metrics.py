@@ -1,4 +1,4 @@
-"""Metrics of questions that are answered twice, their bootstrap intervals, and pass@k.
+"""Metrics of two-turn answers, bootstrap intervals, and pass@k.
 
 Notation: a question's outcome is i→j, where i says whether the first answer was right (1) or wrong (0) and j
 says the same of the second. Shares are fractions; only the text that is printed is in percent.
@@ -23,19 +23,19 @@ Interval: TypeAlias = tuple[float, float]
 
 
 class Metric(NamedTuple):
-    """Label and form of a metric: shares in percent, with one decimal; others as they are, with two by default."""
+    """Label and format of a metric: shares in percent with one decimal, others with two decimals by default."""
 
     label: str
     is_share: bool = True
     decimals: int | None = None
 
     def text(self, value: float, signed: bool = False) -> str:
-        """The value as a reader sees it; `n/a` for NaN."""
+        """Format the value; `n/a` for NaN."""
         scale, usual = (100, 1) if self.is_share else (1, 2)
         return _number(scale * value, usual if self.decimals is None else self.decimals, signed)
 
     def with_interval(self, estimate: Estimate, signed: bool = False) -> str:
-        """The value as a reader sees it, and the interval in brackets."""
+        """Format the value, and the interval in brackets."""
         low, high = estimate.interval
         return f"{self.text(estimate.value, signed)} [{self.text(low, signed)}, {self.text(high, signed)}]"
 
@@ -66,24 +66,24 @@ class Estimate:
     interval: Interval
 
     def as_json(self) -> dict[str, float | None]:
-        """The numbers as JSON values; what is not known is null."""
+        """The numbers as JSON values, null for NaN."""
         numbers = zip(("value", "low", "high"), (self.value, *self.interval), strict=True)
         return {name: number_as_json(number) for name, number in numbers}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Estimate:
-        """Read what `as_json` gave, which may stand among other things."""
+        """Read the result of `as_json`, ignoring other keys."""
         value, low, high = (number_from_json(found[name]) for name in ("value", "low", "high"))
         return cls(value, (low, high))
 
 
 def number_as_json(number: float) -> float | None:
-    """A number as a JSON value; what is not known is null."""
+    """A number as a JSON value, null for NaN."""
     return None if math.isnan(number) else number
 
 
 def number_from_json(value: float | None) -> float:
-    """Read what `number_as_json` gave."""
+    """Read the result of `number_as_json`."""
     return math.nan if value is None else value
 
 
@@ -97,7 +97,7 @@ class Change:
 
 
 def two_turn_metrics(first_correct: Flags, second_correct: Flags) -> dict[str, float]:
-    """Accuracy of both turns and how often the second turn corrects or spoils the first.
+    """Accuracy of both turns, and rates of corrections and misjudgments.
 
     Args:
         first_correct, second_correct: (N,) bools, one a trajectory, in the same order.
@@ -127,7 +127,7 @@ def two_turn_metrics(first_correct: Flags, second_correct: Flags) -> dict[str, f
 def bootstrap(
     questions: int, metrics_of: Callable[[np.ndarray], Mapping[str, float]], *, resamples: int = 2000
 ) -> dict[str, Estimate]:
-    """The metrics of all questions, with the 95 % percentile intervals of the bootstrap.
+    """Compute the metrics of all questions with 95 % percentile bootstrap intervals.
 
     A resample in which a metric is NaN, or missing, is left out of that metric's interval; the interval is (NaN, NaN)
     when no resample is left. When all outcomes are alike, every resample is too, and the interval has no width although
@@ -147,7 +147,7 @@ def bootstrap(
 
 
 def improves(before: Interval, after: Interval) -> bool:
-    """Whether `after` lies above `before` as a whole: its lower bound above the other's upper bound.
+    """Whether the interval `after` lies wholly above `before`.
 
     False where a bound is NaN: what was not measured has not improved.
 
@@ -187,7 +187,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def metric_of(name: str) -> Metric:
-    """The label and form of a metric, by its name."""
+    """The label and format of a metric, by name."""
     known = METRICS.get(name) or methods.metric_named(name)
     if known is not None:
         return known
@@ -199,7 +199,7 @@ def metric_of(name: str) -> Metric:
 
 
 def format_table(comparison: Mapping[str, Change]) -> str:
-    """Plain-text table of changes: each number with its interval, in percent or as the label says."""
+    """Plain-text table of changes, each number with its interval."""
     lines = [["percent [95 % interval]", "before", "after", "change"]]
     for name, row in comparison.items():
         metric = metric_of(name)
@@ -209,7 +209,7 @@ def format_table(comparison: Mapping[str, Change]) -> str:
 
 
 def aligned(lines: Sequence[Sequence[str]], *, right: bool = False) -> str:
-    """Plain-text table of lines with equally many cells, whose columns are as wide as their widest cell.
+    """Plain-text table with aligned columns; lines have equally many cells.
 
     Args:
         lines: the cells.

@@ -1,4 +1,4 @@
-"""What the report page draws: lines over a common x, as numbers that its script reads."""
+"""Plots of the report page: lines over a common x, as numbers for its script."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Plot(NamedTuple):
         x, y: names of the axes; plots with one x share the cursor and the zoom.
         lines: in the order of the legend.
         is_share: whether y is shown in percent.
-        log_base: of the x axis; `None` if it is linear.
+        log_base: logarithm base of the x axis; `None` if it is linear.
     """
 
     title: str
@@ -49,7 +49,7 @@ class Plot(NamedTuple):
     log_base: int | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The plot as JSON values: every line has a number, or null, for every x."""
+        """The plot as JSON values; every line has a number or null for every x."""
         xs = sorted({x for line in self.lines for x in line.points})
         lines = [
             {
@@ -77,6 +77,6 @@ class Plot(NamedTuple):
 
 
 def _along(xs: Sequence[float], points: Points) -> list[float | None]:
-    """Five digits are more than a reader sees, and half as many bytes."""
+    """Round values to five digits: enough to draw, and half as many bytes."""
     values = (points.get(x, math.nan) for x in xs)
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]

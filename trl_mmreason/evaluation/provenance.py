@@ -1,4 +1,4 @@
-"""How a number was made: versions, and digests of what decides about it."""
+"""Provenance of an evaluation: versions, and digests of everything that determines the numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PACKAGES = ("torch", "transformers", "trl", "peft", "vllm", "sympy", "latex2sym
 
 
 def versions() -> dict[str, str]:
-    """The installed versions of what answers follow from."""
+    """Installed versions of the libraries that determine answers."""
     found = {"trl_mmreason": __version__}
     for package in _PACKAGES:
         try:
@@ -44,7 +44,7 @@ def provenance_record(
     system_prompt: str | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Record what made the numbers of an evaluation, as JSON.
+    """Record an evaluation's settings, versions and digests, as JSON.
 
     Args:
         engine, protocol, sampling_params, n, grader, system_prompt, seed: as `evaluate` was given them.
@@ -68,7 +68,7 @@ def provenance_record(
 
 
 def digest_of(rows: Dataset) -> str:
-    """A digest of what was asked and how it is graded, in order; pictures are not in it."""
+    """Digest of the questions and their gold answers, in order, without pictures."""
     digest = hashlib.sha256()
     names = ("id", "prompt", "answer", "choices", "group", "tolerance")
     for row in rows.select_columns([name for name in names if name in rows.column_names]):

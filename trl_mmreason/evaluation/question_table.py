@@ -1,4 +1,4 @@
-"""What every question adds to every metric.
+"""Table of each question's contribution to each metric.
 
 Every metric is a sum over questions divided by another: Σ a(q) / Σ b(q). The bootstrap draws questions, or, where
 several questions are variants of one problem, problems; so that the intervals do not take variants for news.
@@ -26,7 +26,7 @@ BELOW_ALL = -1.0
 
 @dataclass(frozen=True)
 class QuestionTable:
-    """Σ a(q) / Σ b(q) for each metric.
+    """Metrics as ratios of sums over questions, Σ a(q) / Σ b(q).
 
     Attributes:
         names: (M,) of the metrics.
@@ -38,7 +38,7 @@ class QuestionTable:
     under: np.ndarray
 
     def values(self, drawn: np.ndarray | slice = slice(None)) -> dict[str, float]:
-        """The metrics of the drawn questions, or of all; NaN where nothing is counted."""
+        """The metrics of the selected questions, or of all; NaN where nothing is counted."""
         over, under = self.over[drawn].sum(axis=0), self.under[drawn].sum(axis=0)
         shares = np.divide(over, under, out=np.full(len(over), np.nan), where=under > 0)
         return dict(zip(self.names, shares.tolist(), strict=True))
@@ -48,11 +48,11 @@ class QuestionTable:
         return bootstrap(len(self.over), self.values)
 
     def of(self, chosen: Sequence[int] | np.ndarray) -> QuestionTable:
-        """The table of these questions alone."""
+        """The table of these questions only."""
         return QuestionTable(self.names, self.over[chosen], self.under[chosen])
 
     def by_problem(self, problems: Sequence[str]) -> QuestionTable:
-        """One row a problem, the sum of its questions; so that they are drawn together.
+        """Sum a problem's questions into one row, so that the bootstrap draws them together.
 
         Args:
             problems: (U,) of which each question is a part.
@@ -65,10 +65,10 @@ class QuestionTable:
 
 
 def question_table(samples: Samples, *, grader: Grader | JudgeGrader | None, has_variants: bool) -> QuestionTable:
-    """Make the table of what each question adds to each metric; nothing where its gold answer cannot be used.
+    """Compute each question's contribution to each metric; none where its gold answer is unusable.
 
     Args:
-        samples: of `evaluate`.
+        samples: result of `evaluate`.
         grader: its rules say whether two answers that vote say the same.
         has_variants: whether there is a `worst_case`.
     """
@@ -83,17 +83,17 @@ def question_table(samples: Samples, *, grader: Grader | JudgeGrader | None, has
 
 
 def is_usable(row: Sequence[Mapping[str, Any] | Failure]) -> bool:
-    """Whether a question's gold answer can be used; where every sample failed, nothing says that it cannot."""
+    """Whether a question's gold answer is usable; assumed where every sample failed."""
     return all(isinstance(sample, Failure) or sample["turns"][-1]["correct"] is not None for sample in row)
 
 
 def final_turn(sample: Mapping[str, Any] | Failure, turns: int) -> dict[str, Any] | None:
-    """The last of `turns` answers; `None` if it was never given."""
+    """The last of `turns` answers, or `None` if it was never given."""
     return None if isinstance(sample, Failure) or len(sample["turns"]) < turns else sample["turns"][-1]
 
 
 def is_right(sample: Mapping[str, Any] | Failure, turn: int) -> bool:
-    """A sample that failed, and a turn that was never given, are wrong."""
+    """Whether a turn is right; failed samples and missing turns are wrong."""
     if isinstance(sample, Failure) or turn >= len(sample["turns"]):
         return False
     return bool(sample["turns"][turn]["correct"])
@@ -117,7 +117,7 @@ def _columns(samples: Samples, grader: Grader | JudgeGrader | None, has_variants
 
 
 def _two_turns(first: np.ndarray, second: np.ndarray) -> dict[str, Column]:
-    """`metrics.two_turn_metrics`, question by question; both (Q, n)."""
+    """`metrics.two_turn_metrics` for each question; both arguments are (Q, n)."""
     one = np.ones(len(first))
     corrected, misjudged = (~first & second).mean(axis=1), (first & ~second).mean(axis=1)
     return {
@@ -134,7 +134,7 @@ def _two_turns(first: np.ndarray, second: np.ndarray) -> dict[str, Column]:
 
 
 def _many(samples: Samples, correct: np.ndarray, grader: Grader | JudgeGrader | None) -> dict[str, Column]:
-    """What several samples bring, of sizes 2, 4 … n."""
+    """Metrics of several samples, for sizes 2, 4 … n."""
     one = np.ones(len(correct))
     rules = grader.grader if isinstance(grader, JudgeGrader) else grader or Grader()
     votes = [
@@ -153,7 +153,7 @@ def _many(samples: Samples, correct: np.ndarray, grader: Grader | JudgeGrader | 
 
 
 def _lengths(samples: Samples) -> dict[str, Column]:
-    """Over the samples that did not fail."""
+    """Lengths and shares of cut answers, over the samples that did not fail."""
     done = [[sample for sample in tried if not isinstance(sample, Failure)] for tried in samples.samples]
     counts = np.array([len(row) for row in done])
     cut = np.array([sum("length" in sample["finish_reasons"] for sample in row) for row in done])
@@ -164,7 +164,7 @@ def _lengths(samples: Samples) -> dict[str, Column]:
 
 
 def _measures(samples: Samples) -> dict[str, Column]:
-    """What the protocol measured of each sample, over the samples that have it."""
+    """The protocol's own measures, over the samples that have them."""
     found = [
         [sample.get("measures", {}) for sample in tried if not isinstance(sample, Failure)] for tried in samples.samples
     ]
@@ -179,7 +179,7 @@ def _measures(samples: Samples) -> dict[str, Column]:
 
 
 def _worst_case(correct: np.ndarray, problems: Sequence[str]) -> Column:
-    """1 for a problem whose variants are all right; it is counted at the first of them."""
+    """1 for a problem whose variants are all right, counted at its first variant."""
     over, under = np.zeros(len(correct)), np.zeros(len(correct))
     first: dict[str, int] = {}
     for k, problem in enumerate(problems):
@@ -190,13 +190,13 @@ def _worst_case(correct: np.ndarray, problems: Sequence[str]) -> Column:
 
 
 def _flags(samples: Samples, turn: int) -> np.ndarray:
-    """(Q, n) whether that turn of each sample is right."""
+    """(Q, n): whether this turn of each sample is right."""
     flags = [[is_right(sample, turn) for sample in tried] for tried in samples.samples]
     return np.array(flags, dtype=bool).reshape(len(flags), samples.n)
 
 
 def _vote(sample: Mapping[str, Any] | Failure, turns: int) -> str | None:
-    """Only a final answer votes."""
+    """The vote of a sample: its final answer, if it has one."""
     turn = final_turn(sample, turns)
     return None if turn is None else turn["answer"]
 

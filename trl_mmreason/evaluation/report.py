@@ -44,7 +44,7 @@ TURNS = (
 
 
 class Mark(NamedTuple):
-    """Where a value lies between 0 and 1, and the ends of the line through it, such as those of its interval."""
+    """A plotted value between 0 and 1, and the ends of its line, such as an interval's."""
 
     value: float
     low: float
@@ -66,7 +66,7 @@ class Row(NamedTuple):
 
 
 class ReportTable(NamedTuple):
-    """Numbers in rows and columns, with a plot of them in a column of its own.
+    """Numbers in rows and columns, with a column for their plot.
 
     Attributes:
         title: its heading.
@@ -138,7 +138,7 @@ def results_table(
     title: str,
     note: str,
 ) -> ReportTable:
-    """Tabulate what one run or several came to, with shares drawn beside their numbers.
+    """Build the table of one or more runs, with shares plotted.
 
     Args:
         metrics: name of the run → its metrics.
@@ -162,7 +162,7 @@ def results_table(
 
 
 def comparison_table(comparison: Mapping[str, Change]) -> ReportTable:
-    """Tabulate what `compare_results` returned for a policy before and after its training."""
+    """Build the table of a `compare_results` result, before and after training."""
     before, after, change = (
         {name: getattr(found, side) for name, found in comparison.items()} for side in ("before", "after", "change")
     )
@@ -175,7 +175,7 @@ def comparison_table(comparison: Mapping[str, Change]) -> ReportTable:
 
 
 def side_by_side(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The settings of all runs; one in which they differ says whose is whose.
+    """Merge the settings of all runs; where they differ, the values name their runs.
 
     Args:
         settings: name of the run → its settings.
@@ -190,7 +190,7 @@ def side_by_side(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def mark_of(metric: Metric, estimate: Estimate | None) -> Mark | None:
-    """What is drawn of a metric: a share with its interval; `None` of anything else."""
+    """The plotted mark of a metric: a share with its interval; `None` for other metrics."""
     if estimate is None or not metric.is_share:
         return None
     mark = Mark(estimate.value, *estimate.interval)
@@ -198,7 +198,7 @@ def mark_of(metric: Metric, estimate: Estimate | None) -> Mark | None:
 
 
 def cell(metric: Metric, estimate: Estimate | None, signed: bool = False) -> tuple[str, str]:
-    """A number and its interval, as a `Row` has them."""
+    """A number and its interval, as cells of a `Row`."""
     if estimate is None:
         return "", ""
     number, interval = metric.with_interval(estimate, signed).split(" ", maxsplit=1)
@@ -206,12 +206,12 @@ def cell(metric: Metric, estimate: Estimate | None, signed: bool = False) -> tup
 
 
 def _content(name: str) -> Markup:
-    """A file of the page, which is ours and therefore not escaped."""
+    """Read one of the page's own files, which is not escaped."""
     return Markup((_PAGE / name).read_text(encoding="utf-8"))
 
 
 def _by_question(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:
-    """What is shown in one card: the answers to one question, of training those of one run at one step."""
+    """Group trajectories by card: one question, and in training one run and step."""
     groups: dict[tuple[Any, ...], list[Trajectory]] = {}
     for trajectory in trajectories:
         of_training = () if trajectory.step is None else (trajectory.run, trajectory.step)
@@ -228,7 +228,7 @@ def _by_question(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:
 
 
 def _question(group: list[Trajectory]) -> dict[str, Any]:
-    """What the template needs of one question; its pictures are taken once, from the first trajectory."""
+    """The template's values for one question, with the pictures of its first trajectory."""
     first = group[0]
     graded = [trajectory.is_right for trajectory in group if trajectory.is_right is not None]
     is_group = first.step is not None
@@ -249,7 +249,7 @@ def _question(group: list[Trajectory]) -> dict[str, Any]:
 
 
 def _changes(group: Sequence[Trajectory]) -> list[str]:
-    """Whether some other run is right more often than the first, or less often."""
+    """Whether another run is right more often, or less often, than the first."""
     verdicts: dict[str, list[bool]] = {}
     for trajectory in group:
         if trajectory.is_right is not None:
@@ -262,7 +262,7 @@ def _changes(group: Sequence[Trajectory]) -> list[str]:
 
 
 def _filters(trajectories: Sequence[Trajectory]) -> list[tuple[str, str, list[str]]]:
-    """Name, label and choices of every filter; one without a choice is not shown."""
+    """Name, label and choices of every filter that has a choice."""
     types = sorted({trajectory.transition for trajectory in trajectories})
     turns = [kind.split("→") for kind in types]
     verdicts = sorted({verdicts[-1] for verdicts in turns} - {NOT_GRADED})
@@ -280,18 +280,18 @@ def _filters(trajectories: Sequence[Trajectory]) -> list[tuple[str, str, list[st
 
 
 def _values(trajectory: Trajectory) -> dict[str, float]:
-    """The numbers that trajectories can be sorted by."""
+    """The sort keys of trajectories."""
     known = {name: value for name, value in trajectory.rewards.items() if value is not None and math.isfinite(value)}
     return {**known, "length": sum(len(piece.text) for turn in trajectory.turns if turn for piece in turn.pieces)}
 
 
 def _fragment(text: str) -> str:
-    """The text as a part of an address behind "#"."""
+    """Encode a text as a URL fragment."""
     return quote(text.encode("utf-8", "replace"), safe="")
 
 
 def _number(value: float | None) -> str:
-    """Three digits are enough to compare two trajectories by."""
+    """Format a number with three digits."""
     return "n/a" if value is None or math.isnan(value) else f"{value:.3g}"
 
 
@@ -304,6 +304,6 @@ def _with_faint_tokens(text: str) -> Markup:
 
 
 def _percent(piece: Piece) -> str:
-    """Where a scored piece stands between wrong and right, for the style sheet."""
+    """A piece's score in percent, for the style sheet."""
     assert piece.score is not None
     return f"{100 * min(max(piece.score, 0.0), 1.0):.0f}%"

@@ -1,4 +1,4 @@
-"""What the samples of an evaluation come to: metrics with intervals, in all and by category, and what went wrong."""
+"""Aggregate an evaluation's samples into metrics with intervals."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def summarise(
     """Compute all numbers of an evaluation.
 
     Args:
-        samples: of `evaluate`.
+        samples: result of `evaluate`.
         benchmark: adds what is its own: `worst_case`, the share of problems of which every variant is right, and its
             scores; both of the first sample of each question.
         grader: says whether two answers say the same when they vote: its rules alone, whoever judges.

@@ -1,4 +1,4 @@
-"""Let any policy answer a benchmark, and grade what it says; a killed run resumes and comes to the same result.
+"""Let a policy answer a benchmark and grade the answers; a killed run resumes to the same result.
 
     with Store("runs/mathvista/answers.sqlite") as store:
         samples = evaluate(rows, engine, store, Direct())
@@ -59,14 +59,14 @@ def evaluate(
     """Sample and grade `n` answers to each question.
 
     Args:
-        rows: of `load_benchmark` or `load_rows`.
+        rows: result of `load_benchmark` or `load_rows`.
         engine: the policy.
         store: keeps every answer and every verdict; `None` for a policy amid training, of which nothing is kept.
         protocol: how it is asked.
         n: samples a question.
         sampling_params: greedy by default.
-        **asking: for `answer_questions`, or without a store for `answer_in_memory`, such as `grader`, `system_prompt`,
-            `seed` and `batch_size`.
+        **asking: arguments of `answer_questions`, or without a store for `answer_in_memory`, such as `grader`,
+            `system_prompt`, `seed` and `batch_size`.
 
     Raises:
         ValueError: several greedy samples, which would be all alike.
@@ -101,7 +101,7 @@ def evaluate_policy(
     chat_template_kwargs: dict[str, Any] | None = None,
     **asking: Any,
 ) -> Samples:
-    """`evaluate` a policy amid training, in memory.
+    """`evaluate` a policy during training, in memory.
 
     Args:
         model: answers in evaluation mode, and is left in the mode that it came in.
@@ -109,7 +109,7 @@ def evaluate_policy(
         rows, protocol: as for `evaluate`.
         batch_size: samples asked for at once.
         chat_template_kwargs: handed to the chat template.
-        **asking: for `evaluate`, such as `sampling_params` and `system_prompt`.
+        **asking: arguments of `evaluate`, such as `sampling_params` and `system_prompt`.
 
     Raises:
         TypeError: `processing_class` is not the processor of a vision-language model.
@@ -125,7 +125,7 @@ def evaluate_policy(
 def greedy_accuracy(
     model: PreTrainedModel, processing_class: ProcessorMixin, rows: Dataset, *, max_new_tokens: int, batch_size: int
 ) -> float:
-    """Share of right answers of a policy amid training, one greedy answer a row.
+    """Accuracy of a policy during training, with one greedy answer a row.
 
     A row whose gold answer cannot be used does not count; NaN if none can be used. An answer that failed is wrong.
     """

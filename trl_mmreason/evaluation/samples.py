@@ -1,4 +1,4 @@
-"""Metrics of questions that are answered several times: what the samples hold, and what a choice among them finds.
+"""Metrics of several samples a question: pass@n, best-of-n and self-consistency.
 
 Q questions, N samples of each. Those that choose among n of N samples are averaged over the N/n disjoint groups that
 follow each other among the N; pass@n is the mean over all groups there are.
@@ -25,7 +25,7 @@ def best_of_n(correct: np.ndarray, scores: np.ndarray, n: int) -> np.ndarray:
     Args:
         correct: (Q, N) bool.
         scores: (Q, N), from whatever scorer.
-        n: size of a group; samples behind the last whole one do not count.
+        n: size of a group; samples after the last whole one do not count.
     """
     best = _groups(scores, n).argmax(axis=-1)
     return np.take_along_axis(_groups(correct, n), best[..., None], axis=-1)[..., 0].mean(axis=-1)
@@ -34,7 +34,7 @@ def best_of_n(correct: np.ndarray, scores: np.ndarray, n: int) -> np.ndarray:
 def self_consistency(
     correct: np.ndarray, votes: Sequence[Sequence[str | None]], n: int, equal: Equality | None = None
 ) -> np.ndarray:
-    """(Q,) the share of the groups of n whose majority is right; without any vote a group is wrong.
+    """(Q,) the share of the groups of n whose majority is right; a group without votes is wrong.
 
     Args:
         correct: (Q, N) bool.

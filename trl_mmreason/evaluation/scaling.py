@@ -1,4 +1,4 @@
-"""What more samples bring at inference, drawn from evaluations (arXiv:2509.19003, sections 4.3.1 and 4.3.2).
+"""Curves of inference-time scaling from evaluations (arXiv:2509.19003, sections 4.3.1 and 4.3.2).
 
     pass@n             the chance that one of n samples is right (unbiased; what no choice among them can exceed)
     self-consistency   the answer that most of n samples agree on
@@ -35,7 +35,7 @@ _COLOURS = ("#000000", "#e69f00", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#
 
 
 class Point(NamedTuple):
-    """The accuracy and the tokens of n samples or candidates.
+    """Accuracy and tokens at n samples or candidates.
 
     Attributes:
         right: share of right answers.
@@ -51,10 +51,10 @@ Curve = dict[int, Point]
 
 
 def scaling_curves(evaluations: Mapping[str, SavedEvaluation]) -> dict[str, Curve]:
-    """The curves over n; empty where no evaluation has several samples or candidates.
+    """Compute curves over n; empty if no evaluation has several samples or candidates.
 
     Args:
-        evaluations: of the same questions, by what the legend calls them where it has to tell them apart.
+        evaluations: evaluations of the same questions, by what the legend calls them where it has to tell them apart.
     """
     sampled = {name: each for name, each in evaluations.items() if each.samples.n > 1}
     curves: dict[str, Curve] = {}
@@ -72,7 +72,7 @@ def scaling_curves(evaluations: Mapping[str, SavedEvaluation]) -> dict[str, Curv
 
 
 def _searches(evaluations: Mapping[str, SavedEvaluation]) -> dict[str, tuple[str, Curve]]:
-    """The name of the first of those that differ in their candidates alone → the protocol's name, and their curve."""
+    """Group searches that differ only in candidates: name of the first → the protocol's name, and their curve."""
     found: dict[str, tuple[str, str, Curve]] = {}
     for name, each in evaluations.items():
         settings = each.about.get("settings", {})
@@ -87,7 +87,7 @@ def _searches(evaluations: Mapping[str, SavedEvaluation]) -> dict[str, tuple[str
 
 
 def _tokens(evaluation: SavedEvaluation) -> float:
-    """Mean of a sample; NaN if the engine does not say."""
+    """Mean tokens of a sample; NaN if the engine does not count."""
     found = evaluation.results.metrics.get("tokens")
     return np.nan if found is None else found.value
 
@@ -96,7 +96,7 @@ def sweep_of_weights(evaluation: SavedEvaluation) -> dict[float, Estimate]:
     """Best of up to 16 over the weight of the scored steps; empty for an evaluation without scored steps.
 
     Args:
-        evaluation: of several samples a question.
+        evaluation: evaluation of several samples a question.
     """
     samples, questions = evaluation.samples, evaluation.results.questions
     usable = [k for k, question in enumerate(questions) if question.usable]
@@ -142,7 +142,7 @@ def scaling_plots(evaluations: Mapping[str, SavedEvaluation]) -> list[Plot]:
 
 
 def draw_scaling(plots: Sequence[Plot]) -> Figure:
-    """A picture of `scaling_plots`."""
+    """Draw the curves of `scaling_plots` into a picture."""
     figure = Figure(figsize=(4.6 * len(plots), 3.8), layout="constrained")
     for axes, plot in zip(figure.subplots(1, len(plots), squeeze=False).flat, plots, strict=True):
         for colour, line in zip(cycle(_COLOURS), plot.lines, strict=False):

@@ -1,4 +1,4 @@
-"""The report of a training run, from what its trainer left in the output folder.
+"""Report of a training run, from its output folder.
 
 Read are the history in `trainer_state.json`, TRL's tables of completions (`log_completions=True`), the questions and
 pictures that `GroupGRPOTrainer` puts beside them, and the configuration files. Nothing is unpickled.
@@ -29,7 +29,7 @@ _FROM_CONFIG = {
 
 
 def is_training_run(folder: Path) -> bool:
-    """Whether a trainer has written into the folder what a report can be made of."""
+    """Whether the folder holds files of a trainer that a report can show."""
     return bool(_states(folder) or tables_of(folder))
 
 
@@ -67,13 +67,13 @@ def write_training_report(folders: Mapping[str, Path], output: Path, *, shown: i
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """The trainer's state, of the folder or a checkpoint in it, that got furthest; empty without any."""
+    """The latest trainer state in the folder or its checkpoints; empty without any."""
     states = [json.loads(path.read_text(encoding="utf-8")) for path in _states(folder)]
     return max(states, key=lambda state: state["global_step"], default={})
 
 
 def progress_table(history: Sequence[Mapping[str, Any]]) -> ReportTable:
-    """Tabulate each metric at the start and at the end of the run: what the curves show, in numbers.
+    """Build a table of each metric at the start and at the end of the run.
 
     Args:
         history: `trainer.state.log_history`.
@@ -87,7 +87,7 @@ def progress_table(history: Sequence[Mapping[str, Any]]) -> ReportTable:
 
 
 def runs_table(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> ReportTable:
-    """Tabulate each metric at the end of several runs and its change since the start."""
+    """Build a table of each metric at the end of several runs, and its change since the start."""
     rows = []
     for metric, found in _metrics(histories):
         cells = [
@@ -116,7 +116,7 @@ class _Progress(NamedTuple):
 def _metrics(
     histories: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> Iterator[tuple[Metric, list[_Progress | None]]]:
-    """Every metric that some run has logged, and how each of them went; `None` for a run that has not."""
+    """Every logged metric, and its progress in each run; `None` for a run without it."""
     for panel in all_panels():
         for name, label in panel.series.items():
             progress = [_progress(history, name) for history in histories.values()]
@@ -134,7 +134,7 @@ def _progress(history: Sequence[Mapping[str, Any]], name: str) -> _Progress | No
 
 
 def _decimals(size: float) -> int:
-    """As many as show three digits of a number that large."""
+    """Number of decimals that show three digits of a number of this size."""
     return 2 if size == 0 else min(max(2 - math.floor(math.log10(size)), 0), 6)
 
 
@@ -143,7 +143,7 @@ def _states(folder: Path) -> list[Path]:
 
 
 def _settings(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said of the run in files that anybody can read; `training_args.bin` is a pickle and stays closed."""
+    """Read the run's settings from its text files; `training_args.bin` is a pickle and is not opened."""
     found = {name: state[name] for name in _FROM_STATE if state.get(name) is not None}
     newest = sorted(folder.glob("checkpoint-*"), key=lambda path: path.stat().st_mtime)[-1:]
     for file, names in _FROM_CONFIG.items():

@@ -1,4 +1,4 @@
-"""What a report shows of one question answered by one model, whatever asked and graded it."""
+"""A model's answer to one question, as reports show it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Piece(NamedTuple):
 def scored_pieces(
     text: str, ends: Sequence[int], scores: Sequence[float | None], last_score: float | None = None
 ) -> list[Piece]:
-    """Cut `text` behind each step, and give the pieces their scores.
+    """Cut `text` after each step, and give the pieces their scores.
 
     Args:
-        ends: for each step the position behind it, ascending.
-        scores: of the steps.
-        last_score: of what follows the last one, such as the answer.
+        ends: for each step the position after it, ascending.
+        scores: scores of the steps.
+        last_score: score of the text after the last one, such as the answer.
     """
     edges = [0, *ends, len(text)]
     cut = [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]
@@ -59,7 +59,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Trajectory:
-    """One question and what one model made of it.
+    """One question and one model's answers to it.
 
     Attributes:
         id: the question's id; what was answered to it is shown side by side, of training that of one step.
@@ -67,7 +67,7 @@ class Trajectory:
         question, answer: what was asked, and the gold answer; "" where it is not known.
         images: the question's pictures.
         run: which model answered, such as "before" or "baseline"; "" where there is one.
-        step: of training, at which it was sampled; `None` outside training.
+        step: training step at which it was sampled; `None` outside training.
         number: its place among the samples of one question, from 1; `None` for a single one.
         turns: in order; `None` for a turn that was never given.
         rewards: reward parts, advantage and other numbers by name; `None` where there is none.
@@ -88,7 +88,7 @@ class Trajectory:
 
     @property
     def label(self) -> str:
-        """What tells it apart from those beside it."""
+        """Label that distinguishes it from other trajectories of its question."""
         if self.step is not None:
             return f"completion {self.number}"
         number = f"sample {self.number}" if self.number else ""
@@ -96,13 +96,13 @@ class Trajectory:
 
     @property
     def key(self) -> str:
-        """What a link calls it; the same in every report that shows it."""
+        """Name for links, equal in all reports."""
         place = "" if self.step is None else f"step {self.step}"
         return "/".join(part for part in (self.id, self.run, place, str(self.number or "")) if part)
 
     @property
     def transition(self) -> str:
-        """The verdicts in order, such as `wrong→right` for a wrong answer that the second turn made right.
+        """The verdicts in order, such as `wrong→right` for a wrong answer that the second turn corrected.
 
         A turn that was never given is wrong; with one that has no verdict, or with none at all, it is "not graded".
         """

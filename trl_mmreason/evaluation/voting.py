@@ -1,4 +1,4 @@
-"""Which answer most samples agree on: self-consistency (arXiv:2203.11171)."""
+"""Majority vote over samples: self-consistency (arXiv:2203.11171)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Equality = Callable[[str, str], bool]
 
 
 def cluster_answers(answers: Sequence[str | None], equal: Equality | None = None) -> list[list[int]]:
-    """Put answers that say the same together, so that 1/2 and 0.5 are not two opinions.
+    """Cluster equivalent answers, so that 1/2 and 0.5 are one vote.
 
     Each answer joins the first cluster whose first member it equals, or begins one: `equal` need not be transitive, and
     the order of the answers decides where it is not.
@@ -38,7 +38,7 @@ def cluster_answers(answers: Sequence[str | None], equal: Equality | None = None
 
 
 def majority_vote(answers: Sequence[str | None], equal: Equality | None = None) -> int | None:
-    """The number of the answer that wins: the first member of the largest cluster.
+    """The position of the winning answer: the first member of the largest cluster.
 
     A missing answer never votes. Of clusters of one size the one that began first wins.
 
@@ -53,7 +53,7 @@ def majority_vote(answers: Sequence[str | None], equal: Equality | None = None) 
 
 
 def votes_of(row: Mapping[str, Any], answers: Sequence[str | None], grader: Grader | JudgeGrader) -> list[str | None]:
-    """Answers to one question as they vote: as letters where they name one of its choices.
+    """Convert answers to votes: letters where they name one of the choices.
 
     Args:
         row: the question; its `choices`, if any, are looked at.

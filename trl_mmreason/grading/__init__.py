@@ -1,4 +1,4 @@
-"""Is this answer right?"""
+"""Grading: decide whether an answer is right."""
 
 from .extraction import extract_answer
 from .grader import Grader, equivalent, grader_or_rules

@@ -1,4 +1,4 @@
-r"""Computer algebra, for worker processes only: are two LaTeX expressions equal?
+r"""Decide whether two LaTeX expressions are equal, by computer algebra; for worker processes only.
 
 latex2sympy2_extended parses, sympy evaluates. That parser guesses: `2(3)` is a mixed number to it, `f(x)` a call,
 `\sin x \cdot y` the sine of a product, `x'` is x, γ is Euler's constant, and a degree sign means nothing. So first
@@ -87,7 +87,7 @@ def ratio(answer: str, gold: str) -> float | None:
 
 # ------------------------------------------------------------------------------------------------------------- reading
 def _read(answer: str, gold: str) -> tuple[Expr | MatrixBase, Expr | MatrixBase]:
-    """Both, with the same symbols for the same variables."""
+    """Parse both expressions, with the same symbols for the same variables."""
     names: dict[str, str] = {}
     sides = [(side, _parsed(text, side, names)) for side, text in (("answer", answer), ("gold", gold))]
     whole = {symbol: Symbol(symbol.name, integer=True) for _, side in sides for symbol in _whole(side)}
@@ -113,7 +113,7 @@ def _parsed(text: str, side: str, names: dict[str, str]) -> Expr | MatrixBase:
 
 
 def _settled(value: Expr | MatrixBase, side: str) -> Expr | MatrixBase:
-    """With limits, derivatives and antiderivatives taken, and real cube roots of negative numbers."""
+    """Evaluate limits, derivatives and antiderivatives; cube roots of negative numbers are real."""
     value = value.replace(_is_operation, lambda operation: operation.doit())
     value = value.replace(_is_odd_root, lambda root: (-1) ** root.exp.p * Pow(-root.base, root.exp))
     if value.has(sympy.nan, sympy.zoo):
@@ -134,7 +134,7 @@ def _is_odd_root(part: Expr) -> bool:
 
 
 def _whole(value: Expr | MatrixBase) -> set[Symbol]:
-    """Variables that make sense as whole numbers only: bounds of sums, of factorials, exponents of negative numbers."""
+    """Variables that must be integers: bounds of sums, arguments of factorials, exponents of negative numbers."""
     parts = [bound for series in value.atoms(Sum, Product) for limits in series.limits for bound in limits]
     parts += [part for operation in value.atoms(sympy.factorial, sympy.binomial) for part in operation.args]
     parts += [power.exp for power in value.atoms(Pow) if power.base.is_negative]
@@ -189,7 +189,7 @@ def _same_number(pair: Pair, relative_tolerance: float) -> bool:
 
 
 def _whole_number(value: Expr) -> Integer | None:
-    """The integer that a value is, be it only to twenty digits."""
+    """The integer that a value equals to twenty digits, if any."""
     if value.is_Rational:
         return value if value.is_Integer else None
     nearest = Integer(round(sympy.re(value)))
@@ -201,7 +201,7 @@ def _near(answer: Expr, gold: Expr, relative_tolerance: float) -> bool:
 
 
 def _same_in_closed_form(answer: Expr, gold: Expr, pair: Pair) -> bool:
-    """What digits leave open: whether something tiny is zero, and integrals that quadrature gets only roughly."""
+    """Decide symbolically what digits leave open: tiny values, and integrals with inexact quadrature."""
     integrals = answer.has(Integral) or gold.has(Integral)
     close = sympy.Float("1e-20") + (0.01 * abs(pair.gold) if integrals else 0)
     if not abs(pair.answer - pair.gold) < close or not (integrals or 0 in pair):
@@ -210,7 +210,7 @@ def _same_in_closed_form(answer: Expr, gold: Expr, pair: Pair) -> bool:
 
 
 def _values(answer: Expr, gold: Expr) -> list[Pair]:
-    """Their values at some points where both are defined, and real unless the imaginary unit is in them.
+    """Yield both values at some points where both are defined, and real unless they contain the imaginary unit.
 
     Raises:
         Unreadable: there are hardly any.
@@ -229,7 +229,7 @@ def _values(answer: Expr, gold: Expr) -> list[Pair]:
 
 
 def _points(symbols: set[Symbol]) -> Iterator[dict[Symbol, Expr]]:
-    """Small and large, positive and negative ones; the same in every run."""
+    """Sample points: small and large, positive and negative, the same in every run."""
     random = Random(0)
     for attempt in range(_TRIES):
         size, sign = (1, 8, 60)[attempt % 3], -1 if attempt % 4 == 3 else 1

@@ -1,4 +1,4 @@
-"""Multiple choice: which of the choices does an answer name?"""
+"""Multiple choice: find the choices that an answer names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _JOINT = re.compile(r"\s*(?:[,;&/+和与及]|\band\b|\bor\b)\s*|\s+", re.IGNOREC
 
 
 def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str] | None:
-    """The labels that an answer names: by letter first, then by the one choice whose text or value it gives.
+    """Find the labels that an answer names: by letter first, then by the one choice with its text or value.
 
     Args:
         answer: as extracted.
@@ -60,7 +60,7 @@ def chosen(answer: str, choices: Mapping[str, str], same: Same) -> frozenset[str
 
 
 def _verbatim(text: str, choices: Mapping[str, str]) -> frozenset[str] | None:
-    """The one choice that is written just so, or the one that is but for case and punctuation."""
+    """The one choice with exactly this text, else the one that differs only in case and punctuation."""
     for form in (str, str.casefold, words) if is_prose(text) else (str, str.casefold):
         matching = frozenset(
             label for label, value in choices.items() if value and form(normalise(value)) == form(text)
@@ -71,7 +71,7 @@ def _verbatim(text: str, choices: Mapping[str, str]) -> frozenset[str] | None:
 
 
 def _readings(text: str, choices: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """(label, text beside it), for a label that leads or ends the answer and is not part of a choice's own text."""
+    """(label, other text) for a label at the start or end of the answer that is not part of a choice's text."""
     equations = any("=" in value for value in choices.values())
     endings = {value[-1:] for value in choices.values()}
     for pattern in _LABELLED:
@@ -112,7 +112,7 @@ _IMPLIED = re.compile(r"\(?([A-J])\)?[.:)]\s*(\S.*)|\(([A-J])\)|([A-J])", re.DOT
 
 
 def implied_choices(gold: str) -> dict[str, str]:
-    """The choices that a gold answer speaks of when none are given: `C`, `(C)`, `C. 24 cm`, `A, C`, `ABD`."""
+    """Choices implied by a gold answer when none are given: `C`, `(C)`, `C. 24 cm`, `A, C`, `ABD`."""
     text = gold.strip()
     if match := _IMPLIED.fullmatch(text):
         return {match[1] or match[3] or match[4]: (match[2] or "").strip()}

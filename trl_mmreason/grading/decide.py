@@ -1,4 +1,4 @@
-"""The rules put together: is this answer one of the golds?
+"""Combine the rules: decide whether an answer equals one of the gold answers.
 
 The caller runs `decide` without computer algebra first; what raises `NeedsAlgebra` is decided by the same function in a
 worker process.
@@ -82,7 +82,7 @@ _DANGLING = re.compile(r".*[\w)}]\s*[+\-*/^=<>]", re.DOTALL)
 
 
 def gold_problem(gold: object, choices: Mapping[str, str] | None = None) -> str | None:
-    """Why this gold answer cannot be used, or None if it can. It depends on the gold alone, never on an answer."""
+    """Why a gold answer is unusable, or `None`; it depends on the gold answer only."""
     if isinstance(gold, float) and math.isnan(gold):
         return "it is not a number"
     if not isinstance(gold, str | int | float):

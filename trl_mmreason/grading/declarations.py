@@ -1,4 +1,4 @@
-"""Answers without a box: declared in words ("the answer is 4", `#### 4`, 答案是), or a line that is nothing but one."""
+"""Find answers without a box: declared in words ("the answer is 4", `#### 4`, 答案是), or a bare line."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _MOST_LAYERS = 4
 
 
 def declared_answer(text: str) -> str | None:
-    """What the last declaration says, to the end of its sentence and without its reasons; `None` if there is none."""
+    """The answer in the last declaration, up to the end of its sentence, without reasons; `None` without any."""
     end = len(text)
     for mark in reversed(list(_DECLARATION.finditer(text))):
         region, text_follows = text[mark.end() : end], end < len(text)
@@ -79,7 +79,7 @@ def declared_answer(text: str) -> str | None:
 
 
 def bare_answer(text: str) -> str | None:
-    """The whole text, if it is one short line that is an answer and no sentence; a reason may follow a yes or no."""
+    """The whole text, if it is one short line and not a sentence; a reason may follow a yes or no."""
     text = text.strip()
     if len(text) > _LONGEST_BARE or "\n" in text:
         return None
@@ -90,7 +90,7 @@ def bare_answer(text: str) -> str | None:
 
 
 def without_dressing(text: str) -> str:
-    """The text without bold, enclosing mathematics delimiters, quotation marks or code marks, and a final full stop."""
+    """Remove bold, enclosing mathematics delimiters, quotation or code marks, and a final full stop."""
     text = _BOLD.sub(r"\1", text)
     for _ in range(_MOST_LAYERS):
         before = text
@@ -104,7 +104,7 @@ def without_dressing(text: str) -> str:
 
 
 def without_math_delimiters(text: str) -> str:
-    r"""The text without white space around it and without an enclosing `$…$`, `$$…$$`, `\(…\)` or `\[…\]`."""
+    r"""Remove outer white space and an enclosing `$…$`, `$$…$$`, `\(…\)` or `\[…\]`."""
     return _without_pair(text.strip(), _MATH)
 
 
@@ -125,7 +125,7 @@ def _is_heading(region: str, text_follows: bool) -> bool:
 
 
 def _first_statement(region: str) -> str:
-    """The answer at the start of the text that follows a declaration; empty if there is none."""
+    """The answer at the start of the text after a declaration; empty if there is none."""
     region = region.lstrip(_LEADING)
     if not region:
         return ""
@@ -143,7 +143,7 @@ def _first_statement(region: str) -> str:
 
 
 def _math_end(region: str) -> int:
-    """Where the mathematics at the start of the text ends; 0 if it does not start so. A `$` may also be a price."""
+    """End of the mathematics at the start of the text; 0 if there is none. A `$` may also be a price."""
     for opening, closing in _MATH:
         if region.startswith(opening):
             limit = _end(_SENTENCE_END, region, 1) if opening == "$" else len(region)
@@ -158,7 +158,7 @@ def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
 
 
 def _is_bare(text: str) -> bool:
-    """Whether a line is an answer: a choice with its text, a yes or no, or anything that is no sentence."""
+    """Whether a line is an answer: a choice with its text, a yes or no, or anything but a sentence."""
     if _LABEL.match(text) or _YES_OR_NO.match(text):
         return True
     return not _SENTENCE.search(text) and not _SENTENCE_END.search(text)

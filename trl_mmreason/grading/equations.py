@@ -15,7 +15,7 @@ _EQUALS = re.compile(r"\s*=\s*")
 
 
 class Equation(NamedTuple):
-    """`name = side = side …`; the name is empty where none of the outer sides is one."""
+    """`name = side = side …`; the name is empty if neither outer side is a name."""
 
     name: str
     sides: list[str]
@@ -44,7 +44,7 @@ def _equation(text: str) -> Equation | None:
 
 
 def _same_name(left: str, right: str) -> bool:
-    """`x` and `x_1` may name the same unknown, `x_1` and `x_2` do not."""
+    """Whether two names may mean the same unknown: `x` and `x_1` may, `x_1` and `x_2` do not."""
     bases = {
         left.partition("_")[0] if "_" not in right else left,
         right.partition("_")[0] if "_" not in left else right,
@@ -53,7 +53,7 @@ def _same_name(left: str, right: str) -> bool:
 
 
 def _defines(side: str) -> bool:
-    r"""`x`, `(x, y)`, `\frac{a}{b}`, `\sin A`: names, pairs and quotients of names; `x - 4 = 4` does not say 4."""
+    r"""Whether a side only names a value: `x`, `(x, y)`, `\frac{a}{b}`, `\sin A`; `x - 4 = 4` does not say 4."""
     if is_name(side) or re.fullmatch(r"\|\s*[A-Z]{2,}\s*\|", side):
         return True
     parts = _PARTS.sub(" , ", side).split(" , ")
@@ -61,7 +61,7 @@ def _defines(side: str) -> bool:
 
 
 def compare(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
-    """`x = 4` is 4, either way round; equations are the same up to a factor; a chain `3 + 4 = 7` is 7 if it is true.
+    """Compare equations: `x = 4` and `4 = x` are 4; equal up to a factor; a true chain `3 + 4 = 7` is 7.
 
     Args:
         answer, gold: in canonical form.
@@ -92,7 +92,7 @@ _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
 
 
 def _scales(part: str) -> bool:
-    """Whether a part of a ratio is a finite number other than 0; by anything else all ratios would be equal."""
+    """Whether a part of a ratio is a finite number other than 0."""
     try:
         value = value_of(part)
     except (Unreadable, NeedsAlgebra):
@@ -101,7 +101,7 @@ def _scales(part: str) -> bool:
 
 
 def compare_ratios(answer: str, gold: str, same: Same) -> bool | None:
-    """2:3 is 4:6 and 2/3; times of day are only themselves."""
+    """Compare ratios: 2:3 is 4:6 and 2/3; times of day equal only themselves."""
     if ":" not in answer + gold or is_prose(answer) or is_prose(gold):
         return None
     clocks = [_CLOCK.fullmatch(text) is not None for text in (answer, gold)]
@@ -124,7 +124,7 @@ _SPAN = re.compile(rf"(?P<low>{_NUMBER})\s*(?:-|~|to)\s*(?P<high>{_NUMBER})\s*(?
 
 
 def compare_spans(answer: str, gold: str, same: Same) -> bool | None:
-    """`20-29` is a span and no difference where the gold is one: both ends count. None where it is none."""
+    """Compare both ends of spans such as `20-29`, which are not differences; `None` if the gold is not a span."""
     wanted, said = _SPAN.fullmatch(gold), _SPAN.fullmatch(answer)
     if wanted is None:
         return None
@@ -139,7 +139,7 @@ _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
 
 
 def compare_dates(answer: str, gold: str) -> bool | None:
-    """`1/2/2020` is no fraction: part by part. None where the gold is no date."""
+    """Compare dates such as `1/2/2020` part by part; `None` if the gold is not a date."""
     if not _DATE.fullmatch(gold):
         return None
     return [int(part) for part in re.findall(r"\d+", gold)] == [

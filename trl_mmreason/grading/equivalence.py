@@ -1,4 +1,4 @@
-"""Do two answers say the same? Takes answers apart (lists, tuples, intervals, equations, units) down to expressions."""
+"""Decide whether two answers are equivalent, from lists, intervals, equations and units down to expressions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .units import (
 
 
 class Algebra(Protocol):
-    """Computer algebra; `algebra.py` is it, in worker processes."""
+    """Interface of computer algebra, which `algebra.py` implements in worker processes."""
 
     def equal(self, answer: str, gold: str, *, relative_tolerance: float) -> bool: ...
 
@@ -129,7 +129,7 @@ _TAKES_BACK = re.compile(
 
 
 def _claim(text: str) -> str | None:
-    """A leading yes or no, without the reason that follows it; None where what follows takes it back."""
+    """A leading yes or no without its reason; `None` if the following text takes it back."""
     match = _CLAIM.fullmatch(text)
     if match is None:
         return None
@@ -139,7 +139,7 @@ def _claim(text: str) -> str | None:
 
 
 def _undressed(text: str) -> str:
-    """Without hedges, a final full stop and brackets around one thing."""
+    """Remove hedges, a final full stop and brackets around a single entry."""
     text = text[match.end() :] if (match := _HEDGE.match(text)) else text
     if text.casefold() in _NOTHING:
         return "∅"
@@ -165,7 +165,7 @@ _ABOUT = re.compile("≈")
 
 
 def _rounded(answer: str, gold: str, terms: Terms) -> bool | None:
-    """`5√2 ≈ 7.07` states both, if the second is the first rounded to its places; None where nothing is rounded."""
+    """Compare `5√2 ≈ 7.07`, which states both if the second is the first, rounded; `None` without rounding."""
     stated = [[side for side in split_top(text, _ABOUT) if side] for text in (answer, gold)]
     if stated == [[answer], [gold]]:
         return None
@@ -238,7 +238,7 @@ def _percents(value: str, unit: MeasurementUnit, target: str, gold_unit: Measure
 
 
 def _same_noun(left: str, right: str) -> bool:
-    """`apple` and `red apple`; Chinese counters are written without a space."""
+    """Whether two nouns agree: `apple` and `red apple`; Chinese counters are written without a space."""
     short, long = sorted((left, right), key=len)
     return (
         short == long
@@ -250,7 +250,7 @@ def _same_noun(left: str, right: str) -> bool:
 def _values(
     answer: str, gold: str, terms: Terms, unit: MeasurementUnit = PLAIN, gold_unit: MeasurementUnit = PLAIN
 ) -> bool:
-    """Two expressions: by evaluation, by algebra, or as words where they are not mathematics."""
+    """Compare two expressions by evaluation, by algebra, or as words where they are not mathematics."""
     scales = {"answer_unit": (unit.factor, unit.offset), "gold_unit": (gold_unit.factor, gold_unit.offset)}
     try:
         return numeric.equal(_digits(answer), _digits(gold), lenient=terms.lenient, **scales)
@@ -301,6 +301,6 @@ _TO_LATEX = {"π": "\\pi ", "∞": "\\infty ", "*": "\\cdot ", "°": "^{\\circ}"
 
 
 def to_latex(text: str) -> str:
-    """LaTeX for the parser of computer algebra."""
+    """Convert an expression to LaTeX for the parser of computer algebra."""
     text = re.sub(r"\^(\d{2,})", r"^{\1}", re.sub(rf"(?<![\d(,]){THOUSANDS}", _plain_number, text))
     return "".join(_TO_LATEX.get(character, character) for character in text)

@@ -1,4 +1,4 @@
-r"""LaTeX with nothing left to guess: a sign in every product, brackets around arguments, fractions for decimals.
+r"""Rewrite LaTeX without ambiguity: a sign in every product, brackets around arguments, fractions for decimals.
 
 Only what is known here gets through: digits, operators, single letters and some fifty commands. Variables are renamed
 to plain single letters, so that no name can mean anything to whatever parses the result.
@@ -71,7 +71,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _word(word: str, before: list[str]) -> list[str]:
-    """A function's name without its backslash, an environment, or a product of variables."""
+    """Handle a word: a function's name without its backslash, an environment, or a product of variables."""
     if word in _FUNCTIONS or word in _OF_SEVERAL:
         return [f"\\{word}"]
     if before in (["\\begin", "{"], ["\\end", "{"]):
@@ -86,7 +86,7 @@ def _is_number(token: str) -> bool:
 
 
 class _Rewriter:
-    """A recursive descent. Its methods take tokens and return LaTeX; from `power` on down that is one factor."""
+    """Recursive-descent parser; methods consume tokens and return LaTeX, from `power` down of one factor."""
 
     def __init__(self, tokens: list[str], names: dict[str, str]) -> None:
         self.tokens = tokens
@@ -159,7 +159,7 @@ class _Rewriter:
         return _is_number(token) or token.isalpha() or token in _STARTS or (token == "|" and not self.bars)
 
     def differential(self) -> bool:
-        """Whether the `dx` of the innermost integral comes; it is taken then."""
+        """Consume the `dx` of the innermost integral if it is next."""
         if not self.variables or self.variables[-1] or self.peek() != "d" or not self.peek(1).isalpha():
             return False
         self.take()
@@ -182,7 +182,7 @@ class _Rewriter:
         return self.postfix(f"{base}^{{{exponent}}}")
 
     def one_sided(self) -> bool:
-        """Whether the `^+` of a limit comes."""
+        """Whether a limit's `^+` is next."""
         return any(self.comes("^", sign, "}") or self.comes("^", "{", sign, "}") for sign in "+-")
 
     def postfix(self, factor: str) -> str:
@@ -191,7 +191,7 @@ class _Rewriter:
         return factor
 
     def argument(self) -> str:
-        r"""What belongs to `\frac`, `\sqrt` or `_`: a group, or one character as in `\frac12`."""
+        r"""Read the argument of `\frac`, `\sqrt` or `_`: a group, or one character as in `\frac12`."""
         if self.skip("{"):
             bars, self.bars = self.bars, 0
             result = self.sum()
@@ -254,7 +254,7 @@ class _Rewriter:
         return self.variable()
 
     def variable(self) -> str:
-        """A letter with its index and primes, under its new name."""
+        """Read a letter with its index and primes, and return its new name."""
         name = self.take()
         if not name.isalpha():
             raise Unreadable(f"{name} is no variable")

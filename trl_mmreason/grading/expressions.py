@@ -1,4 +1,4 @@
-"""Reads an expression and evaluates it: exactly where numbers are rational, in floating point where they are not.
+"""Parse and evaluate an expression: exactly for rational numbers, otherwise in floating point.
 
 A recursive descent over the canonical form of `notation.py`, fast and bounded enough for the caller's process;
 `explicit.py` reads more, for computer algebra in a worker. It knows numbers, letters as variables, `+ - * / ^ !`,
@@ -34,7 +34,7 @@ _VOWELS = frozenset("aeiou")
 
 
 class Expression(NamedTuple):
-    """An expression that was read: whether a number in it is written with a decimal point, whether `i` is in it."""
+    """A parsed expression, and whether it contains a decimal point or `i`."""
 
     node: Node
     symbols: frozenset[str]
@@ -44,7 +44,7 @@ class Expression(NamedTuple):
 
 @lru_cache(maxsize=512)
 def read(text: str) -> Expression:
-    """Read the canonical form of one expression.
+    """Parse the canonical form of one expression.
 
     Raises:
         Unreadable: it is not one expression.
@@ -185,7 +185,7 @@ class _Parser:
         return ("number", value)
 
     def plain_fraction(self, ahead: int) -> Fraction | None:
-        r"""The value of `\frac{1}{2}` ahead when both are whole numbers, as in a mixed number; it is taken then."""
+        r"""Read a `\frac{1}{2}` of whole numbers if it is next, as in a mixed number."""
         digits = self.peek(ahead)
         if digits.isdigit() and len(digits) == 2 and digits[1] != "0":  # 3\frac12
             self.position += ahead + 1
@@ -217,7 +217,7 @@ class _Parser:
         raise NeedsAlgebra(f"\\{name}")
 
     def argument(self) -> Node:
-        r"""What belongs to `\frac` or `\sqrt`: a group, or one character as in `\frac12`."""
+        r"""Read the argument of `\frac` or `\sqrt`: a group, or one character as in `\frac12`."""
         kind, token = self.kind(), self.peek()
         if kind == "number" and len(token) > 1 and self.tokens[self.position - 1][1] == "\\frac" and token.isdigit():
             self.tokens[self.position : self.position + 1] = [("number", token[0]), ("number", token[1:])]

@@ -1,4 +1,4 @@
-"""The answer that a completion gives: without its thinking; boxes and tags first, then declarations, then a bare line.
+"""Extract a completion's answer, ignoring its thinking: boxes and tags first, then declarations, then a bare line.
 
 Model text is hostile, so every scan here is linear in its length: token patterns whose quantifiers never overlap, one
 stack for braces, and slices that are taken of disjoint parts only.
@@ -29,7 +29,7 @@ _SEPARATORS = re.compile(
 
 
 class _Span(NamedTuple):
-    """A closed box or tag: where it starts and ends, and where what it holds starts and ends."""
+    """A closed box or tag: its start and end, and those of its content."""
 
     start: int
     inner_start: int
@@ -39,7 +39,7 @@ class _Span(NamedTuple):
 
 
 def extract_answer(text: str) -> str | None:
-    """The answer that a completion gives, or `None` if it gives none.
+    """Extract a completion's answer, or `None` if there is none.
 
     Args:
         text: the completion, thinking included. Any length: the time is linear in it.
@@ -70,7 +70,7 @@ def extract_answer(text: str) -> str | None:
 
 
 def read_gold(text: str) -> str:
-    """The answer inside a gold string: its last box, tag or `####` line, else all of it; empty if it holds nothing."""
+    """Extract the answer of a gold string: its last box, tag or `####` line, else the whole string."""
     spans, saw_blank = closed_spans(text)
     if spans:
         return _last_answer(text, spans)
@@ -78,7 +78,7 @@ def read_gold(text: str) -> str:
 
 
 def without_thinking(text: str) -> str | None:
-    """The text behind the last `</think>`; `None` if a `<think>` in it never closes."""
+    """The text after the last `</think>`; `None` if it contains an open `<think>`."""
     spoken_from, thinking = 0, False
     for mark in _THINK.finditer(text):
         thinking = not mark[1]
@@ -87,7 +87,7 @@ def without_thinking(text: str) -> str | None:
 
 
 def closed_spans(text: str) -> tuple[list[_Span], bool]:
-    """The filled boxes and tags in the order in which they end, and whether there were blank ones.
+    """The filled boxes and tags, ordered by end, and whether there were blank ones.
 
     What is nested therefore stands before what holds it.
     """
@@ -136,7 +136,7 @@ def closed_spans(text: str) -> tuple[list[_Span], bool]:
 
 
 def _last_answer(text: str, spans: list[_Span]) -> str:
-    """What the last span holds; if boxes with only separators between them stand there, all of them, each once."""
+    """The last span's content; of adjacent boxes with only separators between them, all distinct contents."""
     index = _innermost(spans, len(spans) - 1)
     right = spans[index]
     answers = [_content(text, right)]
@@ -152,7 +152,7 @@ def _last_answer(text: str, spans: list[_Span]) -> str:
 
 
 def _innermost(spans: list[_Span], index: int) -> int:
-    """The span itself, or the one that ends last inside it, and so on down."""
+    """The innermost span: recursively the one that ends last inside."""
     while index and spans[index - 1].start >= spans[index].inner_start:
         index -= 1
     return index

@@ -1,4 +1,4 @@
-"""The one grader of the package: rewards, filters, sampling pipelines and evaluation all ask it."""
+"""The package's grader, used by rewards, filters, sampling pipelines and evaluation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _reported: set[Hashable] = set()
 
 
 class GradingQuery(NamedTuple):
-    """All that a verdict depends on; equal questions are decided once."""
+    """Everything that a verdict depends on; equal questions are decided once."""
 
     answer: str
     golds: tuple[str, ...]
@@ -39,7 +39,7 @@ class GradingQuery(NamedTuple):
     lenient: bool
 
     def arguments(self) -> dict[str, Any]:
-        """What `decide` takes, here or in a worker."""
+        """Arguments of `decide`, in this process or in a worker."""
         return {**self._asdict(), "choices": dict(self.choices)}
 
 
@@ -106,7 +106,7 @@ class Grader:
         return self._grade_all(items)[0] if self._grades_itself else self.grade_batch(items)[0]
 
     def grade_batch(self, items: Iterable[Mapping[str, Any]]) -> list[Verdict]:
-        """Grade many; each item holds the arguments of `grade` by name. What needs algebra is shared out to workers.
+        """Grade many items, each the arguments of `grade` by name; workers decide what needs algebra.
 
         Of a subclass that overrides `grade` alone, this asks that for each item.
         """
@@ -114,7 +114,7 @@ class Grader:
 
     @property
     def works_elsewhere(self) -> bool:
-        """Whether answers may be graded in a thread while others are sampled: the rules, with their workers, may.
+        """Whether answers may be graded in a thread while others are sampled, as the rules can with their workers.
 
         A subclass with a `grade` or `grade_batch` of its own says so by `works_elsewhere = True`.
         """
@@ -128,7 +128,7 @@ class Grader:
         return self._settle([self._open(**item) for item in items])
 
     def equivalent(self, first: str, second: str) -> bool:
-        """Whether two answers say the same, neither being the gold: it does not matter which comes first."""
+        """Whether two answers are equivalent; symmetric, as neither is the gold answer."""
         pairs = [(first, second), (second, first)]
         return any(verdict.correct for verdict in self._settle([self._question(a, (b,)) for a, b in pairs]))
 
@@ -141,7 +141,7 @@ class Grader:
         hint: str | None = None,
         id: Any = None,
     ) -> Verdict | GradingQuery:
-        """The verdict where there is no question left to decide."""
+        """Return the verdict if no comparison is needed, else the question to decide."""
         _check(completion, choices, question)
         plain = getattr(gold, "tolist", None)  # of numpy
         gold = plain() if plain else gold
@@ -166,7 +166,7 @@ class Grader:
         return GradingQuery(answer, golds, tuple((choices or {}).items()), asked, self.tolerance == "lenient")
 
     def _settle(self, opened: Sequence[Verdict | GradingQuery]) -> list[Verdict]:
-        """Decide what is open: from the cache, here, or in the workers, each question once."""
+        """Decide each open question once: from the cache, here, or in the workers."""
         decided: dict[Hashable, Verdict] = {}
         waiting: list[GradingQuery] = []
         for question in dict.fromkeys(entry for entry in opened if isinstance(entry, GradingQuery)):
@@ -188,11 +188,11 @@ class Grader:
 
 
 def grader_or_rules(grader: Any, name: str) -> Any:
-    """The grader that came, or `Grader()` if none did.
+    """Return the given grader, or `Grader()` for `None`.
 
     Args:
         grader: a `Grader`, a `JudgeGrader`, or whatever has their `grade_batch`.
-        name: of what it came to, for the error.
+        name: name of the caller, for the error.
 
     Raises:
         TypeError: it cannot grade.
@@ -209,7 +209,7 @@ def grader_or_rules(grader: Any, name: str) -> Any:
 
 
 def grader_settings(grader: Any) -> str:
-    """Describe the grader in a store's settings: by its repr, which another process writes just so.
+    """Describe the grader for a store's settings by its repr, which must be equal in other processes.
 
     Of what is known by its address in memory the name of its class remains. So what the repr of a grader of one's own
     does not say, or who a `JudgeGrader` asks through a plain function, may change without being noticed.
@@ -218,7 +218,7 @@ def grader_settings(grader: Any) -> str:
 
 
 def equivalent(first: str, second: str) -> bool:
-    """Whether two answers say the same: `equivalent("1/2", "0.5")`. See `Grader.equivalent`.
+    """Whether two answers are equivalent: `equivalent("1/2", "0.5")`. See `Grader.equivalent`.
 
     Examples:
         >>> equivalent("1/2", "50%"), equivalent("(1, 2)", "(2, 1)")
@@ -233,7 +233,7 @@ def _shared_workers(count: int, deadline_seconds: float, memory_bytes: int) -> W
 
 
 def _usable(gold: Gold | None, choices: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
-    """The golds that can be used, and why the last one of the others cannot."""
+    """The usable golds, and why the last of the others is unusable."""
     given = list(gold) if isinstance(gold, list | tuple | set) else [gold]
     usable, problem = [], "it is empty"
     for one in given:

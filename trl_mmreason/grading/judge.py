@@ -1,4 +1,4 @@
-"""A language model's second opinion on answers that the rules call wrong: the two prompts of SOPHIA, over any engine.
+"""A language model as judge of answers that the rules call wrong, with SOPHIA's two prompts, over any engine.
 
 The prompts are Figures A5 (extraction) and A6 (equivalence) of "Semi-off-Policy Reinforcement Learning for
 Vision-Language Slow-Thinking Reasoning", word for word; the paper asks Qwen2.5-72B-Instruct with greedy decoding.
@@ -82,7 +82,7 @@ _ALONE = re.compile(r"[\s*_`\"'.()\[\]]*([01])[\s*_`\"'.()\[\]]*")
 
 
 class JudgeGrader:
-    """The rules first, then a language model's opinion on what they call wrong; to be used wherever a `Grader` is.
+    """Grader that applies the rules first, then asks a language model about answers that they call wrong.
 
     What the rules find right stays right, and an unusable gold stays unusable. A reply that cannot be read leaves the
     rules' verdict as it is, with a reason that says so. Errors of the engine are raised.
@@ -114,15 +114,15 @@ class JudgeGrader:
 
     @property
     def works_elsewhere(self) -> bool:
-        """Whether answers may be judged while others are sampled: `chat` and the rules say so."""
+        """Whether answers may be judged while others are sampled, which depends on `chat` and the rules."""
         return all(getattr(party, "works_elsewhere", False) for party in (self.chat, self.grader))
 
     def grade(self, completion: str, gold: Any, **others: Any) -> Verdict:
-        """Grade one completion; takes what `Grader.grade` takes."""
+        """Grade one completion; arguments as of `Grader.grade`."""
         return self.grade_batch([{"completion": completion, "gold": gold, **others}])[0]
 
     def grade_batch(self, items: Iterable[Mapping[str, Any]]) -> list[Verdict]:
-        """Grade many; each item holds the arguments of `grade` by name.
+        """Grade many items, each the arguments of `grade` by name.
 
         Raises:
             ValueError: if the engine returns another number of replies than it was given conversations.
@@ -164,7 +164,7 @@ class JudgeGrader:
         return {i: _extraction(reply) for i, reply in replies.items()}
 
     def _ask(self, prompts: Mapping[int, str]) -> dict[int, str]:
-        """Put all questions in one call."""
+        """Ask all questions in one call."""
         if not prompts:
             return {}
         replies = self.chat([[{"role": "user", "content": prompt}] for prompt in prompts.values()])
@@ -176,13 +176,13 @@ class JudgeGrader:
 
 
 def extraction_prompt(question: str, response: str, hint: str = "") -> str:
-    """Figure A5 for one response; the hint is empty where the benchmark gives none."""
+    """Write the prompt of Figure A5 for one response; without a hint of the benchmark the field is empty."""
     told = f"Hint: {hint}".strip()
     return f"{EXTRACTION_EXAMPLES}\n{told}\nQuestion: {question}\nModel response: {response}\nExtracted answer:"
 
 
 def equivalence_prompt(question: str, gold: str, answer: str) -> str:
-    """Figure A6 for one answer."""
+    """Write the prompt of Figure A6 for one answer."""
     return (
         f"{EQUIVALENCE_EXAMPLES}\n[Question]: {question}\n[Standard Answer]: {gold}\n[Model_answer] : {answer}\n"
         "Judgement:"
@@ -190,14 +190,14 @@ def equivalence_prompt(question: str, gold: str, answer: str) -> str:
 
 
 def shown_to_judge(text: str) -> str:
-    """The end of a model's text without its thinking and without lines that look like fields of the prompts."""
+    """The end of a model's text, without thinking and without lines that imitate the prompts' fields."""
     spoken = without_thinking(text) or ""
     lines = spoken[-LONGEST_SHOWN:].splitlines()
     return "\n".join(line for line in lines if not _FIELD.search(_plain(line))).strip()
 
 
 def read_judgement(reply: str) -> bool | None:
-    """The one decision in a judge's reply: "Judgement: 1", or a lone 0 or 1; `None` if there is not exactly one."""
+    """Parse the decision in a judge's reply, "Judgement: 1" or a lone 0 or 1; `None` unless there is exactly one."""
     spoken = without_thinking(reply) or ""
     decisions = set()
     for label in _LABELLED.finditer(spoken):
@@ -217,7 +217,7 @@ def _second_verdict(first: Verdict, answer: str, gold: str, reply: str) -> Verdi
 
 
 def _extraction(reply: str) -> str:
-    """The first line of the judge's reply, without the field's name that it may repeat; empty if there is none."""
+    """Parse the extracted answer: the reply's first line without a repeated field name; empty without any."""
     spoken = (without_thinking(reply) or "").strip()
     label = _EXTRACTED.match(spoken)
     lines = spoken[label.end() if label else 0 :].splitlines()
@@ -229,12 +229,12 @@ def _one_line(answer: str) -> str:
 
 
 def _plain(line: str) -> str:
-    """Full-width letters become plain and invisible characters go, as neither keeps a model from reading a word."""
+    """Normalise full-width letters and remove invisible characters, which could hide a field's name."""
     return "".join(c for c in unicodedata.normalize("NFKC", line) if unicodedata.category(c) != "Cf")
 
 
 def _question(item: Mapping[str, Any]) -> str:
-    """The question with its choices after it, as in the paper's example; a hint before it has a field of its own."""
+    """The question followed by its choices, as in the paper's example; a leading hint has its own field."""
     question = (item.get("question") or "").removeprefix(item.get("hint") or "").strip()
     choices = [f"{label}. {text}" for label, text in (item.get("choices") or {}).items() if text is not None]
     return " ".join([question, *choices]).strip()

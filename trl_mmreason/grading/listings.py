@@ -1,4 +1,4 @@
-"""Answers that are several: lists, tuples, sets and matrices."""
+"""Compare answers with several entries: lists, tuples, sets and matrices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ratio = Callable[[str, str], float | None]
 
 
 class Listing(NamedTuple):
-    """Several answers in one: `opening` and `closing` are its brackets, empty for a bare list."""
+    """A list of entries; `opening` and `closing` are its brackets, empty for a bare list."""
 
     opening: str
     entries: list[str]
@@ -49,7 +49,7 @@ def entries(text: str, *, bare: bool) -> list[str]:
 
 
 def listing(text: str) -> Listing | None:
-    """The entries of `1, 2`, `(1, 2)`, `\\{1, 2\\}`, `P(1, 2)`, `x ∈ \\{1, 2\\}`, `±2` …; None for a single answer."""
+    """Split `1, 2`, `(1, 2)`, `\\{1, 2\\}`, `P(1, 2)`, `x ∈ \\{1, 2\\}`, `±2` … into entries; None for a single one."""
     if match := MEMBER.match(text):
         text = text[match.end() :]
     if (match := _POINT.match(text)) and bracketed(text[match.end(1) :].strip()):
@@ -68,7 +68,7 @@ def listing(text: str) -> Listing | None:
 
 
 def _both_signs(found: list[str]) -> list[str]:
-    """Two entries for each with ±."""
+    """Replace each entry with ± by two."""
     signs = (("+", "-"), ("-", "+"))
     return [
         reading
@@ -78,7 +78,7 @@ def _both_signs(found: list[str]) -> list[str]:
 
 
 def compare(answer: str, gold: str, same: Same) -> bool | None:
-    """Tuples and points in their order, sets and bare lists in any; None where neither is several.
+    """Compare tuples and points in order, sets and bare lists in any order; `None` if neither has several entries.
 
     A bare list against brackets must keep their order; different brackets differ, as (1, 2] does from (1, 2).
     """
@@ -104,7 +104,7 @@ def compare(answer: str, gold: str, same: Same) -> bool | None:
 
 
 def unordered(left: Sequence[Any], right: Sequence[Any], same: Callable[[Any, Any], bool], *, once: bool) -> bool:
-    """Whether each entry has its partner; `once`: repeated entries count once, as in sets."""
+    """Whether entries match in any order; with `once`, repeated entries count once, as in sets."""
     if once:
         return all(any(same(a, g) for g in right) for a in left) and all(any(same(a, g) for a in left) for g in right)
     if len(left) != len(right):
@@ -122,7 +122,7 @@ _MATRIX = re.compile(r"\\begin\{([pb]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{
 
 
 def compare_matrices(answer: str, gold: str, same: Same) -> bool | None:
-    """Entry by entry; lists of lists are matrices, and a tuple is a column. None where neither is a LaTeX matrix."""
+    """Compare matrices by entry; lists of lists are matrices, a tuple a column. `None` without a LaTeX matrix."""
     if not (_MATRIX.fullmatch(answer) or _MATRIX.fullmatch(gold)):
         return None
     left, right = _rows(answer), _rows(gold)

@@ -1,4 +1,4 @@
-"""One notation for what people write in many ways: full-width and typographic characters, LaTeX dressing, white space.
+"""Normalise notation: full-width and typographic characters, LaTeX markup, white space.
 
 The canonical form is plain text with π ∞ ± ∪ ∅ ∈ ≈ ° as single characters, `* / ^ = < > <= >= !=` as operators,
 `\\{ \\}` for sets, and the LaTeX commands that carry meaning (`\\frac`, `\\sqrt`, `\\sum`, …) left as they are.
@@ -14,11 +14,11 @@ MAX_DEPTH = 50
 
 
 class Refused(ValueError):
-    """Larger than anything that is compared: long, deep, or a tower of exponents."""
+    """Too large to compare: too long, too deep, or a tower of exponents."""
 
 
 class Unreadable(ValueError):
-    """Not mathematics that can be read."""
+    """Not readable as mathematics."""
 
 
 class Undefined(Unreadable):
@@ -221,7 +221,7 @@ def _canonical(match: re.Match[str]) -> str:
 
 
 def _unwrap(text: str) -> str:
-    r"""`3\text{ cm}` → `3  cm `: one pass, with a stack of the braces that belong to a wrapper."""
+    r"""Unwrap text commands, `3\text{ cm}` → `3  cm `, in one pass with a stack of their braces."""
     pieces: list[str] = []
     wrapped: list[bool] = []
     position = 0
@@ -241,7 +241,7 @@ def _unwrap(text: str) -> str:
 
 
 def split_top(text: str, separators: re.Pattern[str]) -> list[str]:
-    """Split at the separators that stand outside all brackets; pieces are stripped."""
+    """Split at the separators outside all brackets; pieces are stripped."""
     pieces, depth, start, position = [], 0, 0, 0
     while position < len(text):
         character = text[position]
@@ -258,7 +258,7 @@ def split_top(text: str, separators: re.Pattern[str]) -> list[str]:
 
 
 def bracketed(text: str) -> tuple[str, str, str] | None:
-    r"""(opening, inside, closing) when one pair of brackets, `( ) [ ] \{ \} ⟨ ⟩`, holds the whole text."""
+    r"""(opening, inside, closing) if one pair of brackets, `( ) [ ] \{ \} ⟨ ⟩`, encloses the whole text."""
     for opening, closings in (("(", ")]"), ("[", "])"), ("\\{", ("\\}",)), ("⟨", "⟩"), ("{", "}")):
         if not text.startswith(opening):
             continue
@@ -303,17 +303,17 @@ _ARTICLE = re.compile(r"\b(?:an?|the)\s+(?=[^\W\d_])", re.IGNORECASE)
 
 
 def _undotted(text: str) -> str:
-    """D.C. is DC."""
+    """Remove the dots of abbreviations: D.C. is DC."""
     return re.sub(r"\b([^\W\d_])\.(?=\S|$)", r"\1", text)
 
 
 def words(text: str) -> tuple[str, ...]:
-    """What `text` says, without case, articles and punctuation."""
+    """The words of `text`, without case, articles and punctuation."""
     return tuple(_WORD.findall(_ARTICLE.sub("", _undotted(text)).casefold().replace("'", "")))
 
 
 def is_prose(text: str) -> bool:
-    """Whether it is words rather than mathematics: a word of two letters or more and no operator."""
+    """Whether it is words, not mathematics: a word of two letters or more and no operator."""
     return (
         re.search(r"[^\W\d_]{2}|[\u4e00-\u9fff]", _undotted(text)) is not None
         and re.search(r"[\\^_=<>+*/|{}±∪∈°%¤π∞∅≈~∥⊥≅∩→⇒]|\d-|- \d", text) is None
@@ -324,7 +324,7 @@ _NAME = re.compile(r"(?:angle\s*\d+|(?:[^\W\d_]|[\\'\s])+(?:_\s*(?:\w|\{[^{}]*\}
 
 
 def is_name(text: str) -> bool:
-    r"""What an equation may define: `x`, `S_{ABC}`, `f(x)`, `∠A`, `Area`."""
+    r"""Whether an equation may define it: `x`, `S_{ABC}`, `f(x)`, `∠A`, `Area`."""
     named = len(text) <= 60 and _NAME.fullmatch(text) is not None and text not in ("π", "e", "∞", "∅")
     return named and _NO_NAME.search(text) is None
 
@@ -336,5 +336,5 @@ _NO_NAME = re.compile(
 
 
 def squeezed(text: str) -> str:
-    """Without the white space that changes nothing; `5 3/4` is not `53/4`."""
+    """Remove white space without meaning; `5 3/4` is not `53/4`."""
     return text if is_prose(text) else re.sub(r"(?<!\d)\s+|\s+(?!\d)|(?<=[A-Za-z])_(?=\d)", "", text)

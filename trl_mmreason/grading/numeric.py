@@ -1,4 +1,4 @@
-"""The value of an expression, and whether two expressions have the same value."""
+"""Evaluate expressions, and compare their values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def equal(
     answer_unit: tuple[Fraction, Fraction] = (Fraction(1), Fraction(0)),
     gold_unit: tuple[Fraction, Fraction] = (Fraction(1), Fraction(0)),
 ) -> bool:
-    """Whether two expressions are equal: as numbers within the tolerance, with variables for all their values.
+    """Whether two expressions are equal: numbers within the tolerance, variables for all values.
 
     Whole numbers must agree exactly; otherwise |answer − gold| ≤ 1e-6·|gold|, or 1e-2·|gold| when `lenient` and the
     gold is no whole number.
@@ -119,7 +119,7 @@ def _close(value: Number, target: Number, tolerance: Fraction) -> bool:
 
 
 def _values(left: Expression, right: Expression) -> list[tuple[Number, Number]]:
-    """Values of both at the same points, where both are defined; real unless the imaginary unit is in them."""
+    """Yield both values at common points where both are defined; real unless they contain the imaginary unit."""
     names = sorted(left.symbols | right.symbols)
     pairs = []
     for index in range(2 * POINTS):
@@ -235,7 +235,7 @@ def _whole_root(number: int, index: int) -> int | None:
 
 
 def _real(value: complex) -> Number:
-    """Without the imaginary part that rounding left."""
+    """Remove an imaginary part that is due to rounding."""
     return value.real if abs(value.imag) <= 1e-14 * abs(value.real) else value
 
 

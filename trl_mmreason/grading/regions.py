@@ -1,4 +1,4 @@
-"""Answers that are ranges: intervals, their unions, and inequalities, which are intervals of a variable."""
+"""Compare ranges: intervals, their unions, and inequalities, which are intervals of a variable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Interval(NamedTuple):
 
 
 class Region(NamedTuple):
-    """A union of intervals of the variable `name`, which a bare interval does not have."""
+    """A union of intervals of the variable `name`, which is empty for a bare interval."""
 
     name: str
     intervals: list[Interval]
@@ -37,7 +37,7 @@ _LINE = Interval("(", "-∞", "∞", ")")
 
 
 def compare(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
-    """Two ranges: the same ends with the same brackets, of the same variable if both name one.
+    """Compare two ranges: ends and brackets must agree, and the variables if both name one.
 
     Args:
         answer, gold: in canonical form.
@@ -95,7 +95,7 @@ def _region(text: str) -> Region | None:
 
 
 def _conditions(text: str) -> Region | None:
-    """One condition, or several joined by an explicit `and`: then all hold, be it nowhere."""
+    """The region of one condition, or the intersection, possibly empty, of several joined by `and`."""
     pieces = split_top(text, _BOTH)
     if len(pieces) > MAX_ENTRIES:
         raise Refused(f"{len(pieces)} conditions, more than {MAX_ENTRIES} are not compared")
@@ -109,7 +109,7 @@ def _conditions(text: str) -> Region | None:
 
 @lru_cache(maxsize=512)
 def _bound(text: str) -> float:
-    """Where an end lies; raises `Unreadable` for an end that is no real number."""
+    """The value of an end; raises `Unreadable` if it is not a real number."""
     value = value_of(text)
     if isinstance(value, complex):
         raise Unreadable("complex numbers have no order")
@@ -132,7 +132,7 @@ def _intersection(left: list[Interval], right: list[Interval]) -> list[Interval]
 
 
 def _joined(intervals: list[Interval]) -> list[Interval]:
-    """Intervals that touch or overlap as one; as they are where an end is no number."""
+    """Merge intervals that touch or overlap; unchanged where an end is not a number."""
     try:
         ordered = sorted(intervals, key=lambda one: (_bound(one.low), one.opening == "("))
         joined = ordered[:1]
@@ -158,7 +158,7 @@ def _bracket_interval(text: str) -> Region | None:
 
 
 def _relation_interval(text: str) -> Region | None:
-    """`x > 3`, `3 < x`, `2 < x <= 5`, `x != 2`."""
+    """The intervals of `x > 3`, `3 < x`, `2 < x <= 5`, `x != 2`."""
     pieces = _RELATION.split(text)
     if len(pieces) == 5 and pieces[1][0] == pieces[3][0] and pieces[1][0] in "<>" and is_name(pieces[2]):
         low, first, name, second, high = pieces if pieces[1][0] == "<" else pieces[::-1]
@@ -185,7 +185,7 @@ def _relation_interval(text: str) -> Region | None:
 
 
 def _inequalities(answer: str, gold: str, ratio: Ratio) -> bool:
-    """`2x + y > 4` and `y > 4 − 2x`: the same up to a positive factor."""
+    """Compare inequalities such as `2x + y > 4` and `y > 4 − 2x`, up to a positive factor."""
     sides = [_RELATION.split(text) for text in (answer, gold)]
     if any(len(pieces) != 3 for pieces in sides):
         return False

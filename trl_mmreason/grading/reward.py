@@ -1,4 +1,4 @@
-"""The grader inside reward functions of TRL: what it is asked, and what it logs."""
+"""Use the grader in TRL's reward functions: its items and its logged metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KILLED = ("memory", "crash", "error")
 
 
 def get_accuracy_reward(grader: Grader) -> Callable[..., list[float | None]]:
-    """A reward function for `GRPOTrainer` that pays what `grader` finds right.
+    """Make a reward function for `GRPOTrainer`: 1 for answers that `grader` finds right.
 
     It gives 1 for a right answer, 0 for a wrong one and `None`, no reward, where the gold answer cannot be used. The
     data set needs a column `answer`; `choices`, `hint` and `id` are used if there. See `log_verdicts` for what it logs.
@@ -84,7 +84,7 @@ GRADED_COLUMNS = ("prompt", "choices", "id")
 def ended_items(
     rows: Sequence[Mapping[str, Any]], texts: Sequence[str], columns: Sequence[str] = GRADED_COLUMNS
 ) -> list[dict[str, Any]]:
-    """Make the items of answers that have ended, equal to those that a reward function makes of these columns."""
+    """Make the items of finished answers, equal to those that a reward function makes from these columns."""
     found = [[row[name] for row in rows] if name in rows[0] else None for name in columns]
     return grading_items(texts, [row.get("answer") for row in rows], *found)
 
@@ -93,7 +93,7 @@ _COLUMNS = {"prompts": "prompt", "choices": "choices", "hint": "hint", "id": "id
 
 
 def log_verdicts(verdicts: Sequence[Verdict], log_metric: Callable[[str, float], None]) -> None:
-    """Log what went wrong in grading, each as a share of these answers.
+    """Log problems of grading, each as a share of these answers.
 
     `grading/timeout`: not decided before the deadline; `grading/killed`: a worker ran out of memory or died;
     `grading/refused`: too large to compare; `grading/no_answer`: no answer in the completion; all four count as wrong.

@@ -1,4 +1,4 @@
-"""Verdicts under a benchmark's own tolerance: the grader's, and numbers that are near enough on top of it.
+"""Grade with a benchmark's own tolerance for numbers, in addition to the grader's.
 
 The grader takes 2.9 for wrong where the gold answer is 3.0. ChartQA takes it for right, as it is within 5 %; other
 benchmarks state an absolute error. Such a row has a `tolerance`, and a wrong answer to it gets a second look. ChartQA
@@ -29,7 +29,7 @@ _HEDGE = re.compile(r"(?:≈|~|about |approximately |around |roughly )\s*", re.I
 
 
 class Tolerance(NamedTuple):
-    """The allowed difference of an answer from the gold answer. Of the two widths for a number the wider counts.
+    """The allowed difference of an answer from the gold answer; of two widths the larger counts.
 
     Attributes:
         relative: as a share of the gold number.
@@ -43,7 +43,7 @@ class Tolerance(NamedTuple):
 
 
 class BatchGrader(Protocol):
-    """A `Grader`, a `JudgeGrader`, or whatever has their `grade_batch`."""
+    """Interface: anything with `grade_batch`, such as `Grader` or `JudgeGrader`."""
 
     def grade_batch(self, items: Sequence[Mapping[str, Any]]) -> list[Verdict]: ...
 
@@ -67,7 +67,7 @@ def grade_answers(grader: BatchGrader, rows: Sequence[Mapping[str, Any]], texts:
 
 
 def within(answer: str, gold: str, tolerance: Tolerance) -> bool:
-    """Whether an answer and a gold answer are numbers, or equally many numbers between commas, within the tolerance.
+    """Whether answer and gold answer are numbers, or equally long lists of numbers, within the tolerance.
 
     Their order does not matter, but no number answers two. A percent sign divides by 100, which is how ChartQA reads
     it. Other units must measure the same thing where both sides have one. What cannot be read as numbers is not within
@@ -93,7 +93,7 @@ def within(answer: str, gold: str, tolerance: Tolerance) -> bool:
 
 
 def _can_be_paired(fitting: Sequence[Sequence[int]]) -> bool:
-    """Whether every gold gets an answer of its own, where `fitting` has the places of the answers that fit each gold.
+    """Whether each gold can be matched with its own answer; `fitting` lists the answers that fit each gold.
 
     A matching by augmenting paths: who takes the nearest first may leave another without any.
     """
@@ -130,7 +130,7 @@ def _second_look(verdict: Verdict, row: Mapping[str, Any], text: str) -> Verdict
 
 
 def _compared_as_texts(verdict: Verdict, golds: Sequence[str], text: str) -> Verdict:
-    """Right where the strings are the same; wrong where they differ and the grader could not use the gold answer."""
+    """Compare as strings: right if equal; wrong if they differ and the grader could not use the gold answer."""
     known = {spelled: gold for gold in golds if (spelled := _spelled(read_gold(gold)))}
     answer = extract_answer(text) if verdict.correct is None else verdict.extracted
     if known and answer is not None and (gold := known.get(_spelled(answer))):
@@ -144,7 +144,7 @@ def _compared_as_texts(verdict: Verdict, golds: Sequence[str], text: str) -> Ver
 
 
 def _spelled(text: str) -> str:
-    r"""The form that is compared: without case, outer spaces and the dressing of `\text{…}`; "" if it is too long."""
+    r"""Normalise for comparison: no case, outer spaces or `\text{…}`; "" if it is too long."""
     try:
         return normalise(text).casefold()
     except Refused:
@@ -162,7 +162,7 @@ def _near(answer: _Quantity, gold: _Quantity, relative: float, absolute: float) 
 
 
 def _quantities(text: str) -> list[_Quantity]:
-    """The numbers between commas; none if anything else stands there."""
+    """Parse numbers separated by commas; none if there is anything else."""
     if len(text) > _MOST_NUMBERS * _LONGEST_NUMBER:
         return []
     parts = split_top(text, _COMMA)
@@ -171,7 +171,7 @@ def _quantities(text: str) -> list[_Quantity]:
 
 
 def _quantity(text: str) -> _Quantity | None:
-    """The one number that `text` is: `1,234`, `12 %`, `$5`, `1.2 \\times 10^{3}`, `1/2`, `x = 3 cm`."""
+    """Parse a single number: `1,234`, `12 %`, `$5`, `1.2 \\times 10^{3}`, `1/2`, `x = 3 cm`."""
     if len(text) > _LONGEST_NUMBER:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Units of measurement: reading them off an answer, and off the question that asks for them.
+"""Units of measurement: parse them from an answer, and from the question that asks for them.
 
 A table of its own, because libraries of units read almost any word as a unit (`cats` are centi-atmospheres) and convert
 in floating point. Factors are exact.
@@ -17,7 +17,7 @@ Dimensions = tuple[tuple[str, int], ...]
 
 
 class MeasurementUnit(NamedTuple):
-    """value · factor + offset is the value in base units of these dimensions; `noun` is what is counted instead."""
+    """A unit: value · factor + offset is the value in base units; `noun` names counted things instead."""
 
     factor: Fraction
     offset: Fraction
@@ -153,7 +153,7 @@ _FACTOR = re.compile(
 
 @lru_cache(maxsize=4096)
 def parse_unit(text: str) -> MeasurementUnit | None:
-    """`cm`, `km/h`, `square metres`, `kg*m/s^{2}`, `°C`, `%` … as a unit; None when it is none."""
+    """Parse `cm`, `km/h`, `square metres`, `kg*m/s^{2}`, `°C`, `%` … as a unit; `None` if it is not one."""
     text = text.strip().rstrip(".").replace("ms^{-", "m s^{-").replace("μ ", "μ")  # metres a second, not milliseconds
     if text in ("%", "percent", "per cent", "percentage", "百分之"):
         return PERCENT
@@ -203,7 +203,7 @@ _COMPOUND = re.compile(r"(\d+(?:\.\d+)?)\s*([^\W\d_]{1,8})\s*(?:,\s*|\band\s+)?"
 
 
 def split_unit(text: str) -> tuple[str, MeasurementUnit] | None:
-    """(number, unit) of `12π cm^{2}`, `¤5`, `25%`, `5 apples`, `1 h 30 min`; None where no unit is written."""
+    """Split `12π cm^{2}`, `¤5`, `25%`, `5 apples`, `1 h 30 min` into (number, unit); `None` without a unit."""
     for sign, name in CURRENCIES.items():
         if text.startswith((sign, f"-{sign}")):
             return text.replace(sign, "", 1).strip(), _UNITS[name]
@@ -231,12 +231,12 @@ def _is_amount(text: str) -> bool:
 
 
 def _in_function(text: str) -> bool:
-    """The degrees of `sin 30°` belong to its argument."""
+    """Whether a degree sign belongs to a function's argument, as in `sin 30°`."""
     return re.search(r"sin|cos|tan|cot|sec|csc", text) is not None
 
 
 def compound_quantity(text: str) -> tuple[str, MeasurementUnit] | None:
-    """`1 h 30 min`, `5 feet and 3 inches`: amounts of ever smaller units, added up in base units."""
+    """Add up `1 h 30 min`, `5 feet and 3 inches`, amounts of ever smaller units, in base units."""
     parts, position = [], 0
     while match := _COMPOUND.match(text, position):
         unit = _UNITS.get(match[2])
@@ -254,7 +254,7 @@ def compound_quantity(text: str) -> tuple[str, MeasurementUnit] | None:
 
 
 def _counted(text: str) -> tuple[str, MeasurementUnit] | None:
-    """`5 red apples`: a number and at most three words that count."""
+    """Parse a count such as `5 red apples`: a number and at most three words."""
     match = re.fullmatch(r"(-?\d[\d.,/]*)\s*([^\W\d_]+(?:[ -][^\W\d_]+){0,2})[ -]?\.?", text)
     if not match:
         return None
@@ -289,7 +289,7 @@ def speaks_of_percent(text: str | None) -> bool:
 
 
 def asked_unit(question: str | None) -> MeasurementUnit | None:
-    """The unit that a question asks for (`in cm`, `how many minutes`, `(km/h)`, `多少厘米`), if it names just one."""
+    """The one unit that a question asks for (`in cm`, `how many minutes`, `(km/h)`, `多少厘米`), if any."""
     if not question:
         return None
     found = set()

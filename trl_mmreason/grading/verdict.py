@@ -1,4 +1,4 @@
-"""What a grader says."""
+"""The result of grading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rules graded."""
+"""Version of the grading rules."""
 
 from __future__ import annotations
 

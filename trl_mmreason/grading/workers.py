@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
 
 
 def _environment() -> dict[str, str]:
-    """The parent's environment; the worker imports this very package and nothing from the working directory."""
+    """The worker's environment: it imports this package and nothing from the working directory."""
     inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(path)]
     return {
         **os.environ,
@@ -92,7 +92,7 @@ class _Worker:
             self.process.stdin.write(line)
 
     def replies(self) -> list[dict[str, Any]] | None:
-        """The replies that have come, once the worker is ready; `None` when it is gone."""
+        """Replies received so far, once the worker is ready; `None` if it ended."""
         assert self.process.stdout
         chunk = self.process.stdout.read(1 << 16)
         if not chunk:
@@ -105,7 +105,7 @@ class _Worker:
         return [json.loads(line) for line in lines] if self.ready else []
 
     def stop(self) -> str:
-        """Kill it, and say how it ended and what it wrote while starting."""
+        """Kill it; return how it ended and what it wrote while starting."""
         self.process.kill()
         code = self.process.wait()
         end = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
@@ -117,7 +117,7 @@ class _Worker:
         return end
 
     def forget(self) -> None:
-        """In a forked process: let go of the parent's worker, which is not this process's to use, kill or wait for."""
+        """In a forked process: drop the parent's worker without killing it."""
         self._close()
         self.process.returncode = 0
 
@@ -151,7 +151,7 @@ class _Batch:
         return self._size - len(self.outcomes)
 
     def lose(self, index: int, how: str) -> None:
-        """A worker died of its own accord; that may be somebody else's doing, so the job is tried once more."""
+        """Retry a job once after its worker died, possibly killed by another program."""
         if index in self._lost:
             self.outcomes[index] = Outcome(None, "crash", f"two workers ended: {how}")
         else:
@@ -160,7 +160,7 @@ class _Batch:
 
 
 class Workers:
-    """A few worker processes; they start when first needed and are replaced when they die or must be killed.
+    """Pool of worker processes, started on demand and replaced when they die or are killed.
 
     Any thread may use it; batches then follow one another. A forked process starts workers of its own.
 
@@ -203,7 +203,7 @@ class Workers:
         _EVERY.add(self)
 
     def decide(self, jobs: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """Let the workers decide all jobs; results in the order of the jobs.
+        """Let the workers decide all jobs; return outcomes in order.
 
         Args:
             jobs: the arguments of `decide.decide` by name, without `algebra`; only what JSON holds.
@@ -230,7 +230,7 @@ class Workers:
             _stop_all(self._workers)
 
     def _clear_out(self) -> None:
-        """Drop workers that died since the last batch; one that was starting then has its whole time again."""
+        """Drop workers that died since the last batch; one that is still starting gets its full time again."""
         for worker in self._workers[:]:
             # One still has a job if the clean-up of the last batch was itself interrupted.
             if worker.process.poll() is not None or worker.number is not None:
@@ -254,7 +254,7 @@ class Workers:
                 worker.give(batch.numbers[index], index, batch.lines[index], self._deadline_seconds)
 
     def _listen(self, batch: _Batch) -> None:
-        """Wait for the first reply, death or deadline, and deal with all that have come."""
+        """Wait for the first reply, death or deadline, and handle all that are due."""
         poll = select.poll()
         by_descriptor = {}
         for worker in self._workers:
@@ -290,7 +290,7 @@ class Workers:
                 self._replace(worker)
 
     def _bury(self, worker: _Worker, batch: _Batch) -> None:
-        """Replace a worker that ended, or that cannot be trusted, and see to its job."""
+        """Replace a worker that ended or cannot be trusted, and settle its job."""
         number, end = worker.number, self._dismiss(worker)
         if not worker.ready:
             self._failed_starts += 1

@@ -1,4 +1,4 @@
-"""Descriptions of the drawn pictures, and what a reasoner that sees no picture writes about one.
+"""Captions of the drawn pictures, and trajectories of a reasoner that reads captions only.
 
 SOPHIA (arXiv:2507.16814) has a picture described without its question, and the question answered from the description.
 A caption here is the reading steps of the right solution; a trajectory is in the style of DeepSeek-R1 (Fig. A1 b).
@@ -26,7 +26,7 @@ _VALUE = r"(?P<value>\d{1,3})"
 
 
 class UnseenProblem(NamedTuple):
-    """A problem without what only the picture shows; fields as `Problem` has them."""
+    """A problem without the picture's content; fields as in `Problem`."""
 
     category: str
     level: int
@@ -40,12 +40,12 @@ def question_of(problem: Problem) -> UnseenProblem:
 
 
 def readings(problem: Problem) -> list[str]:
-    """The facts that the picture shows, a sentence each."""
-    return [step.thought for step in problem.steps[:-2]]  # behind them stand the working and the answer
+    """The facts in the picture, one sentence each."""
+    return [step.thought for step in problem.steps[:-2]]  # after them stand the working and the answer
 
 
 def caption(problem: Problem) -> str:
-    """Describe the picture well: "The first digit is 3. The second digit is 4."
+    """Write a right caption: "The first digit is 3. The second digit is 4."
 
     A problem keeps the facts that its answer needs and no others. So the whole picture is described for `adding`,
     `lengths`, `triangle` and `clock`, and for `counting` and `bar_chart` at level 1. Otherwise the caption tells of
@@ -57,7 +57,7 @@ def caption(problem: Problem) -> str:
 def write_trajectory(
     question: UnseenProblem, description: str, *, slip: bool = False, second_look: bool = False, stream: str = ""
 ) -> str:
-    r"""Reason from what the description says, right or wrong.
+    r"""Reason from a caption's facts, right or wrong.
 
     `<think>The first digit is 3. The second digit is 4. 3+4=7</think> \boxed{7}`
 
@@ -83,7 +83,7 @@ def write_trajectory(
 
 
 def facts_in(description: str, question: UnseenProblem) -> dict[str, int] | None:
-    """The facts that the question needs, as described: name → number.
+    """Parse the facts that the question needs from a caption: name → number.
 
     Returns:
         `None` if one is missing, is alone where several are worked with, or is told twice and differently; and if no
@@ -104,7 +104,7 @@ def facts_in(description: str, question: UnseenProblem) -> dict[str, int] | None
 
 
 def _needed(question: UnseenProblem, told: Collection[str]) -> Collection[str]:
-    """The names of the facts that the question is about; of those told where it does not say which."""
+    """Names of the facts that the question needs; all in the caption if it does not name any."""
     if question.category == "counting":
         return SHAPES
     if question.category == "triangle":

@@ -1,4 +1,4 @@
-"""Supervised start of a miniature model: it learns to see, and to answer in the format of the method that follows.
+"""Supervised start of a miniature model: reading pictures, and answering in a method's format.
 
 Reinforcement learning needs a policy that is sometimes right. Training stops at a given accuracy on other pictures,
 because the step at which a tiny model learns to see varies with the seed.
@@ -39,12 +39,12 @@ _MAX_STEPS = 1500
 
 @dataclass(frozen=True)
 class Lessons:
-    """What a cold start teaches.
+    """Content of a cold start.
 
     Attributes:
         write: how a solution is written.
-        answer_tokens: bound of an answer when accuracy is measured.
-        followup: what the user says before a second answer; `None` for one answer alone.
+        answer_tokens: token limit of an answer when accuracy is measured.
+        followup: user message before a second answer; `None` for one answer alone.
         write_again: how the second answer is written; `None` for the way of the first.
         in_steps: whether the words of solutions in steps are to be known, for what comes after.
         describe: what the user says to have the picture described; `None` for answers alone.
@@ -63,7 +63,7 @@ class Lessons:
 
     @property
     def name(self) -> str:
-        """A name that other lessons do not have."""
+        """A unique name of these lessons."""
         name = f"{self.write.__name__}-in-steps" if self.in_steps else self.write.__name__
         if self.describe:
             name = f"{name}-described-{_digest(self.describe)}"
@@ -81,7 +81,7 @@ def _digest(words: str) -> str:
 
 
 def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int = 0) -> Dataset:
-    """Rows for supervised training: problems answered, answered again, described or judged, and sums in words.
+    """Make rows of supervised training: problems answered, answered again, described or judged, and sums in words.
 
     Only the last answer of a row is learnt (`completion`), so the wrong first answers are read and never imitated.
     The sums teach the addition table as text: a pair of digits that is held out as a picture can still be added.
@@ -138,7 +138,7 @@ def _row(prompt: list[dict[str, str]], completion: str, images: list[Any]) -> di
 
 
 def _responses(problem: Problem, other: Problem, lessons: Lessons) -> list[str]:
-    """Responses to be judged, right ones as often as mistaken ones.
+    """Responses to judge: equally many right and mistaken ones, another problem's, and an empty one.
 
     Among these alone the digits of a response are mostly right, and a judge would learn to copy them instead of looking
     at the picture. So there is the solution of another problem, and an empty response, too.
@@ -149,7 +149,7 @@ def _responses(problem: Problem, other: Problem, lessons: Lessons) -> list[str]:
 
 
 def _sum_in_words(rng: random.Random, serial: int) -> Problem:
-    """A sum whose digits stand in its question; `serial` tells it from equal ones, which other slips are made in."""
+    """A sum whose digits are in its question; `serial` distinguishes equal sums with different mistakes."""
     facts = {"first": rng.randrange(10), "second": rng.randrange(10)}
     added = attempt("adding", 1, facts, "")
     text = added.lead.removesuffix("=")
@@ -180,7 +180,7 @@ def cold_start(
     problems: int = 3000,
     seed: int = 0,
 ) -> Path:
-    """Train `model` until its answers reach `target_accuracy` on pictures it was not trained on, and save it.
+    """Train `model` up to `target_accuracy` on new pictures, and save it.
 
     Under several processes they train together and the main one saves.
 
@@ -192,7 +192,7 @@ def cold_start(
         target_accuracy: a fraction; greedy decoding, 200 pictures.
         level: difficulty of the problems, or of each category's.
         problems: how many to train on.
-        seed: of the problems and their order.
+        seed: seed of the problems and their order.
 
     Returns:
         `output_dir`.
@@ -221,7 +221,7 @@ def teach(
     measure_every_steps: int = 10,
     seed: int = 0,
 ) -> Path:
-    """Train `model` on `rows` until `measure` reaches `target_accuracy`, and save it.
+    """Train `model` on `rows` until `measure` returns `target_accuracy`, and save it.
 
     Args:
         model, processing_class: a model with its processor, or a text-only one with its tokenizer.
@@ -230,7 +230,7 @@ def teach(
         measure: the share of what it is asked that the model gets right now.
         target_accuracy: a fraction.
         measure_every_steps: after how many steps it is measured each time.
-        seed: of the rows' order.
+        seed: seed of the rows' order.
 
     Returns:
         `output_dir`.

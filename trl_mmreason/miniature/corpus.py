@@ -1,4 +1,4 @@
-"""The text that the miniature's tokenizers learn their merges from."""
+"""Training text of the miniature's tokenizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of the miniature's problems: one small function a category, PIL only.
+"""Draw the miniature's problems with PIL, one function for each category.
 
 Every function takes a `random.Random` for what does not matter (offsets, noise, shades) and the numbers that do; the
 same arguments and the same state of the random stream give the same bytes. `size` is the side of the square picture
@@ -29,7 +29,7 @@ _GREY = (190, 190, 190)
 
 
 def draw_adding(rng: random.Random, digits: Sequence[int], *, level: int, size: int) -> Image.Image:
-    """Digits side by side, each in its own share of the width; at level 1 nothing else."""
+    """Draw digits side by side, each in its own share of the width; at level 1 nothing else."""
     image, draw = _canvas(rng, size)
     column = size / len(digits)
     height = size * (0.4 if len(digits) == 2 else 0.32)
@@ -44,7 +44,7 @@ def draw_adding(rng: random.Random, digits: Sequence[int], *, level: int, size: 
 
 
 def draw_counting(rng: random.Random, shapes: Sequence[tuple[str, str]], *, columns: int, size: int) -> Image.Image:
-    """`shapes` as (kind, colour), each in its own cell of a `columns` x `columns` grid that is not drawn."""
+    """Draw `shapes` as (kind, colour), each in its own cell of a `columns` x `columns` grid that is not drawn."""
     image, draw = _canvas(rng, size)
     cell = size / columns
     for (kind, colour), place in zip(shapes, rng.sample(range(columns**2), len(shapes)), strict=True):
@@ -57,7 +57,7 @@ def draw_counting(rng: random.Random, shapes: Sequence[tuple[str, str]], *, colu
 
 
 def draw_bar_chart(rng: random.Random, bars: Mapping[str, int], *, size: int) -> Image.Image:
-    """Upright bars over their letters; a grid line a unit, and the line of 5 is dark and labelled."""
+    """Draw upright bars over their letters; a grid line a unit, and the line of 5 is dark and labelled."""
     image, draw = _canvas(rng, size)
     unit = max(1, int(0.76 * size / CELLS_ACROSS))
     left, floor = round(0.14 * size), round(0.82 * size)
@@ -75,7 +75,7 @@ def draw_bar_chart(rng: random.Random, bars: Mapping[str, int], *, size: int) ->
 
 
 def draw_lengths(rng: random.Random, bars: Mapping[str, int], *, level: int, size: int) -> Image.Image:
-    """Lying bars, colour → length in cells, cut into cells; level 1 starts them all at the left edge."""
+    """Draw lying bars, colour → length in cells, cut into cells; level 1 starts them all at the left edge."""
     image, draw = _canvas(rng, size)
     cell = size // (CELLS_ACROSS + 1)
     left = (size - CELLS_ACROSS * cell) // 2
@@ -95,7 +95,7 @@ def draw_lengths(rng: random.Random, bars: Mapping[str, int], *, level: int, siz
 
 
 def draw_triangle(rng: random.Random, angles: Sequence[int], *, level: int, size: int) -> Image.Image:
-    """A triangle, not to scale, with two angles (degrees) at two corners and "?" at the third.
+    """Draw a triangle, not to scale, with two angles (degrees) at two corners and "?" at the third.
 
     Reading left corner, right corner, top, the known angles stand in their order. Level 1 asks for the top, higher
     levels for any corner; level 3 also has a side length, which is of no use.
@@ -119,7 +119,7 @@ def draw_triangle(rng: random.Random, angles: Sequence[int], *, level: int, size
 
 
 def draw_clock(rng: random.Random, hour: int, minute: int, *, level: int, size: int) -> Image.Image:
-    """A round clock; level 3 has no numbers on its face and a thin red hand for the seconds."""
+    """Draw a round clock; level 3 has no numbers on its face and a thin red hand for the seconds."""
     image, draw = _canvas(rng, size)
     centre, radius = size / 2, 0.47 * size
     draw.ellipse((centre - radius, centre - radius, centre + radius, centre + radius), outline=(40, 40, 40))
@@ -144,7 +144,7 @@ def draw_clock(rng: random.Random, hour: int, minute: int, *, level: int, size: 
 
 
 def draw_table(rng: random.Random, rows: Sequence[Sequence[int]], *, level: int, size: int) -> Image.Image:
-    """A ruled table of single digits; level 3 has noise lines under the digits."""
+    """Draw a ruled table of single digits; level 3 has noise lines under the digits."""
     image, draw = _canvas(rng, size)
     if level == 3:
         _noise_lines(rng, draw, size, count=3)
@@ -162,7 +162,7 @@ def draw_table(rng: random.Random, rows: Sequence[Sequence[int]], *, level: int,
 
 
 def _canvas(rng: random.Random, size: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    """A light, nearly white picture."""
+    """Make a light, nearly white picture."""
     paper = (rng.randint(240, 255), rng.randint(240, 255), rng.randint(240, 255))
     image = Image.new("RGB", (size, size), paper)
     return image, ImageDraw.Draw(image)
@@ -173,7 +173,7 @@ def _ink(rng: random.Random) -> Colour:
 
 
 def _noise_lines(rng: random.Random, draw: ImageDraw.ImageDraw, size: int, *, count: int) -> None:
-    """Pale lines across the picture; drawn first, so that they never cover what is to be read."""
+    """Draw pale lines across the picture; first, so that they never cover what is to be read."""
     for _ in range(count):
         ends = [(rng.uniform(0, size), rng.uniform(0, size)) for _ in range(2)]
         draw.line(ends, fill=_GREY, width=max(1, size // 56))
@@ -206,12 +206,12 @@ def _shape(draw: ImageDraw.ImageDraw, kind: str, centre: Point, radius: float, f
 
 
 def _apex(left_degrees: float, right_degrees: float) -> float:
-    """Where the top stands over a base from 0.08 to 0.92, kept off the corners so that labels have room."""
+    """Position of the top over a base from 0.08 to 0.92, away from the corners to leave room for labels."""
     left, right = 1 / math.tan(math.radians(left_degrees)), 1 / math.tan(math.radians(right_degrees))
     return min(0.75, max(0.25, 0.08 + 0.84 * left / (left + right)))
 
 
 def _on_circle(centre: float, radius: float, turn: float) -> Point:
-    """The point `turn` of a full turn clockwise from the top."""
+    """The point at `turn` of a full turn, clockwise from the top."""
     angle = 2 * math.pi * turn
     return centre + radius * math.sin(angle), centre - radius * math.cos(angle)

@@ -1,6 +1,6 @@
-"""A judge of known truth: what it says of a response to a drawn problem, as self-evolution has judges reply.
+"""Replies of a judge that knows the truth, to responses to drawn problems, in self-evolution's format.
 
-"When Models Judge Themselves" has the policy as it came judge its own responses, so a miniature policy has to learn
+"When Models Judge Themselves" has the initial policy judge its own responses, so a miniature policy has to learn
 this too. A judge here first reads the picture and works it out by itself.
 """
 
@@ -18,7 +18,7 @@ _WEIGHTS = {"answer_correctness": 0.5, "reasoning_quality": 0.3, "visual_groundi
 
 
 def verdict(problem: Problem, response: str) -> str:
-    """The reply of a judge who knows the problem: how it is worked out, "Right." or "Wrong.", and four scores.
+    """Write the judge's reply: the working, "Right." or "Wrong.", and four scores.
 
     The answer is right or wrong. The reasoning is good if it keeps to what was read, whether that was read rightly or
     not, and if the answer states its result. The grounding is the share of the facts that were read rightly, as far as
@@ -33,7 +33,7 @@ def verdict(problem: Problem, response: str) -> str:
     # "1" for 1.0, and no spaces: each character would be a token to generate
     written = ",".join(f'"{name}":{score:.2g}' for name, score in scores.items())
     thoughts = [step.thought for step in problem.steps[:-1]]  # the last one only repeats the result
-    # Said right behind the judge's own result, where it is easiest to compare; the scores then only repeat it.
+    # Said right after the judge's own result, where it is easiest to compare; the scores then only repeat it.
     thoughts.append("Right." if scores["answer_correctness"] else "Wrong.")
     return f"[BEGIN THOUGHT]{' '.join(thoughts)}[END THOUGHT][BEGIN SCORES]{{{written}}}[END SCORES]"
 

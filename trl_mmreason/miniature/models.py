@@ -112,7 +112,7 @@ def _qwen_model(
     interleaved: bool = False,
     **vision: Any,
 ) -> PreTrainedModel:
-    """A Qwen-VL model; `vision` holds what the family's vision tower has of its own."""
+    """Build a Qwen-VL model; `vision` holds the settings of the family's vision tower."""
     shared = {
         "depth": size.vision_layers,
         "num_heads": size.heads,
@@ -134,7 +134,7 @@ def _qwen2_vl(size: Size, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel
 
 
 def _later_widths(size: Size) -> dict[str, Any]:
-    """From Qwen2.5-VL on, the vision tower names its own width and the language model's apart."""
+    """Widths of the vision tower from Qwen2.5-VL on, which names its own and the language model's."""
     return {
         "hidden_size": size.vision_hidden,
         "intermediate_size": 2 * size.vision_hidden,
@@ -215,7 +215,7 @@ def _llava_next(size: Size, tokenizer: PreTrainedTokenizerFast) -> PreTrainedMod
 
 
 def _video_processor(class_name: str) -> Any:
-    """The family's own video processor where torchvision exists, otherwise the stand-in under its name."""
+    """The family's video processor; without torchvision a stand-in of the same name."""
     stand_in = getattr(torchvision_free, "VideoProcessorStandIn", None)
     if stand_in is not None:
         return stand_in(video_processor_type=class_name)
@@ -285,7 +285,7 @@ _QWEN_TOKENS = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_
 
 @dataclass(frozen=True)
 class Family:
-    """What a family needs: its special tokens, chat template, model and processor."""
+    """A model family: special tokens, chat template, model and processor."""
 
     special_tokens: list[str]
     named_tokens: dict[str, str]
@@ -340,7 +340,7 @@ def build_model(
     Args:
         family: one of `FAMILIES`.
         size: one of `SIZES`: `test` fits a unit test, `demo` learns on two CPU cores in minutes, `study` is for a GPU.
-        seed: of the weights; the global random state of torch is left as it was.
+        seed: seed of the weights; the global random state of torch is left as it was.
         in_steps: whether its tokenizer knows the words of solutions in steps.
         judging: whether it knows those of a judge.
 

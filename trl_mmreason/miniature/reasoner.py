@@ -1,4 +1,4 @@
-"""Reasoners that see no picture: one that follows a rule, and a tiny language model that the rule has taught.
+"""Text-only reasoners: one that follows a rule, and a tiny language model trained on it.
 
 SOPHIA (arXiv:2507.16814) answers a question from a caption with such a reasoner. Both kinds here err and ramble, the
 rule at known rates, so that a pipeline has something to select from.
@@ -36,11 +36,11 @@ _ASKED = re.compile(
 
 
 class RuleReasoner:
-    """An `Engine` that works out captions by the rule of `write_trajectory`, and errs at an exactly known rate.
+    """An `Engine` that reasons about captions by `write_trajectory`, with exactly known error rates.
 
     It reads the last question and caption of the last message, in the words of `REASON`, whatever stands before them.
     Of a problem it knows what the question says; the facts are those of the caption, right or wrong. What it writes
-    depends on question, caption, the request's seed and the number of the sample, not on the decoding.
+    depends on question, caption, the request's seed and the number of the sample, not on sampling parameters.
 
     Args:
         problems: those whose questions it understands.
@@ -57,13 +57,13 @@ class RuleReasoner:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The reasoner's rates, and what it understands as a fingerprint."""
+        """The reasoner's rates, and a fingerprint of its problems."""
         questions = hashlib.sha256(repr(sorted(self._known)).encode()).hexdigest()[:16]
         rates = {"slip_rate": self.slip_rate, "second_look_rate": self.second_look_rate}
         return {"kind": "rule reasoner", "questions": questions, **rates}
 
     def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
-        """n trajectories for each request, without tokens; a `Failure` for what asks no question that it knows."""
+        """Write n trajectories for each request, without tokens; a `Failure` for an unknown question."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Request) -> list[Sample] | Failure:
@@ -99,7 +99,7 @@ _TARGET_ACCURACY = 0.97
 
 
 def reasoner_path(output_dir: str | Path, category: str, *, seed: int = 0) -> Path:
-    """The checkpoint of a tiny text-only reasoner; it is built and taught by `RuleReasoner` unless that was done.
+    """The checkpoint of a tiny text-only reasoner, which is trained on `RuleReasoner` unless it exists.
 
     It learns right captions of the category, held-out contents too: it may know every sum, as it sees none. Greedily it
     reasons mostly rightly. Sampled at temperature 1 it looks twice about as often as it was taught to, and errs more
@@ -108,7 +108,7 @@ def reasoner_path(output_dir: str | Path, category: str, *, seed: int = 0) -> Pa
     Args:
         output_dir: the checkpoint becomes a folder in it, whose name holds the other arguments.
         category: what questions it answers.
-        seed: of its weights and lessons.
+        seed: seed of its weights and lessons.
 
     Raises:
         RuntimeError: it did not learn to reason.
@@ -168,7 +168,7 @@ def _messages(problem: Problem, description: str) -> list[dict[str, str]]:
 
 
 def _lessons(problems: Sequence[Problem], rule: RuleReasoner, seed: int) -> Dataset:
-    """What the rule writes on right captions; every 16th caption lacks a sentence."""
+    """The rule's trajectories on right captions; every 16th caption lacks a sentence."""
     rng = random.Random(seed)
     rows = []
     for number in range(_LESSONS):
@@ -185,7 +185,7 @@ def _lessons(problems: Sequence[Problem], rule: RuleReasoner, seed: int) -> Data
 
 
 def _accuracy(model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerFast, problems: Sequence[Problem]) -> float:
-    """The share of right captions from which the greedy answer is right."""
+    """The share of right captions with a right greedy answer."""
     model.eval()
     prompts = [_messages(problem, caption(problem)) for problem in problems]
     inputs = tokenizer.apply_chat_template(
@@ -204,10 +204,10 @@ def _said(trajectory: str) -> str:
 
 
 def ask_miniature(question: str, caption: str) -> str:
-    """Write what a tiny reasoner is asked; the paper's prompt would be a hundred times as long as its question."""
+    """Write a tiny reasoner's prompt; the paper's would be a hundred times as long as the question."""
     return REASON.format(question=question, caption=caption)
 
 
 def count_tokens_of(policy: Any) -> Callable[[str], int]:
-    """Lengths in the policy's tokens, for a reasoner that knows none."""
+    """Make a function that counts the policy's tokens, for a reasoner that reports none."""
     return lambda text: len(policy.processing_class.tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -1,4 +1,4 @@
-"""Worked solutions of the drawn problems, right or wrong in a stated way, in every method's format.
+"""Worked solutions of the drawn problems, right or with a known mistake, in every method's format.
 
 A solver reads the facts off the picture, works out a result and states it as the answer. Each kind of mistake spoils
 one of these three, and everything that follows from it:
@@ -38,7 +38,7 @@ READING = {
 
 @dataclass(frozen=True)
 class Step:
-    """One step: a short name, what is seen or worked out, and a look back at it."""
+    """One step: a short name, an observation or computation, and a reflection on it."""
 
     name: str
     thought: str
@@ -56,7 +56,7 @@ class Attempt:
 
 
 class Working(NamedTuple):
-    """A written working, read back.
+    """A parsed working.
 
     Attributes:
         facts: as the writer read them; `None` if no reading explains the working.
@@ -96,7 +96,7 @@ class Solution:
 
 
 def solve(problem: Problem, *, error: str | None = None) -> Solution:
-    """The solution of `problem` by a solver who makes the mistake `error` (one of `ERRORS`), or none.
+    """Solve `problem` with the mistake `error` (one of `ERRORS`), or without one.
 
     The same problem and error always give the same solution. With an error the answer is never the right one.
 
@@ -151,7 +151,7 @@ def attempt(
 
 
 def worked_steps(category: str, asked: str, tried: Attempt, choices: Mapping[str, str] | None) -> tuple[Step, ...]:
-    """An attempt in steps: one reading a fact, then the working, then the answer (with its letter in `choices`)."""
+    """Write an attempt in steps: one for each fact, then the working, then the answer (its letter in `choices`)."""
     readings = [
         Step(
             f"Read {name}",
@@ -169,7 +169,7 @@ def worked_steps(category: str, asked: str, tried: Attempt, choices: Mapping[str
 
 
 def wrong_results(category: str, result: str, units: Sequence[int], names: Sequence[str]) -> list[str]:
-    """`result` moved by each of `units` where that is possible and makes a difference.
+    """Wrong results: `result` shifted by each of `units`, where possible and different.
 
     Args:
         category: The problem's category.
@@ -190,7 +190,7 @@ def plain(solution: Solution) -> str:
 
 
 def quick(solution: Solution) -> str:
-    r"""An answer at a glance, without its working: `\boxed{7}`."""
+    r"""An answer without its working: `\boxed{7}`."""
     return f"\\boxed{{{solution.answer}}}"
 
 
@@ -200,7 +200,7 @@ def tagged(solution: Solution) -> str:
 
 
 def tagged_quick(solution: Solution) -> str:
-    """An answer at a glance in SRPO's tags: `<think>7</think> <answer>7</answer>`."""
+    """An answer without its working in SRPO's tags: `<think>7</think> <answer>7</answer>`."""
     return f"<think>{solution.result}</think> <answer>{solution.answer}</answer>"
 
 
@@ -224,12 +224,12 @@ def reflection(first: Solution, second: Solution) -> str:
 
 
 def remark(thought: str | None = None) -> str:
-    """Write a reflection: the wrong step, as it should be; or, without one, that all was right."""
+    """Write a reflection: the corrected wrong step, or that all was right."""
     return "I check it and find the same." if thought is None else f"Not so. {thought}"
 
 
 def first_mistake(problem: Problem, working: str, answer: str) -> str | None:
-    """The first step of the right solution that a written one goes against; `None` if it goes against none.
+    """The first step of the right solution that a written one contradicts, or `None`.
 
     What the writer read is told from the working: "4+1=5" can only come from a 4 and a 1. A working that no reading
     explains is wrong as such. Of an answer at a glance, which has no working, only the result can be wrong: the step
@@ -253,7 +253,7 @@ def first_mistake(problem: Problem, working: str, answer: str) -> str | None:
 
 
 def read_working(problem: Problem, working: str) -> Working:
-    """The facts from which a working follows, or at least begins so; the right ones where there is a choice.
+    """Read the facts that a working, or its beginning, was computed from; the right facts where several fit.
 
     Args:
         problem: what was to be solved.
@@ -274,7 +274,7 @@ def read_working(problem: Problem, working: str) -> Working:
 
 
 def spaced(text: str) -> str:
-    """Each number by itself, so that "3+4=7" does not stand in "13+4=71", and is the same as "3 + 4 = 7"."""
+    """Separate numbers by spaces, so that "3+4=7" is not found in "13+4=71" and equals "3 + 4 = 7"."""
     return re.sub(r"\s*(\d+)\s*", r" \1 ", text)
 
 
@@ -299,7 +299,7 @@ def _work(category: str, level: int, facts: Mapping[str, int], asked: str) -> tu
 
 
 def _misread_facts(category: str, level: int, facts: Mapping[str, int], asked: str, right: str) -> list[dict[str, int]]:
-    """Every way to read one number wrongly that leads to another result than `right`."""
+    """All facts with one misread number whose result differs from `right`."""
     misread = [
         {**facts, name: wrong}
         for name, value in facts.items()
@@ -311,7 +311,7 @@ def _misread_facts(category: str, level: int, facts: Mapping[str, int], asked: s
 
 
 def _misreadings(category: str, name: str, value: int) -> list[int]:
-    """What `value` could be taken for."""
+    """Values that `value` could be misread as."""
     if category == "triangle":
         candidates = [value - 10, value + 10]
     elif name == "hour":

@@ -52,7 +52,7 @@ _SEEDS_A_DATASET = 1_000_000
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem with all that is known about it.
+    """One problem with its whole truth.
 
     Attributes:
         id: Category, level, split and seed: "adding-2-train-000017".
@@ -155,11 +155,11 @@ def make_problems(
     seed: int = 0,
     size: int = 56,
 ) -> list[Problem]:
-    """`n` problems that go round the categories in turn; other seeds give other pictures.
+    """Make `n` problems that cycle through the categories; another seed gives other pictures.
 
     Args:
         categories: some of `CATEGORIES`, or one of them.
-        level: of all problems, or of each category.
+        level: level of all problems, or of each category.
 
     Raises:
         ValueError: when `categories` is empty or `n` is more than a seed has room for, and as `make_problem`.
@@ -188,7 +188,7 @@ def make_problems(
 
 
 def make_dataset(categories: str | Sequence[str], n: int, **drawing: Any) -> Dataset:
-    """`make_problems` as a dataset in the common row; it takes the same arguments."""
+    """`make_problems` as a dataset in the common row format, with the same arguments."""
     return to_dataset(make_problems(categories, n, **drawing))
 
 
@@ -210,7 +210,7 @@ def to_dataset(problems: Iterable[Problem]) -> Dataset:
 
 
 def split_of(category: str, facts: Mapping[str, int], asked: str) -> str:
-    """The side on which a content stands, "train" or "heldout": a stable hash of it holds out one in five.
+    """The split of a content, "train" or "heldout": a stable hash holds out one in five.
 
     The order of the numbers makes no new content (3+4 is 4+3), but for a clock. What is counted goes with its colour.
     """
@@ -227,7 +227,7 @@ def split_of(category: str, facts: Mapping[str, int], asked: str) -> str:
 
 @dataclass(frozen=True)
 class _Scene:
-    """One draw of the dice: the content, the question, and `draw(rng, size=...)`, which makes the picture."""
+    """One random draw: the content, the question, and `draw(rng, size=...)`, which makes the picture."""
 
     facts: dict[str, int]
     asked: str
@@ -321,7 +321,7 @@ _SCENES: dict[str, Callable[[random.Random, int], _Scene]] = {
 
 
 def _choices(category: str, level: int, scene: _Scene, stream: str) -> dict[str, str]:
-    """Four different choices: the right one, the outcome of each kind of mistake, near ones where mistakes agree."""
+    """Four different choices: the right one, the result of each mistake, and near values where mistakes agree."""
     right, *mistaken = (
         attempt(category, level, scene.facts, scene.asked, error=error, stream=stream).stated
         for error in (None, *ERRORS)

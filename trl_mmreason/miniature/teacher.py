@@ -1,4 +1,4 @@
-"""A teacher and judge of known truth: it knows the drawn problems, so what it says of them can be relied on.
+"""A teacher and judge that knows the truth of the drawn problems.
 
 It knows the methods' prompts by their wording, as it stands in the papers.
 """
@@ -36,7 +36,7 @@ _WRITTEN_STEP = re.compile(
 
 
 class KnownTruthTeacher:
-    """An `Engine` that knows drawn problems, and answers what the methods ask a teacher or a judge about them.
+    """An `Engine` that knows drawn problems, and answers the methods' prompts for teachers and judges.
 
     - SRPO's cold start: the JSON `{"reflection": …, "think": …}`, with the first fact or step that the solution goes
       against, or that it goes against none, and the right working.
@@ -44,7 +44,7 @@ class KnownTruthTeacher:
     - Chain-of-Step's judge: "### Step Label: [1,-1]", Good for the steps that `true_labels` finds right and Bad for the
       others; never Neutral.
 
-    A reply does not depend on the decoding or the seed, nor on the answer that the request tells.
+    A reply does not depend on sampling parameters or the seed, nor on the answer that the request tells.
 
     Args:
         problems: those that it knows, by picture and question.
@@ -55,12 +55,12 @@ class KnownTruthTeacher:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The problems that the teacher knows, as a fingerprint."""
+        """Fingerprint of the known problems."""
         keys = "".join(sorted(self._known))
         return {"kind": "known truth", "problems": hashlib.sha256(keys.encode()).hexdigest()[:16]}
 
     def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
-        """The reply to each request, n times; a `Failure` for what is no such request or about no known problem."""
+        """Reply to each request, n times; a `Failure` for an unknown prompt or problem."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Request) -> list[Sample] | Failure:

@@ -1,4 +1,4 @@
-"""Which steps of a chain about a drawn problem are right, whoever wrote it."""
+"""Label the steps of any chain about a drawn problem as right or wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .tasks import Problem
 
 
 class WrittenStep(Protocol):
-    """A step as any method has it; a reflection counts for nothing here."""
+    """A step in any method's format; its reflection is ignored."""
 
     @property
     def name(self) -> str: ...
@@ -20,12 +20,12 @@ class WrittenStep(Protocol):
 
 
 def true_labels(problem: Problem, steps: Sequence[WrittenStep]) -> tuple[bool, ...]:
-    """Label the steps as `Solution.labels` does: `true_labels(problem, solve(problem, error=…).steps)` are those.
+    """Label steps: `true_labels(problem, solution.steps)` equals the labels of `solution = solve(problem, error=…)`.
 
     The name says what a step is to do, and the thought is right if it is that of the right solution, whatever the
     spacing. A step rests on others, which stand before it: the working on all readings, right or wrong, and the answer
     on the right working. So a reading is right if its number is the picture's, whatever stands before it; a working is
-    wrong if a number in it was never read; and a right number behind a wrong working is no right answer. A step that
+    wrong if a number in it was never read; and a right number after a wrong working is no right answer. A step that
     the solution does not have, or a second one of the same name, is wrong.
 
     Args:

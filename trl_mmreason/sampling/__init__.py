@@ -1,4 +1,4 @@
-"""Conversations into text, for every pipeline that samples outside training."""
+"""Sampling outside training: conversations in, answers out."""
 
 from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 

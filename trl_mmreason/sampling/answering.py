@@ -1,4 +1,4 @@
-"""From questions to verdicts: a protocol asks, the store keeps what was said, and a grader reads it.
+"""From questions to verdicts: a protocol asks, a store keeps the answers, a grader grades them.
 
     with Store("runs/answers.sqlite") as store:
         answers = answer_questions(rows, engine, store, Direct(), stage="answers", n=8)
@@ -48,7 +48,7 @@ TEXTS = ("id", "prompt", "answer", "choices", "category", "hint", "group", "tole
 
 @dataclass(frozen=True)
 class Answers:
-    """The graded samples of some questions, each read from the store when it is its turn.
+    """Graded samples of questions, read from the store on demand.
 
     Iterating gives for each question, in the order of `ids`, an iterator of its n samples: dicts with `turns`, each
     turn with `text`, `answer`, `correct`, `reason` and `decided_by`, and with the other fields of `Answered`; or a
@@ -112,14 +112,14 @@ def answer_questions(
         engine: the policy.
         store: keeps every answer and every verdict.
         protocol: how it is asked, and what of its replies is graded.
-        stage: of the store.
+        stage: stage of the store.
         n: samples a question.
         sampling_params: by default as `SamplingParams()` says.
         grader: `Grader()` by default. With another one than before only the grading is done again.
         system_prompt: put before every question; the rows stay as they are.
         seed: other seeds give other samples.
         description: beside the progress bar.
-        **running: for `run`, such as `batch_size`.
+        **running: arguments of `run`, such as `batch_size`.
 
     Raises:
         SettingsChanged: the store holds answers that were drawn in another way, or to other questions.
@@ -160,7 +160,7 @@ def answer_in_memory(
     batch_size: int = 32,
     description: str = "answering",
 ) -> list[list[dict[str, Any] | Failure]]:
-    """The graded samples of each question, kept nowhere: for a policy that changes with the next update.
+    """Sample and grade without a store, for a policy that changes with the next update.
 
     Under several processes each takes a share, and every process gets the whole result; they need no disk in common.
 
@@ -197,11 +197,11 @@ def answer_in_memory(
 
 
 class JoinedRows(Sequence):
-    """Rows that each belong to a row of a data set, such as the steps of its chains; pictures are copied nowhere.
+    """Rows that each belong to a row of a data set, such as the steps of its chains; pictures are not copied.
 
     Args:
         rows: the data set.
-        positions: of the row that each belongs to.
+        positions: position of the row that each belongs to.
         columns: what each has of its own, `id` among it, in the place of the data set's.
     """
 
@@ -213,14 +213,14 @@ class JoinedRows(Sequence):
         return len(self.positions)
 
     def __getitem__(self, place: Any) -> Any:
-        """A whole row, or a column of their own."""
+        """A whole row, or one of the rows' own columns."""
         if isinstance(place, str):
             return self.columns[place]
         own = {name: values[place] for name, values in self.columns.items()}
         return {**self.rows[self.positions[place]], **own}
 
     def select_columns(self, names: Sequence[str]) -> Dataset:
-        """Copy these columns into a data set of its own; none of them holds pictures."""
+        """Copy these columns, none of which holds pictures, into a new data set."""
         shared = [name for name in names if name not in self.columns]
         made = self.rows.select_columns(shared).select(self.positions)
         for name in names:
@@ -230,7 +230,7 @@ class JoinedRows(Sequence):
 
 
 def distinct_ids(rows: Dataset) -> list[str]:
-    """The rows' ids; a row without one gets its number, and ids that come more than once get it behind them."""
+    """The rows' ids; a missing id becomes the row's number, which is also appended to repeated ids."""
     given = rows["id"][:] if "id" in rows.column_names else [None] * len(rows)
     ids = [str(id_ or number) for number, id_ in enumerate(given)]
     times = Counter(ids)
@@ -238,13 +238,13 @@ def distinct_ids(rows: Dataset) -> list[str]:
 
 
 def verdict_stage(stage: str, grader: Grader | JudgeGrader) -> str:
-    """The stage that keeps this grader's verdicts on the answers of another stage."""
+    """Name of the stage with this grader's verdicts on the answers of another stage."""
     verdicts = f"verdicts-{hashlib.sha256(_graded_by(grader).encode()).hexdigest()[:12]}"
     return verdicts if stage == "answers" else f"{stage}-{verdicts}"
 
 
 def unit_name(row: Mapping[str, Any], index: int) -> str:
-    """The id of a sample's verdicts: under another tolerance they are others."""
+    """Id of a sample's verdicts; it contains the tolerance."""
     tolerance = row.get("tolerance")
     return f"{row['id']}#{index}" + (f" {json.dumps(tolerance, sort_keys=True)}" if tolerance else "")
 
@@ -254,12 +254,12 @@ def _graded_by(grader: Grader | JudgeGrader) -> str:
 
 
 def _words_for_units(rows: Dataset) -> Iterator[dict[str, Any]]:
-    """What the names of units are made of."""
+    """The columns that `unit_name` reads, row by row."""
     yield from rows.select_columns([name for name in ("id", "tolerance") if name in rows.column_names])
 
 
 class _Given(Sequence):
-    """The samples that there are, as rows for `run`, each read from the store when it is its turn."""
+    """Stored samples as rows for grading, read on demand."""
 
     column_names = ("id",)
 
@@ -289,7 +289,7 @@ class _Given(Sequence):
 def _grading_meanwhile(
     answers: Answers, grader: Grader | JudgeGrader
 ) -> Iterator[Callable[[Sequence[RowSample]], None]]:
-    """Grade a batch while the engine answers the next one, in a thread, if the grader works elsewhere.
+    """Grade a batch in a thread while the engine answers the next one, if the grader runs in other processes.
 
     Gives a function that is called with each batch before it is answered, when the last one is in the store. What is
     left undone is graded when all is answered: the last batch, what comes while `_MOST_WAITING` batches wait, and where
@@ -311,7 +311,7 @@ def _grading_meanwhile(
 
 
 def _grade_kept(answers: Answers, grader: Grader | JudgeGrader, units: Sequence[RowSample]) -> None:
-    """Grade those of these samples that are in the store, as they are there, and keep the verdicts."""
+    """Grade the stored ones among these samples, and store the verdicts."""
     store = answers.store
     kept = [(row, record) for row, index in units for record in store.find(answers.stage, [(row["id"], index)])]
     done = [(row, record) for row, record in kept if record.status == "done"]
@@ -322,7 +322,7 @@ def _grade_kept(answers: Answers, grader: Grader | JudgeGrader, units: Sequence[
 
 
 def _grade(answers: Answers, grader: Grader | JudgeGrader, running: Mapping[str, Any]) -> None:
-    """Keep the verdicts on every turn; those of a sample that failed are not there."""
+    """Grade and store every turn; failed samples have none."""
 
     def grade(units: Sequence[tuple[Mapping[str, Any], int]]) -> list[dict[str, Any]]:
         return grade_payloads([unit["row"] for unit, _ in units], [unit for unit, _ in units], grader)
@@ -348,7 +348,7 @@ def ask(
     system_prompt: str | None,
     seed: int,
 ) -> list[dict[str, Any] | Failure]:
-    """One sample for each unit, as JSON; see `answer_questions`."""
+    """Sample once for each unit, as JSON; see `answer_questions`."""
     asked = [({**row, "prompt": with_system_message(row["prompt"], system_prompt)}, index) for row, index in units]
     answers = protocol.answer(asked, engine, sampling_params, seed)
     return [answered if isinstance(answered, Failure) else _payload(answered) for answered in answers]
@@ -357,7 +357,7 @@ def ask(
 def grade_payloads(
     rows: Sequence[Mapping[str, Any]], payloads: Sequence[Mapping[str, Any]], grader: Grader | JudgeGrader
 ) -> list[dict[str, Any]]:
-    """The verdicts on every turn of each sample; all are graded in one batch."""
+    """Grade every turn of each sample in one batch."""
     turns = [(row, turn) for row, payload in zip(rows, payloads, strict=True) for turn in payload["turns"]]
     texts = [turn.get("graded", turn["text"]) for _, turn in turns]
     verdicts = iter(grade_answers(grader, [row for row, _ in turns], texts))

@@ -1,4 +1,4 @@
-"""Ask a teacher, a judge or a scorer until its reply can be read, and keep what was read.
+"""Ask a teacher, a judge or a scorer until its reply can be parsed, and store the result.
 
 asking = ReplyCollector(store, SamplingParams(), attempts=3, seed=0, running={"batch_size": 8})
 replies = asking.ask("ratings", scorer, rows, lambda row: Request(…), lambda row, reply: {"score": …}, settings={…})
@@ -25,17 +25,17 @@ Read = Callable[[str], dict[str, Any]]
 
 
 class MalformedReply(ValueError):
-    """A reply that is not what was asked for; the message is a short phrase to count by."""
+    """A reply in the wrong format; the message is a short phrase to count by."""
 
 
 @dataclass(frozen=True)
 class ReplyCollector:
-    """Asks a party, and keeps its replies.
+    """Asks a teacher, judge or scorer, and stores its parsed replies.
 
     Attributes:
         store: keeps what was read.
-        sampling_params: of the replies. At temperature 0 a malformed one comes again.
-        attempts: how often to ask, each time with another seed, before a reply that is malformed or failed is given up.
+        sampling_params: sampling parameters of the replies. At temperature 0 a malformed one comes again.
+        attempts: number of tries, each time with another seed, before a reply that is malformed or failed is given up.
         seed: other seeds give other replies.
         running: for `run`, such as `batch_size`; `retries` is left out, as it would ask with the same seed.
 
@@ -63,12 +63,12 @@ class ReplyCollector:
         *,
         settings: Mapping[str, Any],
     ) -> dict[str, Record]:
-        """Ask about each unit that was not asked about before.
+        """Ask about each unit without a stored reply.
 
         Under several processes each takes its share; call it on all of them, and every process gets all.
 
         Args:
-            stage: of the store.
+            stage: stage of the store.
             units: each with a unique text `id`.
             request: what to ask about a unit; its seed is set here.
             read: the payload that a reply about a unit holds; raises `MalformedReply`.
@@ -101,11 +101,11 @@ class ReplyCollector:
 def ask_until_read(
     engine: Engine, sampling_params: SamplingParams, requests: Sequence[Request], reads: Sequence[Read], attempts: int
 ) -> list[dict[str, Any] | Failure]:
-    """Read the first reply to each request that is not malformed; the last `Failure` if all are.
+    """Return the first well-formed reply to each request, parsed; the last `Failure` if there is none.
 
     Args:
         reads: how the reply to each request is read; raises `MalformedReply`.
-        attempts: how often to ask, each time with another seed.
+        attempts: number of tries, each time with another seed.
     """
     results: dict[int, dict[str, Any] | Failure] = {}
     for attempt in range(attempts):
@@ -121,13 +121,13 @@ def ask_until_read(
 def parsed_positions(
     ids: Sequence[str], replies: Mapping[str, Record], dropped: Counter[str], *, prefix: str = ""
 ) -> list[int]:
-    """Positions of the units whose reply was read; the others are counted, by what was malformed or as failed.
+    """Positions of the units with a parsed reply, and counts of the others by reason.
 
     Args:
-        ids: of the units.
-        replies: of `ReplyCollector.ask`.
+        ids: ids of the units.
+        replies: result of `ReplyCollector.ask`.
         dropped: reason → number of units; grows.
-        prefix: of the reasons.
+        prefix: prefix of the reasons.
     """
     kept = []
     for position, id_ in enumerate(ids):
@@ -141,7 +141,7 @@ def parsed_positions(
 
 
 def reference_answer(answer: Any) -> str:
-    """The gold answer that a party is told: of several the first, and "" without any."""
+    """The gold answer given to a teacher or judge: the first of several, "" without any."""
     first = next(iter(answer), None) if isinstance(answer, list | tuple) else answer
     return "" if first is None else str(first).strip()
 

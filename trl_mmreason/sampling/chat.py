@@ -1,4 +1,4 @@
-"""An engine as a judge takes it: conversations in, one reply to each out."""
+"""Adapter from an engine to a judge's chat: one reply to each conversation."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Chat:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What determines the replies."""
+        """Everything that determines the replies."""
         return {"engine": self.engine.settings, "sampling_params": asdict(self.sampling_params)}
 
     @property
     def works_elsewhere(self) -> bool:
-        """Whether the engine is in another process."""
+        """Whether the engine runs in another process."""
         return getattr(self.engine, "works_elsewhere", False)
 
     def __call__(self, conversations: Sequence[list[dict[str, str]]]) -> list[str]:
-        """One reply to each.
+        """Reply to each conversation.
 
         Raises:
             RuntimeError: the engine has none to one of them. A judge that says nothing must not pass for one that

@@ -1,4 +1,4 @@
-"""The part of OpenAI's chat API that `mmreason serve` speaks: a body into a request, answers into a reply.
+"""The subset of OpenAI's chat API in `mmreason serve`: parse a body into a request, format answers as a reply.
 
 Beyond OpenAI's fields it knows vLLM's `top_k`, `continue_final_message` with `add_generation_prompt`,
 `include_stop_str_in_output` and `return_token_ids`, all with vLLM's meaning.
@@ -39,7 +39,7 @@ _NEUTRAL = {
 
 
 def _or_string(of: str, as_item: Callable[[str], Any]) -> BeforeValidator:
-    """Accept a string in place of a list of one item."""
+    """Accept a string instead of a list of one item."""
 
     def listed(value: Any) -> list[Any]:
         if not isinstance(value, str | list):
@@ -70,7 +70,7 @@ class _Message(Fields, extra="ignore"):
 
     @property
     def text(self) -> str:
-        """The message's text parts joined, as chat templates do."""
+        """Join the message's text parts, as chat templates do."""
         return "".join(part.text for part in self.content if isinstance(part, _TextPart))
 
     @property
@@ -79,7 +79,7 @@ class _Message(Fields, extra="ignore"):
 
 
 class ChatRequest(Fields):
-    """The body of a request; what is `null` in it is as if left out."""
+    """The body of a request; `null` fields count as absent."""
 
     model: str = Field(default="", validate_default=True)  # first: its error is told before all others
     continue_final_message: bool = False
@@ -158,7 +158,7 @@ class ChatRequest(Fields):
 def completion(
     chat: ChatRequest, samples: Sequence[Sample], model: str, *, prompt_tokens: int, token_text: Callable[[int], str]
 ) -> dict[str, Any]:
-    """A chat completion as OpenAI's API has it."""
+    """Format a chat completion of OpenAI's API."""
     answered = sum(len(sample.token_ids or ()) for sample in samples)
     return {
         "id": f"chatcmpl-{secrets.token_hex(12)}",

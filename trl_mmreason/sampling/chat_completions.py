@@ -1,4 +1,4 @@
-"""What a chat endpoint is told and what it answers: a request as messages, a chat completion as samples."""
+"""Convert a request to a chat endpoint's messages, and its chat completion to samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .pictures import data_url
 
 
 class RequestFailed(Exception):
-    """One request has no result; the text is the reason."""
+    """One request failed; the text is the reason."""
 
     def __init__(self, reason: str, status: int | None = None) -> None:
         super().__init__(reason)
@@ -21,7 +21,7 @@ class RequestFailed(Exception):
 
 
 def chat_messages(request: Request) -> list[dict[str, Any]]:
-    """The messages of a request as a chat endpoint takes them, pictures before the first text of the user.
+    """Convert a request to a chat endpoint's messages, with pictures before the user's first text.
 
     Pictures travel as PNG, in RGB as local processors see them, without what else their files held.
 
@@ -51,7 +51,7 @@ def _plain(image: PIL.Image.Image) -> PIL.Image.Image:
 
 
 def read_reply(reply: Any, sampling_params: SamplingParams) -> list[Sample]:
-    """The answers in a chat completion, in the order of their indices.
+    """Parse the answers in a chat completion, ordered by index.
 
     Raises:
         AttributeError, KeyError, TypeError: it is no chat completion.
@@ -65,7 +65,7 @@ def read_reply(reply: Any, sampling_params: SamplingParams) -> list[Sample]:
 
 
 def _counted_tokens(reply: Mapping[str, Any]) -> int | None:
-    """The tokens of the only answer; `None` if the server does not count them, or counts thoughts that it hides."""
+    """The server's token count of a single answer; `None` without one, or if it includes hidden thoughts."""
     usage = reply.get("usage") or {}
     hidden = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
     return None if hidden else usage.get("completion_tokens") or None  # some say 0 for "not known"
@@ -77,7 +77,7 @@ def _sample(choice: Mapping[str, Any], sampling_params: SamplingParams, counted_
     if reason not in ("stop", "length") or message.get("refusal"):
         raise ValueError(f"the answer ended with {message.get('refusal') or reason!r}; expected stop or length")
     if text is None and (message.get("reasoning_content") or message.get("reasoning")):
-        raise ValueError("the answer is all reasoning that the server took out; start it without a reasoning parser")
+        raise ValueError("the server put the whole answer into its reasoning; start it without a reasoning parser")
     text = text or ""
     stopped_by = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's and SGLang's names
     if stopped_by in sampling_params.stop and not text.endswith(stopped_by):
@@ -90,5 +90,5 @@ def _sample(choice: Mapping[str, Any], sampling_params: SamplingParams, counted_
 def _logprobs(choice: Mapping[str, Any]) -> list[float]:
     content = (choice.get("logprobs") or {}).get("content")
     if content is None:
-        raise ValueError("log-probabilities were asked for and did not come; sample with logprobs=False here")
+        raise ValueError("the server returned no log-probabilities; sample with logprobs=False here")
     return [token["logprob"] for token in content]

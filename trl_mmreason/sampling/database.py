@@ -1,4 +1,4 @@
-"""One SQLite file that several processes and threads read and write, and that a death at any moment leaves whole.
+"""A crash-safe SQLite file for several processes and threads.
 
 A transaction that was committed survives the death of the process (SIGKILL, no memory) in any case, because its pages
 are with the operating system by then; one that was not leaves no trace. With synchronous=FULL it survives the death of
@@ -47,16 +47,16 @@ _CAUSES = {
 
 
 class StoreError(RuntimeError):
-    """The file cannot be used; the message names it, the cause and the fix."""
+    """The file is unusable; the message names it, the cause and the fix."""
 
 
 class Database:
     """The file and this process's connection to it.
 
     Args:
-        path: of the file, which is made with its folders if it does not exist.
+        path: path of the file, which is made with its folders if it does not exist.
         schema: SQL statements that make the tables of a new file.
-        version: of the format; a file of a newer one is refused.
+        version: version of the format; a file of a newer one is refused.
         busy_seconds: how long to wait for other processes before an error.
 
     Raises:
@@ -84,7 +84,7 @@ class Database:
 
     @contextmanager
     def transaction(self, doing: str) -> Iterator[sqlite3.Connection]:
-        """All that is executed in the block, or nothing if it raises. `doing` names it in errors."""
+        """Run the block as one transaction, rolled back if it raises; `doing` names it in errors."""
         with self._lock, self._explained(doing), _immediate(self._connected()) as connection:
             self._check_file()
             yield connection
@@ -94,7 +94,7 @@ class Database:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Let go of the file until it is needed again."""
+        """Close the connection until it is needed again."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -167,7 +167,7 @@ class Database:
                 time.sleep(0.02)
 
     def _check_file(self) -> None:
-        """Raise if the file is no longer there: what is written to a deleted file is lost, and nothing tells."""
+        """Raise if the file was deleted or replaced, as writes to it would be lost silently."""
         if not self.path.exists() or _identity(self.path) != self._file:
             raise StoreError(
                 f"{self.path} was deleted or replaced while it was open. Fix: start again, with a file that stays."
@@ -176,7 +176,7 @@ class Database:
 
 @contextmanager
 def _immediate(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """A transaction that keeps other writers out from its beginning: what it reads stays true until it writes."""
+    """A transaction that locks out other writers from its beginning, so that its reads stay valid."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield connection
@@ -193,7 +193,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def is_local(path: Path) -> bool:
-    """Whether the file lies on a file system of this machine alone; True where the system does not list them."""
+    """Whether the file is on a local file system; True where the system does not list them."""
     if not MOUNTS.exists():
         return True
     path = path.resolve()

@@ -1,4 +1,4 @@
-"""Keep the questions that are neither too easy nor too hard: by the share of sampled answers that are right.
+"""Keep questions of medium difficulty, by the share of sampled answers that are right.
 
 SRPO keeps 0.1 to 0.9, SOPHIA's GRPO 0.4 to 0.6 over 16 samples (appendix B.2 of both papers).
 """
@@ -22,7 +22,7 @@ STAGE = "difficulty"
 
 
 class Filtered(NamedTuple):
-    """The questions that a filter kept, and why it dropped the rest: reason → number of questions."""
+    """The kept questions, and the number dropped for each reason."""
 
     rows: Dataset
     dropped: dict[str, int]
@@ -32,7 +32,7 @@ class Filtered(NamedTuple):
 
 
 def tally(kept: int, dropped: Mapping[str, int], what: str) -> str:
-    """Tell how many were kept of how many, and a line for each reason why others were not."""
+    """Summarise: number kept, and a line for each reason to drop."""
     lines = [f"kept {kept} of {kept + sum(dropped.values())} {what}"]
     return "\n".join([*lines, *(f"dropped {count}: {reason}" for reason, count in dropped.items() if count)])
 
@@ -60,7 +60,7 @@ def difficulty_filter(
         low, high: shares between 0 and 1, both included.
         n: answers a question.
         protocol: how the engine is asked, `Direct()` by default; the last of several answers counts.
-        **asking: for `answer_questions`, such as `sampling_params`, `grader` and `batch_size`.
+        **asking: arguments of `answer_questions`, such as `sampling_params`, `grader` and `batch_size`.
 
     Raises:
         ValueError: the bounds are not shares in order.
@@ -74,7 +74,7 @@ def difficulty_filter(
 
 
 def _right_share(samples: Iterable[Mapping[str, Any] | Failure], turns: int) -> float | None:
-    """Share of one question's samples whose last answer, of `turns`, is right.
+    """Share of one question's samples whose last of `turns` answers is right.
 
     Samples that failed are left out. `None` if all did, or if the gold answer cannot be used.
     """
@@ -83,7 +83,7 @@ def _right_share(samples: Iterable[Mapping[str, Any] | Failure], turns: int) -> 
 
 
 def usable_questions(rows: Dataset, grader: Grader) -> list[int]:
-    """Positions of the rows whose gold answer can be used, which no answer, graded against it, tells."""
+    """Positions of rows with a usable gold answer, found by grading an empty answer."""
     columns = [name for name in ("id", "prompt", "answer", "choices") if name in rows.column_names]
     questions = rows.select_columns(columns).to_list()
     verdicts = grader.grade_batch(items_of(questions, [""] * len(rows)))
@@ -91,7 +91,7 @@ def usable_questions(rows: Dataset, grader: Grader) -> list[int]:
 
 
 def keep_rows(rows: Dataset, reasons: Mapping[str, str]) -> Filtered:
-    """Keep the rows without a reason to drop them."""
+    """Keep the rows that have no reason to be dropped."""
     kept = [index for index, row_id in enumerate(rows["id"]) if not reasons[row_id]]
     dropped: dict[str, int] = defaultdict(int)
     for reason in reasons.values():

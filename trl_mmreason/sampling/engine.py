@@ -1,4 +1,4 @@
-"""What every engine takes and gives: conversations with pictures in, sampled answers out."""
+"""Interface of engines: conversations with pictures in, sampled answers out."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import PIL.Image
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Settings by which answers are drawn.
+    """Sampling parameters of answers.
 
     Attributes:
-        max_new_tokens: bound of an answer; one that reaches it ends with finish reason "length".
+        max_new_tokens: token limit of an answer; one that reaches it ends with finish reason "length".
         temperature: 0 is greedy.
         top_p: the smallest set of tokens with this share of the probability; 1 is all.
         top_k: the most probable tokens; 0 is all.
-        stop: an answer ends behind the first of these strings, which stays in it.
+        stop: an answer ends after the first of these strings, which stays in it.
         logprobs: whether to return each token's log-probability, under the model itself (temperature 1, all tokens).
     """
 
@@ -46,7 +46,7 @@ class Request:
         messages: role and text content of each message, the last one the user's.
         images: put before the first user message, as TRL does.
         prefix: what the assistant has said already; answers continue it and do not repeat it.
-        n: how many answers.
+        n: number of answers.
         seed: answer k of the same request with the same seed is the same, whatever else is asked at the same time.
             (vLLM and servers promise less: the same for the same server under the same load.)
         answer_ids: the assistant's last answers among `messages` as they were sampled, in tokens with their end of
@@ -75,14 +75,14 @@ class Request:
         if not self.first_messages or behind != ["assistant", "user"] * len(self.answer_ids):
             raise ValueError(
                 f"Request: got {len(self.answer_ids)} answers in tokens, and messages of "
-                f"{[message['role'] for message in self.messages]}; expected a prompt, and behind it a message of the "
+                f"{[message['role'] for message in self.messages]}; expected a prompt, followed by a message of the "
                 "assistant and one of the user for each."
             )
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One answer; `token_ids` and `logprobs` where the engine has them, `counted_tokens` where it only counts them."""
+    """One answer; `token_ids` and `logprobs` if the engine provides them, else maybe `counted_tokens`."""
 
     text: str
     finish_reason: Literal["stop", "length"]
@@ -92,19 +92,19 @@ class Sample:
 
     @property
     def tokens(self) -> int | None:
-        """How many tokens it has, a sampled end of turn among them; `None` where the engine does not say."""
+        """Number of tokens, including a sampled end of turn; `None` if the engine does not report it."""
         said = self.logprobs if self.token_ids is None else self.token_ids  # one for each token, both of them
         return self.counted_tokens if said is None else len(said)
 
 
 class Failure(NamedTuple):
-    """Why a request, or a unit of work, has no result."""
+    """The reason why a request, or a unit of work, has no result."""
 
     reason: str
 
 
 class UnsuitableEngine(RuntimeError):
-    """An engine that does not do what it is asked, whatever unit it is about: a run that meets this ends."""
+    """The engine cannot serve any request with these settings; the run ends."""
 
 
 class Engine(Protocol):
@@ -112,15 +112,15 @@ class Engine(Protocol):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that determines this engine's answers, as JSON: kind, model, precision … ; no secrets."""
+        """Everything that determines this engine's answers, as JSON: kind, model, precision … ; no secrets."""
         ...
 
     def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
-        """n answers to each request, in order. What is wrong with one request is its `Failure`; what is wrong with the
-        engine itself (no connection, no memory) raises."""
+        """Sample n answers to each request, in order. A faulty request gets a `Failure`; a fault of the engine itself
+        (no connection, no memory) raises."""
         ...
 
 
 def derive_seed(*parts: object) -> int:
-    """A seed of 63 bits that follows from these parts alone: `derive_seed(seed, row id, index)`."""
+    """A 63-bit seed that depends on these parts only: `derive_seed(seed, row id, index)`."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1

@@ -1,4 +1,4 @@
-"""What a stage has produced as a `datasets.Dataset`, for parquet, the Hub and the trainers."""
+"""Export a stage's results as a `datasets.Dataset`, for parquet, the Hub and the trainers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNIT_FEATURES = {"id": Value("string"), "index": Value("int64")}
 
 
 def to_dataset(store: Store, stage: str, rows: Dataset | None = None) -> Dataset:
-    """Return one row for every unit that is done, in the order of (id, index).
+    """Return one row for every finished unit, ordered by (id, index).
 
     Its columns are `id`, `index`, those of `rows`, and the keys of the payloads; a key that a payload lacks is None.
     Pictures of `rows` are copied as they are stored, never decoded. Units that failed, and those whose row is not among
@@ -35,7 +35,7 @@ def to_dataset(store: Store, stage: str, rows: Dataset | None = None) -> Dataset
 
     Args:
         store: to read from; a run may continue meanwhile.
-        stage: of the store.
+        stage: stage of the store.
         rows: with unique ids; their columns are joined to each of their samples.
 
     Raises:
@@ -53,7 +53,7 @@ def to_dataset(store: Store, stage: str, rows: Dataset | None = None) -> Dataset
 
 
 def join_source_columns(made: Dataset, rows: Dataset, positions: Sequence[int], columns: Sequence[str]) -> Dataset:
-    """Join what was made of some rows with those rows, copied as they are stored, pictures undecoded.
+    """Join results with their source rows, copied as stored, pictures undecoded.
 
     Args:
         made: one row a position.
@@ -75,7 +75,7 @@ def join_source_columns(made: Dataset, rows: Dataset, positions: Sequence[int], 
 
 
 def _survey(store: Store, stage: str) -> tuple[Features, array[int], str]:
-    """The features of all payloads together, the hash of each unit that is done, and a fingerprint of the contents."""
+    """Return the common features of all payloads, the hash of each finished unit, and a fingerprint of the contents."""
     schema = pa.schema([])
     hashes = array("q")  # 8 bytes a unit: there may be many millions
     digest = hashlib.sha256()
@@ -99,7 +99,7 @@ def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
 
 
 def _widened(schema: pa.Schema, key: str, values: list[Any], stage: str) -> pa.Schema:
-    """The schema that holds these values of a payload's key too: an integer may become a float, None anything."""
+    """Widen a schema to these values of a payload's key: an integer may become a float, None anything."""
     try:
         column = pa.schema([(key, pa.array(values).type)])
         return pa.unify_schemas([schema, column], promote_options="permissive")
@@ -112,7 +112,7 @@ def _widened(schema: pa.Schema, key: str, values: list[Any], stage: str) -> pa.S
 
 def _samples(store: Store, stage: str, features: Features, surveyed: array[int], fingerprint: str) -> Dataset:
     def examples() -> Iterator[dict[str, Any]]:
-        """The units that were surveyed, in the same order; a run that continues may add others, of other types."""
+        """Yield the surveyed units in the same order; a parallel run may add others, of other types."""
         empty, number = dict.fromkeys(features), 0
         for id_, index, status, payload, _ in store.records(stage):
             if status == "done" and number < len(surveyed) and hash((id_, index)) == surveyed[number]:

@@ -1,4 +1,4 @@
-"""Batched generation with pictures, on any vision-language model of transformers, and on any text-only one without.
+"""Batched generation with any transformers model, vision-language or text-only.
 
 A conversation is encoded by itself, and rows are padded and put together here. So the processor's padding side does not
 matter, a conversation that cannot be encoded harms no other, and batches may mix rows with and without pictures.
@@ -29,7 +29,7 @@ ProcessingClass: TypeAlias = ProcessorMixin | PreTrainedTokenizerBase
 
 @dataclass(frozen=True)
 class Prompt:
-    """One conversation as a model takes it.
+    """One conversation as a model's input.
 
     Attributes:
         ids: token ids, without padding.
@@ -43,7 +43,7 @@ class Prompt:
     picture_fields: dict[str, Tensor]
 
     def extended(self, ids: Sequence[int]) -> Prompt:
-        """The prompt with more text at the end of its conversation."""
+        """The prompt with text appended."""
         token_fields = {name: [*values, *[0] * len(ids)] for name, values in self.token_fields.items()}
         return Prompt([*self.ids, *ids], token_fields, self.picture_fields)
 
@@ -57,7 +57,7 @@ def tokenizer_of(processing_class: ProcessingClass) -> Any:
 def conversation_of(
     processing_class: ProcessingClass, messages: Sequence[dict[str, Any]], images: Sequence[PIL.Image.Image]
 ) -> list[dict[str, Any]]:
-    """Messages as the chat template takes them: a processor's in parts, pictures among them, a tokenizer's as text.
+    """Messages for the chat template: in parts with pictures for a processor, as strings for a tokenizer.
 
     Raises:
         ValueError: there are pictures and only a tokenizer.
@@ -80,13 +80,13 @@ def encode(
     images: Sequence[PIL.Image.Image] | None = None,
     **template: Any,
 ) -> Prompt:
-    """Render a conversation up to the point where the assistant speaks.
+    """Render a conversation up to the assistant's turn.
 
     Args:
         processing_class: the model's processor, or a text-only model's tokenizer.
         messages: with text contents; the last one is not the assistant's.
         images: put before the first user message.
-        **template: for the chat template.
+        **template: arguments of the chat template.
 
     Raises:
         ValueError: there are pictures and only a tokenizer.
@@ -117,7 +117,7 @@ def _tensor(value: Any) -> Tensor:
 
 
 def collate(prompts: Sequence[Prompt], pad_token_id: int) -> dict[str, Tensor]:
-    """Left-padded rows, and the pictures of all rows in their order."""
+    """Left-pad the rows, and concatenate their pictures in order."""
     width = max(len(prompt.ids) for prompt in prompts)
     inputs = {
         "input_ids": _left_pad([prompt.ids for prompt in prompts], width, pad_token_id),
@@ -136,7 +136,7 @@ def _left_pad(rows: Sequence[list[int]], width: int, value: int) -> Tensor:
 
 
 def _concatenate(parts: Sequence[Tensor]) -> Tensor:
-    """Along the first dimension, the others filled up with zeros: a tiled picture may have fewer tiles than another."""
+    """Concatenate along the first dimension, padding others with zeros, as pictures may differ in tiles."""
     largest = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
 
     def fill(part: Tensor) -> Tensor:
@@ -155,9 +155,9 @@ def generate(
     Args:
         model: a policy that `generate` works on, in evaluation mode.
         processing_class: its processor or tokenizer.
-        prompts: of `encode`.
-        **settings: for `generate`. Greedy decoding by default; the checkpoint's own settings do not count, as training
-            does not know them either.
+        prompts: result of `encode`.
+        **settings: arguments of `generate`. Greedy decoding by default; the checkpoint's own settings do not count, as
+            training does not know them either.
 
     Returns:
         The ids of each answer, up to and including its end-of-turn token if there is one.
@@ -187,7 +187,7 @@ def generate(
 
 @contextmanager
 def _own_settings_only(model: PreTrainedModel | PeftModel) -> Iterator[None]:
-    """`generate` fills every setting that it was not given from the model's; leave it nothing there."""
+    """Clear the model's generation settings in the block, as `generate` would fill missing arguments from them."""
     owner = model.get_base_model() if isinstance(model, PeftModel) else model
     kept, owner.generation_config = owner.generation_config, GenerationConfig()
     try:
@@ -204,13 +204,13 @@ def _cut_after_end(ids: list[int], eos_ids: list[int]) -> list[int]:
 def continuation_of(
     processing_class: ProcessingClass, request: Request, eos_ids: Sequence[int], template: dict[str, Any]
 ) -> list[int]:
-    """The tokens behind a request's first messages: its sampled answers, and what the user said to each."""
+    """Tokens after a request's first messages: its sampled answers and the user's turns between them."""
     followups = [message["content"] for message in request.messages[len(request.first_messages) + 1 :: 2]]
     return continued_ids(processing_class, request.answer_ids, followups, eos_token_ids=eos_ids, **template)
 
 
 def end_of_turn_ids(model: PreTrainedModel | PeftModel, processing_class: ProcessingClass) -> list[int]:
-    """Every token that ends an answer, as TRL has it: the model's, and the tokenizer's."""
+    """All tokens that end an answer, as in TRL: the model's and the tokenizer's."""
     return declared_end_ids(model.generation_config, processing_class)
 
 
@@ -223,6 +223,6 @@ def declared_end_ids(settings: GenerationConfig, processing_class: ProcessingCla
 
 
 def placeholder_ids(config: Any) -> list[int]:
-    """The tokens that stand for a picture or a video; among an answer's they would stand for one that is not there."""
+    """Placeholder tokens of pictures and videos, which must not be sampled in an answer."""
     ids = [getattr(config, f"{kind}_token_id", None) for kind in ("image", "video")]
     return [token for token in ids if token is not None]

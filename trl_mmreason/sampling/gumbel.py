@@ -1,4 +1,4 @@
-"""Draw answers so that each depends on its own seed alone, whatever else is in the batch.
+"""Sample answers so that each depends on its own seed only, not on its batch.
 
 Gumbel-max: with independent standard Gumbel noise G₁ … G_V, argmax_v (log p_v + G_v) is distributed as p. Greedy
 decoding over the noisy log-probabilities is therefore sampling, and as each row's noise comes from a generator of its
@@ -26,7 +26,7 @@ from .engine import SamplingParams
 
 
 def decode_after_prefix(tokenizer: Any, ids: Sequence[int], prefix_ids: Sequence[int] = ()) -> str:
-    """Decode `ids` behind `prefix_ids`, without special tokens.
+    """Decode `ids` after `prefix_ids`, without special tokens.
 
     They are decoded together: some tokenizers drop the space before the first word of what they decode.
     """
@@ -36,22 +36,22 @@ def decode_after_prefix(tokenizer: Any, ids: Sequence[int], prefix_ids: Sequence
 
 
 def cut_behind_stop(text: str, stop: Sequence[str]) -> str:
-    """`text` up to the end of the stop string that ends first in it; all of it if none is there."""
+    """Cut `text` at the end of the stop string that ends first; unchanged without one."""
     return text[: min((text.find(s) + len(s) for s in stop if s in text), default=len(text))]
 
 
 class StopTracker(StoppingCriteria):
-    """Notices where each row's answer ends, and keeps the answers.
+    """Detects the end of each row's answer, and keeps the answers.
 
     Args:
-        limits: the bound of each row's answer, in tokens.
+        limits: token limit of each row's answer.
         eos_ids: the tokens that end an answer.
         stop: the strings that end an answer.
         tokenizer: reads stop strings.
         prefix_ids: what each row's assistant has said already.
 
     Attributes:
-        ids: of each row, as sampled, with the end-of-turn token if one came.
+        ids: ids of each row, as sampled, with the end-of-turn token if one came.
         reasons: why each row ended; `None` while it continues.
     """
 
@@ -72,7 +72,7 @@ class StopTracker(StoppingCriteria):
 
     @property
     def live(self) -> list[int]:
-        """The rows that have not ended."""
+        """The unfinished rows."""
         return [row for row, reason in enumerate(self.reasons) if reason is None]
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
@@ -95,7 +95,7 @@ class StopTracker(StoppingCriteria):
 
 
 class GumbelMaxSampler(LogitsProcessor):
-    """Turns logits into scores whose highest is the token drawn.
+    """Adds Gumbel noise to logits, so that the argmax is a sample.
 
     Args:
         sampling_params: temperature 0 adds no noise.
@@ -141,7 +141,7 @@ class GumbelMaxSampler(LogitsProcessor):
         return noise.clamp_min_(torch.finfo(noise.dtype).tiny).log_().neg_().log_().neg_()
 
     def logprobs(self) -> list[list[float] | None]:
-        """The log-probabilities of each row's tokens, under the model itself; `None` if they were not asked for."""
+        """Log-probabilities of each row's tokens under the unmodified model; `None` unless requested."""
         if not self._keep_logprobs:
             return [None] * len(self._ending.ids)
         rows = torch.stack(self._logprobs, dim=1).tolist()
@@ -149,7 +149,7 @@ class GumbelMaxSampler(LogitsProcessor):
 
 
 def warpers(sampling_params: SamplingParams) -> LogitsProcessorList:
-    """Temperature, top-k and top-p of a decoding, in the order of transformers."""
+    """Temperature, top-k and top-p of sampling parameters, in the order of transformers."""
     found = LogitsProcessorList()
     if sampling_params.temperature not in (0, 1):
         found.append(TemperatureLogitsWarper(float(sampling_params.temperature)))

@@ -1,4 +1,4 @@
-"""What this package's servers share: errors as JSON, bodies that are bounded and checked, clients that hang up."""
+"""Shared code of the servers: JSON errors, bounded and validated bodies, disconnecting clients."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ Picture = Annotated[PIL.Image.Image, PlainValidator(picture_of)]
 
 
 class Fields(BaseModel):
-    """A JSON object that has these fields, no others, and of exactly these types."""
+    """Base of JSON objects with exactly these fields and types."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
 class ApiError(Exception):
-    """An error that a client gets instead of an answer.
+    """An error reply to a client.
 
     Args:
         message: what came, what was expected, the fix.
-        status: of HTTP.
+        status: HTTP status.
         param: the field at fault.
         code: as OpenAI names some errors.
-        headers: of HTTP.
+        headers: HTTP headers.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ApiError(Exception):
 
 
 def add_error_handlers(app: FastAPI, paths: str) -> None:
-    """Answer every error with the body of an `ApiError`.
+    """Reply to every error with the body of an `ApiError`.
 
     Args:
         app: the application.
@@ -86,7 +86,7 @@ def add_error_handlers(app: FastAPI, paths: str) -> None:
 
 
 async def read_bytes(http: Request, most: int) -> bytes:
-    """The body, of which no more than allowed is ever held."""
+    """Read the body, never holding more than allowed."""
     body = bytearray()
     try:
         async for chunk in http.stream():
@@ -103,7 +103,7 @@ async def read_bytes(http: Request, most: int) -> bytes:
 
 
 def read_json(kind: type[Body], body: bytes, **context: Any) -> Body:
-    """Validate a body's JSON; the context is for validators, which may raise an `ApiError` of another status.
+    """Parse and validate a body's JSON; `context` is for validators, which may raise an `ApiError` of another status.
 
     Raises:
         ApiError: the body is not JSON, or not of this kind.
@@ -117,7 +117,7 @@ def read_json(kind: type[Body], body: bytes, **context: Any) -> Body:
 
 
 def _refusal(error: ValidationError) -> ApiError:
-    """The first thing that is wrong with a body."""
+    """The first validation error of a body."""
     if error.error_count() > _MOST_PROBLEMS:
         return ApiError(f"The body has {error.error_count()} fields that are unknown or wrong; expected this API's")
     first = error.errors(include_url=False)[0]
@@ -134,7 +134,7 @@ def _refusal(error: ValidationError) -> ApiError:
 
 
 async def unless_gone(http: Request, answer: Coroutine[Any, Any, T]) -> T:
-    """The answer; not computed any more for a client that hung up, as one does that sends the same again."""
+    """Await the answer, and cancel it if the client disconnects, as before a retry."""
     task = asyncio.create_task(answer)
     while not task.done():
         await asyncio.wait({task}, timeout=_LOOK_SECONDS)

@@ -1,4 +1,4 @@
-"""Decoding in which rows that have ended leave the batch: the model computes only those that continue.
+"""Decoding that removes finished rows from the batch, so that the model computes only the others.
 
 With a long tail of lengths most rows of a batch have ended long before its last one has.
 """
@@ -41,7 +41,7 @@ def decode_live_rows(
     on_ended: Ended | None = None,
     **model_kwargs: Any,
 ) -> Tensor:
-    """Sample, or decode greedily: a `custom_generate` of transformers' `generate`.
+    """Sample or decode greedily, as a `custom_generate` for transformers' `generate`.
 
     Logits processors, stopping criteria and the random draw see the whole batch. So tokens are those of `generate`
     itself with the same seed, up to rounding. Rows stay where the cache, or an argument of the model, cannot be cut
@@ -53,7 +53,7 @@ def decode_live_rows(
         on_ended: told the places and new ids of rows that have ended, while others continue.
 
     Returns:
-        (B, L + T), with padding behind the end of a row.
+        (B, L + T), with padding after the end of a row.
     """
     rows = torch.arange(len(input_ids), device=input_ids.device)  # of the batch, which the model computes
     continues = torch.ones_like(rows, dtype=torch.bool)
@@ -95,7 +95,7 @@ def decode_live_rows(
 
 @contextmanager
 def ended_rows_leave(model: Any, on_ended: Ended | None = None) -> Iterator[None]:
-    """Let `model.generate` decode with `decode_live_rows`; the model may be an adapter's."""
+    """Let `model.generate` use `decode_live_rows`; the model may have an adapter."""
     model.generate = partial(model.generate, custom_generate=partial(decode_live_rows, on_ended=on_ended))
     try:
         yield
@@ -104,7 +104,7 @@ def ended_rows_leave(model: Any, on_ended: Ended | None = None) -> Iterator[None
 
 
 def _can_leave(model_kwargs: dict[str, Any]) -> bool:
-    """Whether all that the model keeps of a row is known here."""
+    """Whether this code knows all of the model's per-row state."""
     cache: Any = model_kwargs.get("past_key_values")
     if type(cache) is not DynamicCache or {type(layer) for layer in cache.layers} - _LAYERS:
         return False

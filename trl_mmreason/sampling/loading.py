@@ -1,4 +1,4 @@
-"""Load what an engine samples from: a model with or without vision, what writes its conversations, a LoRA adapter."""
+"""Load an engine's model, with or without vision, its processor or tokenizer, and a LoRA adapter."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _WHEREABOUTS = ("cache_dir", "code_revision", "local_files_only", "subfolder", "
 
 
 def sees_pictures(config: Any) -> bool:
-    """Whether a model of this configuration is a vision-language one; one that is not is loaded as text-only."""
+    """Whether a configuration is of a vision-language model; others are loaded as text-only."""
     return (
         type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
         or "AutoModelForImageTextToText" in (getattr(config, "auto_map", None) or {})
@@ -60,16 +60,16 @@ def load_model(
     trust_remote_code: bool = False,
     **model_kwargs: Any,
 ) -> tuple[PreTrainedModel, str]:
-    """Load a model for sampling, with its adapter merged into the weights unless these are quantised.
+    """Load a model for sampling; its adapter is merged unless the weights are quantised.
 
     Args:
         model: path or Hub id of a vision-language or text-only model, or of an adapter that names its base model.
         adapter: path or Hub id of an adapter for `model`.
-        dtype: of the weights; "auto" as they are saved.
+        dtype: dtype of the weights; "auto" as they are saved.
         device: this process's accelerator by default, or the CPU without one.
-        revision: of `model`.
+        revision: revision of `model`.
         trust_remote_code: run the code that comes with the model.
-        **model_kwargs: for `from_pretrained`, such as `attn_implementation`, `quantization_config` or `device_map`.
+        **model_kwargs: arguments of `from_pretrained`, such as `attn_implementation` or `device_map`.
 
     Returns:
         The model, and the fingerprint of its weights.
@@ -106,7 +106,7 @@ def load_model(
 
 
 def load_processor(model: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
-    """A model's processor, or its tokenizer if it is text-only; the base model's where an adapter has none itself."""
+    """Load a model's processor, or a text-only model's tokenizer; for an adapter without one, its base model's."""
     check_model_path(model)
     base, base_revision = model, revision
     if find_adapter_config_file(model, revision=revision) is not None:
@@ -124,7 +124,7 @@ def load_processor(model: str, *, revision: str | None = None, trust_remote_code
 
 
 def _local(adapter: str, revision: str | None) -> str:
-    """The folder of an adapter, with its processor's files if it has any."""
+    """Local folder of an adapter, with its processor's files if it has any."""
     if Path(adapter).is_dir():
         return adapter
     patterns = ["adapter_*", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"]
@@ -132,7 +132,7 @@ def _local(adapter: str, revision: str | None) -> str:
 
 
 def fingerprint(parameters: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """A digest of a few values of every parameter: what any training changes, read in a moment."""
+    """Digest of a few values of every parameter, which any training changes."""
     digest = hashlib.sha256()
     for name, parameter in parameters:
         digest.update(name.encode())
@@ -142,7 +142,7 @@ def fingerprint(parameters: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 
 def processor_fingerprint(processing_class: ProcessingClass) -> str:
-    """A digest of how conversations are written and, by a processor, pictures are scaled."""
+    """Digest of the chat template and tokenizer and, for a processor, of the scaling of pictures."""
     template = getattr(processing_class, "chat_template", None)
     scales = isinstance(processing_class, ProcessorMixin)
     pictures = json.loads(processing_class.image_processor.to_json_string()) if scales else None

@@ -1,4 +1,4 @@
-"""Merge stores that several machines filled, each its share, into one that holds every unit once.
+"""Merge the stores of several machines' shares into one.
 
 merge_stores(["a/answers.sqlite", "b/answers.sqlite"], "answers.sqlite")
 
@@ -26,18 +26,18 @@ CONFLICTS_LISTED = 5
 
 
 class MergeConflict(ValueError):
-    """The stores cannot be one: a stage has other settings, or a unit another result; the message names which."""
+    """The stores cannot be merged: settings of a stage or results of a unit differ; the message names which."""
 
 
 class StageCount(NamedTuple):
-    """Units of a stage in the merged store, and how many of them failed."""
+    """Numbers of a stage's units and failures in the merged store."""
 
     units: int
     failed: int
 
 
 class Merged(NamedTuple):
-    """The counts of each merged stage, in the order in which the stages were begun."""
+    """Counts of each merged stage, in the order of the stages' creation."""
 
     stages: dict[str, StageCount]
 
@@ -49,7 +49,7 @@ class Merged(NamedTuple):
 
 
 def merge_stores(inputs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Merged:
-    """Write a store that holds every unit of several stores once.
+    """Write a store with every unit of several stores, once.
 
     A unit that several stores hold must have the same result in all of them. One that is done in one store and failed
     in another is done.
@@ -113,7 +113,7 @@ def _merge(stores: Sequence[Store], merged: Store) -> Merged:
 
 
 def _stages(stores: Sequence[Store]) -> dict[str, dict]:
-    """Stage → settings, if all stores agree."""
+    """Stage → settings; raises unless all stores agree."""
     first: dict[str, tuple[Store, dict]] = {}
     for store in stores:
         for stage, settings in store.stages().items():
@@ -128,7 +128,7 @@ def _stages(stores: Sequence[Store]) -> dict[str, dict]:
 
 
 def _united(stage: str, stores: Sequence[Store], conflicts: list[str]) -> Iterator[Record]:
-    """Each unit of the stage once, in the order of (id, index); what contradicts is appended to `conflicts`."""
+    """Yield each unit of the stage once, ordered by (id, index); append contradictions to `conflicts`."""
     streams = [zip(store.records(stage), repeat(store)) for store in stores]  # noqa: B905 - one of them is endless
     together = heapq.merge(*streams, key=lambda found: found[0][:2])
     for (id_, index), found in groupby(together, key=lambda one: one[0][:2]):
@@ -146,13 +146,13 @@ def _united(stage: str, stores: Sequence[Store], conflicts: list[str]) -> Iterat
 
 
 def _remove(path: Path) -> None:
-    """Delete a store's file and those that SQLite keeps beside it."""
+    """Delete a store's file and SQLite's files beside it."""
     for ending in ("", "-wal", "-shm", "-journal"):
         path.with_name(path.name + ending).unlink(missing_ok=True)
 
 
 def _sync(folder: Path) -> None:
-    """Make the new name survive the death of the machine; not every system can open folders."""
+    """Sync the folder, so that the new name survives a crash; not every system can open folders."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:

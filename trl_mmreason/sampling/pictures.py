@@ -1,4 +1,4 @@
-"""Pictures inside JSON: data URLs of files that lose nothing."""
+"""Pictures in JSON, as data URLs of lossless files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _READ = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 
 def data_url(image: PIL.Image.Image) -> str:
-    """The picture as PNG, in RGB or RGBA, from which processors make the same as from itself; nothing else of its file.
+    """Encode as PNG in RGB or RGBA, equivalent for processors, without the file's metadata.
 
     Raises:
         DECODING_ERRORS: the picture cannot be read.
@@ -31,7 +31,7 @@ def data_url(image: PIL.Image.Image) -> str:
 
 
 def picture_of(url: Any) -> PIL.Image.Image:
-    """The picture in a data URL. It was decoded once, and holds no pixels yet: many may have to wait.
+    """Read the picture in a data URL; it is checked by decoding, but keeps no pixels while it waits.
 
     Raises:
         ValueError: it is no data URL of a picture, or a picture that cannot be read or is too large.

@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, and a line a minute on a stderr that is none."""
+"""Progress of a run: a bar on a terminal, otherwise a line a minute on stderr."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Progress:
     """Counts records, and shows the count, the rate, the time left and the shares truncated and failed.
 
     Args:
-        description: of the bar.
+        description: description of the bar.
         total: units.
         before: units finished by earlier runs.
         failed: units that failed, of those finished before.

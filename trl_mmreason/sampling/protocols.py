@@ -1,4 +1,4 @@
-"""How a question is put to a policy, and which parts of its replies are graded.
+"""Protocols: how a question is put to a policy, and which parts of its replies are graded.
 
 `Direct` and `TwoTurn` are here. The protocols that read a method's own format live with it, such as
 `srpo.protocols.Reflection` and `chain_of_step.protocols.Chains` (best-of-n with a process reward model). A protocol of
@@ -20,7 +20,7 @@ RowSample = tuple[Mapping[str, Any], int]
 
 
 class AnsweredTurn(NamedTuple):
-    """One answer as it was given.
+    """One answer in the policy's own words.
 
     Attributes:
         text: what a reader sees.
@@ -37,12 +37,12 @@ class Answered(NamedTuple):
     Attributes:
         turns: the answers that were given, the last one final.
         finish_reasons: "stop" or "length" of each generation.
-        tokens: how many were sampled; `None` if the engine does not say.
+        tokens: number of sampled tokens; `None` if the engine does not say.
         problem: what is wrong with the form of the text, if the protocol wants one.
         step_ends: positions in the last turn's text at which its steps end, of those that were scored.
-        step_scores, answer_score: a scorer's opinion of these steps, and of the answer behind them, in [0, 1].
-        score: of the whole: by this best-of-n chooses.
-        logprobs: of each sampled token, in nats, if they were asked for.
+        step_scores, answer_score: a scorer's opinion of these steps, and of the answer after them, in [0, 1].
+        score: score of the sample, by which best-of-n chooses.
+        logprobs: log-probabilities of the sampled tokens, in nats, if requested.
         extra: what else the protocol keeps of it, as JSON.
     """
 
@@ -59,27 +59,27 @@ class Answered(NamedTuple):
 
 
 class AnsweringProtocol(Protocol):
-    """What `answer_questions` needs of a protocol."""
+    """Interface that `answer_questions` needs of a protocol."""
 
     @property
     def turns(self) -> int:
-        """How many answers a whole sample has."""
+        """Number of answers in a whole sample."""
         ...
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All of the protocol that determines the samples, as JSON; `name` among it."""
+        """Everything in the protocol that determines the samples, as JSON, including `name`."""
         ...
 
     def answer(
         self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
-        """One sample each. Sample k of a row follows from the row's id, k and the seed alone."""
+        """Sample once for each unit; sample k of a row depends on the row's id, k and the seed only."""
         ...
 
 
 class ComparedProtocol(AnsweringProtocol, Protocol):
-    """A protocol whose answers before and after training are compared.
+    """A protocol that can compare answers before and after training.
 
     It may have `measures(sample)`, the numbers of a graded sample by name, `None` where it has none. Their means are
     metrics, too.
@@ -87,7 +87,7 @@ class ComparedProtocol(AnsweringProtocol, Protocol):
 
     @property
     def metrics(self) -> Sequence[str]:
-        """Names of what is compared; `acc_t2` among them."""
+        """Names of the compared metrics, including `acc_t2`."""
         ...
 
 
@@ -118,12 +118,12 @@ class Direct:
 
 @dataclass(frozen=True)
 class TwoTurn:
-    """An answer, and another one after what the user says to it.
+    """Sample several answers with a follow-up between them.
 
     An answer that hit the length limit is the last.
 
     Attributes:
-        followup: what the user says, such as `adapo.config.EVALUATION_PROMPT`.
+        followup: user message, such as `adapo.config.EVALUATION_PROMPT`.
         turns: answers; with 3 the second is revised in the same way.
     """
 
@@ -155,7 +155,7 @@ class TwoTurn:
 def sample_units(
     units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
 ) -> list[Sample | Failure]:
-    """One answer to the question of each unit, behind the row's `prefix` if it has one."""
+    """Sample one answer for each unit, starting from the row's `prefix` if it has one."""
     asked = [
         Request(row["prompt"], pictures_of(row), prefix=row.get("prefix", ""), seed=each)
         for (row, _), each in zip(units, unit_seeds(units, seed), strict=True)
@@ -165,19 +165,19 @@ def sample_units(
 
 
 def unit_seeds(units: Sequence[RowSample], seed: int) -> list[int]:
-    """One a unit, which follows from row and sample alone."""
+    """One seed for each unit, which depends on row and sample only."""
     return [derive_seed(seed, row["id"], index) for row, index in units]
 
 
 def _without_cut(answered: Answered | Failure) -> Answered | Failure:
-    """The answer, of which nothing is graded if it was cut."""
+    """The answer; nothing of it is graded if it was cut."""
     if isinstance(answered, Failure) or "length" not in answered.finish_reasons:
         return answered
     return answered._replace(turns=[turn._replace(graded="") for turn in answered.turns])
 
 
 def last_verdict(sample: Mapping[str, Any], turns: int) -> bool | None:
-    """Whether the last of `turns` answers of a graded sample is right; `None` if the gold answer cannot be used.
+    """Whether the last of `turns` answers of a graded sample is right; `None` if the gold answer is unusable.
 
     An answer that was never given is not right.
     """

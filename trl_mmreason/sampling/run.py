@@ -1,4 +1,4 @@
-"""Do every unit of work once, however often the run is killed and however many processes share it.
+"""Process every unit of work once, across killed runs and parallel processes.
 
 def answer(units):
     requests = [Request(row["prompt"], row["images"], seed=derive_seed(0, row["id"], index)) for row, index in units]
@@ -43,14 +43,14 @@ QUESTIONS_A_PAGE = 250
 
 
 class Summary(NamedTuple):
-    """The counts of a run, for this process's share: total = done + skipped + failed.
+    """Counts of a run in this process's share: total = done + skipped + failed.
 
     Attributes:
         total: units.
         done: by this run.
         skipped: that were done before.
         failed: in this run, or before and left alone.
-        truncated: of `done`, those that ended by reaching the bound of their length.
+        truncated: units of `done` that reached their length limit.
     """
 
     total: int
@@ -75,30 +75,30 @@ def run(
     world_size: int | None = None,
     description: str | None = None,
 ) -> Summary:
-    """Do all units of a stage that are not done yet, and save them batch by batch.
+    """Process the unfinished units of a stage, and save them batch by batch.
 
     A killed run loses the batch in flight; the same call resumes from there. Under several processes each takes every
     `world_size`-th row with all its samples, so that an engine reads its prompt and pictures once; all may share the
     file.
 
-    A unit for which `work` returns a `Failure` is tried again behind all others. If `work` raises, the units of the
+    A unit for which `work` returns a `Failure` is tried again after all others. If `work` raises, the units of the
     batch are tried again one by one, and those that raise alone fail. If nothing but exceptions comes for two batches
     and eight units, or from the whole run, then the engine is gone: the run raises the last one, and the next run tries
     these units again. KeyboardInterrupt, SystemExit and `UnsuitableEngine` end the run at once.
 
     Args:
         store: where results go.
-        stage: of the store.
+        stage: stage of the store.
         rows: each with a unique text `id`.
         work: takes [(row, index), …] and returns for each a dict of JSON values or a `Failure`. A payload whose
             `finish_reason` is "length", or whose `finish_reasons` hold it, counts as truncated.
-        settings: what determines the results (engine, decoding, prompt version …) as JSON; a stage that was begun with
-            others is refused.
+        settings: what determines the results (engine, sampling parameters, prompt …) as JSON; a stage that was begun
+            with others is refused.
         n: units of a row: its samples 0 … n − 1.
         batch_size: units handed to `work` at once.
-        retries: how often a unit is tried again before it is recorded as failed.
+        retries: number of retries of a unit before it is recorded as failed.
         retry_failed: whether to try those again that an earlier run recorded as failed.
-        rank: of this process; by default that of accelerate's state, or of the launcher's environment, or 0.
+        rank: rank of this process; by default accelerate's, else the launcher's, else 0.
         world_size: the number of processes, likewise.
         description: beside the progress bar; the stage by default.
 
@@ -140,7 +140,7 @@ def run(
 def remember_questions(
     store: Store, stage: str, rows: Any, asked: Callable[[Any], Any] = lambda prompt: prompt
 ) -> None:
-    """Keep what is asked and graded under each id, so that no other question gets the results of this one.
+    """Store a digest of each id's question and gold answer, so that a changed question is noticed.
 
     Rows may be added later. Pictures are not compared, which would take reading them all.
 
@@ -159,7 +159,7 @@ def remember_questions(
     store.open_stage(beside, {})
 
     def pages() -> Iterator[tuple[dict[str, Payload], dict[str, Payload]]]:
-        """The digests of some questions at a time, as they are and as they were."""
+        """Yield pages of digests: of the questions now, and of those in the store."""
         questions = zip(ids, words, strict=True)
         while page := list(islice(questions, QUESTIONS_A_PAGE)):
             now = {id_: _digests(row, asked) for id_, row in page}
@@ -175,8 +175,8 @@ def remember_questions(
         listed = [f"  {' and '.join(names)} of {id_!r}" for id_, names in islice(changed.items(), CHANGES_LISTED)]
         listed += ["  …"] * (len(changed) > CHANGES_LISTED)
         raise SettingsChanged(
-            f"{store.path}: {len(changed)} rows are not those that stage {stage!r} was begun with under their ids, and "
-            "results must not mix:\n" + "\n".join(listed) + "\n"
+            f"{store.path}: {len(changed)} rows of stage {stage!r} changed under the same id, and results must not "
+            "mix:\n" + "\n".join(listed) + "\n"
             "Fix: take the questions back, give those that changed other ids, or give another file."
         )
     if new:
@@ -195,14 +195,14 @@ def _digests(row: Mapping[str, Any], asked: Callable[[Any], Any]) -> dict[str, s
 
 
 def _bare(value: Any) -> Any:
-    """Without the keys that Arrow gives a row because others have them."""
+    """Remove the keys that Arrow adds to a row because other rows have them."""
     if isinstance(value, Mapping):
         return sorted((key, _bare(one)) for key, one in value.items() if one is not None)
     return [_bare(one) for one in value] if isinstance(value, list) else value
 
 
 def wait_for_all() -> None:
-    """Under several processes: until each has saved its share."""
+    """Wait until every process has saved its share."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         import torch
         from accelerate import PartialState
@@ -220,11 +220,11 @@ Outcome = Payload | Failure | Exception
 
 
 class _Runner:
-    """Takes tasks through `work` into the store.
+    """Runs tasks through `work` and saves the results.
 
     Attributes:
         failures: unit → reason of those given up, here or before.
-        again: tasks to try once more, behind all others.
+        again: tasks to try once more, after all others.
         raised: records of units that raised since `work` last returned. They are saved when it returns again: if it
             never does, the engine failed and not they.
     """
@@ -300,7 +300,7 @@ class _Runner:
         return list(results)
 
     def _records(self, batch: list[_Task], outcomes: list[Outcome]) -> list[Record]:
-        """The records of finished tasks; the others are put into `again`."""
+        """Return the records of finished tasks; append the others to `again`."""
         records = []
         for task, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, Failure) and task.failures < self.retries:
@@ -331,7 +331,7 @@ class _Runner:
 
 
 def _release(error: BaseException | None) -> None:
-    """Let go of what the frames of an error hold, such as tensors of a batch that was too large for the memory."""
+    """Release what the frames of an error hold, such as tensors of a batch that was too large for memory."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
@@ -347,7 +347,7 @@ def _check_results(results: Any, expected: int) -> None:
 
 
 def unique_ids(rows: Any) -> list[str]:
-    """Collect the ids of the rows, and refuse rows that cannot be told apart by them.
+    """Collect the rows' ids, and refuse repeated ones.
 
     Raises:
         ValueError: there are none, one is no string, or one comes twice.
@@ -372,7 +372,7 @@ def unique_ids(rows: Any) -> list[str]:
 
 
 def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """This process and how many there are: as given, as accelerate knows it, or as the launcher says."""
+    """Rank and number of processes: as passed, else from accelerate, else from the launcher."""
     if (rank is None) != (world_size is None):
         raise ValueError(f"run: got rank={rank} and world_size={world_size}; expected both or neither")
     if rank is None or world_size is None:

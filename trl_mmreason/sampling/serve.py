@@ -1,4 +1,4 @@
-"""`mmreason serve`: one engine behind OpenAI's chat API, for trying things out and for clients on other machines.
+"""`mmreason serve`: one engine behind OpenAI's chat API, for tests and for clients on other machines.
 
 It runs wherever PyTorch does, with every model that transformers loads, and an answer follows from its request and seed
 alone. Requests that arrive together are answered in one batch, which ends with its longest answer: vLLM is the server
@@ -45,7 +45,7 @@ class _Job:
 
 
 class BatchingQueue:
-    """Hands an engine, which serves one caller at a time, everything that waits for it with the same decoding.
+    """Batches waiting requests that have the same sampling parameters, for an engine that takes one call at a time.
 
     Args:
         engine: called in a thread of its own, never twice at once.
@@ -61,14 +61,14 @@ class BatchingQueue:
         self._arrived = asyncio.Event()
 
     async def sample(self, request: Request, sampling_params: SamplingParams) -> ServedSamples | Failure:
-        """Wait for a request's answers; cancelling takes it out of the queue, unless the engine has it already."""
+        """Wait for a request's answers; cancelling removes it from the queue, unless the engine has it already."""
         job = _Job(request, sampling_params, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
         self._arrived.set()
         return await job.outcome
 
     async def run(self) -> None:
-        """Work through the queue until cancelled."""
+        """Process the queue until cancelled."""
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1) as thread:
             while True:
@@ -90,14 +90,14 @@ class BatchingQueue:
                         job.outcome.set_result(outcomes[position])
 
     async def _gather(self) -> None:
-        """Wait for those that come with the first, until none comes any more or a batch is full."""
+        """Wait for further requests until no more arrive or a batch is full."""
         seen = 0
         while seen < len(self._jobs) and sum(job.request.n for job in self._jobs) < self._batch_size:
             seen = len(self._jobs)
             await asyncio.sleep(GATHER_SECONDS)
 
     def _take(self) -> list[_Job]:
-        """The first in the queue, and those behind it that may go with it."""
+        """Take the first request and those that can share its batch."""
         taken: list[_Job] = []
         left: list[_Job] = []
         room = self._batch_size
@@ -131,7 +131,7 @@ def create_app(
     batch_size: int = 32,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> FastAPI:
-    """The application: POST /v1/chat/completions, GET /v1/models, GET /health.
+    """Make the application: POST /v1/chat/completions, GET /v1/models, GET /health.
 
     Args:
         engine: answers.
@@ -159,7 +159,7 @@ def create_app(
         asked = await run_in_threadpool(read_json, ChatRequest, body, model=model)
         try:
             outcome = await unless_gone(http, queue.sample(asked.request, asked.sampling_params))
-        except ValueError as error:  # a decoding that the engine cannot follow
+        except ValueError as error:  # sampling parameters that the engine does not support
             raise ApiError(str(error)) from error
         if isinstance(outcome, Failure):
             raise ApiError(outcome.reason)
@@ -191,8 +191,8 @@ def serve(
     Args:
         model: path or Hub id of a checkpoint, or of a LoRA adapter; also the name that clients ask for.
         adapter: LoRA adapter to put on it.
-        dtype: of the weights; "auto" as they are saved.
-        host: address to listen on. Nothing asks for a key: whoever reaches the address may use the model.
+        dtype: dtype of the weights; "auto" as they are saved.
+        host: address to listen on. There is no authentication.
         port: 0 takes a free one.
         batch_size: answers in one batch.
     """
@@ -203,7 +203,7 @@ def serve(
 
 
 def engine_app(engine: TransformersEngine, model: str) -> FastAPI:
-    """The application of `create_app` for a model of transformers."""
+    """Load a transformers model, and make its application by `create_app`."""
     from .generation import encode, tokenizer_of
 
     processor = engine.processing_class

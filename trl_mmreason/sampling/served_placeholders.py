@@ -1,4 +1,4 @@
-"""Find the tokens that stand for pictures in a model behind a server, so that it can be told not to write them.
+"""Find the picture placeholders of a served model, so that its server can suppress them.
 
 An answer that holds such a token cannot be trained on: the model would look for a picture there. vLLM and SGLang do
 not suppress them by themselves. Token ids mean something else to another tokenizer, so ids are used only if the server
@@ -20,11 +20,11 @@ _SUPPRESS_THEMSELVES = frozenset({"trl-mmreason"})  # what `mmreason serve` says
 
 
 class UnknownPlaceholders(Exception):
-    """The tokens cannot be found out; the text says why."""
+    """The tokens cannot be determined; the text says why."""
 
 
 async def find_placeholder_ids(client: openai.AsyncOpenAI, base_url: str, model: str) -> tuple[int, ...]:
-    """Return the ids that the server has to be told to suppress: none for a text-only model and for `mmreason serve`.
+    """Return the ids that the server must suppress: none for a text-only model and for `mmreason serve`.
 
     Args:
         client: connected to the server.
@@ -55,7 +55,7 @@ async def find_placeholder_ids(client: openai.AsyncOpenAI, base_url: str, model:
 
 
 def _served_checkpoint(listed: Any, model: str) -> tuple[Mapping[str, Any], str]:
-    """The server's entry of the model, and the path or Hub id of the checkpoint, of an adapter that of its base."""
+    """The server's entry of the model, and the path or Hub id of its checkpoint (for an adapter, of its base)."""
     data = listed.get("data") if isinstance(listed, Mapping) else None
     entries = {entry["id"]: entry for entry in data or () if isinstance(entry, Mapping) and "id" in entry}
     if model not in entries:
@@ -69,7 +69,7 @@ def _served_checkpoint(listed: Any, model: str) -> tuple[Mapping[str, Any], str]
 
 
 def _read_placeholders(checkpoint: str) -> dict[int, str]:
-    """Token id → its text, of the tokens that stand for a picture or a video; empty for a text-only model."""
+    """Placeholders of pictures and videos, token id → text; empty for a text-only model."""
     from transformers import AutoConfig, AutoTokenizer
 
     from .generation import placeholder_ids

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class ServerEngine:
-    """Sends each request to a chat endpoint, or to one of several, many at a time.
+    """Sends requests concurrently to one or several chat endpoints.
 
     A call that is answered 408, 409, 429 or 5xx, times out or loses its connection is sent again up to `max_retries`
     times, after 0.5, 1, 2, 4, 8, 8 … seconds less a random quarter, or what the server's Retry-After says up to two
@@ -111,7 +111,7 @@ class ServerEngine:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Kind, model and further fields: a job may be resumed with other addresses, and no key is ever in it."""
+        """Kind, model and further fields, without addresses, so that a job may resume with others, and without keys."""
         return {
             "kind": "server",
             "model": self.model,
@@ -120,7 +120,7 @@ class ServerEngine:
         }
 
     def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
-        """n answers to each request, in order.
+        """Sample n answers to each request, in order.
 
         Raises:
             ServerError: the server cannot be used.
@@ -181,7 +181,7 @@ class ServerEngine:
         return [*samples[: request.n], *(one for one, *_ in rest)]
 
     def _fields(self, request: Request, sampling_params: SamplingParams) -> dict[str, Any]:
-        """All of a call but messages, number and seed."""
+        """A call's fields except messages, number and seed."""
         length = "max_completion_tokens" if self.openai_only else "max_tokens"
         fields: dict[str, Any] = {
             "model": self.model,
@@ -209,7 +209,7 @@ class _Calls:
     key: str
 
     async def ask(self, body: Mapping[str, Any], seed: int) -> list[Sample]:
-        """The answers of one call.
+        """Make one call, and return its answers.
 
         Raises:
             RequestFailed: this call has no usable answer.
@@ -227,12 +227,12 @@ class _Calls:
             raise RequestFailed(f"{url}: {error}. It answered {self._shown(reply)}") from error
 
     def _shown(self, reply: Any) -> str:
-        """The beginning of a reply, without the key, which some servers repeat."""
+        """The beginning of a reply, without the API key, which some servers repeat."""
         return without_key(repr(reply), self.key)
 
 
 async def _all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Their results in order; when one raises, the others are stopped."""
+    """Await all results in order; when one raises, cancel the others."""
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         return await asyncio.gather(*tasks)

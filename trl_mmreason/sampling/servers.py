@@ -1,4 +1,4 @@
-"""Share calls among several addresses of one model, and ask the others what one of them had in flight when it died."""
+"""Share calls among several servers of one model; when one dies, its calls in flight go to the others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NEVER = -100  # the lowest bias of OpenAI's API
 
 
 class ServerError(UnsuitableEngine):
-    """The server cannot be used at all: nothing answers, it refuses the key, or it has no such model."""
+    """The server is unusable: nothing answers, it refuses the key, or it lacks the model."""
 
 
 class _Silent(ServerError):
@@ -44,10 +44,10 @@ class _Gone(Exception):
 
 @dataclass
 class Address:
-    """One server, and what was seen of it so far.
+    """One server's address and statistics.
 
     Attributes:
-        base_url: of its API.
+        base_url: base URL of its API.
         shown: the same without user and password.
         answered: calls.
         busy_seconds: time with a call in flight.
@@ -76,14 +76,14 @@ class Address:
 
 @dataclass(frozen=True)
 class Connection:
-    """Settings by which servers are reached.
+    """Settings of connections to servers.
 
     Attributes:
         model: the model's name there.
         api_key: sent to each of them.
         concurrency: calls in flight at each of them.
         timeout_seconds: how long a call may go without any byte of an answer.
-        max_retries: of a call.
+        max_retries: retries of a call.
         finds_placeholders: whether to ask a server which tokens to suppress.
     """
 
@@ -96,7 +96,7 @@ class Connection:
 
 
 class _Server:
-    """An address and the calls that it has in flight."""
+    """An address and its calls in flight."""
 
     def __init__(self, address: Address, client: openai.AsyncOpenAI, connection: Connection) -> None:
         self.address = address
@@ -110,7 +110,7 @@ class _Server:
         self._suppressing = asyncio.Lock()
 
     def expected_seconds(self) -> float:
-        """How long it would be busy with what it has and one call more, at the rate that it has shown.
+        """Estimated time to finish its calls and one more, at its measured rate.
 
         One call in one second is assumed to have come before all others.
         """
@@ -118,13 +118,13 @@ class _Server:
         return (self.calls + 1) * (busy + 1.0) / (self.address.answered + 1)
 
     def begin(self) -> None:
-        """Count a call that is sent."""
+        """Count a sent call."""
         if not self.calls:
             self._busy_since = time.monotonic()
         self.calls += 1
 
     def end(self, *, answered: bool) -> None:
-        """Count a call that has ended."""
+        """Count a finished call."""
         self.address.answered += answered
         self.calls -= 1
         if not self.calls:
@@ -157,7 +157,7 @@ class _Server:
             raise RequestFailed(f"{url} answered with broken JSON: {error}") from error
 
     async def _suppression(self) -> dict[str, Any]:
-        """The field that keeps the model from writing placeholders of pictures, where it is needed."""
+        """The request field that suppresses placeholders of pictures, where needed."""
         async with self._suppressing:
             if self.address.suppressed_ids is None and self.connection.finds_placeholders:
                 await self._find_placeholders()
@@ -181,7 +181,7 @@ class _Server:
             )
 
     async def silence(self, timeout: float, *, retries: int) -> str:
-        """Why the server is taken for dead; "" if it still speaks HTTP: then a lost connection was that one call's."""
+        """Why the server counts as dead; "" if it still answers HTTP, so that only one call lost its connection."""
         openai = import_openai()
         try:
             await self.client.with_options(timeout=timeout, max_retries=retries).get("/models", cast_to=object)
@@ -196,7 +196,7 @@ class _Server:
 
 
 class Servers:
-    """The servers that are there, while they are connected: see `connect`."""
+    """The connected servers; see `connect`."""
 
     def __init__(self, servers: Sequence[_Server], concurrency: int) -> None:
         self._servers = servers
@@ -205,7 +205,7 @@ class Servers:
         self.most_calls = concurrency * len(servers)
 
     async def post(self, fields: Mapping[str, Any]) -> tuple[Any, str]:
-        """The reply to a chat completion, and the address that it came from.
+        """Return the reply to a chat completion, and the address that answered.
 
         What a server had in flight when it died is asked of the others.
 
@@ -240,7 +240,7 @@ class Servers:
         return [server for server in self._servers if not server.gone.is_set()]
 
     async def watch(self, server: _Server) -> None:
-        """Look whether a server answers, again and again; of the last one that is left its calls decide."""
+        """Poll a server; the last live one is judged by its calls instead."""
         silent_looks = 0
         while True:
             silence = await server.silence(CONNECT_SECONDS, retries=0)
@@ -256,12 +256,12 @@ class Servers:
             await asyncio.sleep(SILENT_LOOK_SECONDS if 0 < silent_looks < SILENT_LOOKS else LOOK_SECONDS)
 
     def _lose(self, server: _Server, why: str) -> bool:
-        """Take a server for dead, unless it is the last one."""
+        """Mark a server as dead, unless it is the last one."""
         others = [other for other in self._alive() if other is not server]
         if others and not server.gone.is_set():
             server.address.is_gone = True
             logger.warning(
-                "%s: the %d calls that it had in flight are asked of the %d other server(s)",
+                "%s: its %d calls in flight go to the %d other server(s)",
                 why,
                 server.calls,
                 len(others),
@@ -272,7 +272,7 @@ class Servers:
 
 @asynccontextmanager
 async def connect(addresses: Sequence[Address], connection: Connection) -> AsyncIterator[Servers]:
-    """Connect to all servers while the block runs; those that died before count as dead until they answer again."""
+    """Connect to all servers within the block; earlier dead ones stay dead until they answer again."""
     openai = import_openai()
     if all(address.is_gone for address in addresses):
         for address in addresses:
@@ -311,7 +311,7 @@ _FIXES = {
 
 
 async def _unless_gone(server: _Server, work: Coroutine[Any, Any, T]) -> T:
-    """The result of a call; `_Gone` as soon as its server is found to be dead."""
+    """Await a call; raise `_Gone` as soon as its server is found dead."""
     call, gone = asyncio.create_task(work), asyncio.create_task(server.gone.wait())
     try:
         await asyncio.wait({call, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -323,7 +323,7 @@ async def _unless_gone(server: _Server, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def stop(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel these tasks, and wait until they have ended."""
+    """Cancel tasks, and wait for their end."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()
@@ -337,17 +337,17 @@ def _message(error: openai.APIStatusError) -> str:
 
 
 def without_key(text: str, key: str) -> str:
-    """The beginning of what a server said, without the key, which some repeat."""
+    """The beginning of a server's message, without the API key, which some repeat."""
     return (text.replace(key, "<key>") if key != "EMPTY" else text)[:_SHOWN]
 
 
 def api_key_of(given: str | None) -> str:
-    """The key that was given, or that of the environment, or what servers without keys expect."""
+    """The given API key, else the environment's, else a placeholder for servers without keys."""
     return given or os.environ.get("OPENAI_API_KEY") or "EMPTY"
 
 
 def import_openai() -> Any:
-    """Import the package `openai`, or say how to install it."""
+    """Import `openai`, or raise an error that says how to install it."""
     try:
         import openai
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What sampling has produced so far, in one SQLite file: a killed run resumes and repeats nothing.
+"""Store of sampling results in one SQLite file: a killed run resumes and repeats nothing.
 
 with Store("runs/answers.sqlite") as store:
     store.open_stage("first answers", {"model": "…", "temperature": 1.0})
@@ -58,7 +58,7 @@ _FAILED = """
 
 
 class SettingsChanged(ValueError):
-    """A stage was begun with other settings; the message names each difference."""
+    """A stage has other settings in the store; the message names each difference."""
 
 
 class Unit(NamedTuple):
@@ -79,10 +79,10 @@ class Record(NamedTuple):
 
 
 class Store:
-    """A file of finished units, in several stages; several processes and threads may use it at once.
+    """A file of finished units in stages, for several processes and threads at once.
 
     Args:
-        path: of the file, which is made with its folders if it does not exist.
+        path: path of the file, which is made with its folders if it does not exist.
         busy_seconds: how long to wait for other processes before an error.
 
     Raises:
@@ -101,11 +101,11 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; this object cannot be used any more."""
+        """Close the file; the object is unusable afterwards."""
         self._database.close()
 
     def open_stage(self, stage: str, settings: Mapping[str, Any]) -> None:
-        """Begin a stage with these settings (JSON values), or resume one that was begun with the same.
+        """Create a stage with these settings (JSON values), or resume one with equal settings.
 
         Raises:
             SettingsChanged: it was begun with others.
@@ -130,12 +130,12 @@ class Store:
         return {name: json.loads(settings) for name, settings in found}
 
     def finished(self, stage: str) -> set[Unit]:
-        """The units that are done, and those that failed and were given up."""
+        """The finished units, including those that finally failed."""
         found = self._database.read('SELECT id, "index" FROM units WHERE stage = ?', self._number(stage))
         return {Unit(*unit) for unit in found}
 
     def holds(self, stage: str, units: Iterable[tuple[str, int]]) -> Iterator[bool]:
-        """Whether each of these units is done, or failed and was given up; however many they are, few are in memory."""
+        """Whether each unit is finished or finally failed; streams, so memory stays small."""
         number, units = self._number(stage), iter(units)
         while page := list(islice(units, UNITS_A_QUERY)):
             query = _HOLDS.format(", ".join(["(?, ?)"] * len(page)))
@@ -143,19 +143,19 @@ class Store:
             yield from (unit in held for unit in page)
 
     def failed(self, stage: str) -> dict[Unit, str]:
-        """The units that failed, with their reasons, in the order of (id, index)."""
+        """Failed units with their reasons, ordered by (id, index)."""
         found = self._database.read(_FAILED, self._number(stage))
         return {Unit(id_, index): reason for id_, index, reason in found}
 
     def save(self, stage: str, records: Iterable[Record]) -> None:
-        """Save all these records, or none if it raises. A unit that is done stays as it is."""
+        """Save all records or, if it raises, none; a unit that is done is not overwritten."""
         number = self._number(stage)
         values = [(number, *_checked(record)) for record in records]
         with self._database.transaction(f"saving {len(values)} records of stage {stage!r}") as connection:
             connection.executemany(_SAVE, values)
 
     def records(self, stage: str) -> Iterator[Record]:
-        """The records in the order of (id, index), whatever order they were saved in; read in pages, locking nobody."""
+        """Yield the records ordered by (id, index), in pages that lock nobody."""
         number = self._number(stage)
         last = ("", -1)
         while page := self._database.read(_PAGE, number, *last, RECORDS_A_PAGE):
@@ -207,7 +207,7 @@ def _as_json(value: Mapping[str, Any], what: str) -> str:
 
 
 def _storable(text: str) -> str:
-    """Replace halves of surrogate pairs, which servers may send and no UTF-8 file can hold."""
+    """Replace lone surrogates, which servers may send and UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -221,7 +221,7 @@ _ABSENT = object()
 
 
 def differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
-    """One line a difference: dotted path, then → now."""
+    """One line for each difference: dotted path, then → now."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in {**then, **now}:
             yield from differences(then.get(key, _ABSENT), now.get(key, _ABSENT), f"{path}.{key}" if path else key)
@@ -230,7 +230,7 @@ def differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
 
 
 def _short(value: Any, other: Any = None) -> str:
-    """A repr that is not too long, of a string beginning a little before the place where it differs from the other."""
+    """A short repr; a string begins shortly before its first difference from the other."""
     if value is _ABSENT:
         return "(absent)"
     start = 0

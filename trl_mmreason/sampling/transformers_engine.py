@@ -1,4 +1,4 @@
-"""Sample with transformers' own `generate`: any vision-language or text-only model, any device, nothing to start."""
+"""Sample with transformers' `generate`: any vision-language or text-only model, any device, no server."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class _Job(NamedTuple):
 class TransformersEngine:
     """Answers requests in batches of similar length.
 
-    An answer depends on its request, the decoding and its seed alone, not on the batch, up to rounding (in 32 bit the
-    same text in practice; in 16 bit an answer may take another turn where two tokens are nearly tied).
+    An answer depends on its request, the sampling parameters and its seed only, not on the batch, up to rounding (in
+    32 bit the same text in practice; in 16 bit an answer may diverge where two tokens are nearly tied).
 
     Args:
         model: a path or Hub id of a model or of a LoRA adapter, or a model instance, which is sampled as it is at each
@@ -106,7 +106,7 @@ class TransformersEngine:
         }
 
     def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
-        """n answers to each request, in order; see `Engine`.
+        """Sample n answers to each request, in order; see `Engine`.
 
         Raises:
             ValueError: a stop text that no answer can show.
@@ -153,7 +153,7 @@ class TransformersEngine:
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or math.inf
 
     def _answer(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
-        """Answer the requests of a window, the longest first: what does not fit in memory shows early."""
+        """Answer the requests of a window, longest first, so that running out of memory shows early."""
         encoded = [self._encode(request) for request in requests]
         results: list[Any] = [
             found if isinstance(found, Failure) else [None] * request.n
@@ -220,13 +220,13 @@ class TransformersEngine:
                 self.processing_class,
                 [row.prompt for row in encoded],
                 max_new_tokens=max(limits),
-                suppress_tokens=None,  # `drawing` does, behind the log-probabilities
+                suppress_tokens=None,  # `drawing` does, after the log-probabilities
                 logits_processor=[drawing],
                 stopping_criteria=[ending],
             )
         except torch.OutOfMemoryError:
             fits = False
-        if not fits:  # only here, behind the clause, has the exception let go of the batch's tensors
+        if not fits:  # only here, after the clause, has the exception let go of the batch's tensors
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             return None
@@ -239,7 +239,7 @@ class TransformersEngine:
 
 
 def _check_fits(model: PreTrainedModel, processing_class: Any) -> None:
-    """Refuse what cannot write conversations for this model: pictures would be lost, or nothing would be understood."""
+    """Refuse all but a processor for a vision-language model, and all but a tokenizer for a text-only one."""
     sees = sees_pictures(model.config)
     if not isinstance(processing_class, ProcessorMixin if sees else ProcessingClass):
         expected = "processor" if sees else "tokenizer"
@@ -250,7 +250,7 @@ def _check_fits(model: PreTrainedModel, processing_class: Any) -> None:
 
 
 def _windows(requests: Sequence[Request], answers: int) -> Iterator[list[Request]]:
-    """The requests in turn, so many that they ask for `answers` or a few more."""
+    """Yield consecutive requests in windows of about `answers` answers."""
     window: list[Request] = []
     asked = 0
     for request in requests:

@@ -1,4 +1,4 @@
-"""Let an engine answer, and answer again after what the user says to that."""
+"""Sample several answers with a follow-up between them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def sample_turns(
     *,
     turns: int = 2,
 ) -> list[list[Sample] | Failure]:
-    """All answers to each row; an answer that hit the length limit is the last.
+    """Sample all answers to each row; an answer that hit the length limit is the last.
 
     An engine that knows its tokens is asked with the very tokens that a two-turn rollout of training would have.
 
     Args:
         rows: with prompt, and optionally images (or image).
         engine: what answers.
-        sampling_params: of each answer.
-        followup: what the user says after every answer but the last.
+        sampling_params: sampling parameters of each answer.
+        followup: user message after every answer but the last.
         seeds: one a row.
         turns: answers a row.
     """

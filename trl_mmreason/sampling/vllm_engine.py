@@ -1,4 +1,4 @@
-"""Sample with vLLM's offline `LLM`: continuous batching, and prompts shared by several answers read once."""
+"""Sample with vLLM's offline `LLM`: continuous batching, and one prefill for several answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NEVER = -100.0  # the lowest bias that vLLM takes
 
 
 class VLLMEngine:
-    """Answers requests with vLLM on this process's GPUs.
+    """Engine on vLLM in this process.
 
     The same seeds give the same answers on the same machine under the same load; batches of another shape may round
     otherwise.
@@ -38,7 +38,7 @@ class VLLMEngine:
         processing_class: writes the conversations; by default the one saved with the model. With a text-only model's
             tokenizer a request with pictures is its own `Failure`.
         chat_template_kwargs: handed to the chat template.
-        **llm_kwargs: for `vllm.LLM`, such as `dtype`, `tensor_parallel_size`, `gpu_memory_utilization`,
+        **llm_kwargs: arguments of `vllm.LLM`, such as `dtype`, `tensor_parallel_size`, `gpu_memory_utilization`,
             `max_model_len`. `enable_prefix_caching` is on unless they say otherwise.
 
     Raises:
@@ -64,8 +64,8 @@ class VLLMEngine:
         revision = llm_kwargs.get("revision")
         if find_adapter_config_file(model, revision=revision) is not None:
             raise ValueError(
-                f"VLLMEngine: {model} is an adapter. vLLM leaves out, without a word, adapter weights that it has no "
-                "place for. Merge the adapter into its base model (`merge_and_unload`, "
+                f"VLLMEngine: {model} is an adapter. vLLM silently ignores adapter weights of layers that it does not "
+                "support. Merge the adapter into its base model (`merge_and_unload`, "
                 "`save_pretrained`) and give that, or use TransformersEngine."
             )
         trusted = {name: llm_kwargs[name] for name in ("revision", "trust_remote_code") if name in llm_kwargs}
@@ -91,7 +91,7 @@ class VLLMEngine:
         }
 
     def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
-        """n answers to each request, in order; see `Engine`."""
+        """Sample n answers to each request, in order; see `Engine`."""
         results: list[list[Sample] | Failure] = []
         rendered: list[tuple[int, dict[str, Any]]] = []
         for number, request in enumerate(requests):
@@ -112,7 +112,7 @@ class VLLMEngine:
         return results
 
     def _generate(self, prompts: list[dict[str, Any]], params: list[Any]) -> list[Any]:
-        """vLLM's outputs. It refuses all prompts of a call for one that it cannot take; halving finds that one."""
+        """Return vLLM's outputs; if it refuses a call for one bad prompt, find that prompt by halving."""
         if not prompts:
             return []
         try:
@@ -127,10 +127,10 @@ class VLLMEngine:
 def prompt_of(
     processing_class: ProcessingClass, request: Request, template: dict[str, Any], eos_ids: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """A request as vLLM takes it: tokens with one placeholder a picture, which vLLM itself widens, and the pictures.
+    """Convert a request for vLLM: tokens with one placeholder a picture, which vLLM expands, and the pictures.
 
-    Earlier answers that were sampled stand behind the generation prompt as they were sampled, and the prefix's own
-    tokens behind all, as in `TransformersEngine`. `eos_ids` end an answer.
+    Earlier answers that were sampled follow the generation prompt as they were sampled, and the prefix's own
+    tokens come last, as in `TransformersEngine`. `eos_ids` end an answer.
     """
     images = list(request.images)
     for image in images:
@@ -146,7 +146,7 @@ def prompt_of(
 def vllm_sampling_params(
     request: Request, sampling_params: SamplingParams, suppressed: Sequence[int]
 ) -> dict[str, Any]:
-    """vLLM's `SamplingParams` for a request, with every argument that a checkpoint's settings might set."""
+    """Make vLLM's `SamplingParams` for a request, overriding every setting that a checkpoint might have."""
     return {
         # vLLM refuses several greedy answers, which would be all alike.
         "n": request.n if sampling_params.temperature else 1,
@@ -180,7 +180,7 @@ def samples_of(output: Any, n: int, sampling_params: SamplingParams) -> list[Sam
 
 
 def _generation_settings(model: str, revision: str | None) -> GenerationConfig:
-    """The checkpoint's own; the usual ones where it has none."""
+    """The checkpoint's generation settings, or the defaults."""
     try:
         return GenerationConfig.from_pretrained(model, revision=revision)
     except OSError:
@@ -188,7 +188,7 @@ def _generation_settings(model: str, revision: str | None) -> GenerationConfig:
 
 
 def files_fingerprint(model: str) -> str | None:
-    """A digest of blocks spread over a local model's weight files; `None` for a Hub id.
+    """Digest of blocks spread over a local model's weight files; `None` for a Hub id.
 
     Training changes nearly every value of what it trains, so that some block tells; a file of many gigabytes is read
     in a moment.

@@ -1,4 +1,4 @@
-"""What `examples/self_evolution.py` is told."""
+"""Arguments of `examples/self_evolution.py`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..stages import StagedArguments
 @documented
 @dataclass
 class EvolutionArguments(StagedArguments):
-    """Where questions come from, who judges, and how the policy learns and is measured.
+    """Questions, judge, training and evaluation of self-evolution's example.
 
     Attributes:
-        output_dir: where everything is written.
+        output_dir: output folder.
         judge_server, judge_model: address of a server with OpenAI's API, and the model's name there, that judges in the
             place of the policy as it came.
         answers: sampled to each question when accuracy is measured: pass@1, pass@n, and the vote of n.

@@ -49,13 +49,13 @@ class SelfEvolutionConfig(RolloutConfig):
             `actor_prompt` included (Table 5); `None` keeps all.
         judge_prompt: what the judge is asked, before the question and the response that it scores.
         judge_sampling_temperature, judge_top_p: temperature and top-p of the judge's replies.
-        judge_max_tokens: bound of a reply of the judge in tokens; ours.
+        judge_max_tokens: token limit of a reply of the judge; ours.
         judge_batch_size: replies drawn at a time in each process, by the judge that comes from the policy; by default
             `per_device_train_batch_size`.
         beta: KL coefficient; TRL's own default is 0.
         weight_decay: weight decay, 0.01; TRL's own default is 0.
         num_train_epochs: epochs, 20; TRL's own default is 3.
-        max_completion_length: bound of a response in tokens, 2048 (Table 5); TRL's own default is 512.
+        max_completion_length: token limit of a response, 2048 (Table 5); TRL's own default is 512.
         use_bias_correction_kl: multiply the KL by the importance ratio; off, as the paper's is the plain low-variance
             estimator; TRL's own default is on.
     """
@@ -93,7 +93,7 @@ class SelfEvolutionConfig(RolloutConfig):
 
     @property
     def eval_system_prompt(self) -> str | None:
-        """System message of an evaluation; `None` for the model's official prompt."""
+        """System message in evaluation; `None` for the model's official prompt."""
         return self.actor_prompt if self.actor_prompt_in_evaluation else None
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class SelfEvolutionConfig(RolloutConfig):
             if getattr(self, name) not in known:
                 raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)!r}, expected one of {known}.")
         if self.vote == "none" and not self.judge:
-            raise ValueError("SelfEvolutionConfig: vote='none' and judge=False leave no reward; have one of the two.")
+            raise ValueError("SelfEvolutionConfig: vote='none' and judge=False leave no reward; set one of the two.")
         for name in ("alpha", "high_temperature", "low_temperature", "judge_max_tokens"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)}, expected a number above 0.")
@@ -122,7 +122,7 @@ class SelfEvolutionConfig(RolloutConfig):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)}, expected 1 or more.")
         if not parse_optional_text("SelfEvolutionConfig: judge_prompt", self.judge_prompt):
-            raise ValueError("SelfEvolutionConfig: judge_prompt is null, and the judge has to be asked something.")
+            raise ValueError("SelfEvolutionConfig: judge_prompt is None, expected a prompt.")
         if (self.vote == "none" or not self.judge) and self.modulation != _DEFAULT_MODULATION:
             raise ValueError(
                 f"SelfEvolutionConfig: with vote={self.vote!r} and judge={self.judge} nothing is modulated; leave the "
@@ -132,7 +132,8 @@ class SelfEvolutionConfig(RolloutConfig):
             raise ValueError(f"SelfEvolutionConfig: alpha={self.alpha} is for advantages='log_sum_exp'; leave it 1.0.")
         if not 0 <= self.low_weight <= 1:
             raise ValueError(
-                f"SelfEvolutionConfig: low_weight={self.low_weight}, expected 0 to 1: beyond, agreement would cost."
+                f"SelfEvolutionConfig: low_weight={self.low_weight}, expected 0 to 1: above 1, agreeing would lower "
+                "the reward."
             )
         if self.centre_advantages and self.advantages != "log_sum_exp":
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What self-evolution adds to shared pages."""
+"""Self-evolution's entries for shared reports."""
 
 from ..evaluation.curves import Panel
 from ..methods import Method

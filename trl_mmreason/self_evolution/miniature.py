@@ -1,4 +1,4 @@
-"""What a miniature policy is taught before self-evolution: to answer, and to judge answers."""
+"""Lessons that prepare a miniature policy for self-evolution: answering, and judging answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..miniature.solutions import boxed_thoughts
 
 
 def judged_answers(judge: Callable[[str, str], str], *, answers_every: int = 8) -> Lessons:
-    r"""Lessons to answer `<think>3+4=7</think>\boxed{7}`, to judge such answers, one by one, and to describe.
+    r"""Lessons in answering `<think>3+4=7</think>\boxed{7}`, judging such answers one by one, and describing.
 
     The judge reads a picture in the words of a description. It learns to see from descriptions, as a response gives
     most digits away.

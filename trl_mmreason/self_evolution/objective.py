@@ -1,4 +1,4 @@
-"""Rewards without true answers, and the advantages they make (sections 3.1–3.3). Pure functions.
+"""Rewards without true answers, and their advantages (sections 3.1–3.3). Pure functions.
 
     r_i  = 1/n Σ_j 1[a_j = a_i]                                              Eq. 3
     g(s) = 1 + λ₊ σ((s − t_h)/τ_h) − λ₋ σ((t_l − s)/τ_l)                     Eq. 7
@@ -20,7 +20,7 @@ from ..evaluation.voting import Equality, cluster_answers
 
 
 def self_consistency(answers: Sequence[str | None], equal: Equality | None = None) -> Tensor:
-    """The share of a group's answers that say the same as each (Eq. 3).
+    """The share of a group's answers that are equivalent to each answer (Eq. 3).
 
     Args:
         answers: G answers, `None` where there is none: such a one gets 0 and votes for nothing, and G stays G.
@@ -69,7 +69,7 @@ def judge_modulation(
     high_temperature: float = 1.0,
     low_temperature: float = 1.0,
 ) -> Tensor:
-    """g(s), the bounded factor that a judge's score makes of a reward (Eq. 7).
+    """g(s), the bounded factor by which a judge's score scales a reward (Eq. 7).
 
     Args:
         scores: s in [0, 1], of any shape; NaN where the judge said nothing that could be read.

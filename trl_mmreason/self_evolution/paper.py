@@ -1,4 +1,4 @@
-"""The paper, for the cards of trained models."""
+"""Citation of the paper, for model cards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's two prompts (appendix D), what the judge is shown, and how its reply is read."""
+"""The paper's two prompts (appendix D), the judge's message, and the parser of its reply."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ _BEGIN, _END = "[BEGIN SCORES]", "[END SCORES]"
 
 
 def judge_message(prompt: str, question: str, response: str, special_tokens: Collection[str] = ()) -> str:
-    """Write the judge's prompt on one response, which cannot speak in the judge's own voice, or end the prompt.
+    """Write the judge's prompt about one response, which can neither imitate the judge nor end the prompt.
 
     Args:
         prompt: what is asked of the judge.
         question: what the policy was asked.
         response: what it answered. The judge's tags in it lose their bracket.
-        special_tokens: of the judge's tokenizer; in the response they are broken up.
+        special_tokens: special tokens of the judge's tokenizer; in the response they are broken up.
     """
     shown = _TAG.sub("(", response)
     for token in special_tokens:
@@ -100,7 +100,7 @@ def judge_message(prompt: str, question: str, response: str, special_tokens: Col
 
 
 def asked_text(prompt: Any) -> str:
-    """The question that the policy was asked, without its system message; of several turns each with its role."""
+    """The policy's question without the system message; several turns are prefixed by their roles."""
     if isinstance(prompt, str):
         return prompt
     turns = [message for message in prompt if message["role"] != "system"]
@@ -110,10 +110,10 @@ def asked_text(prompt: Any) -> str:
 
 
 def read_score(reply: str) -> float:
-    """s of a reply of the judge: the weighted sum of its three parts, whatever it says of their sum.
+    """Parse s from the judge's reply: the weighted sum of its three parts; a stated sum is ignored.
 
     Raises:
-        MalformedReply: behind the judge's thoughts there is not one block of scores, it is no JSON, or a part is
+        MalformedReply: after the judge's thoughts there is not one block of scores, it is no JSON, or a part is
             missing or not in [0, 1].
     """
     spoken = without_thinking(reply) or ""

@@ -1,4 +1,4 @@
-"""What a response says, and whether it says so in the format: thoughts in one pair of tags, then one box."""
+"""Parse a response, and check its format: thoughts in one pair of tags, then one box."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Response(NamedTuple):
     Attributes:
         answer: what it votes for; `None` if none can be told.
         is_well_formed: whether it is `<think>…</think>`, then one filled `\\boxed{…}`, and nothing else (δ = 0).
-        is_single: whether it gives one clear final answer, in one box behind its thoughts; the judge's validity rule.
+        is_single: whether it gives one clear final answer, in one box after its thoughts; the judge's validity rule.
     """
 
     answer: str | None
@@ -27,7 +27,7 @@ class Response(NamedTuple):
 
 
 def read_response(text: str) -> Response:
-    """Read a response, with what the chat template wrote at its beginning."""
+    """Parse a response, including the beginning that the chat template wrote."""
     answer = extract_answer(text)
     found = _FORMAT.fullmatch(text)
     spans, saw_blank = closed_spans(without_thinking(text) or "")
@@ -36,13 +36,13 @@ def read_response(text: str) -> Response:
 
 
 def read_free_response(text: str) -> Response:
-    """Read a response to a prompt that asked for no format: any answer is clear, and nothing is violated."""
+    """Parse a response to a prompt without a format: any answer is clear, and nothing is violated."""
     answer = extract_answer(text)
     return Response(answer, is_well_formed=True, is_single=answer is not None)
 
 
 def _is_balanced(inside: str) -> bool:
-    """Whether no brace closes that was not opened, so that the last one of all is the box's."""
+    """Whether no brace closes unopened, so that the last brace is the box's."""
     depth = 0
     for brace in _BRACE.finditer(inside):
         depth += {"{": 1, "}": -1, None: 0}[brace[1]]

@@ -1,4 +1,4 @@
-"""Self-evolution's reward in two parts, which read no label (Eq. 8): agreement as a judge modulates it, and the format.
+"""Self-evolution's two rewards without labels (Eq. 8): agreement modulated by a judge, and format.
 
 A group may be spread over processes: answers and scores are gathered, and each process pays its own responses.
 """
@@ -52,7 +52,7 @@ class Group(NamedTuple):
     judged: list[bool]
 
     def winners(self, equal: Equality) -> tuple[int | None, int | None]:
-        """The answers that win by agreement and by the judge's mean score, as numbers of their first members.
+        """The winning answers by agreement and by the judge's mean score, as positions of their first members.
 
         `None` where nobody wins: there is no answer; the judge said nothing of any, or finds several the best.
         """
@@ -65,7 +65,7 @@ class Group(NamedTuple):
 
 
 class SelfEvolutionRewards:
-    """Both parts of the reward, which share one reading and one judging of each batch.
+    """Both parts of the reward, which parse and judge each batch once.
 
     Args:
         processing_class: the policy's.
@@ -110,22 +110,22 @@ class SelfEvolutionRewards:
         return [self.agreement_reward, self.format_reward]
 
     def agreement_reward(self, **batch: Any) -> list[float | None]:
-        """r · g(s); without a vote s itself, and `None` where the judge gave none."""
+        """r · g(s); without a vote s itself, and `None` without a score."""
         self._read(**batch)
         return self._paid
 
     def format_reward(self, **batch: Any) -> list[float | None]:
-        """−λ_fmt where the format is violated."""
+        """−λ_fmt for a violated format."""
         self._read(**batch)
         return [0.0 if response.is_well_formed else -self.args.format_penalty for response in self._responses]
 
     def begin(self, rows: Mapping[int, Mapping[str, Any]], texts: Sequence[str], step: int) -> None:
-        """Begin to judge responses, before the others have ended.
+        """Start judging responses while others are sampled.
 
         Args:
             rows: place among those of all processes → row.
             texts: as they were decoded.
-            step: of training.
+            step: training step.
         """
         if self.args.judge:
             prompts = [row["prompt"] for row in rows.values()]
@@ -135,7 +135,7 @@ class SelfEvolutionRewards:
             self._judged.begin(self._requests(texts, prompts, images, seeds, map(self._response, texts)).values())
 
     def texts(self, completion_ids: Sequence[Sequence[int]], prompts: Sequence[Any]) -> list[str]:
-        """The responses, with what the chat template wrote at their beginning."""
+        """The responses, including the beginning that the chat template wrote."""
         written = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
         return self._opened(written, prompts)
 
@@ -160,7 +160,7 @@ class SelfEvolutionRewards:
         log_extra: Callable[[str, list], None] | None = None,
         **columns: Any,
     ) -> None:
-        """Read, judge and pay a batch, once however many functions ask, and log what was found."""
+        """Parse, judge and reward a batch, once for all functions, and log the metrics."""
         if self._seen is completion_ids:
             return
         texts = self.texts(completion_ids, prompts)
@@ -175,7 +175,7 @@ class SelfEvolutionRewards:
             scores = self._scores(texts, prompts, images or [[]] * len(texts), seeds)
         seconds = time.perf_counter() - begun
         answers = [response.answer for response in self._responses]
-        if choices is not None:  # the letter A and what stands behind it are one answer
+        if choices is not None:  # the letter A and what stands after it are one answer
             answers = [chosen(answer, listed) for answer, listed in zip(answers, choices, strict=True)]
         judged = [one.is_single and not math.isnan(score) for one, score in zip(self._responses, scores, strict=True)]
         gathered = [gather_object(each) for each in (answers, scores, judged)]
@@ -224,7 +224,7 @@ class SelfEvolutionRewards:
         seeds: Sequence[int],
         responses: Iterable[Response],
     ) -> dict[int, Request]:
-        """What the judge is asked, by seed: the same response to the same question is judged once."""
+        """Requests to the judge by seed; equal responses to the same question are judged once."""
         asked: dict[int, Request] = {}
         for text, prompt, pictures, seed, response in zip(texts, prompts, images, seeds, responses, strict=True):
             if response.is_single and seed not in asked:
@@ -263,12 +263,12 @@ class SelfEvolutionRewards:
 
 
 def chosen(answer: str | None, choices: Mapping[str, str | None] | None) -> str | None:
-    """The text of the choice, if an answer is the letter of one; otherwise the answer."""
+    """The text of the choice if an answer is its letter; otherwise the answer."""
     texts = {letter.upper(): text for letter, text in (choices or {}).items() if text is not None}
     return None if answer is None else texts.get(answer.strip(" ().").upper(), answer)
 
 
 def special_tokens_of(processing_class: Any) -> list[str]:
-    """Every token that a tokenizer reads as one that structures a conversation, the longest first."""
+    """All of a tokenizer's special tokens that structure a conversation, longest first."""
     added = tokenizer_of(processing_class).added_tokens_decoder.values()
     return sorted((token.content for token in added if token.special), key=len, reverse=True)

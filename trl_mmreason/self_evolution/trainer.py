@@ -1,4 +1,4 @@
-"""Self-evolution on top of GRPO: the reward, which reads no label, and the advantages are the difference."""
+"""Self-evolution on top of GRPO; only the reward, which reads no label, and the advantages differ."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from .rewards import SelfEvolutionRewards
 
 
 class SelfEvolutionTrainer(GroupGRPOTrainer):
-    """Trains a policy without labels, on how far its answers agree and on what a frozen judge thinks of them.
+    """Trains a policy without labels, on the agreement of its answers and a frozen judge's scores.
 
-    The judge is the policy as it came. With LoRA that is the base with its adapter off, otherwise the KL reference: it
+    The judge is the initial policy. With LoRA that is the base with its adapter off, otherwise the KL reference: it
     costs no memory. Only without either (no adapter, and `beta=0` or a reference that moves) a copy is made for it.
 
     It logs, besides what `GRPOTrainer` does: `distinct_answers` (a question's, mean), `no_answer` and
@@ -46,14 +46,14 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
         model: path or id of a checkpoint, or a model.
         args: a `SelfEvolutionConfig`.
         train_dataset, eval_dataset: rows with `prompt` and `images`, optionally `answer` and `choices`.
-        judge: an engine that judges in the place of the policy as it came, such as a server.
-        grader: of the accuracy that is logged; `Grader()` by default.
+        judge: an engine that judges in place of the initial policy, such as a server.
+        grader: grader of the accuracy that is logged; `Grader()` by default.
         reward_funcs: further reward functions, which are added, and get no column `answer` either;
             `args.reward_weights` then weighs the two of this method first.
         **kwargs: whatever `trl.GRPOTrainer` takes, by keyword.
 
     Raises:
-        ValueError: the judge would have to be the policy as it came, and nothing keeps that.
+        ValueError: the judge would have to be the initial policy, and nothing keeps that.
     """
 
     _tag_names = ["trl", "trl-mmreason", "self-evolution"]
@@ -82,7 +82,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
                 raise ValueError(f"SelfEvolutionTrainer: a response is one turn; leave `{option}` out.")
         check_rows("SelfEvolutionTrainer", train_dataset, eval_dataset, {"prompt"})
         if judge is not None and not args.judge:
-            raise ValueError("SelfEvolutionTrainer: there is a judge, and args.judge is False; leave one of the two.")
+            raise ValueError("SelfEvolutionTrainer: got a judge, but args.judge=False; set it True or pass none.")
         if judge is not None and (isinstance(judge, type) or not callable(getattr(judge, "sample", None))):
             raise TypeError(
                 f"SelfEvolutionTrainer: judge is {judge!r:.80}, expected an engine. Fix: ServerEngine(model, url) or "
@@ -122,13 +122,13 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
             self._judging_copy = prepare_reference(self._judging_copy, self)
         if args.judge and judge is None and self.is_fsdp_enabled:
             raise ValueError(
-                "SelfEvolutionTrainer: under FSDP the policy's own weights cannot judge, as they are in pieces. Pass "
+                "SelfEvolutionTrainer: under FSDP the policy's own weights cannot judge, as they are sharded. Pass "
                 "judge=ServerEngine(…) with the initial policy behind it."
             )
 
     @staticmethod
     def _copy_for_judge(model: Any, args: SelfEvolutionConfig, kwargs: dict[str, Any]) -> Any:
-        """A copy of the policy as it came, where nothing else keeps it: no adapter, and no KL reference that stays."""
+        """Copy the initial policy unless something keeps it: an adapter that can be off, or a fixed KL reference."""
         if isinstance(model, PeftModel) and args.beta == 0.0:
             raise ValueError(
                 "SelfEvolutionTrainer: the model came with an adapter, and beta=0 keeps no copy of that for the judge. "
@@ -140,7 +140,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
             if getattr(adapter, "bias", "none") != "none" or (isinstance(start, str) and start != "gaussian"):
                 raise ValueError(
                     f"SelfEvolutionTrainer: an adapter with bias={adapter.bias!r} and init_lora_weights={start!r} "
-                    "changes the weights below it, so that the policy as it came cannot judge by switching it off. Use "
+                    "changes the weights below it, so that the initial policy cannot judge by switching it off. Use "
                     "bias='none' and init_lora_weights=True, or pass a judge."
                 )
         if adapter is not None or isinstance(model, PeftModel) or (args.beta != 0.0 and not args.sync_ref_model):
@@ -149,7 +149,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
 
     @contextmanager
     def judging(self) -> Iterator[Engine]:
-        """The judge: an engine over weights that are those of the initial policy until this context ends."""
+        """Yield the judge: an engine with the initial policy's weights, for the duration of this context."""
         if self.judge is not None:
             yield self.judge
             return
@@ -172,7 +172,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
         self.rewards.begin({first + place: row for place, row in rows.items()}, texts, self.state.global_step)
 
     def score_groups(self, rewards: Tensor) -> GroupOutcome:
-        """The rewards, and their log-sum-exp advantages; what the judge alone would pay, and could not, is left out."""
+        """Rewards with their log-sum-exp advantages; rows are dropped if the judge alone rewards and gave no score."""
         outcome = without_ungraded(rewards)
         if self.args.advantages == "grpo":
             return outcome
@@ -182,7 +182,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
         return replace(outcome, advantages=advantages.flatten().nan_to_num(nan=0.0))
 
     def log_rollouts(self, rows: list[dict[str, Any]], completion_ids: list[list[int]]) -> None:
-        """Log accuracies, if there are answers to be right or wrong against."""
+        """Log accuracies, if the data have answers."""
         if "answer" not in rows[0]:
             return
         texts = self.rewards.texts(completion_ids, [row["prompt"] for row in rows])

@@ -1,4 +1,4 @@
-"""What `examples/sophia.py` is told."""
+"""Arguments of `examples/sophia.py`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _REINFORCED = (
 @documented
 @dataclass
 class SophiaArguments(StagedArguments):
-    """Where questions, captions and trajectories come from, and the settings of each stage.
+    """Questions, captions, trajectories, and the settings of each stage.
 
     Attributes:
-        output_dir: where all stages write.
-        max_completion_length: bound of an answer in tokens, in GRPO and when accuracy is measured.
+        output_dir: output folder.
+        max_completion_length: token limit of an answer, in GRPO and when accuracy is measured.
         thinking_prompt: system message of rows that think in tags, of GRPO and of the comparison; null for none, and by
             default the paper's (Fig. A4).
         warm_up_dataset: rows with prompt, images and completion (captions, general questions): a Hub id or a parquet
@@ -85,7 +85,7 @@ class SophiaArguments(StagedArguments):
     evaluation: dict = field(default_factory=dict)
 
     def grader(self, load: Callable[[str], Engine]) -> Grader | JudgeGrader:
-        """The rules, and the judge behind them if there is one.
+        """The grader: the rules, followed by the judge if there is one.
 
         Args:
             load: makes an engine of a path or Hub id.

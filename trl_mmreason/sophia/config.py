@@ -1,4 +1,4 @@
-"""Settings of the off-policy update, and of GRPO behind it."""
+"""Settings of the off-policy update, and of the following GRPO."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _INSTEAD = {"freeze_vision_encoder": "say it with trainable_parts"}
 @documented
 @dataclass
 class OffPolicyRewardConfig(CompletionSFTConfig):
-    """`SFTConfig` for completions with rewards, whoever wrote them (arXiv:2507.16814, section 4.3).
+    """`SFTConfig` for completions with rewards, from any source (arXiv:2507.16814, section 4.3).
 
     `learning_rate` (2e-5) is the paper's (appendix B.1), as it is TRL's. The paper's batch has 512 trajectories: the
     product of processes, `per_device_train_batch_size` and `gradient_accumulation_steps`. It gives no number of epochs
@@ -48,8 +48,8 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
         lr_scheduler_type: schedule of the learning rate: a cosine down to `min_lr_rate` of it, by default 1/4 (appendix
             B.1); TRL's own default is linear.
         trainable_parts: which of vision, projector and language to train; the language model alone, as in appendix B.1.
-        remove_unused_columns: has to be False: rewards are columns.
-        prediction_loss_only: has to be True: there are no logits.
+        remove_unused_columns: must be False: rewards are columns.
+        prediction_loss_only: must be True: there are no logits.
     """
 
     importance_sampling: str = "none"
@@ -65,7 +65,7 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
 
     @property
     def importance_clip(self) -> tuple[float, float]:
-        """Both bounds."""
+        """Both bounds of the importance weights."""
         return self.importance_clip_low, self.importance_clip_high
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
 @documented
 @dataclass
 class MixedGroupsGRPOConfig(RolloutConfig):
-    """`GRPOConfig` as in appendix B.2, which takes from B.1 what it does not say itself.
+    """`GRPOConfig` with the values of appendix B.2, completed by those of B.1.
 
     `num_generations` (8) is the paper's too, as it is TRL's. The paper's batch has 64 questions of 8 rollouts: the
     product of processes, `per_device_train_batch_size` and `gradient_accumulation_steps` is then 512. `loss_type` is
@@ -122,6 +122,6 @@ class MixedGroupsGRPOConfig(RolloutConfig):
 
 
 def _decay_to_a_quarter(config: Any) -> None:
-    """Let the cosine end at 1/4 of the learning rate unless the configuration says where (appendix B.1)."""
+    """Let the cosine end at 1/4 of the learning rate unless configured otherwise (appendix B.1)."""
     if config.lr_scheduler_type == "cosine_with_min_lr" and not config.lr_scheduler_kwargs:
         config.lr_scheduler_kwargs = {"min_lr_rate": 0.25}

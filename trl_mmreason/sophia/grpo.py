@@ -1,4 +1,4 @@
-"""On-policy training from there on: GRPO on questions neither too easy nor too hard (arXiv:2507.16814, appendix B.2).
+"""GRPO after the off-policy update, on questions of medium difficulty (arXiv:2507.16814, appendix B.2).
 
 Keep those with a share of right answers from 0.4 to 0.6 beforehand (`difficulty_filter`, `mmreason prefilter`); here a
 group whose answers are all right or all wrong takes part in nothing.
@@ -20,7 +20,7 @@ from .paper import PAPER
 
 
 class MixedGroupsGRPOTrainer(GroupGRPOTrainer):
-    """GRPO with one answer that pays when it is right, on groups with right and wrong answers.
+    """GRPO with a reward of 1 for a right answer, on groups with right and wrong answers.
 
     It logs the shares of trajectories that were left out: `dropped_all_right`, `dropped_all_wrong`, and
     `dropped_ungraded`, whose gold answer cannot be used.
@@ -65,7 +65,7 @@ class MixedGroupsGRPOTrainer(GroupGRPOTrainer):
         self.parts = train_parts(self, self.args.trainable_parts)
 
     def score_groups(self, rewards: Tensor) -> GroupOutcome:
-        """Keep groups whose pass rate, that of the gathered accuracy rewards (column 0), is neither 0 nor 1."""
+        """Keep groups whose pass rate in the gathered accuracy rewards (column 0) is neither 0 nor 1."""
         graded = without_ungraded(rewards)
         right = self.in_groups(rewards[:, 0])
         rates = right.nanmean(dim=1)

@@ -1,4 +1,4 @@
-"""SOPHIA on drawn problems: what a policy is taught before, and trajectories by a reasoner of known faults."""
+"""Lessons that prepare a miniature policy for SOPHIA, and trajectories by a reasoner with known error rates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def drawn_trajectories(
     batch_size: int,
     **sampling: Any,
 ) -> OffPolicyData:
-    """Rows to learn from: the policy describes drawn problems, a reasoner answers, and the best trajectories earn.
+    """Make training rows: the policy describes drawn problems, a reasoner answers, the best trajectories are kept.
 
     Args:
         policy: describes.

@@ -38,7 +38,7 @@ def mix(
     thinking_prompt: str | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """Rows of several data sets in given shares of the whole, as many as the parts allow, in random order.
+    """Mix data sets in given shares, as many rows as the parts allow, in random order.
 
     The result has `prompt`, `images` (empty for text alone), `completion` (a string), `reward`, and `behavior_logps` if
     all parts have them. Pictures are copied as they are stored.
@@ -49,7 +49,7 @@ def mix(
             by default) and `behavior_logps`. Other columns are left out.
         shares: name → share of the result's rows; they sum to 1.
         thinking_prompt: system message of rows that think in tags, in the place of their own; `None`: as the rows are.
-        seed: of which rows are taken, and in what order.
+        seed: seed of the selection and the order of rows.
 
     Raises:
         ValueError: names, shares or rows are not as said.
@@ -66,7 +66,7 @@ def mix(
 
 
 def with_captions(rows: Dataset, how: str, *, caption_prompt: str = CAPTION_PROMPT) -> Dataset:
-    """Trajectories together with captions whose trajectories are all right, R(c) = 1 (Table A2).
+    """Add the captions whose trajectories are all right, R(c) = 1, to the trajectories (Table A2).
 
     | how      | in the paper | rows                                                                                 |
     |----------|--------------|--------------------------------------------------------------------------------------|
@@ -133,7 +133,7 @@ def _check(parts: Mapping[str, Dataset], shares: Mapping[str, float]) -> None:
         if missing:
             raise ValueError(f"mix: part {name!r} has the columns {part.column_names} and lacks {missing}.")
         if not len(part):
-            raise ValueError(f"mix: part {name!r} is empty; leave it out, and share its share among the others.")
+            raise ValueError(f"mix: part {name!r} is empty; remove it and redistribute its share.")
         rewards = part.with_format(None)["reward"][:] if "reward" in part.column_names else []
         for number, reward in enumerate(rewards):
             if not isinstance(reward, SupportsFloat) or not math.isfinite(reward):
@@ -144,7 +144,7 @@ def _check(parts: Mapping[str, Dataset], shares: Mapping[str, float]) -> None:
 
 
 def _counts(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:
-    """How many rows of each part: of the largest whole, whose fractions of rows go to the largest remainders."""
+    """Rows of each part, for the largest possible whole; fractions go to the largest remainders."""
     exact = {name: Fraction(shares[name]).limit_denominator(_DIGITS) for name in sizes}
     exact = {name: share / sum(exact.values()) for name, share in exact.items()}
     total = math.floor(min(sizes[name] / share for name, share in exact.items()))
@@ -156,7 +156,7 @@ def _counts(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, 
 
 
 def _unified(name: str, part: Dataset, features: Features, thinking_prompt: str | None) -> Dataset:
-    """The rows with these columns, with pictures as they are stored."""
+    """Select these columns, pictures as stored."""
 
     def unify(row: Mapping[str, Any]) -> dict[str, Any]:
         prompt = row["prompt"]

@@ -64,7 +64,7 @@ def select_trajectories(
         keep: how many to keep, fewer where there are not so many candidates.
         rule: one of `RULES`.
         whole: (K, N) bool, True = may be kept, such as what was not cut by a length limit; all by default.
-        seed: of what is drawn at random.
+        seed: seed of random choices.
 
     Returns:
         (k, n) of each; by length, ties in favour of the earlier (k, n), or in the order drawn.
@@ -72,7 +72,7 @@ def select_trajectories(
     Examples:
         >>> correct = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0]])
         >>> lengths = torch.tensor([[90, 70, 80, 60], [10, 20, 30, 40]])
-        >>> select_trajectories(correct, lengths)  # the shortest right one behind the good caption
+        >>> select_trajectories(correct, lengths)  # the shortest right one from the good caption
         [(0, 3)]
     """
     if rule not in RULES:
@@ -98,7 +98,7 @@ def select_trajectories(
 
 
 class ImportanceWeights(NamedTuple):
-    """Truncated weights, and where they were truncated; both (B, 1) or (B, T)."""
+    """Truncated importance weights, and where they were truncated; both (B, 1) or (B, T)."""
 
     values: Tensor
     truncated: Tensor
@@ -142,7 +142,7 @@ def off_policy_loss(
     sequence_reduction: str = "sum",
     normalizer: Tensor | float | None = None,
 ) -> Tensor:
-    """−J, of which a gradient step on the loss is one up Eq. 7: −1/B Σ_b R_b Σ_l w_bl log π_bl.
+    """−J, so that descent on the loss is ascent on Eq. 7: −1/B Σ_b R_b Σ_l w_bl log π_bl.
 
     Args:
         logps: (B, T) log π of each token, in nats.
@@ -150,7 +150,7 @@ def off_policy_loss(
         mask: (B, T), 1 = a token of the completion.
         behavior_logps: (B, T) log μ, for importance weights.
         importance_sampling: "none" (w = 1, Lemma A.3), "sequence" or "token"; see `importance_weights`.
-        clip: of the weights; see there.
+        clip: bounds of the weights; see there.
         sequence_reduction: "sum" over tokens, the equation; "mean" over all tokens of the batch, which with rewards
             and weights of 1 is the loss of supervised training.
         normalizer: what the sum is divided by: B for "sum", the number of tokens for "mean". A micro-batch is given

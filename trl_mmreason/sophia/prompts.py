@@ -1,4 +1,4 @@
-"""What SOPHIA says to policy and reasoner, and the system message that it trains under (arXiv:2507.16814, appendix E).
+"""SOPHIA's prompts for policy and reasoner, and its system message of training (arXiv:2507.16814, appendix E).
 
 The paper's prompts stand here word for word, without its typography.
 """
@@ -160,8 +160,8 @@ def reasoning_prompt(question: str, caption: str, example: Example = EXAMPLE) ->
     """Write the prompt of the reasoner.
 
     Args:
-        question: of the row; it may hold braces and anything else.
-        caption: of the row's pictures.
+        question: question of the row; it may hold braces and anything else.
+        caption: caption of the row's pictures.
         example: shown before.
     """
     values = {f"example_{name}": text for name, text in example._asdict().items()}
@@ -172,13 +172,13 @@ def reasoning_prompt(question: str, caption: str, example: Example = EXAMPLE) ->
 
 def opened(text: str) -> str:
     """A trajectory with the `<think>` that chat templates such as DeepSeek-R1's write for the reasoner: it is sampled
-    behind it, and only closes it."""
+    after it, and only closes it."""
     thoughts, end, _ = text.partition(END_OF_THINK)
     return f"{THINK}\n{text}" if end and THINK not in thoughts else text
 
 
 def prompt_for(prompt: Any, completion: str, thinking_prompt: str | None) -> Any:
-    """The prompt that a completion is trained under: one that thinks in tags has `thinking_prompt` as system message.
+    """The training prompt of a completion: one that thinks in tags gets `thinking_prompt` as system message.
 
     Args:
         prompt: messages. A system message of their own, the paper's "default system prompt", is replaced.

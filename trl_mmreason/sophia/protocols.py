@@ -1,4 +1,4 @@
-"""How a reasoner is asked that never sees the picture (arXiv:2507.16814, section 4.1)."""
+"""Protocol of a reasoner that never sees the picture (arXiv:2507.16814, section 4.1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..sampling.store import Store
 
 @dataclass(frozen=True)
 class FromCaption:
-    """Question and caption, and one answer; what was cut has no final answer, whatever stands in boxes on the way.
+    """Ask question and caption, and take one answer; a cut answer has no final answer, whatever its boxes.
 
     Rows have, beside question and gold answer, `question` (the question's id) and `caption` (which of its captions).
 

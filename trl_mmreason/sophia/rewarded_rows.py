@@ -1,4 +1,4 @@
-"""Rows with rewards, and with log-probabilities of the policy that wrote them: checked, and put into batches."""
+"""Check and collate rows with rewards and behaviour log-probabilities."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ROUNDING = 1e-3  # a log-probability of 16 bit may come out above 0 by less
 
 
 def rewarded_rows(rows: Any, name: str) -> Any:
-    """The rows whose reward is not 0: the others would have no gradient.
+    """Select the rows with a non-zero reward; the others would have no gradient.
 
     Args:
         rows: a `datasets.Dataset` or `IterableDataset` with the column `reward`.
-        name: of whoever asks, for errors.
+        name: name of the caller, for errors.
 
     Raises:
         ValueError: a reward is no finite number, or all are 0; of a stream when the row comes.
@@ -47,7 +47,7 @@ def rewarded_rows(rows: Any, name: str) -> Any:
 
 
 def check_behavior(rows: Any, name: str, level: str, processing_class: Any) -> Any:
-    """The rows as they are, once `behavior_logps` are what importance weights of this level need.
+    """Check that `behavior_logps` suffice for importance weights of this level, and return the rows.
 
     Raises:
         ValueError: they are missing, no log-probabilities, or, for the level "token", not one a token.
@@ -78,7 +78,7 @@ def check_behavior(rows: Any, name: str, level: str, processing_class: Any) -> A
 
 
 def completion_ids(row: Row, processing_class: Any) -> list[int]:
-    """The tokens of a completion up to its end of turn, as TRL's collator has them."""
+    """Tokens of a completion up to its end of turn, as in TRL's collator."""
     parts = {role: prepare_multimodal_messages(row[role]) for role in ("prompt", "completion")}
     text = apply_chat_template(parts, processing_class)["completion"]
     tokenizer = processing_class.tokenizer
@@ -87,18 +87,18 @@ def completion_ids(row: Row, processing_class: Any) -> list[int]:
 
 
 class RewardedCompletions:
-    """Collates rows as `collate` does, and adds what the off-policy loss needs.
+    """Collates rows as `collate` does, and adds the inputs of the off-policy loss.
 
     - `rewards` (B,);
     - `behavior_logps` (B, T), if there is a level of importance weights: for "token" one number a token, for "sequence"
-      their sum at the completion's first token and 0 behind it; NaN where the behaviour policy said nothing, as before
-      the completion and for what the template writes behind the end of the turn;
+      their sum at the completion's first token and 0 after it; NaN where the behaviour policy said nothing, as before
+      the completion and for what the template writes after the end of the turn;
     - `shift_labels` (B, 1), if completions are what is counted: `Trainer` counts these instead of the tokens.
 
     Args:
         collate: makes `labels` (B, T), -100 for what is not learnt.
         eos_token_id: ends a turn.
-        level: of importance weights, or "none".
+        level: level of importance weights, or "none".
         count_rows: whether the loss is divided by the number of completions, not of tokens.
     """
 
@@ -131,6 +131,6 @@ class RewardedCompletions:
 
 
 def _sampled(ids: Tensor, eos_token_id: int) -> Tensor:
-    """What of a completion a policy wrote: all up to the first end of turn."""
+    """Mask of the sampled tokens: a completion up to its first end of turn."""
     ends = (ids == eos_token_id).nonzero()
     return ids[: int(ends[0]) + 1] if len(ends) else ids

@@ -2,8 +2,8 @@
 
 policy     picture alone            → K captions      (it never sees the question)
 reasoner   question and caption     → N trajectories a caption (it never sees the picture)
-R(y)       the final answer is right, R(c) the share of right trajectories behind a caption
-rows       question and picture     → the shortest right trajectory behind a good caption
+R(y)       the final answer is right, R(c) the share of right trajectories from a caption
+rows       question and picture     → the shortest right trajectory from a good caption
 
 made = make_off_policy_data(rows, policy, reasoner, store)
 OffPolicyRewardTrainer(model, args=config, train_dataset=made.rows)
@@ -43,7 +43,7 @@ from .selection import (
 )
 
 SAMPLING_PARAMS = SamplingParams(max_new_tokens=MAX_TOKENS)
-"""How captions and trajectories are drawn; of it the paper gives the length alone."""
+"""Default sampling parameters of captions and trajectories; the paper gives only the length."""
 
 Row = Mapping[str, Any]
 _PICTURES = ("images", "image")
@@ -52,7 +52,7 @@ _MESSAGES = List({"role": Value("string"), "content": Value("string")})
 
 
 class OffPolicyData(NamedTuple):
-    """The rows to train on, and what else came of the sampling.
+    """Training rows, and statistics of the sampling.
 
     Attributes:
         rows: `id` ("<id of the question>#<caption>.<trajectory>"), `prompt`, `images` (or `image`), `completion`,
@@ -85,7 +85,7 @@ class OffPolicyData(NamedTuple):
 
 @dataclass(frozen=True)
 class OffPolicySampling:
-    """Settings of captions and trajectories: how they are drawn, and which are rewarded.
+    """Settings of captions and trajectories: sampling, and selection of the rewarded ones.
 
     Attributes:
         captions: K a question.
@@ -93,7 +93,7 @@ class OffPolicySampling:
         caption_prompt: Fig. A2 by default.
         reason: question, caption → what the reasoner is asked; Fig. A3 by default.
         caption_sampling_params: of the captions. One that is cut by the length limit is used as it is, and counted.
-        sampling_params: of the trajectories. With `logprobs` the rows have `behavior_logps`.
+        sampling_params: sampling parameters of the trajectories. With `logprobs` the rows have `behavior_logps`.
         threshold: α; R(c) has to be above it.
         keep: trajectories a question, the shortest first (Keep-n of Table A4).
         rule: "sophia", or one of its ablations "random", "without_caption_reward" and "without_shortest".
@@ -154,7 +154,7 @@ def make_off_policy_data(
         is_hard: of a row without its pictures; comes with `hard_reasoner`.
         grader: `Grader()` by default. What was cut or failed counts as wrong.
         count_tokens: counts the tokens of a string, where the reasoner's engine gives no number of tokens.
-        **running: for `run`, such as `batch_size` and `retry_failed`.
+        **running: arguments of `run`, such as `batch_size` and `retry_failed`.
 
     Raises:
         ValueError: rows are not as said, or of `hard_reasoner` and `is_hard` one is missing.
@@ -165,8 +165,8 @@ def make_off_policy_data(
     sampling = sampling or OffPolicySampling()
     if (hard_reasoner is None) != (is_hard is None):
         raise ValueError(
-            f"make_off_policy_data: got hard_reasoner={hard_reasoner!r} and is_hard={is_hard!r}, expected both: who "
-            "answers the hard questions, and which these are; or neither."
+            f"make_off_policy_data: got hard_reasoner={hard_reasoner!r} and is_hard={is_hard!r}, expected both or "
+            "neither."
         )
     grader, dropped = grader or Grader(), Counter[str]()
     asked, questions = _asked(rows, grader, dropped)
@@ -225,7 +225,7 @@ def make_off_policy_data(
 
 
 def _asked(rows: Dataset, grader: Grader, dropped: Counter[str]) -> tuple[Dataset, Dataset]:
-    """The rows to ask about; and the same with plain prompts and without pictures. The others are counted."""
+    """Select the rows to ask about, also as plain prompts without pictures; count the others."""
     prompts, usable = _prompts(rows), _usable(rows, grader, dropped)
     asked = rows.select(usable)
     texts = asked.remove_columns([name for name in (*_PICTURES, "prompt") if name in asked.column_names])
@@ -233,7 +233,7 @@ def _asked(rows: Dataset, grader: Grader, dropped: Counter[str]) -> tuple[Datase
 
 
 def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:
-    """The rows' prompts as plain messages.
+    """Convert the rows' prompts to plain messages.
 
     Raises:
         ValueError: there are no rows, they lack columns, or a prompt does not fit into strings or asks nothing.
@@ -255,7 +255,7 @@ def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:
 
 
 def _usable(rows: Dataset, grader: Grader, dropped: Counter[str]) -> list[int]:
-    """Positions of the rows with a picture and a gold answer that can be used; the others are counted."""
+    """Positions of the rows with a picture and a usable gold answer; the others are counted."""
     columns = [name for name in _PICTURES if name in rows.column_names]
     tables = rows.select_columns(columns).with_format("arrow").iter(_ROWS_A_BATCH)  # in which no picture is decoded
     stored = (row for table in tables for row in table.to_pylist())
@@ -270,7 +270,7 @@ def _usable(rows: Dataset, grader: Grader, dropped: Counter[str]) -> list[int]:
 def _describe(
     rows: Dataset, policy: Engine, store: Store, sampling: OffPolicySampling, running: Mapping[str, Any]
 ) -> None:
-    """Draw the captions of each row's pictures."""
+    """Sample the captions of each row's pictures."""
     prompt, sampling_params, seed = sampling.caption_prompt, sampling.caption_sampling_params, sampling.seed
 
     def work(units: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
@@ -291,7 +291,7 @@ def _describe(
 
 
 def _units(questions: Dataset, places: Sequence[tuple[int, int]]) -> JoinedRows:
-    """A row for each (question, caption); of a prompt the question alone is left."""
+    """Make a row for each (question, caption), whose prompt is the question only."""
     ids, texts = questions["id"][:], [question_text(prompt) for prompt in questions["prompt"]]
     columns = {
         "id": [unit_id(ids[position], k) for position, k in places],

@@ -1,4 +1,4 @@
-"""Which of the trajectories in a store are rewarded, and the rows they make (arXiv:2507.16814, section 4.2).
+"""Select the rewarded trajectories in a store, and make their rows (arXiv:2507.16814, section 4.2).
 
 The store may hold more text than memory: it is read once for who is right and how long each is, and then again for the
 trajectories that are chosen, one at a time.
@@ -46,11 +46,11 @@ _FEATURES = {
 
 
 class UnknownLengths(RuntimeError):
-    """The shortest trajectories are to be kept, and nobody says how many tokens they have."""
+    """The selection needs lengths, but nothing reports the tokens of trajectories."""
 
 
 class Sampled(NamedTuple):
-    """Counts of the captions, or the trajectories, that there are.
+    """Counts of captions or trajectories.
 
     Attributes:
         total: of them all.
@@ -69,7 +69,7 @@ class Sampled(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The results of the trajectories of Q questions.
+    """Results of the trajectories of Q questions.
 
     Attributes:
         correct: (Q, K, N) bool, R(y); False also for what was cut, failed, or never asked.
@@ -85,12 +85,12 @@ class Outcomes:
 
 
 def unit_id(id_: str, caption: int) -> str:
-    """The id, in the stages of trajectories, of a caption of a question."""
+    """Id of a question's caption in the stages of trajectories."""
     return f"{id_}#{caption}"
 
 
 def read_captions(store: Store, ids: Sequence[str], count: int) -> tuple[list[list[int]], Sampled]:
-    """Read, for each question, the numbers of its captions up to `count`, and how many there are."""
+    """Read the numbers of each question's captions, up to `count`, and count them."""
     found: dict[str, list[int]] = {id_: [] for id_ in ids}
     truncated = failed = 0
     for record in store.records(CAPTIONS):
@@ -106,11 +106,11 @@ def read_captions(store: Store, ids: Sequence[str], count: int) -> tuple[list[li
 
 
 def read_outcomes(answered: Sequence[Answers], ids: Sequence[str], captions: int, trajectories: int) -> Outcomes:
-    """Read what became of the trajectories, one after the other.
+    """Read the results of the trajectories, one by one.
 
     Args:
-        answered: of each reasoner; their ids are those of `unit_id`.
-        ids: of the questions.
+        answered: answers of each reasoner; their ids are those of `unit_id`.
+        ids: ids of the questions.
         captions, trajectories: K and N.
     """
     shape = len(ids), captions, trajectories
@@ -141,13 +141,13 @@ def select(
     read_text: Callable[[int, int, int], str],
     count_tokens: Any,
 ) -> np.ndarray:
-    """Select the trajectories that are rewarded (Eq. 6).
+    """Select the rewarded trajectories (Eq. 6).
 
     A truncated one never is, by no rule: it has no end, and whoever learns from it learns to stop in mid-sentence.
 
     Args:
-        outcomes: of the questions.
-        ids: of the questions.
+        outcomes: outcomes of the questions.
+        ids: ids of the questions.
         sampling: says who is rewarded.
         read_text: the text at (question, k, n).
         count_tokens: counts the tokens of a string, where the engine did not; or `None`.
@@ -176,10 +176,10 @@ def select(
             if len(candidates) > sampling.keep and any(tokens[place] == _UNKNOWN for place in candidates):
                 if count_tokens is None:
                     raise UnknownLengths(
-                        f"The shortest trajectories of question {id_!r} are to be kept, and the engine does not say "
-                        "how many tokens they have. Pass count_tokens, as in lambda text: "
-                        "len(tokenizer(text).input_ids) (the command: --tokenizer), or a rule that does not look at "
-                        "lengths. What was sampled is kept, and nothing is asked again."
+                        f"Cannot select the shortest trajectories of question {id_!r}: the engine reports no token "
+                        "counts. Fix: pass count_tokens, as in lambda text: len(tokenizer(text).input_ids) (the "
+                        "command: --tokenizer), or a rule without lengths. The samples are in the store; nothing is "
+                        "asked again."
                     )
                 tokens = tokens.clone()
                 for place in candidates:  # all of the question, by one measure
@@ -190,7 +190,7 @@ def select(
 
 
 def unrewarded(outcomes: Outcomes, selected: np.ndarray, rule: str) -> Counter[str]:
-    """Why questions have no rewarded trajectory: reason → number of questions."""
+    """Number of questions without a rewarded trajectory, by reason."""
     reasons: Counter[str] = Counter()
     for correct, whole, chosen in zip(outcomes.correct, outcomes.whole, selected, strict=True):
         if chosen.any():
@@ -214,12 +214,12 @@ def make_rows(
     thinking_prompt: str | None,
     logprobs: bool,
 ) -> Dataset:
-    """The rows of the trajectories, written to a file one by one, with the pictures of their questions as stored.
+    """Make the rows of the trajectories, written to a file one by one, with their questions' pictures as stored.
 
     Args:
         rows: the questions.
         prompts: theirs, as messages with string contents.
-        outcomes: of their trajectories.
+        outcomes: outcomes of their trajectories.
         selected: (Q, K, N) bool, which are rewarded.
         find: the payload at (question, k, n).
         caption_of: the text of the caption at (question, k).

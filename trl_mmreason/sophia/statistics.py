@@ -1,4 +1,4 @@
-"""What is logged of an off-policy update: sums over micro-batches and processes, and the metrics that they make."""
+"""Logged metrics of the off-policy update, from sums over micro-batches and processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SUMS = (
 
 @torch.no_grad()
 def batch_sums(outputs: Any, rewards: Tensor, divergence: Tensor, weights: ImportanceWeights | None) -> Tensor:
-    """Sums over a micro-batch, in the order of `SUMS`.
+    """Compute the sums of a micro-batch, in the order of `SUMS`.
 
     Args:
         outputs: of TRL's fused head: `log_probs`, `entropy`, `is_top1`, `label_mask`, each (B, T), 0 where masked out.
@@ -50,7 +50,7 @@ def batch_sums(outputs: Any, rewards: Tensor, divergence: Tensor, weights: Impor
 
 
 def metrics_of(sums: Tensor) -> dict[str, float]:
-    """Metrics of micro-batches together; those of importance weights only if there are any.
+    """Compute the metrics from the summed micro-batches; those of importance weights only if there are any.
 
     Args:
         sums: (micro-batches, 12), each in the order of `SUMS`.

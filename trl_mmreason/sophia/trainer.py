@@ -1,4 +1,4 @@
-"""Trains a policy on completions that someone else wrote, each weighed by its reward (arXiv:2507.16814, Eq. 7)."""
+"""Trains a policy on completions from any source, weighted by rewards (arXiv:2507.16814, Eq. 7)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OWN_INPUTS = ("rewards", "behavior_logps", "shift_labels")
 
 
 class OffPolicyRewardTrainer(CompletionSFTTrainer):
-    """One policy-gradient update on any data set of completions and rewards.
+    """Policy-gradient training on any data set of completions and rewards.
 
     Rows of reward 0 have no gradient, and are left out before training: they cost nothing, and batches are made of the
     others. The loss of a batch is the same however it is shared out over processes and accumulated.
@@ -94,7 +94,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
         self._since_log: dict[bool, list[Tensor]] = {True: [], False: []}  # in training and in evaluation
 
     def prepare_rows(self, rows: Any, args: OffPolicyRewardConfig, processing_class: Any) -> Any:  # type: ignore[override]
-        """The rows whose reward is not 0, each checked."""
+        """Select and check the rows with a non-zero reward."""
         name = type(self).__name__
         prepared = super().prepare_rows(rewarded_rows(rows, name), args, processing_class)
         if args.importance_sampling == "none":
@@ -103,7 +103,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
 
     @staticmethod
     def problem_of(completion: str) -> str | None:
-        """Any completion will do, but for an empty one."""
+        """Return a fault for an empty completion; any other is accepted."""
         return None if completion else "it is empty"
 
     def compute_loss(

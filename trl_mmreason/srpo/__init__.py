@@ -1,1 +1,1 @@
-"""SRPO: a cold start on reflections, then GRPO that pays for reflections which help."""
+"""SRPO: a cold start on reflections, then GRPO that rewards helpful reflections."""

@@ -1,4 +1,4 @@
-"""What `examples/srpo.py` is told."""
+"""Arguments of `examples/srpo.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..scripts import DataArguments
 @documented
 @dataclass
 class ReflectionArguments(DataArguments):
-    """Where questions come from, and what the policy learns of reflections before.
+    """Questions, and the cold start on reflections.
 
     Attributes:
         reflection_dataset: rows for the cold start, as `mmreason reflect` makes them: a Hub id or a parquet file;

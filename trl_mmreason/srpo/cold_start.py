@@ -53,7 +53,7 @@ _COLUMNS = ("id", "prompt", "images", "completion", "first_correct", "rating")
 
 
 class Reflections(NamedTuple):
-    """The rows to train on, and why other answers became none: reason → number of answers.
+    """Training rows, and the number of dropped answers for each reason.
 
     `rows` has the columns `id` ("<id of the question>#<number of the answer>"), `prompt`, `images` if the questions
     have them, `completion`, `first_correct`, and `rating`, which is None without a scorer.
@@ -68,13 +68,13 @@ class Reflections(NamedTuple):
 
 @dataclass(frozen=True)
 class ReflectionMaking:
-    """Settings of solutions and reflections: how they are drawn, and which become rows.
+    """Settings of solutions and reflections: sampling, and selection of rows.
 
     Attributes:
         size: rows to make; by default as many as the mix allows. Less come out if replies of the teacher are dropped.
         right_share: share of right first answers.
         n: first solutions a question; each may become a row.
-        sampling_params: of the policy; by default as `SamplingParams()` says.
+        sampling_params: sampling parameters of the policy; by default as `SamplingParams()` says.
         teacher_sampling_params: of teacher and scorer, likewise. At temperature 0 a malformed reply comes again.
         cot_prompt: system message to the policy; `None`: as the rows are.
         system_prompt: system message of the rows that are made; `None`: as the rows are.
@@ -115,7 +115,7 @@ def make_reflections(
     grader: Grader | None = None,
     **running: Any,
 ) -> Reflections:
-    """Let the policy solve each question, and the teacher reflect on a mix of right and wrong solutions.
+    """Let the policy solve each question, and a teacher reflect on a mix of right and wrong solutions.
 
     It resumes, and several processes share the work, as `answer_questions` says. `n`, `size` and `right_share` may
     differ from those of the run before, and then only what is missing is asked. What failed is asked again with
@@ -129,7 +129,7 @@ def make_reflections(
         making: `ReflectionMaking()` by default.
         scorer: rates the reasoning from 1 to 10, without the true answer; without one all count the same.
         grader: `Grader()` by default.
-        **running: for `run`, such as `batch_size` and `retry_failed`; `retries` holds for the policy.
+        **running: arguments of `run`, such as `batch_size` and `retry_failed`; `retries` holds for the policy.
 
     Raises:
         DataError: a row has a system message already.
@@ -185,7 +185,7 @@ def make_reflections(
 
 
 def compose(solution: Solution, reflection: str, think: str | None = None) -> str:
-    """The completion of "Self-reflection SFT" (appendix B.3), with a second `<think>` if there is one."""
+    """Compose the completion of "Self-reflection SFT" (appendix B.3), with a second `<think>` if there is one."""
     second_thought = "" if think is None else f"<think>{think}</think>\n"
     return (
         f"<think>{solution.cot}</think>\n<answer>{solution.answer}</answer>\n<reflection>{reflection}</reflection>\n"
@@ -219,7 +219,7 @@ def _ask(
     *,
     images: bool = True,
 ) -> dict[str, Record]:
-    """Solution id → what came of asking about it, for these solutions and those of earlier runs.
+    """Ask the teacher; return solution id → result, including those of earlier runs.
 
     Args:
         messages: what to say, from the question and the solution.
@@ -241,7 +241,7 @@ def _ask(
 def _answered(
     solutions: Sequence[Solution], replies: Mapping[str, Record], what: str, dropped: Counter[str]
 ) -> list[Solution]:
-    """The solutions with a reply; those without are counted."""
+    """Select the solutions with a reply, and count the others."""
     kept = parsed_positions([solution.id for solution in solutions], replies, dropped, prefix=f"{what}: ")
     return [solutions[k] for k in kept]
 
@@ -263,7 +263,7 @@ def _teacher_messages(question: str, solution: Solution, second_thought: bool) -
 def _as_rows(
     rows: Dataset, solutions: Sequence[Solution], completions: list[str], system_prompt: str | None
 ) -> Dataset:
-    """One row a solution, with the pictures of its question as they are stored."""
+    """Make one row for each solution, with its question's pictures as stored."""
     prompts = rows.select([solution.position for solution in solutions])["prompt"]
     columns = {
         "id": [solution.id for solution in solutions],

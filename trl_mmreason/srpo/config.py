@@ -28,7 +28,7 @@ class SRPOConfig(RolloutConfig):
             as they are.
         reflection_reward: pay for the reflection (Eq. 6); without it the reward is R_task alone, plain GRPO on the
             first solution.
-        missing_second_is_wrong: count a second answer that is missing behind a well-formed reflection as a wrong one in
+        missing_second_is_wrong: count a second answer that is missing after a well-formed reflection as a wrong one in
             I_eff (Eq. 8), −0.25 after a right first answer; off: I_eff is then 0.
         brevity_coef: α of Eq. 6, weight of the reward for brevity.
         target_ratio, max_ratio: T_target and T_max of Eq. 7, target and maximum length of a response, as multiples of
@@ -39,7 +39,7 @@ class SRPOConfig(RolloutConfig):
             above the maximum train nothing (appendix B.2); a share equal to a bound is inside; 0 and 1 drop none.
             Evaluation drops nothing.
         freeze_vision_encoder: leave the vision encoder's weights as they are; on, as in appendix B.2.
-        max_completion_length: bound of a response in tokens: two solutions and a reflection; TRL's own default is 512.
+        max_completion_length: token limit of a response: two solutions and a reflection; TRL's own default is 512.
         beta: KL coefficient. The paper gives the estimator (k3) and no number; 0.01 is the default of OpenRLHF, with
             which it trained. TRL's own default is 0.
         use_bias_correction_kl: multiply the KL by the importance ratio; off, as k3 is the plain estimator; TRL's own
@@ -75,7 +75,7 @@ class SRPOConfig(RolloutConfig):
         if self.reflection_reward and self.multi_objective_aggregation != "sum_then_normalize":
             raise ValueError(
                 f"SRPOConfig: multi_objective_aggregation={self.multi_objective_aggregation!r} scales each part of the "
-                "reward to the same deviation, after which failing first may pay. Leave it sum_then_normalize, or set "
+                "reward to the same deviation, which may reward failing first. Leave it sum_then_normalize, or set "
                 "reflection_reward=False."
             )
         if self.target_response_tokens is not None and (self.target_ratio, self.max_ratio) != (2.0, 2.5):

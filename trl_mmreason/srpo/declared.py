@@ -1,4 +1,4 @@
-"""What SRPO adds to shared pages."""
+"""SRPO's entries for shared reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .response import parse_reflection_response
 
 
 def _pieces(completion: Mapping[str, Any]) -> list[Sequence[Piece]] | None:
-    """One text, cut behind its first answer."""
+    """Cut a response after its first answer."""
     texts = answers_of(completion)
     if len(texts) != 1 or "problem" not in completion or "second_correct" not in completion:
         return None

@@ -1,4 +1,4 @@
-"""SRPO on drawn problems: what a policy is taught before, and reflections of a teacher that knows the truth."""
+"""Lessons that prepare a miniature policy for SRPO, and reflections by a teacher that knows the truth."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ QUICK_TAGGED_ANSWERS = Lessons(tagged_quick, answer_tokens=32, describe=DESCRIBE
 def drawn_reflections(
     engine: Engine, problems: Sequence[Problem], replies: Path, *, max_new_tokens: int, right_share: float, seed: int
 ) -> Dataset:
-    """Reflections of a teacher that knows the truth, on what a policy answers to drawn problems.
+    """Make reflections, by a teacher that knows the truth, on a policy's answers to drawn problems.
 
     Args:
         engine: the policy.
         problems: are solved, and reflected on.
         replies: the file that keeps every reply.
-        max_new_tokens: bound of a solution.
+        max_new_tokens: token limit of a solution.
         right_share: share of right first answers among the rows.
-        seed: of the solutions.
+        seed: seed of the solutions.
 
     Raises:
         ValueError: there is nothing to reflect on.

@@ -28,7 +28,7 @@ _EFFECTIVENESS = ((0.0, 0.5), (-0.25, 0.25))
 
 
 def effectiveness(first_correct: Tensor, second_correct: Tensor, has_reflection: Tensor) -> Tensor:
-    """I_eff (Eq. 8): what the reflection made of the first answer.
+    """I_eff (Eq. 8): the effect of the reflection on the first answer.
 
     The paper names four cases, and none of a reflection without a second answer. Such an answer is not right, so
     right → missing is −0.25 and wrong → missing 0: paid 0, a policy that spoils half of its right answers would earn
@@ -99,7 +99,7 @@ def brevity(
 
 
 def accuracy_filter(first_correct: Tensor, graded: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """Find the groups that the accuracy filter drops (appendix B.2), as too hard and as too easy.
+    """Find the groups that the accuracy filter drops as too hard or too easy (appendix B.2).
 
     A group's accuracy is the share of its graded responses whose first answer is right. Both bounds are inside: a group
     stays if low ≤ accuracy ≤ high, as in `sampling.difficulty`.

@@ -1,4 +1,4 @@
-"""What SRPO says to policy, scorer and teacher, and how their JSON replies are read (arXiv:2506.01713, appendix B.3).
+"""SRPO's prompts for policy, scorer and teacher, and parsers of JSON replies (arXiv:2506.01713, appendix B.3).
 
 The paper's templates stand here word for word, without its typography. Of the templates for data, "Image: {image_url}"
 is left out: pictures go with the request.
@@ -88,7 +88,7 @@ Only return a JSON object with one whole number from 1 to 10, as in {"score": 5}
 
 
 def teacher_prompt(question: str, cot: str, answer: str, ground_truth: str, *, second_thought: bool = False) -> str:
-    """The user's message of "Self-Reflection Generation".
+    """Write the user message of "Self-Reflection Generation".
 
     Args:
         question: without its pictures, which go with the request.
@@ -109,12 +109,12 @@ Correct Answer (ground truth): {ground_truth}"""
 
 
 def scorer_prompt(question: str, cot: str) -> str:
-    """Write the scorer's prompt on a reasoning, without the true answer: it rates the way and not the result."""
+    """Write the scorer's prompt without the true answer, as it rates the reasoning and not the result."""
     return f"{_RATING}\n-- Input --\nQuestion: {question}\nReasoning: {cot}"
 
 
 def read_reflection(reply: str, *, second_thought: bool = False) -> dict[str, str]:
-    """The field `reflection` of a teacher's reply, and `think` if it is there; with `second_thought` it has to be.
+    """Parse `reflection` and an optional `think` from a teacher's reply; `second_thought` requires `think`.
 
     Raises:
         MalformedReply: the reply is anything else, or one of SRPO's tags stands in a field.
@@ -131,7 +131,7 @@ def read_reflection(reply: str, *, second_thought: bool = False) -> dict[str, st
 
 
 def read_score(reply: str) -> dict[str, float]:
-    """The field `score` of a scorer's reply.
+    """Parse `score` from a scorer's reply.
 
     Raises:
         MalformedReply: the reply is anything else than an object with a number from 1 to 10.
@@ -153,12 +153,12 @@ _ESCAPE = re.compile(
 
 
 def _with_latex(text: str) -> str:
-    """JSON in which every backslash that begins no escape is doubled."""
+    """Double every backslash in JSON that does not begin an escape."""
     return _ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", text)
 
 
 def _read_object(reply: str) -> dict[str, Any]:
-    """The JSON object that a reply is, with or without a fence around it."""
+    """Parse a reply as a JSON object, with or without a code fence."""
     text = reply.strip()
     if len(text) >= 6 and text.startswith("```") and text.endswith("```"):
         text = text[3:-3].removeprefix("json")

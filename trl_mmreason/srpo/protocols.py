@@ -1,4 +1,4 @@
-"""Responses in SRPO's format: both answers of one generation are graded, or the first alone."""
+"""Protocols for SRPO's format: grade both answers of a generation, or only the first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .rewards import check_tags_survive, read_scores
 
 @dataclass(frozen=True)
 class Reflection:
-    """Solve, reflect and solve again in one response (section 3.2); a missing answer is not right.
+    """Solve, reflect and solve again in one response (section 3.2); a missing answer counts as wrong.
 
     The system prompt that asks for it is the caller's: `srpo.prompts.REFLECTION_PROMPT` is the paper's.
 
@@ -79,7 +79,7 @@ class Reflection:
 
 @dataclass(frozen=True)
 class FirstSolution:
-    """A response in SRPO's format, or one that only solves, of which the first answer is graded."""
+    """Grade the first answer of a response in SRPO's format, with or without a reflection."""
 
     turns = 1
     settings = {"name": "first-solution"}

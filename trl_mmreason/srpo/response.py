@@ -1,4 +1,4 @@
-"""Reading a response in SRPO's format: first solution, reflection, second solution, in one generation.
+"""Parse a response in SRPO's format: first solution, reflection, second solution, in one generation.
 
     <think>…</think> <answer>…</answer> <reflection>…</reflection> <think>…</think> <answer>…</answer>
 
@@ -22,7 +22,7 @@ _TAGS = {"think", "answer", "reflection"}
 
 
 class Block(NamedTuple):
-    """`<tag>text</tag>`; `start` and `end` are the positions of its first character and of the one behind it."""
+    """`<tag>text</tag>`; `start` and `end` delimit it as in slices."""
 
     tag: str
     text: str
@@ -32,16 +32,16 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class ReflectionResponse:
-    """The parts of a response; each is `None` if it is not there.
+    """The parts of a response; a missing one is `None`.
 
     Attributes:
         first_think, first_answer: what stands in the first answer's tags, and in those of the thought before it.
-        reflection: what stands in the first `<reflection>…</reflection>` behind the first answer.
+        reflection: what stands in the first `<reflection>…</reflection>` after the first answer.
         second_think, second_answer: what stands in the tags after it.
         has_solution_format: the response begins with `<think>…</think> <answer>…</answer>`, neither of them empty.
         has_reflection_format: exactly one `<reflection>…</reflection>`, not empty, directly after the first answer.
         problem: what is wrong first of all, beginning with one of `PROBLEMS`; `None` for a response in full format.
-        first_end: position behind the first answer's closing tag.
+        first_end: position after the first answer's closing tag.
         reflection_span: positions of the reflection, tags included.
     """
 
@@ -58,9 +58,9 @@ class ReflectionResponse:
 
 
 def parse_reflection_response(text: str) -> ReflectionResponse:
-    """The parts of a response and the first thing that is wrong with it; a missing part costs nothing but itself.
+    """Parse the parts of a response and its first fault; other parts survive a missing one.
 
-    The first answer is the first there is, the reflection the first behind it, and the second solution what follows;
+    The first answer is the first there is, the reflection the first after it, and the second solution what follows;
     without a reflection that is what follows the first answer. A tag inside another block shows that the outer one was
     never closed; what the inner one holds still counts.
 
@@ -93,7 +93,7 @@ def parse_reflection_response(text: str) -> ReflectionResponse:
 
 
 def problem_but_second_think(completion: str) -> str | None:
-    """`problem` of a response whose second solution may do without its `<think>`, as in the paper's SFT template (B.3).
+    """`problem` of a response, allowing no second `<think>`, as in the paper's SFT template (B.3).
 
     Examples:
         >>> said = "<think>3+4</think> <answer>8</answer> <reflection>Not 8.</reflection> <answer>7</answer>"
@@ -109,12 +109,12 @@ def problem_but_second_think(completion: str) -> str | None:
 
 
 def tagged(answer: str | None) -> str:
-    """An answer as the grader is to read it: what stands in the tags is the answer, whatever else it looks like."""
+    """Wrap an answer in tags for the grader, so that it is read as a whole."""
     return "" if answer is None else f"<answer>{answer}</answer>"
 
 
 def first_answer(text: str) -> str:
-    """The first answer of a response, as the grader is to read it; empty without one."""
+    """The first answer of a response, wrapped for the grader; empty without one."""
     return tagged(parse_reflection_response(text).first_answer)
 
 
@@ -124,7 +124,7 @@ def tags_in(text: str) -> list[str]:
 
 
 def _whole(blocks: list[Block]) -> bool:
-    """Whether each of them says something, and no stray tag stands in it."""
+    """Whether all blocks are non-empty and contain no stray tag."""
     return all(block.text.strip() and not _TAG.search(block.text) for block in blocks)
 
 
@@ -133,12 +133,12 @@ def _edges(blocks: list[Block]) -> list[int]:
 
 
 def _only_space(text: str, edges: list[int]) -> bool:
-    """Whether nothing but white space stands from the first to the second position, from the third to the fourth, …"""
+    """Whether only white space lies from the first to the second position, from the third to the fourth, …"""
     return not any(text[start:end].strip() for start, end in zip(edges[::2], edges[1::2], strict=True))
 
 
 def _blocks(text: str) -> tuple[list[Block], str | None]:
-    """All closed blocks in order, and the first tag that has no partner."""
+    """All closed blocks in order, and the first unmatched tag."""
     blocks: list[Block] = []
     faults: list[str] = []
     opened: re.Match[str] | None = None
@@ -164,7 +164,7 @@ def _blocks(text: str) -> tuple[list[Block], str | None]:
 
 
 def _slots(blocks: list[Block]) -> tuple[dict[str, Block], str | None]:
-    """Which block is which part, and the first block that is none."""
+    """Assign blocks to parts; return them, and the first block without a part."""
     tags = [block.tag for block in blocks]
     first = tags.index("answer") if "answer" in tags else len(tags)
     reflection = tags.index("reflection", first) if "reflection" in tags[first:] else first

@@ -1,4 +1,4 @@
-"""SRPO's reward in parts (Eq. 4–8), each an ordinary reward function of TRL.
+"""The parts of SRPO's reward (Eq. 4–8) as TRL reward functions.
 
 rewards = ReflectionRewards(processor)
 GRPOTrainer(model, reward_funcs=rewards.functions, ...)    # or some of them
@@ -29,7 +29,7 @@ class ReflectionScores(NamedTuple):
         first_correct, second_correct: the verdicts; a missing answer is not right; `None`: the gold is unusable.
         tokens: L, of the whole response as it was sampled, its end-of-turn token included.
         first_tokens: L1, up to and including the first answer's closing tag; 0 without one.
-        reflection_tokens: of the reflection, tags included; 0 without one.
+        reflection_tokens: tokens of the reflection, tags included; 0 without one.
     """
 
     response: ReflectionResponse
@@ -41,7 +41,7 @@ class ReflectionScores(NamedTuple):
 
     @property
     def graded(self) -> bool:
-        """Whether there is a verdict: otherwise the gold answer cannot be used."""
+        """Whether there is a verdict; without one the gold answer is unusable."""
         return self.first_correct is not None and self.second_correct is not None
 
     @property
@@ -51,7 +51,7 @@ class ReflectionScores(NamedTuple):
 
 
 class ReflectionRewards:
-    """The parts of SRPO's reward, which share one reading and one grading of each batch.
+    """The parts of SRPO's reward, which parse and grade each batch once.
 
     They read the sampled token ids and not TRL's completions: a chat template may put thoughts into a field of their
     own there. The data set needs a column `answer`; `choices` and `id` are used if there. A row whose gold answer
@@ -61,7 +61,7 @@ class ReflectionRewards:
         processing_class: the policy's.
         grader: decides whether an answer is right; `Grader()` by default.
         brevity_coef: α of Eq. 6.
-        missing_second_is_wrong: count a second answer that is missing behind a well-formed reflection as a wrong one in
+        missing_second_is_wrong: count a second answer that is missing after a well-formed reflection as a wrong one in
             I_eff, −0.25 after a right first answer; off: I_eff is then 0.
         chat_template_kwargs: what the policy's chat template is given.
         target_ratio, max_ratio, target_response_tokens, max_response_tokens: see `objective.brevity`.
@@ -93,12 +93,12 @@ class ReflectionRewards:
 
     @property
     def task_functions(self) -> list[RewardFunction]:
-        """R_task (Eq. 5): without the reflection's rewards."""
+        """The functions of R_task (Eq. 5), without the reflection's rewards."""
         return [self.format_reward, self.accuracy_reward]
 
     @property
     def functions(self) -> list[RewardFunction]:
-        """R_task + R_reflection (Eq. 4); their sum is the reward."""
+        """The functions of R_task + R_reflection (Eq. 4), whose sum is the reward."""
         return [*self.task_functions, self.reflection_format_reward, self.effectiveness_reward, self.brevity_reward]
 
     def format_reward(self, **batch: Any) -> list[float | None]:
@@ -110,11 +110,11 @@ class ReflectionRewards:
         return self._rewards(batch, lambda score: ACCURACY * bool(score.first_correct))
 
     def reflection_format_reward(self, **batch: Any) -> list[float | None]:
-        """I_ref: 0.25 for exactly one `<reflection>…</reflection>` behind the first answer."""
+        """I_ref: 0.25 for exactly one `<reflection>…</reflection>` after the first answer."""
         return self._rewards(batch, lambda score: REFLECTION * score.response.has_reflection_format)
 
     def effectiveness_reward(self, **batch: Any) -> list[float | None]:
-        """I_eff: what the reflection made of the first answer."""
+        """I_eff: the effect of the reflection on the first answer."""
         return self._rewards(batch, self.effect)
 
     def brevity_reward(self, **batch: Any) -> list[float | None]:
@@ -135,7 +135,7 @@ class ReflectionRewards:
         return float(effectiveness(first, second, reflected))
 
     def begin(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> None:
-        """Begin to grade responses, before the others have ended."""
+        """Start grading responses while others are sampled."""
         responses = [parse_reflection_response(self.opening + text) for text in texts]
         self._graded.begin(item for turn in _answers(responses) for item in ended_items(rows, turn))
 
@@ -153,7 +153,7 @@ class ReflectionRewards:
         log_extra: Callable[[str, list], None] | None = None,
         **kwargs: Any,
     ) -> list[ReflectionScores]:
-        """Read and grade a batch, once however many functions ask, and log what was found."""
+        """Parse and grade a batch, once for all functions, and log the metrics."""
         if self._seen is None or completion_ids is not self._seen[0] or answer is not self._seen[1]:
             self._scores, verdicts = self._score(completion_ids, answer, prompts, choices, id)
             self._seen = completion_ids, answer  # kept, so that no later lists can be taken for these
@@ -183,7 +183,7 @@ class ReflectionRewards:
 
 
 def _answers(responses: Sequence[ReflectionResponse]) -> list[list[str]]:
-    """What is graded: all first answers, then all second ones."""
+    """The graded answers: all first ones, then all second ones."""
     return [
         [tagged(response.first_answer) for response in responses],
         [tagged(response.second_answer) for response in responses],
@@ -200,7 +200,7 @@ def read_scores(
     *,
     opening: str = "",
 ) -> ReflectionScores:
-    """Put verdicts and lengths together.
+    """Combine verdicts and lengths.
 
     Args:
         ids: the sampled ids.
@@ -224,7 +224,7 @@ def read_scores(
 
 
 def measures(score: ReflectionScores) -> dict[str, float]:
-    """Measure one response; means over the batch are logged. Measures that it lacks are left out."""
+    """The available metrics of one response; means over the batch are logged."""
     kind = (score.response.problem or "").split(" ")[0]
     found: dict[str, float] = {
         "response/complete": not kind,
@@ -251,7 +251,7 @@ def measures(score: ReflectionScores) -> dict[str, float]:
 
 
 def tokens_until(processing_class: Any, ids: Sequence[int], text: str, position: int) -> int:
-    """Count the sampled ids that it takes to write `text[:position]`, by bisection.
+    """Count the sampled ids of `text[:position]`, by bisection.
 
     Args:
         ids: the sampled ids, which decode to `text` without special tokens.
@@ -268,12 +268,12 @@ def tokens_until(processing_class: Any, ids: Sequence[int], text: str, position:
 
 
 def check_tags_survive(processing_class: Any) -> None:
-    """Refuse a tokenizer that loses SRPO's tags."""
+    """Refuse a tokenizer that does not preserve SRPO's tags."""
     tokenizer = getattr(processing_class, "tokenizer", processing_class)
     tags = "<think> </think> <answer> </answer> <reflection> </reflection>"
     given_back = tokenizer.decode(tokenizer(tags, add_special_tokens=False)["input_ids"], skip_special_tokens=True)
     if tags_in(given_back) != tags.split():
         raise ValueError(
-            f"SRPO: the tokenizer reads {tags!r} as {given_back!r}, so no response could be understood. Some of these "
+            f"SRPO: the tokenizer reads {tags!r} as {given_back!r}, so no response could be parsed. Some of these "
             "tags are special tokens of it; add them as ordinary tokens (special=False) instead."
         )

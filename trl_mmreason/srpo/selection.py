@@ -1,4 +1,4 @@
-"""First solutions for the cold start, as the policy wrote them, and a selection (section 3.1.1, appendix B.1)."""
+"""Read and select first solutions for the cold start (section 3.1.1, appendix B.1)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Solution(NamedTuple):
 
     Attributes:
         id: "<id of the question>#<number of the answer>".
-        position: of the question among the rows.
+        position: position of the question among the rows.
         cot, answer: what stands in the policy's tags.
         correct: whether the answer is right.
         ground_truth: the true answer.
-        rating: of the reasoning, from 1 to 10; `None` without a scorer.
+        rating: rating of the reasoning, from 1 to 10; `None` without a scorer.
     """
 
     id: str
@@ -37,7 +37,7 @@ class Solution(NamedTuple):
 
 
 def read_solutions(rows: Dataset, answers: Answers, dropped: Counter[str]) -> list[Solution]:
-    """The answers that can be reflected on, in the order of the rows.
+    """Read the answers that a teacher can reflect on, in the order of the rows.
 
     Args:
         rows: that were solved.
@@ -57,7 +57,7 @@ def read_solutions(rows: Dataset, answers: Answers, dropped: Counter[str]) -> li
 
 
 def _solution(sample: Mapping[str, Any] | Failure, id_: str, position: int, ground_truth: str) -> Solution | str:
-    """The solution that an answer holds, or why it holds none."""
+    """Parse an answer's solution, or return the reason why there is none."""
     if isinstance(sample, Failure):
         return "answer: sampling failed"
     (turn,) = sample["turns"]
@@ -85,7 +85,7 @@ def select_mix(
     size: int | None = None,
     right_share: float = 0.3,
 ) -> list[int]:
-    """Positions of the best rated right and wrong solutions, so many that `right_share` of them are right.
+    """Positions of the best rated right and wrong solutions, of which `right_share` are right.
 
     Where one side is short the whole shrinks, so that the mix stays: the result is the largest of at most `size` whose
     number of right ones is `right_share` of it, rounded.

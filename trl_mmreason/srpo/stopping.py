@@ -1,4 +1,4 @@
-"""The end of the cold start: the format is learnt, and what a reflection is for."""
+"""Stop the cold start when the format is learnt and reflections improve answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAMPLING = ("temperature", "top_p", "top_k")
 
 
 class Learnt(NamedTuple):
-    """Measures of what a cold start has taught so far.
+    """Measures of a cold start's progress.
 
     Attributes:
         complete: share of responses in the format.
@@ -42,7 +42,7 @@ class Learnt(NamedTuple):
 
 
 def have_second_think(rows: Dataset) -> bool:
-    """Whether any completion of a cold start has a second `<think>`; those of the paper's template have none."""
+    """Whether any completion has a second `<think>`, which the paper's template lacks."""
     return any(
         parse_reflection_response(completion_text(each, "completion")).second_think for each in rows["completion"]
     )
@@ -55,7 +55,7 @@ def learnt(
     args: SRPOConfig,
     second_think: bool = True,
 ) -> Learnt:
-    """Measure a cold start on responses sampled by the temperature, top-p and top-k of reinforcement, one to each row.
+    """Measure a cold start on one sampled response a row, with the temperature, top-p and top-k of reinforcement.
 
     Args:
         model, processing_class: the policy.
@@ -91,7 +91,7 @@ def learnt(
 
 
 class StopWhenReflecting(StopAtAccuracy):
-    """Ends the cold start when sampled responses are complete, and second answers better than first ones by so much.
+    """Ends the cold start when sampled responses are complete and second answers beat first ones by a margin.
 
     Reinforcement that begins before unlearns the second answer, or never learns to reflect. Training that ends below
     the targets is warned about.
@@ -127,13 +127,13 @@ class StopWhenReflecting(StopAtAccuracy):
         left_out = [name for name, value in {**others, **(args.generation_kwargs or {})}.items() if value]
         if left_out:
             logger.warning(
-                f"SRPO's cold start is measured by {', '.join(SAMPLING)} alone; {', '.join(left_out)} of reinforcement "
-                "do not count there."
+                f"SRPO's cold start is measured with {', '.join(SAMPLING)} only; {', '.join(left_out)} of "
+                "reinforcement have no effect there."
             )
         self.learnt = Learnt(0.0, -1.0)
 
     def _complete_share(self, model: PreTrainedModel) -> float:
-        """0 as long as the second answers are not good enough."""
+        """The share of complete responses; 0 while second answers are not good enough."""
         self.learnt = learnt(model, **self.sampled, second_think=self.second_think)
         return self.learnt.complete if self.learnt.delta >= self.min_delta else 0.0
 

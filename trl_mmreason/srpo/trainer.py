@@ -1,4 +1,4 @@
-"""SRPO on top of GRPO: the reward is the difference."""
+"""SRPO on top of GRPO; only the reward differs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.get_logger(__name__)
 
 
 class SRPOTrainer(GroupGRPOTrainer):
-    """Trains a policy to solve, to reflect on its solution and to solve again, in one generation, as SRPO does.
+    """Trains a policy to solve, reflect on its solution and solve again, in one generation.
 
     Args:
         model: path or id of a checkpoint, or a model; a cold start by `ReflectionSFTTrainer` comes first.
@@ -82,7 +82,7 @@ class SRPOTrainer(GroupGRPOTrainer):
         self.rewards.begin(list(rows.values()), texts)
 
     def score_groups(self, rewards: Tensor) -> GroupOutcome:
-        """Drop what has no grade and, in training, the groups that the accuracy filter drops (appendix B.2)."""
+        """Drop ungraded rows and, in training, the groups outside the accuracy filter (appendix B.2)."""
         outcome = without_ungraded(rewards)
         if not self.model.training:
             return outcome

@@ -1,4 +1,4 @@
-"""Benchmarks in the package's common row: `load_benchmark("mathvista")`."""
+"""Benchmarks in the package's common row format: `load_benchmark("mathvista")`."""
 
 from .adapter import Benchmark, BenchmarkError, Question
 from .loading import BENCHMARKS, load_benchmark

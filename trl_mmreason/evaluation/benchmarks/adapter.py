@@ -1,4 +1,4 @@
-"""What a benchmark is: where its rows come from, and how one row of its own layout becomes a question.
+"""Describe a benchmark: the source of its rows, and the function from a row to a question.
 
 An adapter is a function from a row to a `Question`. What it cannot use it refuses with `UnusableCell`, which names the
 column; the loader names the benchmark and the row.
@@ -28,11 +28,11 @@ _NUMBERED = re.compile(r"image_(\d{1,2})")
 
 
 class BenchmarkError(DataError):
-    """A benchmark that cannot be loaded as it is. `problems` lists every bad row, if it is the rows."""
+    """A benchmark cannot be loaded; `problems` lists the bad rows, if there are any."""
 
 
 class UnusableCell(RefusedValue):
-    """A cell that cannot be used: its column, a short phrase to count by, and the whole sentence."""
+    """An unusable cell: its column, a short reason to count by, and the whole message."""
 
     def __init__(self, column: str, reason: str, message: str) -> None:
         super().__init__(reason, message)
@@ -75,14 +75,14 @@ class Benchmark:
         name: on the command line.
         title: for people.
         hub: its data set on the Hub; "" where that cannot be read as rows.
-        split: of that data set; several joined by "+".
+        split: split of that data set; several joined by "+".
         columns: those that must be there; of a tuple of names, one.
         read: one row of the source → the question.
         source: where the data are published.
         paper: its number on arXiv.
         rows: how many there are; 0 where nobody says.
         id_column: names a row that cannot be used; "" where the rows have no names.
-        configs: of the Hub data set, to be concatenated.
+        configs: configurations of the Hub data set, to be concatenated.
         keep: which rows of the source belong to this benchmark; all by default.
         instruction: the end of the prompt.
         has_variants: the rows of a group are variants of one problem, and the worst case over them is reported.
@@ -128,7 +128,7 @@ def label(row: Row, *columns: str) -> str | None:
 
 
 def text(row: Row, *columns: str) -> str:
-    """The text of the first of these columns that holds any; a row without is refused."""
+    """The text of the first of these columns that holds any; a row without text is refused."""
     found = label(row, *columns)
     if found is None:
         column = next((name for name in columns if name in row), columns[0])
@@ -137,7 +137,7 @@ def text(row: Row, *columns: str) -> str:
 
 
 def listed(row: Row, column: str) -> list[str]:
-    """A list of strings, also one that is stored as a string ("['a', 'b']"); empty if there is none."""
+    """Read a list of strings, possibly stored as one string ("['a', 'b']"); empty if there is none."""
     value = row.get(column)
     if isinstance(value, str) and value.strip().startswith("[") and len(value) <= _LONGEST_LIST:
         try:
@@ -152,7 +152,7 @@ def listed(row: Row, column: str) -> list[str]:
 
 
 def lettered(texts: Sequence[str], column: str) -> dict[str, str] | None:
-    """Letter → text, an empty text taking its letter along; None without any."""
+    """Letter → text, without the letters of empty texts; `None` without choices."""
     choices = {place: one for place, one in enumerate(texts) if one}
     if any(place >= len(string.ascii_uppercase) for place in choices):
         message = f"it holds {max(choices) + 1} choices; expected at most 26, one for each letter"
@@ -171,36 +171,36 @@ def letter(row: Row, column: str, choices: Mapping[str, str]) -> str:
 
 
 def required_choices(options: Sequence[str], column: str) -> dict[str, str]:
-    """Letter → text, for benchmarks whose every question has choices: a row without any is refused."""
+    """Letter → text, for benchmarks in which every question has choices; a row without choices is refused."""
     if choices := lettered(options, column):
         return choices
     raise UnusableCell(column, "empty", "it holds no choices; every question of this benchmark has some")
 
 
 def letter_or_text(row: Row, column: str, choices: Mapping[str, str] | None) -> str:
-    """The letter of the right choice; without choices the answer as it stands."""
+    """The letter of the right choice; without choices the answer itself."""
     return letter(row, column, choices) if choices else text(row, column)
 
 
 def is_one_of(row: Row, column: str, names: Sequence[str]) -> bool:
-    """Whether the column holds one of these names, in whatever case; for `Benchmark.keep`."""
+    """Whether the column holds one of these names, ignoring case; for `Benchmark.keep`."""
     return (label(row, column) or "").casefold() in names
 
 
 def picture(row: Row, *columns: str) -> dict[str, Any]:
-    """The first of these columns that the source has, with what it holds."""
+    """The picture in the first of these columns that the source has."""
     column = next((name for name in columns if name in row), columns[0])
     return {column: row.get(column)}
 
 
 def numbered_pictures(row: Row, *texts: str | None) -> dict[str, Any]:
-    """`image_1`, `image_2`, …: those that hold a picture, and those that a tag in `texts` names."""
+    """The columns `image_1`, `image_2`, … that hold a picture or that a tag in `texts` names."""
     present = {int(match[1]) for column in row if (match := _NUMBERED.fullmatch(column)) and row[column]}
     named = pictures_named(one for one in texts if one)
     return {f"image_{number}": row.get(f"image_{number}") for number in sorted(present | named)}
 
 
 def picture_numbers(columns: Iterable[str], count: int) -> list[int]:
-    """The numbers that tags give to `count` pictures: those of `image_2`, …; else 1, 2, 3, …"""
+    """The numbers by which tags name `count` pictures: those of `image_2`, …; else 1, 2, 3, …"""
     numbers = [int(match[1]) for column in columns if (match := _NUMBERED.fullmatch(column))]
     return numbers or list(range(1, count + 1))

@@ -1,4 +1,4 @@
-"""The miniature as benchmarks, one a category, drawn when asked for.
+"""The miniature's categories as benchmarks, drawn on demand.
 
 The default split has the contents of training in new pictures, as the examples compare on: a tiny model that learnt
 some sums does not know the others, which the split "heldout" asks for.

@@ -1,4 +1,4 @@
-"""Benchmarks in the package's common row, every picture decoded once and every gold answer looked at."""
+"""Load benchmarks in the common row format, with every picture decoded and every gold answer checked."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load_benchmark(
     instruction: str | None = None,
     max_rows: int | None = None,
 ) -> Dataset:
-    """Load a benchmark, all of it, or fail: with rows left out it would be another benchmark.
+    """Load a whole benchmark, or raise: without some rows it would be another benchmark.
 
     The dataset has these columns, as `data.load_rows` makes them where it knows them too:
 
@@ -118,7 +118,7 @@ def _line_belongs(line: str, keep: Callable[[Mapping[str, Any]], bool]) -> bool:
 
 @dataclass(frozen=True)
 class _Reader:
-    """How the rows of one benchmark become ours; it travels to the processes of `map`."""
+    """Converts one benchmark's rows to the common format; picklable for the processes of `map`."""
 
     benchmark: Benchmark
     image_root: Path
@@ -133,7 +133,7 @@ class _Reader:
         return self.check(row, index)
 
     def check(self, row: Mapping[str, Any], index: int) -> dict[str, Any]:
-        """Our columns, and `problems`; a row with problems holds nothing else but an id."""
+        """Return our columns and `problems`; a row with problems has only these and an id."""
         try:
             question = self.benchmark.read(row)
         except UnusableCell as refused:
@@ -183,7 +183,7 @@ class _Reader:
 
 
 def _with_unique_ids(checked: Dataset) -> Dataset:
-    """Number what comes again under the same id: variants of a problem, the same number in two configurations."""
+    """Number repeated ids: variants of a problem, or the same number in two configurations."""
     ids = checked["id"][:]
     if len(set(ids)) == len(ids):
         return checked

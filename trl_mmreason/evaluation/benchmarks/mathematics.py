@@ -1,4 +1,4 @@
-"""Benchmarks of mathematics, and of mathematics with physics: one function from a row to a question each."""
+"""Benchmarks of mathematics and physics, each a function from a row to a question."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _math_vista(row: Row) -> Question:
 
 
 def _math_vista_form(row: Row) -> tuple[str, Tolerance | None]:
-    """What the answer should look like, and how far it may be off.
+    """The expected form of the answer, and its tolerance.
 
     MathVista's evaluation rounds a float to `precision` places and compares the strings, so that half a unit of the
     last place is the widest difference that passes (github.com/lupantech/MathVista, evaluation/calculate_score.py).
@@ -113,7 +113,7 @@ def _math_verse(row: Row) -> Question:
 
 
 _VISION_ONLY = "Vision Only"
-_QUESTION = "\nQuestion:"  # MathVerse's own query: a hint, and the question behind it
+_QUESTION = "\nQuestion:"  # MathVerse's own query: a hint, and the question after it
 
 
 def _is_vision_only(row: Row) -> bool:
@@ -201,9 +201,9 @@ def _olympiad_error(row: Row) -> Tolerance | None:
     try:
         errors = [float(part) if str(part).strip() else _UNSTATED_ERROR for part in parts]
     except (TypeError, ValueError) as error:
-        raise UnusableCell("error", "not a number", f"{value!r} holds something else than numbers") from error
+        raise UnusableCell("error", "not a number", f"{value!r} is not a list of numbers") from error
     if not all(math.isfinite(one) and one >= 0 for one in errors):
-        raise UnusableCell("error", "not a number", f"{value!r} is no width; expected finite numbers from 0 on")
+        raise UnusableCell("error", "not a number", f"{value!r} is not a tolerance; expected finite numbers ≥ 0")
     return Tolerance(absolute=errors[0] if len(errors) == 1 else errors)
 
 
@@ -266,11 +266,11 @@ _OLYMPIAD_FULL: dict[str, Any] = {
 def _geometry(
     name: str, title: str, column: str, plane: Sequence[str], rows: tuple[int, int] = (0, 0), **source: Any
 ) -> tuple[Benchmark, ...]:
-    """The plane and the solid geometry of a benchmark, as SOPHIA's Table 3 has them (arXiv:2507.16814).
+    """A benchmark's plane and solid geometry, as in SOPHIA's Table 3 (arXiv:2507.16814).
 
     Args:
         name, title: of the whole benchmark.
-        column: of the topics.
+        column: column of the topics.
         plane: topics that are plane geometry, in lower case.
         rows: how many there are of each kind.
         **source: the other fields of the whole benchmark.

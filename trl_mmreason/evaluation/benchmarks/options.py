@@ -1,7 +1,7 @@
-"""Choices that stand inside the text of a question.
+"""Parse choices inside the text of a question.
 
 They are read only where nothing else could be meant: labels in order from A without a gap, each at the beginning of a
-line, or all of them behind "Choices:" or "Options:", or in one line with which the question ends. What does not read
+line, or all of them after "Choices:" or "Options:", or in one line with which the question ends. What does not read
 that way stays in the text, and only the letters are known.
 """
 
@@ -29,11 +29,11 @@ _FURTHER_SENTENCE = re.compile(r"[.!。！]\s+\w|[?？]|\b(?:answer|please|selec
 
 
 def read_options(question: str, answer: str) -> tuple[str, dict[str, str] | None]:
-    """The question without its choices, and the choices; the whole question and None where they cannot be told.
+    """Split a question from its choices; return the whole question and `None` where there are none.
 
     Args:
         question: with its choices: a line each, "Choices: (A) one (B) two", "Options: A: one, B: two", or "(A) one
-            (B) two" with nothing behind it. A line behind the last choice leaves it open where that ends.
+            (B) two" with nothing after it. A line after the last choice leaves it open where that ends.
         answer: the gold answer. Where that is no letter of a choice, the text is left alone.
     """
     letters = set(re.findall("[A-Z]", answer)) if _LETTERS.fullmatch(answer) else set()
@@ -51,7 +51,7 @@ def split_semicolons(options: str) -> dict[str, str] | None:
 
 
 def _by_line(question: str) -> tuple[str, dict[str, str] | None]:
-    """A line each; or all choices on the lines below their labels."""
+    """Choices on one line each, or on the lines below their labels."""
     lines = question.split("\n")
     marks = [(number, match) for number, line in enumerate(lines) if (match := _LINE.fullmatch(line))]
     if not _in_order([match[1] or match[2] for _, match in marks]):
@@ -79,7 +79,7 @@ def _behind_marker(question: str) -> tuple[str, dict[str, str] | None]:
 
 
 def _in_one_line(question: str) -> tuple[str, dict[str, str] | None]:
-    """In brackets, up to the end of the text, and no part of a sentence such as "Is (A) or (B) larger?"."""
+    """Choices in brackets up to the end of the text, but not in a sentence such as "Is (A) or (B) larger?"."""
     stem, choices = _cut(question, list(_IN_BRACKETS.finditer(question)))
     if choices is None or "\n" in question[len(stem) :].strip() or not _ENDED.search(stem):
         return question, None
@@ -89,7 +89,7 @@ def _in_one_line(question: str) -> tuple[str, dict[str, str] | None]:
 
 
 def _cut(text: str, marks: Sequence[re.Match[str]]) -> tuple[str, dict[str, str] | None]:
-    """What stands before the first mark, and letter → what follows it."""
+    """The text before the first label, and letter → text after it."""
     if not _in_order([mark[1] for mark in marks]):
         return text, None
     ends = [mark.start() for mark in marks[1:]] + [len(text)]

@@ -1,4 +1,4 @@
-"""The prompt of a question: template, choices, and pictures by name instead of by placeholder."""
+"""Build a question's prompt: template, choices, and names of pictures instead of placeholders."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_template(template: str) -> None:
 
 
 def render(template: str, *, question: str, choices: Mapping[str, str] | None, hint: str, instruction: str) -> str:
-    """The text of the user's message. Lines of the template whose fields are all empty are left out."""
+    """Render the user's message; template lines whose fields are all empty are left out."""
     shown = choices or {}
     if all(label == text for label, text in shown.items()):  # the choices are in the picture, the letters say nothing
         shown = {}
@@ -51,19 +51,19 @@ def render(template: str, *, question: str, choices: Mapping[str, str] | None, h
 
 
 def pictures_named(texts: Iterable[str]) -> set[int]:
-    """The numbers of the pictures that tags such as `<image 2>` or `<image_2>` name."""
+    """Numbers in tags such as `<image 2>` or `<image_2>`."""
     return {int(match[1]) for text in texts for match in _TAG.finditer(text) if match[1]}
 
 
 def name_pictures(question: str, choices: Mapping[str, str] | None, hint: str, numbers: Sequence[int]) -> list:
-    """Write "image 2" for `<image 2>`, `<image_2>` and `<image2>`: all pictures stand before the message.
+    """Replace `<image 2>`, `<image_2>` and `<image2>` by "image 2", as all pictures precede the message.
 
     A tag without a number is the next picture. Where there is just one picture, tags at an end of the text or alone on
     a line say nothing and go. (MathVision keeps several numbered drawings in one picture: a tag amid a sentence stays.)
 
     Args:
         question, choices, hint: strings with tags.
-        numbers: of the pictures, as the tags name them, in the order in which they are given.
+        numbers: numbers of the pictures, as the tags name them, in the order in which they are given.
 
     Returns:
         Question, choices and hint.

@@ -1,4 +1,4 @@
-"""Benchmarks of science and of many subjects, of logic, and of charts and diagrams."""
+"""Benchmarks of science, many subjects, logic, charts and diagrams."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _mmmu(row: Row) -> Question:
 
 
 def _open_answer(row: Row) -> str | list[str]:
-    """One answer, or several in the text form of a list, of which any is right."""
+    """One answer, or a list in text form of which any entry is right."""
     answer = text(row, "answer")
     if not answer.startswith("["):
         return answer

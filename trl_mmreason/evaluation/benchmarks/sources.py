@@ -1,4 +1,4 @@
-"""Where a benchmark's rows come from: the Hub, a copy of its repository, a file, or a dataset that was loaded."""
+"""Read a benchmark's rows from the Hub, a copy of its repository, a file, or a loaded dataset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOADING_ERRORS = (OSError, ValueError, RuntimeError, DatasetsError)
 
 
 def read_table(benchmark: Benchmark, source: Any, split: str, rows: int) -> Source:
-    """The rows as they are stored, pictures not decoded, with every column that the benchmark needs.
+    """Read the stored rows, pictures not decoded, and check that all needed columns are there.
 
     Args:
         source: None for the Hub, or for drawing the miniature; a Hub id, a folder, a file, a Dataset or a DatasetDict.
@@ -79,7 +79,7 @@ def _checked(benchmark: Benchmark, source: Path | Dataset, split: str) -> Source
 
 
 def _keyed_rows(path: Path) -> Source | None:
-    """A .json file of one object that holds the rows by their names, as MathVista and LogicVista are published."""
+    """Read a .json file of one object, name → row, as MathVista and LogicVista are published."""
     if path.suffix != ".json":
         return None
     try:
@@ -93,7 +93,7 @@ def _keyed_rows(path: Path) -> Source | None:
 
 
 def _repository(benchmark: Benchmark, path: str, split: str) -> Source:
-    """A repository on the Hub, or a copy of one in a folder: all its configurations and splits, one after the other."""
+    """Read and concatenate all configurations and splits of a Hub repository, or of a copy in a folder."""
     try:
         parts = [
             _load_part(benchmark, place, config, part)
@@ -119,7 +119,7 @@ def _load_part(benchmark: Benchmark, path: str, config: str | None, split: str) 
 
 
 def _configurations(benchmark: Benchmark, path: str) -> list[tuple[str, str | None]]:
-    """(path, configuration) of what is to be loaded."""
+    """Yield (path, configuration) of each part to load."""
     wanted = list(benchmark.configs)
     if wanted and Path(path).is_dir() and any((Path(path) / config).is_dir() for config in wanted):
         _check_complete(benchmark, path, [config for config in wanted if not (Path(path) / config).is_dir()])
@@ -133,7 +133,7 @@ def _configurations(benchmark: Benchmark, path: str) -> list[tuple[str, str | No
 
 
 def _check_complete(benchmark: Benchmark, path: str, missing: Sequence[str], present: Sequence[str] = ()) -> None:
-    """A part of a benchmark is another benchmark."""
+    """Refuse an incomplete copy of a benchmark."""
     if missing:
         found = f"; it has {list(present)}" if present else ""
         raise BenchmarkError(f"{benchmark.name}: {path!r} lacks the configurations {list(missing)}{found}")

@@ -1,4 +1,4 @@
-"""We-Math's own scores: what is made of a problem's steps when each is right or wrong (arXiv:2407.01284, section 3).
+"""We-Math's own scores, from the verdicts on a problem and its steps (arXiv:2407.01284, section 3).
 
 Every problem of two or three steps comes with a question for each step and one for the whole. With all steps right
 and the whole wrong, the model generalises inadequately (IG). With a step wrong and the whole wrong, it lacks knowledge
@@ -26,7 +26,7 @@ def category(problem: str, step: str) -> str:
 
 
 def scores(rows: Sequence[Mapping[str, Any]], correct: Sequence[bool | None]) -> dict[str, float]:
-    """Strict and loose score, and the shares that they are made of.
+    """Compute the strict and the loose score, and the shares behind them.
 
     Args:
         rows: with `group`, the problem ("2steps_17"), and `id`, the problem and the step ("2steps_17/1", …/multi").
@@ -71,5 +71,5 @@ def _outcome(found: Mapping[str, bool]) -> str:
 
 
 def _steps(problem: str) -> int:
-    """2 of "2steps_17"."""
+    """Number of steps in an id: 2 for "2steps_17"."""
     return int(problem[0])
