@@ -99,11 +99,11 @@ def test_other_settings_are_refused(run):
 
 
 @pytest.mark.parametrize(
-    ("stage", "message"),
-    [("trajectories", "warm_up writes"), ("update", "trajectories writes"), ("grpo", "update writes")],
+    ("stage", "before"),
+    [("trajectories", "warm_up"), ("update", "trajectories"), ("grpo", "update")],
 )
-def test_a_stage_out_of_order_names_the_one_before(stage, message, run, tmp_path):
-    with pytest.raises(FileNotFoundError, match=message):
+def test_a_stage_out_of_order_names_the_one_before(stage, before, run, tmp_path):
+    with pytest.raises(FileNotFoundError, match=rf"does not exist\. Run the stage {before} first"):
         run.pipeline(tmp_path).do(stage)
 
 

@@ -58,7 +58,9 @@ def arguments(questions, output, url, *more):
 def test_trajectories_and_other_selections_of_the_same(questions, tokenizer, tmp_path, capsys):
     output = tmp_path / "rows.parquet"
     with chat_stub(Parties) as server:
-        with pytest.raises(SystemExit, match="mmreason trajectories: The shortest trajectories .*--tokenizer"):
+        with pytest.raises(
+            SystemExit, match="mmreason trajectories: Cannot select the shortest trajectories .*--tokenizer"
+        ):
             main(arguments(questions, output, server.url))
         asked = [body["model"] for body in server.bodies]
         main(arguments(questions, output, server.url, "--tokenizer", tokenizer))
