@@ -17,7 +17,7 @@ from accelerate import PartialState
 from accelerate.utils import is_peft_model
 from datasets import Dataset
 from huggingface_hub.utils.sha import sha_fileobj
-from trl import ModelConfig
+from trl import GRPOTrainer, ModelConfig
 
 from .documented import documented
 from .evaluation.curves import plot_curves
@@ -189,8 +189,13 @@ class Pipeline:
         return self.args.config(section, config_class, self.folder / (name or section), **own)
 
     def trainer(self, trainer_class: Any, policy: str, config: Any, rows: Dataset, **settings: Any) -> Any:
-        """Make a trainer of this policy; `settings` override those of `ModelConfig`."""
-        settings = {**trainer_settings(self.model_args, config), **settings}
+        """Make a trainer of this policy; `settings` override those of `ModelConfig`.
+
+        Reinforcement that evaluates during training does so on `eval_rows`; supervised training needs `eval_dataset`.
+        """
+        questions = self.eval_rows if issubclass(trainer_class, GRPOTrainer) else None
+        eval_rows = settings.get("eval_dataset") or questions
+        settings = {**trainer_settings(self.model_args, config, eval_rows), **settings}
         return trainer_class(policy, args=config, train_dataset=rows, **settings)
 
     def learn(self, trainer: Any) -> None:
