@@ -125,5 +125,6 @@ def test_a_missing_tracker_is_named_before_anything_is_loaded(method, monkeypatc
     on_cpu = [] if method in STAGED else ["--bf16", "false", "--use_cpu", "true"]
     with pytest.raises(SystemExit):
         train_here(monkeypatch, method, "--config", f"{method}/your_model.yaml", *on_cpu)
-    expected = 'report_to: trackio is not installed. Fix: pip install "trl-mmreason[tracking]", or --report_to none'
+    expected = 'report_to: trackio is not installed. Fix: pip install "trl-mmreason[tracking]", or '
+    expected += "--common.report_to none" if method in STAGED else "--report_to none"
     assert expected in capsys.readouterr().err

@@ -40,12 +40,15 @@ examples:
   accelerate launch -m trl_mmreason.cli train adapo --config adapo/qwen2_5_vl_7b.yaml     (all GPUs)""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("method", choices=METHODS, metavar="METHOD", help="one of the names above")
+    command.add_argument("method", nargs="?", choices=METHODS, metavar="METHOD", help="one of the names above")
     command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="arguments of the method")
-    command.set_defaults(run=_train)
+    command.set_defaults(run=_train, show_help=command.print_help)
 
 
 def _train(arguments: argparse.Namespace) -> None:
+    if arguments.method is None:
+        arguments.show_help(sys.stderr)
+        sys.exit(2)
     # As `python examples/….py` would run it; `runpy` would put the path into sys.argv, which --help and reports show.
     sys.argv = [f"mmreason train {arguments.method}", *arguments.arguments]
     spec = spec_from_file_location("__main__", script(arguments.method))
