@@ -134,7 +134,7 @@ class StopWhenReflecting(StopAtAccuracy):
 
     def _complete_share(self, model: PreTrainedModel) -> float:
         """The share of complete responses; 0 while second answers are not good enough."""
-        self.learnt = learnt(model, **self.sampled, second_think=self.second_think)
+        self.learnt = learnt(model, **self.sampled)
         return self.learnt.complete if self.learnt.delta >= self.min_delta else 0.0
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
