@@ -78,6 +78,16 @@ def test_local_rows_with_other_names(tmp_path):
     assert loaded["answer"][:] == [row["solution"] for row in rows]
 
 
+def test_a_system_prompt_may_be_in_a_file(tmp_path):
+    (tmp_path / "prompt.txt").write_text("Think.\n")
+    given = DataArguments("x", system_prompt=str(tmp_path / "prompt.txt"), eval_system_prompt="Answer.")
+    assert (given.system_prompt, given.eval_system_prompt) == ("Think.", "Answer.")
+    assert DataArguments("x", system_prompt="null").system_prompt is None
+    assert DataArguments("x", system_prompt="/no_think").system_prompt == "/no_think"
+    with pytest.raises(ValueError, match=r"^system_prompt ./none.txt: there is no such file"):
+        DataArguments("x", system_prompt="./none.txt")
+
+
 def test_what_cannot_be_meant_is_refused(tmp_path):
     with pytest.raises(ValueError, match="on_error='stop', expected drop or raise"):
         DataArguments(dataset_name="x", on_error="stop")

@@ -36,7 +36,7 @@ from .evaluation.metrics import format_table, improves
 from .evaluation.report import comparison_table, write_report
 from .evaluation.results import compare_results, summarise
 from .evaluation.runner import Samples, evaluate_policy
-from .files import NoSuchFolder, check_model_folder, write_whole
+from .files import NoSuchFolder, check_model_folder, text_or_file, write_whole
 from .messages import question_text
 from .miniature.cold_start import Lessons, cold_start
 from .miniature.models import FAMILIES, SIZES, build_model
@@ -81,8 +81,8 @@ class DataArguments:
             `heldout` for problems whose content does not occur in training either.
         columns: our column names → the source's, on the command line as JSON.
         image_root: folder that relative picture paths start from.
-        system_prompt: put before every question.
-        eval_system_prompt: put before every question to compare on; by default `system_prompt`.
+        system_prompt: put before every question: a text, or a file that holds it.
+        eval_system_prompt: likewise, put before every question to compare on; by default `system_prompt`.
         on_error: "drop" leaves bad rows out and names them; "raise" stops.
         train_rows, eval_rows: train and compare on no more rows than these, sampled with the run's seed.
         cold_start_accuracy: for a miniature policy, the accuracy at which its supervised start ends.
@@ -108,6 +108,8 @@ class DataArguments:
             raise ValueError(f"train_rows={self.train_rows}, eval_rows={self.eval_rows}, expected at least 1.")
         if self.eval_dataset_name in ("null", "None", "none"):  # the command line knows only text
             self.eval_dataset_name = None
+        self.system_prompt = text_or_file("system_prompt", self.system_prompt)
+        self.eval_system_prompt = text_or_file("eval_system_prompt", self.eval_system_prompt)
         if self.eval_split is None:
             self.eval_split = "new_pictures" if str(self.eval_dataset_name).startswith(MINIATURE) else "test"
         if isinstance(self.columns, str):
