@@ -85,6 +85,17 @@ def test_a_misspelt_key_of_a_file_is_named_with_the_nearest(method, tmp_path, mo
     assert_refused(monkeypatch, capsys, method, ["--config", file], message)
 
 
+def test_a_lost_configuration_is_refused_before_heavy_imports():
+    program = (
+        "import sys; from trl_mmreason.cli import main\n"
+        "try: main(['train', 'adapo', '--config=adapo/lost.yaml'])\n"
+        "finally: print(sorted({'torch', 'transformers', 'datasets', 'trl'} & set(sys.modules)))"
+    )
+    done = run([sys.executable, "-c", program], ROOT)
+    assert (done.returncode, done.stdout) == (2, "[]\n")
+    assert LOST in done.stderr
+
+
 @pytest.mark.parametrize("options", [["adapo/miniature.yaml"], ["adapo/miniature.yaml", "--seed", "1"]])
 def test_a_file_without_its_option_is_recognised(options, monkeypatch, capsys):
     message = "got 'adapo/miniature.yaml' without an option; did you mean --config adapo/miniature.yaml?"
