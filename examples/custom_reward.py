@@ -23,7 +23,7 @@ def shows_working(completions: list, **columns: list) -> list[float]:
 def main(data_args: scripts.DataArguments, training_args: AdaPOConfig, model_args: ModelConfig) -> None:
     train_rows, evaluation_rows = scripts.load_data(data_args, training_args.seed)
     policy = scripts.policy_path(data_args, model_args, training_args, two_answers(EVALUATION_PROMPT))
-    settings = scripts.trainer_settings(model_args, training_args)
+    settings = scripts.trainer_settings(model_args, training_args, evaluation_rows)
     trainer = AdaPOTrainer(
         policy, args=training_args, train_dataset=train_rows, reward_funcs=shows_working, **settings
     )  # its curve: rewards/shows_working/mean

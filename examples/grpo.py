@@ -34,7 +34,7 @@ def main(data_args: DataArguments, training_args: RolloutConfig, model_args: Mod
         reward_funcs=accuracy_reward,
         args=training_args,
         train_dataset=train_rows,
-        **trainer_settings(model_args, training_args),
+        **trainer_settings(model_args, training_args, evaluation_rows),
     )
     train_and_compare(trainer, data_args, evaluation_rows, TwoTurn(EVALUATION_PROMPT))
 

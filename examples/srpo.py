@@ -38,7 +38,7 @@ _ASKED = 100  # questions of RL that the cold start is measured on
 def main(data_args: ReflectionArguments, training_args: SRPOConfig, model_args: ModelConfig) -> None:
     train_rows, evaluation_rows = load_data(data_args, training_args.seed)
     policy = policy_path(data_args, model_args, training_args, TAGGED_ANSWERS)
-    settings = trainer_settings(model_args, training_args)
+    settings = trainer_settings(model_args, training_args, evaluation_rows)
     if data_args.reflection_dataset is not None:
         if model_args.use_peft:
             raise WrongArgument(

@@ -50,6 +50,13 @@ def test_help_of_a_command_has_an_example_and_describes_every_option(command, ca
     assert not [text for text in texts if re.match("of |at |a |likewise", text)]  # whole phrases
 
 
+def test_without_a_command_the_commands_are_listed(capsys):
+    with pytest.raises(SystemExit, match="^2$"):
+        main([])
+    said = capsys.readouterr().err
+    assert all(f"    {command} " in said or f"    {command}\n" in said for command in COMMANDS.split())
+
+
 def test_the_version(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

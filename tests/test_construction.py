@@ -62,6 +62,16 @@ def test_a_data_set_without_rows_is_refused():
         check_rows("T", rows, {"own": rows.select([])}, {"prompt"})
 
 
+@pytest.mark.parametrize("missing", [None, ""])
+def test_rows_without_any_answer_are_refused_where_answers_are_needed(missing):
+    rows = Dataset.from_list([{"prompt": "p", "answer": missing}] * 2)
+    with pytest.raises(ValueError, match="^T: no row of train_dataset has an answer, .* SelfEvolutionTrainer"):
+        check_rows("T", rows, None, {"prompt", "answer"})
+    check_rows("T", rows, None, {"prompt"})
+    some = Dataset.from_list([{"prompt": "p", "answer": missing}, {"prompt": "p", "answer": "a"}])
+    check_rows("T", some, None, {"prompt", "answer"})
+
+
 def own_reward(completions):
     return [1.0] * len(completions)
 

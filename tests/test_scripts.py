@@ -4,21 +4,27 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from datasets import Dataset
 from example_runs import ROOT, start
-from support import adapo_config, drawn_rows
+from peft import get_peft_model
+from support import FAMILY_NAMES, adapo_config, drawn_rows, full_but
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason.adapo.miniature import two_answers
+from trl_mmreason.miniature.models import build_model
 from trl_mmreason.sampling.protocols import TwoTurn
+from trl_mmreason.script_parser import WrongArgument
 from trl_mmreason.scripts import (
     DataArguments,
     _without_nan,
+    exit_on_missing,
     last_checkpoint,
     load_data,
     load_split,
     policy_path,
     train_and_compare,
+    trainer_settings,
 )
 from trl_mmreason.srpo.miniature import TAGGED_ANSWERS
 
@@ -72,6 +78,16 @@ def test_local_rows_with_other_names(tmp_path):
     assert loaded["answer"][:] == [row["solution"] for row in rows]
 
 
+def test_a_system_prompt_may_be_in_a_file(tmp_path):
+    (tmp_path / "prompt.txt").write_text("Think.\n")
+    given = DataArguments("x", system_prompt=str(tmp_path / "prompt.txt"), eval_system_prompt="Answer.")
+    assert (given.system_prompt, given.eval_system_prompt) == ("Think.", "Answer.")
+    assert DataArguments("x", system_prompt="null").system_prompt is None
+    assert DataArguments("x", system_prompt="/no_think").system_prompt == "/no_think"
+    with pytest.raises(ValueError, match=r"^system_prompt ./none.txt: there is no such file"):
+        DataArguments("x", system_prompt="./none.txt")
+
+
 def test_what_cannot_be_meant_is_refused(tmp_path):
     with pytest.raises(ValueError, match="on_error='stop', expected drop or raise"):
         DataArguments(dataset_name="x", on_error="stop")
@@ -94,6 +110,67 @@ def test_a_miniature_on_other_data_is_refused(tmp_path):
     policy = ModelConfig(model_name_or_path="miniature/internvl/test")
     with pytest.raises(ValueError, match="dataset_name='data/train.jsonl'"):
         policy_path(arguments, policy, adapo_config(tmp_path), TAGGED_ANSWERS)
+
+
+@pytest.mark.parametrize(
+    ("name", "split"), [("miniature/addng", "train"), ("miniature/adding", "test"), ("miniature/", "train")]
+)
+def test_drawn_questions_that_do_not_exist_are_refused_in_a_line(name, split):
+    expected = rf"^{name}, split {split}: expected miniature/<category> with a category of adding, .* of train, heldout"
+    with pytest.raises(WrongArgument, match=expected):
+        load_split(DataArguments(dataset_name=name), name, split, 2, seed=0)
+
+
+def test_the_comparison_has_the_usual_split_by_default():
+    def split(name, **given):
+        return DataArguments(dataset_name="x", eval_dataset_name=name, **given).eval_split
+
+    assert [split("miniature/adding"), split("owner/name"), split(None)] == ["new_pictures", "test", "test"]
+    assert split("miniature/adding", eval_split="heldout") == "heldout"
+
+
+@pytest.mark.parametrize("family", full_but("qwen2_5_vl", FAMILY_NAMES))
+def test_an_adapter_is_for_the_language_model_s_projections_by_default(family, tmp_path):
+    """7 a layer, of 2 layers. PEFT has no default of its own for these families."""
+    args = ModelConfig(model_name_or_path="m", use_peft=True)
+    model = get_peft_model(
+        build_model(family, "test")[0], trainer_settings(args, adapo_config(tmp_path))["peft_config"]
+    )
+    adapted = {name for name, _ in model.named_parameters() if "lora_A" in name}
+    assert len(adapted) == 14
+    assert all(".language_model.layers." in name for name in adapted)
+
+
+def test_the_default_of_an_adapter_is_the_recipes_and_the_user_s_come_first(tmp_path):
+    def targets(**given):
+        args = ModelConfig(model_name_or_path="m", use_peft=True, **given)
+        return trainer_settings(args, adapo_config(tmp_path))["peft_config"].target_modules
+
+    assert targets() == yaml.safe_load((ROOT / "configs/adapo/your_model.yaml").read_text())["lora_target_modules"]
+    assert targets(lora_target_modules=["q_proj", "v_proj"]) == {"q_proj", "v_proj"}
+    assert targets(lora_target_parameters=["mlp.weight"]) is None
+
+
+def test_evaluation_during_training_is_on_the_questions_of_the_comparison(tmp_path):
+    args, rows = ModelConfig(model_name_or_path="m"), Dataset.from_list(drawn_rows(2))
+    asked = adapo_config(tmp_path, eval_strategy="steps", eval_steps=1)
+    assert trainer_settings(args, asked, rows)["eval_dataset"] is rows
+    assert "eval_dataset" not in trainer_settings(args, adapo_config(tmp_path), rows)
+    for settings in ({"eval_strategy": "steps", "eval_steps": 1}, {"eval_on_start": True}):
+        with pytest.raises(WrongArgument, match=r"no rows to evaluate on. Fix: --eval_dataset_name"):
+            trainer_settings(args, adapo_config(tmp_path, **settings))
+
+
+def test_an_adapter_as_the_policy_is_refused(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
+    with pytest.raises(WrongArgument, match=f"^model_name_or_path='{tmp_path}' holds an adapter of owner/base, expect"):
+        trainer_settings(ModelConfig(model_name_or_path=str(tmp_path)), adapo_config(tmp_path))
+
+
+def test_an_interrupted_script_ends_without_a_traceback():
+    with pytest.raises(SystemExit) as ended, exit_on_missing():
+        raise KeyboardInterrupt
+    assert ended.value.code == 130
 
 
 @pytest.mark.full

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import pytest
+import torch
 import yaml
 
 from trl_mmreason import ReflectionSFTConfig
@@ -51,8 +52,19 @@ def test_numbers_that_yaml_takes_for_texts_are_numbers_in_inner_sections_too():
 
 def test_a_setting_that_a_stage_does_not_have_is_named_with_its_section(tmp_path):
     args = Arguments(str(tmp_path), common={"use_cpu": True}, mixed_in={"learning_rat": 1e-3})
-    with pytest.raises(WrongArgument, match=r"^mixed_in: .*unexpected keyword argument 'learning_rat'"):
+    with pytest.raises(WrongArgument, match="^mixed_in: ReflectionSFTConfig has no `learning_rat`; did you mean `le"):
+        args.config("mixed_in", ReflectionSFTConfig, tmp_path)
+    args = Arguments(str(tmp_path), common={"use_cpu": True, "max_step": 1})
+    with pytest.raises(WrongArgument, match="^common: ReflectionSFTConfig has no `max_step`; did you mean `max_s"):
         args.config("mixed_in", ReflectionSFTConfig, tmp_path)
     args = Arguments(str(tmp_path), common={"use_cpu": True}, mixed_in={"save_strategy": "hourly"})
     with pytest.raises(WrongArgument, match="^mixed_in: hourly is not a valid"):
+        args.config("mixed_in", ReflectionSFTConfig, tmp_path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_stage_without_a_gpu_names_the_options(tmp_path):
+    args = Arguments(str(tmp_path), common={"bf16": True})
+    expected = "^bf16 asks for a GPU, and there is none. Fix: --common.use_cpu true --common.bf16 false$"
+    with pytest.raises(WrongArgument, match=expected):
         args.config("mixed_in", ReflectionSFTConfig, tmp_path)

@@ -6,8 +6,10 @@ import subprocess
 import sys
 import venv
 import zipfile
+from importlib.util import find_spec
 
 import pytest
+import torch
 from example_runs import ACCELERATE, ROOT, train_here
 
 from trl_mmreason.cli import main
@@ -51,7 +53,9 @@ def test_a_recipe_is_found_by_its_name_and_a_file_of_one_s_own_comes_first(tmp_p
     [
         (["--config", "adapo/lost.yaml"], LOST),
         (["--config=adapo/lost.yaml"], LOST),
-        (["--rate", "1"], "not used by the HfArgumentParser: ['--rate', '1']"),
+        (["--rate", "1"], "there is no `--rate`"),
+        (["--lerning_rate", "1"], "there is no `--lerning_rate`; did you mean `--learning_rate`?"),
+        (["--lerning_rate=1"], "there is no `--lerning_rate`; did you mean `--learning_rate`?"),
         (["--max_steps", "few"], "argument --max_steps/--max-steps: invalid int value: 'few'"),
         (["--kl_scale", "-1"], "AdaPOConfig: kl_scale=-1.0 is out of range, expected kl_scale >= 0."),
     ],
@@ -63,6 +67,102 @@ def test_what_is_refused_ends_in_a_line(options, message, monkeypatch, capsys):
     assert ended.value.code == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("mmreason train adapo: error:")]
     assert message in line
+
+
+def assert_refused(monkeypatch, capsys, method, options, message):
+    with pytest.raises(SystemExit) as ended:
+        train_here(monkeypatch, method, *options)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert f"mmreason train {method}: error: {message}\n" in said
+
+
+@pytest.mark.parametrize("method", ["adapo", "sophia"])
+def test_a_misspelt_key_of_a_file_is_named_with_the_nearest(method, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"{config_file(f'{method}/miniature.yaml').read_text()}\ndataset_nme: x\n")
+    message = f"{file}: there is no `dataset_nme`; did you mean `dataset_name`?"
+    assert_refused(monkeypatch, capsys, method, ["--config", file], message)
+
+
+def test_a_lost_configuration_is_refused_before_heavy_imports():
+    program = (
+        "import sys; from trl_mmreason.cli import main\n"
+        "try: main(['train', 'adapo', '--config=adapo/lost.yaml'])\n"
+        "finally: print(sorted({'torch', 'transformers', 'datasets', 'trl'} & set(sys.modules)))"
+    )
+    done = run([sys.executable, "-c", program], ROOT)
+    assert (done.returncode, done.stdout) == (2, "[]\n")
+    assert LOST in done.stderr
+
+
+@pytest.mark.parametrize("options", [["adapo/miniature.yaml"], ["adapo/miniature.yaml", "--seed", "1"]])
+def test_a_file_without_its_option_is_recognised(options, monkeypatch, capsys):
+    message = "got 'adapo/miniature.yaml' without an option; did you mean --config adapo/miniature.yaml?"
+    assert_refused(monkeypatch, capsys, "adapo", options, message)
+
+
+def test_a_method_without_arguments_names_a_recipe(monkeypatch, capsys):
+    message = "the following arguments are required: --dataset_name/--dataset-name; or give --config FILE, such as "
+    assert_refused(monkeypatch, capsys, "adapo", [], f"{message}adapo/miniature.yaml")
+
+
+ON_CPU = ["--use_cpu", "true", "--bf16", "false", "--report_to", "none"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--use_vllm", "true"],
+            'use_vllm: vllm is not installed. Fix: pip install "trl-mmreason[vllm]", or --use_vllm f',
+        ),
+        (
+            ["--attn_implementation", "flash_attention_2"],
+            "attn_implementation: flash_attn is not installed. Fix: pip install flash-attn, or --attn_implementation s",
+        ),
+        (
+            ["--report_to", "tensorboard"],
+            "report_to: tensorboard is not installed. Fix: pip install tensorboard, or --report_to none",
+        ),
+    ],
+)
+def test_a_missing_package_is_named_before_anything_is_loaded(options, message, monkeypatch, capsys):
+    monkeypatch.setattr("trl_mmreason.script_parser.find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="^2$"):
+        train_here(monkeypatch, "adapo", "--config", "adapo/miniature.yaml", *ON_CPU, *options)
+    assert f"mmreason train adapo: error: {message}" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is not None, reason="DeepSpeed is installed")
+def test_missing_deepspeed_is_named_in_a_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "ds.json").write_text("{}")
+    options = ["--config", "adapo/miniature.yaml", *ON_CPU, "--deepspeed", tmp_path / "ds.json"]
+    message = (
+        'deepspeed: deepspeed is not installed. Fix: pip install "trl-mmreason[deepspeed]", or leave --deepspeed out'
+    )
+    assert_refused(monkeypatch, capsys, "adapo", options, message)
+
+
+def test_a_missing_package_of_a_section_is_named_with_its_option(monkeypatch, capsys):
+    monkeypatch.setattr("trl_mmreason.script_parser.find_spec", lambda name: None)
+    options = ["--config", "sophia/miniature.yaml", "--common.report_to", "none", "--grpo.use_vllm", "true"]
+    message = 'use_vllm: vllm is not installed. Fix: pip install "trl-mmreason[vllm]", or --grpo.use_vllm false'
+    assert_refused(monkeypatch, capsys, "sophia", options, message)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_training_without_a_gpu_names_the_options(monkeypatch, capsys):
+    message = "bf16 asks for a GPU, and there is none. Fix: --use_cpu true --bf16 false"
+    options = ["--config", "adapo/miniature.yaml", "--bf16", "true", "--use_cpu", "false"]
+    assert_refused(monkeypatch, capsys, "adapo", options, message)
+
+
+def test_without_a_method_the_methods_are_listed(capsys):
+    with pytest.raises(SystemExit, match="^2$"):
+        main(["train"])
+    said = capsys.readouterr().err
+    assert all(f"  {method} " in said for method in METHODS)
 
 
 def test_a_section_that_is_not_there_is_refused_in_a_line(monkeypatch, capsys):

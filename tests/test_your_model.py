@@ -65,6 +65,23 @@ def test_reinforcement_saves_an_adapter_and_compares(method, train):
     assert "on 2 questions of" in (out / "report.html").read_text()
 
 
+def test_an_adapter_without_named_layers_trains_and_is_evaluated_on_the_way(policy, tmp_path, monkeypatch):
+    options = {"model_name_or_path": policy, "output_dir": tmp_path / "out", **SHORT, "dtype": "float32"}
+    options |= {"train_rows": 8, "eval_rows": 4, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8}
+    options |= {
+        "max_completion_length": 4,
+        "use_peft": "true",
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "logging_steps": 1,
+    }
+    flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+    train_here(monkeypatch, "adapo", "--config", "adapo/miniature.yaml", *flags)
+    assert (tmp_path / "out/adapter_model.safetensors").exists()
+    logged = json.loads((tmp_path / "out/trainer_state.json").read_text())["log_history"]
+    assert any("eval_reward" in entry for entry in logged)
+
+
 def test_self_evolution_s_adapter_is_merged_into_what_is_measured(train, policy):
     bounds = {"max_completion_length": 8, "judge_max_tokens": 4}
     out = train("self_evolution", answers=2, **in_sections(["evolution"], **bounds))
@@ -125,5 +142,6 @@ def test_a_missing_tracker_is_named_before_anything_is_loaded(method, monkeypatc
     on_cpu = [] if method in STAGED else ["--bf16", "false", "--use_cpu", "true"]
     with pytest.raises(SystemExit):
         train_here(monkeypatch, method, "--config", f"{method}/your_model.yaml", *on_cpu)
-    expected = 'report_to: trackio is not installed. Fix: pip install "trl-mmreason[tracking]", or --report_to none'
+    expected = 'report_to: trackio is not installed. Fix: pip install "trl-mmreason[tracking]", or '
+    expected += "--common.report_to none" if method in STAGED else "--report_to none"
     assert expected in capsys.readouterr().err

@@ -54,10 +54,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run a sub-command."""
     parser = argparse.ArgumentParser(prog="mmreason", description="Teach vision-language models to reason.")
     parser.add_argument("--version", action="version", version=f"trl-mmreason {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_CommandParser)
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=_CommandParser)
     for command in COMMANDS:
         command.add(commands)
     arguments = parser.parse_args(argv)
+    if "run" not in arguments:
+        parser.print_help(sys.stderr)
+        sys.exit(2)
     arguments.command_line = shlex.join(["mmreason", *(sys.argv[1:] if argv is None else argv)])  # for reports
     try:
         arguments.run(arguments)

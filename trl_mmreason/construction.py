@@ -92,7 +92,7 @@ def parse_optional_text(name: str, text: str | None) -> str | None:
 
 
 def check_rows(name: str, train_dataset: Any, eval_dataset: Any, columns: set[str]) -> None:
-    """Refuse a data set that lacks columns, before slow work starts.
+    """Refuse a data set that lacks columns, rows, or all the answers that are required, before slow work starts.
 
     Args:
         name: name of the trainer.
@@ -116,6 +116,13 @@ def check_rows(name: str, train_dataset: Any, eval_dataset: Any, columns: set[st
                 f"{name}: {role} has the columns {found}, expected {wanted} among them. "
                 "trl_mmreason.data.load_rows(..., columns={'answer': ...}) brings other names into this form."
             )
+        if "answer" in columns and isinstance(dataset, Dataset):
+            answers = dataset.select_columns("answer")["answer"]  # without decoding pictures
+            if all(answer in (None, "") for answer in answers):
+                raise ValueError(
+                    f"{name}: no row of {role} has an answer, so that no reward can be computed. Fix: name the column "
+                    "that holds the answers in `columns`, or train with SelfEvolutionTrainer, which needs none."
+                )
 
 
 def all_rewards(name: str, own: Sequence[Callable[..., Any]], added: Any) -> list[Any]:

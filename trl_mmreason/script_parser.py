@@ -7,18 +7,24 @@ import os
 import shlex
 import sys
 from argparse import Action, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
+from accelerate.utils import str_to_bool
 from trl import ModelConfig, TrlParser
 
 from .documented import HelpFormatter
 from .recipes import config_file, configs
 
-_TRACKERS = {"trackio": 'pip install "trl-mmreason[tracking]"', "wandb": "pip install wandb"}
+_TRACKERS = {"trackio": 'pip install "trl-mmreason[tracking]"'} | {
+    name: f"pip install {name}" for name in ("wandb", "tensorboard", "mlflow", "swanlab", "clearml")
+}
+_DEEPSPEED = 'pip install "trl-mmreason[deepspeed]"'
+_INSTEAD = {"tensorboard": "tensorboardX"}  # packages that do as well
 _LIBRARIES = ("trl", "transformers", "builtins")
 
 
@@ -76,18 +82,48 @@ class ScriptParser(TrlParser):
         """Parse as `TrlParser` does; end the script with a one-line error."""
         args = list(sys.argv[1:] if args is None else args)
         args = [part for one in args for part in (one.split("=", 1) if one.startswith("--config=") else [one])]
+        sections = settings.get("return_remaining_strings", False)
         try:
+            if args and args[0].endswith((".yaml", ".yml")):
+                raise ValueError(f"got {args[0]!r} without an option; did you mean --config {args[0]}?")
             if "--config" in args[:-1]:
                 place = args.index("--config") + 1
-                args[place] = str(config_file(args[place]))
-            parsed = super().parse_args_and_config(args, **settings)
+                file = config_file(args[place])
+                self._refuse_unknown_keys(args[place], file, sections)
+                args[place] = str(file)
+            *parsed, unknown = super().parse_args_and_config(args, **{**settings, "return_remaining_strings": True})
+            if unknown and not sections:
+                raise ValueError(f"there is no {self._nearest(unknown[0].partition('=')[0])}")
             for part in parsed:
-                refuse_missing_trackers(getattr(part, "report_to", None))
+                refuse_missing_packages(vars(part))
                 self._refuse_other_choices(part)
                 refuse_unwritable(getattr(part, "output_dir", None))
-            return parsed
+            return (*parsed, unknown) if sections else tuple(parsed)
+        except ImportError as error:  # of transformers, which reads the file of DeepSpeed at once
+            if "deepspeed" not in str(error):
+                raise
+            self.error(_missing("deepspeed", "deepspeed", _DEEPSPEED, "leave --deepspeed out"))
         except (ValueError, OSError, yaml.YAMLError) as error:
-            self.error(str(error))
+            self.error(without_gpu(error) or str(error))
+
+    def _refuse_unknown_keys(self, name: str, file: Path, sections: bool) -> None:
+        """Refuse a configuration file's keys that are no arguments.
+
+        Args:
+            name: the file, as the user wrote it.
+            file: where it is.
+            sections: whether keys such as `dpo.rounds` are allowed.
+        """
+        given = yaml.safe_load(file.read_text(encoding="utf-8"))
+        known = {action.dest for action in self._actions} | {"env"}
+        for key in given if isinstance(given, dict) else ():
+            if key not in known and not (sections and "." in str(key)):
+                raise ValueError(f"{name}: there is no {self._nearest(str(key))}")
+
+    def _nearest(self, given: str) -> str:
+        """The misspelt name of an argument, and the nearest that exists."""
+        dashes = "--" if given.startswith("--") else ""
+        return f"`{given}`{suggestion(given, [f'{dashes}{action.dest}' for action in self._actions])}"
 
     def _refuse_other_choices(self, part: Any) -> None:
         """Check a configuration file's values against choices; argparse checks the command line only."""
@@ -98,6 +134,9 @@ class ScriptParser(TrlParser):
 
     def error(self, message: str) -> NoReturn:
         """End the script without printing the usage of two hundred arguments."""
+        if "arguments are required" in message:
+            recipes = configs(self.prog.split()[-1].removesuffix(".py"))
+            message += f"; or give --config FILE, such as {recipes[0]}" if recipes else "; or give --config FILE"
         sys.stderr.write(f"{self.prog}: error: {message}\n")
         sys.exit(2)
 
@@ -109,16 +148,61 @@ def named_policy(model_args: ModelConfig) -> str:
     return model_args.model_name_or_path
 
 
+def suggestion(given: str, names: Iterable[str]) -> str:
+    """The end of a message on an unknown name: the nearest of `names`, if one is near."""
+    near = get_close_matches(given, sorted(names), n=1)
+    return f"; did you mean `{near[0]}`?" if near else ""
+
+
+def without_gpu(error: Exception, option: str = "--") -> str | None:
+    """The fix of transformers' error on bf16 without a GPU; `None` for other errors.
+
+    Args:
+        error: what a configuration raised.
+        option: what stands before the names of options.
+    """
+    if "support bf16/gpu" not in str(error):
+        return None
+    return f"bf16 asks for a GPU, and there is none. Fix: {option}use_cpu true {option}bf16 false"
+
+
 def missing_trackers(report_to: Any) -> dict[str, str]:
     """The trackers of `report_to` that are not installed → how to install them."""
     wanted = [report_to] if isinstance(report_to, str) else report_to or []
-    return {name: _TRACKERS[name] for name in wanted if name in _TRACKERS and find_spec(name) is None}
+    return {name: _TRACKERS[name] for name in wanted if name in _TRACKERS and not _has(name, _INSTEAD.get(name))}
 
 
-def refuse_missing_trackers(report_to: Any) -> None:
-    """Refuse `report_to` before slow work; transformers does so only after loading the model."""
-    for name, install in missing_trackers(report_to).items():
-        raise ValueError(f"report_to: {name} is not installed. Fix: {install}, or --report_to none")
+def refuse_missing_packages(settings: Mapping[str, Any], option: str = "--") -> None:
+    """Refuse settings whose packages are missing, before slow work; they are imported only after loading the model.
+
+    Args:
+        settings: values of a configuration, or of a section.
+        option: what stands before the names of options, such as "--common.".
+
+    Raises:
+        ValueError: names the setting, the package and the fix.
+    """
+    for name, install in missing_trackers(settings.get("report_to")).items():
+        raise ValueError(_missing("report_to", name, install, f"{option}report_to none"))
+    on_cpu = str_to_bool(os.environ.get("ACCELERATE_USE_CPU", "false"))  # where vLLM is switched off
+    if settings.get("use_vllm") in (True, "true", "True") and not on_cpu and not _has("vllm"):
+        install = 'pip install "trl-mmreason[vllm]"'
+        raise ValueError(_missing("use_vllm", "vllm", install, f"{option}use_vllm false"))
+    if settings.get("deepspeed") and not _has("deepspeed"):
+        raise ValueError(_missing("deepspeed", "deepspeed", _DEEPSPEED, f"leave {option}deepspeed out"))
+    # transformers takes FlashAttention from the package `kernels`, too
+    if settings.get("attn_implementation") == "flash_attention_2" and not _has("flash_attn", "kernels"):
+        instead = f"{option}attn_implementation sdpa"
+        raise ValueError(_missing("attn_implementation", "flash_attn", "pip install flash-attn", instead))
+
+
+def _has(*packages: str | None) -> bool:
+    """Whether one of the packages is installed."""
+    return any(name is not None and find_spec(name) is not None for name in packages)
+
+
+def _missing(setting: str, package: str, install: str, instead: str) -> str:
+    return f"{setting}: {package} is not installed. Fix: {install}, or {instead}"
 
 
 def refuse_unwritable(output_dir: str | None) -> None:

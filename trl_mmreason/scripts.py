@@ -36,11 +36,11 @@ from .evaluation.metrics import format_table, improves
 from .evaluation.report import comparison_table, write_report
 from .evaluation.results import compare_results, summarise
 from .evaluation.runner import Samples, evaluate_policy
-from .files import NoSuchFolder, check_model_folder, write_whole
+from .files import NoSuchFolder, check_model_folder, text_or_file, write_whole
 from .messages import question_text
 from .miniature.cold_start import Lessons, cold_start
 from .miniature.models import FAMILIES, SIZES, build_model
-from .miniature.tasks import make_dataset
+from .miniature.tasks import CATEGORIES, SPLITS, make_dataset
 from .rows import DataError
 from .sampling.engine import SamplingParams
 from .sampling.protocols import ComparedProtocol
@@ -50,17 +50,21 @@ from .sft import CompletionSFTConfig, CompletionSFTTrainer
 from .sources import read_completions
 
 MINIATURE = "miniature/"
+LORA_TARGETS = r".*language_model.*\.(q|k|v|o|gate|up|down)_proj"
+"""Layers that an adapter is for by default, as in configs/*/your_model.yaml: none of the vision encoder's."""
 _SHOWN = 100  # questions in the report, which holds their pictures
 
 
 @contextmanager
 def exit_on_missing() -> Iterator[None]:
-    """End a script with one line and no traceback on a missing path or an invalid argument."""
+    """End a script with one line and no traceback on a missing path or an invalid argument; without any on Ctrl-C."""
     script = Path(sys.argv[0]).name
     try:
         yield
     except (DataError, NoSuchFolder, SettingsChanged, StoreError, WrongArgument) as error:
         raise SystemExit(f"{script}: {error}") from error
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None  # as a shell says of what was interrupted; checkpoints are kept
 
 
 @documented
@@ -73,12 +77,12 @@ class DataArguments:
             drawn problems.
         dataset_split: the split to train on.
         eval_dataset_name: questions to compare on before and after training, named likewise; `None` leaves that out.
-        eval_split: the split to compare on. For the miniature: `new_pictures`, or `heldout` for problems whose
-            content does not occur in training either.
+        eval_split: the split to compare on, by default `test`. For the miniature: `new_pictures`, the default there, or
+            `heldout` for problems whose content does not occur in training either.
         columns: our column names → the source's, on the command line as JSON.
         image_root: folder that relative picture paths start from.
-        system_prompt: put before every question.
-        eval_system_prompt: put before every question to compare on; by default `system_prompt`.
+        system_prompt: put before every question: a text, or a file that holds it.
+        eval_system_prompt: likewise, put before every question to compare on; by default `system_prompt`.
         on_error: "drop" leaves bad rows out and names them; "raise" stops.
         train_rows, eval_rows: train and compare on no more rows than these, sampled with the run's seed.
         cold_start_accuracy: for a miniature policy, the accuracy at which its supervised start ends.
@@ -87,7 +91,7 @@ class DataArguments:
     dataset_name: str
     dataset_split: str = "train"
     eval_dataset_name: str | None = None
-    eval_split: str = "test"
+    eval_split: str | None = None
     columns: dict | str | None = None
     image_root: str | None = None
     system_prompt: str | None = None
@@ -104,6 +108,10 @@ class DataArguments:
             raise ValueError(f"train_rows={self.train_rows}, eval_rows={self.eval_rows}, expected at least 1.")
         if self.eval_dataset_name in ("null", "None", "none"):  # the command line knows only text
             self.eval_dataset_name = None
+        self.system_prompt = text_or_file("system_prompt", self.system_prompt)
+        self.eval_system_prompt = text_or_file("eval_system_prompt", self.eval_system_prompt)
+        if self.eval_split is None:
+            self.eval_split = "new_pictures" if str(self.eval_dataset_name).startswith(MINIATURE) else "test"
         if isinstance(self.columns, str):
             try:
                 self.columns = json.loads(self.columns)
@@ -119,13 +127,22 @@ def load_data(arguments: DataArguments, seed: int) -> tuple[Dataset, Dataset | N
         return train, None
     compared = replace(arguments, system_prompt=arguments.eval_system_prompt or arguments.system_prompt)
     return train, load_split(
-        compared, arguments.eval_dataset_name, arguments.eval_split, arguments.eval_rows, seed=seed + 1
+        compared, arguments.eval_dataset_name, str(arguments.eval_split), arguments.eval_rows, seed=seed + 1
     )
 
 
 def load_split(arguments: DataArguments, name: str, split: str, rows: int | None, *, seed: int) -> Dataset:
-    """Load one split, sampling at most `rows`; `miniature/…` is drawn, with 3,000 rows by default."""
+    """Load one split, sampling at most `rows`; `miniature/…` is drawn, with 3,000 rows by default.
+
+    Raises:
+        WrongArgument: a miniature that does not exist.
+    """
     if name.startswith(MINIATURE):
+        if name.removeprefix(MINIATURE) not in CATEGORIES or split not in SPLITS:
+            raise WrongArgument(
+                f"{name}, split {split}: expected miniature/<category> with a category of {', '.join(CATEGORIES)} and "
+                f"a split of {', '.join(SPLITS)}."
+            )
         return make_dataset([name.removeprefix(MINIATURE)], rows or 3000, split=split, seed=seed)
     loaded = load_rows(
         name,
@@ -179,18 +196,57 @@ def policy_path(
     return str(folder)
 
 
-def trainer_settings(model_args: ModelConfig, training_args: GRPOConfig | SFTConfig) -> dict[str, Any]:
-    """Trainer arguments from TRL's `ModelConfig`; fills in `training_args.model_init_kwargs`."""
+def trainer_settings(
+    model_args: ModelConfig, training_args: GRPOConfig | SFTConfig, eval_rows: Dataset | None = None
+) -> dict[str, Any]:
+    """Trainer arguments from TRL's `ModelConfig`; fills in `training_args.model_init_kwargs`.
+
+    Args:
+        model_args: with `use_peft` and without targets the adapter is for `LORA_TARGETS`.
+        training_args: configuration of the trainer.
+        eval_rows: `eval_dataset` of the trainer, if the configuration asks for evaluation during training.
+
+    Raises:
+        WrongArgument: the policy is an adapter; there is nothing to evaluate on.
+    """
+    refuse_adapter(named_policy(model_args))
     training_args.model_init_kwargs = {
         "revision": model_args.model_revision,
         "attn_implementation": model_args.attn_implementation,
         "dtype": model_args.dtype,
         **(training_args.model_init_kwargs or {}),
     }
-    return {
+    if model_args.use_peft and not (model_args.lora_target_modules or model_args.lora_target_parameters):
+        model_args = replace(model_args, lora_target_modules=LORA_TARGETS)  # type: ignore[arg-type]  # TRL passes it on
+    settings = {
         "quantization_config": get_quantization_config(model_args),
         "peft_config": get_peft_config(model_args),
     }
+    if training_args.eval_strategy != "no" or training_args.eval_on_start:
+        if eval_rows is None:
+            raise WrongArgument(
+                f"eval_strategy={str(training_args.eval_strategy.value)!r} and "
+                f"eval_on_start={training_args.eval_on_start}, but there are no rows to evaluate on. Fix: "
+                "--eval_dataset_name, where the method has it, or --eval_strategy no --eval_on_start false"
+            )
+        settings["eval_dataset"] = eval_rows
+    return settings
+
+
+def refuse_adapter(name: str) -> None:
+    """Refuse a folder with an adapter as the policy to train.
+
+    Raises:
+        WrongArgument: names the adapter and its base.
+    """
+    file = Path(name).expanduser() / "adapter_config.json"
+    if file.is_file():
+        base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        raise WrongArgument(
+            f"model_name_or_path={name!r} holds an adapter of {base}, expected a whole model. Fix: to resume its "
+            f"training, give the base and --resume_from_checkpoint {name}/checkpoint-…; to train on from it, merge it "
+            "into its base and give that folder."
+        )
 
 
 def train_and_compare(

@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from shutil import copy2
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from accelerate import PartialState
 from accelerate.utils import is_peft_model
 from datasets import Dataset
 from huggingface_hub.utils.sha import sha_fileobj
-from trl import ModelConfig
+from trl import GRPOTrainer, ModelConfig
 
 from .documented import documented
 from .evaluation.curves import plot_curves
@@ -32,7 +32,7 @@ from .sampling.loading import load_model, load_processor
 from .sampling.protocols import AnsweringProtocol
 from .sampling.store import Store
 from .sampling.transformers_engine import TransformersEngine
-from .script_parser import ScriptParser, WrongArgument, refuse_missing_trackers
+from .script_parser import ScriptParser, WrongArgument, refuse_missing_packages, suggestion, without_gpu
 from .scripts import MINIATURE, DataArguments, exit_on_missing, load_data, policy_path, train_once, trainer_settings
 
 
@@ -93,10 +93,15 @@ class StagedArguments(DataArguments):
         Raises:
             WrongArgument: a setting is unknown, or refused.
         """
+        settings = {**self.common, **own, **getattr(self, section)}
+        known = {each.name for each in fields(config_class)}
+        for name in settings.keys() - known:
+            where = section if name in getattr(self, section) else "common"
+            raise WrongArgument(f"{where}: {config_class.__name__} has no `{name}`{suggestion(name, known)}")
         try:
-            return config_class(str(folder), **{**self.common, **own, **getattr(self, section)})
+            return config_class(str(folder), **settings)
         except (TypeError, ValueError) as error:
-            raise WrongArgument(f"{section}: {error}") from error
+            raise WrongArgument(without_gpu(error, "--common.") or f"{section}: {error}") from error
 
 
 class Pipeline:
@@ -189,8 +194,13 @@ class Pipeline:
         return self.args.config(section, config_class, self.folder / (name or section), **own)
 
     def trainer(self, trainer_class: Any, policy: str, config: Any, rows: Dataset, **settings: Any) -> Any:
-        """Make a trainer of this policy; `settings` override those of `ModelConfig`."""
-        settings = {**trainer_settings(self.model_args, config), **settings}
+        """Make a trainer of this policy; `settings` override those of `ModelConfig`.
+
+        Reinforcement that evaluates during training does so on `eval_rows`; supervised training needs `eval_dataset`.
+        """
+        questions = self.eval_rows if issubclass(trainer_class, GRPOTrainer) else None
+        eval_rows = settings.get("eval_dataset") or questions
+        settings = {**trainer_settings(self.model_args, config, eval_rows), **settings}
         return trainer_class(policy, args=config, train_dataset=rows, **settings)
 
     def learn(self, trainer: Any) -> None:
@@ -288,7 +298,7 @@ def parse_arguments(arguments: type) -> list[Any]:
     try:
         override_sections(parsed[0], overrides)
         for section in ("common", *parsed[0].SECTIONS):
-            refuse_missing_trackers(getattr(parsed[0], section).get("report_to"))
+            refuse_missing_packages(getattr(parsed[0], section), f"--{section}.")
     except ValueError as error:
         parser.error(str(error))
     return parsed
@@ -299,7 +309,10 @@ def override_sections(args: Any, given: list[str]) -> None:
     for option, value in zip(given[::2], [*given[1::2], None], strict=False):
         section, dot, name = option.removeprefix("--").partition(".")
         if not option.startswith("--") or not dot or value is None or not isinstance(getattr(args, section, 0), dict):
-            raise ValueError(f"The option {option!r} is unknown; expected a field, or --SECTION.NAME VALUE.")
+            near = suggestion(option, [f"--{known}" for known in vars(args)])
+            raise ValueError(
+                f"The option {option!r} is unknown{near or '; expected a field, or --SECTION.NAME VALUE.'}"
+            )
         getattr(args, section)[name] = _value_of(yaml.safe_load(value))
 
 

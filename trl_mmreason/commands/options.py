@@ -7,10 +7,9 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from ..files import NoSuchFolder, atomic_path, check_model_folder
+from ..files import NoSuchFolder, atomic_path, check_model_folder, text_or_file
 
 
 def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool = True) -> None:
@@ -89,21 +88,12 @@ def system_prompt(name: str, given: str | None) -> str | None:
         name: name of the command, for error messages.
         given: a paper's name, a file, or the text itself.
     """
-    if given is None or given == "null":
-        return None
     if given == "sophia":
         from ..sophia.prompts import THINKING_PROMPT
 
         return THINKING_PROMPT
-    text, path = given, os.path.expanduser(given)
-    if os.path.isfile(path):
-        with exit_on(name, OSError, UnicodeDecodeError):
-            text = Path(path).read_text(encoding="utf-8").strip()
-    elif given.startswith(("/", "./", "../", "~")):
-        raise SystemExit(f"mmreason {name}: --system-prompt {given}: there is no such file")
-    if not text.strip():
-        raise SystemExit(f"mmreason {name}: --system-prompt {given!r} is empty; give null for none")
-    return text
+    with exit_on(name, OSError, ValueError):
+        return text_or_file("--system-prompt", given)
 
 
 def add_reading(command: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
-from ..recipes import ROOT, script
+from ..recipes import ROOT, config_file, script
 
 METHODS = {
     "adapo": "answers, checks the answer and answers again",
@@ -40,12 +40,16 @@ examples:
   accelerate launch -m trl_mmreason.cli train adapo --config adapo/qwen2_5_vl_7b.yaml     (all GPUs)""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("method", choices=METHODS, metavar="METHOD", help="one of the names above")
+    command.add_argument("method", nargs="?", choices=METHODS, metavar="METHOD", help="one of the names above")
     command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="arguments of the method")
-    command.set_defaults(run=_train)
+    command.set_defaults(run=_train, show_help=command.print_help)
 
 
 def _train(arguments: argparse.Namespace) -> None:
+    if arguments.method is None:
+        arguments.show_help(sys.stderr)
+        sys.exit(2)
+    refuse_missing_config(arguments.method, arguments.arguments)
     # As `python examples/….py` would run it; `runpy` would put the path into sys.argv, which --help and reports show.
     sys.argv = [f"mmreason train {arguments.method}", *arguments.arguments]
     spec = spec_from_file_location("__main__", script(arguments.method))
@@ -53,3 +57,16 @@ def _train(arguments: argparse.Namespace) -> None:
     assert spec.loader is not None  # it is a Python file
     sys.modules["__main__"] = module = module_from_spec(spec)
     spec.loader.exec_module(module)
+
+
+def refuse_missing_config(method: str, given: list[str]) -> None:
+    """Refuse a --config that does not exist before the script's imports, which take seconds."""
+    parser = argparse.ArgumentParser(prog=f"mmreason train {method}", add_help=False, allow_abbrev=False)
+    parser.add_argument("--config")
+    name = parser.parse_known_args(given)[0].config
+    try:
+        if name is not None:
+            config_file(name)
+    except FileNotFoundError as error:
+        sys.stderr.write(f"{parser.prog}: error: {error}\n")
+        sys.exit(2)
