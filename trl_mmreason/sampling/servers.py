@@ -53,6 +53,7 @@ class Address:
         busy_seconds: time with a call in flight.
         is_gone: it was found to be dead, and has not answered since.
         suppressed_ids: tokens that it is told not to write; `None` until it was asked.
+        warning: why nothing is suppressed; "" once it was logged.
     """
 
     base_url: str
@@ -62,6 +63,7 @@ class Address:
     busy_seconds: float = 0.0
     is_gone: bool = False
     suppressed_ids: tuple[int, ...] | None = None
+    warning: str = ""
 
     def __post_init__(self) -> None:
         address = urlsplit(self.base_url)
@@ -107,7 +109,6 @@ class _Server:
         if address.is_gone:
             self.gone.set()
         self._busy_since = 0.0
-        self._warning = ""  # that placeholders cannot be suppressed, until a call was answered
         self._suppressing = asyncio.Lock()
 
     def expected_seconds(self) -> float:
@@ -158,9 +159,9 @@ class _Server:
             raise RequestFailed(f"no answer from {url}: {error} ({type(error.__cause__).__name__})") from None
         except ValueError as error:
             raise RequestFailed(f"{url} answered with broken JSON: {error}") from error
-        if self._warning:
-            logger.warning("%s", self._warning)
-            self._warning = ""
+        if self.address.warning:
+            logger.warning("%s", self.address.warning)
+            self.address.warning = ""
         return reply
 
     async def _suppression(self) -> dict[str, Any]:
@@ -180,7 +181,7 @@ class _Server:
         except UnknownPlaceholders as why:
             address.suppressed_ids = ()
             # Said once a call is answered: of a wrong name or address it would tell nothing.
-            self._warning = (
+            address.warning = (
                 f"Nothing keeps the model {model!r} at {address.shown} from writing placeholders of pictures: "
                 f"{self._quoted(str(why))}. Fix: start the server from a folder or Hub id that can be read here (or, "
                 "in Python, give ServerEngine suppressed_ids)."
