@@ -47,6 +47,11 @@ REFUSED = [
     (EVALUATE, "'nowhere.jsonl' does not exist here"),
     ("evaluate nowhere --model nowhere", "there is no benchmark 'nowhere'; there are mathvista"),
     ("evaluate nowhere --model nowhere", "For rows of your own: nowhere=FILE"),
+    (
+        "evaluate data/test.jsonl --model m",
+        "'data/test.jsonl' has no name, expected NAME=FILE; write test=data/test.jsonl",
+    ),
+    ("evaluate ../my.test.parquet --model m", "write my-test=../my.test.parquet"),
     ("evaluate mathvista=copies/math/vista --model m", "mathvista: 'copies/math/vista' does not exist here"),
     ("evaluate ..=rows.jsonl --model nowhere", "'..' cannot be the name of a benchmark"),
     ("merge nowhere --output all", "there is no store nowhere"),

@@ -179,9 +179,15 @@ def test_data_without_labels():
 @pytest.mark.parametrize(
     ("row", "options", "message"),
     [
-        ({"text": "p", "answer": "a"}, {}, r"no column for prompt: .*found \['text', 'answer'\]; name it with columns"),
+        ({"text": "p", "answer": "a"}, {}, r"no column for prompt: .*found \['text', 'answer'\]; name it"),
+        (
+            {"text": "p", "answer": "a"},
+            {},
+            """--columns '{"prompt": "…"}', or columns={"prompt": "…"} in Python; or null""",
+        ),
         ({"prompt": "p", "label": 1}, {}, r"no column for answer: .*found \['prompt', 'label'\]"),
         ({"question": "p", "query": "p", "answer": "a"}, {}, r"prompt could be any of \['question', 'query'\]"),
+        ({"question": "p", "query": "p", "answer": "a"}, {}, """say which with columns: --columns '{"prompt": "…"}'"""),
         ({"prompt": "p", "answer": "a"}, {"columns": {"answer": "gold"}}, "no column 'gold' for answer; it has"),
         ({"prompt": "p", "answer": "a"}, {"columns": {"gold": "answer"}}, r"columns has the keys \['gold'\]"),
         ({"prompt": "p", "answer": "a"}, {"keep_columns": ["level"]}, "no column 'level' to keep"),
@@ -207,6 +213,30 @@ def test_kept_columns(tmp_path, caplog):
     mixed = write_lines(tmp_path / "mixed.jsonl", [rows[0], {**rows[1], "reward": "high"}])
     with pytest.raises(DataError, match="cannot keep the column 'reward', it has values of different types"):
         load_rows(mixed, keep_columns=["reward"])
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+@pytest.mark.parametrize("value", ["pictures/red.png", ["red.JPG"], png(), {"bytes": png(), "path": None}])
+def test_pictures_in_a_column_of_unknown_name_are_not_left_out_silently(tmp_path, ending, value, caplog):
+    if ending == "jsonl" and not isinstance(value, str | list):
+        pytest.skip("JSON holds no bytes")
+    rows = [{"q": "p", "answer": "a", "img": value, "level": "1.png?"}, {"q": "p", "answer": "a", "img": None}]
+    file = tmp_path / f"r.{ending}"
+    write_lines(file, rows) if ending == "jsonl" else Dataset.from_list(rows).to_parquet(file)
+    load_rows(file, columns={"prompt": "q"})
+    [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning == (
+        'r: no column of pictures was found; left out: img. Fix: --columns \'{"images": "img"}\', or '
+        'columns={"images": "img"} in Python; null (None) if the pictures are not needed'
+    )
+
+
+def test_columns_without_pictures_and_what_was_decided_about_give_no_warning(tmp_path, caplog):
+    rows = [{"prompt": "p", "answer": "a", "img": "red.png", "note": "see a.png here", "raw": b"no picture"}]
+    Dataset.from_list(rows).to_parquet(tmp_path / "r.parquet")
+    load_rows(tmp_path / "r.parquet", columns={"images": None})
+    load_rows(tmp_path / "r.parquet", keep_columns=["img"])
+    assert caplog.text == ""
 
 
 def test_max_rows_takes_the_first_rows_before_the_checks(tmp_path):

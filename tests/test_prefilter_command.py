@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from chat_stub import chat_stub
+from datasets import Dataset
 from processes import free_port
 from support import drawn_rows, full_but
 
@@ -21,8 +22,6 @@ STAGE = {"adapo": "adapo-prefilter", "share": "difficulty", "srpo": "difficulty"
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory):
-    from datasets import Dataset
-
     path = tmp_path_factory.mktemp("questions") / "questions.parquet"
     Dataset.from_list(drawn_rows(9)).to_parquet(path)
     return path
@@ -95,6 +94,21 @@ def test_a_server_that_is_not_there_is_said_at_once(questions, tmp_path):
         main([*arguments(questions, output, "policy", "share"), *nobody])
     assert not output.exists()
     assert records(output, "share") == []
+
+
+def test_a_first_try_that_failed_does_not_block_the_corrected_one(questions, tmp_path):
+    """Neither its settings nor its questions count, as nothing was answered."""
+    output = tmp_path / "kept.parquet"
+    with pytest.raises(SystemExit, match="Nothing answers at"):
+        main([*arguments(questions, output, "wrong", "share"), "--server", f"http://127.0.0.1:{free_port()}/v1"])
+    corrected = tmp_path / questions.name
+    Dataset.from_list([{**row, "answer": f"{row['answer']}0"} for row in drawn_rows(9)]).to_parquet(corrected)
+    with chat_stub() as server:
+        command = [*arguments(corrected, output, "right", "share"), "--server", server.url]
+        main([*command, "--high", "1", "--temperature", "0.5"])
+    with Store(f"{output}.sqlite") as store:
+        assert store.stages()["difficulty"]["engine"]["model"] == "right"
+        assert len(store.finished("difficulty")) == 18
 
 
 @pytest.mark.parametrize("served", [False, True])

@@ -113,6 +113,8 @@ def test_what_cannot_be_meant_is_said_in_a_line(tmp_path):
     (evaluation / "samples.jsonl").write_text("")
     with pytest.raises(SystemExit, match=r"empty has neither the samples.jsonl of an evaluation, nor what a trainer"):
         main(["report", str(empty)])
+    with pytest.raises(SystemExit, match=rf"Fix: give an evaluation inside it: {evaluation}$"):
+        main(["report", str(tmp_path)])
     with pytest.raises(SystemExit, match=r"cannot be compared, and there is no samples.jsonl in .*empty"):
         main(["report", str(evaluation), str(empty)])
     with pytest.raises(SystemExit, match=r"--output .*absent/page.html: there is no folder .*absent"):

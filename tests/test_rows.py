@@ -50,7 +50,12 @@ GOOD = {"prompt": "p", "images": [], "answer": "a", "choices": None, "id": "good
 AB = {"A": "x", "B": "y"}
 PARTS = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "p"}]}]
 BAD = [
-    ("images", ["absent.png"], "missing picture file", "absent.png' does not exist; fix the path or pass image_root"),
+    (
+        "images",
+        ["absent.png"],
+        "missing picture file",
+        "absent.png' does not exist; fix the path, or give the folder that relative ",
+    ),
     ("images", ["corrupt.png"], "unreadable picture", "corrupt.png cannot be decoded"),
     ("images", ["chunk.png"], "unreadable picture", "chunk.png cannot be decoded (broken PNG file"),
     ("images", ["cut.jpg"], "unreadable picture", "cut.jpg cannot be decoded"),

@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Image, Json, List, Value
 
-from .rows import NAMES, DataError, RefusedValue, RowProblem, RowReader
-from .sources import LINE, json_columns, json_features, parse_line, read_source, undecoded
+from .rows import NAMES, DataError, RefusedValue, RowProblem, RowReader, looks_like_picture, naming_column
+from .sources import LINE, Source, json_columns, json_features, parse_line, parsed_lines, read_source, undecoded
 
 __all__ = ["SYNONYMS", "DataError", "LoadedRows", "RowProblem", "find_columns", "load_rows"]
 
@@ -40,6 +40,7 @@ SYNONYMS = {
 # turn is the answer where nothing else is.
 CONVERSATIONS = ("messages", "conversations")
 _REQUIRED = ("prompt", "answer")
+_ROWS_LOOKED_AT = 20  # for pictures in columns of unknown names
 
 CHECKED_FEATURES = {
     "prompt": List({"role": Value("string"), "content": Value("string")}),
@@ -129,6 +130,8 @@ def load_rows(
     left_out = [column for column in present if column not in found.values() and column not in keep_columns]
     if left_out:
         logger.info("%s: left out the columns %s (keep_columns keeps some)", table.name, left_out)
+    if left_out and "images" not in found and "images" not in (columns or {}):
+        _warn_of_pictures(raw, table, left_out)
 
     root = table.image_root if image_root is None else Path(image_root)
     reader = RowReader(found, root, table.name, system_prompt)
@@ -164,7 +167,7 @@ def find_columns(present: Sequence[str], columns: Mapping[str, str | None], sour
                 candidates = [found["prompt"]]
         if len(candidates) > 1:
             raise DataError(
-                f"{source_name}: {name} could be any of {candidates}; say which with columns={{{name!r}: …}}"
+                f"{source_name}: {name} could be any of {candidates}; say which with columns: {naming_column(name)}"
             )
         if candidates and candidates[0] not in present:
             raise DataError(f"{source_name} has no column {candidates[0]!r} for {name}; it has {list(present)}")
@@ -172,11 +175,25 @@ def find_columns(present: Sequence[str], columns: Mapping[str, str | None], sour
             looked_for = [name, *SYNONYMS[name], *(CONVERSATIONS if name == "prompt" else ())]
             raise DataError(
                 f"{source_name} has no column for {name}: looked for {looked_for}, found "
-                f"{list(present)}; name it with columns={{{name!r}: …}}, or None if there is none"
+                f"{list(present)}; name it with columns: {naming_column(name)}; or null (None) there if there is none"
             )
         if candidates:
             found[name] = str(candidates[0])
     return found
+
+
+def _warn_of_pictures(raw: Dataset, source: Source, left_out: list[str]) -> None:
+    """Warn if columns that are left out hold pictures, as the first rows show: without them text alone is read."""
+    first = raw.select(range(min(len(raw), _ROWS_LOOKED_AT)))
+    rows = list(parsed_lines(first) if source.is_json else undecoded(first.select_columns(left_out)))
+    pictured = [name for name in left_out if any(looks_like_picture(row.get(name)) for row in rows)]
+    if pictured:
+        logger.warning(
+            "%s: no column of pictures was found; left out: %s. Fix: %s; null (None) if the pictures are not needed",
+            source.name,
+            ", ".join(pictured),
+            naming_column("images", pictured[0]),
+        )
 
 
 def _check_kept(keep_columns: Sequence[str], present: Sequence[str], source_name: str) -> None:

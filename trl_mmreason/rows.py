@@ -46,9 +46,17 @@ _MAX_FILE_NAME = 255  # characters between two slashes, on all usual file system
 
 _PLACEHOLDERS_AT_START = re.compile(r"\A(?:\s*<image>)+\s*")
 _PLACEHOLDERS_AT_END = re.compile(r"\s*(?:<image>\s*)+\Z")
+_PICTURE_NAME = re.compile(r"\S+\.(png|jpe?g|webp|bmp|gif|tiff?)", re.IGNORECASE)
 _LONE_LETTER = re.compile(r"\(?([A-Z])\)?[.:]?")
 
+_IMAGE_ROOT = "give the folder that relative paths start from (--image-root, or image_root=…)"
+
 _decode = datasets.Image().decode_example  # upright, in its own mode
+
+
+def naming_column(name: str, column: str = "…") -> str:
+    """How the source's column for one of our names is given, in commands and in Python."""
+    return f"""--columns '{{"{name}": "{column}"}}', or columns={{"{name}": "{column}"}} in Python"""
 
 
 class RefusedValue(Exception):
@@ -192,7 +200,8 @@ def read_prompt(value: Any, image_count: int | None, system_prompt: str | None =
     if messages[0]["role"] == "system":
         raise RefusedValue(
             "two system messages",
-            "the prompt has its own system message and system_prompt was given too; remove one of them",
+            "the prompt has its own system message and a system prompt (--system-prompt, or system_prompt=…) came too; "
+            "remove one of them",
         )
     return [{"role": "system", "content": system_prompt}, *messages]
 
@@ -237,7 +246,7 @@ def read_answers(value: Any, choices: Mapping[str, str] | None, ends_with_answer
         raise RefusedValue(
             "no answer at the end",
             "the conversation does not end with a message of the assistant, which would be the answer; add it, or name "
-            "a column of answers with columns={'answer': …}",
+            f"a column of answers: {naming_column('answer')}",
         )
     answers = [_read_text(item) for item in (value if isinstance(value, list) else [value])]
     if not answers or "" in answers:
@@ -349,6 +358,21 @@ def _read_picture(value: Any, image_root: Path) -> dict[str, Any]:
     return stored if repaired is None else {"bytes": _png_bytes(repaired), "path": None}
 
 
+def looks_like_picture(value: Any) -> bool:
+    """Whether a value is a path or the bytes of a picture, or holds one; no file is opened."""
+    if isinstance(value, list):
+        return any(map(looks_like_picture, value))
+    if isinstance(value, Mapping):
+        return looks_like_picture(value.get("bytes") or value.get("path"))
+    if isinstance(value, bytes):
+        try:
+            PIL.Image.open(io.BytesIO(value)).close()
+        except DECODING_ERRORS:
+            return False
+        return True
+    return isinstance(value, str) and (_PICTURE_NAME.fullmatch(value) is not None)
+
+
 def _existing_file(path: str, image_root: Path) -> Path:
     if re.match(r"(https?|s3|hf|gs)://", path):
         raise RefusedValue("picture is a link", f"{path!r} is not on this machine; download the pictures first")
@@ -359,7 +383,7 @@ def _existing_file(path: str, image_root: Path) -> Path:
         )
     file = (image_root / path).absolute()
     if not os.path.isfile(file):  # `Path.is_file` raises where a name is too long for the file system
-        raise RefusedValue("missing picture file", f"{str(file)!r} does not exist; fix the path or pass image_root")
+        raise RefusedValue("missing picture file", f"{str(file)!r} does not exist; fix the path, or {_IMAGE_ROOT}")
     return file
 
 

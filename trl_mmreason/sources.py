@@ -20,9 +20,9 @@ from datasets.exceptions import DatasetsError
 from .files import is_missing_path
 from .rows import DataError, RefusedValue
 
-_SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
+SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
 _ACCEPTED = (
-    f"A source is a Hub id, a file ({', '.join(_SUFFIXES)}), a folder of such files, an image folder with "
+    f"A source is a Hub id, a file ({', '.join(SUFFIXES)}), a folder of such files, an image folder with "
     "metadata.jsonl, metadata.csv or metadata.parquet, or a datasets.Dataset."
 )
 _OTHER_SPLITS = ("validation", "valid", "val", "dev", "test", "eval", "evaluation")
@@ -55,7 +55,7 @@ def read_source(source: str | os.PathLike | Dataset | DatasetDict, split: str) -
         return _read_files([path], path.stem)
     if path.is_dir():
         return _read_folder(path, split)
-    if path.suffix in _SUFFIXES or is_missing_path(str(source)):  # the Hub need not be asked
+    if path.suffix in SUFFIXES or is_missing_path(str(source)):  # the Hub need not be asked
         raise DataError(f"{str(source)!r} does not exist here (looked from {Path.cwd()}). {_ACCEPTED}")
     return Source(_load(str(source), str(source), split=split), str(source), Path.cwd())
 
@@ -100,7 +100,7 @@ def _refuse_mixed(folder: Path) -> None:
     files = {*folder.glob("*"), *folder.rglob("*.parquet")}
     kinds: dict[str, list[str]] = {}
     for file in sorted(files):
-        if file.suffix in _SUFFIXES and file.name not in _ABOUT:
+        if file.suffix in SUFFIXES and file.name not in _ABOUT:
             kinds.setdefault(file.suffix, []).append(str(file.relative_to(folder)))
     if len(kinds) > 1:
         named = "; ".join(
@@ -130,7 +130,7 @@ def _files_of_split(files: list[Path], split: str) -> list[Path]:
 def _read_files(files: list[Path], name: str) -> Source:
     """Read files of one kind and one folder."""
     suffix, folder = files[0].suffix, files[0].parent
-    if suffix not in _SUFFIXES:
+    if suffix not in SUFFIXES:
         raise DataError(f"{str(files[0])!r} has an unknown ending. {_ACCEPTED}")
     if not any(file.stat().st_size for file in files):
         raise DataError(f"{str(files[0])!r} is empty; expected rows")

@@ -267,7 +267,7 @@ def do_once(folder: Path, stage: str, settings: Mapping[str, Any], finished: Pat
         SettingsChanged: it was begun with other settings.
     """
     with Store(folder / "stages.sqlite") as store:
-        store.open_stage(stage, settings)
+        store.fix_settings(stage, settings)
     if finished.exists():
         return
     work()

@@ -158,7 +158,7 @@ def test_lines_of_json_beside_a_folder_of_pictures(tmp_path):
     rows = load_benchmark("we_math", copy, image_root=tmp_path / "copy", split="whatever")
     assert rows["id"][:] == ["2steps_1/1", "2steps_1/multi"]
     assert rows[1]["images"][0].getpixel((0, 0)) == COLOURS["blue"]
-    with pytest.raises(BenchmarkError, match=r"images/red\.png' does not exist; fix the path or pass image_root"):
+    with pytest.raises(BenchmarkError, match=r"images/red\.png' does not exist; fix the path, or give the folder"):
         load_benchmark("we_math", copy)
 
 

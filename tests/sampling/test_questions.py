@@ -18,7 +18,7 @@ from trl_mmreason.grading import Grader
 from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.difficulty import difficulty_filter
 from trl_mmreason.sampling.run import remember_questions
-from trl_mmreason.sampling.store import SettingsChanged, Store
+from trl_mmreason.sampling.store import Record, SettingsChanged, Store
 from trl_mmreason.srpo.cold_start import make_reflections
 
 STAGE = "answers"
@@ -29,9 +29,12 @@ def row(id_="cats", **given):
     return {"id": id_, "prompt": [{"role": "user", "content": f"How many {id_}?"}], "answer": "7", **given}
 
 
-def remember(path, rows, *asked):
+def remember(path, rows, *asked, answered=True):
     with Store(path) as store:
         remember_questions(store, STAGE, rows if isinstance(rows, Dataset) else Dataset.from_list(rows), *asked)
+        store.open_stage(STAGE, {})
+        if answered:
+            store.save(STAGE, [Record("any", 0, "done", {})])
 
 
 # ------------------------------------------------------------------------------------------------------------ questions
@@ -52,6 +55,15 @@ def test_another_question_under_an_id_is_refused(tmp_path, now, said):
         remember(tmp_path / "s.sqlite", [now, row("new", prompt=now["prompt"], answer=now["answer"])])
     assert said in str(refusal.value)
     remember(tmp_path / "s.sqlite", [row("new", answer="9")])  # nothing was kept of what was refused
+
+
+def test_questions_that_nobody_answered_may_change(tmp_path):
+    path, changed = tmp_path / "s.sqlite", row(answer="8")
+    remember(path, [row(), row("dogs")], answered=False)
+    remember(path, [changed])
+    with pytest.raises(SettingsChanged, match="1 rows of stage 'answers' changed"):
+        remember(path, [row(), row("dogs")])
+    remember(path, [changed, row("dogs")])
 
 
 def test_rows_may_be_added_whatever_columns_and_keys_that_gives_the_others(tmp_path):
@@ -177,6 +189,7 @@ def test_a_store_of_an_older_version_is_refused(tmp_path):
             "grader": "Grader()",
         }
         store.open_stage("difficulty", older)
+        store.save("difficulty", [Record("cats", 0, "done", {})])
         with pytest.raises(SettingsChanged, match=r"stage 'difficulty'[\s\S]*protocol: \(absent\) → ") as refusal:
             difficulty_filter(rows, engine(), store, low=0, high=1)
         assert "another file" in str(refusal.value)

@@ -8,10 +8,12 @@ import socket
 import subprocess
 import sys
 import time
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import PIL.Image
 import pytest
 from chat_stub import HANG_SECONDS, Handler, chat_stub
+from loopback import serving
 
 from trl_mmreason.sampling import Failure, Request, SamplingParams, derive_seed
 from trl_mmreason.sampling.server_engine import ServerEngine, ServerError
@@ -42,7 +44,7 @@ FAULTS = {
     "drop": r"^no answer from http://127.0.0.1:\d+/v1: Connection error\. \(RemoteProtocolError\)$",
     "hang": r"^no answer from .* \(ReadTimeout\)$",
     "broken": r"answered with broken JSON",
-    "page": r"answered '<html>hello</html>'; expected a chat completion\. Does base_url end in /v1\?$",
+    "page": r"answered '<html>hello</html>'; expected a chat completion\. Does the address end in /v1\?$",
     "other": r"answered \{'ok': True\}; expected a chat completion",
     "none": r"holds no answer",
     "too long": r"^HTTP 400 from .*: maximum context length is 4096 tokens$",
@@ -224,7 +226,16 @@ def test_a_picture_that_cannot_be_read_is_its_request_s_failure(stub, tmp_path):
     assert lost.reason == "1 pictures came without a user message to put them into"
 
 
-@pytest.mark.parametrize(("status", "fix"), [(401, "Pass the right api_key"), (403, "not allowed"), (404, "model 'm'")])
+@pytest.mark.parametrize(
+    ("status", "fix"),
+    [
+        (401, r"Give the right key \(OPENAI_API_KEY; "),
+        (403, r"not allowed this; give another key \(OPENAI_API_KEY\)"),
+        (404, "no model 'm', .* correct the model's name .* or the address"),
+        (405, "no OpenAI-compatible server; correct the address"),
+        (501, "no OpenAI-compatible server; correct the address"),
+    ],
+)
 def test_a_server_that_will_never_answer_stops_the_run(stub, status, fix):
     """At once, not after what else is in flight."""
     start = time.monotonic()
@@ -232,6 +243,34 @@ def test_a_server_that_will_never_answer_stops_the_run(stub, status, fix):
         engine_at(stub).sample([asked("hang"), asked(f"leak and {status}")], SamplingParams())
     assert KEY not in str(caught.value)
     assert time.monotonic() - start < HANG_SECONDS / 2
+    assert len(stub.bodies) == 2  # no call was repeated
+
+
+def test_a_port_with_another_service_stops_the_run(caplog):
+    """Such as `python -m http.server`, which knows no POST; what it does not suppress is of no account."""
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler)) as other:
+        engine = ServerEngine("m", f"http://127.0.0.1:{other.server_port}/v1")
+        with pytest.raises(ServerError, match=r"^HTTP 501 from .*: Unsupported method \('POST'\)\. What answers"):
+            engine.sample([asked("a")], SamplingParams())
+    assert caplog.text == ""
+
+
+def test_a_server_that_does_not_list_its_models_is_used(caplog):
+    class Unlisted(Handler):
+        def do_GET(self):
+            self.reply(404, {"error": {"message": "there is no such page"}})
+
+        def answer(self, body):
+            if body["model"] == "m":
+                return super().answer(body)
+            return self.reply(404, {"error": {"message": "this server has 'm'."}})
+
+    with chat_stub(Unlisted) as server:
+        assert len(engine_at(server).sample([asked("a")], SamplingParams())[0]) == 1
+        with pytest.raises(ServerError, match=r"this server has 'm'\. There is no model 'other'"):
+            ServerEngine("other", server.url).sample([asked("a")], SamplingParams())
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert warning.startswith("Nothing keeps the model 'm' at ")  # only where a call was answered
 
 
 def test_no_server_at_all():

@@ -162,6 +162,55 @@ def test_changed_settings_are_refused_with_the_difference_named(path, now, line)
         assert store.stages() == {STAGE: SETTINGS, "another": now}
 
 
+def test_settings_under_which_nothing_was_saved_are_replaced(path):
+    """So that a first try that failed blocks nothing."""
+    with Store(path) as store:
+        store.open_stage(STAGE, {"model": "wrong"})
+        store.open_stage("another", {})
+        store.save("another", [done("a", 0)])
+    with Store(path) as store:
+        store.open_stage(STAGE, {"model": "right"})
+        assert store.stages() == {STAGE: {"model": "right"}, "another": {}}
+        store.save(STAGE, [failed("a", 0, "no")])
+        with pytest.raises(SettingsChanged, match="model: 'right' → 'wrong'"):
+            store.open_stage(STAGE, {"model": "wrong"})
+
+
+def test_settings_count_from_the_first_result_or_if_it_lies_elsewhere_from_the_beginning(store):
+    store.open_stage("prompt", {"system": "a"}, results=STAGE)
+    store.open_stage("prompt", {"system": "b"}, results=STAGE)
+    store.save(STAGE, [done("a", 0)])
+    with pytest.raises(SettingsChanged, match="system: 'b' → 'a'"):
+        store.open_stage("prompt", {"system": "a"}, results=STAGE)
+    store.fix_settings("training", {"steps": 1})
+    with pytest.raises(SettingsChanged, match="steps: 1 → 2"):
+        store.fix_settings("training", {"steps": 2})
+
+
+@pytest.mark.parametrize("results", [None, STAGE])
+def test_what_was_made_with_settings_that_another_process_replaced_is_not_saved(path, results):
+    stage = "prompt" if results else STAGE
+    with Store(path) as slow, Store(path) as quick:
+        for store, model in ((slow, "a"), (quick, "b")):
+            store.open_stage(STAGE, {} if results else {"model": model})
+            store.open_stage(stage, {"model": model}, results=results)
+        with pytest.raises(SettingsChanged, match="model: 'b' → 'a'"):
+            slow.save(STAGE, [done("a", 0, by="a")])
+        quick.save(STAGE, [done("a", 0, by="b")])
+        assert list(slow.records(STAGE)) == [done("a", 0, by="b")]
+
+
+def test_records_are_overwritten_until_there_are_results(store):
+    store.open_stage("questions", {})
+    store.save("questions", [done("a", 0, text="first"), done("b", 0, text="first")])
+    assert store.overwrite("questions", [done("a", 0, text="second")], results=STAGE)
+    now = [done("a", 0, text="second"), done("b", 0, text="first")]
+    assert list(store.records("questions")) == now
+    store.save(STAGE, [done("a", 0)])
+    assert not store.overwrite("questions", [done("a", 0, text="third")], results=STAGE)
+    assert list(store.records("questions")) == now
+
+
 # --------------------------------------------------------------------------------------------------------- other files
 
 

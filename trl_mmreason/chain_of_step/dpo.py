@@ -182,7 +182,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
             )
         output, finished = TrainOutput(0, 0.0, {}), 0
         with Store(self._root / "rounds.sqlite") as store:
-            store.open_stage("rounds", self._deciding)
+            store.fix_settings("rounds", self._deciding)
             for number in range(1, self.args.rounds + 1):
                 if not self._policy(number).exists():
                     self._become(number - 1)

@@ -55,7 +55,7 @@ def _annotate(arguments: argparse.Namespace) -> None:
         from ..chain_of_step.annotation import PATHS, annotate_by_judge, annotate_by_monte_carlo, chains_of
         from ..chain_of_step.sampling import sample_paths
 
-        store.open_stage(options.QUESTIONS, {"system_prompt": arguments.system_prompt})
+        store.open_stage(options.QUESTIONS, {"system_prompt": arguments.system_prompt}, results=PATHS)
         policy, judge = options.load_engine("annotate", arguments), options.load_engine("annotate", arguments, "judge")
         paths = sample_paths(rows, policy, store, PATHS, **{**settings, "n": arguments.paths})
         chains = chains_of(rows, paths)

@@ -216,9 +216,13 @@ def _load(arguments: argparse.Namespace, given: str) -> _Questions:
     from ..evaluation.provenance import digest_of
     from ..rows import DataError
     from ..sampling.run import unique_ids
+    from ..sources import SUFFIXES
 
     name, _, source = given.partition("=")
     known = BENCHMARKS.get(name)
+    if known is None and not source and (Path(given).exists() or Path(given).suffix in SUFFIXES):
+        stem = "-".join(re.findall(r"[\w-]+", Path(given).resolve().stem)).lstrip("-") or "name"
+        raise DataError(f"{given!r} has no name, expected NAME=FILE; write {stem}={given}")
     if not re.fullmatch(r"\w[\w/.-]*", name) or ".." in name:  # a folder is called so
         raise DataError(f"{name!r} cannot be the name of a benchmark; use letters, digits, - and _")
     if known is None and not source:

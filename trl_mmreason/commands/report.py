@@ -70,11 +70,17 @@ def _report(arguments: argparse.Namespace) -> None:
             raise SystemExit(
                 f"mmreason report: {folder} has neither the samples.jsonl of an evaluation, nor what a trainer leaves "
                 "in its output_dir: trainer_state.json, checkpoint-*/trainer_state.json or "
-                "completions/completions_*.parquet"
+                f"completions/completions_*.parquet{_evaluations_inside(folder)}"
             )
     output = arguments.output or others[0] / _TRAINING_REPORT
     write_training_report(folders, output, shown=arguments.shown)
     print(output)  # noqa: T201 - what the command is asked for
+
+
+def _evaluations_inside(folder: Path) -> str:
+    """The fix for the `--output` folder of `mmreason evaluate`, which holds a folder for each benchmark."""
+    inside = [str(path.parent) for path in sorted(folder.glob("*/samples.jsonl"))]
+    return f". Fix: give an evaluation inside it: {', '.join(inside)}" if inside else ""
 
 
 def _named(runs: Sequence[str]) -> dict[str, Path]:

@@ -92,8 +92,8 @@ def run(
         rows: each with a unique text `id`.
         work: takes [(row, index), …] and returns for each a dict of JSON values or a `Failure`. A payload whose
             `finish_reason` is "length", or whose `finish_reasons` hold it, counts as truncated.
-        settings: what determines the results (engine, sampling parameters, prompt …) as JSON; a stage that was begun
-            with others is refused.
+        settings: what determines the results (engine, sampling parameters, prompt …) as JSON; a stage that has units
+            of others is refused.
         n: units of a row: its samples 0 … n − 1.
         batch_size: units handed to `work` at once.
         retries: number of retries of a unit before it is recorded as failed.
@@ -103,7 +103,7 @@ def run(
         description: beside the progress bar; the stage by default.
 
     Raises:
-        SettingsChanged: the stage was begun with other settings.
+        SettingsChanged: the stage has units of other settings.
         StoreError: the store cannot be written to.
     """
     if n < 1 or batch_size < 1 or retries < 0:
@@ -142,7 +142,8 @@ def remember_questions(
 ) -> None:
     """Store a digest of each id's question and gold answer, so that a changed question is noticed.
 
-    Rows may be added later. Pictures are not compared, which would take reading them all.
+    Rows may be added later, and changed while the stage is empty, as after a first try that failed. Pictures are not
+    compared, which would take reading them all.
 
     Args:
         store: where results go.
@@ -152,7 +153,7 @@ def remember_questions(
         asked: what of a prompt is asked; all of it by default.
 
     Raises:
-        SettingsChanged: an id had another prompt, answer or choices before.
+        SettingsChanged: an id had another prompt, answer or choices before, and the stage has units.
     """
     ids, beside = unique_ids(rows), f"{stage}-questions"
     words = rows.select_columns(["id", *(name for name in _WORDS if name in rows.column_names)]).with_format(None)
@@ -171,6 +172,10 @@ def remember_questions(
         for id_, digests in then.items():
             if digests != now[id_]:
                 changed[id_] = [name for name, digest in now[id_].items() if digests[name] != digest]
+    if changed:
+        replaced = (Record(id_, 0, "done", now[id_]) for now, _ in pages() for id_ in now if id_ in changed)
+        if store.overwrite(beside, replaced, results=stage):
+            changed = {}
     if changed:
         listed = [f"  {' and '.join(names)} of {id_!r}" for id_, names in islice(changed.items(), CHANGES_LISTED)]
         listed += ["  …"] * (len(changed) > CHANGES_LISTED)

@@ -21,8 +21,8 @@ class ServerEngine:
 
     A call that is answered 408, 409, 429 or 5xx, times out or loses its connection is sent again up to `max_retries`
     times, after 0.5, 1, 2, 4, 8, 8 … seconds less a random quarter, or what the server's Retry-After says up to two
-    minutes. What still fails is the request's `Failure`, and so is any other 4xx at once. 401, 403, 404, and a server
-    that does not answer `GET /models` either, raise `ServerError`.
+    minutes. What still fails is the request's `Failure`, and so is any other 4xx at once. 401, 403, 404, 405, 501, and
+    a server that does not answer `GET /models` either, raise `ServerError`.
 
     Several addresses share the calls: each goes to the server that is expected to be through first, at the rate it has
     shown so far. A server that does not answer `GET /models` three times in a row counts as dead until it answers
@@ -80,7 +80,7 @@ class ServerEngine:
         ids = None if suppressed_ids is None else tuple(suppressed_ids)
         base_urls = [base_url] if isinstance(base_url, str) else list(base_url)
         if not base_urls or len(set(base_urls)) < len(base_urls):
-            raise ValueError(f"ServerEngine: base_url is {base_urls}; expected one address or several different ones.")
+            raise ValueError(f"ServerEngine: got the addresses {base_urls}; expected one, or several different ones.")
         self._addresses = [Address(url, suppressed_ids=ids) for url in base_urls]
         if concurrency < 1 or timeout_seconds <= 0 or max_retries < 0:
             raise ValueError(
@@ -221,7 +221,7 @@ class _Calls:
             return read_reply(reply, self.sampling_params)
         except (AttributeError, KeyError, TypeError) as error:
             raise RequestFailed(
-                f"{url} answered {self._shown(reply)}; expected a chat completion. Does base_url end in /v1?"
+                f"{url} answered {self._shown(reply)}; expected a chat completion. Does the address end in /v1?"
             ) from error
         except ValueError as error:
             raise RequestFailed(f"{url}: {error}. It answered {self._shown(reply)}") from error

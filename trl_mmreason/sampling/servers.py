@@ -53,6 +53,7 @@ class Address:
         busy_seconds: time with a call in flight.
         is_gone: it was found to be dead, and has not answered since.
         suppressed_ids: tokens that it is told not to write; `None` until it was asked.
+        warning: why nothing is suppressed; "" once it was logged.
     """
 
     base_url: str
@@ -62,12 +63,13 @@ class Address:
     busy_seconds: float = 0.0
     is_gone: bool = False
     suppressed_ids: tuple[int, ...] | None = None
+    warning: str = ""
 
     def __post_init__(self) -> None:
         address = urlsplit(self.base_url)
         if address.scheme not in ("http", "https") or not address.hostname:
             raise ValueError(
-                f"ServerEngine: base_url has scheme {address.scheme!r} and host {address.hostname!r}; expected an "
+                f"ServerEngine: the address has scheme {address.scheme!r} and host {address.hostname!r}; expected an "
                 "address such as http://127.0.0.1:8000/v1."
             )
         self.host = address.netloc.rpartition("@")[2]
@@ -140,13 +142,15 @@ class _Server:
         openai = import_openai()
         url = self.address.shown
         try:
-            return await self.client.post(
+            reply = await self.client.post(
                 "/chat/completions", body={**await self._suppression(), **fields}, cast_to=object
             )
         except openai.APIStatusError as error:
             said = f"HTTP {error.status_code} from {url}: {self._quoted(_message(error))}"
             if error.status_code in _FIXES:
-                raise ServerError(f"{said}. {_FIXES[error.status_code].format(model=fields['model'])}") from None
+                raise ServerError(
+                    f"{said.rstrip('.')}. {_FIXES[error.status_code].format(model=fields['model'])}"
+                ) from None
             raise RequestFailed(said, error.status_code) from None
         except openai.APIConnectionError as error:
             silent = await self.silence(CONNECT_SECONDS, retries=2)
@@ -155,6 +159,10 @@ class _Server:
             raise RequestFailed(f"no answer from {url}: {error} ({type(error.__cause__).__name__})") from None
         except ValueError as error:
             raise RequestFailed(f"{url} answered with broken JSON: {error}") from error
+        if self.address.warning:
+            logger.warning("%s", self.address.warning)
+            self.address.warning = ""
+        return reply
 
     async def _suppression(self) -> dict[str, Any]:
         """The request field that suppresses placeholders of pictures, where needed."""
@@ -172,12 +180,11 @@ class _Server:
             return  # the call itself tells what is wrong
         except UnknownPlaceholders as why:
             address.suppressed_ids = ()
-            logger.warning(
-                "Nothing keeps the model %r at %s from writing placeholders of pictures: %s. Fix: start the server "
-                "from a folder or Hub id that can be read here, or give ServerEngine suppressed_ids.",
-                model,
-                address.shown,
-                self._quoted(str(why)),
+            # Said once a call is answered: of a wrong name or address it would tell nothing.
+            address.warning = (
+                f"Nothing keeps the model {model!r} at {address.shown} from writing placeholders of pictures: "
+                f"{self._quoted(str(why))}. Fix: start the server from a folder or Hub id that can be read here (or, "
+                "in Python, give ServerEngine suppressed_ids)."
             )
 
     async def silence(self, timeout: float, *, retries: int) -> str:
@@ -284,6 +291,7 @@ async def connect(addresses: Sequence[Address], connection: Connection) -> Async
             base_url=address.base_url,
             timeout=timeout,
             max_retries=connection.max_retries,
+            http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [_forbid_retry]}),
         )
         for address in addresses
     ]
@@ -299,15 +307,29 @@ async def connect(addresses: Sequence[Address], connection: Connection) -> Async
 
 
 _START = (
-    "Start the server, or correct base_url, which usually ends in /v1; HTTP_PROXY and NO_PROXY of the environment are "
-    "followed."
+    "Start the server, or correct the address, which usually ends in /v1; HTTP_PROXY and NO_PROXY of the environment "
+    "are followed."
+)
+_NO_API = (
+    "What answers there is no OpenAI-compatible server; correct the address, its port included. It usually ends in /v1."
 )
 _FIXES = {
-    401: "Pass the right api_key, or set OPENAI_API_KEY.",
-    403: "The key is not allowed this; pass another api_key, or ask for a model that it is allowed.",
-    404: "There is no model {model!r}, or no API, at this address: correct model (`GET …/models` lists them) or "
-    "base_url, which usually ends in /v1.",
+    401: "Give the right key (OPENAI_API_KEY; in Python also api_key).",
+    403: "The key is not allowed this; give another key (OPENAI_API_KEY), or ask for a model that it is allowed.",
+    404: "There is no model {model!r}, or no API, at this address: correct the model's name (`GET …/models` lists "
+    "them) or the address, which usually ends in /v1.",
+    405: _NO_API,
+    501: _NO_API,
 }
+
+
+async def _forbid_retry(response: Any) -> None:
+    """Let the client of OpenAI, which repeats every 5xx, take what no call can change as final.
+
+    Whether a server lists its models says nothing about that: some hosted APIs do not.
+    """
+    if response.status_code in _FIXES:
+        response.headers["x-should-retry"] = "false"
 
 
 async def _unless_gone(server: _Server, work: Coroutine[Any, Any, T]) -> T:
@@ -333,6 +355,8 @@ async def stop(tasks: Iterable[asyncio.Task[Any]]) -> None:
 def _message(error: openai.APIStatusError) -> str:
     body = error.body
     message = body.get("message") if isinstance(body, dict) else None
+    if isinstance(body, str) and body.startswith("<"):  # a page of HTML
+        message = error.response.reason_phrase
     return str(message or body or error.response.reason_phrase)
 
 

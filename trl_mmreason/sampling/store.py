@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
@@ -38,6 +39,8 @@ _SAVE = """
     ON CONFLICT (stage, id, "index") DO UPDATE
     SET status = excluded.status, payload = excluded.payload, reason = excluded.reason WHERE status = 'failed'
 """
+_OVERWRITE = _SAVE.replace("INSERT", "INSERT OR REPLACE").partition("ON CONFLICT")[0]
+_HAS_UNITS = "SELECT EXISTS (SELECT 1 FROM units WHERE stage = (SELECT number FROM stages WHERE name = ?))"
 _PAGE = """
     SELECT id, "index", status, payload, reason FROM units
     WHERE stage = ? AND (id, "index") > (?, ?) ORDER BY id, "index" LIMIT ?
@@ -93,6 +96,7 @@ class Store:
     def __init__(self, path: str | os.PathLike, *, busy_seconds: float = 60) -> None:
         self._database = Database(path, _SCHEMA, FORMAT, busy_seconds)
         self.path = self._database.path
+        self._opened: dict[str, dict[str, str]] = {}  # stage of results → the stages opened for it and their settings
 
     def __enter__(self) -> Store:
         return self
@@ -104,25 +108,55 @@ class Store:
         """Close the file; the object is unusable afterwards."""
         self._database.close()
 
-    def open_stage(self, stage: str, settings: Mapping[str, Any]) -> None:
+    def open_stage(self, stage: str, settings: Mapping[str, Any], *, results: str | None = None) -> None:
         """Create a stage with these settings (JSON values), or resume one with equal settings.
+
+        Settings under which nothing was saved, as after a first try that failed, are replaced by these.
+
+        Args:
+            stage: name of the stage.
+            settings: what its results depend on.
+            results: the stage that holds these results; by default the same one.
 
         Raises:
             SettingsChanged: it was begun with others.
         """
+        self._open(stage, settings, results or stage)
+
+    def fix_settings(self, stage: str, settings: Mapping[str, Any]) -> None:
+        """Open a stage whose results lie outside the store, such as a trained model: its first settings stay.
+
+        Raises:
+            SettingsChanged: it was begun with others.
+        """
+        self._open(stage, settings, None)
+
+    def _open(self, stage: str, settings: Mapping[str, Any], results: str | None) -> None:
         if not isinstance(stage, str) or not stage:
             raise ValueError(f"Store.open_stage: stage is {stage!r}; expected a name")
         now = _as_json(settings, f"settings of stage {stage!r}")
         with self._database.transaction(f"opening stage {stage!r}") as connection:
             connection.execute("INSERT INTO stages (name, settings) VALUES (?, ?) ON CONFLICT DO NOTHING", (stage, now))
-            (then,) = connection.execute("SELECT settings FROM stages WHERE name = ?", (stage,)).fetchone()
+            then = self._compare(connection, stage, now, results)
+        if results is not None:
+            self._opened.setdefault(results, {})[stage] = then
+
+    def _compare(self, connection: sqlite3.Connection, stage: str, now: str, results: str | None) -> str:
+        """Return the stage's settings, which are replaced if they differ and the stage `results` is empty."""
+        (then,) = connection.execute("SELECT settings FROM stages WHERE name = ?", (stage,)).fetchone()
+        if then == now:
+            return then
         changed = list(differences(json.loads(then), json.loads(now)))
+        if changed and results is not None and not connection.execute(_HAS_UNITS, (results,)).fetchone()[0]:
+            connection.execute("UPDATE stages SET settings = ? WHERE name = ?", (now, stage))
+            return now
         if changed:
             raise SettingsChanged(
                 f"{self.path}: stage {stage!r} was begun with other settings, and results must not mix:\n"
                 + "".join(f"  {line}\n" for line in changed)
                 + "Fix: take these settings back, or give another stage name or another file."
             )
+        return then
 
     def stages(self) -> dict[str, dict[str, Any]]:
         """Name → settings of each stage, oldest first."""
@@ -148,11 +182,32 @@ class Store:
         return {Unit(id_, index): reason for id_, index, reason in found}
 
     def save(self, stage: str, records: Iterable[Record]) -> None:
-        """Save all records or, if it raises, none; a unit that is done is not overwritten."""
+        """Save all records or, if it raises, none; a unit that is done is not overwritten.
+
+        Raises:
+            SettingsChanged: another process has opened the stage with other settings since it was opened here, when it
+                was still empty.
+        """
         number = self._number(stage)
         values = [(number, *_checked(record)) for record in records]
         with self._database.transaction(f"saving {len(values)} records of stage {stage!r}") as connection:
+            for opened, settings in self._opened.get(stage, {}).items():
+                self._compare(connection, opened, settings, None)
             connection.executemany(_SAVE, values)
+
+    def overwrite(self, stage: str, records: Iterable[Record], *, results: str) -> bool:
+        """Save all records over earlier ones, unless the stage `results`, which depends on them, has a unit.
+
+        Returns:
+            Whether they were saved.
+        """
+        number = self._number(stage)
+        values = [(number, *_checked(record)) for record in records]
+        with self._database.transaction(f"saving {len(values)} records of stage {stage!r}") as connection:
+            if connection.execute(_HAS_UNITS, (results,)).fetchone()[0]:
+                return False
+            connection.executemany(_OVERWRITE, values)
+        return True
 
     def records(self, stage: str) -> Iterator[Record]:
         """Yield the records ordered by (id, index), in pages that lock nobody."""
