@@ -9,9 +9,11 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig
 
 from trl_mmreason.cli import main
+from trl_mmreason.commands.train import METHODS
 from trl_mmreason.doctor import (
     check_conversation,
     check_memory,
+    check_method,
     check_packages,
     check_settings,
     pinned_versions,
@@ -19,6 +21,7 @@ from trl_mmreason.doctor import (
 )
 from trl_mmreason.memory import activation_memory, build_without_weights, count_parameters, training_memory
 from trl_mmreason.miniature.models import build_model
+from trl_mmreason.recipes import ROOT
 
 TESTED = {"torch": "2.13.0", "transformers": "5.23.0", "trl": "1.16.0", "vllm": None, "deepspeed": None}
 
@@ -156,6 +159,9 @@ def test_what_a_template_cannot_hold_is_named(template, expected):
 
 # -------------------------------------------------------------------------------------------------------------- command
 
+TRAINABLE = {"model_name_or_path": "miniature/qwen2_5_vl/test", "use_cpu": True, "bf16": False, "report_to": "none"}
+TRAINABLE |= {"dataset_name": "miniature/adding", "output_dir": "runs"}
+
 
 def doctor(capsys, *arguments):
     """Status and lines."""
@@ -177,7 +183,7 @@ def test_a_machine_and_a_miniature_recipe_are_fine(capsys):
 
 def test_what_will_not_work_is_named_with_its_fix(checkpoints, tmp_path, capsys):
     config = tmp_path / "config.yaml"
-    asked = {"use_vllm": True, "report_to": "nothing_such", "dataset_name": "./lost.jsonl", "bf16": False}
+    asked = {"use_vllm": True, "report_to": "none", "dataset_name": "./lost.jsonl", "bf16": False, "use_cpu": True}
     config.write_text(json.dumps({"model_name_or_path": checkpoints("qwen2_5_vl"), **asked}))
     status, lines = doctor(capsys, "--config", config)
     assert status == "mmreason doctor: 2 of these will not work"
@@ -209,13 +215,19 @@ def test_what_is_not_there_fails_in_a_line(arguments, message, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"dtype": "bf16"}, "training: dtype: bf16, expected one of float32, bfloat16, float16, auto."),
-        ({"per_device_train_batch_size": "four"}, "training: per_device_train_batch_size: four, expected a whole numb"),
+        ({"dtype": "bf16"}, "adapo: dtype: 'bf16', expected one of auto, bfloat16, float16, float32"),
+        (
+            {"per_device_train_batch_size": "four"},
+            "adapo: argument --per_device_train_batch_size/--per-device-train-batch-size: invalid int value: 'four'",
+        ),
+        ({"lerning_rate": 1}, "adapo: Unknown arguments from config file: ['--lerning_rate', '1']"),
+        ({"num_generations": 7}, "adapo: generation_batch_size (8) must be divisible by num_generations (7)"),
+        ({"filter_truncated": True, "epsilon": "wide"}, "adapo: argument --epsilon: invalid float value: 'wide'"),
     ],
 )
 def test_values_that_training_cannot_read_fail_in_a_line(given, message, tmp_path, capsys):
     config = tmp_path / "config.yaml"
-    config.write_text(json.dumps({"model_name_or_path": "miniature/qwen2_5_vl/test", "use_cpu": True, **given}))
+    config.write_text(json.dumps({**TRAINABLE, **given}))
     status, lines = doctor(capsys, "--config", config)
     assert status == "mmreason doctor: 1 of these will not work"
     assert [line for line in lines if line.startswith(f"FAIL  {message}")]
@@ -230,3 +242,64 @@ def test_a_fix_is_written_as_the_configuration_takes_it(tmp_path):
     found = [finding.fix for finding in check_settings(stages["sft"], "sft")]
     assert 'pip install "trl-mmreason[vllm]", or --sft.use_vllm false.' in found
     assert torch.cuda.is_available() or found[-1].startswith("--common.bf16 false --common.use_cpu true")
+
+
+def failures(capsys, config, given):
+    config.write_text(json.dumps(given))
+    _, lines = doctor(capsys, "--config", config)
+    return [line for line in lines if line.startswith("FAIL")]
+
+
+def staged(**given):
+    """A configuration of Chain-of-Step with two stages."""
+    top = {key: TRAINABLE[key] for key in ("model_name_or_path", "dataset_name", "output_dir")}
+    common = {"use_cpu": True, "bf16": False, "report_to": "none", **given.pop("common", {})}
+    sections = {"sft": {"learning_rate": 1}, "dpo": {"learning_rate": 1, "rounds": 2}, **given}
+    return {**top, "stages": "sft,dpo", "step_dataset": "miniature", "common": common, **sections}
+
+
+def test_a_fault_of_the_common_settings_is_said_once(tmp_path, capsys):
+    config = tmp_path / "config.yaml"
+    assert failures(capsys, config, staged()) == []
+    assert failures(capsys, config, staged(common={"lerning_rate": 1})) == ["FAIL  sft, dpo: there is no lerning_rate"]
+    assert failures(capsys, config, staged(dpo={"learning_rate": 1, "rouns": 2})) == ["FAIL  dpo: there is no rouns"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="bf16 needs no fix where there is a GPU")
+def test_what_the_machine_lacks_for_all_stages_is_said_once(tmp_path, capsys):
+    assert failures(capsys, tmp_path / "config.yaml", staged(common={"bf16": True, "use_cpu": False})) == [
+        "FAIL  common: bf16: true asks for a GPU, and there is none. Fix: --common.bf16 false --common.use_cpu true, "
+        "or a machine with one."
+    ]
+
+
+def test_files_of_the_wanted_stages_and_folders_are_looked_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    lost = {"dataset_name": "data/mine", "step_dataset": "data/chains.parquet", "label_dataset": "data/labels.parquet"}
+    found = failures(capsys, tmp_path / "config.yaml", {**staged(), **lost})
+    assert [line.partition(" Fix")[0] for line in found] == [  # the labels are for the stage prm
+        "FAIL  dataset_name: there is no data/mine.",
+        "FAIL  step_dataset: there is no data/chains.parquet.",
+    ]
+
+
+def test_a_configuration_of_no_method_is_named_so(tmp_path, capsys):
+    (found,) = failures(capsys, tmp_path / "cpu.yaml", {"compute_environment": "LOCAL", "use_cpu": True, "machine": 0})
+    assert "cpu.yaml is no configuration of a method: no method has compute_environment, machine." in found
+
+
+@pytest.mark.parametrize("name", ["grpo/miniature", "sophia/miniature", "self_evolution/miniature", "srpo/miniature"])
+def test_the_method_of_a_copied_recipe_is_found(name, tmp_path):
+    """By its keys; GRPO's are AdaPO's too."""
+    config = tmp_path / "mine.yaml"
+    config.write_text((ROOT / f"configs/{name}.yaml").read_text())
+    parser, (found,) = check_method(str(config), tuple(METHODS))
+    assert found.level == "ok", found
+    assert parser.method == ("adapo" if name.startswith("grpo") else name.partition("/")[0])
+
+
+def test_an_adapter_is_named_as_one(tmp_path, capsys):
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
+    _, lines = doctor(capsys, "--model", tmp_path)
+    assert "it holds an adapter, expected a whole model. Name its base, owner/base, or merge them" in lines[-1]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import trl_mmreason
@@ -81,6 +82,30 @@ def test_hooks_are_tools_of_the_environment_for_development():
         ".venv/bin/" + x for x in ("ruff check", "ruff format", "mypy")
     ]
     assert {"ruff", "mypy"} <= set(PROJECT["optional-dependencies"]["dev"])
+
+
+def test_pinned_versions_are_those_that_the_package_and_trackio_accept():
+    extras = PROJECT["optional-dependencies"].values()
+    wanted = [Requirement(line) for line in (*PROJECT["dependencies"], *(line for extra in extras for line in extra))]
+    wanted.append(Requirement("pillow<13"))  # trackio 0.43, of the extra `tracking`
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    refused = [str(one) for one in wanted if one.name in pins and not one.specifier.contains(pins[one.name])]
+    assert refused == []
+
+
+def test_vllm_is_installed_by_a_line_without_constraints():
+    """`constraints.txt` has a newer transformers than vLLM accepts."""
+    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+    lines = [line for page in pages for line in page.read_text().splitlines() if "pip install" in line]
+    assert any("[vllm" in line for line in lines)
+    assert [line for line in lines if "vllm" in line and "constraints.txt" in line] == []
+
+
+def test_a_report_of_a_bug_has_what_doctor_prints():
+    form = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text())
+    (versions,) = [part["attributes"] for part in form["body"] if part["id"] == "versions"]
+    assert "`mmreason doctor`" in versions["description"]
 
 
 def test_the_citation_has_its_required_keys_and_the_package_s_version():

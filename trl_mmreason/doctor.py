@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import inspect
+import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn, get_type_hints
 
 import torch
 import yaml
@@ -20,13 +22,14 @@ from transformers import AutoConfig, GenerationConfig
 from trl import GRPOConfig, ModelConfig, get_peft_config
 
 from .construction import check_template
-from .files import check_model_path
+from .documented import read_entries
+from .files import check_model_path, is_missing_path
 from .memory import activation_memory, build_without_weights, count_parameters, training_memory
 from .miniature.models import FAMILIES, SIZES, build_model
-from .recipes import ROOT, config_file
+from .recipes import ROOT, config_file, script
 from .sampling.generation import declared_end_ids, encode
 from .sampling.loading import ENCODING_ERRORS, load_processor, sees_pictures
-from .script_parser import missing_trackers
+from .script_parser import ScriptParser, missing_trackers
 from .scripts import MINIATURE
 from .trl_contract import changed_methods
 from .turns import next_turn_ids
@@ -186,12 +189,142 @@ def check_values(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
             yield Finding("FAIL", f"{where}: {name}: {value}, expected a whole number.")
 
 
-def check_files(settings: Mapping[str, Any]) -> Iterator[Finding]:
-    """Check that a configuration's local data files exist."""
+def check_files(settings: Mapping[str, Any], read: Mapping[str, Iterable[str]] | None = None) -> Iterator[Finding]:
+    """Check that a configuration's local data files and folders exist.
+
+    Args:
+        settings: those outside sections.
+        read: wanted stage, or not → the settings that it reads, where a method has stages.
+    """
+    wanted = settings.get("stages") or ",".join(read or ())
+    needed = {key for stage, keys in (read or {}).items() if stage in str(wanted).split(",") for key in keys}
+    skipped = {key for keys in (read or {}).values() for key in keys} - needed
     for key, value in settings.items():
-        is_path = isinstance(value, str) and re.search(r"^[./~]|\.(jsonl?|parquet|csv)$", value)
-        if key.endswith("dataset_name") and is_path and not Path(value).expanduser().exists():
-            yield Finding("FAIL", f"{key}: there is no {value}.", "write it, or name another file or a Hub id.")
+        if not re.search(r"(dataset|dataset_name|datasets)$", key) or key in skipped:
+            continue
+        for path in value.values() if isinstance(value, dict) else [value]:
+            if isinstance(path, str) and not path.startswith("miniature") and _is_lost(path):
+                yield Finding("FAIL", f"{key}: there is no {path}.", "write it, or name another file or a Hub id.")
+
+
+def _is_lost(path: str) -> bool:
+    is_file = re.search(r"\.(jsonl?|parquet|csv)$", path)  # else data/train.jsonl could be the name of a Hub id
+    return is_missing_path(path) or (is_file is not None and not Path(path).expanduser().exists())
+
+
+# -------------------------------------------------------------------------------------------------------------- method
+
+
+class _Parser(ScriptParser):
+    """The parser of a method's script, which raises instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+class MethodParser:
+    """Parse a configuration as `mmreason train METHOD` does.
+
+    Attributes:
+        method: name of the method.
+        reads: stage → the settings that it reads; empty for a method without stages.
+    """
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+        spec = importlib.util.spec_from_file_location(f"{__package__}.doctor.{method}", script(method))
+        assert spec is not None
+        assert spec.loader is not None  # it is a Python file
+        self._module = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        hints = get_type_hints(module.main) if hasattr(module, "main") else {}
+        self._types = [kind for name, kind in hints.items() if name != "return"]
+        if not self._types:  # a pipeline of stages
+            kinds = [kind for kind in vars(module).values() if is_dataclass(kind) and hasattr(kind, "STAGES")]
+            self._types = [*kinds, ModelConfig]
+        self._staged = hasattr(self._types[0], "STAGES")
+        self.reads: Mapping[str, Iterable[str]] = getattr(self._types[0], "READS", {})
+
+    def unknown_keys(self, given: Mapping[str, Any]) -> list[str]:
+        """The keys, outside sections, that the method does not have."""
+        return sorted(given.keys() - {each.name for kind in self._types for each in fields(kind)} - {"env"})
+
+    def faults(self, path: Path, given: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Section, or "" → what `train` refuses, apart from what this machine lacks: `check_settings` names that."""
+        known = {each.name for kind in self._types for each in fields(kind)}
+        lacking = _lacking(given).items()
+        options = [part for key, value in lacking if key in known for part in (f"--{key}", value)]
+        try:
+            parsed = _Parser(self._types).parse_args_and_config(["--config", str(path), *options])
+        except (ValueError, TypeError) as error:
+            return [("", _in_a_line(error))]
+        return list(self._section_faults(parsed[0])) if self._staged else []
+
+    def _section_faults(self, args: Any) -> Iterator[tuple[str, str]]:
+        package = importlib.import_module(str(__package__))
+        for section, text in read_entries(inspect.getdoc(type(args)) or "").items():
+            named = re.match(r"fields of `(\w+Config)`", text)
+            given = getattr(args, section)
+            if named is None or not given:
+                continue
+            kind = getattr(self._module, named[1], None) or getattr(package, named[1])
+            settings = {**args.common, **given}
+            lacking = {key: yaml.safe_load(value) for key, value in _lacking(settings).items()}
+            try:
+                kind(args.output_dir, **{**settings, **lacking})
+            except (ValueError, TypeError) as error:
+                unknown = r"\w+\.__init__\(\) got an unexpected keyword argument '(\w+)'"
+                yield section, re.sub(unknown, r"there is no \1", _in_a_line(error))
+
+
+def _lacking(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Option → its value on a machine that lacks what the settings ask for."""
+    lacking = {} if torch.cuda.is_available() else {"use_cpu": "true"}
+    if missing_trackers(settings.get("report_to")):
+        lacking["report_to"] = "none"
+    if settings.get("use_vllm") and importlib.util.find_spec("vllm") is None:
+        lacking["use_vllm"] = "false"
+    if "flash" in str(settings.get("attn_implementation")) and importlib.util.find_spec("flash_attn") is None:
+        lacking["attn_implementation"] = "sdpa"
+    return lacking
+
+
+def check_method(config: str, methods: Sequence[str]) -> tuple[MethodParser | None, list[Finding]]:
+    """Find the method of a configuration, and what its parser refuses.
+
+    It is the method that knows most of the keys; among several, that of the configuration's folder, or one that refuses
+    nothing.
+
+    Args:
+        config: as for `read_settings`, which has read it.
+        methods: names of methods.
+    """
+    path = config_file(config)
+    given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    parsers = [MethodParser(method) for method in methods]
+    fewest = min(len(parser.unknown_keys(given)) for parser in parsers)
+    fitting = [parser for parser in parsers if len(parser.unknown_keys(given)) == fewest]
+    if 2 * fewest > len(given):
+        unknown = ", ".join(fitting[0].unknown_keys(given)[:3])
+        text = f"{config} is no configuration of a method: no method has {unknown}."
+        return None, [Finding("FAIL", text, "--config takes what `mmreason train METHOD --config` takes.")]
+    own = [parser for parser in fitting if parser.method == path.parent.name]
+    faults = {parser: parser.faults(path, given) for parser in own or fitting}
+    parser = next((each for each, found in faults.items() if not found), next(iter(faults)))
+    if not faults[parser]:
+        return parser, [Finding("ok", f"{config} is a configuration that {parser.method} takes.")]
+    return parser, [
+        Finding("FAIL", f"{where}: {text}" if where else f"{parser.method}: {text}")
+        for text, where in merge_sections((text, where) for where, text in faults[parser])
+    ]
+
+
+def merge_sections(faults: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield each text once, with all its sections."""
+    sections: dict[str, list[str]] = {}
+    for text, where in faults:
+        sections.setdefault(text, []).append(where)
+    return ((text, ", ".join(where)) for text, where in sections.items())
 
 
 def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
@@ -274,6 +407,12 @@ def load_for_checks(name: str) -> tuple[Any, Any, list[int]]:
         model, processor = build_model(family, size)
         return model, processor, declared_end_ids(model.generation_config, processor)
     check_model_path(name)
+    adapter = Path(name).expanduser() / "adapter_config.json"
+    if adapter.is_file() and not adapter.with_name("config.json").is_file():
+        base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        raise ValueError(
+            f"it holds an adapter, expected a whole model. Name its base, {base}, or merge them and save that"
+        )
     config = AutoConfig.from_pretrained(name)
     if not sees_pictures(config):
         raise ValueError(f"a {type(config).__name__} sees no pictures; name a vision-language model")
@@ -308,6 +447,23 @@ def check_conversation(processor: Any, end_ids: list[int]) -> Iterator[Finding]:
         yield Finding("note", f"supervised training on {_in_a_line(error)}")
 
 
+def _of_all_stages(
+    check: Callable[[Mapping[str, Any], str], Iterator[Finding]], stages: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Finding]:
+    """Check every stage; what is wrong with all of several is a fault of `common`, and said once."""
+    found = {where: list(check(settings, where)) for where, settings in stages.items()}
+    said = {where: {_in_common(each, where) for each in findings} for where, findings in found.items()}
+    shared = set.intersection(*said.values()) if len(said) > 1 else set()
+    yield from sorted(shared)
+    for where, findings in found.items():
+        yield from (each for each in findings if _in_common(each, where) not in shared)
+
+
+def _in_common(finding: Finding, where: str) -> Finding:
+    text = "common" + finding.text.removeprefix(where)
+    return finding._replace(text=text, fix=finding.fix.replace(f"--{where}.", "--common."))
+
+
 def _in_a_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
@@ -315,12 +471,13 @@ def _in_a_line(error: Exception) -> str:
 # ------------------------------------------------------------------------------------------------------------- together
 
 
-def examine(config: str | None, model: str | None) -> Iterator[Finding]:
+def examine(config: str | None, model: str | None, methods: Sequence[str]) -> Iterator[Finding]:
     """Run all checks.
 
     Args:
         config: a configuration file, or the name of a shipped recipe.
         model: path or Hub id of a policy; that of the configuration by default.
+        methods: names of the methods that a configuration can belong to.
     """
     yield from check_packages({package: installed_version(package) for package in PACKAGES})
     yield from check_devices()
@@ -332,14 +489,17 @@ def examine(config: str | None, model: str | None) -> Iterator[Finding]:
         except (OSError, ValueError) as error:
             yield Finding("FAIL", _in_a_line(error))
             return
+        parser, found = check_method(config, methods)
+        yield from found
+        if parser is None:
+            return
         model = model or common["model_name_or_path"]
-        yield from check_files(common)
-        for where, settings in list(stages.items()):
-            yield from check_settings(settings, where)
-            wrong = list(check_values(settings, where))
-            yield from wrong
-            if wrong:
-                del stages[where]  # nothing can be estimated
+        yield from check_files(common, parser.reads)
+        yield from _of_all_stages(check_settings, stages)
+        wrong = {where: list(check_values(settings, where)) for where, settings in stages.items()}
+        if all(each.level == "ok" for each in found):  # otherwise they are named above
+            yield from _of_all_stages(check_values, stages)
+        stages = {where: settings for where, settings in stages.items() if not wrong[where]}  # that can be estimated
     if model is None:
         return
     try:
