@@ -190,7 +190,7 @@ def test_it_is_measured_every_so_many_steps_until_the_target_is_reached(tmp_path
     assert (path / "model.safetensors").exists()
 
 
-def test_it_is_measured_after_the_last_step_too(tmp_path, monkeypatch):
+def test_it_is_measured_after_the_last_step_too(tmp_path, monkeypatch, capsys):
     """Five steps, looked at every four: after the fourth and after the last."""
     model, processor = build_model("qwen2_5_vl", "test")
     monkeypatch.setattr(module, "_MAX_STEPS", 5)
@@ -199,6 +199,7 @@ def test_it_is_measured_after_the_last_step_too(tmp_path, monkeypatch):
     every = {"measure_every_steps": 4, "target_accuracy": 0.8}
     teach(model, processor, rows, tmp_path / "taught", measure=lambda _: measured.pop(0), **every)
     assert not measured
+    assert "Supervised start, until 80% are right: " in capsys.readouterr().err  # the label of its bar
 
 
 @pytest.mark.full

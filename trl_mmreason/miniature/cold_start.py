@@ -17,6 +17,7 @@ from typing import Any
 from datasets import Dataset, Features, Image, List, Value
 from PIL import Image as PILImage
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+from transformers.trainer_callback import ProgressCallback
 from trl import SFTConfig, SFTTrainer
 
 from ..evaluation.runner import greedy_accuracy
@@ -210,6 +211,19 @@ def cold_start(
     return teach(model, processing_class, rows, output_dir, measure=measure, target_accuracy=target_accuracy, seed=seed)
 
 
+class _LabelledProgress(ProgressCallback):
+    """A progress bar that says what it counts: it usually ends long before its last step."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__()
+        self._label = label
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        super().on_train_begin(args, state, control, **kwargs)
+        if self.training_bar is not None:
+            self.training_bar.set_description(self._label)
+
+
 def teach(
     model: PreTrainedModel,
     processing_class: ProcessorMixin | PreTrainedTokenizerBase,
@@ -259,6 +273,8 @@ def teach(
         seed=seed,
     )
     trainer = SFTTrainer(model, args=config, train_dataset=rows, processing_class=processing_class, callbacks=[stop])
+    if trainer.pop_callback(ProgressCallback) is not None:  # there is none where bars are switched off
+        trainer.add_callback(_LabelledProgress(f"Supervised start, until {target_accuracy:.0%} are right"))
     trainer.train()
     if trainer.is_world_process_zero():
         with atomic_path(output_dir) as unfinished:
