@@ -206,7 +206,7 @@ def test_the_reward_by_outcome(bases, tmp_path):
 
 
 def test_an_unusable_gold_trains_nothing_by_outcome_and_trains_by_scores(bases, tmp_path):
-    rows = [{**QUESTION, "answer": ""}] * 2
+    rows = [{**QUESTION, "answer": " "}] * 2
     texts = [WORKED, PARTIAL, CUT, STEPLESS] * 2
     logged, _ = step(trainer_for(bases(MODEL), tmp_path / "a", None, rows), texts)
     assert logged["grad_norm"] == 0

@@ -196,7 +196,7 @@ class Mute(Handler):
 
 @pytest.mark.parametrize("urls", [[], ["http://a/v1", "http://a/v1"]])
 def test_addresses_that_cannot_be_meant(urls):
-    with pytest.raises(ValueError, match="expected one address or several different ones"):
+    with pytest.raises(ValueError, match="expected one, or several different ones"):
         ServerEngine("m", urls)
 
 

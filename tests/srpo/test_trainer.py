@@ -100,7 +100,7 @@ def test_every_loss_of_trl(trainer_on, loss_type):
 
 
 def test_an_unusable_gold_trains_nothing(trainer_on):
-    rows = [{**ROW, "answer": ""}] * 2
+    rows = [{**ROW, "answer": " "}] * 2
     trainer = trainer_on(rows)
     logged = step(trainer, [KEPT, "7", FAILED, SPOILT] * 2)
     assert logged["grad_norm"] == 0
