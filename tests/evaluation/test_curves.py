@@ -46,3 +46,10 @@ def test_picture_grows_with_its_panels(tmp_path):
 def test_curves_without_data_are_refused():
     with pytest.raises(ValueError, match="none of .*'acc_t1'.* is in the 1 logged entries"):
         draw_curves([{"step": 1, "train_runtime": 3.0}])
+
+
+def test_a_run_that_logged_no_step_ends_with_a_warning(tmp_path, caplog):
+    """Such as one of a single step with `logging_steps` above 1, whose results are not to be lost."""
+    plot_curves([{"step": 1, "train_runtime": 3.0}], tmp_path / "curves.png")
+    assert not list(tmp_path.iterdir())
+    assert "curves.png is not drawn: no step was logged" in caplog.text

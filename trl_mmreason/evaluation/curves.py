@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from matplotlib.ticker import MaxNLocator
 
 from .. import methods
 from .plots import Line, Plot
+
+logger = logging.getLogger(__name__)
 
 _COLUMNS = 3
 _PANEL_INCHES = (4.2, 2.9)
@@ -64,23 +67,25 @@ def all_panels() -> list[Panel]:
 
 
 def plot_curves(log_history: Sequence[Mapping[str, Any]], path: str | Path) -> None:
-    """Draw the training curves into a PNG file.
+    """Draw the training curves into a PNG file; a run that has logged no step gets a warning and no file.
 
     Args:
         log_history: `trainer.state.log_history`: one dict a logged step, with `step` and numbers by name.
         path: the file to write.
-
-    Raises:
-        ValueError: when no panel has data.
     """
+    if not _with_data(log_history)[0]:
+        logger.warning(f"{path} is not drawn: no step was logged. Train for at least `logging_steps` steps.")
+        return
     draw_curves(log_history).savefig(path, format="png", dpi=120)
 
 
 def draw_curves(log_history: Sequence[Mapping[str, Any]]) -> Figure:
-    """Make the figure of `plot_curves`: the panels of `all_panels` that have data, in order."""
-    known = all_panels()
-    data = {name: _series(log_history, name) for panel in known for name in panel.series}
-    panels = [panel for panel in known if any(data[name] for name in panel.series)]
+    """Make the figure of `plot_curves`: the panels of `all_panels` that have data, in order.
+
+    Raises:
+        ValueError: when no panel has data.
+    """
+    panels, data = _with_data(log_history)
     if not panels:
         raise ValueError(
             f"draw_curves: none of {sorted(data)} is in the {len(log_history)} logged entries; "
@@ -98,6 +103,13 @@ def draw_curves(log_history: Sequence[Mapping[str, Any]]) -> Figure:
         color="#555555",
     )
     return figure
+
+
+def _with_data(log_history: Sequence[Mapping[str, Any]]) -> tuple[list[Panel], dict[str, list[tuple[int, float]]]]:
+    """The panels that have data, and name → (step, value) of every series."""
+    known = all_panels()
+    data = {name: _series(log_history, name) for panel in known for name in panel.series}
+    return [panel for panel in known if any(data[name] for name in panel.series)], data
 
 
 def training_plots(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Plot]:
