@@ -87,7 +87,7 @@ def parse_optional_text(name: str, text: str | None) -> str | None:
     if text in ("null", "None", "none"):
         return None
     if text is not None and not str(text).strip():
-        raise ValueError(f"{name} is empty, expected a text, or null for none.")
+        raise ValueError(f"{name} is empty, expected a string, or null for none.")
     return text
 
 

@@ -81,7 +81,7 @@ class DataArguments:
             `heldout` for problems whose content does not occur in training either.
         columns: our column names → the source's, on the command line as JSON.
         image_root: folder that relative picture paths start from.
-        system_prompt: put before every question: a text, or a file that holds it.
+        system_prompt: put before every question: the prompt itself, or a file that holds it.
         eval_system_prompt: likewise, put before every question to compare on; by default `system_prompt`.
         on_error: "drop" leaves bad rows out and names them; "raise" stops.
         train_rows, eval_rows: train and compare on no more rows than these, sampled with the run's seed.
