@@ -168,13 +168,15 @@ def main() -> None:
     medians = medians_of(times)
     one, barrier, none = (medians[way] for way in ways)
     hit_rates = trainer._metrics["train" if trainer.model.training else "eval"]["prefix_cache_hit_rate_t2"]
+    steps = {}
     for way in ways:
-        tokens, steps = (sum(values) / arguments.rounds for values in zip(*did[way], strict=True))
-        print(f"{way}: {medians[way]:.2f} s, on average {tokens:.0f} tokens in {steps:.0f} steps")
+        tokens, steps[way] = (sum(values) / arguments.rounds for values in zip(*did[way], strict=True))
+        print(f"{way}: {medians[way]:.2f} s, on average {tokens:.0f} tokens in {steps[way]:.0f} steps")
     print(f"without a barrier / one turn: {none / one:.2f} (middle half {middle_half(times[ways[2]], times[ways[0]])})")
     print(
         f"turn after turn / without: {barrier / none:.2f} (middle half {middle_half(times[ways[1]], times[ways[2]])})"
     )
+    print(f"the same in engine steps, the most that can be gained: {steps[ways[1]] / steps[ways[2]]:.2f}")
     print(f"second prompts from the prefix cache: {sum(hit_rates) / len(hit_rates):.0%}")
     write_numbers(arguments, seconds=times, tokens_and_steps=did, hit_rates=hit_rates)
     if none / one > arguments.limit or barrier / none < arguments.barrier_limit:
