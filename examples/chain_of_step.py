@@ -51,13 +51,11 @@ class ChainOfStep(Pipeline):
         if self.args.label_dataset == "miniature":
             drawn = dict(self.args.drawn_labels)
             n = drawn.pop("problems")
-            asked = {
-                "sampling_params": self.args.sampling_params,
-                "seed": self.seed,
-                "batch_size": self.args.sampling_batch_size,
-            }
+            asked = {"sampling_params": self.args.sampling_params, "batch_size": self.args.sampling_batch_size}
             seen, unseen = self.problems(n, 3), self.problems(n, 4)
-            miniature.label_drawn_chains(seen, unseen, self.engine(self.start), self.folder, **drawn, **asked)
+            miniature.label_drawn_chains(
+                seen, unseen, self.engine(self.start), self.folder, **drawn, **asked, seed=self.seed
+            )
 
     def prm(self) -> None:
         config = self.config("prm", mm.ProcessRewardConfig)

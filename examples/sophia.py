@@ -108,9 +108,8 @@ class Sophia(Pipeline):
         names = {"SOPHIA": "update", "SOPHIA-GRPO": "grpo", "GRPO": "base_grpo"}
         policies = {"before": self.start, **{name: self.folder / made / "model" for name, made in names.items()}}
         sampling_params = SamplingParams(**{"max_new_tokens": self.args.max_completion_length, **self.args.evaluation})
-        found = self.evaluate(
-            policies, Direct(), sampling_params=sampling_params, system_prompt=self.args.thinking_prompt
-        )
+        settings = {"sampling_params": sampling_params, "system_prompt": self.args.thinking_prompt}
+        found = self.evaluate(policies, Direct(), **settings)
         self.compare(format_side_by_side(found), found)
 
     @cached_property
