@@ -50,9 +50,8 @@ class ChainOfStep(Pipeline):
     def annotate(self) -> None:
         if self.args.label_dataset == "miniature":
             drawn = dict(self.args.drawn_labels)
-            n = drawn.pop("problems")
+            seen, unseen = self.problems(drawn.pop("problems"), 3), self.problems(drawn.pop("held_out"), 4)
             asked = {"sampling_params": self.args.sampling_params, "batch_size": self.args.sampling_batch_size}
-            seen, unseen = self.problems(n, 3), self.problems(n, 4)
             miniature.label_drawn_chains(
                 seen, unseen, self.engine(self.start), self.folder, **drawn, **asked, seed=self.seed
             )

@@ -25,7 +25,7 @@ SETTINGS = {
     "drawn_chains": 24,
     "sft": {"num_train_epochs": 140, "learning_rate": 2e-3, "per_device_train_batch_size": 12, "warmup_steps": 5}
     | {"freeze_vision_encoder": False},
-    "drawn_labels": {"problems": 4, "paths": 2, "monte_carlo": 3, "continuations": 2},
+    "drawn_labels": {"problems": 4, "held_out": 4, "paths": 2, "monte_carlo": 3, "continuations": 2},
     "prm": {"num_train_epochs": 1, "learning_rate": 1e-3, "per_device_train_batch_size": 4},
     "dpo_questions": 4,
     "dpo": {"rounds": 2, "num_paths": 4, "pair_threshold": 0.0, "per_device_train_batch_size": 4},
