@@ -4,7 +4,7 @@
         samples = evaluate(rows, engine, store, Direct())
     results = summarise(samples)
 
-What was said and how it was graded are kept apart: another grader costs no new answers.
+Answers, verdicts and scores are kept apart: another grader or scorer samples nothing again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def evaluate(
     Args:
         rows: result of `load_benchmark` or `load_rows`.
         engine: the policy.
-        store: keeps every answer and every verdict; `None` for a policy amid training, of which nothing is kept.
+        store: keeps every answer, verdict and score; `None` for a policy amid training, of which nothing is kept.
         protocol: how it is asked.
         n: samples a question.
         sampling_params: greedy by default.
