@@ -235,7 +235,7 @@ def measure(start: Start, protocol: AnsweringProtocol, arm: str, model: Path, fo
         start.evaluation,
         TransformersEngine(str(model), batch_size=_BATCH),
         protocol,
-        title=start.title(arm),
+        about=dict.fromkeys(("name", "title"), start.title(arm)),
         batch_size=_BATCH,
         description=arm,
         **start.asked(arm),

@@ -48,8 +48,8 @@ def teach():
     return model, processor
 
 
-def reward_model():
+def reward_model(seed=1):
     """A process reward model without any idea of what is right."""
-    model, processor = build_model("qwen2_5_vl", seed=1)
+    model, processor = build_model("qwen2_5_vl", seed=seed)
     add_chain_tokens(model, processor)
     return ProcessRewardModel(model, processor)

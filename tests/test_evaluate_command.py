@@ -216,6 +216,21 @@ def test_protocols_in_steps(chained, tmp_path, protocol):
     assert ("step_scores" in (folder / "samples.jsonl").read_text()) == (protocol != "chain-of-step")
 
 
+def test_another_scorer_in_the_same_folder_samples_nothing_again(chained, tmp_path, monkeypatch):
+    asked, sample = [], TransformersEngine.sample
+    monkeypatch.setattr(TransformersEngine, "sample", lambda *given: [asked.append(given[1]), sample(*given)][1])
+    reward_model(seed=2).save_pretrained(tmp_path / "other")
+    found, common = {}, [f"sums={chained / 'test.parquet'}", "--model", chained / "policy", "--max-new-tokens", 48]
+    for scorer in (chained / "scorer", tmp_path / "other"):
+        folder = evaluate(tmp_path / "out", *common, "--n", 4, "--protocol", "best-of-n", "--process-reward", scorer)
+        lines = [json.loads(line) for line in (folder / "samples.jsonl").open()]
+        found[scorer] = ([line["turns"] for line in lines], [line["score"] for line in lines])
+        assert results_of(folder)["settings"]["protocol"]["name"] == "best-of-n"
+    (turns, scores), (same, others) = found.values()
+    assert (len(asked), turns) == (1, same)
+    assert scores != others
+
+
 @pytest.mark.parametrize("protocol", ["chain-of-step", "best-of-n", "step-beam"])
 def test_a_search_without_one_chain_is_an_error(chained, own, checkpoints, tmp_path, protocol, capsys):
     """An untrained policy writes none; its numbers are written and printed all the same."""

@@ -18,6 +18,8 @@ def test_one_turn_and_two_side_by_side(checkpoints, tmp_path):
     assert done.stdout.count("6 questions, 6 samples") == 2
     for name in ("direct", "two-turn"):
         results = json.loads((tmp_path / "out" / name / "results.json").read_text())
+        benchmark = results["benchmark"]
+        assert (benchmark["name"], benchmark["title"]) == ("miniature/adding", "Miniature, adding")
         assert results["settings"]["protocol"]["name"] == name
         assert results["settings"]["sampling_params"]["max_new_tokens"] == 4
     page = page_of(tmp_path / "out" / "report.html")

@@ -168,7 +168,6 @@ class Pipeline:
                 self.eval_rows if rows is None else rows,
                 self.engine(path),
                 protocol,
-                title=name,
                 description=f"evaluating {name}",
                 **asked,
             )

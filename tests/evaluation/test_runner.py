@@ -10,6 +10,7 @@ from support import drawn_rows, full_but, load
 from taught_policy import questions, reward_model, teach
 
 from trl_mmreason.chain_of_step.protocols import Chains, StepBeam
+from trl_mmreason.chain_of_step.scored_chain import UnscorableRow
 from trl_mmreason.evaluation.files import write_evaluation
 from trl_mmreason.evaluation.provenance import digest_of
 from trl_mmreason.evaluation.results import summarise
@@ -19,7 +20,7 @@ from trl_mmreason.sampling import Failure, SamplingParams
 from trl_mmreason.sampling.answering import verdict_stage
 from trl_mmreason.sampling.chat import Chat
 from trl_mmreason.sampling.protocols import Direct, TwoTurn
-from trl_mmreason.sampling.store import SettingsChanged, Store
+from trl_mmreason.sampling.store import Record, SettingsChanged, Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.srpo.protocols import Reflection
 
@@ -202,6 +203,88 @@ def test_another_grader_asks_nothing_again(drawn, tmp_path):
         ]  # fmt: skip
     assert found == {"strict": (False, "rules"), "lenient": (True, "rules"), "judge": (True, "judge")}
     assert len(engine.asked) == len(judge.asked) == 1
+
+
+class Counted:
+    """An engine or a process reward model that counts what it is asked; it refuses the texts of `unscorable`."""
+
+    def __init__(self, asked, unscorable=()):
+        self.asked, self.settings, self.unscorable, self.count = asked, asked.settings, unscorable, 0
+
+    def sample(self, requests, sampling_params):
+        self.count += len(requests)
+        return self.asked.sample(requests, sampling_params)
+
+    def score(self, rows):
+        self.count += len(rows)
+        if any(row["completion"] in self.unscorable for row in rows):
+            raise UnscorableRow("too long")
+        return self.asked.score(rows)
+
+
+def test_another_scorer_samples_nothing_again(cases, undisturbed, tmp_path):
+    rows, policy, _, n, params = cases["best-of-n"]
+    engine = Counted(TransformersEngine(*policy))
+    first, second = Counted(reward_model()), Counted(reward_model(seed=2))
+    protocols = {
+        "first": Chains(first), "second": Chains(second), "steps alone": Chains(first, step_weight=1.0),
+        "none": Chains(),
+    }  # fmt: skip
+    files, counts = {}, {}
+    for name, protocol in protocols.items():
+        files[name] = run((rows, policy, protocol, n, params), tmp_path, engine=engine)
+        counts[name] = (engine.count, first.count, second.count)
+    assert files["first"] == undisturbed["best-of-n"]
+    scored = counts["first"][1]
+    assert counts == {"first": (40, scored, 0)} | dict.fromkeys(["second", "steps alone", "none"], (40, scored, scored))
+    lines = {name: [json.loads(line) for line in found["samples.jsonl"].splitlines()] for name, found in files.items()}
+    for one, other, steps, bare in zip(*lines.values(), strict=True):
+        assert one["turns"] == other["turns"] == steps["turns"] == bare["turns"]
+        assert steps["score"] == pytest.approx(sum(one["step_scores"]) / max(1, len(one["step_scores"])))
+        assert (one["score"] != other["score"]) == bool(one["step_scores"] or "answer_score" in one)
+        assert bare.keys() == one.keys() - {"step_ends", "step_scores", "answer_score", "score"}
+    with Store(tmp_path / "answers.sqlite") as store:
+        kinds = sorted(name.partition("-")[0] for name in store.stages() if name != f"{ANSWERS}-questions")
+    assert kinds == [ANSWERS, "scores", "scores", "verdicts"]
+
+
+def test_scores_without_a_store_are_those_with_one(cases, undisturbed, tmp_path):
+    rows, policy, protocol, n, params = cases["best-of-n"]
+    samples = evaluate(rows, TransformersEngine(*policy), None, protocol, n=n, sampling_params=params, seed=3)
+    assert_close(result_files(tmp_path, samples, rows), undisturbed["best-of-n"])
+
+
+def test_a_chain_that_cannot_be_scored_is_kept_and_scored_later(cases, undisturbed, tmp_path):
+    rows, policy, _, n, params = cases["best-of-n"]
+    whole = [json.loads(line) for line in undisturbed["best-of-n"]["samples.jsonl"].splitlines()]
+    engine, scorer = Counted(TransformersEngine(*policy)), Counted(reward_model())
+    scorer.unscorable = {next(line["turns"][0]["text"] for line in whole if "problem" not in line)}
+    found = run((rows, policy, Chains(scorer), n, params), tmp_path, engine=engine)
+    failed = json.loads(found["results.json"])["failures"]
+    assert failed
+    assert {one["reason"] for one in failed} == {"was not scored: UnscorableRow: too long"}
+    scorer.unscorable = ()
+    found = run((rows, policy, Chains(scorer), n, params), tmp_path, engine=engine, retry_failed=True)
+    assert_close(found, undisturbed["best-of-n"])
+    assert engine.count == 40
+
+
+def test_scorers_that_sampling_depends_on_are_not_exchanged(cases, tmp_path):
+    """Nor are stores taken for others in which answers were begun with a scorer among their settings."""
+    rows, policy, protocol, n, params = cases["step-beam"]
+    engine = TransformersEngine(*policy)
+    asked = {"n": n, "sampling_params": params}
+    with Store(tmp_path / "answers.sqlite") as store:
+        evaluate(rows.select(range(2)), engine, store, protocol, **asked)
+        with pytest.raises(SettingsChanged, match=r"protocol\.process_reward\.weights"):
+            evaluate(rows.select(range(2)), engine, store, StepBeam(reward_model(seed=2), n=3), **asked)
+        (begun,) = (settings for name, settings in store.stages().items() if name == ANSWERS)
+    with Store(tmp_path / "old.sqlite") as store:
+        chains = Chains(reward_model())
+        store.open_stage(ANSWERS, {**begun, "protocol": chains.settings})
+        store.save(ANSWERS, [Record(rows["id"][0], 0, "done", {"turns": []})])
+        with pytest.raises(SettingsChanged, match="protocol.name: 'best-of-n' → 'chain-of-step'"):
+            evaluate(rows, engine, store, chains, **asked)
 
 
 def test_the_digest_of_the_questions_knows_what_is_asked_and_how_it_is_graded():

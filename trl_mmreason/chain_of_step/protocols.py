@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..sampling.engine import Engine, Failure, Sample, SamplingParams
 from ..sampling.protocols import Answered, AnsweredTurn, RowSample, sample_units
-from .paths import PathScore, ProcessReward, read_path, score_paths
+from .paths import ProcessReward, Row, path_score, read_path, score_paths
 from .search import MAX_STEPS, TOO_LONG, BeamSearched, step_beam_search
 from .template import scored_ends
 
@@ -25,29 +25,45 @@ class Chains:
     process_reward: ProcessReward | None = None
     step_weight: float = 0.2
     turns = 1
+    answer_settings = {"name": "chain-of-step"}
 
     @property
     def settings(self) -> dict[str, Any]:
-        if self.process_reward is None:
-            return {"name": "chain-of-step"}
-        return {
-            "name": "best-of-n",
-            "process_reward": self.process_reward.settings,
-            "step_weight": self.step_weight,
-        }
+        if self.scorer is None:
+            return self.answer_settings
+        return {"name": "best-of-n", **self.scorer.settings, "step_weight": self.step_weight}
+
+    @property
+    def scorer(self) -> ChainScorer | None:
+        """Scores the chains that were sampled."""
+        return None if self.process_reward is None else ChainScorer(self.process_reward, self.step_weight)
 
     def answer(
         self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         samples = sample_units(units, engine, sampling_params, seed)
-        texts = ["" if isinstance(sample, Failure) else sample.text for sample in samples]
-        scores: Sequence[PathScore | None] = [None] * len(units)
-        if self.process_reward is not None:
-            scores = score_paths(self.process_reward.score, [row for row, _ in units], texts, self.step_weight)
-        return [
-            sample if isinstance(sample, Failure) else _chain(sample.text, sample.finish_reason, sample.tokens, score)
-            for sample, score in zip(samples, scores, strict=True)
-        ]
+        return [sample if isinstance(sample, Failure) else _chain(sample) for sample in samples]
+
+
+class ChainScorer(NamedTuple):
+    """Scores chains; another `step_weight` scores nothing anew. Attributes as in `Chains`."""
+
+    process_reward: ProcessReward
+    step_weight: float
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"process_reward": self.process_reward.settings}
+
+    def score(self, rows: Sequence[Row], samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        scores = score_paths(self.process_reward.score, rows, [sample["turns"][0]["text"] for sample in samples])
+        return [{"steps": score.steps, "answer": score.answer} for score in scores]
+
+    def fields(self, sample: Mapping[str, Any], scores: Mapping[str, Any]) -> dict[str, Any]:
+        steps, answer, total = path_score(**scores, step_weight=self.step_weight)
+        ends = scored_ends(read_path(sample["turns"][0]["text"]).scorable).steps
+        fields = {"step_ends": ends, "step_scores": steps, "answer_score": answer, "score": total}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -106,13 +122,9 @@ class StepBeam:
         return [search if isinstance(search, Failure) else _searched(search) for search in found]
 
 
-def _chain(text: str, finish_reason: str, tokens: int | None, score: PathScore | None) -> Answered:
-    path = read_path(text)
-    answered = Answered([AnsweredTurn(text, path.answer or "")], [finish_reason], tokens, path.problem)
-    if score is None:
-        return answered
-    ends = scored_ends(path.scorable).steps
-    return answered._replace(step_ends=ends, step_scores=score.steps, answer_score=score.answer, score=score.total)
+def _chain(sample: Sample) -> Answered:
+    path = read_path(sample.text)
+    return Answered([AnsweredTurn(sample.text, path.answer or "")], [sample.finish_reason], sample.tokens, path.problem)
 
 
 def _continued(prefix: str, sample: Sample) -> Answered:

@@ -118,7 +118,6 @@ def _evaluate(arguments: argparse.Namespace) -> None:
                 questions.rows,
                 engine,
                 protocol,
-                title=questions.about["title"],
                 command=arguments.command_line,
                 about=questions.about,
                 benchmark=questions.benchmark,

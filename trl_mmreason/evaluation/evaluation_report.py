@@ -41,7 +41,6 @@ def evaluate_into(
     engine: Engine,
     protocol: AnsweringProtocol,
     *,
-    title: str,
     command: str = "",
     about: Mapping[str, Any] | None = None,
     benchmark: Benchmark | None = None,
@@ -60,7 +59,8 @@ def evaluate_into(
     Args:
         folder: output folder, created if missing, for `answers.sqlite` and the files of `save_evaluation`.
         rows, engine, protocol, n, sampling_params, grader, system_prompt, seed: as for `evaluate`.
-        title, command, about: are recorded: what was evaluated, by which command line, and what else says so.
+        command, about: are recorded: by which command line, and what says what was evaluated; `name` and `title` are by
+            default the benchmark's, or the folder's name.
         benchmark: adds what is its own, as for `summarise`.
         shown: questions in the report.
         **asking: arguments of `evaluate`, such as `batch_size` and `description`.
@@ -70,13 +70,14 @@ def evaluate_into(
         "sampling_params": sampling_params,
         "grader": grader,
         "system_prompt": system_prompt,
+        "seed": seed,
     }
-    asked["seed"] = seed
     with Store(Path(folder) / "answers.sqlite") as store:
         samples = evaluate(rows, engine, store, protocol, **asked, **asking)
     results = summarise(samples, benchmark, grader=grader)
     if PartialState().is_main_process:
-        named = {"name": title, "title": title, **(about or {})}
+        name, title = (benchmark.name, benchmark.title) if benchmark else [Path(folder).name] * 2
+        named = {"name": name, "title": title, **(about or {})}
         made = provenance_record(engine, protocol, command=command, benchmark=named, **asked)
         save_evaluation(folder, rows, samples, results, made, shown)
     return results

@@ -4,7 +4,7 @@
         samples = evaluate(rows, engine, store, Direct())
     results = summarise(samples)
 
-What was said and how it was graded are kept apart: another grader costs no new answers.
+Answers, verdicts and scores are kept apart: another grader or scorer samples nothing again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from ..sampling.answering import TEXTS, answer_in_memory, answer_questions, distinct_ids
 from ..sampling.engine import Engine, Failure, SamplingParams
-from ..sampling.protocols import AnsweringProtocol, Direct, last_verdict
+from ..sampling.protocols import AnsweringProtocol
 from ..sampling.store import Store
 
 ANSWERS = "answers"
@@ -61,7 +61,7 @@ def evaluate(
     Args:
         rows: result of `load_benchmark` or `load_rows`.
         engine: the policy.
-        store: keeps every answer and every verdict; `None` for a policy amid training, of which nothing is kept.
+        store: keeps every answer, verdict and score; `None` for a policy amid training, of which nothing is kept.
         protocol: how it is asked.
         n: samples a question.
         sampling_params: greedy by default.
@@ -120,19 +120,3 @@ def evaluate_policy(
         model, processing_class, batch_size=batch_size, chat_template_kwargs=chat_template_kwargs
     )
     return evaluate(rows, engine, None, protocol, batch_size=batch_size, **asking)
-
-
-def greedy_accuracy(
-    model: PreTrainedModel, processing_class: ProcessorMixin, rows: Dataset, *, max_new_tokens: int, batch_size: int
-) -> float:
-    """Accuracy of a policy during training, with one greedy answer a row.
-
-    A row whose gold answer cannot be used does not count; NaN if none can be used. An answer that failed is wrong.
-    """
-    sampling_params = SamplingParams(max_new_tokens, temperature=0.0)
-    samples = evaluate_policy(
-        model, processing_class, rows, Direct(), batch_size=batch_size, sampling_params=sampling_params
-    )
-    verdicts = [False if isinstance(one, Failure) else last_verdict(one, 1) for (one,) in samples.samples]
-    known = [verdict for verdict in verdicts if verdict is not None]
-    return sum(known) / len(known) if known else float("nan")

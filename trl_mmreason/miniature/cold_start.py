@@ -20,8 +20,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from transformers.trainer_callback import ProgressCallback
 from trl import SFTConfig, SFTTrainer
 
-from ..evaluation.runner import greedy_accuracy
 from ..files import atomic_path
+from ..sampling.accuracy import greedy_accuracy
 from ..stopping import StopAtAccuracy
 from .captions import caption
 from .judging import verdict

@@ -6,8 +6,8 @@
             whole = [sample for sample in samples if not isinstance(sample, Failure)]
             right = [last_verdict(sample, answers.turns) for sample in whole]
 
-Answers and verdicts are kept apart: another grader asks nobody again. Whatever filters, selects or measures by sampled
-answers does it through this function.
+Answers, verdicts and scores are kept apart: another grader or scorer samples nothing again. Whatever filters, selects
+or measures by sampled answers does it through this function.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from ..grading.version import grader_version
 from ..messages import with_system_message
 from .engine import Engine, Failure, SamplingParams
 from .progress import Progress
-from .protocols import Answered, AnsweringProtocol, RowSample
-from .run import remember_questions, run, wait_for_all
+from .protocols import Answered, AnsweringProtocol, RowSample, Scorer
+from .run import Work, remember_questions, run, wait_for_all
 from .store import Record, Store
 
 logger = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class Answers:
         n: samples a question.
         turns: answers that a whole sample has.
         store, stage, verdicts: where the answers are, and the verdicts on them.
+        scores: where the scores by `scorer` are, if there is one.
     """
 
     rows: Dataset
@@ -67,6 +68,8 @@ class Answers:
     store: Store
     stage: str
     verdicts: str
+    scores: str = ""
+    scorer: Scorer | None = None
 
     @cached_property
     def ids(self) -> list[str]:
@@ -81,10 +84,15 @@ class Answers:
         answer = next(self.store.find(self.stage, [(row["id"], index)]), None)
         if answer is None or answer.status == "failed":
             return Failure("was not sampled" if answer is None else answer.reason)
-        verdict = next(self.store.find(self.verdicts, [(unit_name(row, index), 0)]), None)
-        if verdict is None or verdict.status == "failed":
-            return Failure("was not graded" if verdict is None else f"was not graded: {verdict.reason}")
-        return _joined(answer.payload, verdict.payload)
+        found, beside = [], [(self.verdicts, unit_name(row, index), "graded")]
+        if self.scorer is not None:
+            beside.append((self.scores, _sample_name(row, index), "scored"))
+        for stage, name, done in beside:
+            record = next(self.store.find(stage, [(name, 0)]), None)
+            if record is None or record.status == "failed":
+                return Failure(f"was not {done}" if record is None else f"was not {done}: {record.reason}")
+            found.append(record.payload)
+        return _joined(answer.payload, *found, scorer=self.scorer)
 
 
 def answer_questions(
@@ -110,8 +118,8 @@ def answer_questions(
     Args:
         rows: with id, prompt, answer, and optionally images (or image), choices, hint and `tolerance`.
         engine: the policy.
-        store: keeps every answer and every verdict.
-        protocol: how it is asked, and what of its replies is graded.
+        store: keeps every answer, verdict and score.
+        protocol: how it is asked, what of its replies is graded, and what scores them.
         stage: stage of the store.
         n: samples a question.
         sampling_params: by default as `SamplingParams()` says.
@@ -126,10 +134,13 @@ def answer_questions(
     """
     sampling_params, grader = sampling_params or SamplingParams(), grader or Grader()
     texts = rows.select_columns([name for name in TEXTS if name in rows.column_names])
-    answers = Answers(texts, n, protocol.turns, store, stage, verdict_stage(stage, grader))
+    scorer: Scorer | None = getattr(protocol, "scorer", None)
+    scored_by = {} if scorer is None else scorer.settings
+    scores = _beside(stage, "scores", json.dumps(scored_by, sort_keys=True))
+    answers = Answers(texts, n, protocol.turns, store, stage, verdict_stage(stage, grader), scores, scorer)
     settings = {
         "engine": engine.settings,
-        "protocol": protocol.settings,
+        "protocol": getattr(protocol, "answer_settings", None) or protocol.settings,
         "sampling_params": asdict(sampling_params),
         "system_prompt": system_prompt,
         "seed": seed,
@@ -143,7 +154,12 @@ def answer_questions(
 
         run(store, stage, rows, answer, settings=settings, n=n, description=description, **running)
     wait_for_all()
-    _grade(answers, grader, running)
+    if scorer is not None:
+        given, score = _Given(answers, rows, _sample_name), _on_kept(scorer.score)
+        run(store, scores, given, score, settings=scored_by, description="scoring", **running)
+    given, grade = _Given(answers, texts, unit_name), _on_kept(partial(grade_payloads, grader=grader))
+    run(store, answers.verdicts, given, grade, settings=_grading_settings(grader), description="grading", **running)
+    wait_for_all()
     return answers
 
 
@@ -171,7 +187,7 @@ def answer_in_memory(
     Other arguments as for `answer_questions`.
     """
     sampling_params, grader, state = sampling_params or SamplingParams(), grader or Grader(), PartialState()
-    ids = distinct_ids(rows)
+    ids, scorer = distinct_ids(rows), getattr(protocol, "scorer", None)
     found: list[tuple[int, dict[str, Any] | Failure]] = []
     with state.split_between_processes(list(range(len(rows) * n))) as share:
         batches = [share[start : start + batch_size] for start in range(0, len(share), batch_size)]
@@ -181,9 +197,11 @@ def answer_in_memory(
                 answers = ask(units, engine, protocol, sampling_params, system_prompt=system_prompt, seed=seed)
                 done = [place for place, answer in enumerate(answers) if not isinstance(answer, Failure)]
                 payloads: list[Any] = [answers[place] for place in done]  # no failures
-                verdicts = grade_payloads([units[place][0] for place in done], payloads, grader)
-                for place, payload, verdict in zip(done, payloads, verdicts, strict=True):
-                    answers[place] = _joined(payload, verdict)
+                asked = [units[place][0] for place in done]
+                verdicts = grade_payloads(asked, payloads, grader)
+                scores = [{}] * len(done) if scorer is None else scorer.score(asked, payloads)
+                for place, *parts in zip(done, payloads, verdicts, scores, strict=True):
+                    answers[place] = _joined(*parts, scorer=scorer)
                 found += zip(batch, answers, strict=True)
                 progress.add(_record(unit, answer) for unit, answer in zip(units, answers, strict=True))
     gathered = gather_object(found) if state.num_processes > 1 else found
@@ -239,14 +257,23 @@ def distinct_ids(rows: Dataset) -> list[str]:
 
 def verdict_stage(stage: str, grader: Grader | JudgeGrader) -> str:
     """Name of the stage with this grader's verdicts on the answers of another stage."""
-    verdicts = f"verdicts-{hashlib.sha256(_graded_by(grader).encode()).hexdigest()[:12]}"
-    return verdicts if stage == "answers" else f"{stage}-{verdicts}"
+    return _beside(stage, "verdicts", _graded_by(grader))
 
 
 def unit_name(row: Mapping[str, Any], index: int) -> str:
     """Id of a sample's verdicts; it contains the tolerance."""
     tolerance = row.get("tolerance")
-    return f"{row['id']}#{index}" + (f" {json.dumps(tolerance, sort_keys=True)}" if tolerance else "")
+    return _sample_name(row, index) + (f" {json.dumps(tolerance, sort_keys=True)}" if tolerance else "")
+
+
+def _sample_name(row: Mapping[str, Any], index: int) -> str:
+    return f"{row['id']}#{index}"
+
+
+def _beside(stage: str, kind: str, made_by: str) -> str:
+    """Name of the stage beside another one that holds verdicts or scores of one origin."""
+    name = f"{kind}-{hashlib.sha256(made_by.encode()).hexdigest()[:12]}"
+    return name if stage == "answers" else f"{stage}-{name}"
 
 
 def _graded_by(grader: Grader | JudgeGrader) -> str:
@@ -259,18 +286,20 @@ def _words_for_units(rows: Dataset) -> Iterator[dict[str, Any]]:
 
 
 class _Given(Sequence):
-    """Stored samples as rows for grading, read on demand."""
+    """Stored samples as rows for grading or scoring, read on demand."""
 
     column_names = ("id",)
 
-    def __init__(self, answers: Answers) -> None:
-        self.answers = answers
+    def __init__(
+        self, answers: Answers, rows: Dataset | JoinedRows, name: Callable[[Mapping[str, Any], int], str]
+    ) -> None:
+        self.answers, self.name = answers, name
         units, asked = tee((id_, index) for id_ in answers.ids for index in range(answers.n))
         held, failed = answers.store.holds(answers.stage, asked), answers.store.failed(answers.stage)
         # a byte for each sample that there may be, and the numbers of those that there are
         self.done = bytearray(has and unit not in failed for unit, has in zip(units, held, strict=True))
         self.numbers = array("q", compress(count(), self.done))
-        self._row = lru_cache(maxsize=1)(answers.rows.__getitem__)  # samples of one question follow each other
+        self._row = lru_cache(maxsize=1)(rows.__getitem__)  # samples of one question follow each other
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -278,7 +307,7 @@ class _Given(Sequence):
     def __getitem__(self, place: Any) -> Any:
         if place == "id":
             units = ((row, index) for row in _words_for_units(self.answers.rows) for index in range(self.answers.n))
-            return [unit_name(row, index) for row, index in compress(units, self.done)]
+            return [self.name(row, index) for row, index in compress(units, self.done)]
         position, index = divmod(self.numbers[place], self.answers.n)
         row = self._row(position)
         (record,) = self.answers.store.find(self.answers.stage, [(row["id"], index)])
@@ -321,15 +350,9 @@ def _grade_kept(answers: Answers, grader: Grader | JudgeGrader, units: Sequence[
     store.save(answers.verdicts, [Record(name, 0, "done", said) for name, said in zip(names, verdicts, strict=True)])
 
 
-def _grade(answers: Answers, grader: Grader | JudgeGrader, running: Mapping[str, Any]) -> None:
-    """Grade and store every turn; failed samples have none."""
-
-    def grade(units: Sequence[tuple[Mapping[str, Any], int]]) -> list[dict[str, Any]]:
-        return grade_payloads([unit["row"] for unit, _ in units], [unit for unit, _ in units], grader)
-
-    settings = _grading_settings(grader)
-    run(answers.store, answers.verdicts, _Given(answers), grade, settings=settings, description="grading", **running)
-    wait_for_all()
+def _on_kept(work: Callable[[list[Any], list[Any]], Sequence[dict[str, Any]]]) -> Work:
+    """Let `run` call what takes rows and samples with those of `_Given`."""
+    return lambda units: work([unit["row"] for unit, _ in units], [unit for unit, _ in units])
 
 
 def _grading_settings(grader: Grader | JudgeGrader) -> dict[str, str]:
@@ -371,9 +394,10 @@ def _record(unit: RowSample, answer: dict[str, Any] | Failure) -> Record:
     return Record(row["id"], index, "done", answer)
 
 
-def _joined(payload: Mapping[str, Any], verdicts: Mapping[str, Any]) -> dict[str, Any]:
+def _joined(payload: Any, verdicts: Any, scores: Any = None, *, scorer: Scorer | None) -> dict[str, Any]:
     turns = zip(payload["turns"], verdicts["turns"], strict=True)
-    return {**payload, "turns": [{"text": said["text"], **graded} for said, graded in turns]}
+    scored = {} if scorer is None else scorer.fields(payload, scores)
+    return {**payload, **scored, "turns": [{"text": said["text"], **graded} for said, graded in turns]}
 
 
 def _payload(answered: Answered) -> dict[str, Any]:

@@ -78,6 +78,26 @@ class AnsweringProtocol(Protocol):
         ...
 
 
+class Scorer(Protocol):
+    """Scores answers when they are in the store, so that another scorer samples nothing again.
+
+    A protocol has it as `scorer`, beside `answer_settings`, what of its `settings` determines the answers.
+    """
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything that determines what `score` returns, as JSON."""
+        ...
+
+    def score(self, rows: Sequence[Mapping[str, Any]], samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Score a sample of each row, as JSON to store; a sample has `turns`, each with `text`."""
+        ...
+
+    def fields(self, sample: Mapping[str, Any], scores: Mapping[str, Any]) -> dict[str, Any]:
+        """What stored scores add to a sample: fields of `Answered`, such as `score`."""
+        ...
+
+
 class ComparedProtocol(AnsweringProtocol, Protocol):
     """A protocol that can compare answers before and after training.
 
