@@ -22,6 +22,7 @@ from trl_mmreason.doctor import (
 from trl_mmreason.memory import activation_memory, build_without_weights, count_parameters, training_memory
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.recipes import ROOT
+from trl_mmreason.scripts import LORA_TARGETS
 
 TESTED = {"torch": "2.13.0", "transformers": "5.23.0", "trl": "1.16.0", "vllm": None, "deepspeed": None}
 
@@ -179,6 +180,16 @@ def test_a_machine_and_a_miniature_recipe_are_fine(capsys):
     assert {line.split()[0] for line in lines} <= {"ok", "note"}
     assert any("a second turn follows the first answer" in line for line in lines)
     assert any("M trained; GiB a GPU" in line for line in lines)
+
+
+def test_an_adapter_without_named_layers_is_counted_as_it_is_trained(tmp_path, capsys):
+    given, memory = {**TRAINABLE, "use_peft": True}, []
+    for targets in ({}, {"lora_target_modules": LORA_TARGETS}):
+        (tmp_path / "config.yaml").write_text(json.dumps({**given, **targets}))
+        status, lines = doctor(capsys, "--config", tmp_path / "config.yaml")
+        assert status is None
+        memory.append([line for line in lines if "M trained" in line])
+    assert memory[0] == memory[1] != []
 
 
 def test_what_will_not_work_is_named_with_its_fix(checkpoints, tmp_path, capsys):

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from PIL import Image
 from transformers import AutoConfig, GenerationConfig
-from trl import GRPOConfig, ModelConfig, get_peft_config
+from trl import GRPOConfig, ModelConfig
 
 from .construction import check_template
 from .documented import read_entries
@@ -30,7 +30,7 @@ from .recipes import ROOT, config_file, script
 from .sampling.generation import declared_end_ids, encode
 from .sampling.loading import ENCODING_ERRORS, load_processor, sees_pictures
 from .script_parser import ScriptParser, missing_trackers
-from .scripts import MINIATURE
+from .scripts import MINIATURE, adapter_config
 from .trl_contract import changed_methods
 from .turns import next_turn_ids
 
@@ -339,7 +339,7 @@ def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterato
     """
     parameters = count_parameters(model)
     known = {each.name for each in fields(ModelConfig)}
-    adapter = get_peft_config(ModelConfig(**{key: value for key, value in settings.items() if key in known}))
+    adapter = adapter_config(ModelConfig(**{key: value for key, value in settings.items() if key in known}))
     keeps_reference = settings["num_generations"] if settings["beta"] is None else settings["beta"]  # for a KL term
     trained, copies = parameters, 2 if keeps_reference else 1
     if adapter is not None:

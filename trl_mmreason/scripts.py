@@ -13,6 +13,7 @@ from typing import Any
 
 from accelerate.utils import is_peft_model
 from datasets import Dataset
+from peft import PeftConfig
 from transformers import Trainer, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 from trl import (
@@ -50,8 +51,9 @@ from .sft import CompletionSFTConfig, CompletionSFTTrainer
 from .sources import read_completions
 
 MINIATURE = "miniature/"
-LORA_TARGETS = r".*language_model.*\.(q|k|v|o|gate|up|down)_proj"
-"""Layers that an adapter is for by default, as in configs/*/your_model.yaml: none of the vision encoder's."""
+LORA_TARGETS = r"(.*language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_proj"
+"""Layers that an adapter is for by default: the language model's, also of a text-only one, whose layers are
+`model.layers.N`, and none of the vision encoder's. configs/*/your_model.yaml have the first half."""
 _SHOWN = 100  # questions in the report, which holds their pictures
 
 
@@ -216,11 +218,9 @@ def trainer_settings(
         "dtype": model_args.dtype,
         **(training_args.model_init_kwargs or {}),
     }
-    if model_args.use_peft and not (model_args.lora_target_modules or model_args.lora_target_parameters):
-        model_args = replace(model_args, lora_target_modules=LORA_TARGETS)  # type: ignore[arg-type]  # TRL passes it on
     settings = {
         "quantization_config": get_quantization_config(model_args),
-        "peft_config": get_peft_config(model_args),
+        "peft_config": adapter_config(model_args),
     }
     if training_args.eval_strategy != "no" or training_args.eval_on_start:
         if eval_rows is None:
@@ -231,6 +231,13 @@ def trainer_settings(
             )
         settings["eval_dataset"] = eval_rows
     return settings
+
+
+def adapter_config(model_args: ModelConfig) -> PeftConfig | None:
+    """The adapter that the arguments ask for, without targets for `LORA_TARGETS`; `None` without `use_peft`."""
+    if not (model_args.lora_target_modules or model_args.lora_target_parameters):
+        model_args = replace(model_args, lora_target_modules=LORA_TARGETS)  # type: ignore[arg-type]  # TRL passes it on
+    return get_peft_config(model_args)
 
 
 def refuse_adapter(name: str) -> None:
