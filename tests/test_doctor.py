@@ -272,8 +272,15 @@ def staged(**given):
 def test_a_fault_of_the_common_settings_is_said_once(tmp_path, capsys):
     config = tmp_path / "config.yaml"
     assert failures(capsys, config, staged()) == []
-    assert failures(capsys, config, staged(common={"lerning_rate": 1})) == ["FAIL  sft, dpo: there is no lerning_rate"]
-    assert failures(capsys, config, staged(dpo={"learning_rate": 1, "rouns": 2})) == ["FAIL  dpo: there is no rouns"]
+    assert failures(capsys, config, staged(common={"lerning_rate": 1})) == [
+        "FAIL  common: ChainOfStepSFTConfig has no `lerning_rate`; did you mean `learning_rate`?"
+    ]
+    assert failures(capsys, config, staged(dpo={"learning_rate": 1, "rouns": 2})) == [
+        "FAIL  dpo: IterativeDPOConfig has no `rouns`; did you mean `rounds`?"
+    ]
+    assert failures(capsys, config, staged(dpo={"learning_rate": 1, "save_strategy": "hourly"}))[0].startswith(
+        "FAIL  dpo: hourly is not a valid"
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="bf16 needs no fix where there is a GPU")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from transformers import AutoConfig, GenerationConfig
 from trl import GRPOConfig, ModelConfig
 
 from .construction import check_template
-from .documented import read_entries
 from .files import check_model_path, is_missing_path
 from .memory import activation_memory, build_without_weights, count_parameters, training_memory
 from .miniature.models import FAMILIES, SIZES, build_model
@@ -235,7 +233,7 @@ class MethodParser:
         spec = importlib.util.spec_from_file_location(f"{__package__}.doctor.{method}", script(method))
         assert spec is not None
         assert spec.loader is not None  # it is a Python file
-        self._module = module = importlib.util.module_from_spec(spec)
+        module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         hints = get_type_hints(module.main) if hasattr(module, "main") else {}
         self._types = [kind for name, kind in hints.items() if name != "return"]
@@ -261,20 +259,18 @@ class MethodParser:
         return list(self._section_faults(parsed[0])) if self._staged else []
 
     def _section_faults(self, args: Any) -> Iterator[tuple[str, str]]:
-        package = importlib.import_module(str(__package__))
-        for section, text in read_entries(inspect.getdoc(type(args)) or "").items():
-            named = re.match(r"fields of `(\w+Config)`", text)
-            given = getattr(args, section)
-            if named is None or not given:
+        yield from ((section, fault) for section, _, fault in args.unknown_settings())
+        for section, kind in args.configs().items():
+            if not getattr(args, section):
                 continue
-            kind = getattr(self._module, named[1], None) or getattr(package, named[1])
-            settings = {**args.common, **given}
+            known = {each.name for each in fields(kind)}
+            given = {**args.common, **getattr(args, section)}
+            settings = {name: value for name, value in given.items() if name in known}
             lacking = {key: yaml.safe_load(value) for key, value in _lacking(settings).items()}
             try:
                 kind(args.output_dir, **{**settings, **lacking})
             except (ValueError, TypeError) as error:
-                unknown = r"\w+\.__init__\(\) got an unexpected keyword argument '(\w+)'"
-                yield section, re.sub(unknown, r"there is no \1", _in_a_line(error))
+                yield section, _in_a_line(error)
 
 
 def _lacking(settings: Mapping[str, Any]) -> dict[str, str]:
