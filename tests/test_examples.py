@@ -10,6 +10,7 @@ import pytest
 import torch
 from datasets import Dataset
 from example_runs import ACCELERATE, ROOT, load_example, start
+from pages import page_of
 from PIL import Image
 from safetensors.torch import load_file
 from support import drawn_rows, load
@@ -96,6 +97,10 @@ def test_adapo(adapo_run, checkpoints):
     done, folder = adapo_run
     steps = assert_everything_is_there(done, folder, "AdaPO")
     assert [entry["rewards/adapo/mean"] for entry in steps] == [-1.5, -1.5]  # 0→0 at P = 1: -1 - 0.5
+    # the last line names the page of the two steps, each of two groups of eight
+    groups = folder / "training.html"
+    assert done.stdout.splitlines()[-1] == f"Groups of training, with rewards and advantages: {groups}"
+    assert len(page_of(groups).with_class("trajectory")) == 2 * 2 * 8
 
     # Equal rewards and a policy that is its reference have no gradient, so the first step decays and does no more.
     name = "model.layers.0.mlp.up_proj.weight"  # in the files of Qwen2.5-VL, as on the Hub

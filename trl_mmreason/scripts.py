@@ -33,10 +33,12 @@ from .documented import documented
 from .evaluation.curves import plot_curves, training_plots
 from .evaluation.evaluation_report import trajectories_of
 from .evaluation.files import PRINTED
+from .evaluation.logged_completions import tables_of
 from .evaluation.metrics import format_table, improves
 from .evaluation.report import comparison_table, write_report
 from .evaluation.results import compare_results, summarise
 from .evaluation.runner import Samples, evaluate_policy
+from .evaluation.training_run import TRAINING_REPORT, write_training_report
 from .files import NoSuchFolder, check_model_folder, text_or_file, write_whole
 from .messages import question_text
 from .miniature.cold_start import Lessons, cold_start
@@ -54,7 +56,7 @@ MINIATURE = "miniature/"
 LORA_TARGETS = r"(.*language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_proj"
 """Layers that an adapter is for by default: the language model's, also of a text-only one, whose layers are
 `model.layers.N`, and none of the vision encoder's. configs/*/your_model.yaml have the first half."""
-_SHOWN = 100  # questions in the report, which holds their pictures
+_SHOWN = 100  # questions in the report, which holds their pictures; completions in the page of training
 
 
 @contextmanager
@@ -266,6 +268,9 @@ def train_and_compare(
 ) -> bool | None:
     """Train and save; with evaluation rows also evaluate before and after, print the table and write the report.
 
+    With `log_completions` a page of what the policy wrote in training comes last, after a push to the Hub, as it holds
+    pictures of the data set.
+
     Args:
         trainer: a trainer that has not been started.
         data_args: where the questions came from.
@@ -293,6 +298,9 @@ def train_and_compare(
     if rows is not None and before is not None and after is not None and trainer.accelerator.is_main_process:
         better = _report(trainer, data_args, rows, {"before": before, "after": after}, protocol.metrics)
     publish(trainer, data_args.dataset_name)
+    if trainer.accelerator.is_main_process and tables_of(folder := Path(trainer.args.output_dir)):
+        write_training_report({folder.resolve().name: folder}, folder / TRAINING_REPORT, shown=_SHOWN)
+        sys.stdout.write(f"Groups of training, with rewards and advantages: {folder / TRAINING_REPORT}\n")
     if hasattr(trainer, "end"):  # from transformers 5.18 on: closes trackers and the process group
         trainer.end()
     return better
