@@ -250,12 +250,15 @@ def test_srpo_refuses_a_cold_start_of_an_adapter(checkpoints, tmp_path):
 
 
 def fine_tune(recipe, model, tmp_path, row):
-    """Supervised training by a paper's recipe, on eight equal rows in batches of four."""
-    Dataset.from_list([{**row, "images": [Image.new("RGB", (28, 28))]}] * 8).to_parquet(tmp_path / "rows.parquet")
+    """Supervised training by a paper's recipe, on eight equal rows in batches of four; the loss of two is measured."""
+    rows = Dataset.from_list([{**row, "images": [Image.new("RGB", (28, 28))]}] * 8)
+    rows.to_parquet(tmp_path / "rows.parquet")
+    rows.select(range(2)).to_parquet(tmp_path / "asked.parquet")
     settings = {
         "config": ROOT / f"configs/{recipe}.yaml",
         "model_name_or_path": model,
         "dataset_name": tmp_path / "rows.parquet",
+        "eval_dataset_name": tmp_path / "asked.parquet",
         "per_device_train_batch_size": 2,
         "gradient_accumulation_steps": 2,
         # what a GPU is needed for
@@ -268,6 +271,11 @@ def fine_tune(recipe, model, tmp_path, row):
     arguments = [str(part) for key, value in settings.items() for part in (f"--{key}", value)]
     done = start(recipe.partition("/")[0], tmp_path / "out", *arguments)
     assert done.returncode == 0, done.stderr[-3000:]
+    state = json.loads((tmp_path / "out/trainer_state.json").read_text())
+    measured = {entry["step"]: entry["eval_loss"] for entry in state["log_history"] if "eval_loss" in entry}
+    # before training, and after every step: a tenth of so few is less than one
+    assert list(measured) == list(range(state["max_steps"] + 1))
+    assert measured[state["max_steps"]] < measured[0]  # it is trained on these rows
     begun, final = weights(model), weights(tmp_path / "out")
     changed = {name for name, weight in final.items() if not torch.equal(weight, begun[name])}
     assert changed

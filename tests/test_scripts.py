@@ -262,16 +262,26 @@ def test_a_configuration_that_is_not_there_is_said_in_a_line(example, monkeypatc
             ["--dataset_name", "{here}/rows.parquet"],
             "rows.parquet has the columns ['prompt', 'answer'], expected",
         ),
+        ("sft", ["--eval_dataset_name", "{here}/none.parquet"], "none.parquet' does not exist here"),
+        (
+            "sft",
+            ["--eval_dataset_name", "{here}/made.parquet", "--eval_strategy", "no", "--eval_on_start", "false"],
+            "made.parquet' has no effect with eval_strategy='no' and eval_on_start=False",
+        ),
+        ("sft", ["--eval_dataset_name", "null"], "there are no rows to evaluate on. Fix: --eval_dataset_name"),
     ],
 )
 def test_what_a_script_cannot_do_is_said_in_a_line(tmp_path, example, options, message, monkeypatch, capsys):
     rows = Dataset.from_list([{"prompt": "1 + 1?", "answer": "2"}])
     rows.to_json(tmp_path / "rows.jsonl")
     rows.to_parquet(tmp_path / "rows.parquet")
+    rows.rename_column("answer", "completion").to_parquet(tmp_path / "made.parquet")
     config = ROOT / ("configs/sft/qwen2_5_vl_7b.yaml" if example == "sft" else "configs/adapo/miniature.yaml")
     (tmp_path / "dtype.yaml").write_text(config.read_text().replace("dtype: float32", "dtype: bf16"))
     capsys.readouterr()  # progress bars of writing
     given = [option.format(here=tmp_path) for option in options]
+    if "--eval_dataset_name" in given:
+        given += ["--dataset_name", str(tmp_path / "made.parquet")]
     script = str(ROOT / f"examples/{example}.py")
     common = [
         *([] if "--config" in given else ["--config", str(config)]),

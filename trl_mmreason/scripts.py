@@ -28,6 +28,7 @@ from trl import (
 from trl.models import unwrap_model_for_generation
 
 from .checkpoint import restore_adapter, restore_weights, save_whole
+from .construction import parse_optional_text
 from .data import load_rows
 from .documented import documented
 from .evaluation.curves import plot_curves, training_plots
@@ -110,8 +111,7 @@ class DataArguments:
             raise ValueError(f"on_error={self.on_error!r}, expected drop or raise.")
         if any(rows is not None and rows < 1 for rows in (self.train_rows, self.eval_rows)):
             raise ValueError(f"train_rows={self.train_rows}, eval_rows={self.eval_rows}, expected at least 1.")
-        if self.eval_dataset_name in ("null", "None", "none"):  # the command line knows only text
-            self.eval_dataset_name = None
+        self.eval_dataset_name = parse_optional_text("eval_dataset_name", self.eval_dataset_name)
         self.system_prompt = text_or_file("system_prompt", self.system_prompt)
         self.eval_system_prompt = text_or_file("eval_system_prompt", self.eval_system_prompt)
         if self.eval_split is None:
@@ -328,10 +328,18 @@ class CompletionArguments:
     Attributes:
         dataset_name: parquet file, folder or Hub id of rows with `prompt`, `images` and `completion`.
         dataset_split: the split to train on.
+        eval_dataset_name: rows to measure the loss on, named likewise; `eval_strategy` and `eval_on_start` say when.
+            `None` leaves that out.
+        eval_split: the split to measure on; a file has only one.
     """
 
     dataset_name: str
     dataset_split: str = "train"
+    eval_dataset_name: str | None = None
+    eval_split: str = "test"
+
+    def __post_init__(self) -> None:
+        self.eval_dataset_name = parse_optional_text("eval_dataset_name", self.eval_dataset_name)
 
 
 def train_on_completions(
@@ -345,10 +353,20 @@ def train_on_completions(
     Args:
         trainer: for completions in one format.
         data_args, training_args, model_args: what the script was given.
+
+    Raises:
+        WrongArgument: there are rows to evaluate on, but nothing says when.
     """
     checkpoint = last_checkpoint(training_args)
-    settings = trainer_settings(model_args, training_args)
-    rows = read_completions(data_args.dataset_name, data_args.dataset_split)
+    rows, eval_rows = read_completions(data_args.dataset_name, data_args.dataset_split), None
+    if data_args.eval_dataset_name is not None:
+        eval_rows = read_completions(data_args.eval_dataset_name, data_args.eval_split)
+    settings = trainer_settings(model_args, training_args, eval_rows)
+    if eval_rows is not None and "eval_dataset" not in settings:
+        raise WrongArgument(
+            f"eval_dataset_name={data_args.eval_dataset_name!r} has no effect with eval_strategy='no' and "
+            "eval_on_start=False. Fix: --eval_strategy epoch, or --eval_dataset_name null"
+        )
     policy = trainer(named_policy(model_args), args=training_args, train_dataset=rows, **settings)
     train_and_save(policy, checkpoint)
     publish(policy, data_args.dataset_name)
