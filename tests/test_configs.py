@@ -114,6 +114,17 @@ def test_every_value_cites_its_place_or_says_ours(path):
             assert re.match(r'"Datasets"|Table \d|Fig\. \d|Section \d|Appendix B|[AB]\.\d|ours', text), key
 
 
+@each([path for path in [*CONFIGS, *SECTIONED] if path.stem != "miniature" and path not in STUDY])
+def test_every_recipe_evaluates_and_logs_to_a_tracker(path):
+    given = yaml.safe_load(path.read_text())
+    assert given["eval_dataset_name"]
+    assert {**given, **given.get("common", {})}["report_to"] == "trackio"
+    if path.parent.name in ("sft", "reflection_sft"):  # the others ask the questions before and after training
+        _, args, _ = parse(path)
+        assert (args.eval_on_start, args.eval_strategy) == (True, "steps")
+        assert args.eval_steps == 0.1  # a share of all
+
+
 # model → trajectories (or rows) of an update, those that are sampled at once
 BATCHES = {
     "adapo/qwen2_5_vl_3b": (64 * 8, 64 * 8),
@@ -197,7 +208,8 @@ def test_qlora_loads_weights_of_four_bits_and_computes_in_bfloat16():
 )
 def test_the_others_train_all_weights(path):
     _, training_args, model_args = parse(path)
-    assert trainer_settings(model_args, training_args) == {"quantization_config": None, "peft_config": None}
+    settings = trainer_settings(model_args, training_args, eval_rows=[])
+    assert (settings["quantization_config"], settings["peft_config"]) == (None, None)
 
 
 @each(

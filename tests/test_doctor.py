@@ -22,6 +22,7 @@ from trl_mmreason.doctor import (
 from trl_mmreason.memory import activation_memory, build_without_weights, count_parameters, training_memory
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.recipes import ROOT
+from trl_mmreason.scripts import LORA_TARGETS
 
 TESTED = {"torch": "2.13.0", "transformers": "5.23.0", "trl": "1.16.0", "vllm": None, "deepspeed": None}
 
@@ -181,6 +182,16 @@ def test_a_machine_and_a_miniature_recipe_are_fine(capsys):
     assert any("M trained; GiB a GPU" in line for line in lines)
 
 
+def test_an_adapter_without_named_layers_is_counted_as_it_is_trained(tmp_path, capsys):
+    given, memory = {**TRAINABLE, "use_peft": True}, []
+    for targets in ({}, {"lora_target_modules": LORA_TARGETS}):
+        (tmp_path / "config.yaml").write_text(json.dumps({**given, **targets}))
+        status, lines = doctor(capsys, "--config", tmp_path / "config.yaml")
+        assert status is None
+        memory.append([line for line in lines if "M trained" in line])
+    assert memory[0] == memory[1] != []
+
+
 def test_what_will_not_work_is_named_with_its_fix(checkpoints, tmp_path, capsys):
     config = tmp_path / "config.yaml"
     asked = {"use_vllm": True, "report_to": "none", "dataset_name": "./lost.jsonl", "bf16": False, "use_cpu": True}
@@ -261,8 +272,15 @@ def staged(**given):
 def test_a_fault_of_the_common_settings_is_said_once(tmp_path, capsys):
     config = tmp_path / "config.yaml"
     assert failures(capsys, config, staged()) == []
-    assert failures(capsys, config, staged(common={"lerning_rate": 1})) == ["FAIL  sft, dpo: there is no lerning_rate"]
-    assert failures(capsys, config, staged(dpo={"learning_rate": 1, "rouns": 2})) == ["FAIL  dpo: there is no rouns"]
+    assert failures(capsys, config, staged(common={"lerning_rate": 1})) == [
+        "FAIL  common: ChainOfStepSFTConfig has no `lerning_rate`; did you mean `learning_rate`?"
+    ]
+    assert failures(capsys, config, staged(dpo={"learning_rate": 1, "rouns": 2})) == [
+        "FAIL  dpo: IterativeDPOConfig has no `rouns`; did you mean `rounds`?"
+    ]
+    assert failures(capsys, config, staged(dpo={"learning_rate": 1, "save_strategy": "hourly"}))[0].startswith(
+        "FAIL  dpo: hourly is not a valid"
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="bf16 needs no fix where there is a GPU")

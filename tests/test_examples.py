@@ -10,6 +10,7 @@ import pytest
 import torch
 from datasets import Dataset
 from example_runs import ACCELERATE, ROOT, load_example, start
+from pages import page_of
 from PIL import Image
 from safetensors.torch import load_file
 from support import drawn_rows, load
@@ -96,6 +97,10 @@ def test_adapo(adapo_run, checkpoints):
     done, folder = adapo_run
     steps = assert_everything_is_there(done, folder, "AdaPO")
     assert [entry["rewards/adapo/mean"] for entry in steps] == [-1.5, -1.5]  # 0→0 at P = 1: -1 - 0.5
+    # the last line names the page of the two steps, each of two groups of eight
+    groups = folder / "training.html"
+    assert done.stdout.splitlines()[-1] == f"Groups of training, with rewards and advantages: {groups}"
+    assert len(page_of(groups).with_class("trajectory")) == 2 * 2 * 8
 
     # Equal rewards and a policy that is its reference have no gradient, so the first step decays and does no more.
     name = "model.layers.0.mlp.up_proj.weight"  # in the files of Qwen2.5-VL, as on the Hub
@@ -245,12 +250,15 @@ def test_srpo_refuses_a_cold_start_of_an_adapter(checkpoints, tmp_path):
 
 
 def fine_tune(recipe, model, tmp_path, row):
-    """Supervised training by a paper's recipe, on eight equal rows in batches of four."""
-    Dataset.from_list([{**row, "images": [Image.new("RGB", (28, 28))]}] * 8).to_parquet(tmp_path / "rows.parquet")
+    """Supervised training by a paper's recipe, on eight equal rows in batches of four; the loss of two is measured."""
+    rows = Dataset.from_list([{**row, "images": [Image.new("RGB", (28, 28))]}] * 8)
+    rows.to_parquet(tmp_path / "rows.parquet")
+    rows.select(range(2)).to_parquet(tmp_path / "asked.parquet")
     settings = {
         "config": ROOT / f"configs/{recipe}.yaml",
         "model_name_or_path": model,
         "dataset_name": tmp_path / "rows.parquet",
+        "eval_dataset_name": tmp_path / "asked.parquet",
         "per_device_train_batch_size": 2,
         "gradient_accumulation_steps": 2,
         # what a GPU is needed for
@@ -263,6 +271,11 @@ def fine_tune(recipe, model, tmp_path, row):
     arguments = [str(part) for key, value in settings.items() for part in (f"--{key}", value)]
     done = start(recipe.partition("/")[0], tmp_path / "out", *arguments)
     assert done.returncode == 0, done.stderr[-3000:]
+    state = json.loads((tmp_path / "out/trainer_state.json").read_text())
+    measured = {entry["step"]: entry["eval_loss"] for entry in state["log_history"] if "eval_loss" in entry}
+    # before training, and after every step: a tenth of so few is less than one
+    assert list(measured) == list(range(state["max_steps"] + 1))
+    assert measured[state["max_steps"]] < measured[0]  # it is trained on these rows
     begun, final = weights(model), weights(tmp_path / "out")
     changed = {name for name, weight in final.items() if not torch.equal(weight, begun[name])}
     assert changed

@@ -1,4 +1,5 @@
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -8,14 +9,18 @@ import yaml
 from datasets import Dataset
 from example_runs import ROOT, start
 from peft import get_peft_model
-from support import FAMILY_NAMES, adapo_config, drawn_rows, full_but
+from support import FAMILY_NAMES, ParityGrader, adapo_config, changed_weights, drawn_rows, full_but, weights_of
+from test_text_only import FAMILIES as TEXT_ONLY
+from test_text_only import saved_reasoner
 from trl import ModelConfig, TrlParser
 
+from trl_mmreason import AdaPOTrainer
 from trl_mmreason.adapo.miniature import two_answers
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.script_parser import WrongArgument
 from trl_mmreason.scripts import (
+    LORA_TARGETS,
     DataArguments,
     _without_nan,
     exit_on_missing,
@@ -141,12 +146,37 @@ def test_an_adapter_is_for_the_language_model_s_projections_by_default(family, t
     assert all(".language_model.layers." in name for name in adapted)
 
 
-def test_the_default_of_an_adapter_is_the_recipes_and_the_user_s_come_first(tmp_path):
+@pytest.mark.parametrize("kind", TEXT_ONLY)
+def test_a_text_only_policy_trains_an_adapter_by_default(kind, tmp_path):
+    """A Qwen2 or a Llama, whose layers are `model.layers.N`: a real step changes the 14 adapters."""
+    policy = saved_reasoner(kind, tmp_path / "policy")
+    rows = [{"prompt": [{"role": "user", "content": f"{n}+1?"}], "answer": str(n + 1)} for n in range(4)]
+    asked = {"filter_zero_advantage": False, "filter_truncated": False, "max_steps": 1}
+    args = adapo_config(tmp_path / "out", **asked)
+    settings = trainer_settings(ModelConfig(model_name_or_path=policy, use_peft=True), args)
+    trainer = AdaPOTrainer(policy, args=args, train_dataset=Dataset.from_list(rows), grader=ParityGrader(), **settings)
+    before = weights_of(trainer.model)
+    trainer.train()
+    changed = changed_weights(trainer.model, before)
+    assert len(changed) == 14
+    assert all("model.layers." in name and "lora_B" in name for name in changed)  # A follows from the second step on
+
+
+@pytest.mark.parametrize("family", full_but("qwen2_5_vl", FAMILY_NAMES))
+def test_the_default_of_an_adapter_is_for_the_layers_of_the_recipes(family):
+    recipe = yaml.safe_load((ROOT / "configs/adapo/your_model.yaml").read_text())["lora_target_modules"]
+    names = [name for name, _ in build_model(family, "test")[0].named_modules()]
+    by_recipe, by_default = ([name for name in names if re.fullmatch(x, name)] for x in (recipe, LORA_TARGETS))
+    assert by_default == by_recipe
+    assert len(by_default) == 14
+
+
+def test_the_layers_that_a_user_names_come_first(tmp_path):
     def targets(**given):
         args = ModelConfig(model_name_or_path="m", use_peft=True, **given)
         return trainer_settings(args, adapo_config(tmp_path))["peft_config"].target_modules
 
-    assert targets() == yaml.safe_load((ROOT / "configs/adapo/your_model.yaml").read_text())["lora_target_modules"]
+    assert targets() == LORA_TARGETS
     assert targets(lora_target_modules=["q_proj", "v_proj"]) == {"q_proj", "v_proj"}
     assert targets(lora_target_parameters=["mlp.weight"]) is None
 
@@ -232,16 +262,26 @@ def test_a_configuration_that_is_not_there_is_said_in_a_line(example, monkeypatc
             ["--dataset_name", "{here}/rows.parquet"],
             "rows.parquet has the columns ['prompt', 'answer'], expected",
         ),
+        ("sft", ["--eval_dataset_name", "{here}/none.parquet"], "none.parquet' does not exist here"),
+        (
+            "sft",
+            ["--eval_dataset_name", "{here}/made.parquet", "--eval_strategy", "no", "--eval_on_start", "false"],
+            "made.parquet' has no effect with eval_strategy='no' and eval_on_start=False",
+        ),
+        ("sft", ["--eval_dataset_name", "null"], "there are no rows to evaluate on. Fix: --eval_dataset_name"),
     ],
 )
 def test_what_a_script_cannot_do_is_said_in_a_line(tmp_path, example, options, message, monkeypatch, capsys):
     rows = Dataset.from_list([{"prompt": "1 + 1?", "answer": "2"}])
     rows.to_json(tmp_path / "rows.jsonl")
     rows.to_parquet(tmp_path / "rows.parquet")
+    rows.rename_column("answer", "completion").to_parquet(tmp_path / "made.parquet")
     config = ROOT / ("configs/sft/qwen2_5_vl_7b.yaml" if example == "sft" else "configs/adapo/miniature.yaml")
     (tmp_path / "dtype.yaml").write_text(config.read_text().replace("dtype: float32", "dtype: bf16"))
     capsys.readouterr()  # progress bars of writing
     given = [option.format(here=tmp_path) for option in options]
+    if "--eval_dataset_name" in given:
+        given += ["--dataset_name", str(tmp_path / "made.parquet")]
     script = str(ROOT / f"examples/{example}.py")
     common = [
         *([] if "--config" in given else ["--config", str(config)]),

@@ -5,12 +5,16 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 import yaml
+from example_runs import ROOT, train_here
 
-from trl_mmreason import ReflectionSFTConfig
+from trl_mmreason import ChainOfStepGRPOConfig, ReflectionSFTConfig
+from trl_mmreason.chain_of_step.arguments import ChainOfStepArguments
 from trl_mmreason.files import NoSuchFolder
 from trl_mmreason.sampling.store import SettingsChanged
 from trl_mmreason.script_parser import WrongArgument
-from trl_mmreason.stages import StagedArguments, do_once, made_by, values_of
+from trl_mmreason.self_evolution.arguments import EvolutionArguments
+from trl_mmreason.sophia.arguments import SophiaArguments
+from trl_mmreason.stages import StagedArguments, do_once, made_by, parse_arguments, values_of
 
 
 @dataclass
@@ -68,3 +72,73 @@ def test_a_stage_without_a_gpu_names_the_options(tmp_path):
     expected = "^bf16 asks for a GPU, and there is none. Fix: --common.use_cpu true --common.bf16 false$"
     with pytest.raises(WrongArgument, match=expected):
         args.config("mixed_in", ReflectionSFTConfig, tmp_path)
+
+
+@dataclass
+class TwoStages(StagedArguments):
+    STAGES = {"learn": "learn/model", "look": "table.txt"}
+    READS = {"learn": ("rounds",)}
+    SECTIONS = {"learn": ReflectionSFTConfig, "later": ChainOfStepGRPOConfig, "look": ("n", "max_steps")}
+
+    output_dir: str = "never"
+    learn: dict = field(default_factory=dict)
+    later: dict = field(default_factory=dict)
+    look: dict = field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("sections", "options", "message"),
+    [
+        ("look: {max_step: 3}", [], "recipe.yaml: look: there is no `max_step`; did you mean `max_steps`?"),
+        ("learn: {lr: 1}\nlater:", [], "recipe.yaml: learn: ReflectionSFTConfig has no `lr`"),
+        ("look:", ["--look.max_step", "3"], "--look.max_step: there is no `max_step`; did you mean `max_steps`?"),
+        # of the trainers that the wanted stages start: the other one has it
+        ("common: {num_generations: 8}", [], "recipe.yaml: common: ReflectionSFTConfig has no `num_generations`"),
+    ],
+)
+def test_all_sections_are_checked_before_a_stage(sections, options, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(f"dataset_name: miniature/adding\n{sections}\n")
+    monkeypatch.setattr("sys.argv", ["example.py", "--config", "recipe.yaml", *options])
+    with pytest.raises(SystemExit):
+        parse_arguments(TwoStages)
+    assert capsys.readouterr().err.rstrip("\n") == f"example.py: error: {message}"
+
+
+def test_common_settings_are_compared_with_the_trainers_of_the_wanted_stages(tmp_path, monkeypatch):
+    (tmp_path / "recipe.yaml").write_text("dataset_name: miniature/adding\ncommon: {num_generations: 8}\nlearn:\n")
+    given = ["--config", str(tmp_path / "recipe.yaml"), "--stages", "look"]
+    monkeypatch.setattr("sys.argv", ["example.py", *given])
+    args, _ = parse_arguments(TwoStages)
+    assert (args.common, args.learn) == ({"num_generations": 8}, {})
+
+
+SECTIONS = [
+    *(("chain_of_step", section) for section in ChainOfStepArguments.SECTIONS),
+    *(("sophia", section) for section in SophiaArguments.SECTIONS),
+    *(("self_evolution", section) for section in EvolutionArguments.SECTIONS),
+    *((method, "common") for method in ("chain_of_step", "sophia", "self_evolution")),
+]
+
+
+@pytest.mark.parametrize(("method", "section"), SECTIONS, ids="-".join)
+def test_an_example_names_a_misspelt_key_of_any_section_before_its_first_stage(
+    method, section, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    given = yaml.safe_load((ROOT / f"configs/{method}/miniature.yaml").read_text())
+    right, value = next(iter((given.get(section) or {"learning_rate": 1e-3}).items()))
+    given[section] = {**given.get(section, {}), f"{right}_": value}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(given))
+    with pytest.raises(SystemExit):
+        train_here(monkeypatch, method, "--config", "mine.yaml", "--common.use_cpu", "true")
+    error = capsys.readouterr().err
+    assert error.startswith(f"mmreason train {method}: error: mine.yaml: {section}: ")
+    assert error.endswith(f" no `{right}_`; did you mean `{right}`?\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
+
+
+def test_sophia_s_data_to_mix_in_are_checked_too(tmp_path):
+    args = SophiaArguments("miniature/adding", mixed_in={"text": {"dataset": "rows.parquet", "shar": 0.2}})
+    (fault,) = args.unknown_settings()
+    assert fault == ("mixed_in.text", "shar", "there is no `shar`; did you mean `share`?")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,10 +18,9 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from PIL import Image
 from transformers import AutoConfig, GenerationConfig
-from trl import GRPOConfig, ModelConfig, get_peft_config
+from trl import GRPOConfig, ModelConfig
 
 from .construction import check_template
-from .documented import read_entries
 from .files import check_model_path, is_missing_path
 from .memory import activation_memory, build_without_weights, count_parameters, training_memory
 from .miniature.models import FAMILIES, SIZES, build_model
@@ -30,7 +28,7 @@ from .recipes import ROOT, config_file, script
 from .sampling.generation import declared_end_ids, encode
 from .sampling.loading import ENCODING_ERRORS, load_processor, sees_pictures
 from .script_parser import ScriptParser, missing_trackers
-from .scripts import MINIATURE
+from .scripts import MINIATURE, adapter_config
 from .trl_contract import changed_methods
 from .turns import next_turn_ids
 
@@ -235,7 +233,7 @@ class MethodParser:
         spec = importlib.util.spec_from_file_location(f"{__package__}.doctor.{method}", script(method))
         assert spec is not None
         assert spec.loader is not None  # it is a Python file
-        self._module = module = importlib.util.module_from_spec(spec)
+        module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         hints = get_type_hints(module.main) if hasattr(module, "main") else {}
         self._types = [kind for name, kind in hints.items() if name != "return"]
@@ -261,20 +259,18 @@ class MethodParser:
         return list(self._section_faults(parsed[0])) if self._staged else []
 
     def _section_faults(self, args: Any) -> Iterator[tuple[str, str]]:
-        package = importlib.import_module(str(__package__))
-        for section, text in read_entries(inspect.getdoc(type(args)) or "").items():
-            named = re.match(r"fields of `(\w+Config)`", text)
-            given = getattr(args, section)
-            if named is None or not given:
+        yield from ((section, fault) for section, _, fault in args.unknown_settings())
+        for section, kind in args.configs().items():
+            if not getattr(args, section):
                 continue
-            kind = getattr(self._module, named[1], None) or getattr(package, named[1])
-            settings = {**args.common, **given}
+            known = {each.name for each in fields(kind)}
+            given = {**args.common, **getattr(args, section)}
+            settings = {name: value for name, value in given.items() if name in known}
             lacking = {key: yaml.safe_load(value) for key, value in _lacking(settings).items()}
             try:
                 kind(args.output_dir, **{**settings, **lacking})
             except (ValueError, TypeError) as error:
-                unknown = r"\w+\.__init__\(\) got an unexpected keyword argument '(\w+)'"
-                yield section, re.sub(unknown, r"there is no \1", _in_a_line(error))
+                yield section, _in_a_line(error)
 
 
 def _lacking(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -339,7 +335,7 @@ def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterato
     """
     parameters = count_parameters(model)
     known = {each.name for each in fields(ModelConfig)}
-    adapter = get_peft_config(ModelConfig(**{key: value for key, value in settings.items() if key in known}))
+    adapter = adapter_config(ModelConfig(**{key: value for key, value in settings.items() if key in known}))
     keeps_reference = settings["num_generations"] if settings["beta"] is None else settings["beta"]  # for a KL term
     trained, copies = parameters, 2 if keeps_reference else 1
     if adapter is not None:

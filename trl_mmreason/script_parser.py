@@ -44,7 +44,12 @@ class ScriptParser(TrlParser):
 
     Args:
         dataclass_types: as for `TrlParser`; the method's own configuration after the data's.
+
+    Attributes:
+        config: the configuration file, as the user wrote it, of the last arguments that were parsed; "" without one.
     """
+
+    config = ""
 
     def __init__(self, dataclass_types: Sequence[type]) -> None:
         declaring = [base for kind in reversed(dataclass_types) for base in kind.__mro__]
@@ -88,8 +93,8 @@ class ScriptParser(TrlParser):
                 raise ValueError(f"got {args[0]!r} without an option; did you mean --config {args[0]}?")
             if "--config" in args[:-1]:
                 place = args.index("--config") + 1
-                file = config_file(args[place])
-                self._refuse_unknown_keys(args[place], file, sections)
+                self.config, file = args[place], config_file(args[place])
+                self._refuse_unknown_keys(file, sections)
                 args[place] = str(file)
             *parsed, unknown = super().parse_args_and_config(args, **{**settings, "return_remaining_strings": True})
             if unknown and not sections:
@@ -106,11 +111,10 @@ class ScriptParser(TrlParser):
         except (ValueError, OSError, yaml.YAMLError) as error:
             self.error(without_gpu(error) or str(error))
 
-    def _refuse_unknown_keys(self, name: str, file: Path, sections: bool) -> None:
+    def _refuse_unknown_keys(self, file: Path, sections: bool) -> None:
         """Refuse a configuration file's keys that are no arguments.
 
         Args:
-            name: the file, as the user wrote it.
             file: where it is.
             sections: whether keys such as `dpo.rounds` are allowed.
         """
@@ -118,7 +122,7 @@ class ScriptParser(TrlParser):
         known = {action.dest for action in self._actions} | {"env"}
         for key in given if isinstance(given, dict) else ():
             if key not in known and not (sections and "." in str(key)):
-                raise ValueError(f"{name}: there is no {self._nearest(str(key))}")
+                raise ValueError(f"{self.config}: there is no {self._nearest(str(key))}")
 
     def _nearest(self, given: str) -> str:
         """The misspelt name of an argument, and the nearest that exists."""

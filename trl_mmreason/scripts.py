@@ -13,6 +13,7 @@ from typing import Any
 
 from accelerate.utils import is_peft_model
 from datasets import Dataset
+from peft import PeftConfig
 from transformers import Trainer, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 from trl import (
@@ -27,15 +28,18 @@ from trl import (
 from trl.models import unwrap_model_for_generation
 
 from .checkpoint import restore_adapter, restore_weights, save_whole
+from .construction import parse_optional_text
 from .data import load_rows
 from .documented import documented
 from .evaluation.curves import plot_curves, training_plots
 from .evaluation.evaluation_report import trajectories_of
 from .evaluation.files import PRINTED
+from .evaluation.logged_completions import tables_of
 from .evaluation.metrics import format_table, improves
 from .evaluation.report import comparison_table, write_report
 from .evaluation.results import compare_results, summarise
 from .evaluation.runner import Samples, evaluate_policy
+from .evaluation.training_run import TRAINING_REPORT, write_training_report
 from .files import NoSuchFolder, check_model_folder, text_or_file, write_whole
 from .messages import question_text
 from .miniature.cold_start import Lessons, cold_start
@@ -50,9 +54,10 @@ from .sft import CompletionSFTConfig, CompletionSFTTrainer
 from .sources import read_completions
 
 MINIATURE = "miniature/"
-LORA_TARGETS = r".*language_model.*\.(q|k|v|o|gate|up|down)_proj"
-"""Layers that an adapter is for by default, as in configs/*/your_model.yaml: none of the vision encoder's."""
-_SHOWN = 100  # questions in the report, which holds their pictures
+LORA_TARGETS = r"(.*language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_proj"
+"""Layers that an adapter is for by default: the language model's, also of a text-only one, whose layers are
+`model.layers.N`, and none of the vision encoder's. configs/*/your_model.yaml have the first half."""
+_SHOWN = 100  # questions in the report, which holds their pictures; completions in the page of training
 
 
 @contextmanager
@@ -106,8 +111,7 @@ class DataArguments:
             raise ValueError(f"on_error={self.on_error!r}, expected drop or raise.")
         if any(rows is not None and rows < 1 for rows in (self.train_rows, self.eval_rows)):
             raise ValueError(f"train_rows={self.train_rows}, eval_rows={self.eval_rows}, expected at least 1.")
-        if self.eval_dataset_name in ("null", "None", "none"):  # the command line knows only text
-            self.eval_dataset_name = None
+        self.eval_dataset_name = parse_optional_text("eval_dataset_name", self.eval_dataset_name)
         self.system_prompt = text_or_file("system_prompt", self.system_prompt)
         self.eval_system_prompt = text_or_file("eval_system_prompt", self.eval_system_prompt)
         if self.eval_split is None:
@@ -216,11 +220,9 @@ def trainer_settings(
         "dtype": model_args.dtype,
         **(training_args.model_init_kwargs or {}),
     }
-    if model_args.use_peft and not (model_args.lora_target_modules or model_args.lora_target_parameters):
-        model_args = replace(model_args, lora_target_modules=LORA_TARGETS)  # type: ignore[arg-type]  # TRL passes it on
     settings = {
         "quantization_config": get_quantization_config(model_args),
-        "peft_config": get_peft_config(model_args),
+        "peft_config": adapter_config(model_args),
     }
     if training_args.eval_strategy != "no" or training_args.eval_on_start:
         if eval_rows is None:
@@ -231,6 +233,13 @@ def trainer_settings(
             )
         settings["eval_dataset"] = eval_rows
     return settings
+
+
+def adapter_config(model_args: ModelConfig) -> PeftConfig | None:
+    """The adapter that the arguments ask for, without targets for `LORA_TARGETS`; `None` without `use_peft`."""
+    if not (model_args.lora_target_modules or model_args.lora_target_parameters):
+        model_args = replace(model_args, lora_target_modules=LORA_TARGETS)  # type: ignore[arg-type]  # TRL passes it on
+    return get_peft_config(model_args)
 
 
 def refuse_adapter(name: str) -> None:
@@ -259,6 +268,9 @@ def train_and_compare(
 ) -> bool | None:
     """Train and save; with evaluation rows also evaluate before and after, print the table and write the report.
 
+    With `log_completions` a page of what the policy wrote in training comes last, after a push to the Hub, as it holds
+    pictures of the data set.
+
     Args:
         trainer: a trainer that has not been started.
         data_args: where the questions came from.
@@ -286,6 +298,9 @@ def train_and_compare(
     if rows is not None and before is not None and after is not None and trainer.accelerator.is_main_process:
         better = _report(trainer, data_args, rows, {"before": before, "after": after}, protocol.metrics)
     publish(trainer, data_args.dataset_name)
+    if trainer.accelerator.is_main_process and tables_of(folder := Path(trainer.args.output_dir)):
+        write_training_report({folder.resolve().name: folder}, folder / TRAINING_REPORT, shown=_SHOWN)
+        sys.stdout.write(f"Groups of training, with rewards and advantages: {folder / TRAINING_REPORT}\n")
     if hasattr(trainer, "end"):  # from transformers 5.18 on: closes trackers and the process group
         trainer.end()
     return better
@@ -313,10 +328,18 @@ class CompletionArguments:
     Attributes:
         dataset_name: parquet file, folder or Hub id of rows with `prompt`, `images` and `completion`.
         dataset_split: the split to train on.
+        eval_dataset_name: rows to measure the loss on, named likewise; `eval_strategy` and `eval_on_start` say when.
+            `None` leaves that out.
+        eval_split: the split to measure on; a file has only one.
     """
 
     dataset_name: str
     dataset_split: str = "train"
+    eval_dataset_name: str | None = None
+    eval_split: str = "test"
+
+    def __post_init__(self) -> None:
+        self.eval_dataset_name = parse_optional_text("eval_dataset_name", self.eval_dataset_name)
 
 
 def train_on_completions(
@@ -330,10 +353,20 @@ def train_on_completions(
     Args:
         trainer: for completions in one format.
         data_args, training_args, model_args: what the script was given.
+
+    Raises:
+        WrongArgument: there are rows to evaluate on, but nothing says when.
     """
     checkpoint = last_checkpoint(training_args)
-    settings = trainer_settings(model_args, training_args)
-    rows = read_completions(data_args.dataset_name, data_args.dataset_split)
+    rows, eval_rows = read_completions(data_args.dataset_name, data_args.dataset_split), None
+    if data_args.eval_dataset_name is not None:
+        eval_rows = read_completions(data_args.eval_dataset_name, data_args.eval_split)
+    settings = trainer_settings(model_args, training_args, eval_rows)
+    if eval_rows is not None and "eval_dataset" not in settings:
+        raise WrongArgument(
+            f"eval_dataset_name={data_args.eval_dataset_name!r} has no effect with eval_strategy='no' and "
+            "eval_on_start=False. Fix: --eval_strategy epoch, or --eval_dataset_name null"
+        )
     policy = trainer(named_policy(model_args), args=training_args, train_dataset=rows, **settings)
     train_and_save(policy, checkpoint)
     publish(policy, data_args.dataset_name)

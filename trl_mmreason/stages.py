@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from shutil import copy2
@@ -17,6 +17,7 @@ from accelerate import PartialState
 from accelerate.utils import is_peft_model
 from datasets import Dataset
 from huggingface_hub.utils.sha import sha_fileobj
+from transformers import TrainingArguments
 from trl import GRPOTrainer, ModelConfig
 
 from .documented import documented
@@ -54,8 +55,8 @@ class StagedArguments(DataArguments):
     """Stage → the file or folder in `output_dir` that it writes last, in the order of the stages."""
     READS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Stage → arguments that its result depends on, besides `common`, its own section and the stages before it."""
-    SECTIONS: ClassVar[tuple[str, ...]] = ()
-    """Fields that hold the settings of a stage, or of several."""
+    SECTIONS: ClassVar[Mapping[str, type | tuple[str, ...]]] = {}
+    """Field that holds the settings of a stage, or of several → the dataclass that takes them, or their names."""
 
     output_dir: str = "runs"
     stages: str | None = None
@@ -65,7 +66,7 @@ class StagedArguments(DataArguments):
     def __post_init__(self) -> None:
         super().__post_init__()
         for section in ("common", *self.SECTIONS):
-            setattr(self, section, values_of(getattr(self, section)))
+            setattr(self, section, values_of(getattr(self, section) or {}))  # YAML reads an empty section as None
         self.stages = self.stages or ",".join(self.STAGES)
         unknown = set(self.stages.split(",")) - set(self.STAGES)
         if unknown:
@@ -87,19 +88,36 @@ class StagedArguments(DataArguments):
         """Arguments that a stage depends on; a file comes with its digest, so that changes are noticed."""
         return {name: _with_contents(getattr(self, name, None)) for name in names}
 
+    @classmethod
+    def configs(cls) -> dict[str, type[TrainingArguments]]:
+        """Section → configuration class, of those sections that configure a trainer."""
+        kinds = cls.SECTIONS.items()
+        return {name: kind for name, kind in kinds if isinstance(kind, type) and issubclass(kind, TrainingArguments)}
+
+    def unknown_settings(self) -> Iterator[tuple[str, str, str]]:
+        """Yield section, name and fault of every setting that its section does not have.
+
+        Those of `common` are compared with the sections that the wanted stages read.
+        """
+        for section, kind in self.SECTIONS.items():
+            yield from unknown_names(section, getattr(self, section), kind)
+        read = {section for stage in self.wanted for section in (stage, *self.READS.get(stage, ()))}
+        kinds = [kind for section, kind in self.configs().items() if section in read]
+        faults = [fault for kind in kinds for fault in unknown_names("common", self.common, kind)]
+        yield from {name: (section, name, fault) for section, name, fault in reversed(faults)}.values()
+
     def config(self, section: str, config_class: type, folder: Path, **own: Any) -> Any:
         """Make a configuration from the section's settings, then the common ones; it writes into `folder`.
 
         Raises:
             WrongArgument: a setting is unknown, or refused.
         """
-        settings = {**self.common, **own, **getattr(self, section)}
-        known = {each.name for each in fields(config_class)}
-        for name in settings.keys() - known:
-            where = section if name in getattr(self, section) else "common"
-            raise WrongArgument(f"{where}: {config_class.__name__} has no `{name}`{suggestion(name, known)}")
+        given = getattr(self, section)
+        for where, settings in (("common", self.common), (section, given)):
+            for _, _, fault in unknown_names(where, settings, config_class):
+                raise WrongArgument(f"{where}: {fault}")
         try:
-            return config_class(str(folder), **settings)
+            return config_class(str(folder), **{**self.common, **own, **given})
         except (TypeError, ValueError) as error:
             raise WrongArgument(without_gpu(error, "--common.") or f"{section}: {error}") from error
 
@@ -296,11 +314,25 @@ def parse_arguments(arguments: type) -> list[Any]:
     *parsed, overrides = parser.parse_args_and_config(return_remaining_strings=True)
     try:
         override_sections(parsed[0], overrides)
+        for section, name, fault in parsed[0].unknown_settings():  # before a stage, not hours later when it is reached
+            option = f"--{section}.{name}"
+            raise ValueError(f"{option if option in overrides else f'{parser.config}: {section}'}: {fault}")
         for section in ("common", *parsed[0].SECTIONS):
             refuse_missing_packages(getattr(parsed[0], section), f"--{section}.")
     except ValueError as error:
         parser.error(str(error))
     return parsed
+
+
+def unknown_names(
+    section: str, settings: Mapping[str, Any], kind: type | tuple[str, ...]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield section, name and fault of every setting that is none of a dataclass's fields, or of these names."""
+    names = kind if isinstance(kind, tuple) else tuple(each.name for each in fields(kind))
+    has = "there is" if isinstance(kind, tuple) else f"{kind.__name__} has"
+    for name in settings:
+        if name not in names:
+            yield section, name, f"{has} no `{name}`{suggestion(name, names)}"
 
 
 def override_sections(args: Any, given: list[str]) -> None:

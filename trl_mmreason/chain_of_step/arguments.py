@@ -8,6 +8,7 @@ from ..documented import documented
 from ..sampling.engine import SamplingParams
 from ..stages import StagedArguments, made_by
 from .client import process_reward_from
+from .config import ChainOfStepGRPOConfig, ChainOfStepSFTConfig, IterativeDPOConfig, ProcessRewardConfig
 from .paths import SAMPLING_PARAMS, ProcessReward
 
 _ASKED = ("dataset_name", "dataset_split", "train_rows", "cold_start_accuracy", "max_completion_length")
@@ -64,7 +65,14 @@ class ChainOfStepArguments(StagedArguments):
         "grpo": (*_ASKED, "process_reward"),
         "search": (*_ASKED, *_MEASURED, "search_questions"),
     }
-    SECTIONS = ("sft", "prm", "dpo", "grpo", "search")
+    SECTIONS = {
+        "sft": ChainOfStepSFTConfig,
+        "prm": ProcessRewardConfig,
+        "dpo": IterativeDPOConfig,
+        "grpo": ChainOfStepGRPOConfig,
+        "search": ("n", "step_weight", "max_steps"),
+        "drawn_labels": ("problems", "paths", "monte_carlo", "continuations"),
+    }
 
     output_dir: str = "runs/chain_of_step"
     max_completion_length: int = 1024

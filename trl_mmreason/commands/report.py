@@ -9,8 +9,6 @@ from typing import Any
 
 from . import options
 
-_TRAINING_REPORT = "training.html"  # `report.html` is what the examples write, with the answers before and after
-
 
 def add(commands: Any) -> None:
     """Declare the command."""
@@ -19,7 +17,7 @@ def add(commands: Any) -> None:
         help="write an HTML page about training runs or evaluations",
         description="Write one self-contained HTML file: settings, numbers, training curves, and the model's answers "
         "with pictures, verdicts, rewards and advantages, which can be filtered, sorted and searched. RUN is the "
-        f"output folder of a trainer, which gets {_TRAINING_REPORT}, or of `mmreason evaluate`, which gets "
+        "output folder of a trainer, which gets training.html, or of `mmreason evaluate`, which gets "
         "report.html. Several of a kind are compared: evaluations of the same questions, or training runs. A trainer "
         "logs the completions with log_completions=True.",
         epilog="example: mmreason report before=runs/before/ai2d after=runs/after/ai2d --output compared.html",
@@ -58,7 +56,7 @@ def _report(arguments: argparse.Namespace) -> None:
             print(write_evaluation_report(folders, arguments.output, arguments.shown))  # noqa: T201 - as below
         return
 
-    from ..evaluation.training_run import is_training_run, write_training_report
+    from ..evaluation.training_run import TRAINING_REPORT, is_training_run, write_training_report
 
     if len(others) < len(folders):
         raise SystemExit(
@@ -72,7 +70,7 @@ def _report(arguments: argparse.Namespace) -> None:
                 "in its output_dir: trainer_state.json, checkpoint-*/trainer_state.json or "
                 f"completions/completions_*.parquet{_evaluations_inside(folder)}"
             )
-    output = arguments.output or others[0] / _TRAINING_REPORT
+    output = arguments.output or others[0] / TRAINING_REPORT
     write_training_report(folders, output, shown=arguments.shown)
     print(output)  # noqa: T201 - what the command is asked for
 

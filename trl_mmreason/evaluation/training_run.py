@@ -18,6 +18,7 @@ from .logged_completions import read_logged_completions, tables_of
 from .metrics import Metric
 from .report import Mark, ReportTable, Row, side_by_side, write_report
 
+TRAINING_REPORT = "training.html"  # `report.html` is what the examples write, with the answers before and after
 _STATE = "trainer_state.json"
 _MEANS = "Means over the first and the last tenth of the logged values; shares in percent."
 _DRAWN = "Drawn: a line from the start to the end, and a dot at the end."

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..documented import documented
+from ..sampling.engine import SamplingParams
 from ..stages import StagedArguments
+from .config import SelfEvolutionConfig
 
 
 @documented
@@ -31,7 +33,7 @@ class EvolutionArguments(StagedArguments):
             *("dataset_name", "dataset_split", "columns", "image_root", "system_prompt"),
         )
     }
-    SECTIONS = ("evolution", "evaluation")
+    SECTIONS = {"evolution": SelfEvolutionConfig, "evaluation": SamplingParams}
 
     output_dir: str = "runs/self_evolution"
     judge_server: str | None = None

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
 
 from ..construction import parse_optional_text
 from ..documented import documented
 from ..grading import Grader, JudgeGrader
 from ..sampling.chat import Chat
-from ..sampling.engine import Engine
+from ..sampling.engine import Engine, SamplingParams
 from ..sampling.server_engine import ServerEngine
-from ..stages import StagedArguments
+from ..stages import StagedArguments, unknown_names
+from .config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
 from .mixture import CAPTIONS_AS_DATA
 from .prompts import THINKING_PROMPT
+from .sampling import OffPolicySampling
 
 _REINFORCED = (
     *("difficulty", "thinking_prompt", "judge_model"),
@@ -64,7 +66,14 @@ class SophiaArguments(StagedArguments):
         "grpo": _REINFORCED,
         "base_grpo": ("grpo", *_REINFORCED),
     }
-    SECTIONS = ("warm_up", "sampling", "update", "grpo", "difficulty", "evaluation")
+    SECTIONS = {
+        "warm_up": OffPolicyRewardConfig,
+        "sampling": (*(each.name for each in fields(OffPolicySampling)), "caption_tokens", "tokens"),
+        "update": OffPolicyRewardConfig,
+        "grpo": MixedGroupsGRPOConfig,
+        "difficulty": ("n", "low", "high"),
+        "evaluation": SamplingParams,
+    }
 
     output_dir: str = "runs/sophia"
     max_completion_length: int = 1024
@@ -83,6 +92,11 @@ class SophiaArguments(StagedArguments):
     grpo: dict = field(default_factory=dict)
     difficulty: dict = field(default_factory=dict)
     evaluation: dict = field(default_factory=dict)
+
+    def unknown_settings(self) -> Iterator[tuple[str, str, str]]:
+        yield from super().unknown_settings()
+        for name, one in self.mixed_in.items():
+            yield from unknown_names(f"mixed_in.{name}", one, ("dataset", "share"))
 
     def grader(self, load: Callable[[str], Engine]) -> Grader | JudgeGrader:
         """The grader: the rules, followed by the judge if there is one.
