@@ -71,7 +71,7 @@ class ChainOfStepArguments(StagedArguments):
         "dpo": IterativeDPOConfig,
         "grpo": ChainOfStepGRPOConfig,
         "search": ("n", "step_weight", "max_steps"),
-        "drawn_labels": ("problems", "paths", "monte_carlo", "continuations"),
+        "drawn_labels": ("problems", "held_out", "paths", "monte_carlo", "continuations"),
     }
 
     output_dir: str = "runs/chain_of_step"
