@@ -82,7 +82,7 @@ def test_a_configuration_s_memory(tmp_path):
     (finding,) = check_memory(model, stages["training"], "training")
     # 8 tokens of width 2^20: (2 + 34) · 8 MiB = 288 MiB
     assert "one GPU 0.3" in finding.text
-    assert "8 tokens at a time" in finding.text
+    assert "activations 0.3; 1 rows of 8 tokens at a time" in finding.text
 
 
 def test_stages_have_their_own_settings_over_the_common_ones(tmp_path):
@@ -179,7 +179,7 @@ def test_a_machine_and_a_miniature_recipe_are_fine(capsys):
     assert status is None
     assert {line.split()[0] for line in lines} <= {"ok", "note"}
     assert any("a second turn follows the first answer" in line for line in lines)
-    assert any("M trained; GiB a GPU" in line for line in lines)
+    assert lines[-1].startswith("ok    training: 0.5 M parameters, 0.5 M trained; GiB a GPU")
 
 
 def test_an_adapter_without_named_layers_is_counted_as_it_is_trained(tmp_path, capsys):

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoModelForImageTextToText
 
+GIB = 2**30
+
 
 class Memory(NamedTuple):
     """Bytes on each GPU."""

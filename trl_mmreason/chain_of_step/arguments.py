@@ -37,8 +37,8 @@ class ChainOfStepArguments(StagedArguments):
         drawn_chains: for the miniature, how many problems the teacher writes a chain for.
         sft_accuracy: for the miniature, the share of right answers at which the sft stage ends; `None` for all of its
             epochs. It is an error not to reach it.
-        drawn_labels: for the miniature, how many `problems` the policy reasons about to train on, and how many to measure
-            on (`held_out`); in how many `paths`; how many of the chains to train on are labelled by Monte Carlo
+        drawn_labels: for the miniature, how many problems to train on (`problems`) and to measure on (`held_out`), with
+            how many chains each (`paths`); how many of the chains to train on are labelled by Monte Carlo
             (`monte_carlo`), with how many `continuations` a step.
         dpo_questions, search_questions: use no more questions in these stages.
         sft: fields of `ChainOfStepSFTConfig`.

@@ -1,0 +1,55 @@
+"""Checks of `mmreason doctor`: versions, devices, the contract with TRL, a configuration, a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .estimate import check_memory
+from .finding import Finding, in_a_line
+from .machine import PACKAGES, check_contract, check_devices, check_packages, installed_version
+from .machine import pinned_versions as pinned_versions
+from .method import check_method
+from .model import check_conversation, load_for_checks
+from .settings import check_files, check_settings, check_values, of_all_stages, read_settings
+
+
+def examine(config: str | None, model: str | None, methods: Sequence[str]) -> Iterator[Finding]:
+    """Run all checks.
+
+    Args:
+        config: a configuration file, or the name of a shipped recipe.
+        model: path or Hub id of a policy; that of the configuration by default.
+        methods: names of the methods that a configuration can belong to.
+    """
+    yield from check_packages({package: installed_version(package) for package in PACKAGES})
+    yield from check_devices()
+    yield from check_contract()
+    stages: dict[str, dict[str, Any]] = {}
+    if config is not None:
+        try:
+            common, stages = read_settings(config)
+        except (OSError, ValueError) as error:
+            yield Finding("FAIL", in_a_line(error))
+            return
+        parser, found = check_method(config, methods)
+        yield from found
+        if parser is None:
+            return
+        model = model or common["model_name_or_path"]
+        yield from check_files(common, parser.reads)
+        yield from of_all_stages(check_settings, stages)
+        wrong = {where: list(check_values(settings, where)) for where, settings in stages.items()}
+        if all(each.level == "ok" for each in found):  # otherwise they are named above
+            yield from of_all_stages(check_values, stages)
+        stages = {where: settings for where, settings in stages.items() if not wrong[where]}  # that can be estimated
+    if model is None:
+        return
+    try:
+        _, processor, end_ids = load_for_checks(model)
+    except (OSError, ValueError, ImportError) as error:
+        yield Finding("FAIL", f"{model}: {in_a_line(error)}")
+        return
+    yield from check_conversation(processor, end_ids)
+    for where, settings in stages.items():
+        yield from check_memory(load_for_checks(model)[0], settings, where)  # each with an adapter of its own

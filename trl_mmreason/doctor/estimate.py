@@ -1,0 +1,105 @@
+"""Estimate the memory that a stage of training takes; see `trl_mmreason/memory.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import torch
+from trl import ModelConfig
+
+from ..memory import GIB, Memory, activation_memory, count_parameters, training_memory
+from ..scripts import adapter_config
+from .finding import Finding
+
+WEIGHT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "auto": 2.0}
+_PROMPT_TOKENS = 1024  # assumed where a configuration does not bound prompts
+_MANY = 8  # GPUs of the papers, for a machine that has none or one
+
+
+class Estimate(NamedTuple):
+    """Counts of a stage of training, and the memory of each way to train it on GPUs."""
+
+    parameters: int
+    trained: int
+    batch: str  # rows and tokens of one micro-batch
+    needs: dict[str, Memory]
+
+    def __str__(self) -> str:
+        totals = ", ".join(f"{name} {need.total / GIB:.1f}" for name, need in self.needs.items())
+        parts = ", ".join(f"{part} {size / GIB:.1f}" for part, size in self.needs["one GPU"]._asdict().items())
+        return (
+            f"{_count(self.parameters)} parameters, {_count(self.trained)} trained; GiB a GPU, roughly: {totals} "
+            f"(one GPU: {parts}; {self.batch} at a time)."
+        )
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters / 1e9:.2f} B" if parameters >= 1e9 else f"{parameters / 1e6:.1f} M"
+
+
+def estimate_memory(model: Any, settings: Mapping[str, Any], processes: int) -> Estimate:
+    """Estimate the memory of training on one GPU, and under ZeRO-2 and ZeRO-3; see `memory.py`.
+
+    Two answers of the longest length are counted after each prompt, as in two turns.
+
+    Args:
+        model: on the meta device, or a small one; it gets an adapter if the settings ask for one.
+        settings: settings of one stage.
+        processes: GPUs that ZeRO divides by.
+    """
+    parameters = count_parameters(model)
+    known = {each.name for each in fields(ModelConfig)}
+    adapter = adapter_config(ModelConfig(**{key: value for key, value in settings.items() if key in known}))
+    keeps_reference = settings["num_generations"] if settings["beta"] is None else settings["beta"]  # for a KL term
+    trained, copies = parameters, 2 if keeps_reference else 1
+    if adapter is not None:
+        from peft import get_peft_model
+
+        trained, copies = count_parameters(get_peft_model(model, adapter), trained=True), 1
+    text, rows = model.config.get_text_config(), settings["per_device_train_batch_size"]
+    prompt = settings.get("max_prompt_length")
+    tokens = (prompt or _PROMPT_TOKENS) + 2 * (settings["max_completion_length"] or 0)
+    activations = activation_memory(
+        rows * tokens, text.hidden_size, text.num_hidden_layers, checkpointing=bool(settings["gradient_checkpointing"])
+    )
+    weight_bytes = WEIGHT_BYTES[settings["dtype"] or "float32"]
+    trained_bytes = 4.0 if adapter is not None else weight_bytes  # PEFT keeps adapters in float32
+    if settings["load_in_4bit"] or settings["load_in_8bit"]:
+        weight_bytes = 0.5 if settings["load_in_4bit"] else 1.0
+    states = 2.0 if "8bit" in str(settings["optim"]) else 2 * trained_bytes
+    plans: dict[str, dict[str, Any]] = {
+        "one GPU": {"optimizer_bytes": states},
+        f"ZeRO-2 on {processes} GPUs": {"optimizer_bytes": 12.0, "zero_stage": 2, "processes": processes},
+        f"ZeRO-3 or FSDP2 on {processes} GPUs": {"optimizer_bytes": 12.0, "zero_stage": 3, "processes": processes},
+    }
+    sizes: dict[str, Any] = {"weight_bytes": weight_bytes, "trained_bytes": trained_bytes}
+    needs = {
+        name: training_memory(parameters * copies, trained, activations, **sizes, **plan)
+        for name, plan in plans.items()
+    }
+    assumed = "" if prompt else f", {_PROMPT_TOKENS} of them assumed for a prompt,"
+    return Estimate(parameters, trained, f"{rows} rows of {tokens} tokens{assumed}", needs)
+
+
+def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """Say what a stage takes by `estimate_memory`, and whether it fits the GPUs that are here.
+
+    Args:
+        model, settings: as for `estimate_memory`.
+        where: name of the stage.
+    """
+    gpus = torch.cuda.device_count()
+    estimate = estimate_memory(model, settings, gpus if gpus > 1 else _MANY)
+    if not gpus:
+        yield Finding("ok", f"{where}: {estimate}")
+        return
+    held = torch.cuda.get_device_properties(0).total_memory
+    held *= 1 - (settings["vllm_gpu_memory_utilization"] if settings["use_vllm"] else 0)
+    fitting = [name for name, need in estimate.needs.items() if need.total < held and (gpus > 1 or name == "one GPU")]
+    if fitting:
+        yield Finding("ok", f"{where}: {estimate} It fits: {fitting[0]}.")
+    else:
+        fix = "train an adapter (--use_peft), lower --per_device_train_batch_size, or use more GPUs."
+        yield Finding("FAIL", f"{where}: {estimate} The GPU leaves {held / GIB:.1f}.", fix)

@@ -1,0 +1,96 @@
+"""Check the installed packages, the devices and TRL's private methods."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+import torch
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from ..memory import GIB
+from ..recipes import ROOT
+from ..trl_contract import changed_methods
+from .finding import Finding
+
+PACKAGES = ("torch", "transformers", "trl", "accelerate", "peft", "vllm", "deepspeed")
+
+
+@cache
+def pinned_versions() -> dict[str, dict[str, str]]:
+    """Constraints file → package → version in the last test run."""
+    lines = {path.name: path.read_text().splitlines() for path in sorted(ROOT.glob("constraints*.txt"))}
+    pins = {name: [line.split("==") for line in each if "==" in line] for name, each in lines.items()}
+    return {name: {package.removesuffix("-cpu"): version for package, version in each} for name, each in pins.items()}
+
+
+def installed_version(package: str) -> str | None:
+    """Version of an installed package, or `None`."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_packages(installed: Mapping[str, str | None]) -> Iterator[Finding]:
+    """Compare installed versions with the requirements and with the tested versions.
+
+    Args:
+        installed: package → version, or `None`.
+    """
+    for requirement in _requirements():
+        version = installed.get(requirement.name)
+        if version is not None and not requirement.specifier.contains(version, prereleases=True):
+            fix = f'pip install "{requirement.name}{requirement.specifier}"'
+            yield Finding("FAIL", f"{requirement.name} {version}: {requirement.specifier} is required.", fix)
+    has_engine = bool(installed.get("vllm") or installed.get("deepspeed"))
+    name = "constraints-engines.txt" if has_engine else "constraints.txt"
+    tested = pinned_versions().get(name, {})
+    for package, version in installed.items():
+        if version is None:
+            yield Finding("ok", f"{package} is not installed.")
+        elif package not in tested or Version(Version(version).base_version) == Version(tested[package]):
+            yield Finding("ok", f"{package} {version}" + (", as tested." if package in tested else "."))
+        else:
+            yield Finding("note", f"{package} {version}: the tests ran with {tested[package]} ({name}).")
+    if installed.get("vllm") and installed.get("transformers"):
+        pair = {package: str(installed[package]) for package in ("vllm", "transformers")}
+        is_tested = all(Version(Version(version).base_version) == Version(tested[p]) for p, version in pair.items())
+        text = " with ".join(f"{package} {version}" for package, version in pair.items())
+        wanted = ", ".join(f"{package}=={tested[package]}" for package in pair)
+        yield (
+            Finding("ok", f"engine vLLM: {text}, a tested pair.")
+            if is_tested
+            else Finding("note", f"engine vLLM: {text} is no tested pair; tested: {wanted}.")
+        )
+
+
+def _requirements() -> list[Requirement]:
+    """This package's requirements without extras; none where it runs uninstalled."""
+    try:
+        lines = importlib.metadata.requires("trl-mmreason") or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    return [requirement for requirement in map(Requirement, lines) if requirement.marker is None]
+
+
+def check_devices() -> Iterator[Finding]:
+    """Name the accelerators and their memory."""
+    for index in range(torch.cuda.device_count()):
+        free, whole = torch.cuda.mem_get_info(index)
+        name = torch.cuda.get_device_name(index)
+        yield Finding("ok", f"GPU {index}: {name}, {free / GIB:.0f} of {whole / GIB:.0f} GiB free.")
+    if not torch.cuda.is_available():
+        yield Finding("note", f"no GPU that torch {torch.__version__} can use: training runs on the CPU.")
+
+
+def check_contract() -> Iterator[Finding]:
+    """Check that TRL's private methods still match this package's overrides."""
+    changes = changed_methods()
+    if not changes:
+        yield Finding("ok", "TRL's private methods are those that this package overrides.")
+    pin = pinned_versions().get("constraints.txt", {}).get("trl")
+    for change in changes:
+        yield Finding("FAIL", f"TRL: {change}.", f'pip install "trl=={pin}"')

@@ -1,0 +1,127 @@
+"""Find the method of a configuration, and parse the configuration as `mmreason train` does."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, NoReturn, get_type_hints
+
+import torch
+import yaml
+from trl import ModelConfig
+
+from ..recipes import config_file, script
+from ..script_parser import ScriptParser, missing_trackers
+from .finding import Finding, in_a_line
+
+
+class _Parser(ScriptParser):
+    """The parser of a method's script, which raises instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+class MethodParser:
+    """Parse a configuration as `mmreason train METHOD` does.
+
+    Attributes:
+        method: name of the method.
+        reads: stage → the settings that it reads; empty for a method without stages.
+    """
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+        spec = importlib.util.spec_from_file_location(f"{__package__}.{method}", script(method))
+        assert spec is not None
+        assert spec.loader is not None  # it is a Python file
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        hints = get_type_hints(module.main) if hasattr(module, "main") else {}
+        self._types = [kind for name, kind in hints.items() if name != "return"]
+        if not self._types:  # a pipeline of stages
+            kinds = [kind for kind in vars(module).values() if is_dataclass(kind) and hasattr(kind, "STAGES")]
+            self._types = [*kinds, ModelConfig]
+        self._staged = hasattr(self._types[0], "STAGES")
+        self.reads: Mapping[str, Iterable[str]] = getattr(self._types[0], "READS", {})
+
+    def unknown_keys(self, given: Mapping[str, Any]) -> list[str]:
+        """The keys, outside sections, that the method does not have."""
+        return sorted(given.keys() - {each.name for kind in self._types for each in fields(kind)} - {"env"})
+
+    def faults(self, path: Path, given: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Section, or "" → what `train` refuses, apart from what this machine lacks: `check_settings` names that."""
+        known = {each.name for kind in self._types for each in fields(kind)}
+        lacking = _lacking(given).items()
+        options = [part for key, value in lacking if key in known for part in (f"--{key}", value)]
+        try:
+            parsed = _Parser(self._types).parse_args_and_config(["--config", str(path), *options])
+        except (ValueError, TypeError) as error:
+            return [("", in_a_line(error))]
+        return list(self._section_faults(parsed[0])) if self._staged else []
+
+    def _section_faults(self, args: Any) -> Iterator[tuple[str, str]]:
+        yield from ((section, fault) for section, _, fault in args.unknown_settings())
+        for section, kind in args.configs().items():
+            if not getattr(args, section):
+                continue
+            known = {each.name for each in fields(kind)}
+            given = {**args.common, **getattr(args, section)}
+            settings = {name: value for name, value in given.items() if name in known}
+            lacking = {key: yaml.safe_load(value) for key, value in _lacking(settings).items()}
+            try:
+                kind(args.output_dir, **{**settings, **lacking})
+            except (ValueError, TypeError) as error:
+                yield section, in_a_line(error)
+
+
+def _lacking(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Option → its value on a machine that lacks what the settings ask for."""
+    lacking = {} if torch.cuda.is_available() else {"use_cpu": "true"}
+    if missing_trackers(settings.get("report_to")):
+        lacking["report_to"] = "none"
+    if settings.get("use_vllm") and importlib.util.find_spec("vllm") is None:
+        lacking["use_vllm"] = "false"
+    if "flash" in str(settings.get("attn_implementation")) and importlib.util.find_spec("flash_attn") is None:
+        lacking["attn_implementation"] = "sdpa"
+    return lacking
+
+
+def check_method(config: str, methods: Sequence[str]) -> tuple[MethodParser | None, list[Finding]]:
+    """Find the method of a configuration, and what its parser refuses.
+
+    It is the method that knows most of the keys; among several, that of the configuration's folder, or one that refuses
+    nothing.
+
+    Args:
+        config: as for `read_settings`, which has read it.
+        methods: names of methods.
+    """
+    path = config_file(config)
+    given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    parsers = [MethodParser(method) for method in methods]
+    fewest = min(len(parser.unknown_keys(given)) for parser in parsers)
+    fitting = [parser for parser in parsers if len(parser.unknown_keys(given)) == fewest]
+    if 2 * fewest > len(given):
+        unknown = ", ".join(fitting[0].unknown_keys(given)[:3])
+        text = f"{config} is no configuration of a method: no method has {unknown}."
+        return None, [Finding("FAIL", text, "--config takes what `mmreason train METHOD --config` takes.")]
+    own = [parser for parser in fitting if parser.method == path.parent.name]
+    faults = {parser: parser.faults(path, given) for parser in own or fitting}
+    parser = next((each for each, found in faults.items() if not found), next(iter(faults)))
+    if not faults[parser]:
+        return parser, [Finding("ok", f"{config} is a configuration that {parser.method} takes.")]
+    return parser, [
+        Finding("FAIL", f"{where}: {text}" if where else f"{parser.method}: {text}")
+        for text, where in merge_sections((text, where) for where, text in faults[parser])
+    ]
+
+
+def merge_sections(faults: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield each text once, with all its sections."""
+    sections: dict[str, list[str]] = {}
+    for text, where in faults:
+        sections.setdefault(text, []).append(where)
+    return ((text, ", ".join(where)) for text, where in sections.items())

@@ -1,0 +1,74 @@
+"""Check a model without its weights: its kind, and whether processor and chat template write what the methods need."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from transformers import AutoConfig, GenerationConfig
+
+from ..construction import check_template
+from ..files import check_model_path
+from ..memory import build_without_weights
+from ..miniature.models import FAMILIES, SIZES, build_model
+from ..sampling.generation import declared_end_ids, encode
+from ..sampling.loading import ENCODING_ERRORS, load_processor, sees_pictures
+from ..scripts import MINIATURE
+from ..turns import next_turn_ids
+from .finding import Finding, in_a_line
+
+
+def load_for_checks(name: str) -> tuple[Any, Any, list[int]]:
+    """Build a model without its weights, and load its processor and the tokens that end its answers.
+
+    Args:
+        name: path, Hub id or miniature/<family>/<size>.
+    """
+    if name.startswith(MINIATURE):
+        family, _, size = name.removeprefix(MINIATURE).partition("/")
+        if family not in FAMILIES or size not in SIZES:
+            raise ValueError("there is no such miniature; expected one like miniature/qwen2_5_vl/demo")
+        model, processor = build_model(family, size)
+        return model, processor, declared_end_ids(model.generation_config, processor)
+    check_model_path(name)
+    adapter = Path(name).expanduser() / "adapter_config.json"
+    if adapter.is_file() and not adapter.with_name("config.json").is_file():
+        base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        raise ValueError(
+            f"it holds an adapter, expected a whole model. Name its base, {base}, or merge them and save that"
+        )
+    config = AutoConfig.from_pretrained(name)
+    if not sees_pictures(config):
+        raise ValueError(f"a {type(config).__name__} sees no pictures; name a vision-language model")
+    try:
+        generation = GenerationConfig.from_pretrained(name)
+    except OSError:  # a checkpoint may have none
+        generation = GenerationConfig.from_model_config(config)
+    processor = load_processor(name)
+    return build_without_weights(config), processor, declared_end_ids(generation, processor)
+
+
+def check_conversation(processor: Any, end_ids: list[int]) -> Iterator[Finding]:
+    """Try a chat template and a processor: a question with a picture, a second turn, and thoughts in tags."""
+    picture = Image.new("RGB", (448, 336), "white")
+    question: list[dict[str, Any]] = [{"role": "user", "content": "How many circles are there?"}]
+    try:
+        tokens = len(encode(processor, question, [picture]).ids)
+    except ENCODING_ERRORS as error:
+        fix = "use a checkpoint that comes with a processor and a chat template."
+        yield Finding("FAIL", f"a question with a picture cannot be written: {in_a_line(error)}", fix)
+        return
+    yield Finding("ok", f"a question with a picture of 448 × 336 takes {tokens} tokens.")
+    try:
+        turn = next_turn_ids(processor, "Please check your answer.", eos_token_ids=end_ids)
+        yield Finding("ok", f"a second turn follows the first answer as it was sampled ({len(turn)} tokens).")
+    except ValueError as error:
+        yield Finding("FAIL", f"two turns (AdaPO, SCoRe, two-turn evaluation): {in_a_line(error)}")
+    try:
+        check_template("thoughts", processor, "<think>1 + 1</think> <answer>2</answer>")
+        yield Finding("ok", "the template keeps <think>…</think> in what the assistant says.")
+    except ValueError as error:
+        yield Finding("note", f"supervised training on {in_a_line(error)}")

@@ -1,0 +1,114 @@
+"""Check the settings of a configuration: what they need, the files that they name, and values that can be no such."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from trl import GRPOConfig, ModelConfig
+
+from ..files import is_missing_path
+from ..recipes import config_file
+from ..script_parser import missing_trackers
+from .estimate import WEIGHT_BYTES
+from .finding import Finding
+
+_ONLY_STAGE = "training"  # of a configuration without sections
+
+
+def read_settings(name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Read a configuration: the settings outside sections, and those of each stage that trains.
+
+    Args:
+        name: a file, or the name of a shipped recipe.
+    """
+    try:
+        given = yaml.safe_load(config_file(name).read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{name} is not YAML: {error}") from error
+    if not isinstance(given, dict):
+        raise ValueError(f"{name} is not a configuration: expected lines of the form `name: value`")
+    defaults = {each.name: each.default for kind in (GRPOConfig, ModelConfig) for each in fields(kind)}
+    defaults |= {"beta": None, "num_generations": None}  # methods have their own
+    common = {**defaults, **given, **(given.get("common") or {})}
+    sections = {key: each for key, each in given.items() if isinstance(each, dict) and "learning_rate" in each}
+    return common, {key: {**common, **each} for key, each in sections.items()} or {_ONLY_STAGE: common}
+
+
+def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """List what a stage needs and this machine lacks."""
+    own, shared = ("--", "--") if where == _ONLY_STAGE else (f"--{where}.", "--common.")  # how options are written
+    needed = {
+        "vllm": (settings["use_vllm"], "use_vllm: true", f'pip install "trl-mmreason[vllm]", or {own}use_vllm false'),
+        "flash_attn": (
+            *("flash" in str(settings["attn_implementation"]), "attn_implementation: flash_attention_2"),
+            "pip install flash-attn, or --attn_implementation sdpa",
+        ),
+    }
+    for package, (wanted, setting, fix) in needed.items():
+        if wanted and importlib.util.find_spec(package) is None:
+            yield Finding("FAIL", f"{where}: {setting}, but {package} is not installed.", f"{fix}.")
+    for tracker, install in missing_trackers(settings["report_to"]).items():
+        fix = f"{install}, or {shared}report_to none."
+        yield Finding("FAIL", f"{where}: report_to: {tracker}, but {tracker} is not installed.", fix)
+    bf16 = not settings["fp16"] if settings["bf16"] is None else settings["bf16"]  # as TRL's configurations read it
+    if bf16 and not torch.cuda.is_available() and not settings["use_cpu"]:
+        given = "bf16: true" if settings["bf16"] else "bf16, on by default,"
+        fix = f"{shared}bf16 false {shared}use_cpu true, or a machine with one."
+        yield Finding("FAIL", f"{where}: {given} asks for a GPU, and there is none.", fix)
+
+
+def check_values(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """List the values that make an estimate of memory impossible."""
+    if (settings["dtype"] or "float32") not in WEIGHT_BYTES:
+        yield Finding("FAIL", f"{where}: dtype: {settings['dtype']}, expected one of {', '.join(WEIGHT_BYTES)}.")
+    for name in ("per_device_train_batch_size", "max_prompt_length", "max_completion_length"):
+        value = settings.get(name)
+        if value is not None and not isinstance(value, int):
+            yield Finding("FAIL", f"{where}: {name}: {value}, expected a whole number.")
+
+
+def check_files(settings: Mapping[str, Any], read: Mapping[str, Iterable[str]] | None = None) -> Iterator[Finding]:
+    """Check that a configuration's local data files and folders exist.
+
+    Args:
+        settings: those outside sections.
+        read: wanted stage, or not → the settings that it reads, where a method has stages.
+    """
+    wanted = settings.get("stages") or ",".join(read or ())
+    needed = {key for stage, keys in (read or {}).items() if stage in str(wanted).split(",") for key in keys}
+    skipped = {key for keys in (read or {}).values() for key in keys} - needed
+    for key, value in settings.items():
+        if not re.search(r"(dataset|dataset_name|datasets)$", key) or key in skipped:
+            continue
+        for path in value.values() if isinstance(value, dict) else [value]:
+            if isinstance(path, str) and not path.startswith("miniature") and _is_lost(path):
+                yield Finding("FAIL", f"{key}: there is no {path}.", "write it, or name another file or a Hub id.")
+
+
+def _is_lost(path: str) -> bool:
+    is_file = re.search(r"\.(jsonl?|parquet|csv)$", path)  # else data/train.jsonl could be the name of a Hub id
+    return is_missing_path(path) or (is_file is not None and not Path(path).expanduser().exists())
+
+
+def of_all_stages(
+    check: Callable[[Mapping[str, Any], str], Iterator[Finding]], stages: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Finding]:
+    """Check every stage; what is wrong with all of several is a fault of `common`, and said once."""
+    found = {where: list(check(settings, where)) for where, settings in stages.items()}
+    said = {where: {_in_common(each, where) for each in findings} for where, findings in found.items()}
+    shared = set.intersection(*said.values()) if len(said) > 1 else set()
+    yield from sorted(shared)
+    for where, findings in found.items():
+        yield from (each for each in findings if _in_common(each, where) not in shared)
+
+
+def _in_common(finding: Finding, where: str) -> Finding:
+    text = "common" + finding.text.removeprefix(where)
+    return finding._replace(text=text, fix=finding.fix.replace(f"--{where}.", "--common."))
