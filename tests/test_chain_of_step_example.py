@@ -47,6 +47,7 @@ def test_every_stage_leaves_its_result_and_the_table_names_all(run):
     assert table in run.done.stdout
     first, *_ = table.splitlines()
     assert first.split()[-4:] == ["SFT", "DPO-round-1", "DPO-round-2", "GRPO"]
+    assert read_evaluation(run.folder / "evaluation/SFT").about["benchmark"] == {"name": "SFT", "title": "SFT"}
     process_reward = (run.folder / "prm/table.txt").read_text()
     assert process_reward in run.done.stdout
     assert [line.split()[0] for line in process_reward.splitlines()[-2:]] == ["seen", "unseen"]

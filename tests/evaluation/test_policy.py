@@ -9,8 +9,8 @@ from support import drawn_rows, load
 
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import evaluate, evaluate_policy
+from trl_mmreason.miniature.cold_start import greedy_accuracy
 from trl_mmreason.sampling import Failure, Sample, SamplingParams
-from trl_mmreason.sampling.accuracy import greedy_accuracy
 from trl_mmreason.sampling.answering import answer_questions
 from trl_mmreason.sampling.protocols import Direct, TwoTurn, last_verdict
 from trl_mmreason.sampling.store import Store

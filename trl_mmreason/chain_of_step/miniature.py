@@ -13,11 +13,10 @@ from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedModel
 
 from ..files import atomic_path
-from ..miniature.cold_start import Lessons
+from ..miniature.cold_start import Lessons, greedy_accuracy
 from ..miniature.solutions import plain
 from ..miniature.tasks import Problem, to_dataset
 from ..miniature.teacher import KnownTruthTeacher
-from ..sampling.accuracy import greedy_accuracy
 from ..sampling.engine import Engine, SamplingParams
 from ..sampling.store import Store
 from ..stages import made_by

@@ -15,8 +15,8 @@ from ..sampling.engine import Engine, Failure, SamplingParams
 from ..sampling.protocols import AnsweringProtocol
 from ..sampling.run import run, wait_for_all
 from ..sampling.store import Store
-from .paths import SAMPLING_PARAMS, Path, PathScore, ProcessReward, Row, path_score, read_path, score_paths
-from .protocols import Chains, StepBeam
+from .paths import SAMPLING_PARAMS, Path, PathScore, ProcessReward, Row, path_score, read_path
+from .protocols import Chains, ChainScorer, StepBeam
 from .search import MAX_STEPS, part_sampling_params
 
 
@@ -93,24 +93,19 @@ def score_sampled_paths(
         RuntimeError: paths could not be scored.
         SettingsChanged: the store holds scores of another process reward model.
     """
+    scorer = ChainScorer(process_reward, step_weight)
     positions = {id_: position for position, id_ in enumerate(rows["id"])}
     units: list[dict[str, Any]] = [
-        {"id": f"{id_}#{path.index}", "position": positions[id_], "text": path.text}
+        {"id": f"{id_}#{path.index}", "position": positions[id_], "turns": [{"text": path.text}]}
         for id_, found in paths.items()
         for path in found
     ]
 
-    def work(asked: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
+    def work(asked: Sequence[tuple[Row, int]]) -> list[dict[str, Any]]:
         questions = {unit["position"]: rows[unit["position"]] for unit, _ in asked}
-        scores = score_paths(
-            process_reward.score,
-            [questions[unit["position"]] for unit, _ in asked],
-            [unit["text"] for unit, _ in asked],
-        )
-        return [{"steps": score.steps, "answer": score.answer} for score in scores]
+        return scorer.score([questions[unit["position"]] for unit, _ in asked], [unit for unit, _ in asked])
 
-    settings = {"process_reward": process_reward.settings}
-    run(store, stage, units, work, settings=settings, **{"description": "scoring paths", **running})
+    run(store, stage, units, work, settings=scorer.settings, **{"description": "scoring paths", **running})
     wait_for_all()
     found = {record.id: record for record in store.records(stage)}
     failed = [found[unit["id"]].reason for unit in units if found[unit["id"]].status == "failed"]

@@ -21,7 +21,10 @@ from transformers.trainer_callback import ProgressCallback
 from trl import SFTConfig, SFTTrainer
 
 from ..files import atomic_path
-from ..sampling.accuracy import greedy_accuracy
+from ..sampling.answering import answer_in_memory
+from ..sampling.engine import Failure, SamplingParams
+from ..sampling.protocols import Direct, last_verdict
+from ..sampling.transformers_engine import TransformersEngine
 from ..stopping import StopAtAccuracy
 from .captions import caption
 from .judging import verdict
@@ -209,6 +212,21 @@ def cold_start(
         return greedy_accuracy(model, processing_class, validation, **bounds)
 
     return teach(model, processing_class, rows, output_dir, measure=measure, target_accuracy=target_accuracy, seed=seed)
+
+
+def greedy_accuracy(
+    model: PreTrainedModel, processing_class: ProcessorMixin, rows: Dataset, *, max_new_tokens: int, batch_size: int
+) -> float:
+    """Accuracy of a policy during training, with one greedy answer a row.
+
+    A row whose gold answer cannot be used does not count; NaN if none can be used. An answer that failed is wrong.
+    """
+    engine = TransformersEngine(model, processing_class, batch_size=batch_size)
+    greedy = SamplingParams(max_new_tokens, temperature=0.0)
+    samples = answer_in_memory(rows, engine, Direct(), sampling_params=greedy, batch_size=batch_size)
+    verdicts = [False if isinstance(one, Failure) else last_verdict(one, 1) for (one,) in samples]
+    known = [verdict for verdict in verdicts if verdict is not None]
+    return sum(known) / len(known) if known else float("nan")
 
 
 class _LabelledProgress(ProgressCallback):

@@ -84,11 +84,10 @@ class Answers:
         answer = next(self.store.find(self.stage, [(row["id"], index)]), None)
         if answer is None or answer.status == "failed":
             return Failure("was not sampled" if answer is None else answer.reason)
-        found, beside = [], [(self.verdicts, unit_name(row, index), "graded")]
-        if self.scorer is not None:
-            beside.append((self.scores, _sample_name(row, index), "scored"))
-        for stage, name, done in beside:
-            record = next(self.store.find(stage, [(name, 0)]), None)
+        found = []
+        stages = {self.verdicts: "graded"} | ({self.scores: "scored"} if self.scorer else {})
+        for stage, done in stages.items():
+            record = next(self.store.find(stage, [(unit_name(row, index), 0)]), None)
             if record is None or record.status == "failed":
                 return Failure(f"was not {done}" if record is None else f"was not {done}: {record.reason}")
             found.append(record.payload)
@@ -155,9 +154,9 @@ def answer_questions(
         run(store, stage, rows, answer, settings=settings, n=n, description=description, **running)
     wait_for_all()
     if scorer is not None:
-        given, score = _Given(answers, rows, _sample_name), _on_kept(scorer.score)
-        run(store, scores, given, score, settings=scored_by, description="scoring", **running)
-    given, grade = _Given(answers, texts, unit_name), _on_kept(partial(grade_payloads, grader=grader))
+        score = _on_kept(scorer.score)
+        run(store, scores, _Given(answers, rows), score, settings=scored_by, description="scoring", **running)
+    given, grade = _Given(answers, texts), _on_kept(partial(grade_payloads, grader=grader))
     run(store, answers.verdicts, given, grade, settings=_grading_settings(grader), description="grading", **running)
     wait_for_all()
     return answers
@@ -261,13 +260,9 @@ def verdict_stage(stage: str, grader: Grader | JudgeGrader) -> str:
 
 
 def unit_name(row: Mapping[str, Any], index: int) -> str:
-    """Id of a sample's verdicts; it contains the tolerance."""
+    """Id of a sample's verdicts and scores; it contains the tolerance."""
     tolerance = row.get("tolerance")
-    return _sample_name(row, index) + (f" {json.dumps(tolerance, sort_keys=True)}" if tolerance else "")
-
-
-def _sample_name(row: Mapping[str, Any], index: int) -> str:
-    return f"{row['id']}#{index}"
+    return f"{row['id']}#{index}" + (f" {json.dumps(tolerance, sort_keys=True)}" if tolerance else "")
 
 
 def _beside(stage: str, kind: str, made_by: str) -> str:
@@ -290,10 +285,8 @@ class _Given(Sequence):
 
     column_names = ("id",)
 
-    def __init__(
-        self, answers: Answers, rows: Dataset | JoinedRows, name: Callable[[Mapping[str, Any], int], str]
-    ) -> None:
-        self.answers, self.name = answers, name
+    def __init__(self, answers: Answers, rows: Dataset | JoinedRows) -> None:
+        self.answers = answers
         units, asked = tee((id_, index) for id_ in answers.ids for index in range(answers.n))
         held, failed = answers.store.holds(answers.stage, asked), answers.store.failed(answers.stage)
         # a byte for each sample that there may be, and the numbers of those that there are
@@ -307,7 +300,7 @@ class _Given(Sequence):
     def __getitem__(self, place: Any) -> Any:
         if place == "id":
             units = ((row, index) for row in _words_for_units(self.answers.rows) for index in range(self.answers.n))
-            return [self.name(row, index) for row, index in compress(units, self.done)]
+            return [unit_name(row, index) for row, index in compress(units, self.done)]
         position, index = divmod(self.numbers[place], self.answers.n)
         row = self._row(position)
         (record,) = self.answers.store.find(self.answers.stage, [(row["id"], index)])
