@@ -66,6 +66,7 @@ REFUSED = [
     (f"{REFLECT} --openai-only", "--openai-only needs --teacher-server or --scorer-server"),
     (f"{REFLECT} --share 0/2", "--share is not supported: the mix"),
     ("report absent", "there is no folder absent"),
+    ("serve no/where", "there is no folder no/where, the Hub's cache has no such model, and the Hub cannot be asked"),
     ("serve ./nowhere", "there is no folder ./nowhere; give one with a model"),
     ("serve-prm ./nowhere", "there is no folder ./nowhere; give one with a model"),
     ("serve .", "the folder . holds no model: it has no config.json"),

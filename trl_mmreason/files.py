@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
@@ -25,8 +26,12 @@ def is_missing_path(name: str) -> bool:
     return not _HUB_ID.fullmatch(name) or ("/" in name and Path(name).parent.is_dir())
 
 
-def check_model_path(name: str) -> None:
-    """Refuse a model path that does not exist, before a request to the Hub that may take minutes.
+def check_model_path(name: str, cache_dir: str | Path | None = None) -> None:
+    """Refuse a model path that does not exist, before requests to a Hub out of reach, whose retries take minutes.
+
+    Args:
+        name: a path or Hub id.
+        cache_dir: the Hub's cache, if it is not the usual one.
 
     Raises:
         NoSuchFolder: names the path.
@@ -35,6 +40,33 @@ def check_model_path(name: str) -> None:
         looks_like_id = _HUB_ID.fullmatch(name)
         why = f" (the Hub was not asked, as there is a folder {Path(name).parent})" if looks_like_id else ""
         raise NoSuchFolder(f"there is no folder {name}; give one with a model, or a Hub id{why}")
+    if not Path(name).expanduser().exists():
+        _check_hub(name, cache_dir)
+
+
+@cache  # of names that passed
+def _check_hub(name: str, cache_dir: str | Path | None) -> None:
+    """Refuse a Hub id of which nothing is cached, if the Hub is out of reach; what it answers is left to loading.
+
+    Raises:
+        NoSuchFolder: names the id, and why the Hub cannot be asked.
+    """
+    import httpx2  # here: both take time to import, and most names are paths
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.file_download import repo_folder_name
+
+    cached = Path(cache_dir or constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
+    if (cached / "snapshots").is_dir():
+        return
+    try:
+        get_hf_file_metadata(hf_hub_url(name, "config.json"))  # retries no connection
+    except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError, OfflineModeIsEnabled) as error:
+        raise NoSuchFolder(
+            f"there is no folder {name}, the Hub's cache has no such model, and the Hub cannot be asked: {error}"
+        ) from error
+    except (HfHubHTTPError, httpx2.TransportError):
+        return
 
 
 def check_model_folder(name: str) -> None:

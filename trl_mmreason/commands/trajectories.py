@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..files import check_model_path
 from . import options
 
 _RULES = ("sophia", "random", "without_caption_reward", "without_shortest")
@@ -110,5 +111,6 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 def _counter(tokenizer: str) -> Callable[[str], int]:
     from transformers import AutoTokenizer
 
+    check_model_path(tokenizer)
     tokenize: Callable[..., Mapping[str, Any]] = AutoTokenizer.from_pretrained(tokenizer)
     return lambda text: len(tokenize(text, add_special_tokens=False)["input_ids"])

@@ -76,9 +76,9 @@ def load_model(
 
     Raises:
         CheckpointError: the adapter's weights are not in the model.
-        NoSuchFolder: a path is named where nothing is.
+        NoSuchFolder: a path is named where nothing is, or a Hub id that is not cached while the Hub is out of reach.
     """
-    check_model_path(model)
+    check_model_path(model, model_kwargs.get("cache_dir"))
     if adapter is not None:
         check_model_path(adapter)
     base, base_revision = model, revision
