@@ -2,8 +2,8 @@
 
     METHOD = Method(panels=(Panel("Reflection", "share", {"reflected_share": "reflects"}, is_share=True),))
 
-`METHODS` in `trl_mmreason/__init__.py` names the folders. They are imported when a report is drawn or a system prompt is
-read, not before.
+`METHODS` in `trl_mmreason/__init__.py` names the folders. They are imported when a report is drawn or a system prompt
+is read, not before.
 """
 
 from __future__ import annotations
