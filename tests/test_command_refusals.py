@@ -10,6 +10,7 @@ ANNOTATE = "annotate q.jsonl r.parquet --model m --by monte-carlo"
 EVALUATE = "evaluate own=nowhere.jsonl --model nowhere"
 PREFILTER = "prefilter q.jsonl r.parquet --model m"
 REFLECT = "reflect q.jsonl r.parquet --model m --teacher t"
+REVISE = "revise q.jsonl r.parquet --model m"
 STEPS = "steps q.jsonl r.parquet --teacher t"
 TRAJECTORIES = "trajectories q.jsonl r.parquet --model m --reasoner r"
 URL = "http://127.0.0.1:1/v1"
@@ -42,7 +43,10 @@ REFUSED = [
         """evaluate miniature/adding --model nowhere --columns '{"answer": "solution"}'""",
         "--columns has no effect here, as the columns of miniature/adding are known",
     ),
-    (f"{EVALUATE} --system-prompt ./none.txt", "--system-prompt ./none.txt: there is no such file"),
+    *(
+        (f"{command} --system-prompt ./none.txt", "--system-prompt ./none.txt: there is no such file")
+        for command in (ANNOTATE, EVALUATE, PREFILTER, REFLECT, REVISE, STEPS)
+    ),
     (f"{EVALUATE} --system-prompt ' '", "--system-prompt ' ' is empty; give null for none"),
     (EVALUATE, "'nowhere.jsonl' does not exist here"),
     ("evaluate nowhere --model nowhere", "there is no benchmark 'nowhere'; there are mathvista"),

@@ -6,6 +6,7 @@ from commands import rows_of, write_questions
 
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.cli import main
+from trl_mmreason.sophia.prompts import THINKING_PROMPT
 
 # Each question says what is answered in turn; the right answer is always 7.
 QUESTIONS = {"fixed": "8 7 7", "fixed late": "8 9 7", "right": "7 7 7", "never": "8 9 8"}
@@ -49,6 +50,15 @@ def test_revise(questions, tmp_path, capsys):
         ("assistant", r"\boxed{9}"), ("user", EVALUATION_PROMPT),
     ]  # fmt: skip
     assert late["images"][0].getpixel((0, 0)) == (0, 1, 0)
+
+
+def test_a_system_prompt_by_its_name_is_asked_under_and_written(questions, tmp_path):
+    output = tmp_path / "rows.parquet"
+    with chat_stub(Turns) as server:
+        main(arguments(questions, output, server.url, "--system-prompt", "sophia"))
+        system = {"role": "system", "content": THINKING_PROMPT}
+        assert [body["messages"][0] for body in server.bodies] == [system] * len(server.bodies)
+    assert [prompt[0] for prompt in rows_of(output)["prompt"]] == [system] * 2
 
 
 def test_one_revision_after_other_words(questions, tmp_path):

@@ -31,6 +31,7 @@ from trl_mmreason.scripts import (
     train_and_compare,
     trainer_settings,
 )
+from trl_mmreason.sophia.prompts import THINKING_PROMPT
 from trl_mmreason.srpo.miniature import TAGGED_ANSWERS
 
 
@@ -83,10 +84,12 @@ def test_local_rows_with_other_names(tmp_path):
     assert loaded["answer"][:] == [row["solution"] for row in rows]
 
 
-def test_a_system_prompt_may_be_in_a_file(tmp_path):
+def test_a_system_prompt_may_be_a_name_or_in_a_file(tmp_path):
     (tmp_path / "prompt.txt").write_text("Think.\n")
     given = DataArguments("x", system_prompt=str(tmp_path / "prompt.txt"), eval_system_prompt="Answer.")
     assert (given.system_prompt, given.eval_system_prompt) == ("Think.", "Answer.")
+    assert DataArguments("x", system_prompt="sophia").system_prompt == THINKING_PROMPT
+    assert DataArguments("x", eval_system_prompt="sophia").eval_system_prompt == THINKING_PROMPT
     assert DataArguments("x", system_prompt="null").system_prompt is None
     assert DataArguments("x", system_prompt="/no_think").system_prompt == "/no_think"
     with pytest.raises(ValueError, match=r"^system_prompt ./none.txt: there is no such file"):

@@ -1,4 +1,4 @@
-"""Atomic writes, errors for missing paths, and texts that may be in a file."""
+"""Atomic writes, and errors for missing paths."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
-
-_SWITCHES = ("/think", "/no_think")  # of Qwen3's thinking, in a system prompt
 
 
 class NoSuchFolder(FileNotFoundError):
@@ -75,28 +73,3 @@ def write_whole(path: str | Path, text: str) -> None:
     """
     with atomic_path(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8", errors="replace")
-
-
-def text_or_file(option: str, given: str | None) -> str | None:
-    """Read the file that `given` names, or return the text itself; `None` for "null".
-
-    Args:
-        option: what the user calls it, for error messages.
-        given: a file or a text.
-
-    Raises:
-        ValueError: the text is empty, or the file does not exist or is not UTF-8.
-        OSError: the file cannot be read.
-    """
-    if given is None or given == "null":
-        return None
-    text, path = given, os.path.expanduser(given)
-    if os.path.isfile(path):
-        text = Path(path).read_text(encoding="utf-8").strip()
-    elif given.startswith(("/", "./", "../", "~")) and not given.startswith(
-        ("/think", "/no_think")
-    ):  # Qwen3's switches
-        raise ValueError(f"{option} {given}: there is no such file")
-    if not text.strip():
-        raise ValueError(f"{option} {given!r} is empty; give null for none")
-    return text

@@ -2,7 +2,8 @@
 
     METHOD = Method(panels=(Panel("Reflection", "share", {"reflected_share": "reflects"}, is_share=True),))
 
-`METHODS` in `trl_mmreason/__init__.py` names the folders. They are imported when a report is drawn, not before.
+`METHODS` in `trl_mmreason/__init__.py` names the folders. They are imported when a report is drawn or a system prompt
+is read, not before.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ class Method(NamedTuple):
         metrics: name → how a metric of its evaluation is shown.
         pieces: a logged completion → the pieces of each of its answers; `None` if it is not in the method's format.
         weighted_scores: an evaluated sample → its score for each weight that its parts may have; `None` without parts.
+        system_prompts: name → the text that `--system-prompt NAME` and `--system_prompt NAME` mean.
     """
 
     panels: Sequence[Panel] = ()
     metrics: Mapping[str, Metric] = {}
     pieces: Callable[[Mapping[str, Any]], list[Sequence[Piece]] | None] | None = None
     weighted_scores: Callable[[Mapping[str, Any]], Mapping[float, float] | None] | None = None
+    system_prompts: Mapping[str, str] = {}
 
 
 @cache
@@ -50,6 +53,11 @@ def panels() -> Iterator[Panel]:
 def metric_named(name: str) -> Metric | None:
     """Find the label and form of a method's metric; `None` if no method has it."""
     return next((method.metrics[name] for method in declared() if name in method.metrics), None)
+
+
+def system_prompt_named(name: str) -> str | None:
+    """Find a method's system prompt; `None` if no method has one of that name."""
+    return next((method.system_prompts[name] for method in declared() if name in method.system_prompts), None)
 
 
 def weighted_scores(sample: Mapping[str, Any]) -> Mapping[float, float] | None:

@@ -40,7 +40,7 @@ from .evaluation.report import comparison_table, write_report
 from .evaluation.results import compare_results, summarise
 from .evaluation.runner import Samples, evaluate_policy
 from .evaluation.training_run import TRAINING_REPORT, write_training_report
-from .files import NoSuchFolder, check_model_folder, text_or_file, write_whole
+from .files import NoSuchFolder, check_model_folder, write_whole
 from .messages import question_text
 from .miniature.cold_start import Lessons, cold_start
 from .miniature.models import FAMILIES, SIZES, build_model
@@ -52,6 +52,7 @@ from .sampling.store import SettingsChanged, StoreError
 from .script_parser import WrongArgument, command_line, named_policy
 from .sft import CompletionSFTConfig, CompletionSFTTrainer
 from .sources import read_completions
+from .system_prompts import read_system_prompt
 
 MINIATURE = "miniature/"
 LORA_TARGETS = r"(.*language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_proj"
@@ -86,7 +87,8 @@ class DataArguments:
             `heldout` for problems whose content does not occur in training either.
         columns: our column names → the source's, on the command line as JSON.
         image_root: folder that relative picture paths start from.
-        system_prompt: put before every question: the prompt itself, or a file that holds it.
+        system_prompt: put before every question: `sophia` for SOPHIA's slow-thinking prompt, a file that holds the
+            prompt, or the prompt itself.
         eval_system_prompt: likewise, put before every question to compare on; by default `system_prompt`.
         on_error: "drop" leaves bad rows out and names them; "raise" stops.
         train_rows, eval_rows: train and compare on no more rows than these, sampled with the run's seed.
@@ -112,8 +114,8 @@ class DataArguments:
         if any(rows is not None and rows < 1 for rows in (self.train_rows, self.eval_rows)):
             raise ValueError(f"train_rows={self.train_rows}, eval_rows={self.eval_rows}, expected at least 1.")
         self.eval_dataset_name = parse_optional_text("eval_dataset_name", self.eval_dataset_name)
-        self.system_prompt = text_or_file("system_prompt", self.system_prompt)
-        self.eval_system_prompt = text_or_file("eval_system_prompt", self.eval_system_prompt)
+        self.system_prompt = read_system_prompt("system_prompt", self.system_prompt)
+        self.eval_system_prompt = read_system_prompt("eval_system_prompt", self.eval_system_prompt)
         if self.eval_split is None:
             self.eval_split = "new_pictures" if str(self.eval_dataset_name).startswith(MINIATURE) else "test"
         if isinstance(self.columns, str):

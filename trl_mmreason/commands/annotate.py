@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
         "--attempts", type=options.count, default=3, help="attempts to get a parsable reply from the judge"
     )
     options.add_own_sampling(command, "judge", "the judge's reply", max_new_tokens=4096)
-    command.add_argument("--system-prompt", help="system message for the policy; the judge does not see it")
+    options.add_system_prompt(command, "null for none. The judge does not see it")
     command.set_defaults(run=_annotate, top_p=0.95)  # the paper's
 
 
@@ -50,12 +50,13 @@ def _annotate(arguments: argparse.Namespace) -> None:
             else "mmreason annotate: --judge has no effect with --by monte-carlo; leave one of them out"
         )
     options.check_parties("annotate", arguments, "judge")
+    system_prompt = options.system_prompt("annotate", arguments.system_prompt)
 
     def annotate(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ..chain_of_step.annotation import PATHS, annotate_by_judge, annotate_by_monte_carlo, chains_of
         from ..chain_of_step.sampling import sample_paths
 
-        store.open_stage(options.QUESTIONS, {"system_prompt": arguments.system_prompt}, results=PATHS)
+        store.open_stage(options.QUESTIONS, {"system_prompt": system_prompt}, results=PATHS)
         policy, judge = options.load_engine("annotate", arguments), options.load_engine("annotate", arguments, "judge")
         paths = sample_paths(rows, policy, store, PATHS, **{**settings, "n": arguments.paths})
         chains = chains_of(rows, paths)
@@ -67,4 +68,4 @@ def _annotate(arguments: argparse.Namespace) -> None:
             made = annotate_by_judge(chains.rows, judge, store, **asking)
         return made._replace(dropped={**chains.dropped, **made.dropped})
 
-    options.run("annotate", arguments, annotate, system_prompt=arguments.system_prompt)
+    options.run("annotate", arguments, annotate, system_prompt=system_prompt)

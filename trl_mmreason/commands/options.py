@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..files import NoSuchFolder, atomic_path, check_model_folder, text_or_file
+from ..files import NoSuchFolder, atomic_path, check_model_folder
 
 
 def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool = True) -> None:
@@ -68,11 +68,11 @@ def add_server(command: argparse.ArgumentParser, option: str, whose: str) -> Non
     )
 
 
-def add_system_prompt(command: argparse.ArgumentParser, otherwise: str) -> None:
+def add_system_prompt(command: argparse.ArgumentParser, otherwise: str = "null for none") -> None:
     """Declare the system prompt.
 
     Args:
-        otherwise: the end of the help text: what else may be given, and the default.
+        otherwise: the end of the help text: what else may be given, the default, and who sees it.
     """
     command.add_argument(
         "--system-prompt",
@@ -82,18 +82,16 @@ def add_system_prompt(command: argparse.ArgumentParser, otherwise: str) -> None:
 
 
 def system_prompt(name: str, given: str | None) -> str | None:
-    """The text that `--system-prompt` names; `None` for "null" and without the option.
+    """The text that `--system-prompt` means; `None` for "null" and without the option.
 
     Args:
         name: name of the command, for error messages.
-        given: a paper's name, a file, or the text itself.
+        given: see `read_system_prompt`.
     """
-    if given == "sophia":
-        from ..sophia.prompts import THINKING_PROMPT
+    from ..system_prompts import read_system_prompt
 
-        return THINKING_PROMPT
     with exit_on(name, OSError, ValueError):
-        return text_or_file("--system-prompt", given)
+        return read_system_prompt("--system-prompt", given)
 
 
 def add_reading(command: argparse.ArgumentParser) -> None:

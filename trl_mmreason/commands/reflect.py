@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
     )
     options.add_own_sampling(command, "teacher", "a teacher's or scorer's reply", max_new_tokens=1024)
     command.add_argument("--cot-prompt", help="system message to the policy, or null; by default the paper's")
-    command.add_argument("--system-prompt", help="system message of the rows, or null; by default the paper's")
+    options.add_system_prompt(command, "null for none; by default the paper's. It is that of the rows")
     command.set_defaults(run=_reflect)
 
 
@@ -73,10 +73,13 @@ def _reflect(arguments: argparse.Namespace) -> None:
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    prompts = {"cot_prompt": arguments.cot_prompt, "system_prompt": arguments.system_prompt}
+    prompts = {
+        "cot_prompt": None if arguments.cot_prompt == "null" else arguments.cot_prompt,
+        "system_prompt": options.system_prompt("reflect", arguments.system_prompt),
+    }
     return {
         "scorer_sees_images": not arguments.scorer_text_only,
         "teacher_sampling_params": options.own_sampling(arguments, "teacher"),
         **{name: getattr(arguments, name) for name in ("size", "right_share", "second_thought", "attempts")},
-        **{name: None if prompt == "null" else prompt for name, prompt in prompts.items() if prompt is not None},
+        **{name: prompt for name, prompt in prompts.items() if getattr(arguments, name) is not None},
     }

@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
     command.add_argument("--revisions", type=options.count, default=2, help="revisions of each answer")
     command.add_argument("--n", type=options.count, default=1, help="trajectories sampled for each question")
     command.add_argument("--followup", help="user message after every answer but the last; AdaPO's by default")
-    command.add_argument("--system-prompt", help="system message")
+    options.add_system_prompt(command)
     command.set_defaults(run=_revise)
 
 
@@ -35,4 +35,5 @@ def _revise(arguments: argparse.Namespace) -> None:
         followup = arguments.followup or EVALUATION_PROMPT
         return make_revisions(rows, policy, store, followup=followup, revisions=arguments.revisions, **settings)
 
-    options.run("revise", arguments, revise, system_prompt=arguments.system_prompt)
+    system_prompt = options.system_prompt("revise", arguments.system_prompt)
+    options.run("revise", arguments, revise, system_prompt=system_prompt)

@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--attempts", type=options.count, default=3, help="attempts to get a parsable chain from the teacher"
     )
-    command.add_argument("--system-prompt", help="system message of the rows; the teacher does not see it")
+    options.add_system_prompt(command, "null for none. The teacher does not see it")
     command.set_defaults(run=_steps, max_new_tokens=4096)  # ten detailed steps
 
 
@@ -49,4 +49,5 @@ def _steps(arguments: argparse.Namespace) -> None:
         bounds = {"min_steps": arguments.min_steps, "max_steps": arguments.max_steps}
         return make_step_data(rows, teacher, store, **bounds, attempts=arguments.attempts, **settings)
 
-    options.run("steps", arguments, write, system_prompt=arguments.system_prompt)
+    system_prompt = options.system_prompt("steps", arguments.system_prompt)
+    options.run("steps", arguments, write, system_prompt=system_prompt)
