@@ -13,7 +13,7 @@ REFLECT = "reflect q.jsonl r.parquet --model m --teacher t"
 REVISE = "revise q.jsonl r.parquet --model m"
 STEPS = "steps q.jsonl r.parquet --teacher t"
 TRAJECTORIES = "trajectories q.jsonl r.parquet --model m --reasoner r"
-URL = "http://127.0.0.1:1/v1"
+URL, OTHER_URL = "http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1"
 TOGETHER = "--hard-reasoner and --hard-category must be given together"
 
 # what does not fit together, or is not there
@@ -78,6 +78,34 @@ REFUSED = [
     (f"{TRAJECTORIES} --hard-reasoner-server {URL}", "--hard-reasoner-server needs --hard-reasoner"),
     (f"{TRAJECTORIES} --openai-only", "--openai-only needs --reasoner-server or --hard-reasoner-server"),
     (f"{TRAJECTORIES} --tokenizer ./none", "none"),
+]
+
+# a server that is not there is said before the questions, which are not there either
+REFUSED += [
+    (f"{command} {options}", f"Nothing answers at {URL} (ConnectError). Start the server")
+    for command, options in [
+        (ANNOTATE, f"--server {URL}"),
+        (ANNOTATE.replace("monte-carlo", "judge"), f"--judge j --judge-server {URL}"),
+        (EVALUATE, f"--server {URL}"),
+        (EVALUATE, f"--judge j --judge-server {URL}"),
+        (PREFILTER, f"--server {URL}"),
+        (REFLECT, f"--teacher-server {URL}"),
+        (REFLECT, f"--scorer j --scorer-server {URL}"),
+        (REVISE, f"--server {URL}"),
+        (STEPS, f"--teacher-server {URL}"),
+        (TRAJECTORIES, f"--reasoner-server {URL}"),
+        (TRAJECTORIES, f"--hard-reasoner r --hard-category c --hard-reasoner-server {URL}"),
+    ]
+]
+REFUSED += [
+    (
+        f"{EVALUATE} --protocol best-of-n --process-reward {URL.removesuffix('/v1')}",
+        f"no answer from {URL.removesuffix('/v1')}/info: ConnectError",
+    ),
+    (
+        f"{PREFILTER} --server {URL} --server {OTHER_URL}",
+        f"Nothing answers at {URL} (ConnectError); Nothing answers at {OTHER_URL} (ConnectError). Start",
+    ),
 ]
 
 # what argparse refuses, below the usage

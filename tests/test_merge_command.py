@@ -126,7 +126,7 @@ def test_a_share_says_what_comes_next(data, policy, tmp_path, capsys):
     )
 
 
-def test_an_empty_share_is_refused(data, tmp_path):
-    given = ["prefilter", str(data), str(tmp_path / "rows.parquet"), "--model", "policy", "--server", NOBODY]
+def test_an_empty_share_is_refused(data, policy, tmp_path):
+    given = ["prefilter", str(data), str(tmp_path / "rows.parquet"), "--model", "policy", "--server", policy]
     with pytest.raises(SystemExit, match="--share 9/10 of 8 questions is empty; use fewer machines"):
         main([*given, "--share", "9/10"])

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from chat_stub import chat_stub
+from chat_stub import Handler, chat_stub
 from datasets import Dataset
 from processes import free_port
 from support import drawn_rows, full_but
@@ -92,15 +92,27 @@ def test_a_server_that_is_not_there_is_said_at_once(questions, tmp_path):
     nobody = ["--server", f"http://127.0.0.1:{free_port()}/v1"]
     with pytest.raises(SystemExit, match=r"^mmreason prefilter: Nothing answers at .*Start the server"):
         main([*arguments(questions, output, "policy", "share"), *nobody])
-    assert not output.exists()
-    assert records(output, "share") == []
+    assert not list(tmp_path.iterdir())  # no store, either
+
+
+def test_a_run_begins_if_one_of_its_servers_answers(questions, tmp_path, capsys):
+    output = tmp_path / "kept.parquet"
+    command = [*arguments(questions, output, "policy", "share"), "--low", "0", "--high", "1"]
+    with chat_stub() as server:
+        main([*command, "--server", f"http://127.0.0.1:{free_port()}/v1", "--server", server.url])
+    assert "kept 9 of 9" in capsys.readouterr().out
+
+
+class WithoutModel(Handler):
+    def answer(self, body):
+        self.reply(404, {"error": {"message": "no such model"}})
 
 
 def test_a_first_try_that_failed_does_not_block_the_corrected_one(questions, tmp_path):
     """Neither its settings nor its questions count, as nothing was answered."""
     output = tmp_path / "kept.parquet"
-    with pytest.raises(SystemExit, match="Nothing answers at"):
-        main([*arguments(questions, output, "wrong", "share"), "--server", f"http://127.0.0.1:{free_port()}/v1"])
+    with chat_stub(WithoutModel) as server, pytest.raises(SystemExit, match="There is no model 'wrong'"):
+        main([*arguments(questions, output, "wrong", "share"), "--server", server.url])
     corrected = tmp_path / questions.name
     Dataset.from_list([{**row, "answer": f"{row['answer']}0"} for row in drawn_rows(9)]).to_parquet(corrected)
     with chat_stub() as server:

@@ -201,6 +201,9 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     settings = options.sampling_settings(arguments)
     if arguments.protocol == "step-beam":
         settings["n"] = 1
+    names = [given.partition("=")[0].replace("/", "-") for given in arguments.benchmarks]
+    stores = [Path(arguments.output) / name / "answers.sqlite" for name in names]
+    options.check_servers("evaluate", arguments, *stores)
     if arguments.judge:
         from ..grading import JudgeGrader
         from ..sampling.chat import Chat

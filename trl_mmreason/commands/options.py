@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from ..files import NoSuchFolder, atomic_path, check_model_folder
@@ -185,6 +186,8 @@ def run(
     if not arguments.output.endswith(".parquet"):
         raise SystemExit(f"mmreason {name}: OUTPUT is {arguments.output!r}, expected a path ending in .parquet")
     settings = sampling_settings(arguments)
+    store_path = arguments.store or f"{arguments.output}.sqlite"
+    check_servers(name, arguments, store_path)
     with exit_on(name, DataError, SettingsChanged, StoreError, UnsuitableEngine):
         loaded = load_rows(
             arguments.dataset,
@@ -194,7 +197,7 @@ def run(
             system_prompt=system_prompt,
         )
         rows = rows_of_share(name, arguments, loaded.dataset)
-        with Store(arguments.store or f"{arguments.output}.sqlite") as store:
+        with Store(store_path) as store:
             made = pipeline(rows, store, settings)
     if not is_main_process():
         return
@@ -265,6 +268,29 @@ def check_parties(name: str, arguments: argparse.Namespace, *parties: str) -> No
     if arguments.openai_only and not served:
         expected = " or ".join(f"{_option(party)}-server" for party in parties)
         raise SystemExit(f"mmreason {name}: --openai-only needs {expected}")
+
+
+def check_servers(name: str, arguments: argparse.Namespace, *stores: str | Path) -> None:
+    """End the command if no server of a party answers, before rows are read or a model is loaded.
+
+    Args:
+        name: name of the command, for error messages.
+        arguments: with a server of the policy, of parties that `add_party` declared, or of a process reward model.
+        *stores: files with answers. Where all are there, nothing is asked: a finished run needs no server.
+    """
+    from ..sampling.servers import ServerError
+
+    if all(Path(store).exists() for store in stores):
+        return
+    served = [option for option, given in vars(arguments).items() if given and f"_{option}".endswith("_server")]
+    with exit_on(name, ServerError):
+        for option in served:
+            load_engine(name, arguments, option.removesuffix("server").removesuffix("_") or None).check()
+    if str(getattr(arguments, "process_reward", "")).startswith(("http://", "https://")):
+        from ..chain_of_step.client import ProcessRewardClient, ProcessRewardServerError
+
+        with exit_on(name, ProcessRewardServerError, ValueError):
+            ProcessRewardClient(arguments.process_reward).settings  # noqa: B018 - asks the server
 
 
 def load_engine(name: str, arguments: argparse.Namespace, party: str | None = None, **server_options: Any) -> Any:

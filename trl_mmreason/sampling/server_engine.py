@@ -119,6 +119,21 @@ class ServerEngine:
             "extra_body": self._extra_body,
         }
 
+    def check(self) -> None:
+        """Refuse addresses of which none answers, before work that a run without a server would lose.
+
+        Raises:
+            ServerError: names them.
+        """
+        from anyio.from_thread import start_blocking_portal
+
+        with start_blocking_portal() as portal:
+            portal.call(self._check)
+
+    async def _check(self) -> None:
+        async with connect(self._addresses, self._connection) as servers:
+            await servers.check()
+
     def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
         """Sample n answers to each request, in order.
 

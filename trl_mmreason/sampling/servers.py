@@ -240,6 +240,17 @@ class Servers:
                 async with self._room:
                     self._room.notify()
 
+    async def check(self) -> None:
+        """Refuse servers of which none answers.
+
+        Raises:
+            ServerError: names them.
+        """
+        looks = [server.silence(CONNECT_SECONDS, retries=2) for server in self._servers]
+        silences = await asyncio.gather(*looks)
+        if all(silences):
+            raise ServerError(f"{'; '.join(silences)}. {_START}")
+
     def _with_room(self) -> list[_Server]:
         return [server for server in self._alive() if server.calls < self._concurrency]
 
