@@ -9,6 +9,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import trl_mmreason  # noqa: F401  before transformers: it silences what bitsandbytes prints when imported
+
+# isort: split
 from transformers import TrainingArguments
 from trl import ModelConfig
 

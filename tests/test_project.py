@@ -84,14 +84,27 @@ def test_hooks_are_tools_of_the_environment_for_development():
     assert {"ruff", "mypy"} <= set(PROJECT["optional-dependencies"]["dev"])
 
 
-def test_pinned_versions_are_those_that_the_package_and_trackio_accept():
+def pins_of(name):
+    """Package → pinned version of a file of constraints."""
+    return dict(line.split("==") for line in (ROOT / name).read_text().splitlines() if not line.startswith("#"))
+
+
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-engines.txt"])
+def test_pinned_versions_are_those_that_the_package_and_trackio_accept(name):
     extras = PROJECT["optional-dependencies"].values()
     wanted = [Requirement(line) for line in (*PROJECT["dependencies"], *(line for extra in extras for line in extra))]
     wanted.append(Requirement("pillow<13"))  # trackio 0.43, of the extra `tracking`
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    pins = pins_of(name)
     refused = [str(one) for one in wanted if one.name in pins and not one.specifier.contains(pins[one.name])]
     assert refused == []
+
+
+def test_the_pins_of_the_engines_differ_where_vllm_needs_it():
+    """It accepts no transformers 5.18."""
+    plain, engines = pins_of("constraints.txt"), pins_of("constraints-engines.txt")
+    assert {package for package in plain.keys() & engines.keys() if plain[package] != engines[package]} == {
+        "transformers"
+    }
 
 
 def test_vllm_is_installed_by_a_line_without_constraints():

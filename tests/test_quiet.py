@@ -28,20 +28,38 @@ trainer.train()
 """
 
 
-@pytest.mark.full
-def test_a_training_without_progress_bars_prints_no_warning(tmp_path):
-    model = saved_model("qwen2_5_vl", tmp_path / "model")
+def warnings_of(folder, *command):
+    """Lines of stderr that look like a warning."""
     done = subprocess.run(
-        [sys.executable, "-c", TRAINING, str(model)],
-        cwd=tmp_path,
+        [sys.executable, *map(str, command)],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "train_loss" in done.stdout
-    assert [line for line in done.stderr.splitlines() if WARNING.search(line)] == []
+    return [line for line in done.stderr.splitlines() if WARNING.search(line)]
+
+
+@pytest.mark.full
+def test_a_training_without_progress_bars_prints_no_warning(tmp_path):
+    assert warnings_of(tmp_path, "-c", TRAINING, saved_model("qwen2_5_vl", tmp_path / "model")) == []
+    assert (tmp_path / "out").is_dir()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.py")), ids=lambda path: path.stem)
+def test_the_imports_of_an_example_print_no_warning(path, tmp_path):
+    assert warnings_of(tmp_path, path, "--help") == []
+
+
+@pytest.mark.full
+def test_an_evaluation_prints_no_warning(tmp_path):
+    model, config = saved_model("qwen2_5_vl", tmp_path / "model"), ROOT / "configs/evaluate/miniature.yaml"
+    options = ["--model_name_or_path", model, "--output_dir", "out", "--eval_rows", 2, "--max_new_tokens", 4]
+    assert warnings_of(tmp_path, ROOT / "examples/evaluate.py", "--config", config, *options) == []
+    assert (tmp_path / "out/report.html").is_file()
 
 
 def test_another_warning_of_the_same_kind_is_shown():
