@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Iterator
@@ -51,21 +52,22 @@ def _check_hub(name: str, cache_dir: str | Path | None) -> None:
     Raises:
         NoSuchFolder: names the id, and why the Hub cannot be asked.
     """
-    import httpx2  # here: both take time to import, and most names are paths
-    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+    # here: it takes time to import, and most names are paths
+    from huggingface_hub import constants, get_hf_file_metadata, get_session, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
     from huggingface_hub.file_download import repo_folder_name
 
     cached = Path(cache_dir or constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
     if (cached / "snapshots").is_dir():
         return
+    http = importlib.import_module(type(get_session()).__module__.partition(".")[0])  # httpx, or httpx2 in newer ones
     try:
         get_hf_file_metadata(hf_hub_url(name, "config.json"))  # retries no connection
-    except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError, OfflineModeIsEnabled) as error:
+    except (http.ConnectError, http.ConnectTimeout, http.ProxyError, OfflineModeIsEnabled) as error:
         raise NoSuchFolder(
             f"there is no folder {name}, the Hub's cache has no such model, and the Hub cannot be asked: {error}"
         ) from error
-    except (HfHubHTTPError, httpx2.TransportError):
+    except (HfHubHTTPError, http.TransportError):
         return
 
 

@@ -48,7 +48,8 @@ def examine(config: str | None, model: str | None, methods: Sequence[str]) -> It
     try:
         _, processor, end_ids = load_for_checks(model)
     except (OSError, ValueError, ImportError) as error:
-        yield Finding("FAIL", f"{model}: {in_a_line(error)}")
+        text = in_a_line(error)
+        yield Finding("FAIL", text if model in text else f"{model}: {text}")
         return
     yield from check_conversation(processor, end_ids)
     for where, settings in stages.items():
