@@ -98,11 +98,11 @@ def test_a_missing_extra_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["serve", "serve-prm"])
-def test_a_port_in_use_is_said_in_a_line(command):
+def test_a_port_in_use_is_said_in_a_line(command, checkpoints):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SystemExit, match=rf"^mmreason {command}: .*Address already in use.*{port}"):
-            main([command, "model", "--port", str(port)])
+            main([command, checkpoints("qwen2_5_vl"), "--port", str(port)])
 
 
 def test_an_interrupted_command_ends_without_a_traceback(monkeypatch):

@@ -115,8 +115,10 @@ def test_a_difficulty_that_leaves_no_question_ends_before_grpo(run, tmp_path):
         pipeline.reinforce(str(run.folder.parent / "base"), "grpo")
 
 
-def test_without_a_warm_up_the_policy_that_came_is_measured(run, tmp_path, capsys):
-    """A path, or a Hub id, which is no path."""
+def test_without_a_warm_up_the_policy_that_came_is_measured(run, tmp_path, monkeypatch, capsys):
+    """A path, or a Hub id, which is no path; here of a cached model, as the Hub is out of reach."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", tmp_path)
+    (tmp_path / "models--owner--name/snapshots").mkdir(parents=True)
     pipeline = run.pipeline(tmp_path, "--warm_up_dataset", "null")
     pipeline.do("warm_up")
     pipeline.measure()
