@@ -1,10 +1,12 @@
 """Pairs of paths: by hand, with their pictures, in the order of the questions."""
 
+from math import isnan
+
 import pytest
 from datasets import Dataset
 from support import drawn_rows
 
-from trl_mmreason.chain_of_step.pairs import PAIR_FEATURES, make_pairs
+from trl_mmreason.chain_of_step.pairs import PAIR_FEATURES, make_pairs, pair_accuracies
 from trl_mmreason.chain_of_step.paths import Path
 
 
@@ -38,6 +40,19 @@ def test_further_pairs_of_a_question():
     pairs = make_pairs(rows, paths_of(rows), scores, pairing="all", max_pairs=3, threshold=0.5)
     assert (pairs["chosen_score"], pairs["rejected_score"]) == ([0.9, 0.9, 0.6], [0.0, 0.3, 0.0])
     assert [len(images) for images in pairs["images"]] == [2, 2, 2]
+
+
+def test_how_often_the_chosen_and_the_rejected_are_right():
+    """Of three chosen paths one is right, of two rejected that can be graded none; without pairs there is no share."""
+    rows = Dataset.from_list(drawn_rows(3))
+    verdicts = [(True, False), (False, None), (False, False)]  # of best and worst
+    paths = {
+        id_: [Path(k, f"path {k}", "stop", 5, correct) for k, correct in enumerate(found)]
+        for id_, found in zip(rows["id"], verdicts, strict=True)
+    }
+    pairs = make_pairs(rows, paths, dict.fromkeys(paths, [1.0, 0.0]))
+    assert pair_accuracies(pairs, paths) == {"chosen_accuracy": 1 / 3, "rejected_accuracy": 0}
+    assert all(isnan(share) for share in pair_accuracies(make_pairs(rows, paths, {}), paths).values())
 
 
 @pytest.mark.parametrize("columns", [("id", "prompt"), ("id", "prompt", "images")])

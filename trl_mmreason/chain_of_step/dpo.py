@@ -53,7 +53,7 @@ from ..sampling.store import Store
 from ..sampling.transformers_engine import TransformersEngine
 from .client import process_reward_from
 from .config import STEP_WISE, IterativeDPOConfig
-from .pairs import PAIR_FEATURES, make_pairs
+from .pairs import PAIR_FEATURES, make_pairs, pair_accuracies
 from .paper import PAPER
 from .paths import Path, PathScore, ProcessReward, path_metrics, question_digests, with_ids
 from .protocols import Chains
@@ -231,7 +231,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
             pairing=self.args.pairing,
             max_pairs=self.args.max_pairs,
         )
-        return pairs, metrics
+        return pairs, {**metrics, **pair_accuracies(pairs, paths)}
 
     def _pairs_of_steps(self, finished: int, store: Store) -> tuple[Dataset, dict[str, float]]:
         """Pairs of steps of the current policy, and metrics of the chains of its best steps."""

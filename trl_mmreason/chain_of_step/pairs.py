@@ -8,7 +8,7 @@ from typing import NamedTuple
 from datasets import Dataset, Features, List, Value, concatenate_datasets
 
 from .objective import select_pairs
-from .paths import Path
+from .paths import Path, mean
 
 _MESSAGES = List({"role": Value("string"), "content": Value("string")})
 PAIR_FEATURES = Features(
@@ -70,6 +70,20 @@ def make_pairs(
             chosen, rejected = paths[id_][positive].text, paths[id_][negative].text
             pairs.append(Pair(position, chosen, rejected, totals[positive], totals[negative]))
     return pairs_dataset(questions, pairs)
+
+
+def pair_accuracies(pairs: Dataset, paths: Mapping[str, Sequence[Path]]) -> dict[str, float]:
+    """Shares of chosen and of rejected completions whose answer is right; NaN where none can be graded.
+
+    Few right ones among the chosen say that the scorer misleads, before training on them lowers accuracy.
+
+    Args:
+        pairs, paths: result and argument of `make_pairs`.
+    """
+    right = {(id_, path.text): path.correct for id_, found in paths.items() for path in found}
+    said = {role: zip(pairs["id"], pairs[role], strict=True) for role in ("chosen", "rejected")}
+    graded = {role: [right[id_, message["content"]] for id_, [message] in found] for role, found in said.items()}
+    return {f"{role}_accuracy": mean([each for each in found if each is not None]) for role, found in graded.items()}
 
 
 def pairs_dataset(questions: Dataset, pairs: Sequence[Pair]) -> Dataset:

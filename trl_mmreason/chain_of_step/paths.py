@@ -130,17 +130,18 @@ def path_metrics(
     read = [read_path(path.text) for path in paths]
     lengths = [count_tokens(step) for found in read for step in step_texts(found.scorable)]
     metrics = {
-        "steps": _mean([found.steps for found in read]),
-        "step_tokens": _mean(lengths),
-        "complete": _mean([found.problem is None for found in read]),
-        "accuracy": _mean([path.correct for path in paths if path.correct is not None]),
+        "steps": mean([found.steps for found in read]),
+        "step_tokens": mean(lengths),
+        "complete": mean([found.problem is None for found in read]),
+        "accuracy": mean([path.correct for path in paths if path.correct is not None]),
     }
     if scores is not None:
-        metrics["trajectory_score"] = _mean([score.total for score in scores])
+        metrics["trajectory_score"] = mean([score.total for score in scores])
     return metrics
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean(values: Sequence[float]) -> float:
+    """The mean; NaN of nothing."""
     return sum(values) / len(values) if values else float("nan")
 
 
