@@ -1,5 +1,10 @@
-"""What pyproject.toml cannot say: a wheel carries the recipes inside the package, where `mmreason train` finds them."""
+"""What pyproject.toml cannot say.
 
+A wheel carries the recipes inside the package, where `mmreason train` finds them. Its metadata name the repository if
+REPOSITORY_URL is set, as in the release workflow.
+"""
+
+import os
 from pathlib import Path
 from shutil import copy2, copytree, ignore_patterns
 
@@ -21,4 +26,8 @@ class BuildWithRecipes(build_py):
             copy2(versions, recipes)
 
 
-setup(cmdclass={"build_py": BuildWithRecipes})
+repository = os.environ.get("REPOSITORY_URL")
+parts = {"Repository": "", "Issues": "/issues", "Changelog": "/blob/main/CHANGELOG.md"}
+urls = {name: f"{repository}{path}" for name, path in parts.items()} if repository else {}
+
+setup(cmdclass={"build_py": BuildWithRecipes}, project_urls=urls)

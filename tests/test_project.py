@@ -1,7 +1,11 @@
 """Files around the package: workflows call targets that exist, and what packages are published by is valid."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+from shutil import copy2
 
 import pytest
 import yaml
@@ -135,3 +139,17 @@ def test_the_changelog_names_this_version():
     assert f"To become {PROJECT['version']}" in log
     kinds = re.findall(r"^### (.+)", log, re.MULTILINE)
     assert set(kinds) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+@pytest.mark.parametrize("address", ["https://example.com/owner/name", ""])
+def test_the_metadata_name_the_repository_that_the_release_workflow_names(address, tmp_path):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        copy2(ROOT / name, tmp_path)
+    code = "from setuptools.build_meta import *; print(prepare_metadata_for_build_wheel('.'))"
+    command, environment = [sys.executable, "-c", code], {**os.environ, "REPOSITORY_URL": address}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    [metadata] = tmp_path.glob("*.dist-info/METADATA")
+    urls = re.findall(r"^Project-URL: (.+)", metadata.read_text(), re.MULTILINE)
+    assert urls[:1] == ([f"Repository, {address}"] if address else [])
+    [build] = [step for step in [*jobs_of(WORKFLOWS[1])][0]["steps"] if "make wheel-test" in step.get("run", "")]
+    assert build["env"]["REPOSITORY_URL"] == "${{ github.server_url }}/${{ github.repository }}"
