@@ -176,7 +176,7 @@ def main() -> None:
     print(
         f"turn after turn / without: {barrier / none:.2f} (middle half {middle_half(times[ways[1]], times[ways[2]])})"
     )
-    print(f"the same in engine steps, the most that can be gained: {steps[ways[1]] / steps[ways[2]]:.2f}")
+    print(f"the same in engine steps: {steps[ways[1]] / steps[ways[2]]:.2f}")
     print(f"second prompts from the prefix cache: {sum(hit_rates) / len(hit_rates):.0%}")
     write_numbers(arguments, seconds=times, tokens_and_steps=did, hit_rates=hit_rates)
     if none / one > arguments.limit or barrier / none < arguments.barrier_limit:
