@@ -111,5 +111,6 @@ def test_dpo_by_outcome_on_answers_that_are_no_chains(checkpoints, tmp_path):
     assert [chosen[0]["content"] for chosen in pairs["chosen"]] == [Writers.texts[0]] * 3
     assert [rejected[0]["content"] for rejected in pairs["rejected"]] == [Writers.texts[1]] * 3
     assert {request.messages[-1]["content"] for request in writers.asked} == {ASKED["direct_prompt"]}
-    assert json.loads((tmp_path / "rounds.json").read_text()) == [{"round": 0, "train": {"accuracy": 0.5, "pairs": 3}}]
+    measured = {"accuracy": 0.5, "chosen_accuracy": 1, "rejected_accuracy": 0, "pairs": 3}
+    assert json.loads((tmp_path / "rounds.json").read_text()) == [{"round": 0, "train": measured}]
     assert trainer.state.global_step == 3
