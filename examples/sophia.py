@@ -33,7 +33,7 @@ from trl_mmreason.sophia.arguments import SophiaArguments
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
 from trl_mmreason.sophia.miniature import CAPTIONS_AND_ANSWERS, drawn_trajectories
-from trl_mmreason.sophia.mixture import mix, with_captions
+from trl_mmreason.sophia.mixture import mix, mix_in, with_captions
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT
 from trl_mmreason.sources import read_completions
 from trl_mmreason.stages import Pipeline, made_by
@@ -72,11 +72,7 @@ class Sophia(Pipeline):
         asked = DESCRIBE if self.args.trajectory_dataset == "miniature" else CAPTION_PROMPT
         rows = with_captions(rows, self.args.captions_as_data, caption_prompt=asked)
         if self.args.mixed_in:
-            given, settings = self.args.mixed_in, {"thinking_prompt": self.args.thinking_prompt, "seed": self.seed}
-            parts = {name: read_completions(one["dataset"]) for name, one in given.items()}
-            shares = {name: one["share"] for name, one in given.items()}
-            shares["trajectories"] = 1 - sum(shares.values())
-            rows = mix({"trajectories": rows, **parts}, shares, **settings)
+            rows = mix_in(rows, self.args.mixed_in, thinking_prompt=self.args.thinking_prompt, seed=self.seed)
         config = self.config("update", OffPolicyRewardConfig)
         self.learn(self.trainer(OffPolicyRewardTrainer, self.start, config, rows))
 
@@ -90,11 +86,8 @@ class Sophia(Pipeline):
         """GRPO on the questions that the initial policy finds neither too easy nor too hard (appendix B.2)."""
         bound = self.args.max_completion_length
         settings = {"system_prompt": self.args.thinking_prompt, "grader": self.args.grader(self.engine)}
-        asked = {
-            "seed": self.seed,
-            "batch_size": self.args.sampling_batch_size,
-            "sampling_params": SamplingParams(bound),
-        }
+        asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size}
+        asked["sampling_params"] = SamplingParams(bound)
         with Store(self.folder / "difficulty.sqlite") as store:
             base = self.engine(self.base)
             kept = difficulty_filter(self.train_rows, base, store, **settings, **asked, **self.args.difficulty)

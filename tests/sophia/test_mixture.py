@@ -6,7 +6,7 @@ import pytest
 from datasets import Dataset, Features, Image, List, Value
 from PIL import Image as Pictures
 
-from trl_mmreason.sophia.mixture import mix, with_captions
+from trl_mmreason.sophia.mixture import mix, mix_in, with_captions
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT
 
 MESSAGE = {"role": Value("string"), "content": Value("string")}
@@ -116,6 +116,17 @@ def test_log_probabilities_are_kept_if_all_have_them():
     assert sorted(both["behavior_logps"][:]) == sorted([[-float(index), -0.5] for index in (0, 0, 1, 1, 2, 2, 3, 3)])
     one = mix({"x": made(4, behavior_logps=first), "y": text(4)}, {"x": 0.5, "y": 0.5})
     assert "behavior_logps" not in one.column_names
+
+
+def test_trajectories_take_the_share_that_is_left(tmp_path):
+    visual(9).to_parquet(tmp_path / "visual.parquet")
+    given = {"visual": {"dataset": str(tmp_path / "visual.parquet"), "share": 0.3}}
+    assert origins(mix_in(made(14), given)) == {"a": 14, "b": 6}  # 14 / 0.7 = 20 rows
+    given["visual"]["share"] = 1.2
+    with pytest.raises(ValueError, match=r"each to be above 0"):
+        mix_in(made(14), given)
+    with pytest.raises(ValueError, match=r"'trajectories' is the name of the rows themselves"):
+        mix_in(made(14), {"trajectories": given["visual"]})
 
 
 def test_prompts_of_parts_become_texts():

@@ -16,6 +16,7 @@ import pyarrow as pa
 from datasets import Dataset, Features, Image, List, Value, concatenate_datasets
 
 from ..messages import completion_text, pictures_of, plain_messages
+from ..sources import read_completions
 from .prompts import CAPTION_PROMPT, prompt_for
 
 CAPTIONS_AS_DATA = ("none", "beside", "before")
@@ -63,6 +64,31 @@ def mix(
         for name, part in parts.items()
     ]
     return concatenate_datasets(mixed).shuffle(seed=seed)
+
+
+def mix_in(
+    rows: Dataset,
+    given: Mapping[str, Mapping[str, Any]],
+    *,
+    thinking_prompt: str | None = None,
+    seed: int = 0,
+) -> Dataset:
+    """Mix data sets into the trajectories, which take the share that is left (Table A3).
+
+    Args:
+        rows: the trajectories, as `mix` takes a part.
+        given: name → `dataset`, a Hub id or file of completions, and its `share` of the result's rows.
+        thinking_prompt, seed: as in `mix`.
+
+    Raises:
+        ValueError: a part is called "trajectories", or shares or rows are not as `mix` takes them.
+    """
+    if "trajectories" in given:
+        raise ValueError("mix_in: 'trajectories' is the name of the rows themselves. Fix: rename the other part.")
+    parts = {name: read_completions(one["dataset"]) for name, one in given.items()}
+    shares = {name: one["share"] for name, one in given.items()}
+    shares = {"trajectories": 1 - sum(shares.values()), **shares}
+    return mix({"trajectories": rows, **parts}, shares, thinking_prompt=thinking_prompt, seed=seed)
 
 
 def with_captions(rows: Dataset, how: str, *, caption_prompt: str = CAPTION_PROMPT) -> Dataset:
