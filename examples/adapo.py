@@ -11,6 +11,7 @@ from trl import ModelConfig
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import two_answers
+from trl_mmreason.comparison import train_and_compare
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.script_parser import ScriptParser
 from trl_mmreason.scripts import (
@@ -18,7 +19,6 @@ from trl_mmreason.scripts import (
     exit_on_missing,
     load_data,
     policy_path,
-    train_and_compare,
     trainer_settings,
 )
 

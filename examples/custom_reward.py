@@ -11,6 +11,7 @@ from trl import ModelConfig
 from trl_mmreason import AdaPOConfig, AdaPOTrainer, scripts
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import two_answers
+from trl_mmreason.comparison import train_and_compare
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.script_parser import ScriptParser
 
@@ -27,7 +28,7 @@ def main(data_args: scripts.DataArguments, training_args: AdaPOConfig, model_arg
     trainer = AdaPOTrainer(
         policy, args=training_args, train_dataset=train_rows, reward_funcs=shows_working, **settings
     )  # its curve: rewards/shows_working/mean
-    scripts.train_and_compare(trainer, data_args, evaluation_rows, TwoTurn(EVALUATION_PROMPT))
+    train_and_compare(trainer, data_args, evaluation_rows, TwoTurn(EVALUATION_PROMPT))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from trl import ModelConfig
 
 from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import two_answers
+from trl_mmreason.comparison import train_and_compare
 from trl_mmreason.engines.config import RolloutConfig
 from trl_mmreason.grading import accuracy_reward
 from trl_mmreason.grpo import GroupGRPOTrainer
@@ -21,7 +22,6 @@ from trl_mmreason.scripts import (
     exit_on_missing,
     load_data,
     policy_path,
-    train_and_compare,
     trainer_settings,
 )
 

@@ -10,6 +10,7 @@ from trl import ModelConfig
 
 from trl_mmreason.adapo.miniature import two_answers
 from trl_mmreason.baselines.two_turns import SCoReConfig, SCoReTrainer
+from trl_mmreason.comparison import train_and_compare
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.script_parser import ScriptParser
 from trl_mmreason.scripts import (
@@ -17,7 +18,6 @@ from trl_mmreason.scripts import (
     exit_on_missing,
     load_data,
     policy_path,
-    train_and_compare,
     trainer_settings,
 )
 

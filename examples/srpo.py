@@ -14,6 +14,7 @@ from datasets import Dataset
 from trl import ModelConfig
 
 from trl_mmreason import ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
+from trl_mmreason.comparison import train_and_compare
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.script_parser import ScriptParser, WrongArgument
@@ -22,7 +23,6 @@ from trl_mmreason.scripts import (
     exit_on_missing,
     load_data,
     policy_path,
-    train_and_compare,
     train_once,
     trainer_settings,
 )

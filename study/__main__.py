@@ -49,8 +49,8 @@ def main(args: StudyArguments) -> None:
         do_all(args, [sys.executable, "-m", "study", *sys.argv[1:]])
         histories = {arm: [history(folder / f"seed-{seed}" / arm) for seed in args.seeds] for arm in args.arms}
         found = with_logged(outcomes(args), histories, getattr(module, "LOGGED", ()))
-        judged = [judge(claim, found) for claim in claims]
-        if not args.undecided(judged):
+        judged = [judge(claim, found, args.margin(claim)) for claim in claims]
+        if not args.needs_another_seed(judged):
             break
         args = args.with_another_seed()
     table = format_arms(found, module.METRICS)

@@ -19,8 +19,7 @@ from trl_mmreason.evaluation.question_table import QuestionTable
 
 _RESAMPLES = 2000
 
-Verdict = Literal["holds", "does not hold", "undecided"]
-Decision = Literal["above zero", "below zero", "no difference"]
+Verdict = Literal["holds", "does not hold", "no difference", "undecided"]
 
 
 class Term(NamedTuple):
@@ -80,48 +79,51 @@ class Judged:
         measured: the sum and its 95 % interval, over seeds and questions.
         by_seed: the sum of every seed, in their order.
         values: "arm metric" → mean over seeds of each term.
+        margin: how much is no difference, of a claim that seeds are added for; `None` where their number is fixed.
     """
 
     claim: Claim
     measured: Estimate
     by_seed: list[float]
     values: dict[str, float]
+    margin: float | None = None
 
     @property
     def verdict(self) -> Verdict:
         """ "holds" if the whole interval and every seed are above zero, "does not hold" if both are below.
 
-        A bootstrap over few seeds is too sure of itself; a seed that says otherwise leaves a claim undecided.
+        A bootstrap over few seeds is too sure of itself; a seed that says otherwise leaves a claim undecided. Where
+        seeds are added until the claim is decided, the interval decides alone: see `decide`.
         """
+        if self.margin is not None:
+            return decide(self.measured, self.margin)
         low, high = self.measured.interval
         if all(value > 0 for value in (low, *self.by_seed)):
             return "holds"
         return "does not hold" if all(value < 0 for value in (high, *self.by_seed)) else "undecided"
 
 
-def ending(measured: Estimate, margin: float) -> Decision | None:
-    """The result that more seeds would hardly change: the interval is above 0, below 0, or within ± `margin`.
-
-    `None` while it does none of these.
-    """
+def decide(measured: Estimate, margin: float) -> Verdict:
+    """What more seeds would hardly change: the interval is above 0, below 0, or within ± `margin`."""
     low, high = measured.interval
     if low > 0:
-        return "above zero"
+        return "holds"
     if high < 0:
-        return "below zero"
-    return "no difference" if -margin <= low and high <= margin else None
+        return "does not hold"
+    return "no difference" if -margin <= low and high <= margin else "undecided"
 
 
 Outcomes = Mapping[int, Mapping[str, QuestionTable]]
 """Seed → arm → what each question adds to each metric; all arms of a seed answer the same questions, in one order."""
 
 
-def judge(claim: Claim, outcomes: Outcomes) -> Judged:
+def judge(claim: Claim, outcomes: Outcomes, margin: float | None = None) -> Judged:
     """Judge whether a claim holds.
 
     Args:
         claim: its arms have to be in every outcome.
         outcomes: of one or more seeds.
+        margin: see `Judged`.
 
     Raises:
         ValueError: arms of one seed answered different numbers of questions.
@@ -143,7 +145,7 @@ def judge(claim: Claim, outcomes: Outcomes) -> Judged:
         f"{term.arm} {term.metric}": float(np.mean([outcomes[each][term.arm].values()[term.metric] for each in seeds]))
         for term in claim.contrast
     }
-    return Judged(claim, Estimate(float(np.mean(by_seed)), (float(low), float(high))), by_seed, values)
+    return Judged(claim, Estimate(float(np.mean(by_seed)), (float(low), float(high))), by_seed, values, margin)
 
 
 def _questions(arms: Mapping[str, QuestionTable], claim: Claim, seed: int) -> int:

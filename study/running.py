@@ -34,7 +34,7 @@ from trl_mmreason.sampling.protocols import AnsweringProtocol
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.stages import do_once, values_of
 
-from .claims import Claim, Judged, ending
+from .claims import Claim, Judged
 
 _BATCH = 256  # answers at a time
 
@@ -129,12 +129,15 @@ class StudyArguments:
         if self.decide and self.decide.keys() != {"claims", "margin", "most"}:
             raise ValueError(f"StudyArguments: got decide={self.decide}; expected claims, margin and most.")
 
-    def undecided(self, judged: Sequence[Judged]) -> list[str]:
-        """The undecided claims in `decide`, for which another seed is added; none once there are `most` seeds."""
+    def margin(self, claim: Claim) -> float | None:
+        """How much is no difference, of a claim in `decide`; `None` of another."""
+        return self.decide["margin"] if self.decide and claim.text in self.decide["claims"] else None
+
+    def needs_another_seed(self, judged: Sequence[Judged]) -> bool:
+        """Whether a claim in `decide` is undecided; never once there are `most` seeds."""
         if not self.decide or len(self.seeds) >= self.decide["most"]:
-            return []
-        wanted = [each for each in judged if each.claim.text in self.decide["claims"]]
-        return [each.claim.text for each in wanted if ending(each.measured, self.decide["margin"]) is None]
+            return False
+        return any(each.margin is not None and each.verdict == "undecided" for each in judged)
 
     def with_another_seed(self) -> StudyArguments:
         """The same study with one more seed, ten after the last."""

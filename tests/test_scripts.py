@@ -16,19 +16,18 @@ from trl import ModelConfig, TrlParser
 
 from trl_mmreason import AdaPOTrainer
 from trl_mmreason.adapo.miniature import two_answers
+from trl_mmreason.comparison import _without_nan, train_and_compare
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.script_parser import WrongArgument
 from trl_mmreason.scripts import (
     LORA_TARGETS,
     DataArguments,
-    _without_nan,
     exit_on_missing,
     last_checkpoint,
     load_data,
     load_split,
     policy_path,
-    train_and_compare,
     trainer_settings,
 )
 from trl_mmreason.sophia.prompts import THINKING_PROMPT

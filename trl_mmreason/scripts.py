@@ -1,13 +1,12 @@
-"""Shared code of the example scripts: policy and data by name, and a report before and after training."""
+"""Shared code of the example scripts: policy, data and trainer arguments by name, training and saving."""
 
 from __future__ import annotations
 
 import json
-import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,31 +24,18 @@ from trl import (
     get_peft_config,
     get_quantization_config,
 )
-from trl.models import unwrap_model_for_generation
 
 from .checkpoint import restore_adapter, restore_weights, save_whole
 from .construction import parse_optional_text
 from .data import load_rows
 from .documented import documented
-from .evaluation.curves import plot_curves, training_plots
-from .evaluation.evaluation_report import trajectories_of
-from .evaluation.files import PRINTED
-from .evaluation.logged_completions import tables_of
-from .evaluation.metrics import format_table, improves
-from .evaluation.report import comparison_table, write_report
-from .evaluation.results import compare_results, summarise
-from .evaluation.runner import Samples, evaluate_policy
-from .evaluation.training_run import TRAINING_REPORT, write_training_report
-from .files import NoSuchFolder, check_model_folder, write_whole
-from .messages import question_text
+from .files import NoSuchFolder, check_model_folder
 from .miniature.cold_start import Lessons, cold_start
 from .miniature.models import FAMILIES, SIZES, build_model
 from .miniature.tasks import CATEGORIES, SPLITS, make_dataset
 from .rows import DataError
-from .sampling.engine import SamplingParams
-from .sampling.protocols import ComparedProtocol
 from .sampling.store import SettingsChanged, StoreError
-from .script_parser import WrongArgument, command_line, named_policy
+from .script_parser import WrongArgument, named_policy
 from .sft import CompletionSFTConfig, CompletionSFTTrainer
 from .sources import read_completions
 from .system_prompts import read_system_prompt
@@ -58,7 +44,6 @@ MINIATURE = "miniature/"
 LORA_TARGETS = r"(.*language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_proj"
 """Layers that an adapter is for by default: the language model's, also of a text-only one, whose layers are
 `model.layers.N`, and none of the vision encoder's. configs/*/your_model.yaml have the first half."""
-_SHOWN = 100  # questions in the report, which holds their pictures; completions in the page of training
 
 
 @contextmanager
@@ -260,54 +245,6 @@ def refuse_adapter(name: str) -> None:
         )
 
 
-def train_and_compare(
-    trainer: GRPOTrainer,
-    data_args: DataArguments,
-    rows: Dataset | None,
-    protocol: ComparedProtocol,
-    *,
-    system_prompt: str | None = None,
-) -> bool | None:
-    """Train and save; with evaluation rows also evaluate before and after, print the table and write the report.
-
-    With `log_completions` a page of what the policy wrote in training comes last, after a push to the Hub, as it holds
-    pictures of the data set.
-
-    Args:
-        trainer: a trainer that has not been started.
-        data_args: where the questions came from.
-        rows: questions to compare on; `None` leaves the comparison out.
-        protocol: how the policy is asked, greedily.
-        system_prompt: put before every question.
-
-    Returns:
-        Whether acc@t2 rose by more than the intervals; `None` without rows to compare on, and on other processes.
-
-    Raises:
-        ValueError: the protocol does not ask for two answers.
-    """
-    if protocol.turns != 2:
-        raise ValueError(f"train_and_compare: the protocol has {protocol.turns} turns, expected 2: acc@t2 is compared.")
-
-    def measure(stage: str) -> Samples | None:
-        return None if rows is None else _answer(trainer, rows, protocol, system_prompt, stage)
-
-    checkpoint = last_checkpoint(trainer.args)
-    before = measure("before")
-    train_and_save(trainer, checkpoint)
-    after = measure("after")
-    better = None
-    if rows is not None and before is not None and after is not None and trainer.accelerator.is_main_process:
-        better = _report(trainer, data_args, rows, {"before": before, "after": after}, protocol.metrics)
-    publish(trainer, data_args.dataset_name)
-    if trainer.accelerator.is_main_process and tables_of(folder := Path(trainer.args.output_dir)):
-        write_training_report({folder.resolve().name: folder}, folder / TRAINING_REPORT, shown=_SHOWN)
-        sys.stdout.write(f"Groups of training, with rewards and advantages: {folder / TRAINING_REPORT}\n")
-    if hasattr(trainer, "end"):  # from transformers 5.18 on: closes trackers and the process group
-        trainer.end()
-    return better
-
-
 def train_and_save(trainer: GRPOTrainer | SFTTrainer, checkpoint: str | None) -> None:
     """Train from `checkpoint` or from the start, and save the model."""
     trainer.train(resume_from_checkpoint=checkpoint)
@@ -408,84 +345,3 @@ def last_checkpoint(args: TrainingArguments) -> str | None:
             f"resume_from_checkpoint={wanted}: there is no such checkpoint; {args.output_dir} has {there or 'none'}."
         )
     return found
-
-
-def _answer(
-    trainer: GRPOTrainer, rows: Dataset, protocol: ComparedProtocol, system_prompt: str | None, stage: str
-) -> Samples:
-    """Sample answers of the trainer's current policy."""
-    limit = trainer.args.max_completion_length
-    assert limit is not None  # the trainers see to it
-    with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as policy:
-        return evaluate_policy(
-            policy,
-            trainer.processing_class,
-            rows,
-            protocol,
-            sampling_params=SamplingParams(limit, temperature=0.0),
-            batch_size=trainer.args.per_device_eval_batch_size,
-            system_prompt=system_prompt,
-            chat_template_kwargs=trainer.chat_template_kwargs,
-            description=f"evaluating {stage}",
-        )
-
-
-def _without_nan(value: Any) -> Any:
-    """Replace NaN by None, as JSON has no NaN."""
-    if isinstance(value, dict):
-        return {name: _without_nan(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(each) for each in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def _settings(args: GRPOConfig, data_args: DataArguments) -> dict[str, Any]:
-    """Settings for the report: data, the method's own, and TRL's that differ from defaults; no secrets."""
-    defaults = {entry.name: entry.default for entry in fields(GRPOConfig)}
-    values = {
-        name: value
-        for name, value in args.to_dict().items()
-        if value not in (None, [], {}) and (name not in defaults or value != defaults[name])
-    }
-    for name in ("hub_token", "accelerator_config", "disable_tqdm"):
-        values.pop(name, None)
-    data = {name: value for name, value in asdict(data_args).items() if value is not None}
-    return {**data, "config": type(args).__name__, **values}
-
-
-def _report(
-    trainer: GRPOTrainer,
-    data_args: DataArguments,
-    rows: Dataset,
-    samples: Mapping[str, Samples],
-    metrics: Sequence[str],
-) -> bool:
-    folder, questions = Path(trainer.args.output_dir), samples["after"].rows
-    before, after = (summarise(each) for each in samples.values())
-    changes = compare_results(before, after)
-    comparison = {name: changes[name] for name in metrics if name in changes}
-    pictures = {row["id"]: rows[k].get("images") or [] for k, row in enumerate(questions[:_SHOWN])}
-    asked = {row["id"]: question_text(row["prompt"]) for row in questions}
-    plot_curves(trainer.state.log_history, folder / "curves.png")
-    write_report(
-        folder / "report.html",
-        title=f"{trainer._name} on {len(questions)} questions of {data_args.eval_dataset_name} "
-        f"({data_args.eval_split})",
-        command=command_line(),
-        settings={"policy": trainer.model.config._name_or_path, **_settings(trainer.args, data_args)},
-        tables=[comparison_table(comparison)],
-        trajectories=[
-            trajectory
-            for stage, each in samples.items()
-            for trajectory in trajectories_of(each, pictures, _SHOWN, stage, asked)
-        ],
-        plots=training_plots({"": trainer.state.log_history}),
-    )
-    results = {name: asdict(change) for name, change in comparison.items()}
-    write_whole(folder / "results.json", json.dumps(_without_nan(results), indent=2))
-    table, acc_t2 = format_table(comparison), comparison["acc_t2"]
-    write_whole(folder / PRINTED, f"{table}\n")  # for the model's card
-    better = improves(acc_t2.before.interval, acc_t2.after.interval)
-    verdict = "rose by more than the intervals" if better else "did not rise by more than the intervals"
-    sys.stdout.write(f"\n{table}\n\nacc@t2 {verdict}. Report: {folder / 'report.html'}\n")
-    return better

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from study.claims import Claim, Judged, Term, claims_about, ending, judge
+from study.claims import Claim, Judged, Term, claims_about, decide, judge
 from trl_mmreason.evaluation.metrics import Estimate
 from trl_mmreason.evaluation.question_table import QuestionTable
 
@@ -46,17 +46,20 @@ def test_verdicts():
 @pytest.mark.parametrize(
     ("interval", "expected"),
     [
-        ((0.001, 0.09), "above zero"),
-        ((-0.09, -0.001), "below zero"),
+        ((0.001, 0.09), "holds"),
+        ((-0.09, -0.001), "does not hold"),
         ((-0.02, 0.02), "no difference"),
-        ((-0.021, 0.01), None),
-        ((-0.01, 0.021), None),
-        ((0.0, 0.05), None),
-        ((float("nan"), float("nan")), None),
+        ((-0.021, 0.01), "undecided"),
+        ((-0.01, 0.021), "undecided"),
+        ((0.0, 0.05), "undecided"),
+        ((float("nan"), float("nan")), "undecided"),
     ],
 )
 def test_a_claim_is_decided_by_its_interval(interval, expected):
-    assert ending(Estimate(0.0, interval), 0.02) == expected
+    assert decide(Estimate(0.0, interval), 0.02) == expected
+    assert (
+        Judged(BETTER, Estimate(0.0, interval), [0.1, -0.1], {}, margin=0.02).verdict == expected
+    )  # whatever the seeds
 
 
 def test_claims_about_arms_that_were_not_trained_are_left_out():

@@ -114,8 +114,7 @@ def test_the_documentation_is_what_the_results_say():
         assert part.with_suffix(".png").stat().st_size > 10_000
 
 
-HEADLINES = [f"{part}_headline" for part in ("adapo", "srpo", "chain_of_step", "self_evolution")]
-NOT_RUN = ["adapo_filters", "adapo_checking", "srpo_checking", *HEADLINES]
+NOT_RUN = ["adapo_filters", "adapo_checking", "srpo_checking", "srpo_headline", "chain_of_step_headline"]
 
 
 @pytest.mark.parametrize("config", NOT_RUN)
@@ -132,5 +131,8 @@ RUN = sorted(file for file in CONFIGS.glob("*.yaml") if file.stem not in NOT_RUN
 @pytest.mark.parametrize("config", RUN, ids=lambda file: file.stem)
 def test_results_are_of_the_settings_that_are_shipped(config):
     led_to = json.loads((DOCUMENT.with_suffix("") / f"{config.stem}.json").read_text())["settings"]
-    assert led_to == StudyArguments(**yaml.safe_load(config.read_text())).settings
+    shipped = StudyArguments(**yaml.safe_load(config.read_text()))
+    while shipped.decide and len(shipped.seeds) < len(led_to["seeds"]):
+        shipped = shipped.with_another_seed()
+    assert led_to == shipped.settings
     assert len(led_to["seeds"]) >= 5
