@@ -1,5 +1,6 @@
 import random
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -43,9 +44,8 @@ def test_answers_at_a_glance_are_worked_out_when_they_are_checked():
     checked = [row for row in rows if len(row["prompt"]) == 3]
     first = [row["completion"][0]["content"] for row in rows if row["images"] and row not in checked]
     assert sorted(first) == sorted(rf"\boxed{{{problem.answer}}}" for problem in problems)
-    worked = {plain(solve(problem)) for problem in problems}
-    assert len(checked) == 10
-    assert {row["completion"][0]["content"] for row in checked} <= worked
+    worked = sorted(plain(solve(problem)) for problem in problems)  # every problem, so that checking is the easier part
+    assert sorted(row["completion"][0]["content"] for row in checked) == worked
     said = [row["prompt"][1]["content"] for row in checked]
     assert all(text.startswith(r"\boxed{") for text in said)
 
@@ -166,6 +166,7 @@ def test_lessons_that_differ_have_names_that_differ():
         CAPTIONS_AND_ANSWERS,
         TWO_ANSWERS,
         two_answers("Check again."),
+        replace(TWO_ANSWERS, again_every=1),
         JUDGED_ANSWERS,
         judged_answers(partial(judge_message, FOLLOWUP)),
         judged_answers(partial(judge_message, JUDGE), answers_every=4),
@@ -175,7 +176,7 @@ def test_lessons_that_differ_have_names_that_differ():
         Lessons(plain, answer_tokens=16, in_steps=True, describe=FOLLOWUP),
         Lessons(plain, answer_tokens=16, in_steps=True, followup=FOLLOWUP),
     ]
-    assert len({each.name for each in lessons}) == 13
+    assert len({each.name for each in lessons}) == 14
     assert PLAIN_ANSWERS.name == "plain-in-steps"  # of checkpoints that exist
     assert TAGGED_ANSWERS.name == "tagged"
 

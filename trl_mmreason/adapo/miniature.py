@@ -12,5 +12,5 @@ def two_answers(followup: str) -> Lessons:
 
 
 def quick_then_worked(followup: str) -> Lessons:
-    r"""Lessons in answering `\boxed{7}` at once, and `3+4=\boxed{7}` after the user's `followup`."""
-    return Lessons(quick, answer_tokens=16, followup=followup, write_again=plain)
+    r"""Lessons in answering `\boxed{7}` at once, and, as often, `3+4=\boxed{7}` after the user's `followup`."""
+    return Lessons(quick, answer_tokens=16, followup=followup, write_again=plain, again_every=1)

@@ -50,6 +50,7 @@ class Lessons:
         answer_tokens: token limit of an answer when accuracy is measured.
         followup: user message before a second answer; `None` for one answer alone.
         write_again: how the second answer is written; `None` for the way of the first.
+        again_every: one problem of so many is answered a second time.
         in_steps: whether the words of solutions in steps are to be known, for what comes after.
         describe: what the user says to have the picture described; `None` for answers alone.
         judge: what the user says to have a response judged, of its question and itself; `None` for answers alone.
@@ -60,6 +61,7 @@ class Lessons:
     answer_tokens: int
     followup: str | None = None
     write_again: Callable[[Solution], str] | None = None
+    again_every: int = 4
     in_steps: bool = False
     describe: str | None = None
     judge: Callable[[str, str], str] | None = None
@@ -77,6 +79,8 @@ class Lessons:
             name = f"{name}-every-{self.answers_every}"
         if self.write_again:
             name = f"{name}-then-{self.write_again.__name__}"
+        if self.again_every != 4:
+            name = f"{name}-again-{self.again_every}"
         return f"{name}-{_digest(self.followup)}" if self.followup else name
 
 
@@ -92,7 +96,7 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
 
     Args:
         problems: each is described, if the lessons have captions, and every one, or every so many, answered. If they
-            have a second answer, every fourth is in another row answered again, after a first answer that is right or
+            have a second answer, one of so many is in another row answered again, after a first answer that is right or
             wrong. If they have verdicts, a response to every second is judged, and beside each of the others one to a
             sum; otherwise there is a sum beside every fourth. "Every fourth" is of each category: problems go round
             the categories, so that every fourth of all may be of one.
@@ -113,7 +117,7 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
         right = lessons.write(solve(problem))
         if number % lessons.answers_every == 0:
             rows.append(_row(problem.prompt, right, picture))
-        if lessons.followup is not None and number % 4 == 0:
+        if lessons.followup is not None and number % lessons.again_every == 0:
             first = lessons.write(solve(problem, error=rng.choice([None, *ERRORS])))
             checked = [{"role": "assistant", "content": first}, _said(lessons.followup)]
             again = (lessons.write_again or lessons.write)(solve(problem))
