@@ -57,9 +57,8 @@ def test_verdicts():
 )
 def test_a_claim_is_decided_by_its_interval(interval, expected):
     assert decide(Estimate(0.0, interval), 0.02) == expected
-    assert (
-        Judged(BETTER, Estimate(0.0, interval), [0.1, -0.1], {}, margin=0.02).verdict == expected
-    )  # whatever the seeds
+    seeds_disagree = [0.1, -0.1]
+    assert Judged(BETTER, Estimate(0.0, interval), seeds_disagree, {}, margin=0.02).verdict == expected
 
 
 def test_claims_about_arms_that_were_not_trained_are_left_out():
