@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import yaml
 from accelerate.utils import str_to_bool
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from trl import ModelConfig, TrlParser
 
 from .documented import HelpFormatter
@@ -107,6 +108,8 @@ class ScriptParser(TrlParser):
         except ImportError as error:  # of transformers, which reads the file of DeepSpeed at once
             if "deepspeed" not in str(error):
                 raise
+            # It keeps that file's half-made configuration, which every model that is loaded afterwards would ask.
+            unset_hf_deepspeed_config()
             self.error(_missing("deepspeed", "deepspeed", _DEEPSPEED, "leave --deepspeed out"))
         except (ValueError, OSError, yaml.YAMLError) as error:
             self.error(without_gpu(error) or str(error))
