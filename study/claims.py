@@ -93,24 +93,16 @@ class Judged:
         """ "holds" if the whole interval and every seed are above zero, "does not hold" if both are below.
 
         A bootstrap over few seeds is too sure of itself; a seed that says otherwise leaves a claim undecided. Where
-        seeds are added until the claim is decided, the interval decides alone: see `decide`.
+        seeds are added, the interval decides alone, and "no difference" is one within ± `margin`.
         """
-        if self.margin is not None:
-            return decide(self.measured, self.margin)
         low, high = self.measured.interval
-        if all(value > 0 for value in (low, *self.by_seed)):
+        seeds = self.by_seed if self.margin is None else []
+        if all(value > 0 for value in (low, *seeds)):
             return "holds"
-        return "does not hold" if all(value < 0 for value in (high, *self.by_seed)) else "undecided"
-
-
-def decide(measured: Estimate, margin: float) -> Verdict:
-    """What more seeds would hardly change: the interval is above 0, below 0, or within ± `margin`."""
-    low, high = measured.interval
-    if low > 0:
-        return "holds"
-    if high < 0:
-        return "does not hold"
-    return "no difference" if -margin <= low and high <= margin else "undecided"
+        if all(value < 0 for value in (high, *seeds)):
+            return "does not hold"
+        within = self.margin is not None and -self.margin <= low and high <= self.margin
+        return "no difference" if within else "undecided"
 
 
 Outcomes = Mapping[int, Mapping[str, QuestionTable]]

@@ -108,7 +108,8 @@ class ScriptParser(TrlParser):
         except ImportError as error:  # of transformers, which reads the file of DeepSpeed at once
             if "deepspeed" not in str(error):
                 raise
-            # It keeps that file's half-made configuration, which every model that is loaded afterwards would ask.
+            # It keeps that file's half-made configuration, which every model that is loaded afterwards would ask:
+            # https://github.com/huggingface/transformers/issues/39081
             unset_hf_deepspeed_config()
             self.error(_missing("deepspeed", "deepspeed", _DEEPSPEED, "leave --deepspeed out"))
         except (ValueError, OSError, yaml.YAMLError) as error:

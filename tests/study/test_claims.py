@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from study.claims import Claim, Judged, Term, claims_about, decide, judge
+from study.claims import Claim, Judged, Term, claims_about, judge
 from trl_mmreason.evaluation.metrics import Estimate
 from trl_mmreason.evaluation.question_table import QuestionTable
 
@@ -56,7 +56,6 @@ def test_verdicts():
     ],
 )
 def test_a_claim_is_decided_by_its_interval(interval, expected):
-    assert decide(Estimate(0.0, interval), 0.02) == expected
     seeds_disagree = [0.1, -0.1]
     assert Judged(BETTER, Estimate(0.0, interval), seeds_disagree, {}, margin=0.02).verdict == expected
 
