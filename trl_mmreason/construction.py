@@ -17,6 +17,7 @@ from trl import GRPOConfig
 from trl.data_utils import prepare_multimodal_messages
 
 from . import torchvision_free  # noqa: F401  processors load without torchvision from here on
+from .engines.patches import use_matrix_product_for_patches
 from .engines.pictures import let_every_pass_see_a_picture
 from .engines.sharding import is_sharded, name_own_layers, use_whole_head
 from .files import check_model_folder, check_model_path
@@ -253,6 +254,7 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None) -> N
     ensure_head_bias_attribute(policy)
     name_own_layers(base)
     use_whole_head(base)
+    use_matrix_product_for_patches(base)
     hooks = let_every_pass_see_a_picture(policy, processing_class)
     if trainer is None or hooks is None or is_sharded(policy) or hooks.all_are_reached():
         return

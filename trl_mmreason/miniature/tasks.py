@@ -24,6 +24,7 @@ from typing import Any
 from datasets import Dataset, Features, Image, Json, List, Value
 from PIL import Image as PILImage
 
+from ..rows import stored_picture
 from . import draw
 from .solutions import ERRORS, Step, attempt, worked_steps, wrong_results
 
@@ -197,7 +198,7 @@ def to_dataset(problems: Iterable[Problem]) -> Dataset:
     rows = [
         {
             "prompt": problem.prompt,
-            "images": [problem.image],
+            "images": [stored_picture(problem.image)],
             "answer": problem.answer,
             "choices": problem.choices,
             "id": problem.id,

@@ -27,6 +27,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from .. import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from ..checkpoint import check_adapter_restored
+from ..engines.patches import use_matrix_product_for_patches
 from ..files import check_model_path
 from ..precision import keep_training_layout
 from ..rows import DECODING_ERRORS
@@ -99,6 +100,7 @@ def load_model(
         loaded = PeftModel.from_pretrained(loaded, adapter := _local(adapter, None))
         check_adapter_restored(loaded, adapter)
     keep_training_layout(loaded)
+    use_matrix_product_for_patches(loaded)
     weights = fingerprint(loaded.named_parameters())  # merging would round them differently on another device
     if adapter is not None and getattr(loaded.get_base_model(), "quantization_method", None) is None:
         loaded = loaded.merge_and_unload(safe_merge=True)
