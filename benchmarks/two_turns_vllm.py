@@ -109,7 +109,7 @@ def roll_out(trainer: GroupGRPOTrainer, prompts: list, way: str, rounds: counter
         if way == "without a barrier":
             sampled = trainer.rollout_func(prompts, trainer)["env_mask"]
         elif way == "turn after turn":
-            sampled = turn_after_turn(trainer, prompts, *trainer._tokenize_prompts(prompts))[1]
+            sampled = turn_after_turn(trainer, *trainer._tokenize_prompts(prompts))[1]
         else:
             ids, _ = trainer._generate_single_turn(*trainer._tokenize_prompts(prompts), GROUP)
             sampled = [[1] * len(row) for row in ids]

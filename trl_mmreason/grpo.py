@@ -41,12 +41,13 @@ from .functional import (
     k3_divergence,
     turn_of_token,
 )
+from .group_prompts import GroupPrompts
 from .logged_questions import about_question, prompts_alike, write_questions
 from .messages import pictures_of, with_system_message
 from .padding import carries_loss, score_by_length, sort_by_length
 from .precision import check_precision
 from .reference import reference_from_policy
-from .sampling.live_rows import TOKEN_BY_TOKEN, ended_rows_leave
+from .sampling.live_rows import TOKEN_BY_TOKEN, can_share_prompts, ended_rows_leave
 from .timing import Stopwatch, format_seconds
 from .turns import next_turn_ids
 from .two_turn_rollout import roll_out_two_turns
@@ -189,20 +190,37 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
     # ---------------------------------------------------------------------------------------------------- two turns
 
     def _tokenize_prompts(self, prompts: list) -> tuple:
-        tokenized = super()._tokenize_prompts(prompts)
+        if self.tools:  # whose results TRL tokenises behind the prompts
+            tokenized = super()._tokenize_prompts(prompts)
+        else:
+            grouped = GroupPrompts(super()._tokenize_prompts, prompts)
+            tokenized = (*grouped.rows(range(len(prompts)))[:2], grouped)
         if self.use_vllm:
             remember_prompts(self, prompts, tokenized)
         return tokenized
 
-    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> tuple:
-        """As TRL's; finished rows leave the batch unless another process needs this one at every token."""
+    def _generate_single_turn(
+        self, prompt_ids: list, images: Any, multimodal_fields: Any, *args: Any, **kwargs: Any
+    ) -> tuple:
+        """As TRL's; unless another process needs this one at every token, a group's prompt is read once, and finished
+        rows leave the batch.
+        """
+        given = prompt_ids, images, multimodal_fields
         elsewhere = self.use_vllm or self.use_transformers_continuous_batching
         sharded = is_deepspeed_zero3_enabled() or self.is_fsdp_enabled
-        if elsewhere or sharded or self.generation_config.get_generation_mode() not in TOKEN_BY_TOKEN:
-            generated = super()._generate_single_turn(*args, **kwargs)
+        plain = elsewhere or sharded or self.generation_config.get_generation_mode() not in TOKEN_BY_TOKEN
+        policy, prompt_of = self.accelerator.unwrap_model(self.model_wrapped), None
+        if isinstance(multimodal_fields, GroupPrompts):
+            if plain or not can_share_prompts(policy, multimodal_fields.names, self.generation_config):
+                given = multimodal_fields.rows(range(len(prompt_ids)))
+            else:
+                given = multimodal_fields.distinct()
+                prompt_of = torch.tensor(multimodal_fields.place, device=self.accelerator.device)
+        if plain:
+            generated = super()._generate_single_turn(*given, *args, **kwargs)
         else:
-            with ended_rows_leave(self.accelerator.unwrap_model(self.model_wrapped), self._tell_ended):
-                generated = super()._generate_single_turn(*args, **kwargs)
+            with ended_rows_leave(policy, self._tell_ended, prompt_of):
+                generated = super()._generate_single_turn(*given, *args, **kwargs)
         self._tell_ended(range(len(generated[0])), generated[0])
         return generated
 

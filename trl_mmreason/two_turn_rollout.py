@@ -29,11 +29,11 @@ def roll_out_two_turns(prompts: list, trainer: Any) -> dict[str, Any]:
             f"{type(trainer).__name__}: a second turn needs conversational prompts (a list of messages), got "
             f"{type(prompts[0]).__name__}. Pass [{{'role': 'user', 'content': ...}}]."
         )
-    prompt_ids, images, fields = trainer._tokenize_prompts(prompts)
+    prompt_ids, images, grouped = trainer._tokenize_prompts(prompts)
     if trainer.use_vllm and trainer.vllm_mode == "colocate":
         completion_ids, env_mask, logprobs = _without_barrier(trainer, prompt_ids, images)
     else:
-        completion_ids, env_mask, logprobs = turn_after_turn(trainer, prompts, prompt_ids, images, fields)
+        completion_ids, env_mask, logprobs = turn_after_turn(trainer, prompt_ids, images, grouped)
     return {
         "prompt_ids": prompt_ids,
         "completion_ids": completion_ids,
@@ -72,17 +72,17 @@ def _without_barrier(trainer: Any, prompt_ids: list, images: Any) -> Sampled:
     return tuple(sampled)
 
 
-def turn_after_turn(trainer: Any, prompts: list, prompt_ids: list, images: Any, fields: dict) -> Sampled:
+def turn_after_turn(trainer: Any, prompt_ids: list, images: Any, grouped: Any) -> Sampled:
     """Sample all first answers, then all second answers.
 
     Args:
-        trainer, prompts: as for `roll_out_two_turns`.
-        prompt_ids, images, fields: what the trainer's `_tokenize_prompts` makes of the prompts.
+        trainer: as for `roll_out_two_turns`.
+        prompt_ids, images, grouped: what its `_tokenize_prompts` makes of the prompts.
     """
     generations = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
-    first_ids, logprobs = trainer._generate_single_turn(prompt_ids, images, fields, generations)
+    first_ids, logprobs = trainer._generate_single_turn(prompt_ids, images, grouped, generations)
     ended = [row for row, ids in enumerate(first_ids) if ids[-1] in trainer.eos_token_ids]
-    second_ids, second_logprobs = _second_answers(trainer, prompts, prompt_ids, first_ids, ended, images, fields)
+    second_ids, second_logprobs = _second_answers(trainer, prompt_ids, first_ids, ended, grouped)
 
     completion_ids = [list(ids) for ids in first_ids]
     env_mask = [[1] * len(ids) for ids in first_ids]
@@ -96,7 +96,7 @@ def turn_after_turn(trainer: Any, prompts: list, prompt_ids: list, images: Any, 
 
 
 def _second_answers(
-    trainer: Any, prompts: list, prompt_ids: list, first_ids: list, ended: list[int], images: Any, fields: dict
+    trainer: Any, prompt_ids: list, first_ids: list, ended: list[int], grouped: Any
 ) -> tuple[list, Any]:
     """Sample y2 for the rows whose y1 ended.
 
@@ -110,8 +110,7 @@ def _second_answers(
         return [], []
     rows = [*ended, *[(ended or [0])[0]] * (most - len(ended))]
     longer = [[*prompt_ids[row], *first_ids[row], *trainer._followup_ids] for row in rows]
-    if rows != list(range(len(prompts))):  # the picture tensors of some rows only: let the processor sort them out
-        _, images, fields = trainer._tokenize_prompts([prompts[row] for row in rows])
+    _, images, fields = grouped.rows(rows)
     fields = {
         # Fields with one value a token (token types) are lists of lists; what was appended is all text, type 0.
         name: [[*row, *[0] * (len(ids) - len(row))] for row, ids in zip(value, longer, strict=True)]

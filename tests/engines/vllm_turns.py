@@ -37,7 +37,7 @@ def two_ways(trainer, bound):
             rollout = trainer.rollout_func(prompts, trainer)
         generation.sync_weights()  # drops what is cached
         with watched(generation.llm) as found["engine_turn_after_turn"]:
-            found["turn_after_turn"] = turn_after_turn(trainer, prompts, *trainer._tokenize_prompts(prompts))
+            found["turn_after_turn"] = turn_after_turn(trainer, *trainer._tokenize_prompts(prompts))
     found["without_barrier"] = tuple(rollout[name] for name in ("completion_ids", "env_mask", "logprobs"))
     found["prompts"] = rollout["prompt_ids"]
     found["hit_rates"] = trainer._metrics["train"].pop("prefix_cache_hit_rate_t2", [])

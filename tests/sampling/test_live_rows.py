@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from support import adapo_trainer
-from transformers import LogitsProcessor
+from transformers import GenerationConfig, LogitsProcessor, Qwen3NextConfig, Qwen3NextForCausalLM
 from trl import GRPOTrainer
 
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_problems, to_dataset
-from trl_mmreason.sampling.generation import collate, encode
-from trl_mmreason.sampling.live_rows import decode_live_rows, ended_rows_leave
+from trl_mmreason.sampling.engine import Request, SamplingParams
+from trl_mmreason.sampling.generation import Prompt, collate, encode
+from trl_mmreason.sampling.live_rows import can_share_prompts, decode_live_rows, ended_rows_leave
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
 LENGTHS = [2, 9, 3, 24, 4, 5, 1, 12]
 END = 5
@@ -37,13 +40,17 @@ class EndAt(LogitsProcessor):
 
 
 def prompts_of(processor: Any, pictures: bool = True) -> dict[str, torch.Tensor]:
-    """Eight rows of different lengths, every third without its picture."""
+    return collate(conversations(processor, pictures), 0)
+
+
+def conversations(processor: Any, pictures: bool = True) -> list[Prompt]:
+    """Eight prompts of different lengths, every third without its picture."""
     encoded = []
     for number, row in enumerate(to_dataset(make_problems(["adding"], len(LENGTHS)))):
         said = row["prompt"] if isinstance(row["prompt"], str) else row["prompt"][-1]["content"]
         images = row["images"] if pictures and number % 3 else []
         encoded.append(encode(processor, [{"role": "user", "content": said + " now" * number}], images))
-    return collate(encoded, 0)
+    return encoded
 
 
 def answers(model: Any, inputs: dict[str, torch.Tensor], custom: Any, **settings: Any) -> torch.Tensor:
@@ -73,6 +80,46 @@ def test_answers_are_those_of_transformers_and_ended_rows_are_not_computed(famil
     # rows leave when fewer than 7/8 of the batch continue: 7 of 8 stay, 6 of 8 leave
     assert seen[:6] == [8, 8, 6, 5, 4, 3]
     assert seen == [8, 8, *left[2:]]
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_that_share_a_prompt_answer_as_with_a_copy_of_it_each(family, sampled):
+    model, processor = build_model(family, "test")
+    three = conversations(processor)[:3]  # the first has no picture
+    place = [0, 0, 1, 2, 2, 2, 1, 0]
+    plain = answers(model.eval(), collate([three[number] for number in place], 0), None, do_sample=sampled)
+    seen = rows_computed(model)
+    sharing = partial(decode_live_rows, prompt_of=torch.tensor(place))
+    assert answers(model, collate(three, 0), sharing, do_sample=sampled).equal(plain)
+    assert seen[:4] == [3, 8, 6, 5]
+
+
+def test_the_answers_to_one_request_share_its_prompt():
+    model, processor = build_model("qwen2_5_vl", "test")
+    requests = [
+        Request(row["prompt"], images=row["images"], n=n, seed=n)
+        for row, n in zip(to_dataset(make_problems(["adding"], 2)), (3, 5), strict=True)
+    ]
+    sampling_params = SamplingParams(4, temperature=1.0)
+    engine = TransformersEngine(model, processor, batch_size=8)
+    seen = rows_computed(model)
+    together = engine.sample(requests, sampling_params)
+    assert seen[:2] == [2, 8]
+    alone = TransformersEngine(model, processor, batch_size=1).sample(requests, sampling_params)
+    assert [[one.token_ids for one in row] for row in together] == [[one.token_ids for one in row] for row in alone]
+
+
+def test_prompts_are_not_shared_where_the_state_of_a_row_cannot_be_copied():
+    model, _ = build_model("qwen2_5_vl", "test")
+    fields, settings = ["pixel_values", "image_grid_thw", "mm_token_type_ids"], GenerationConfig()
+    assert can_share_prompts(model, fields, settings)
+    assert not can_share_prompts(model, [*fields, "cross_attention_mask"], settings)
+    assert not can_share_prompts(model, fields, GenerationConfig(use_cache=False))
+    assert not can_share_prompts(model, fields, GenerationConfig(cache_implementation="static"))
+    text = {"vocab_size": 8, "hidden_size": 8, "num_attention_heads": 1, "num_key_value_heads": 1}
+    linear = Qwen3NextForCausalLM(Qwen3NextConfig(**text, num_hidden_layers=4, num_experts=2))
+    assert not can_share_prompts(linear, [], settings)
 
 
 def test_an_adapters_model_lets_rows_leave_and_is_left_as_it_was():
@@ -106,14 +153,14 @@ def test_rows_stay_where_the_cache_cannot_be_cut(kept):
 def test_training_samples_what_trl_samples_and_computes_fewer_rows(checkpoints, rows, tmp_path):
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, max_completion_length=24)
     trainer.generation_config.eos_token_id = trainer.eos_token_ids = list(range(0, 400, 4))
-    tokenized = trainer._tokenize_prompts([row["prompt"] for row in rows for _ in range(4)])
+    prompts = [row["prompt"] for row in rows for _ in range(4)]
     seen = rows_computed(trainer.model)
     torch.manual_seed(0)
-    plain, _ = GRPOTrainer._generate_single_turn(trainer, *tokenized, 4)
+    plain, _ = GRPOTrainer._generate_single_turn(trainer, *GRPOTrainer._tokenize_prompts(trainer, prompts), 4)
     computed_by_trl = sum(seen)
     seen.clear()
     torch.manual_seed(0)
-    ours, _ = trainer._generate_single_turn(*tokenized, 4)
+    ours, _ = trainer._generate_single_turn(*trainer._tokenize_prompts(prompts), 4)
     assert ours == plain
     assert len({len(ids) for ids in ours}) > 2
     # the passes that read prompts are not seen here: each later one computes at least the rows that continue

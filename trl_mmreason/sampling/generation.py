@@ -6,9 +6,10 @@ matter, a conversation that cannot be encoded harms no other, and batches may mi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +22,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from ..turns import continued_ids
 from .engine import Request
-from .live_rows import decode_live_rows
+from .live_rows import can_share_prompts, decode_live_rows
 
 ProcessingClass: TypeAlias = ProcessorMixin | PreTrainedTokenizerBase
 """A vision-language model's processor, or a text-only model's tokenizer."""
@@ -99,9 +100,13 @@ def encode(
     )
     ids = list(fields.pop("input_ids")[0])
     del fields["attention_mask"]
+    # What some tokenizers say besides, such as token types, their models do not take.
+    return prompt_of(ids, fields if isinstance(processing_class, ProcessorMixin) else {})
+
+
+def prompt_of(ids: list[int], fields: Mapping[str, Any]) -> Prompt:
+    """Make a prompt of its ids and what a processor says of it besides, as a batch of one."""
     prompt = Prompt(ids, {}, {})
-    if not isinstance(processing_class, ProcessorMixin):
-        return prompt  # what some tokenizers say besides, such as token types, their models do not take
     for name, value in fields.items():
         if isinstance(value, list) and isinstance(value[0], list) and len(value[0]) == len(ids):
             prompt.token_fields[name] = value[0]
@@ -126,9 +131,16 @@ def collate(prompts: Sequence[Prompt], pad_token_id: int) -> dict[str, Tensor]:
     for name in dict.fromkeys(name for prompt in prompts for name in prompt.token_fields):
         # A row that says nothing of its tokens has only text.
         inputs[name] = _left_pad([prompt.token_fields.get(name, []) for prompt in prompts], width, 0)
-    for name in dict.fromkeys(name for prompt in prompts for name in prompt.picture_fields):
-        inputs[name] = _concatenate([p.picture_fields[name] for p in prompts if name in p.picture_fields])
-    return inputs
+    return inputs | joined_pictures(prompts)
+
+
+def joined_pictures(prompts: Sequence[Prompt]) -> dict[str, Tensor]:
+    """Concatenate what is known of the prompts' pictures, in order."""
+    names = dict.fromkeys(name for prompt in prompts for name in prompt.picture_fields)
+    return {
+        name: _concatenate([prompt.picture_fields[name] for prompt in prompts if name in prompt.picture_fields])
+        for name in names
+    }
 
 
 def _left_pad(rows: Sequence[list[int]], width: int, value: int) -> Tensor:
@@ -155,7 +167,7 @@ def generate(
     Args:
         model: a policy that `generate` works on, in evaluation mode.
         processing_class: its processor or tokenizer.
-        prompts: result of `encode`.
+        prompts: result of `encode`. One that is there several times is read once.
         **settings: arguments of `generate`. Greedy decoding by default; the checkpoint's own settings do not count, as
             training does not know them either.
 
@@ -165,6 +177,13 @@ def generate(
     eos_ids = end_of_turn_ids(model, processing_class)
     own_pad = tokenizer_of(processing_class).pad_token_id
     pad_token_id = eos_ids[0] if own_pad is None else own_pad
+    distinct = list({id(prompt): prompt for prompt in prompts}.values())
+    fields = {name for prompt in distinct for name in (*prompt.token_fields, *prompt.picture_fields)}
+    decode: Any = decode_live_rows
+    if len(distinct) < len(prompts) and can_share_prompts(model, fields, GenerationConfig()):
+        place = {id(prompt): number for number, prompt in enumerate(distinct)}
+        shared = torch.tensor([place[id(prompt)] for prompt in prompts], device=model.device)
+        decode, prompts = partial(decode_live_rows, prompt_of=shared), distinct
     inputs = collate(prompts, pad_token_id)
     width = inputs["input_ids"].shape[1]
     for name, value in inputs.items():
@@ -177,7 +196,7 @@ def generate(
         # Under ZeRO-3 transformers would wait for every process at every token, though the weights are whole here and
         # the processes ask for different things.
         "synced_gpus": False,
-        "custom_generate": decode_live_rows,
+        "custom_generate": decode,
         **settings,
     }
     with _own_settings_only(model):

@@ -1,11 +1,11 @@
-"""Decoding that removes finished rows from the batch, so that the model computes only the others.
+"""Decoding that reads a prompt once for all of its answers, and removes finished rows from the batch.
 
 With a long tail of lengths most rows of a batch have ended long before its last one has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -39,6 +39,7 @@ def decode_live_rows(
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
     on_ended: Ended | None = None,
+    prompt_of: Tensor | None = None,
     **model_kwargs: Any,
 ) -> Tensor:
     """Sample or decode greedily, as a `custom_generate` for transformers' `generate`.
@@ -49,20 +50,27 @@ def decode_live_rows(
 
     Args:
         model, logits_processor, stopping_criteria, generation_config, **model_kwargs: as `generate` has them ready.
-        input_ids: (B, L), padded on the left.
+        input_ids: (B, L), padded on the left; (P, L) with `prompt_of`.
         on_ended: told the places and new ids of rows that have ended, while others continue.
+        prompt_of: (B,) which of the P prompts each row continues, if `can_share_prompts` says so; by default each row
+            has one of its own.
 
     Returns:
         (B, L + T), with padding after the end of a row.
     """
+    outputs = model._prefill(input_ids, generation_config, model_kwargs)
+    if prompt_of is not None:
+        input_ids, outputs.logits = input_ids[prompt_of], outputs.logits[prompt_of, -1:]
     rows = torch.arange(len(input_ids), device=input_ids.device)  # of the batch, which the model computes
     continues = torch.ones_like(rows, dtype=torch.bool)
     begin, running = input_ids.shape[1], len(input_ids)
-    outputs = model._prefill(input_ids, generation_config, model_kwargs)
     while True:
         logits = outputs.logits[:, -1].to(input_ids.device, torch.float32, copy=True)
         model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs)
         del outputs  # or the logits of the whole prompt stay in memory
+        if prompt_of is not None:
+            _select_rows(model_kwargs, prompt_of)
+            prompt_of = None
         if len(rows) < len(input_ids):
             logits = logits.new_zeros(len(input_ids), logits.shape[1]).index_copy_(0, rows, logits)
         scores = logits_processor(input_ids, logits)
@@ -84,29 +92,53 @@ def decode_live_rows(
         if left < _LEFT * len(rows) and _can_leave(model_kwargs):
             kept = continues[rows].nonzero().squeeze(1)
             rows = rows[kept]
-            model_kwargs["past_key_values"].batch_select_indices(kept)
-            for name in _BY_TOKEN:
-                if model_kwargs.get(name) is not None:
-                    model_kwargs[name] = model_kwargs[name].index_select(-2, kept)
+            _select_rows(model_kwargs, kept)
         read = 1 if model_kwargs["use_cache"] else None
         inputs = model.prepare_inputs_for_generation(input_ids[rows], next_sequence_length=read, **model_kwargs)
         outputs = model(**inputs, return_dict=True)
 
 
 @contextmanager
-def ended_rows_leave(model: Any, on_ended: Ended | None = None) -> Iterator[None]:
-    """Let `model.generate` use `decode_live_rows`; the model may have an adapter."""
-    model.generate = partial(model.generate, custom_generate=partial(decode_live_rows, on_ended=on_ended))
+def ended_rows_leave(model: Any, on_ended: Ended | None = None, prompt_of: Tensor | None = None) -> Iterator[None]:
+    """Let `model.generate` use `decode_live_rows` with these arguments; the model may have an adapter."""
+    decode = partial(decode_live_rows, on_ended=on_ended, prompt_of=prompt_of)
+    model.generate = partial(model.generate, custom_generate=decode)
     try:
         yield
     finally:
         del model.generate
 
 
+def can_share_prompts(model: Any, fields: Iterable[str], settings: GenerationConfig) -> bool:
+    """Whether several rows can continue one prompt, whose state is then copied.
+
+    Args:
+        model: with or without an adapter.
+        fields: names of its inputs besides the ids.
+        settings: of the generation.
+    """
+    if settings.use_cache is False or settings.cache_implementation not in (None, "dynamic"):
+        return False
+    if model.config.is_encoder_decoder or not model._supports_default_dynamic_cache():
+        return False
+    return _is_known(DynamicCache(config=model.config.get_text_config(decoder=True)), fields)
+
+
 def _can_leave(model_kwargs: dict[str, Any]) -> bool:
     """Whether this code knows all of the model's per-row state."""
-    cache: Any = model_kwargs.get("past_key_values")
+    tensors = (name for name, value in model_kwargs.items() if isinstance(value, Tensor))
+    return _is_known(model_kwargs.get("past_key_values"), tensors)
+
+
+def _is_known(cache: Any, tensors: Iterable[str]) -> bool:
     if type(cache) is not DynamicCache or {type(layer) for layer in cache.layers} - _LAYERS:
         return False
-    tensors = {name for name, value in model_kwargs.items() if isinstance(value, Tensor)}
     return all(name in _BY_TOKEN or name.startswith(_PICTURES) for name in tensors)
+
+
+def _select_rows(model_kwargs: dict[str, Any], rows: Tensor) -> None:
+    """Let the model's state be that of these rows, some of which may be there several times."""
+    model_kwargs["past_key_values"].batch_select_indices(rows)
+    for name in _BY_TOKEN:
+        if model_kwargs.get(name) is not None:
+            model_kwargs[name] = model_kwargs[name].index_select(-2, rows)

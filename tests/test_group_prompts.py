@@ -1,0 +1,77 @@
+"""Prompts of a rollout that are tokenised once a group, and read once by the policy."""
+
+import numpy as np
+import pytest
+import torch
+from support import FAMILY_NAMES, adapo_trainer, drawn_rows
+from trl import GRPOTrainer
+from trl.data_utils import prepare_multimodal_messages
+
+from trl_mmreason import grpo
+from trl_mmreason.group_prompts import GroupPrompts
+
+GROUP = 4
+
+
+@pytest.fixture
+def prompts(rows):
+    """Three groups, with one picture, with two and with none; pictures are objects of their own in each row."""
+    repeated = [drawn_rows(3)[question] for question in range(3) for _ in range(GROUP)]
+    return [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in repeated]
+
+
+def as_arrays(fields):
+    """Values of the fields; those of tokens as lists, which differ in length."""
+    return {
+        name: value if isinstance(value, list) and isinstance(value[0], list) else np.asarray(value)
+        for name, value in fields.items()
+    }
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_rows_are_tokenised_as_trl_does_it_all_at_once(family, checkpoints, rows, prompts, tmp_path):
+    trainer = adapo_trainer(checkpoints(family), tmp_path, rows)
+    ids, images, grouped = trainer._tokenize_prompts(prompts)
+    assert grouped.place == [0] * GROUP + [1] * GROUP + [2] * GROUP
+    for chosen in (range(len(prompts)), [9, 1, 4, 4]):
+        expected_ids, expected_images, expected = GRPOTrainer._tokenize_prompts(trainer, [prompts[n] for n in chosen])
+        found_ids, found_images, found = grouped.rows(chosen)
+        assert (found_ids, found_images) == (expected_ids, expected_images)
+        np.testing.assert_equal(as_arrays(found), as_arrays(expected))
+    assert (ids, images) == grouped.rows(range(len(prompts)))[:2]
+
+
+def test_a_group_is_tokenised_once(prompts):
+    asked = []
+
+    def tokenize(given):
+        asked.append(given)
+        return [[1, 2]], None, {}
+
+    grouped = GroupPrompts(tokenize, [*prompts, prompts[0]])
+    assert asked == [[prompts[0]], [prompts[GROUP]], [prompts[2 * GROUP]], [prompts[0]]]  # only runs are looked at
+    assert grouped.distinct() == ([[1, 2]] * 4, None, {})
+
+
+def test_equal_questions_about_different_pictures_are_two_prompts():
+    first, second, _ = drawn_rows(3)
+    asked = [prepare_multimodal_messages(first["prompt"], images=row["images"][:1]) for row in (first, second)]
+    assert GroupPrompts(lambda given: ([[1]], None, {}), asked).place == [0, 1]
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_both_turns_are_those_of_prompts_that_are_not_shared(family, checkpoints, rows, prompts, tmp_path, monkeypatch):
+    trainer = adapo_trainer(checkpoints(family), tmp_path, rows, max_completion_length=8)
+    read = []
+    trainer.model.get_decoder().register_forward_pre_hook(
+        lambda _, args, given: read.append(len(given["inputs_embeds"])), with_kwargs=True
+    )
+    torch.manual_seed(0)
+    shared = trainer._generate(prompts)
+    assert read[0] == 3  # the policy read each prompt once
+    monkeypatch.setattr(grpo, "can_share_prompts", lambda *_: False)
+    read.clear()
+    torch.manual_seed(0)
+    alone = trainer._generate(prompts)
+    assert read[0] == len(prompts)
+    assert shared[1:4] == alone[1:4]
