@@ -1,7 +1,8 @@
 """A rollout of the standard workload without vLLM: time of transformers' `generate`, as TRL calls it, over that here.
 
-Both decode the same policy with the same seed, and a logits processor ends each row at the length drawn for it. Here
-rows that ended leave the model's batch. Rounds alternate, the ratio is between medians, and the tokens are compared.
+Both decode the same policy with the same seed, and a logits processor ends each row at the length drawn for it. Here a
+group's prompt is read once, and rows that ended leave the model's batch. Rounds alternate, the ratio is between
+medians, and the tokens are compared.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from transformers import LogitsProcessor
 from workload import BOUND, GROUP, lengths, questions, save_policy
 
 from trl_mmreason.commands.options import count
-from trl_mmreason.sampling.generation import collate, encode, end_of_turn_ids, placeholder_ids, tokenizer_of
+from trl_mmreason.sampling.generation import Prompt, collate, encode, end_of_turn_ids, placeholder_ids, tokenizer_of
 from trl_mmreason.sampling.live_rows import decode_live_rows
 from trl_mmreason.sampling.loading import load_model, load_processor
 
@@ -51,8 +52,9 @@ def main() -> None:
     parser.add_argument("--questions", type=count, default=4, help=f"in a rollout, with {GROUP} answers each")
     parser.add_argument("--limit", type=float, default=1.5, help="lowest ratio")
     arguments = parser.parse_args()
-    rows = [row for row in questions(arguments.questions) for _ in range(GROUP)]
-    drawn = lengths(len(rows))
+    asked = questions(arguments.questions)
+    prompt_of = torch.arange(len(asked)).repeat_interleave(GROUP)
+    drawn = lengths(len(prompt_of))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with TemporaryDirectory() as folder:
         save_policy(Path(folder), arguments.size)
@@ -61,19 +63,25 @@ def main() -> None:
     end = end_of_turn_ids(model, processor)[0]
     settings: dict[str, Any] = {"do_sample": True, "max_new_tokens": BOUND, "eos_token_id": end}
     settings |= {"pad_token_id": tokenizer_of(processor).pad_token_id, "suppress_tokens": placeholder_ids(model.config)}
-    inputs = collate([encode(processor, row["prompt"], row["images"]) for row in rows], settings["pad_token_id"])
-    inputs = {
-        name: value.to(device, model.dtype if value.is_floating_point() else None) for name, value in inputs.items()
-    }
+    prompts = [encode(processor, row["prompt"], row["images"]) for row in asked]
+
+    def on_device(prompts: list[Prompt]) -> dict[str, Tensor]:
+        inputs = collate(prompts, settings["pad_token_id"])
+        return {
+            name: each.to(device, model.dtype if each.is_floating_point() else None) for name, each in inputs.items()
+        }
+
+    repeated = on_device([prompts[number] for number in prompt_of])
+    here = partial(decode_live_rows, prompt_of=prompt_of.to(device))
     work = {
-        "generate": partial(roll_out, model, inputs, drawn, None, **settings),
-        "here": partial(roll_out, model, inputs, drawn, decode_live_rows, **settings),
+        "generate": partial(roll_out, model, repeated, drawn, None, **settings),
+        "here": partial(roll_out, model, on_device(prompts), drawn, here, **settings),
     }
     times, answers = take_turns(work, arguments.rounds)
     medians = medians_of(times)
     ratio = medians["generate"] / medians["here"]
     alike = (answers["generate"][0] == answers["here"][0]).float().mean().item()
-    print(f"{len(rows)} answers of {min(drawn)} to {max(drawn)} tokens, {sum(drawn)} in all")
+    print(f"{len(drawn)} answers of {min(drawn)} to {max(drawn)} tokens, {sum(drawn)} in all")
     print(f"seconds a rollout: {medians}")
     print(f"generate / here: {ratio:.2f} (middle half {middle_half(times['generate'], times['here'])})")
     print(f"equal tokens: {alike:.2%}")

@@ -1,7 +1,7 @@
 """Embed the patches of pictures with a matrix product where a model has a convolution.
 
 The Qwen-VL families embed each patch with an `nn.Conv3d` whose kernel is as large as the patch, which is a linear
-layer. Convolution kernels are slow at that: 7 times on CPUs, and up to 50,000 times on some GPUs in bf16
+layer. Convolution kernels are slow at that: 3 to 7 times on CPUs, and up to 50,000 times on some GPUs in bf16
 (huggingface/transformers#45750). transformers replaces it on request (`fusion_config`, #45041), but under other names
 of the weights, which checkpoints and vLLM would then have to know. Here names and shapes stay.
 """
