@@ -13,7 +13,7 @@ Tokenized = tuple[list[list[int]], list[Any] | None, dict[str, Any]]
 
 
 class GroupPrompts:
-    """Tokenised prompts, in the place of TRL's multimodal fields.
+    """Tokenised prompts of a rollout, in the place of TRL's multimodal fields.
 
     Attributes:
         place: of each row, which of the distinct prompts it has.
@@ -26,36 +26,43 @@ class GroupPrompts:
             tokenize: TRL's `_tokenize_prompts`.
             prompts: of each row; the rows of a group are consecutive.
         """
-        self._distinct: list[Prompt] = []
-        self._images: list[Any] = []
         self.place: list[int] = []
+        self._tokenized: list[Prompt] = []
+        self._images: list[Any] = []
         for prompt, rows in groupby(prompts):
-            self.place += [len(self._distinct) for _ in rows]
+            self.place += [len(self._tokenized) for _ in rows]
             (ids,), images, fields = tokenize([prompt])
-            self._distinct.append(prompt_of(ids, fields))
+            self._tokenized.append(prompt_of(ids, fields))
             self._images.append(images and images[0])
 
     @property
     def names(self) -> set[str]:
         """Names of the fields."""
-        return {name for prompt in self._distinct for name in (*prompt.token_fields, *prompt.picture_fields)}
+        return {name for prompt in self._tokenized for name in (*prompt.token_fields, *prompt.picture_fields)}
+
+    def without_fields(self) -> tuple[list[list[int]], list[Any] | None]:
+        """Prompt ids and pictures of all rows."""
+        return self._ids(self.place), self._pictures(self.place)
 
     def distinct(self) -> Tokenized:
         """Each distinct prompt as one row."""
-        return self._joined(range(len(self._distinct)))
+        return self._joined(range(len(self._tokenized)))
 
     def rows(self, rows: Sequence[int]) -> Tokenized:
         """Some rows of the rollout."""
         return self._joined([self.place[row] for row in rows])
 
-    def __len__(self) -> int:
-        return len(self.place)
-
     def _joined(self, places: Sequence[int]) -> Tokenized:
-        prompts = [self._distinct[place] for place in places]
-        images = [self._images[place] for place in places]
+        prompts = [self._tokenized[place] for place in places]
         fields: dict[str, Any] = dict(joined_pictures(prompts))
         for name in dict.fromkeys(name for prompt in prompts for name in prompt.token_fields):
             # A row that says nothing of its tokens has only text, type 0.
             fields[name] = [list(prompt.token_fields.get(name, [0] * len(prompt.ids))) for prompt in prompts]
-        return [list(prompt.ids) for prompt in prompts], images if any(images) else None, fields
+        return self._ids(places), self._pictures(places), fields
+
+    def _ids(self, places: Sequence[int]) -> list[list[int]]:
+        return [list(self._tokenized[place].ids) for place in places]
+
+    def _pictures(self, places: Sequence[int]) -> list[Any] | None:
+        images = [self._images[place] for place in places]
+        return images if any(images) else None

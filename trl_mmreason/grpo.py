@@ -190,11 +190,11 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
     # ---------------------------------------------------------------------------------------------------- two turns
 
     def _tokenize_prompts(self, prompts: list) -> tuple:
-        if self.tools:  # whose results TRL tokenises behind the prompts
+        if self.tools or self.environment_factories:  # TRL adds to these prompts, or has tools of its own for each
             tokenized = super()._tokenize_prompts(prompts)
         else:
             grouped = GroupPrompts(super()._tokenize_prompts, prompts)
-            tokenized = (*grouped.rows(range(len(prompts)))[:2], grouped)
+            tokenized = (*grouped.without_fields(), grouped)
         if self.use_vllm:
             remember_prompts(self, prompts, tokenized)
         return tokenized
@@ -205,20 +205,20 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         """As TRL's; unless another process needs this one at every token, a group's prompt is read once, and finished
         rows leave the batch.
         """
+        grouped = multimodal_fields if isinstance(multimodal_fields, GroupPrompts) else None
         given = prompt_ids, images, multimodal_fields
         elsewhere = self.use_vllm or self.use_transformers_continuous_batching
         sharded = is_deepspeed_zero3_enabled() or self.is_fsdp_enabled
-        plain = elsewhere or sharded or self.generation_config.get_generation_mode() not in TOKEN_BY_TOKEN
-        policy, prompt_of = self.accelerator.unwrap_model(self.model_wrapped), None
-        if isinstance(multimodal_fields, GroupPrompts):
-            if plain or not can_share_prompts(policy, multimodal_fields.names, self.generation_config):
-                given = multimodal_fields.rows(range(len(prompt_ids)))
-            else:
-                given = multimodal_fields.distinct()
-                prompt_of = torch.tensor(multimodal_fields.place, device=self.accelerator.device)
-        if plain:
+        if elsewhere or sharded or self.generation_config.get_generation_mode() not in TOKEN_BY_TOKEN:
+            if grouped is not None:
+                given = (prompt_ids, images, {}) if elsewhere else grouped.rows(range(len(prompt_ids)))
             generated = super()._generate_single_turn(*given, *args, **kwargs)
         else:
+            policy, prompt_of = self.accelerator.unwrap_model(self.model_wrapped), None
+            if grouped is not None and can_share_prompts(policy, grouped.names, self.generation_config):
+                given, prompt_of = grouped.distinct(), torch.tensor(grouped.place, device=self.accelerator.device)
+            elif grouped is not None:
+                given = grouped.rows(range(len(prompt_ids)))
             with ended_rows_leave(policy, self._tell_ended, prompt_of):
                 generated = super()._generate_single_turn(*given, *args, **kwargs)
         self._tell_ended(range(len(generated[0])), generated[0])
