@@ -1,9 +1,11 @@
 """Reading SRPO's format: every part, and the name of everything that can be wrong with it."""
 
+import random
 import time
 
 import pytest
 
+from trl_mmreason.grading.extraction import extract_answer
 from trl_mmreason.srpo.objective import parse_reflection_response as parse
 from trl_mmreason.srpo.response import PROBLEMS
 
@@ -102,7 +104,22 @@ CASES = [
         "misplaced <think> at character 19",
     ),
     # Tags without a partner.
-    ("<think>a <answer>8</answer>", (None, "8"), False, False, "unclosed <think> before <answer>"),
+    ("<think>a <answer>8</answer>", NOTHING, False, False, "unclosed <think> before <answer>"),
+    (
+        "<think>a <answer>8</answer></think> <answer>7</answer>",
+        (None, "7"),
+        False,
+        False,
+        "unclosed <think> before <answer>",
+    ),
+    # as a policy wrote it that had lost 45 points: `</answer>` in the place of `</think>`
+    (
+        f"{FIRST} {REFLECTION} <think>3+4=7</answer> <answer>7</answer>",
+        (*ONE, "Not so."),
+        True,
+        True,
+        "unopened </answer> inside <think>",
+    ),
     ("a</think> <answer>8</answer>", (None, "8"), False, False, "unopened </think>"),
     (
         "<think>a</answer> b</think> <answer>8</answer>",
@@ -144,6 +161,22 @@ def test_parts_and_problems(text, expected, solution, reflection, problem):
     assert parts(response) == (*expected, *[None] * (5 - len(expected)))
     assert (response.has_solution_format, response.has_reflection_format) == (solution, reflection)
     assert response.problem == problem
+
+
+def test_the_grader_finds_every_second_answer_that_is_read():
+    """Or training would reward what evaluation cannot see; unless a later answer or thought takes its place."""
+    rng, seen = random.Random(0), 0
+    pieces = ["<think>", "</think>", "<answer>", "</answer>", "<reflection>", "</reflection>", "5", "7"]
+    for _ in range(20000):
+        text = f"{FIRST} {REFLECTION} " + "".join(rng.choices(pieces, k=rng.randint(1, 9)))
+        second = parse(text).second_answer
+        if second is None or not second.isdigit():
+            continue
+        behind = text.rindex(f"<answer>{second}</answer>") + len(f"<answer>{second}</answer>")
+        if "<answer>" not in text[behind:] and "think>" not in text[behind:]:
+            assert extract_answer(text) == second, text
+            seen += 1
+    assert seen > 50
 
 
 def test_case_does_not_matter():

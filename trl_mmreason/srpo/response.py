@@ -62,7 +62,8 @@ def parse_reflection_response(text: str) -> ReflectionResponse:
 
     The first answer is the first there is, the reflection the first after it, and the second solution what follows;
     without a reflection that is what follows the first answer. A tag inside another block shows that the outer one was
-    never closed; what the inner one holds still counts.
+    never closed; what the inner one holds still counts. An answer in a thought that is still open is none, as for the
+    grader: a policy that is rewarded for it learns to leave thoughts open.
 
     Examples:
         >>> said = "<think>3+4</think> <answer>8</answer> <reflection>Not 8.</reflection> <answer>7</answer>"
@@ -142,8 +143,10 @@ def _blocks(text: str) -> tuple[list[Block], str | None]:
     blocks: list[Block] = []
     faults: list[str] = []
     opened: re.Match[str] | None = None
+    thinking = False
     for tag in _TAG.finditer(text):
         closing, name = tag[1], tag[2].lower()
+        thinking = not closing if name == "think" else thinking
         if not closing:
             if opened:
                 faults.append(f"unclosed <{opened[2].lower()}> before <{name}>")
@@ -153,7 +156,8 @@ def _blocks(text: str) -> tuple[list[Block], str | None]:
         elif opened[2].lower() != name:
             faults.append(f"unopened </{name}> inside <{opened[2].lower()}>")
         else:
-            blocks.append(Block(name, text[opened.end() : tag.start()], opened.start(), tag.end()))
+            if name != "answer" or not thinking:
+                blocks.append(Block(name, text[opened.end() : tag.start()], opened.start(), tag.end()))
             opened = None
     cut = _CUT.search(text, max(0, len(text) - 12))
     if cut and any(f"{slash}{name}>".startswith(cut[0][1:].lower()) for slash in ("", "/") for name in _TAGS):
