@@ -23,7 +23,7 @@ from support import (
 from test_resume import SAVED, assert_same, outcome, trainer_for
 from trl import GRPOTrainer
 
-from trl_mmreason import AdaPOConfig, AdaPOTrainer
+from trl_mmreason import AdaPOConfig, AdaPOTrainer, grpo
 from trl_mmreason.baselines.two_turns import SCoReConfig, SCoReTrainer
 
 LOGGED = ["acc_t1", "acc_t2", "error_rate", "beta_1", "beta_2", "length_t1", "length_t2", "kl_t1", "dropped_truncated"]
@@ -65,6 +65,7 @@ def two_turns(model, folder, rows_a_process, loss_type, method):
             keys = [f"first {process * len(prompt_ids) + row}" for row in range(len(prompt_ids))]
         return [answer(key) for key in keys], None
 
+    grpo.can_share_prompts = lambda *_: False  # a row's answer follows from its place
     GRPOTrainer._generate_single_turn = generate  # below ours, which tells the grader of answers
     scored, score_groups = [], trainer.score_groups
     trainer.score_groups = lambda rewards: scored.append(score_groups(rewards)) or scored[-1]

@@ -53,6 +53,22 @@ def test_a_group_is_tokenised_once(prompts):
     assert grouped.distinct() == ([[1, 2]] * 4, None, {})
 
 
+def test_a_row_that_says_nothing_of_its_tokens_has_text_alone():
+    told = {"long": ([[1, 2, 3]], None, {}), "short": ([[4, 5]], None, {"mm_token_type_ids": [[1, 0]]})}
+    grouped = GroupPrompts(lambda given: told[given[0]], ["long", "short"])
+    assert grouped.distinct() == ([[1, 2, 3], [4, 5]], None, {"mm_token_type_ids": [[0, 0, 0], [1, 0]]})
+
+
+def test_beams_search_from_each_row_with_its_pictures(checkpoints, rows, prompts, tmp_path):
+    """TRL's path, as beams have rows of their own."""
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, generation_kwargs={"num_beams": 2})
+    found = []
+    for way in (GRPOTrainer, type(trainer)):
+        torch.manual_seed(0)
+        found.append(way._generate_single_turn(trainer, *way._tokenize_prompts(trainer, prompts), GROUP))
+    assert found[0] == found[1]
+
+
 def test_equal_questions_about_different_pictures_are_two_prompts():
     first, second, _ = drawn_rows(3)
     asked = [prepare_multimodal_messages(first["prompt"], images=row["images"][:1]) for row in (first, second)]

@@ -22,6 +22,8 @@ from transformers.utils import logging
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import nanstd
 
+from trl_mmreason.engines.patches import use_matrix_product_for_patches
+
 NAN = float("nan")
 
 
@@ -198,6 +200,8 @@ def test_without_its_parts_it_is_trls_grpo(checkpoints, rows, tmp_path, loss_typ
     given["generation_batch_size"] = None  # derived from the others
     args, dataset = GRPOConfig(**given), Dataset.from_list(rows)
     theirs = GRPOTrainer(path, reward_funcs=even_reward, args=args, train_dataset=dataset)
+    for model in (theirs.model, theirs.ref_model):
+        use_matrix_product_for_patches(model)
     theirs.train()
     assert_weights(ours.model, theirs.model, atol=1e-5)
 

@@ -399,7 +399,7 @@ class TestFailures:
             return call(), sizes
 
     def test_a_batch_that_does_not_fit_is_halved(self, qwen):
-        requests = requests_of(drawn_rows(6), n=2)
+        requests = requests_of(drawn_rows(12), n=1)
         expected = qwen.sample(requests, SamplingParams(8))
         engine = TransformersEngine(qwen.model, qwen.processing_class, batch_size=8)
         found, sizes = self.with_memory_for(engine, 2, lambda: engine.sample(requests, SamplingParams(8)))

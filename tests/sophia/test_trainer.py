@@ -24,6 +24,7 @@ from trl import SFTConfig, SFTTrainer
 from trl.trainer.utils import create_model_from_path
 
 from trl_mmreason import OffPolicyRewardConfig, OffPolicyRewardTrainer
+from trl_mmreason.engines.patches import use_matrix_product_for_patches
 from trl_mmreason.miniature.solutions import plain, solve
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.parts import parts_of
@@ -92,6 +93,7 @@ def test_rewards_of_one_and_the_mean_are_supervised_training(checkpoints, tmp_pa
         row["completion"] = [{"role": "assistant", "content": rewarded_row["completion"]}]
     config = SFTConfig(str(tmp_path / "sft"), **run, max_length=None, completion_only_loss=True)
     supervised = SFTTrainer(path, args=config, train_dataset=Dataset.from_list(plain_rows))
+    use_matrix_product_for_patches(supervised.model)
     supervised.model_accepts_loss_kwargs = True  # of this family Trainer thinks otherwise, and averages micro-batches
     supervised.train()
     plain = {"weight_decay": 0.0, "lr_scheduler_type": "linear"}  # TRL's defaults; ours are the paper's
