@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-from .sampling.generation import Prompt, joined_pictures, prompt_of
+from .sampling.generation import Prompt, as_prompt, joined_pictures
 
 Tokenized = tuple[list[list[int]], list[Any] | None, dict[str, Any]]
 """Prompt ids, pictures and multimodal fields of some rows, as TRL has them."""
@@ -32,7 +32,7 @@ class GroupPrompts:
         for prompt, rows in groupby(prompts):
             self.place += [len(self._tokenized) for _ in rows]
             (ids,), images, fields = tokenize([prompt])
-            self._tokenized.append(prompt_of(ids, fields))
+            self._tokenized.append(as_prompt(ids, fields))
             self._images.append(images and images[0])
 
     @property

@@ -101,10 +101,10 @@ def encode(
     ids = list(fields.pop("input_ids")[0])
     del fields["attention_mask"]
     # What some tokenizers say besides, such as token types, their models do not take.
-    return prompt_of(ids, fields if isinstance(processing_class, ProcessorMixin) else {})
+    return as_prompt(ids, fields if isinstance(processing_class, ProcessorMixin) else {})
 
 
-def prompt_of(ids: list[int], fields: Mapping[str, Any]) -> Prompt:
+def as_prompt(ids: list[int], fields: Mapping[str, Any]) -> Prompt:
     """Make a prompt of its ids and what a processor says of it besides, as a batch of one."""
     prompt = Prompt(ids, {}, {})
     for name, value in fields.items():
