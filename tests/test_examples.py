@@ -162,7 +162,7 @@ def test_srpo_without_a_cold_start_and_without_the_reflections_reward(checkpoint
 def test_srpo_from_nothing(tmp_path):
     """The whole chain on a policy that has just learnt the format: answers, reflections, cold start, two steps.
 
-    Four steps are too few to learn to reflect, which is said.
+    So few steps do not teach it to reflect, which is said.
     """
     folder = tmp_path / "out"
     early = {"cold_start_accuracy": 0.05, "reflection_problems": 100, "reflection_right_share": 0, "sft_max_steps": 4}
@@ -170,7 +170,7 @@ def test_srpo_from_nothing(tmp_path):
     options = [str(part) for key, value in early.items() for part in (f"--{key}", value)]
     done = run("srpo", "miniature/qwen2_5_vl/demo", folder, *options)
     assert table_rows(done.stdout, REFLECTIONS) == labels(REFLECTIONS)
-    told = r"SRPO's cold start: \d+% of the sampled responses complete, .* after 4 steps, expected 95% and \+10 or more"
+    told = r"SRPO's cold start: \d+% of the sampled responses complete, .* after \d+ steps, expected 95% and \+10 or more"
     assert re.search(told, done.stderr)
     (base,) = (folder / "cold_start").glob("*/model.safetensors")
     (reflected,) = (folder / "reflection_sft").glob("*/model.safetensors")
