@@ -59,6 +59,14 @@ def test_a_row_that_says_nothing_of_its_tokens_has_text_alone():
     assert grouped.distinct() == ([[1, 2, 3], [4, 5]], None, {"mm_token_type_ids": [[0, 0, 0], [1, 0]]})
 
 
+@pytest.mark.parametrize("option", ["tools", "environment_factories"])
+def test_prompts_with_tools_are_left_to_trl(option, checkpoints, rows, prompts, tmp_path, monkeypatch):
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
+    monkeypatch.setattr(GRPOTrainer, "_tokenize_prompts", lambda _, given: (len(given), None, {}))
+    monkeypatch.setattr(trainer, option, [print])
+    assert trainer._tokenize_prompts(prompts) == (len(prompts), None, {})
+
+
 def test_beams_search_from_each_row_with_its_pictures(checkpoints, rows, prompts, tmp_path):
     """TRL's path, as beams have rows of their own."""
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, generation_kwargs={"num_beams": 2})

@@ -213,3 +213,15 @@ def test_it_saves_what_reached_the_target_and_refuses_what_did_not(tmp_path, mon
     with pytest.raises(RuntimeError, match="after 20 steps, expected 1.00"):
         cold_start(model, processor, ["adding"], tmp_path / "missed", target_accuracy=1.0, **settings)
     assert not (tmp_path / "missed" / "model.safetensors").exists()
+
+
+def test_far_below_the_target_few_rows_are_asked(monkeypatch, tmp_path):
+    """Target 0.5: 0.24 of 50 rows is all that is measured, at 0.25 all 200 rows are."""
+    asked = []
+    found = iter([0.24, 0.25, 0.6])
+    monkeypatch.setattr(module, "greedy_accuracy", lambda _, __, rows, **___: asked.append(len(rows)) or next(found))
+    monkeypatch.setattr(module, "teach", lambda *_, measure, **__: (measure(None), measure(None)))
+    lessons = Lessons(plain, answer_tokens=16)
+    measured = cold_start(None, None, ["adding"], tmp_path, lessons=lessons, target_accuracy=0.5, problems=4)
+    assert measured == (0.24, 0.6)
+    assert asked == [50, 50, 200]
