@@ -1,7 +1,11 @@
-"""The papers' values: what the configuration classes default to, and what the recipes train with."""
+"""The papers' values: the defaults of configuration classes and of data steps, and what the recipes train with."""
 
+import argparse
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -9,8 +13,16 @@ import yaml
 import trl_mmreason
 from trl_mmreason.baselines.sft import PlainSFTConfig
 from trl_mmreason.baselines.two_turns import SCoReConfig
+from trl_mmreason.chain_of_step.annotation import annotate_by_monte_carlo
+from trl_mmreason.commands import annotate, reflect, trajectories
+from trl_mmreason.commands.options import sampling_settings
 from trl_mmreason.engines.config import RolloutConfig
+from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
+from trl_mmreason.sophia.sampling import OffPolicySampling
+from trl_mmreason.srpo.cold_start import ReflectionMaking
+from trl_mmreason.srpo.prompts import COT_PROMPT
+from trl_mmreason.srpo.selection import select_mix
 
 ROOT = Path(__file__).parents[1]
 
@@ -132,6 +144,7 @@ STAGES = {
         trl_mmreason.IterativeDPOConfig,
         {
             "rounds": (3, "Table 7"),
+            "num_train_epochs": (1, "ours: of a round, not said"),
             "num_paths": (16, "section 3.4"),
             "step_weight": (0.2, "section 4.3.1"),
             "beta": (0.1, "section 3.4"),
@@ -249,3 +262,72 @@ def test_every_recipe_of_a_method_is_compared():
     folders = {path.parent.name for path in ROOT.glob("configs/*/*.yaml") if path.stem != "miniature"}
     compared = {path.parent.name for _, path in RECIPES}
     assert folders - compared <= {"accelerate", "study"}
+
+
+@dataclass
+class DataStep:
+    """What a paper says of a step that makes data.
+
+    Attributes:
+        command: module of its command.
+        options: what the command line has to have, besides questions, rows and policy.
+        settings: parsed command line → what the command hands over.
+        paper: setting → value, where the paper has it, and the functions and classes that have it as a parameter.
+    """
+
+    command: ModuleType
+    options: list[str]
+    settings: Callable[[argparse.Namespace], dict]
+    paper: dict
+
+
+DATA_STEPS = {
+    "SRPO, reflections": DataStep(
+        reflect,
+        ["--teacher", "teacher"],
+        lambda parsed: vars(ReflectionMaking(**reflect._settings(parsed))),
+        {
+            "right_share": (0.3, "section 3.1.1", ReflectionMaking, select_mix),
+            "cot_prompt": (COT_PROMPT, "section 3.1.1 and B.3", ReflectionMaking),
+        },
+    ),
+    "Chain-of-Step, labels": DataStep(
+        annotate,
+        ["--by", "monte-carlo"],
+        lambda parsed: {**sampling_settings(parsed), "paths": parsed.paths},
+        {
+            "n": (16, "section 3.3", annotate_by_monte_carlo),
+            "paths": (16, "appendix C"),
+            "sampling_params": (SamplingParams(temperature=1.0, top_p=0.95), "appendix C", annotate_by_monte_carlo),
+        },
+    ),
+    "SOPHIA, trajectories": DataStep(
+        trajectories,
+        ["--reasoner", "reasoner"],
+        lambda parsed: {**sampling_settings(parsed), **trajectories._settings(parsed)},
+        {
+            "captions": (8, "B.1: K", OffPolicySampling),
+            "trajectories": (8, "B.1: N", OffPolicySampling),
+            "threshold": (0.75, "B.1: α", OffPolicySampling),
+            "keep": (1, "Eq. 6", OffPolicySampling),
+            "rule": ("sophia", "Eq. 6", OffPolicySampling),
+            "caption_sampling_params": (SamplingParams(32768), "Fig. A4", OffPolicySampling),
+            "sampling_params": (SamplingParams(32768), "Fig. A4", OffPolicySampling),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DATA_STEPS)
+def test_the_defaults_of_data_steps_are_the_papers(name):
+    """In code and on the command line."""
+    step = DATA_STEPS[name]
+    parser = argparse.ArgumentParser()
+    step.command.add(parser.add_subparsers())
+    command = step.command.__name__.rpartition(".")[2]
+    settings = step.settings(parser.parse_args([command, "questions", "rows", "--model", "policy", *step.options]))
+    for key, (value, place, *places_in_code) in step.paper.items():
+        assert settings[key] == value, f"mmreason {command}, {key}: the paper has {value} ({place})"
+        for code in places_in_code:
+            default = inspect.signature(code).parameters[key].default
+            assert default == value, f"{code.__name__}, {key}: the paper has {value} ({place})"

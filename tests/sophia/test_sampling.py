@@ -4,19 +4,17 @@ The policy's caption k of question "q" reads "caption k of q", as questions are 
 The reasoner answers as a script says: question → caption → its trajectories.
 """
 
-import argparse
 import os
 import re
 import time
 import tracemalloc
-from dataclasses import asdict, fields
+from dataclasses import fields
 
 import pytest
 from datasets import Dataset, Features, Image
 from processes import outcomes
 from scripted import Scripted, picture, questions_of, reds, said
 
-from trl_mmreason.commands import trajectories
 from trl_mmreason.grading import Grader, JudgeGrader
 from trl_mmreason.sampling import Failure, Sample, SamplingParams
 from trl_mmreason.sampling import store as store_module
@@ -149,18 +147,6 @@ def test_the_worked_example(tmp_path):
         "kept 1 of 1 questions\ncaptions: 2, 0 cut by the length limit, 0 failed\n"
         "trajectories: 16, 0 cut by the length limit, 0 failed, 13 right\n1 rows"
     )
-
-
-def test_the_defaults_are_those_of_the_paper():
-    """Appendix B.1: K = N = 8, α = 0.75, and the length limit of Fig. A4; here and on the command line."""
-    ours = asdict(OffPolicySampling())
-    parser = argparse.ArgumentParser()
-    trajectories.add(parser.add_subparsers())
-    told = parser.parse_args(["trajectories", "questions", "rows", "--model", "policy", "--reasoner", "reasoner"])
-    for name, value in {"captions": 8, "trajectories": 8, "threshold": 0.75, "keep": 1, "rule": "sophia"}.items():
-        assert (ours[name], getattr(told, name)) == (value, value)
-    assert ours["caption_sampling_params"]["max_new_tokens"] == ours["sampling_params"]["max_new_tokens"] == 32768
-    assert told.caption_max_new_tokens == told.max_new_tokens == 32768
 
 
 def test_who_sees_what(tmp_path):
