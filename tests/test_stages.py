@@ -142,3 +142,23 @@ def test_sophia_s_data_to_mix_in_are_checked_too(tmp_path):
     args = SophiaArguments("miniature/adding", mixed_in={"text": {"dataset": "rows.parquet", "shar": 0.2}})
     (fault,) = args.unknown_settings()
     assert fault == ("mixed_in.text", "shar", "there is no `shar`; did you mean `share`?")
+    args = SophiaArguments("miniature/adding", mixed_in={"text": None})
+    expected = "got None, expected `dataset` and `share`; --mixed_in null mixes nothing in"
+    assert list(args.unknown_settings()) == [("mixed_in", "text", expected)]
+    with pytest.raises(ValueError, match="^mixed_in='text', expected null; in a file, names with"):
+        SophiaArguments("miniature/adding", mixed_in="text")
+
+
+@pytest.mark.parametrize("size", ["8b", "38b"])
+def test_sophia_s_recipes_mix_nothing_in_if_told_so(size, monkeypatch):
+    """Sections 6.3 and 6.4 and appendix D; the head of the recipe says it with its ablations."""
+    recipe = ROOT / f"configs/sophia/internvl3_{size}.yaml"
+    assert "--mixed_in null" in recipe.read_text()
+    here = {"attn_implementation": "sdpa", "grpo.use_vllm": "false", "common.report_to": "none"}
+    command = ["sophia.py", "--config", str(recipe), *(part for key in here for part in (f"--{key}", here[key]))]
+    shares = []
+    for options in ([], ["--mixed_in", "null"]):
+        monkeypatch.setattr("sys.argv", [*command, *options])
+        args, _ = parse_arguments(SophiaArguments)
+        shares.append({name: one["share"] for name, one in args.mixed_in.items()})
+    assert shares == [{"visual": 0.2, "text": 0.2}, {}]

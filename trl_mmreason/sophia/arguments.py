@@ -40,7 +40,7 @@ class SophiaArguments(StagedArguments):
         drawn_problems: for the miniature, how many problems the reasoner thinks about.
         sampling: for the miniature, fields of `OffPolicySampling`, such as captions and rule, and caption_tokens and
             tokens, bounds of a caption and of a trajectory.
-        mixed_in: name → `dataset` and `share` of the rows of general data that are mixed in.
+        mixed_in: name → `dataset` and `share` of the rows of general data that are mixed in; null for none.
         captions_as_data: "none"; "beside" learns the captions of reward 1 as rows of their own, "before" writes them
             before their trajectories (Table A2). Captions take their share of the rows that are not mixed in.
         judge_model: generative verifier of GRPO and of the questions that it keeps: a path or Hub id, or with
@@ -83,7 +83,7 @@ class SophiaArguments(StagedArguments):
     reasoner: str = "model"
     drawn_problems: int = 500
     sampling: dict = field(default_factory=dict)
-    mixed_in: dict = field(default_factory=dict)
+    mixed_in: dict | str | None = field(default_factory=dict)
     captions_as_data: str = "none"
     judge_model: str | None = None
     judge_server: str | None = None
@@ -95,8 +95,11 @@ class SophiaArguments(StagedArguments):
 
     def unknown_settings(self) -> Iterator[tuple[str, str, str]]:
         yield from super().unknown_settings()
-        for name, one in self.mixed_in.items():
-            yield from unknown_names(f"mixed_in.{name}", one, ("dataset", "share"))
+        for name, one in self.mixed_in.items():  # type: ignore[union-attr]  # a dict since __post_init__
+            if isinstance(one, dict):
+                yield from unknown_names(f"mixed_in.{name}", one, ("dataset", "share"))
+            else:
+                yield "mixed_in", name, f"got {one!r}, expected `dataset` and `share`; --mixed_in null mixes nothing in"
 
     def grader(self, load: Callable[[str], Engine]) -> Grader | JudgeGrader:
         """The grader: the rules, followed by the judge if there is one.
@@ -111,6 +114,12 @@ class SophiaArguments(StagedArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        mixed_in = self.mixed_in
+        if isinstance(mixed_in, str):  # on the command line
+            mixed_in = parse_optional_text("mixed_in", mixed_in)
+        if not isinstance(mixed_in, dict | None):
+            raise ValueError(f"mixed_in={mixed_in!r}, expected null; in a file, names with `dataset` and `share`.")
+        self.mixed_in = mixed_in or {}
         for name in ("thinking_prompt", "warm_up_dataset", "judge_model", "judge_server"):
             setattr(self, name, parse_optional_text(name, getattr(self, name)))
         for name, known in (("reasoner", ("model", "rule")), ("captions_as_data", CAPTIONS_AS_DATA)):
