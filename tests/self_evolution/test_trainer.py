@@ -16,6 +16,8 @@ from support import (
     drawn_rows,
     full_but,
     load,
+    logps_of,
+    prepared_batch,
     weights_of,
     written_by_hand,
 )
@@ -90,6 +92,28 @@ def test_the_loss_is_that_of_equation_12(logged):
     log = logged(loss_type="grpo")
     assert log["loss"] == pytest.approx(-sum(ADVANTAGES) / 4, abs=1e-3)
     assert log["kl"] == pytest.approx(0, abs=1e-6)
+
+
+def test_off_policy_the_loss_is_that_of_equation_12(answering):
+    """Ratios are clipped at 0.8 and 1.2, the KL term is β k3; of a trajectory the mean over its tokens."""
+    trainer = answering(beta=0.1)
+    batch = prepared_batch(trainer)
+    logps, advantages = logps_of(trainer, batch), batch["advantages"].unsqueeze(1)
+    torch.manual_seed(0)
+    for name in ("old_per_token_logps", "ref_per_token_logps"):
+        batch[name] = logps + 0.5 * torch.randn_like(logps)
+    ratio, log_gap = (logps - batch["old_per_token_logps"]).exp(), batch["ref_per_token_logps"] - logps
+    clipped = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+    divergence = log_gap.exp() - log_gap - 1
+
+    def mean(per_token):
+        mask = batch["completion_mask"]
+        return ((per_token * mask).sum(dim=1) / mask.sum(dim=1)).mean().item()
+
+    assert abs(mean(ratio * advantages) - mean(clipped)) > 1e-3
+    assert 0.1 * mean(divergence) > 1e-3
+    loss = trainer.compute_loss(trainer.model, batch).item()
+    assert loss == pytest.approx(0.1 * mean(divergence) - mean(clipped), abs=1e-5)
 
 
 def normalised(rewards):
