@@ -18,8 +18,11 @@ from trl_mmreason import (
     SRPOTrainer,
 )
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
+from trl_mmreason.grading import Verdict
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.sampling.generation import placeholder_ids
+from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
+from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
 
 LORA = {"r": 4, "lora_alpha": 32, "target_modules": "all-linear"}
 RUN = {
@@ -89,6 +92,13 @@ def evenness(completions, **_):
     return [float(is_even(completion[-1]["content"])) for completion in completions]
 
 
+class EveryOtherGrader:
+    """Calls every other answer right, so that each group of SOPHIA's GRPO has right and wrong ones."""
+
+    def grade_batch(self, items):
+        return [Verdict(number % 2 == 0, None, "") for number, _ in enumerate(items)]
+
+
 def trainer_for(method, policy, folder, *, lora=False, **settings):
     """A trainer of one of our methods that samples with vLLM.
 
@@ -101,6 +111,9 @@ def trainer_for(method, policy, folder, *, lora=False, **settings):
         # nothing is filtered out, so that every sampled token is compared
         args = AdaPOConfig(str(folder), **run, filter_zero_advantage=False, filter_truncated=False)
         return AdaPOTrainer(policy, args=args, grader=ParityGrader(), **shared)
+    if method == "sophia":
+        args = MixedGroupsGRPOConfig(str(folder), **run, beta=0.001)
+        return MixedGroupsGRPOTrainer(policy, args=args, grader=EveryOtherGrader(), **shared)
     shared["reward_funcs"] = evenness
     if method == "srpo":
         args = SRPOConfig(str(folder), **run, reflection_prompt=None, filter_min_accuracy=0.0)
