@@ -17,7 +17,7 @@ CASES = {
     "internvl": ["lora"],
     "llava_next": ["lora", "side_by_side"],
 }
-OTHERS = ["srpo", "chain_of_step", "self_evolution"]
+OTHERS = ["srpo", "chain_of_step", "self_evolution", "sophia"]
 TRAINED = [*((family, "adapo") for family in CASES), *(("qwen2_5_vl", method) for method in OTHERS)]
 TOLERANCE = 1e-4  # nats, in float32
 
