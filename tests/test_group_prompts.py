@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from support import FAMILY_NAMES, adapo_trainer, drawn_rows
 from trl import GRPOTrainer
-from trl.data_utils import prepare_multimodal_messages
+from trl.data_utils import apply_chat_template, prepare_multimodal_messages
 
 from trl_mmreason import grpo
-from trl_mmreason.group_prompts import GroupPrompts
+from trl_mmreason.group_prompts import GroupPrompts, ProcessedPrompts
 
 GROUP = 4
 
@@ -39,6 +40,39 @@ def test_rows_are_tokenised_as_trl_does_it_all_at_once(family, checkpoints, rows
         assert (found_ids, found_images) == (expected_ids, expected_images)
         np.testing.assert_equal(as_arrays(found), as_arrays(expected))
     assert (ids, images) == grouped.without_fields() == grouped.rows(range(len(prompts)))[:2]
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_scored_pictures_are_those_that_trl_processes_again(family, checkpoints, rows, prompts, tmp_path):
+    """With picture, pictures and none in one batch, as what TRL gives the model besides ids."""
+    trainer = adapo_trainer(checkpoints(family), tmp_path, rows)
+    processor = trainer.processing_class
+    _, images, grouped = trainer._tokenize_prompts(prompts)
+    texts = [apply_chat_template({"prompt": prompt}, processor)["prompt"] for prompt in prompts]
+    asked = {"images": [row or [] for row in images], "text": texts, "padding": True, "return_tensors": "pt"}
+    expected, found = processor(**asked), ProcessedPrompts(processor, grouped)(**asked)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype, name
+        assert torch.equal(found[name], value), name
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_processor_is_back_after_a_rollout(fails, checkpoints, tmp_path, monkeypatch):
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, Dataset.from_list(drawn_rows(2)))
+    processor, calls = trainer.processing_class, []
+    call = type(processor).__call__
+    monkeypatch.setattr(type(processor), "__call__", lambda *args, **kwargs: calls.append(1) or call(*args, **kwargs))
+    trainer.model.train()
+    inputs = next(iter(trainer.get_train_dataloader()))
+    if fails:
+        monkeypatch.setattr(trainer, "_get_per_token_logps_and_entropies", None)
+        with pytest.raises(TypeError):
+            trainer._generate_and_score_completions(inputs)
+    else:
+        trainer._generate_and_score_completions(inputs)
+    assert trainer.processing_class is processor
+    assert len(calls) == 2  # one for each question, none for scoring
 
 
 def test_a_group_is_tokenised_once(prompts):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from datasets import Dataset
 from support import ParityGrader, adapo_trainer
 
-from trl_mmreason.timing import Stopwatch, format_seconds
+from trl_mmreason.timing import Stopwatch, device_clock, format_seconds
 
 
 class Clock:
@@ -50,6 +51,15 @@ def test_a_part_that_fails_is_counted():
             fail()
         clock.now += 1
     assert watch.seconds == {"rewards": 3, "rest": 1}
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_the_clock_waits_for_a_gpu_that_is_in_use(on_gpu, monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: on_gpu)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(1))
+    assert device_clock() <= device_clock()
+    assert len(waited) == 2 * on_gpu
 
 
 def test_the_table_adds_up():

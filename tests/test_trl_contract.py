@@ -70,6 +70,29 @@ def test_pictures_get_a_place_for_every_row_by_our_own_hand(checkpoints, rows, t
     assert kept["prompt"].maxlen == kept["images"].maxlen == trainer._questions.maxlen
 
 
+def test_prompts_are_gathered_without_pictures(checkpoints, rows, tmp_path):
+    source = inspect.getsource(GRPOTrainer._generate_and_score_completions)
+    assert source.count("gather_object(prompts)") == 1, "TRL gathers no pictures: `gather_without_pictures` can go"
+    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
+    trainer.model.train()
+    trainer._generate_and_score_completions(next(iter(trainer.get_train_dataloader())))
+    contents = [message["content"] for prompt in trainer._logs["prompt"] for message in prompt]
+    kinds = [set(part) for content in contents if isinstance(content, list) for part in content]
+    assert {*map(frozenset, kinds)} == {frozenset({"type"}), frozenset({"type", "text"})}  # no picture, but its place
+
+
+def test_trl_still_processes_pictures_again_to_score_answers():
+    source = inspect.getsource(GRPOTrainer._generate_and_score_completions)
+    call = "self.processing_class(images=images, text=prompts_text, padding=True"
+    assert source.count("self.processing_class(") == source.count(call) == 1, "`ProcessedPrompts` may go"
+    assert source.index("self._generate(prompts)") < source.index(call) < source.index("self._calculate_rewards(")
+
+
+def test_trls_sampler_still_repeats_the_rows_of_a_rollout():
+    source = inspect.getsource(GRPOTrainer._get_train_sampler)
+    assert "repeat_count=self.num_iterations * self.args.steps_per_generation" in source, "`RowsReadOnce` may go"
+
+
 def test_a_tensor_added_to_the_batch_is_shuffled_and_split_with_it():
     batch = {"completion_ids": torch.arange(8).view(4, 2), "kl_coefs": torch.arange(0, 8, 2).view(4, 1).expand(4, 2)}
     shuffled = grpo_trainer.shuffle_sequence_dict(batch)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-from .sampling.generation import Prompt, as_prompt, joined_pictures
+from .sampling.generation import Prompt, as_prompt, collate, joined_pictures, tokenizer_of
 
 Tokenized = tuple[list[list[int]], list[Any] | None, dict[str, Any]]
 """Prompt ids, pictures and multimodal fields of some rows, as TRL has them."""
@@ -52,6 +52,10 @@ class GroupPrompts:
         """Some rows of the rollout."""
         return self._joined([self.place[row] for row in rows])
 
+    def padded(self, pad_token_id: int) -> dict[str, Any]:
+        """All rows as a model's input, padded on the left."""
+        return collate([self._tokenized[place] for place in self.place], pad_token_id)
+
     def _joined(self, places: Sequence[int]) -> Tokenized:
         prompts = [self._tokenized[place] for place in places]
         fields: dict[str, Any] = dict(joined_pictures(prompts))
@@ -66,3 +70,20 @@ class GroupPrompts:
     def _pictures(self, places: Sequence[int]) -> list[Any] | None:
         images = [self._images[place] for place in places]
         return images if any(images) else None
+
+
+class ProcessedPrompts:
+    """A processor whose call returns the rollout's prompts, which it has processed already; in all else the processor.
+
+    Attributes:
+        processor: the processor.
+    """
+
+    def __init__(self, processor: Any, grouped: GroupPrompts) -> None:
+        self.processor, self._grouped = processor, grouped
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.processor, name)
+
+    def __call__(self, **_: Any) -> dict[str, Any]:
+        return self._grouped.padded(tokenizer_of(self.processor).pad_token_id)

@@ -1,8 +1,8 @@
 """GroupGRPOTrainer: TRL's GRPOTrainer with group-level rewards, filters, KL coefficients and a second turn.
 
 The one file that overrides private methods of TRL's trainers, as `checkpoint.py` is for those of transformers and
-`engines/` for TRL's vLLM. Each override calls
-`super()` and edits the result; `tests/test_trl_contract.py` says what changed when they do.
+`engines/` for TRL's vLLM. Each override calls `super()` and edits the result; `tests/test_trl_contract.py` says what
+changed when they do.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from typing import Any, ClassVar
 
 import torch
 from accelerate.utils import gather_object, send_to_device
+from datasets import Dataset
 from torch import Tensor
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import TrainOutput
 from trl import GRPOConfig, GRPOTrainer
+from trl.trainer import grpo_trainer
 
 from .checkpoint import CheckpointError, CheckpointRestoreMixin
 from .construction import (
@@ -33,6 +35,7 @@ from .construction import (
     refuse_second_rollout,
     search_no_weights,
 )
+from .engines.replaced import replaced
 from .engines.vllm import corrected_vllm, remember_prompts
 from .functional import (
     SEQUENCE_NORMALISED_LOSSES,
@@ -41,14 +44,15 @@ from .functional import (
     k3_divergence,
     turn_of_token,
 )
-from .group_prompts import GroupPrompts
-from .logged_questions import about_question, prompts_alike, write_questions
+from .group_prompts import GroupPrompts, ProcessedPrompts
+from .logged_questions import about_question, gather_without_pictures, prompts_alike, write_questions
 from .messages import pictures_of, with_system_message
 from .padding import carries_loss, score_by_length, sort_by_length
 from .precision import check_precision
+from .read_once import RowsReadOnce
 from .reference import reference_from_policy
 from .sampling.live_rows import TOKEN_BY_TOKEN, can_share_prompts, ended_rows_leave
-from .timing import Stopwatch, format_seconds
+from .timing import Stopwatch, device_clock, format_seconds
 from .turns import next_turn_ids
 from .two_turn_rollout import roll_out_two_turns
 
@@ -106,6 +110,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
 
     hidden_columns: ClassVar[frozenset[str]] = frozenset()
     _buffered_inputs: Any  # `None`, or micro-batches
+    processing_class: Any  # during a rollout `ProcessedPrompts` may stand in its place
 
     def __init__(
         self,
@@ -132,12 +137,13 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         if self.ref_model is not None:
             prepare_policy(self.accelerator.unwrap_model(self.ref_model), self.processing_class)
         self.followup = followup
+        self._grouped: GroupPrompts | None = None  # prompts of the rollout at hand
         self._outcome: GroupOutcome | None = None
         self._policy_logps: Tensor | None = None
         self._score: Callable[..., tuple] = score_by_length
         # TRL gathers pictures on the processes alone whose rows have some, which then wait for the others for ever.
         self.log_multimodal = False
-        self._stopwatch = Stopwatch()
+        self._stopwatch = Stopwatch(device_clock)
         self._sampled: list[tuple[int, dict[str, Any]]] = []  # place and row of each answer that is sampled
         self._questions: deque[dict[str, str]] = deque(maxlen=self.args.generation_batch_size)
         if followup is not None:
@@ -193,8 +199,8 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         if self.tools or self.environment_factories:  # TRL adds to these prompts, or has tools of its own for each
             tokenized = super()._tokenize_prompts(prompts)
         else:
-            grouped = GroupPrompts(super()._tokenize_prompts, prompts)
-            tokenized = (*grouped.without_fields(), grouped)
+            self._grouped = GroupPrompts(super()._tokenize_prompts, prompts)
+            tokenized = (*self._grouped.without_fields(), self._grouped)
         if self.use_vllm:
             remember_prompts(self, prompts, tokenized)
         return tokenized
@@ -240,6 +246,8 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
             self._log_turn_lengths(env_mask)
         # Rows without pictures among rows with some: the processors want an empty list, where TRL leaves `None`.
         generated[6] = [row or [] for row in images] if images is not None and any(images) else None
+        if self._grouped is not None:  # TRL processes all pictures again to score the answers
+            self.processing_class = ProcessedPrompts(self.processing_class, self._grouped)
         return tuple(generated)
 
     def _log_turn_lengths(self, env_mask: list[list[int]]) -> None:
@@ -256,6 +264,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
     # ------------------------------------------------------------------------------------------------------- groups
 
     def _calculate_rewards(self, inputs: list, prompts: list, completions: list, completion_ids_list: list) -> Tensor:
+        self._forget_prompts()
         shown = [{name: value for name, value in row.items() if name not in self.hidden_columns} for row in inputs]
         with self._timed("rewards"):
             rewards = super()._calculate_rewards(shown, prompts, completions, completion_ids_list)
@@ -273,8 +282,11 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
             self._keep_questions(inputs)
         one_answer_a_row = self.followup is not None or not (self.tools or self.rollout_func)
         self._sampled = list(enumerate(inputs)) if one_answer_a_row else []
-        with self._timed("scoring"):
-            batch = super()._generate_and_score_completions(inputs)
+        with self._timed("scoring"), replaced(grpo_trainer, gather_object=gather_without_pictures):
+            try:
+                batch = super()._generate_and_score_completions(inputs)
+            finally:
+                self._forget_prompts()
         assert self._outcome is not None
         outcome, self._outcome = self._outcome, None
         start = self.accelerator.process_index * len(inputs)
@@ -306,6 +318,12 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
             batch["turn"] = turn
         return batch
 
+    def _forget_prompts(self) -> None:
+        """Let the processor process again."""
+        self._grouped = None
+        if isinstance(self.processing_class, ProcessedPrompts):
+            self.processing_class = self.processing_class.processor
+
     def _keep_questions(self, rows: list[dict[str, Any]]) -> None:
         """Keep the questions of the completions that TRL keeps for its table, one entry for each row."""
         self._questions.extend(gather_object([about_question(row, self.hidden_columns) for row in rows]))
@@ -321,11 +339,17 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         if writes:
             write_questions(self.args.output_dir, self.state.global_step, self._questions, self._logs["images"])
 
+    # --------------------------------------------------------------------------------------------------------- rows
+
+    def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        rows = RowsReadOnce(dataset) if isinstance(dataset, Dataset) else dataset
+        return super()._get_dataloader(rows, *args, **kwargs)
+
     # --------------------------------------------------------------------------------------------------------- time
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as TRL does, and log at the end where the time went."""
-        self._stopwatch = watch = Stopwatch()
+        self._stopwatch = watch = Stopwatch(device_clock)
         with watch.part("rest"):
             result = super().train(*args, **kwargs)
         if self.accelerator.is_main_process and not self.args.disable_tqdm:

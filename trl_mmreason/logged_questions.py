@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from accelerate.utils import gather_object
 from PIL import Image
 
 from .files import atomic_path
@@ -62,6 +63,13 @@ def about_question(row: Mapping[str, Any], hidden: Set[str] = frozenset()) -> di
     }
 
 
+def gather_without_pictures(values: list[Any]) -> list[Any]:
+    """Gather values of all processes; conversations without their pictures, which no table of completions holds."""
+    from trl.trainer.utils import strip_images_from_messages  # here: TRL takes seconds to load
+
+    return gather_object([strip_images_from_messages(value) if _is_conversation(value) else value for value in values])
+
+
 def prompts_alike(prompts: Sequence[Any]) -> list[Any]:
     """Convert string contents to parts if any content is parts, as a parquet column cannot mix them.
 
@@ -101,6 +109,10 @@ def read_questions(output_dir: str | Path, step: int) -> list[LoggedQuestion]:
         LoggedQuestion(**{**row, "pictures": [file.parent / name for name in row["pictures"]]})
         for row in pq.read_table(file).to_pylist()
     ]
+
+
+def _is_conversation(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(message, dict) and "role" in message for message in value)
 
 
 def _in_parts(message: dict[str, Any]) -> dict[str, Any]:

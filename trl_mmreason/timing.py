@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+import torch
+
 
 class Stopwatch:
     """Seconds in each part of a run; nested parts do not count for the outer one.
@@ -30,6 +32,13 @@ class Stopwatch:
             whole = self._clock() - begun
             self.seconds[name] = self.seconds.get(name, 0.0) + whole - self._within
             self._within = outside + whole
+
+
+def device_clock() -> float:
+    """Seconds, when the GPU has done what it was given: its work belongs to the part that gave it."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def format_seconds(seconds: Mapping[str, float]) -> str:

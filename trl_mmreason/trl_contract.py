@@ -17,6 +17,9 @@ TRAINER_PARAMETERS = {
     "compute_loss": ["self", "model", "inputs", "return_outputs", "num_items_in_batch"],
     "_save_checkpoint": ["self", "model", "trial"],
     "_load_optimizer_and_scheduler": ["self", "checkpoint"],
+    "_get_dataloader": [
+        *("self", "dataset", "description", "batch_size", "sampler_fn", "is_training", "dataloader_key"),
+    ],
 }
 """Method of `GRPOTrainer`, which grpo.py overrides → its parameters."""
 

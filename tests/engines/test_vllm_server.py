@@ -60,6 +60,11 @@ def test_sampled_and_trained_log_probabilities_agree(runs, family, method):
         assert sum(later) >= 4
 
 
+def test_a_groups_pictures_are_sent_once_a_turn(runs):
+    """Four rollouts of two questions with pictures, in groups of four; in turn 2 each row is a prompt of its own."""
+    assert 8 < runs("qwen2_5_vl")["rows_sent"] <= 4 * 2 * 2
+
+
 @pytest.mark.parametrize(("family", "method"), TRAINED)
 def test_no_placeholder_is_sampled(runs, family, method):
     run = runs(family)

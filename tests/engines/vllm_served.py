@@ -33,9 +33,14 @@ OTHERS = ["srpo", "chain_of_step", "self_evolution", "sophia"]
 
 
 class FileClient(corrections.PictureClient):
-    """The client whose weights travel in a file."""
+    """The client whose weights travel in a file, and which counts the rows whose pictures it sends."""
 
     file: Path
+    rows_sent = 0
+
+    def _post(self, url, **request):
+        FileClient.rows_sent += url.endswith("/render")
+        return super()._post(url, **request)
 
     def init_communicator(self, device=0):
         """There is nobody to meet."""
@@ -97,7 +102,7 @@ corrections.PictureClient = FileClient
 with server(policy, folder / "server.log") as address:
     served = {"vllm_mode": "server", "vllm_server_base_url": address, "vllm_server_timeout": 240.0}
     trainer = trainer_for("adapo", policy, folder / "run", lora="lora" in options, **served)
-    results = {"adapo": train(trainer), "image": model.config.image_token_id}
+    results = {"adapo": train(trainer), "image": model.config.image_token_id, "rows_sent": FileClient.rows_sent}
     if "checks" in options:
         from vllm_checks import served_checks
 

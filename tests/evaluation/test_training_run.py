@@ -22,7 +22,13 @@ from trl_mmreason.evaluation.training_run import (
     runs_table,
     write_training_report,
 )
-from trl_mmreason.logged_questions import about_question, prompts_alike, read_questions, write_questions
+from trl_mmreason.logged_questions import (
+    about_question,
+    gather_without_pictures,
+    prompts_alike,
+    read_questions,
+    write_questions,
+)
 
 STEPS = 3
 LOGGING = {"log_completions": True, "num_completions_to_print": 0}
@@ -293,6 +299,13 @@ def test_prompts_get_one_shape():
     parts = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "three"}]}]
     one = [{"role": "user", "content": [{"type": "text", "text": "one"}]}]
     assert prompts_alike([texts[0], parts, "four"]) == [one, parts, "four"]
+
+
+def test_only_conversations_lose_their_pictures():
+    values = ["text", 3, None, [], [1, 2], [{"name": "no message"}], {"role": "user"}]
+    asked = [{"role": "user", "content": [{"type": "image", "image": object()}, {"type": "text", "text": "What?"}]}]
+    bare = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What?"}]}]
+    assert gather_without_pictures([*values, asked]) == [*values, bare]
 
 
 def test_what_is_written_of_a_row():

@@ -14,6 +14,7 @@ class PictureClient(VLLMClient):
         """Process pictures on the server, as TRL does, and keep each picture's tokens in `picture_spans`.
 
         The lengths among `mm_placeholders` will not do: for some families they count the tokens around a picture too.
+        Rows with the same picture objects are sent once: in a second turn each row of a group is a prompt of its own.
         """
 
         def send(pictures: list | None) -> dict | None:
@@ -35,8 +36,10 @@ class PictureClient(VLLMClient):
             ]
             return {**features, "picture_spans": spans}
 
-        with ThreadPoolExecutor(max_workers=min(max_concurrent_requests, len(images))) as executor:
-            return list(executor.map(send, images))
+        rows = {_same(row): row for row in images}
+        with ThreadPoolExecutor(max_workers=min(max_concurrent_requests, len(rows))) as executor:
+            sent = dict(zip(rows, executor.map(send, rows.values()), strict=True))
+        return [sent[_same(row)] for row in images]
 
     def reset_encoder_cache(self) -> None:
         """Drop the server's picture features of earlier weights.
@@ -52,3 +55,8 @@ class PictureClient(VLLMClient):
                 "It would use features of earlier weights for pictures that it has seen before. Fix: start it with "
                 "VLLM_SERVER_DEV_MODE=1 in its environment."
             )
+
+
+def _same(pictures: list | None) -> tuple[int, ...]:
+    """Equal for rows with the same picture objects."""
+    return tuple(map(id, pictures or ()))
