@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 from processes import outcomes
 
-from trl_mmreason.exchange import balance_rows
+from trl_mmreason.exchange import _as_bytes, _as_rows, balance_rows
 from trl_mmreason.padding import sort_by_length
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -106,3 +106,19 @@ def test_rows_change_the_process_with_all_their_fields(window, differ, expected)
             assert batch["image_grid_thw"][:, 2].tolist() == shown
             assert batch["pixel_values"].squeeze(1).tolist() == [length for length in shown for _ in range(length)]
             assert (batch["num_items_in_batch"], batch["old_per_token_logps"]) == (torch.tensor(7), None)
+
+
+def test_tensors_travel_as_their_bytes():
+    """Of any type, width and layout: views of one tensor, of three bytes, of no row, of no dimension."""
+    whole = torch.arange(12, dtype=torch.bfloat16).view(4, 3)
+    rows = {
+        "flags": torch.tensor([True, False, True]),
+        "pictures": [whole[:1], whole[2:4], whole[:0], whole.T[1:], []],
+        "ids": torch.tensor([[2**40, 1]]),
+        "count": torch.tensor(0.5),
+        "sizes": [[1, 2], [3]],
+        "none": None,
+    }
+    found = _as_rows(*_as_bytes(rows, torch.device("cpu")))
+    torch.testing.assert_close(found, rows, rtol=0, atol=0, equal_nan=True)
+    assert found["pictures"][0].untyped_storage().nbytes() == 3 * 2

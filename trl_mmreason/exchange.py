@@ -6,12 +6,13 @@ tokens and log-normal completions (median 64, 95th percentile 512), the one with
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
-from io import BytesIO
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object, send_to_device
+from accelerate.utils import gather_object
 from torch import Tensor, distributed
 from torch.nn.functional import pad
 
@@ -141,20 +142,49 @@ def _kind(values: Any) -> Any:
 
 def _send(parts: Sequence[Rows], device: torch.device) -> list[Rows]:
     """Send part k to process k; return the parts that were sent to this process."""
-    sent = [_as_bytes(part) for part in parts]
-    sizes = torch.tensor([len(each) for each in sent], device=device)
+    sent = [_as_bytes(part, device) for part in parts]
+    sizes = torch.tensor([[len(head), len(data)] for head, data in sent], device=device)
     incoming = torch.empty_like(sizes)
     distributed.all_to_all_single(incoming, sizes)
     received = torch.empty(int(incoming.sum()), dtype=torch.uint8, device=device)
-    distributed.all_to_all_single(received, torch.cat(sent).to(device), incoming.tolist(), sizes.tolist())
-    read = (BytesIO(each.numpy().tobytes()) for each in received.cpu().split(incoming.tolist()))
-    return [send_to_device(torch.load(each, weights_only=True), device) for each in read]
+    joined = torch.cat([each for pair in sent for each in pair])
+    distributed.all_to_all_single(received, joined, incoming.sum(dim=1).tolist(), sizes.sum(dim=1).tolist())
+    pieces = received.split(incoming.flatten().tolist())
+    return [_as_rows(head, data) for head, data in zip(pieces[::2], pieces[1::2], strict=True)]
 
 
-def _as_bytes(rows: Rows) -> Tensor:
-    # Pictures are views of one tensor, which would be saved whole with each of them.
-    lists = {name: values for name, values in rows.items() if isinstance(values, list)}
-    cloned = {k: [v.clone() if isinstance(v, Tensor) else v for v in values] for k, values in lists.items()}
-    buffer = BytesIO()
-    torch.save(send_to_device({**rows, **cloned}, "cpu"), buffer)
-    return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
+@dataclass(frozen=True)
+class _Sent:
+    """Stands for a tensor whose bytes travel beside."""
+
+    dtype: torch.dtype
+    shape: torch.Size
+
+
+def _as_bytes(rows: Rows, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The rows without their tensors, pickled, and the bytes of these, which may be many and stay on the device."""
+    data = [torch.empty(0, dtype=torch.uint8, device=device)]
+
+    def sent(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            data.append(value.to(device).contiguous().flatten().view(torch.uint8))
+            return _Sent(value.dtype, value.shape)
+        return [sent(each) for each in value] if isinstance(value, list) else value
+
+    head = pickle.dumps({name: sent(values) for name, values in rows.items()})
+    return torch.frombuffer(bytearray(head), dtype=torch.uint8).to(device), torch.cat(data)
+
+
+def _as_rows(head: Tensor, data: Tensor) -> Rows:
+    """The opposite of `_as_bytes`."""
+    read = 0
+
+    def received(value: Any) -> Any:
+        nonlocal read
+        if isinstance(value, _Sent):
+            size = value.shape.numel() * value.dtype.itemsize
+            read += size
+            return data[read - size : read].clone().view(value.dtype).view(value.shape)  # a clone is aligned
+        return [received(each) for each in value] if isinstance(value, list) else value
+
+    return {name: received(values) for name, values in pickle.loads(head.cpu().numpy().tobytes()).items()}
