@@ -22,6 +22,7 @@ from .engines.pictures import let_every_pass_see_a_picture
 from .engines.sharding import is_sharded, name_own_layers, use_whole_head
 from .files import check_model_folder, check_model_path
 from .messages import pictures_of
+from .turns import tokenizer_of
 
 Config = TypeVar("Config", bound=TrainingArguments)
 
@@ -189,7 +190,7 @@ def load_policy_processor(model: Any, args: GRPOConfig | None) -> Any:
 
 def pad_left(processing_class: Any) -> None:
     """Pad on the left: generation and token types need the prompt at the right end."""
-    getattr(processing_class, "tokenizer", processing_class).padding_side = "left"
+    tokenizer_of(processing_class).padding_side = "left"
 
 
 def with_pictures(collate: Callable[[list[dict[str, Any]]], Any]) -> Callable[[list[dict[str, Any]]], Any]:

@@ -8,15 +8,24 @@ ones; only the family's own template is asked, so nothing here knows any family.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
+
+ProcessingClass: TypeAlias = ProcessorMixin | PreTrainedTokenizerBase
+"""A vision-language model's processor, or a text-only model's tokenizer."""
 
 _ANSWER = "the answer of the assistant"
 
 
+def tokenizer_of(processing_class: ProcessingClass) -> Any:
+    """A processor's tokenizer, or the tokenizer itself."""
+    # Not by the attribute's name: the tokenizers of mistral-common keep something else under it.
+    return processing_class.tokenizer if isinstance(processing_class, ProcessorMixin) else processing_class
+
+
 def next_turn_ids(
-    processing_class: ProcessorMixin | PreTrainedTokenizerBase,
+    processing_class: ProcessingClass,
     message: str,
     *,
     eos_token_ids: Collection[int],
@@ -39,7 +48,7 @@ def next_turn_ids(
     Raises:
         ValueError: the template does not show the answer unchanged, or does not end it with one of `eos_token_ids`.
     """
-    tokenizer = getattr(processing_class, "tokenizer", processing_class)
+    tokenizer = tokenizer_of(processing_class)
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "question"},
         {"role": "assistant", "content": _ANSWER},
@@ -76,7 +85,7 @@ def next_turn_ids(
 
 
 def continued_ids(
-    processing_class: ProcessorMixin | PreTrainedTokenizerBase,
+    processing_class: ProcessingClass,
     answer_ids: Sequence[Sequence[int]],
     messages: Sequence[str],
     *,
@@ -108,7 +117,7 @@ def continued_ids(
 
 def generation_prefix(processing_class: Any, **template_kwargs: Any) -> str:
     """The answer's prefix in the prompt: `<think>` if the chat template writes it, so that responses lack it."""
-    tokenizer = getattr(processing_class, "tokenizer", processing_class)
+    tokenizer = tokenizer_of(processing_class)
     template = getattr(processing_class, "chat_template", None) or getattr(tokenizer, "chat_template", None)
     if template is None:
         return ""

@@ -12,8 +12,9 @@ import torch
 from accelerate.utils import is_peft_model
 from tokenizers import AddedToken
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+from transformers import PreTrainedModel
 
+from ..turns import ProcessingClass, tokenizer_of
 from .template import ANSWER_END, ANSWER_START, SPECIAL_TOKENS
 
 _TABLE_6 = (
@@ -42,7 +43,7 @@ _RECORD = "chain_of_step_tokens"
 
 def add_chain_tokens(
     model: PreTrainedModel,
-    processing_class: ProcessorMixin | PreTrainedTokenizerBase,
+    processing_class: ProcessingClass,
     *,
     already_trained: bool | None = None,
 ) -> dict[str, int]:
@@ -65,7 +66,7 @@ def add_chain_tokens(
         ValueError: tokenizer and model do not fit each other, it cannot be known whether the rows are trained, the
             model has adapters already, or its weights are not here.
     """
-    tokenizer = getattr(processing_class, "tokenizer", processing_class)
+    tokenizer = tokenizer_of(processing_class)
     known = tokenizer.get_vocab()
     tokenizer.add_tokens(
         [AddedToken(token, special=False, normalized=False) for token in SPECIAL_TOKENS if token not in known]
@@ -94,13 +95,13 @@ def add_chain_tokens(
     return ids
 
 
-def chain_token_ids(processing_class: ProcessorMixin | PreTrainedTokenizerBase) -> dict[str, int]:
+def chain_token_ids(processing_class: ProcessingClass) -> dict[str, int]:
     """Map token → id, and check that each is one token that decoding keeps.
 
     Raises:
         ValueError: a token is missing, is split, or is one that `skip_special_tokens` drops.
     """
-    tokenizer = getattr(processing_class, "tokenizer", processing_class)
+    tokenizer = tokenizer_of(processing_class)
     ids = {}
     for token in SPECIAL_TOKENS:
         encoded = tokenizer(token, add_special_tokens=False)["input_ids"]

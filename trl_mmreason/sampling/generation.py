@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -18,14 +18,11 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+from transformers import GenerationConfig, PreTrainedModel, ProcessorMixin
 
-from ..turns import continued_ids
+from ..turns import ProcessingClass, continued_ids, tokenizer_of
 from .engine import Request
 from .live_rows import can_share_prompts, decode_live_rows
-
-ProcessingClass: TypeAlias = ProcessorMixin | PreTrainedTokenizerBase
-"""A vision-language model's processor, or a text-only model's tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +44,6 @@ class Prompt:
         """The prompt with text appended."""
         token_fields = {name: [*values, *[0] * len(ids)] for name, values in self.token_fields.items()}
         return Prompt([*self.ids, *ids], token_fields, self.picture_fields)
-
-
-def tokenizer_of(processing_class: ProcessingClass) -> Any:
-    """A processor's tokenizer, or the tokenizer itself."""
-    # Not by the attribute's name: the tokenizers of mistral-common keep something else under it.
-    return processing_class.tokenizer if isinstance(processing_class, ProcessorMixin) else processing_class
 
 
 def conversation_of(

@@ -14,7 +14,7 @@ import torch
 from ..ahead import Ahead
 from ..grading import grader_or_rules
 from ..grading.reward import ended_items, grading_items, log_verdicts
-from ..turns import generation_prefix
+from ..turns import generation_prefix, tokenizer_of
 from .objective import ACCURACY, FORMAT, REFLECTION, brevity, effectiveness
 from .response import PROBLEMS, ReflectionResponse, parse_reflection_response, tagged, tags_in
 
@@ -269,7 +269,7 @@ def tokens_until(processing_class: Any, ids: Sequence[int], text: str, position:
 
 def check_tags_survive(processing_class: Any) -> None:
     """Refuse a tokenizer that does not preserve SRPO's tags."""
-    tokenizer = getattr(processing_class, "tokenizer", processing_class)
+    tokenizer = tokenizer_of(processing_class)
     tags = "<think> </think> <answer> </answer> <reflection> </reflection>"
     given_back = tokenizer.decode(tokenizer(tags, add_special_tokens=False)["input_ids"], skip_special_tokens=True)
     if tags_in(given_back) != tags.split():
