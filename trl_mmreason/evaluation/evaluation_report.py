@@ -11,9 +11,8 @@ import PIL.Image
 from accelerate import PartialState
 from datasets import Dataset
 
-from ..grading import Grader, JudgeGrader
 from ..messages import question_text
-from ..sampling.engine import Engine, Failure, SamplingParams
+from ..sampling.engine import Engine, Failure
 from ..sampling.protocols import AnsweringProtocol
 from ..sampling.store import Store
 from .benchmarks import Benchmark
@@ -22,12 +21,13 @@ from .metrics import metric_of
 from .provenance import provenance_record
 from .report import INTERVALS_NOTE, TURNS, ReportTable, Row, cell, mark_of, results_table, side_by_side, write_report
 from .results import Results, compare_results, summarise
-from .runner import GREEDY, Samples, evaluate
+from .runner import Samples, evaluate
 from .scaling import draw_scaling, scaling_plots
 from .trajectory import Piece, Trajectory, Turn, scored_pieces
 
 REPORT, COMPARISON = "report.html", "compared.html"
 _SAMPLES_SHOWN = 8  # of a question
+_RECORDED = ("n", "sampling_params", "grader", "system_prompt", "seed")
 _INTERVALS = "Brackets: 95 % bootstrap intervals over questions, or over problems where several questions are variants."
 _CHANGES = (
     " A change is that of the questions which both could be graded on; they are drawn with both of their answers, so "
@@ -45,11 +45,6 @@ def evaluate_into(
     about: Mapping[str, Any] | None = None,
     benchmark: Benchmark | None = None,
     shown: int = 100,
-    n: int = 1,
-    sampling_params: SamplingParams = GREEDY,
-    grader: Grader | JudgeGrader | None = None,
-    system_prompt: str | None = None,
-    seed: int = 0,
     **asking: Any,
 ) -> Results:
     """Evaluate a policy, and save results, samples and report; stored answers are reused.
@@ -58,46 +53,41 @@ def evaluate_into(
 
     Args:
         folder: output folder, created if missing, for `answers.sqlite` and the files of `save_evaluation`.
-        rows, engine, protocol, n, sampling_params, grader, system_prompt, seed: as for `evaluate`.
+        rows, engine, protocol: as for `evaluate`.
         command, about: are recorded: by which command line, and what says what was evaluated; `name` and `title` are by
             default the benchmark's, or the folder's name.
         benchmark: adds what is its own, as for `summarise`.
         shown: questions in the report.
-        **asking: arguments of `evaluate`, such as `batch_size` and `description`.
+        **asking: other arguments of `evaluate`: `n`, `sampling_params`, `grader`, `system_prompt` and `seed`, which are
+            recorded, and those of `answer_questions`, such as `batch_size` and `description`.
     """
-    asked: dict[str, Any] = {
-        "n": n,
-        "sampling_params": sampling_params,
-        "grader": grader,
-        "system_prompt": system_prompt,
-        "seed": seed,
-    }
     with Store(Path(folder) / "answers.sqlite") as store:
-        samples = evaluate(rows, engine, store, protocol, **asked, **asking)
-    results = summarise(samples, benchmark, grader=grader)
+        samples = evaluate(rows, engine, store, protocol, **asking)
+    results = summarise(samples, benchmark, grader=asking.get("grader"))
     if PartialState().is_main_process:
         name, title = (benchmark.name, benchmark.title) if benchmark else [Path(folder).name] * 2
         named = {"name": name, "title": title, **(about or {})}
-        made = provenance_record(engine, protocol, command=command, benchmark=named, **asked)
-        save_evaluation(folder, rows, samples, results, made, shown)
+        recorded = {setting: asking[setting] for setting in _RECORDED if setting in asking}
+        record = provenance_record(engine, protocol, command=command, benchmark=named, **recorded)
+        save_evaluation(folder, rows, samples, results, record, shown)
     return results
 
 
 def save_evaluation(
-    folder: str | Path, rows: Dataset, samples: Samples, results: Results, about: Mapping[str, Any], shown: int = 100
+    folder: str | Path, rows: Dataset, samples: Samples, results: Results, record: Mapping[str, Any], shown: int = 100
 ) -> Path:
     """Write an evaluation's files and its report.
 
     Args:
         folder: output folder, created if missing.
         rows: the questions, with their pictures.
-        samples, results, about: of `evaluate`, `summarise` and `provenance_record`.
+        samples, results, record: of `evaluate`, `summarise` and `provenance_record`.
         shown: questions in the report, whose pictures are kept.
 
     Returns:
         The report.
     """
-    write_evaluation(folder, samples, results, about, rows.select(range(min(shown, len(rows)))))
+    write_evaluation(folder, samples, results, record, rows.select(range(min(shown, len(rows)))))
     return write_evaluation_report({Path(folder).name: folder}, shown=shown)
 
 

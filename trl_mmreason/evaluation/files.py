@@ -53,20 +53,20 @@ class SavedEvaluation:
 
 
 def write_evaluation(
-    folder: str | Path, samples: Samples, results: Results, about: Mapping[str, Any], pictures: Dataset
+    folder: str | Path, samples: Samples, results: Results, record: Mapping[str, Any], pictures: Dataset
 ) -> None:
     """Write all files except the report.
 
     Args:
         folder: output folder, created if missing.
         samples, results: of `evaluate` and `summarise`.
-        about: how the numbers were made, as JSON: benchmark, settings, versions.
+        record: how the numbers were made, as JSON: benchmark, settings, versions.
         pictures: the questions whose pictures are kept, with id and images.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULTS).unlink(missing_ok=True)  # what is killed from here on is no evaluation, and not a mixed one
-    whole = {"format": FORMAT, "n": samples.n, "turns": samples.turns, **about, **results_as_json(results)}
+    whole = {"format": FORMAT, "n": samples.n, "turns": samples.turns, **record, **results_as_json(results)}
     write_whole(folder / SAMPLES, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in _lines(samples)))
     write_whole(
         folder / QUESTIONS, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in _table_lines(results))

@@ -17,6 +17,7 @@ from ..grading.grader import grader_settings
 from ..grading.version import grader_version
 from ..sampling.engine import Engine, SamplingParams
 from ..sampling.protocols import AnsweringProtocol
+from .runner import GREEDY
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "vllm", "sympy", "latex2sympy2_extended", "pillow", "datasets")
 
@@ -38,7 +39,7 @@ def provenance_record(
     *,
     command: str,
     benchmark: Mapping[str, Any],
-    sampling_params: SamplingParams,
+    sampling_params: SamplingParams = GREEDY,
     n: int = 1,
     grader: Grader | JudgeGrader | None = None,
     system_prompt: str | None = None,
