@@ -107,7 +107,7 @@ def test_sampled_paths_are_graded_by_the_answer_of_the_chain(tmp_path):
     with Store(tmp_path / "store.sqlite") as store:
         paths = sample_paths(questions(1), writer(*texts), store, "paths", n=4)
     (found,) = paths.values()  # the last is right, but no chain says so
-    assert found == [Path(index, text, "stop", 5, index == 0) for index, text in enumerate(texts)]
+    assert found == [Path(index, text, 5, index == 0) for index, text in enumerate(texts)]
 
 
 def test_more_paths_ask_for_the_missing_ones_alone_and_failures_are_left_out(tmp_path):
@@ -184,10 +184,10 @@ def test_a_real_policy_scored_by_a_real_model(bases, tmp_path):
 def test_measures_by_hand():
     """Two texts of 2 steps, a lone answer, and no chain: 4 / 4 steps; 1 of 4 is whole; 1 of 3 graded is right."""
     paths = [
-        Path(0, TEXT, "stop", 5, True),
-        Path(1, f"{BOTH} and", "length", 9, False),
-        Path(2, ALONE, "stop", 1, None),
-        Path(3, "7", "stop", 1, False),
+        Path(0, TEXT, 5, True),
+        Path(1, f"{BOTH} and", 9, False),
+        Path(2, ALONE, 1, None),
+        Path(3, "7", 1, False),
     ]
     scores = [PathScore([], None, total) for total in (0.6, 0.2, 0.0, 0.0)]
     metrics = path_metrics(paths, scores, len)

@@ -5,19 +5,29 @@ import json
 import pytest
 import torch
 from datasets import Dataset
-from scripted_search import B_C, PROCEED, TWO_STEPS, A, B, ScriptedEngine, ScriptedReward, answer, searched, step
+from scripted_search import B_C, PROCEED, TWO_STEPS, A, B, ScriptedEngine, ScriptedReward, answer, rows_of, step
 from support import PATHS_RUN, drawn_rows, load, losses_of, maker
 
 from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer
 from trl_mmreason.chain_of_step.objective import last_part_mask
 from trl_mmreason.chain_of_step.pairs import Pair, pairs_dataset
+from trl_mmreason.chain_of_step.sampling import search_answers
 from trl_mmreason.chain_of_step.step_pairs import make_step_pairs, searched_paths
+from trl_mmreason.sampling.store import Store
 
 RUN = {**PATHS_RUN, "max_steps": -1, "warmup_steps": 0, "num_train_epochs": 1}
 RUN |= {"rounds": 1, "num_paths": 2, "pairing": "step_wise"}
 
 D = B + "\n" + PROCEED + step("d 0.1")
 SEVEN, EIGHT = B_C + answer("7,0.9"), B_C + answer("8,0.3")
+
+
+def searched_in(folder, script):
+    """The stored searches of a script, in its order; every gold answer is "7,0.9"."""
+    rows = Dataset.from_list([{**row, "answer": "7,0.9"} for row in rows_of(script)])
+    with Store(folder / "searches.sqlite") as store:
+        found = search_answers(rows, ScriptedEngine(script), ScriptedReward(), store, n=2, stage="searches")
+    return list(found.values())
 
 
 def texts(pairs):
@@ -32,10 +42,10 @@ def texts(pairs):
         (0.05, [(B, A), (B_C, D), (SEVEN, EIGHT)]),  # the second step is compared behind the better first one
     ],
 )
-def test_the_best_and_the_worst_candidate_of_every_stage(threshold, expected):
+def test_the_best_and_the_worst_candidate_of_every_stage(threshold, expected, tmp_path):
     rows = Dataset.from_list(drawn_rows(2))
-    (search,), *_ = searched({"sum": TWO_STEPS})
-    pairs = make_step_pairs(rows, {rows["id"][1]: search._asdict()}, threshold=threshold)
+    (search,) = searched_in(tmp_path, {"sum": TWO_STEPS})
+    pairs = make_step_pairs(rows, {rows["id"][1]: search}, threshold=threshold)
     assert texts(pairs) == expected
     assert pairs["id"] == [rows["id"][1]] * len(expected)
     assert pairs["prompt"] == [rows["prompt"][1]] * len(expected)
@@ -44,21 +54,20 @@ def test_the_best_and_the_worst_candidate_of_every_stage(threshold, expected):
     assert pairs["rejected_score"][-1] == pytest.approx(0.3)
 
 
-def test_a_search_that_found_no_answer_gives_the_pairs_of_the_stages_it_had():
+def test_a_search_that_found_no_answer_gives_the_pairs_of_the_stages_it_had(tmp_path):
     """Behind b nothing is a whole part; in the other search nothing is at all, or all candidates say the same."""
     script = {"cut": {"": [A, B], B: ["no", "chain"]}, "none": {"": ["no", "chain"]}}
     script["alike"] = {"": [A, A], A: [answer("7,0.9")] * 2}
-    found, *_ = searched(script)
+    found = searched_in(tmp_path, script)
     rows = Dataset.from_list(drawn_rows(4))
-    pairs = make_step_pairs(rows, {id_: search._asdict() for id_, search in zip(rows["id"], found, strict=False)})
+    pairs = make_step_pairs(rows, dict(zip(rows["id"], found, strict=False)))
     assert texts(pairs) == [(B, A)]
 
 
-def test_the_chain_that_a_search_kept_and_its_score():
+def test_the_chain_that_a_search_kept_and_its_score(tmp_path):
     """Steps of 0.7 and 0.2, an answer of 0.9: 0.2 * 0.45 + 0.8 * 0.9 = 0.81; without an answer 0.2 * 0.7 = 0.14."""
-    found, *_ = searched({"sum": TWO_STEPS, "cut": {"": [A, B], B: ["no", "chain"]}})
-    searches = [{**search._asdict(), "correct": bool(search.answer)} for search in found]
-    paths, scores = searched_paths(searches)
+    found = searched_in(tmp_path, {"sum": TWO_STEPS, "cut": {"": [A, B], B: ["no", "chain"]}})
+    paths, scores = searched_paths(found)
     assert [(path.text, path.correct) for path in paths] == [(SEVEN, True), (B, False)]
     assert [score.total for score in scores] == pytest.approx([0.81, 0.14])
 

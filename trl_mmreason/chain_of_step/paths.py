@@ -66,14 +66,12 @@ class Path(NamedTuple):
     Attributes:
         index: which sample of its question it is.
         text: as sampled.
-        finish_reason: "length" if it was cut.
         tokens: number of sampled tokens; `None` if the engine does not say.
         correct: whether the chain's answer is right, False without one; `None` if the gold answer cannot be used.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     text: str
-    finish_reason: str
     tokens: int | None
     correct: bool | None
 

@@ -15,7 +15,7 @@ from ..sampling.engine import Engine, Failure, SamplingParams
 from ..sampling.protocols import AnsweringProtocol
 from ..sampling.run import run, wait_for_all
 from ..sampling.store import Store
-from .paths import SAMPLING_PARAMS, Path, PathScore, ProcessReward, Row, path_score, read_path
+from .paths import SAMPLING_PARAMS, Path, PathScore, ProcessReward, Row, path_score
 from .protocols import Chains, ChainScorer, StepBeam
 from .search import MAX_STEPS, part_sampling_params
 
@@ -54,15 +54,16 @@ def sample_paths(
     asking = {"n": n, "sampling_params": sampling_params, "description": "sampling paths", **asking}
     answers = answer_questions(rows, engine, store, protocol or Chains(), stage=stage, **asking)
     paths = {
-        id_: [_path(index, sample) for index, sample in enumerate(samples) if not isinstance(sample, Failure)]
+        id_: [path_of(index, sample) for index, sample in enumerate(samples) if not isinstance(sample, Failure)]
         for id_, samples in zip(answers.ids, answers, strict=True)
     }
     return {id_: found for id_, found in paths.items() if found}
 
 
-def _path(index: int, sample: Mapping[str, Any]) -> Path:
-    (turn,), (finish_reason,) = sample["turns"], sample["finish_reasons"]
-    return Path(index, turn["text"], finish_reason, sample.get("tokens"), turn["correct"])
+def path_of(index: int, sample: Mapping[str, Any]) -> Path:
+    """The path of a sample of `Answers`; `index` is which one of its question it is."""
+    (turn,) = sample["turns"]
+    return Path(index, turn["text"], sample.get("tokens"), turn["correct"])
 
 
 def score_sampled_paths(
@@ -141,7 +142,8 @@ def search_answers(
         **asking: arguments of `answer_questions`; a batch is one of questions.
 
     Returns:
-        Row id → the fields of its `BeamSearched`, and `correct`.
+        Row id → its sample as in `Answers`, with one turn, `step_scores`, `answer_score` if there is an answer, and
+        `worst` of `BeamSearched` in `extra`; or the `Failure` of the engine.
 
     Raises:
         ValueError: as `part_sampling_params`.
@@ -151,21 +153,4 @@ def search_answers(
     protocol = StepBeam(process_reward, n)
     asking = {"sampling_params": sampling_params, "description": f"step beam search, n={n}", **asking}
     answers = answer_questions(rows, engine, store, protocol, stage=stage, **asking)
-    return {
-        id_: sample if isinstance(sample, Failure) else _search(sample)
-        for id_, (sample,) in zip(answers.ids, answers, strict=True)
-    }
-
-
-def _search(sample: Mapping[str, Any]) -> dict[str, Any]:
-    (turn,), answer_score = sample["turns"], sample.get("answer_score")
-    return {
-        "text": turn["text"],
-        "answer": read_path(turn["text"]).answer,
-        "tokens": sample.get("tokens"),
-        "steps": len(sample["step_scores"]),
-        "scores": [*sample["step_scores"], *([] if answer_score is None else [answer_score])],
-        "worst": sample["extra"]["worst"],
-        "problem": sample.get("problem"),
-        "correct": turn["correct"],
-    }
+    return {id_: sample for id_, (sample,) in zip(answers.ids, answers, strict=True)}

@@ -20,6 +20,7 @@ from datasets import Dataset
 from .objective import last_part_mask, select_pairs
 from .pairs import Pair, pairs_dataset
 from .paths import Path, PathScore, path_score
+from .sampling import path_of
 from .template import chain_ends
 
 
@@ -32,7 +33,7 @@ def make_step_pairs(
 
     Args:
         questions: rows with id, prompt and optionally images or image.
-        searches: row id → the fields of its `BeamSearched`; a question without one gives no pair.
+        searches: result of `search_answers`, without failures; a question without one gives no pair.
         threshold: t: the scores of the two parts differ by more than this.
 
     Returns:
@@ -41,14 +42,15 @@ def make_step_pairs(
     pairs = []
     for position, id_ in enumerate(questions["id"]):
         search = searches.get(id_)
-        if search is None or not search["scores"]:
+        if search is None or not search["extra"]["worst"]:
             continue
-        ends = chain_ends(search["text"])
+        text, answer_score = search["turns"][0]["text"], search.get("answer_score")
+        scores = [*search["step_scores"], *([] if answer_score is None else [answer_score])]
+        ends = chain_ends(text)
         kept = [0, *ends.steps, *([] if ends.answer is None else [ends.answer])]
-        stages = zip(kept[:-1], kept[1:], search["scores"], search["worst"], strict=True)
+        stages = zip(kept[:-1], kept[1:], scores, search["extra"]["worst"], strict=True)
         for start, end, score, (worst, worst_score) in stages:
             if select_pairs((score, worst_score), threshold):
-                text = search["text"]
                 pairs.append(Pair(position, text[:end], text[:start] + worst, score, worst_score))
     return pairs_dataset(questions, pairs)
 
@@ -59,15 +61,11 @@ def searched_paths(
     """Return each search's kept chain, as a path, and its scores.
 
     Args:
-        searches: for each the fields of its `BeamSearched`, and `correct`.
+        searches: values of the result of `search_answers`, without failures.
         step_weight: w of the trajectory score.
     """
-    paths, scores = [], []
-    for search in searches:
-        paths.append(Path(0, search["text"], "stop", search["tokens"], search["correct"]))
-        answer = None if search["answer"] is None else search["scores"][-1]
-        scores.append(path_score(search["scores"][: search["steps"]], answer, step_weight))
-    return paths, scores
+    scores = [path_score(search["step_scores"], search.get("answer_score"), step_weight) for search in searches]
+    return [path_of(0, search) for search in searches], scores
 
 
 def with_last_parts(
