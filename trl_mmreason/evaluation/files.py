@@ -67,10 +67,8 @@ def write_evaluation(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULTS).unlink(missing_ok=True)  # what is killed from here on is no evaluation, and not a mixed one
     whole = {"format": FORMAT, "n": samples.n, "turns": samples.turns, **record, **results_as_json(results)}
-    write_whole(folder / SAMPLES, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in _lines(samples)))
-    write_whole(
-        folder / QUESTIONS, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in _table_lines(results))
-    )
+    write_whole(folder / SAMPLES, _as_jsonl(_lines(samples)))
+    write_whole(folder / QUESTIONS, _as_jsonl(_table_lines(results)))
     write_whole(folder / PRINTED, f"{format_results(results)}\n")
     with atomic_path(folder / PICTURES) as unfinished:
         pictures.select_columns(["id", "images"]).to_parquet(unfinished)
