@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from datasets import Dataset, Features, List, Value, concatenate_datasets
+from datasets import Dataset, Features, List, Value
 
+from ..sampling.export import join_source_columns
 from .objective import select_pairs
 from .paths import Path, mean
 
@@ -23,7 +24,7 @@ PAIR_FEATURES = Features(
 )
 """Columns of a data set of pairs, next to `images`."""
 
-_PICTURES_A_BATCH = 64  # rows that are in memory at once when pictures are copied; one may hold megabytes
+_PICTURES = ("images", "image")
 
 
 class Pair(NamedTuple):
@@ -107,11 +108,9 @@ def pairs_dataset(questions: Dataset, pairs: Sequence[Pair]) -> Dataset:
         "rejected_score": [pair.rejected_score for pair in pairs],
     }
     made = Dataset.from_dict(columns, features=PAIR_FEATURES)
-    pictures = [name for name in ("images", "image") if name in questions.column_names]
-    if not (pairs and pictures):
+    if not set(_PICTURES) & set(questions.column_names):
         return made.add_column("images", [[] for _ in pairs])
-    shown = questions.select(positions).select_columns(pictures)
-    return concatenate_datasets([made, shown.flatten_indices(writer_batch_size=_PICTURES_A_BATCH)], axis=1)
+    return join_source_columns(made, questions, positions, (*PAIR_FEATURES, *_PICTURES))
 
 
 def _said(text: str) -> list[dict[str, str]]:

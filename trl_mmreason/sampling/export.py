@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 RECORDS_A_BATCH = 1000  # that are in memory at once, to find out their columns' types
 IDS_A_BATCH = 10_000
-ROWS_A_BATCH = 64  # that are in memory at once when copied; a row may hold megabytes of pictures
+ROWS_A_BATCH = 64  # in memory at once when read or copied; a row may hold megabytes of pictures
 
 _UNIT_FEATURES = {"id": Value("string"), "index": Value("int64")}
 

@@ -16,11 +16,11 @@ import pyarrow as pa
 from datasets import Dataset, Features, Image, List, Value, concatenate_datasets
 
 from ..messages import completion_text, pictures_of, plain_messages
+from ..sampling.export import ROWS_A_BATCH
 from ..sources import read_completions
 from .prompts import CAPTION_PROMPT, prompt_for
 
 CAPTIONS_AS_DATA = ("none", "beside", "before")
-_ROWS_A_BATCH = 64  # in memory at once; a row may hold megabytes of pictures
 _DIGITS = 10**6  # of a share
 
 _FEATURES = {
@@ -127,7 +127,7 @@ def with_captions(rows: Dataset, how: str, *, caption_prompt: str = CAPTION_PROM
             "remove the column."
         )
     if how == "before":
-        return rows.map(_with_caption_before, features=rows.features, writer_batch_size=_ROWS_A_BATCH)
+        return rows.map(_with_caption_before, features=rows.features, writer_batch_size=ROWS_A_BATCH)
     captions = [id_.rpartition(".")[0] for id_ in rows["id"]]  # "<id of the question>#<caption>.<trajectory>"
     first: dict[str, int] = {}
     for position, (caption, reward) in enumerate(zip(captions, rows["caption_reward"], strict=True)):
@@ -140,7 +140,7 @@ def with_captions(rows: Dataset, how: str, *, caption_prompt: str = CAPTION_PROM
         return {"id": caption, "prompt": asked, "completion": row["caption"], "reward": 1.0}
 
     chosen = rows.select(first.values())
-    described = chosen.map(as_caption, features=rows.features, writer_batch_size=_ROWS_A_BATCH)
+    described = chosen.map(as_caption, features=rows.features, writer_batch_size=ROWS_A_BATCH)
     return concatenate_datasets([rows, described])
 
 
@@ -203,8 +203,8 @@ def _unified(name: str, part: Dataset, features: Features, thinking_prompt: str 
     mixed = part.with_format("arrow").map(  # a table's rows hold pictures as they are stored
         unify_batch,
         batched=True,
-        batch_size=_ROWS_A_BATCH,
-        writer_batch_size=_ROWS_A_BATCH,
+        batch_size=ROWS_A_BATCH,
+        writer_batch_size=ROWS_A_BATCH,
         remove_columns=part.column_names,
         features=features,
         desc=f"Mixing in {name}",

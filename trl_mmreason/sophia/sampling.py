@@ -24,6 +24,7 @@ from ..messages import pictures_of, plain_messages, question_text
 from ..sampling.answering import JoinedRows, answer_questions
 from ..sampling.difficulty import tally, usable_questions
 from ..sampling.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
+from ..sampling.export import ROWS_A_BATCH
 from ..sampling.run import remember_questions, run, wait_for_all
 from ..sampling.store import Store
 from .objective import select_trajectories
@@ -47,7 +48,6 @@ SAMPLING_PARAMS = SamplingParams(max_new_tokens=MAX_TOKENS)
 
 Row = Mapping[str, Any]
 _PICTURES = ("images", "image")
-_ROWS_A_BATCH = 64  # in memory at once; a row may hold megabytes of pictures
 _MESSAGES = List({"role": Value("string"), "content": Value("string")})
 
 
@@ -257,7 +257,7 @@ def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:
 def _usable(rows: Dataset, grader: Grader, dropped: Counter[str]) -> list[int]:
     """Positions of the rows with a picture and a usable gold answer; the others are counted."""
     columns = [name for name in _PICTURES if name in rows.column_names]
-    tables = rows.select_columns(columns).with_format("arrow").iter(_ROWS_A_BATCH)  # in which no picture is decoded
+    tables = rows.select_columns(columns).with_format("arrow").iter(ROWS_A_BATCH)  # in which no picture is decoded
     stored = (row for table in tables for row in table.to_pylist())
     pictured = [position for position, row in enumerate(stored) if pictures_of(row)]
     usable = set(usable_questions(rows, grader))
