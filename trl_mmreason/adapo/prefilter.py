@@ -54,7 +54,7 @@ def prefilter(
             for sample in samples
             if not isinstance(sample, Failure)
         ]
-        for id_, samples in zip(answers.ids, answers, strict=True)
+        for id_, samples in answers.items()
     }
     return keep_rows(rows, {id_: _reason(found) for id_, found in types.items()})
 

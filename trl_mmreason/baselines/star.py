@@ -59,7 +59,7 @@ def make_revisions(
 
 def _learnt(rows: Dataset, answers: Answers, followup: str) -> Filtered:
     chosen, made, dropped = [], [], Counter[str]()
-    for position, (id_, samples) in enumerate(zip(answers.ids, answers, strict=True)):
+    for position, (id_, samples) in enumerate(answers.items()):
         for index, sample in enumerate(samples):
             if isinstance(sample, Failure):
                 dropped["sampling failed"] += 1

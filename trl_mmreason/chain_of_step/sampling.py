@@ -55,7 +55,7 @@ def sample_paths(
     answers = answer_questions(rows, engine, store, protocol or Chains(), stage=stage, **asking)
     paths = {
         id_: [path_of(index, sample) for index, sample in enumerate(samples) if not isinstance(sample, Failure)]
-        for id_, samples in zip(answers.ids, answers, strict=True)
+        for id_, samples in answers.items()
     }
     return {id_: found for id_, found in paths.items() if found}
 
@@ -153,4 +153,4 @@ def search_answers(
     protocol = StepBeam(process_reward, n)
     asking = {"sampling_params": sampling_params, "description": f"step beam search, n={n}", **asking}
     answers = answer_questions(rows, engine, store, protocol, stage=stage, **asking)
-    return {id_: sample for id_, (sample,) in zip(answers.ids, answers, strict=True)}
+    return {id_: sample for id_, (sample,) in answers.items()}

@@ -2,7 +2,7 @@
 
     with Store("runs/answers.sqlite") as store:
         answers = answer_questions(rows, engine, store, Direct(), stage="answers", n=8)
-        for id_, samples in zip(answers.ids, answers):
+        for id_, samples in answers.items():
             whole = [sample for sample in samples if not isinstance(sample, Failure)]
             right = [last_verdict(sample, answers.turns) for sample in whole]
 
@@ -75,6 +75,10 @@ class Answers:
     def ids(self) -> list[str]:
         """The ids of the questions."""
         return self.rows["id"][:]
+
+    def items(self) -> Iterator[tuple[str, Iterator[dict[str, Any] | Failure]]]:
+        """Each question's id with its samples."""
+        return zip(self.ids, self, strict=True)
 
     def __iter__(self) -> Iterator[Iterator[dict[str, Any] | Failure]]:
         for row in _words_for_units(self.rows):

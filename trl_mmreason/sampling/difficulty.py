@@ -69,7 +69,7 @@ def difficulty_filter(
     if not 0 <= low <= high <= 1:
         raise ValueError(f"difficulty_filter: low is {low} and high {high}, expected 0 ≤ low ≤ high ≤ 1.")
     answers = answer_questions(rows, engine, store, protocol or Direct(), stage=STAGE, n=n, **asking)
-    shares = {id_: _right_share(samples, answers.turns) for id_, samples in zip(answers.ids, answers, strict=True)}
+    shares = {id_: _right_share(samples, answers.turns) for id_, samples in answers.items()}
     return keep_rows(rows, {id_: _reason(share, low, high) for id_, share in shares.items()})
 
 

@@ -119,7 +119,7 @@ def read_outcomes(answered: Sequence[Answers], ids: Sequence[str], captions: int
     positions = {id_: position for position, id_ in enumerate(ids)}
     total = truncated = failed = 0
     for answers in answered:
-        for unit, samples in zip(answers.ids, answers, strict=True):
+        for unit, samples in answers.items():
             id_, _, caption = unit.rpartition("#")
             for n, sample in enumerate(samples):
                 total += 1

@@ -46,7 +46,7 @@ def read_solutions(rows: Dataset, answers: Answers, dropped: Counter[str]) -> li
     """
     golds = [reference_answer(answer) for answer in rows["answer"]]
     solutions = []
-    for position, (id_, samples) in enumerate(zip(answers.ids, answers, strict=True)):
+    for position, (id_, samples) in enumerate(answers.items()):
         for index, sample in enumerate(samples):
             found = _solution(sample, f"{id_}#{index}", position, golds[position])
             if isinstance(found, Solution):
