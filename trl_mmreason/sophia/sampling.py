@@ -34,6 +34,7 @@ from .selection import (
     CAPTIONS,
     HARD_TRAJECTORIES,
     TRAJECTORIES,
+    Outcomes,
     Sampled,
     make_rows,
     read_captions,
@@ -177,22 +178,8 @@ def make_off_policy_data(
     remember_questions(store, CAPTIONS, questions, question_text)
     _describe(asked, policy, store, sampling, running)
     described, caption_counts = read_captions(store, ids, sampling.captions)
-    answered = []
-    for stage, engine in ((TRAJECTORIES, reasoner), (HARD_TRAJECTORIES, hard_reasoner)):
-        places = [(position, k) for position, found in enumerate(described) if stages[position] == stage for k in found]
-        if engine is None or not places:
-            continue
-        asking = {
-            "n": sampling.trajectories,
-            "sampling_params": sampling.sampling_params,
-            "grader": grader,
-            "seed": sampling.seed,
-            "description": "reasoning",
-            **running,
-        }
-        protocol = FromCaption(store, CAPTIONS, sampling.reason)
-        answered.append(answer_questions(_units(questions, places), engine, store, protocol, stage=stage, **asking))
-    outcomes = read_outcomes(answered, ids, sampling.captions, sampling.trajectories)
+    reasoners = {TRAJECTORIES: reasoner} | ({} if hard_reasoner is None else {HARD_TRAJECTORIES: hard_reasoner})
+    outcomes = _sample_trajectories(questions, described, stages, reasoners, store, sampling, grader=grader, **running)
 
     def find(question: int, k: int, n: int) -> dict[str, Any]:
         (record,) = store.find(stages[question], [(unit_id(ids[question], k), n)])
@@ -288,6 +275,41 @@ def _describe(
     settings = {"engine": policy.settings, "sampling_params": asdict(sampling_params), "prompt": prompt, "seed": seed}
     run(store, CAPTIONS, rows, work, settings=settings, n=sampling.captions, **{"description": "captioning", **running})
     wait_for_all()
+
+
+def _sample_trajectories(
+    questions: Dataset,
+    captions: Sequence[Sequence[int]],
+    stages: Sequence[str],
+    reasoners: Mapping[str, Engine],
+    store: Store,
+    sampling: OffPolicySampling,
+    **asking: Any,
+) -> Outcomes:
+    """Sample and grade the trajectories.
+
+    Args:
+        questions: the questions, without pictures.
+        captions: the numbers of each question's captions.
+        stages: the stage of each question.
+        reasoners: stage → who answers its questions.
+        store, sampling: as for `make_off_policy_data`.
+        **asking: arguments of `answer_questions`.
+    """
+    protocol = FromCaption(store, CAPTIONS, sampling.reason)
+    asking = {
+        "n": sampling.trajectories,
+        "sampling_params": sampling.sampling_params,
+        "seed": sampling.seed,
+        "description": "reasoning",
+        **asking,
+    }
+    answered = []
+    for stage, engine in reasoners.items():
+        places = [(position, k) for position, found in enumerate(captions) if stages[position] == stage for k in found]
+        if places:
+            answered.append(answer_questions(_units(questions, places), engine, store, protocol, stage=stage, **asking))
+    return read_outcomes(answered, questions["id"][:], sampling.captions, sampling.trajectories)
 
 
 def _units(questions: Dataset, places: Sequence[tuple[int, int]]) -> JoinedRows:
