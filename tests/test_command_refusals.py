@@ -47,7 +47,8 @@ REFUSED = [
         (f"{command} --system-prompt ./none.txt", "--system-prompt ./none.txt: there is no such file")
         for command in (ANNOTATE, EVALUATE, PREFILTER, REFLECT, REVISE, STEPS)
     ),
-    (f"{EVALUATE} --system-prompt ' '", "--system-prompt ' ' is empty; give null for none"),
+    (f"{REFLECT} --cot-prompt ' '", "--cot-prompt is empty, expected a string, or null for none"),
+    (f"{EVALUATE} --system-prompt ' '", "--system-prompt is empty, expected a string, or null for none"),
     (EVALUATE, "'nowhere.jsonl' does not exist here"),
     ("evaluate nowhere --model nowhere", "there is no benchmark 'nowhere'; there are mathvista"),
     ("evaluate nowhere --model nowhere", "For rows of your own: nowhere=FILE"),

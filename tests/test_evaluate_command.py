@@ -176,6 +176,7 @@ def test_the_rules_may_decide_about_what_the_judge_extracts(given, right, tmp_pa
         ("Think in tags.", "Think in tags."),
         ("FILE", "As in the file."),
         ("null", None),
+        ("None", None),
         (None, None),
     ],
 )

@@ -80,19 +80,6 @@ def config_of(trainer: Any, kind: type[Config], args: Any, model: Any, suffix: s
     return args
 
 
-def parse_optional_text(name: str, text: str | None) -> str | None:
-    """Parse an optional text setting: "null" means None, as the command line knows only text.
-
-    Raises:
-        ValueError: the text is empty.
-    """
-    if text in ("null", "None", "none"):
-        return None
-    if text is not None and not str(text).strip():
-        raise ValueError(f"{name} is empty, expected a string, or null for none.")
-    return text
-
-
 def check_rows(name: str, train_dataset: Any, eval_dataset: Any, columns: set[str]) -> None:
     """Refuse a data set that lacks columns, rows, or all the answers that are required, before slow work starts.
 

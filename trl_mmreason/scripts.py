@@ -26,7 +26,6 @@ from trl import (
 )
 
 from .checkpoint import restore_adapter, restore_weights, save_whole
-from .construction import parse_optional_text
 from .data import load_rows
 from .documented import documented
 from .files import NoSuchFolder, check_model_folder
@@ -38,7 +37,7 @@ from .sampling.store import SettingsChanged, StoreError
 from .script_parser import WrongArgument, named_policy
 from .sft import CompletionSFTConfig, CompletionSFTTrainer
 from .sources import read_completions
-from .system_prompts import read_system_prompt
+from .system_prompts import parse_optional_text, read_system_prompt
 
 MINIATURE = "miniature/"
 LORA_TARGETS = r"(.*language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_proj"

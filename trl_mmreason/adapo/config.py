@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..construction import parse_optional_text
 from ..documented import documented
 from ..engines.config import RolloutConfig
+from ..system_prompts import parse_optional_text
 
 EVALUATION_PROMPT = (
     "There might be an error in the solution, please evaluate the previous solution and provide a final answer."

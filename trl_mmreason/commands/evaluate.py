@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..system_prompts import parse_optional_text
 from . import options
 
 PROTOCOLS = ("direct", "two-turn", "reflection", "chain-of-step", "best-of-n", "step-beam")
@@ -243,10 +244,10 @@ def _load(arguments: argparse.Namespace, given: str) -> _Questions:
         _refuse_unused(arguments, "columns", why=f"the columns of {name} are known")
         if known.draw:
             _refuse_unused(arguments, "image_root", why=f"{name} is drawn")
-        given_instruction = known.instruction if arguments.instruction is None else arguments.instruction
+        own_instruction = parse_optional_text("--instruction", arguments.instruction) or ""
         prompt = {
             "prompt_template": arguments.prompt_template or TEMPLATE,
-            "instruction": "" if given_instruction == "null" else given_instruction,
+            "instruction": known.instruction if arguments.instruction is None else own_instruction,
         }
         rows = load_benchmark(
             name,

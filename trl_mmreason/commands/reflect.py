@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..system_prompts import parse_optional_text
 from . import options
 
 
@@ -73,8 +74,10 @@ def _reflect(arguments: argparse.Namespace) -> None:
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    with options.exit_on("reflect", ValueError):
+        cot_prompt = parse_optional_text("--cot-prompt", arguments.cot_prompt)
     prompts = {
-        "cot_prompt": None if arguments.cot_prompt == "null" else arguments.cot_prompt,
+        "cot_prompt": cot_prompt,
         "system_prompt": options.system_prompt("reflect", arguments.system_prompt),
     }
     return {

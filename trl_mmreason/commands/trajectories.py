@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..files import check_model_path
+from ..system_prompts import parse_optional_text
 from . import options
 
 _RULES = ("sophia", "random", "without_caption_reward", "without_shortest")
@@ -99,8 +100,8 @@ def _trajectories(arguments: argparse.Namespace) -> None:
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     prompts = {"caption_prompt": arguments.caption_prompt, "thinking_prompt": arguments.thinking_prompt}
     given = {name: prompt for name, prompt in prompts.items() if prompt is not None}
-    if given.get("thinking_prompt") == "null":
-        given["thinking_prompt"] = None
+    if "thinking_prompt" in given:
+        given["thinking_prompt"] = parse_optional_text("--thinking-prompt", given["thinking_prompt"])
     return {
         "caption_sampling_params": options.own_sampling(arguments, "caption"),
         **{name: getattr(arguments, name) for name in _SELECTION},

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 
-from ..construction import parse_optional_text
 from ..documented import documented
 from ..grading import Grader, JudgeGrader
 from ..sampling.chat import Chat
 from ..sampling.engine import Engine, SamplingParams
 from ..sampling.server_engine import ServerEngine
 from ..stages import StagedArguments, unknown_names
+from ..system_prompts import parse_optional_text
 from .config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
 from .mixture import CAPTIONS_AS_DATA
 from .prompts import THINKING_PROMPT

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..construction import parse_optional_text
 from ..documented import documented
 from ..scripts import DataArguments
+from ..system_prompts import parse_optional_text
 
 
 @documented

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..construction import parse_optional_text
 from ..documented import documented
 from ..engines.config import RolloutConfig
 from ..sft import CompletionSFTConfig
+from ..system_prompts import parse_optional_text
 from .objective import brevity
 from .prompts import REFLECTION_PROMPT
 
