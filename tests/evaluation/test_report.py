@@ -21,7 +21,7 @@ from written_samples import sample, samples
 
 from trl_mmreason.evaluation.curves import training_plots
 from trl_mmreason.evaluation.plots import Line, Plot
-from trl_mmreason.evaluation.report import Mark, ReportTable, Row, comparison_table, write_report
+from trl_mmreason.evaluation.report import Mark, ReportTable, TableRow, comparison_table, write_report
 from trl_mmreason.evaluation.results import compare_results, summarise
 from trl_mmreason.evaluation.trajectory import Piece, Trajectory, Turn, scored_pieces
 from trl_mmreason.sampling.protocols import TwoTurn
@@ -229,7 +229,7 @@ def test_sections_without_content_are_left_out(tmp_path):
 
 
 def test_tables_and_notes(tmp_path):
-    rows = [Row("dots", [("12", ""), ("51.0", "[46.0, 55.8]")])]
+    rows = [TableRow("dots", [("12", ""), ("51.0", "[46.0, 55.8]")])]
     table = ReportTable("By kind", ["", "questions", "acc"], rows, "In percent.")
     page = page_of(
         page_with(tmp_path, [], tables=[table, ReportTable("Empty", ["", "x"], [])], notes=[f"1 failed {SCRIPT}"])
@@ -335,7 +335,7 @@ TABLE = ReportTable(
     "Comparison",
     ["", "base", "ours"],
     [
-        Row(
+        TableRow(
             "accuracy",
             [("25.0", "[20.0, 30.0]"), ("50.0", "[45.0, 55.0]")],
             [Mark(0.25, 0.2, 0.3), Mark(0.5, 0.45, 0.55)],

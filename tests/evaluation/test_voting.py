@@ -2,7 +2,7 @@
 
 import pytest
 
-from trl_mmreason.evaluation.voting import cluster_answers, majority_vote
+from trl_mmreason.evaluation.voting import cluster_answers, winning_position
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from trl_mmreason.evaluation.voting import cluster_answers, majority_vote
     ],
 )
 def test_majority_vote(answers, winner):
-    assert majority_vote(answers) == winner
+    assert winning_position(answers) == winner
 
 
 def test_clusters_keep_the_order_of_their_first_members():
@@ -32,8 +32,8 @@ def test_equality_is_the_caller_s():
 
     answers = ["apple", "berry", "banana", "avocado", "blueberry"]
     assert cluster_answers(answers, same_first_letter) == [[0, 3], [1, 2, 4]]
-    assert majority_vote(answers, same_first_letter) == 1
-    assert majority_vote(answers, str.__eq__) == 0
+    assert winning_position(answers, same_first_letter) == 1
+    assert winning_position(answers, str.__eq__) == 0
 
 
 def test_an_equality_that_is_not_transitive_asks_first_members_only():
@@ -45,4 +45,4 @@ def test_answers_that_are_written_alike_are_one_without_asking():
     def never(first, second):
         raise AssertionError(f"asked about {first!r} and {second!r}")
 
-    assert majority_vote(["x", "x", None], never) == 0
+    assert winning_position(["x", "x", None], never) == 0

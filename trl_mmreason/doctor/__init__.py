@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .estimate import check_memory
-from .finding import Finding, in_a_line
+from .finding import Finding, one_line
 from .machine import PACKAGES, check_contract, check_devices, check_packages, installed_version
 from .machine import pinned_versions as pinned_versions
 from .method import check_method
@@ -30,7 +30,7 @@ def examine(config: str | None, model: str | None, methods: Sequence[str]) -> It
         try:
             common, stages = read_settings(config)
         except (OSError, ValueError) as error:
-            yield Finding("FAIL", in_a_line(error))
+            yield Finding("FAIL", one_line(error))
             return
         parser, found = check_method(config, methods)
         yield from found
@@ -48,7 +48,7 @@ def examine(config: str | None, model: str | None, methods: Sequence[str]) -> It
     try:
         _, processor, end_ids = load_for_checks(model)
     except (OSError, ValueError, ImportError) as error:
-        text = in_a_line(error)
+        text = one_line(error)
         yield Finding("FAIL", text if model in text else f"{model}: {text}")
         return
     yield from check_conversation(processor, end_ids)

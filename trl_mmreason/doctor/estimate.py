@@ -18,7 +18,7 @@ _PROMPT_TOKENS = 1024  # assumed where a configuration does not bound prompts
 _MANY = 8  # GPUs of the papers, for a machine that has none or one
 
 
-class Estimate(NamedTuple):
+class MemoryEstimate(NamedTuple):
     """Counts of a stage of training, and the memory of each way to train it on GPUs."""
 
     parameters: int
@@ -39,7 +39,7 @@ def _count(parameters: int) -> str:
     return f"{parameters / 1e9:.2f} B" if parameters >= 1e9 else f"{parameters / 1e6:.1f} M"
 
 
-def estimate_memory(model: Any, settings: Mapping[str, Any], processes: int) -> Estimate:
+def estimate_memory(model: Any, settings: Mapping[str, Any], processes: int) -> MemoryEstimate:
     """Estimate the memory of training on one GPU, and under ZeRO-2 and ZeRO-3; see `memory.py`.
 
     Two answers of the longest length are counted after each prompt, as in two turns.
@@ -80,7 +80,7 @@ def estimate_memory(model: Any, settings: Mapping[str, Any], processes: int) -> 
         for name, plan in plans.items()
     }
     assumed = "" if prompt else f", {_PROMPT_TOKENS} of them assumed for a prompt,"
-    return Estimate(parameters, trained, f"{rows} rows of {tokens} tokens{assumed}", needs)
+    return MemoryEstimate(parameters, trained, f"{rows} rows of {tokens} tokens{assumed}", needs)
 
 
 def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterator[Finding]:

@@ -16,6 +16,6 @@ class Finding(NamedTuple):
         return f"{self.level:4}  {self.text}" + (f" Fix: {self.fix}" if self.fix else "")
 
 
-def in_a_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """An error's text without line breaks."""
     return " ".join(str(error).split())

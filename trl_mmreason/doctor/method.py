@@ -14,7 +14,7 @@ from trl import ModelConfig
 
 from ..recipes import config_file, script
 from ..script_parser import ScriptParser, missing_trackers
-from .finding import Finding, in_a_line
+from .finding import Finding, one_line
 
 
 class _Parser(ScriptParser):
@@ -59,7 +59,7 @@ class MethodParser:
         try:
             parsed = _Parser(self._types).parse_args_and_config(["--config", str(path), *options])
         except (ValueError, TypeError) as error:
-            return [("", in_a_line(error))]
+            return [("", one_line(error))]
         return list(self._section_faults(parsed[0])) if self._staged else []
 
     def _section_faults(self, args: Any) -> Iterator[tuple[str, str]]:
@@ -74,7 +74,7 @@ class MethodParser:
             try:
                 kind(args.output_dir, **{**settings, **lacking})
             except (ValueError, TypeError) as error:
-                yield section, in_a_line(error)
+                yield section, one_line(error)
 
 
 def _lacking(settings: Mapping[str, Any]) -> dict[str, str]:

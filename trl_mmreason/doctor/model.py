@@ -18,7 +18,7 @@ from ..sampling.generation import declared_end_ids, encode
 from ..sampling.loading import ENCODING_ERRORS, load_processor, sees_pictures
 from ..scripts import MINIATURE
 from ..turns import next_turn_ids
-from .finding import Finding, in_a_line
+from .finding import Finding, one_line
 
 
 def load_for_checks(name: str) -> tuple[Any, Any, list[int]]:
@@ -59,16 +59,16 @@ def check_conversation(processor: Any, end_ids: list[int]) -> Iterator[Finding]:
         tokens = len(encode(processor, question, [picture]).ids)
     except ENCODING_ERRORS as error:
         fix = "use a checkpoint that comes with a processor and a chat template."
-        yield Finding("FAIL", f"a question with a picture cannot be written: {in_a_line(error)}", fix)
+        yield Finding("FAIL", f"a question with a picture cannot be written: {one_line(error)}", fix)
         return
     yield Finding("ok", f"a question with a picture of 448 × 336 takes {tokens} tokens.")
     try:
         turn = next_turn_ids(processor, "Please check your answer.", eos_token_ids=end_ids)
         yield Finding("ok", f"a second turn follows the first answer as it was sampled ({len(turn)} tokens).")
     except ValueError as error:
-        yield Finding("FAIL", f"two turns (AdaPO, SCoRe, two-turn evaluation): {in_a_line(error)}")
+        yield Finding("FAIL", f"two turns (AdaPO, SCoRe, two-turn evaluation): {one_line(error)}")
     try:
         check_template("thoughts", processor, "<think>1 + 1</think> <answer>2</answer>")
         yield Finding("ok", "the template keeps <think>…</think> in what the assistant says.")
     except ValueError as error:
-        yield Finding("note", f"supervised training on {in_a_line(error)}")
+        yield Finding("note", f"supervised training on {one_line(error)}")

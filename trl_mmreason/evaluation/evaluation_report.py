@@ -19,7 +19,17 @@ from .benchmarks import Benchmark
 from .files import SavedEvaluation, headline, read_evaluation, result_problems, write_evaluation
 from .metrics import metric_of
 from .provenance import provenance_record
-from .report import INTERVALS_NOTE, TURNS, ReportTable, Row, cell, mark_of, results_table, side_by_side, write_report
+from .report import (
+    INTERVALS_NOTE,
+    TURNS,
+    ReportTable,
+    TableRow,
+    cell,
+    mark_of,
+    results_table,
+    side_by_side,
+    write_report,
+)
 from .results import Results, compare_results, summarise
 from .runner import Samples, evaluate
 from .scaling import draw_scaling, scaling_plots
@@ -229,7 +239,7 @@ def _category_table(results: Mapping[str, Results]) -> ReportTable:
         numbers = [cell(metric_of(metric), of_run[name][1].get(metric)) for name, metric in columns]
         questions = max(count for count, _ in of_run.values())
         marks = [mark_of(metric_of(shown[name][-1]), of_run[name][1].get(shown[name][-1])) for name in results]
-        rows.append(Row(category, [(str(questions), ""), *numbers], marks))
+        rows.append(TableRow(category, [(str(questions), ""), *numbers], marks))
     labels = {
         (name, metric): metric_of(metric).label if len(results) == 1 else f"{name}, {metric_of(metric).label}"
         for name, metric in columns

@@ -51,7 +51,7 @@ class Mark(NamedTuple):
     high: float
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A line of a table.
 
     Attributes:
@@ -78,7 +78,7 @@ class ReportTable(NamedTuple):
 
     title: str
     header: Sequence[str]
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
     note: str = ""
     marked: Sequence[str] = ()
 
@@ -157,7 +157,7 @@ def results_table(
         for run in others:
             change = changes[run].get(name)
             cells += [cell(metric, metrics[run].get(name)), cell(metric, change, signed=True)]
-        rows.append(Row(metric.label, cells, [mark_of(metric, found.get(name)) for found in metrics.values()]))
+        rows.append(TableRow(metric.label, cells, [mark_of(metric, found.get(name)) for found in metrics.values()]))
     return ReportTable(title, header, rows, note, list(metrics))
 
 
@@ -198,7 +198,7 @@ def mark_of(metric: Metric, estimate: Estimate | None) -> Mark | None:
 
 
 def cell(metric: Metric, estimate: Estimate | None, signed: bool = False) -> tuple[str, str]:
-    """A number and its interval, as cells of a `Row`."""
+    """A number and its interval, as cells of a `TableRow`."""
     if estimate is None:
         return "", ""
     number, interval = metric.with_interval(estimate, signed).split(" ", maxsplit=1)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .metrics import pass_at_k
-from .voting import Equality, majority_vote
+from .voting import Equality, winning_position
 
 
 def pass_at_n(correct: np.ndarray, n: int) -> np.ndarray:
@@ -40,12 +40,12 @@ def self_consistency(
         correct: (Q, N) bool.
         votes: (Q, N) answers.
         n: as for `best_of_n`.
-        equal: as for `majority_vote`.
+        equal: as for `winning_position`.
     """
     shares = []
     for flags, answers in zip(correct, votes, strict=True):
         starts = range(0, len(answers) - n + 1, n)
-        winners = [majority_vote(answers[start : start + n], equal) for start in starts]
+        winners = [winning_position(answers[start : start + n], equal) for start in starts]
         right = [win is not None and flags[start + win] for start, win in zip(starts, winners, strict=True)]
         shares.append(np.mean(right))
     return np.array(shares)

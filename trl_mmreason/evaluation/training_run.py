@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from .curves import all_panels, training_plots
 from .logged_completions import read_logged_completions, tables_of
 from .metrics import Metric
-from .report import Mark, ReportTable, Row, side_by_side, write_report
+from .report import Mark, ReportTable, TableRow, side_by_side, write_report
 
 TRAINING_REPORT = "training.html"  # `report.html` is what the examples write, with the answers before and after
 _STATE = "trainer_state.json"
@@ -83,7 +83,7 @@ def progress_table(history: Sequence[Mapping[str, Any]]) -> ReportTable:
     for metric, (progress,) in _metrics({"": history}):
         assert progress is not None
         texts = [metric.text(progress.start), metric.text(progress.end), metric.text(progress.change, signed=True)]
-        rows.append(Row(metric.label, [(text, "") for text in texts], [progress.mark(metric)]))
+        rows.append(TableRow(metric.label, [(text, "") for text in texts], [progress.mark(metric)]))
     return ReportTable("Start and end of training", ["", "start", "end", "change"], rows, f"{_MEANS} {_DRAWN}", ["end"])
 
 
@@ -94,7 +94,7 @@ def runs_table(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> ReportTa
         cells = [
             ("", "") if one is None else (metric.text(one.end), metric.text(one.change, signed=True)) for one in found
         ]
-        rows.append(Row(metric.label, cells, [one and one.mark(metric) for one in found]))
+        rows.append(TableRow(metric.label, cells, [one and one.mark(metric) for one in found]))
     note = f"The end of each run, and its change since the start in small letters. {_MEANS} {_DRAWN}"
     return ReportTable("Comparison", ["", *histories], rows, note, list(histories))
 

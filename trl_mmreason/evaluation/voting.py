@@ -37,7 +37,7 @@ def cluster_answers(answers: Sequence[str | None], equal: Equality | None = None
     return [members for _, members in clusters]
 
 
-def majority_vote(answers: Sequence[str | None], equal: Equality | None = None) -> int | None:
+def winning_position(answers: Sequence[str | None], equal: Equality | None = None) -> int | None:
     """The position of the winning answer: the first member of the largest cluster.
 
     A missing answer never votes. Of clusters of one size the one that began first wins.

@@ -18,8 +18,7 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 
 from ..ahead import Ahead
-from ..evaluation import voting
-from ..evaluation.voting import Equality, cluster_answers
+from ..evaluation.voting import Equality, cluster_answers, winning_position
 from ..grading import equivalent
 from ..messages import pictures_of
 from ..sampling.asking import ask_until_read
@@ -61,7 +60,7 @@ class Group(NamedTuple):
         means = [fmean(scores) if scores else -math.inf for scores in known]
         best = [members for members, mean in zip(clusters, means, strict=True) if mean == max(means)]
         judged = best[0][0] if len(best) == 1 and any(self.judged) else None
-        return voting.majority_vote(self.answers, equal), judged
+        return winning_position(self.answers, equal), judged
 
 
 class SelfEvolutionRewards:
