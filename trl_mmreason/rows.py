@@ -1,8 +1,8 @@
 """Check one row of a data source, and convert it to the package's format.
 
 Everything here sees one row at a time and keeps nothing, so that `data.load_rows` can run it over any number of
-rows in several processes. A value that cannot be used raises `RefusedValue`; `check_row` turns that into an entry of
-the row's list of problems, so that one row can report all its mistakes at once.
+rows in several processes. A value that cannot be used raises `RefusedValue`; `RowReader.check` turns that into an entry
+of the row's list of problems, so that one row can report all its mistakes at once.
 """
 
 from __future__ import annotations
