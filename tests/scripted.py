@@ -10,7 +10,7 @@ class Scripted:
     """Replies as a function of the request and of how often its conversation came before; keeps what it was asked.
 
     Args:
-        answer: gives a text, a `Sample`, a `Failure`, or a list of texts, one for each of the request's `n`.
+        answer: gives a string, a `Sample`, a `Failure`, or a list of strings, one for each of the request's `n`.
         kind: told apart by it in a store.
         dies_at: the number of the request at which it is interrupted, from 0.
     """

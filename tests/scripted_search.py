@@ -22,7 +22,7 @@ class ScriptedEngine:
     """Gives the candidates that stand in the script behind the kept text; each counts as many tokens as it has letters.
 
     Attributes:
-        script: question → kept text → candidates, or a `Failure`. A text without a closing token was cut.
+        script: question → kept text → candidates, or a `Failure`. A candidate without a closing token was cut.
         calls: of each call, question → (kept text, n, seed).
         tokens: what it gave away, in tokens.
     """

@@ -117,7 +117,7 @@ def completion_text(completion: Any, where: str) -> str:
 
 
 def with_system_message(prompt: Any, text: str | None) -> Any:
-    """Add `text` as a prompt's system message; without a text return the prompt unchanged.
+    """Add `text` as a prompt's system message; without a string return the prompt unchanged.
 
     Raises:
         TypeError: the prompt is no list of messages.

@@ -106,7 +106,7 @@ REFUSED = {
     "the assistant last": (said("assistant"), r"rows\[1\] is .*: prompt .* messages, the last not the assistant's"),
     "a message of text": ({**GOOD, "prompt": ["1"]}, r"rows\[1\].prompt\[0\] is '1': Input should be an object"),
     "another role": (said("tool"), r"rows\[1\].prompt\[0\].role is 'tool': .* 'system', 'user' or 'assistant'"),
-    "parts for a text": (
+    "parts for a string": (
         said("user", [PART]),
         r"rows\[1\].prompt\[0\].content is \[.*: Input should be a valid string",
     ),

@@ -284,7 +284,7 @@ def test_weights_of_rewards_and_the_grader_count(answering):
 
 
 def test_a_template_that_opens_the_thoughts(checkpoints, answering):
-    """What it wrote belongs to the response; a text prompt, which it never saw, has none of it."""
+    """What it wrote belongs to the response; a prompt of text, which it never saw, has none of it."""
     _, processor = load(str(checkpoints("qwen2_5_vl")))
     processor.chat_template += "{% if add_generation_prompt %}<think>{% endif %}"
     texts = [text.removeprefix("<think>") for text in WORKED]

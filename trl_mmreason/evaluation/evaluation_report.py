@@ -205,7 +205,7 @@ def _turns(sample: Mapping[str, Any] | Failure, turns: int) -> list[Turn | None]
 
 
 def _pieces(sample: Mapping[str, Any], text: str) -> list[Piece]:
-    """Cut a text at the ends of its scored steps."""
+    """Cut a string at the ends of its scored steps."""
     ends, scores = sample.get("step_ends") or [], sample.get("step_scores") or []
     return scored_pieces(text, ends, scores, sample.get("answer_score"))
 

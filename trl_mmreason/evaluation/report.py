@@ -286,7 +286,7 @@ def _values(trajectory: Trajectory) -> dict[str, float]:
 
 
 def _fragment(text: str) -> str:
-    """Encode a text as a URL fragment."""
+    """Encode a string as a URL fragment."""
     return quote(text.encode("utf-8", "replace"), safe="")
 
 

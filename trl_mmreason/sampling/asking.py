@@ -69,7 +69,7 @@ class ReplyCollector:
 
         Args:
             stage: stage of the store.
-            units: each with a unique text `id`.
+            units: each with a unique string `id`.
             request: what to ask about a unit; its seed is set here.
             read: the payload that a reply about a unit holds; raises `MalformedReply`.
             settings: what else determines the replies, as JSON: the prompt.

@@ -89,7 +89,7 @@ def run(
     Args:
         store: where results go.
         stage: stage of the store.
-        rows: each with a unique text `id`.
+        rows: each with a unique string `id`.
         work: takes [(row, index), …] and returns for each a dict of JSON values or a `Failure`. A payload whose
             `finish_reason` is "length", or whose `finish_reasons` hold it, counts as truncated.
         settings: what determines the results (engine, sampling parameters, prompt …) as JSON; a stage that has units
