@@ -32,6 +32,7 @@ from trl_mmreason.evaluation.evaluation_report import save_evaluation
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import Samples
+from trl_mmreason.files import write_whole
 from trl_mmreason.miniature.cold_start import cold_start
 from trl_mmreason.miniature.tasks import to_dataset
 from trl_mmreason.sampling.engine import Failure, SamplingParams
@@ -102,7 +103,7 @@ def _learn_rewards(start: Start, policy: Path, finished: Path) -> None:
         eval_dataset=held_out,
     )
     train_once(trainer, finished.parent / "model")
-    finished.write_text(json.dumps(trainer.evaluate(), indent=2))
+    write_whole(finished, json.dumps(trainer.evaluate(), indent=2))
 
 
 def _stronger_base(start: Start) -> str:

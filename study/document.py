@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from trl_mmreason.evaluation.metrics import Estimate, number_from_json
+from trl_mmreason.files import write_whole
 from trl_mmreason.rows import DataError
 
 from .report import form_of
@@ -38,7 +39,7 @@ def write_document(path: str | Path) -> None:
         raise DataError(f"{path}: expected {BEGIN!r} once, and behind it {END!r} once.")
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    path.write_text(f"{before}{BEGIN}\n{results_of(path.with_suffix(''))}\n{END}{after}", encoding="utf-8")
+    write_whole(path, f"{before}{BEGIN}\n{results_of(path.with_suffix(''))}\n{END}{after}")
 
 
 def results_of(folder: Path) -> str:

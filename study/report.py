@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from trl_mmreason.evaluation.curves import running_mean, style_axes
 from trl_mmreason.evaluation.metrics import Metric, aligned, metric_of, number_as_json
 from trl_mmreason.evaluation.question_table import QuestionTable
+from trl_mmreason.files import write_whole
 
 from .claims import Judged
 
@@ -142,7 +143,7 @@ def _over_seeds(values: Sequence[float], name: str) -> str:
 
 def write_part(folder: Path, settings: Mapping[str, Any], judged: Sequence[Judged], table: str) -> None:
     """Write `table.txt`, `claims.txt` and `claims.json`."""
-    (folder / "table.txt").write_text(f"{table}\n", encoding="utf-8")
-    (folder / "claims.txt").write_text(f"{format_claims(judged)}\n", encoding="utf-8")
+    write_whole(folder / "table.txt", f"{table}\n")
+    write_whole(folder / "claims.txt", f"{format_claims(judged)}\n")
     content = json.dumps(claims_as_json(settings, judged, table), indent=2, ensure_ascii=False, allow_nan=False)
-    (folder / "claims.json").write_text(content, encoding="utf-8")
+    write_whole(folder / "claims.json", content)
