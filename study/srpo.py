@@ -13,7 +13,7 @@ from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.scripts import train_once
 from trl_mmreason.srpo.config import ReflectionSFTConfig, SRPOConfig
 from trl_mmreason.srpo.miniature import QUICK_TAGGED_ANSWERS, TAGGED_ANSWERS, drawn_reflections
-from trl_mmreason.srpo.response import parse_reflection_response, tagged
+from trl_mmreason.srpo.response import first_answer
 from trl_mmreason.srpo.sft import ReflectionSFTTrainer
 from trl_mmreason.srpo.stopping import StopWhenReflecting
 from trl_mmreason.srpo.trainer import SRPOTrainer
@@ -40,10 +40,7 @@ class FirstAndLast:
             sample
             if isinstance(sample, Failure)
             else Answered(
-                [
-                    AnsweredTurn(sample.text, tagged(parse_reflection_response(sample.text).first_answer)),
-                    AnsweredTurn(sample.text, sample.text),
-                ],
+                [AnsweredTurn(sample.text, first_answer(sample.text)), AnsweredTurn(sample.text, sample.text)],
                 [sample.finish_reason],
                 sample.tokens,
             )

@@ -27,7 +27,7 @@ REFLECTION = 0.25
 _EFFECTIVENESS = ((0.0, 0.5), (-0.25, 0.25))
 
 
-def effectiveness(first_correct: Tensor, second_correct: Tensor, has_reflection: Tensor) -> Tensor:
+def effectiveness(first_correct: Tensor | bool, second_correct: Tensor | bool, has_reflection: Tensor | bool) -> Tensor:
     """I_eff (Eq. 8): the effect of the reflection on the first answer.
 
     The paper names four cases, and none of a reflection without a second answer. Such an answer is not right, so
@@ -35,11 +35,12 @@ def effectiveness(first_correct: Tensor, second_correct: Tensor, has_reflection:
     more by never answering twice.
 
     Args:
-        first_correct, second_correct: (B,) bool; a missing answer is not right.
-        has_reflection: (B,) bool, True = there is a well-formed reflection.
+        first_correct, second_correct: (B,) or one bool; a missing answer is not right.
+        has_reflection: likewise, True = there is a well-formed reflection.
 
     Returns:
-        (B,): 0.25 right → right, 0.5 wrong → right, 0 wrong → wrong, −0.25 right → wrong; 0 without a reflection.
+        (B,), or one number: 0.25 right → right, 0.5 wrong → right, 0 wrong → wrong, −0.25 right → wrong; 0 without a
+        reflection.
 
     Examples:
         >>> first, second = torch.tensor([True, False, False, True]), torch.tensor([True, True, False, False])

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from ..sampling.engine import Engine, Failure, Sample, SamplingParams, UnsuitableEngine
 from ..sampling.protocols import Answered, AnsweredTurn, RowSample, sample_units
 from ..turns import generation_prefix
@@ -73,8 +71,7 @@ class Reflection:
         if first is None:
             return found
         counts = read["reflects"] if self.missing_second_is_wrong else read["solves_again"]
-        flags = (torch.tensor(bool(flag)) for flag in (first, any(others), counts))
-        return {"effectiveness": float(effectiveness(*flags)), **found}
+        return {"effectiveness": float(effectiveness(first, any(others), counts)), **found}
 
 
 @dataclass(frozen=True)

@@ -129,10 +129,7 @@ class ReflectionRewards:
     def effect(self, score: ReflectionScores) -> float:
         """I_eff of one response (Eq. 8)."""
         counts = score.response.has_reflection_format if self.missing_second_is_wrong else score.reflected
-        first, second, reflected = (
-            torch.tensor(bool(flag)) for flag in (score.first_correct, score.second_correct, counts)
-        )
-        return float(effectiveness(first, second, reflected))
+        return float(effectiveness(bool(score.first_correct), bool(score.second_correct), counts))
 
     def begin(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> None:
         """Start grading responses while others are sampled."""
