@@ -7,7 +7,7 @@ ones; only the family's own template is asked, so nothing here knows any family.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
@@ -22,6 +22,12 @@ def tokenizer_of(processing_class: ProcessingClass) -> Any:
     """A processor's tokenizer, or the tokenizer itself."""
     # Not by the attribute's name: the tokenizers of mistral-common keep something else under it.
     return processing_class.tokenizer if isinstance(processing_class, ProcessorMixin) else processing_class
+
+
+def token_counter(processing_class: ProcessingClass) -> Callable[[str], int]:
+    """Make a function that counts a string's tokens, without those that a tokenizer adds."""
+    tokenizer = tokenizer_of(processing_class)
+    return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def next_turn_ids(

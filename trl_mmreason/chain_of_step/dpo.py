@@ -51,6 +51,7 @@ from ..sampling.loading import fingerprint, load_model
 from ..sampling.protocols import Direct
 from ..sampling.store import Store
 from ..sampling.transformers_engine import TransformersEngine
+from ..turns import token_counter
 from .client import process_reward_from
 from .config import STEP_WISE, IterativeDPOConfig
 from .pairs import PAIR_FEATURES, make_pairs, pair_accuracies
@@ -300,8 +301,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
         return paths, {id_: [float(bool(path.correct)) for path in found] for id_, found in gradable.items()}, metrics
 
     def _measures_of(self, paths: list[Path], scores: list[PathScore] | None) -> dict[str, float]:
-        tokenizer = self.processing_class.tokenizer
-        metrics = path_metrics(paths, scores, lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"]))
+        metrics = path_metrics(paths, scores, token_counter(self.processing_class))
         return metrics if self.args.chains else {"accuracy": metrics["accuracy"]}
 
     @contextmanager

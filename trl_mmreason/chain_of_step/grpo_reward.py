@@ -16,7 +16,7 @@ from ..ahead import Ahead
 from ..grading import Verdict, grader_or_rules
 from ..grading.reward import ended_items, grading_items, log_verdicts
 from ..messages import text_of
-from ..turns import tokenizer_of
+from ..turns import token_counter
 from .paths import PROBLEMS, PathScore, ProcessReward, ReadPath, read_path, scorable_rows, score_paths, step_texts
 
 RewardFunction = Callable[..., list[float | None]]
@@ -138,9 +138,8 @@ class ChainRewards:
 
     def _step_tokens(self, paths: Sequence[ReadPath]) -> list[int]:
         """Tokens of every whole step, from its opening to its closing token."""
-        steps = [step for path in paths for step in step_texts(path.scorable)]
-        tokenizer = tokenizer_of(self.processing_class)
-        return [len(tokenizer(step, add_special_tokens=False)["input_ids"]) for step in steps]
+        count_tokens = token_counter(self.processing_class)
+        return [count_tokens(step) for path in paths for step in step_texts(path.scorable)]
 
 
 def path_measures(path: ReadPath) -> dict[str, float]:

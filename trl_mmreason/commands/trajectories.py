@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -112,6 +112,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 def _counter(tokenizer: str) -> Callable[[str], int]:
     from transformers import AutoTokenizer
 
+    from ..turns import token_counter
+
     check_model_path(tokenizer)
-    tokenize: Callable[..., Mapping[str, Any]] = AutoTokenizer.from_pretrained(tokenizer)
-    return lambda text: len(tokenize(text, add_special_tokens=False)["input_ids"])
+    return token_counter(AutoTokenizer.from_pretrained(tokenizer))

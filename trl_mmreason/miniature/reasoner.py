@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -206,8 +206,3 @@ def _said(trajectory: str) -> str:
 def ask_miniature(question: str, caption: str) -> str:
     """Write a tiny reasoner's prompt; the paper's would be a hundred times as long as the question."""
     return REASON.format(question=question, caption=caption)
-
-
-def count_tokens_of(policy: Any) -> Callable[[str], int]:
-    """Make a function that counts the policy's tokens, for a reasoner that reports none."""
-    return lambda text: len(policy.processing_class.tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -8,12 +8,13 @@ from typing import Any
 
 from ..miniature.captions import DESCRIBE
 from ..miniature.cold_start import Lessons
-from ..miniature.reasoner import RuleReasoner, ask_miniature, count_tokens_of
+from ..miniature.reasoner import RuleReasoner, ask_miniature
 from ..miniature.solutions import plain
 from ..miniature.tasks import Problem, to_dataset
 from ..sampling.engine import Engine, SamplingParams
 from ..sampling.store import Store
 from ..sampling.transformers_engine import TransformersEngine
+from ..turns import token_counter
 from .sampling import OffPolicyData, OffPolicySampling, make_off_policy_data
 
 CAPTIONS_AND_ANSWERS = Lessons(plain, answer_tokens=16, in_steps=True, describe=DESCRIBE, answers_every=4)
@@ -49,7 +50,7 @@ def drawn_trajectories(
     """
     bounds = {"caption_sampling_params": SamplingParams(caption_tokens), "sampling_params": SamplingParams(tokens)}
     drawing = OffPolicySampling(**{"caption_prompt": DESCRIBE, "reason": ask_miniature, **bounds, **sampling})
-    asked: dict[str, Any] = {"count_tokens": count_tokens_of(policy), "batch_size": batch_size}
+    asked: dict[str, Any] = {"count_tokens": token_counter(policy.processing_class), "batch_size": batch_size}
     reasoner = RuleReasoner(problems) if reasoner is None else reasoner
     with Store(replies) as store:
         made = make_off_policy_data(to_dataset(problems), policy, reasoner, store, drawing, **asked)
