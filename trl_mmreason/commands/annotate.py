@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import options
+from . import options, parsers
 
 
 def add(commands: Any) -> None:
@@ -21,9 +21,9 @@ def add(commands: Any) -> None:
     )
     options.add_arguments(command, output=options.ROWS)
     command.add_argument("--by", choices=("monte-carlo", "judge"), required=True, help="source of the labels")
-    command.add_argument("--paths", type=options.count, default=16, help="chains sampled for each question")
+    command.add_argument("--paths", type=parsers.count, default=16, help="chains sampled for each question")
     command.add_argument(
-        "--n", type=options.count, default=16, help="--by monte-carlo: continuations sampled after each step"
+        "--n", type=parsers.count, default=16, help="--by monte-carlo: continuations sampled after each step"
     )
     command.add_argument(
         "--labels",
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
     options.add_party(command, "judge", "path or Hub id of the judge; with --judge-server its name there")
     command.add_argument("--openai-only", action="store_true", help="send the judge only OpenAI's own fields")
     command.add_argument(
-        "--attempts", type=options.count, default=3, help="attempts to get a parsable reply from the judge"
+        "--attempts", type=parsers.count, default=3, help="attempts to get a parsable reply from the judge"
     )
     options.add_own_sampling(command, "judge", "the judge's reply", max_new_tokens=4096)
     options.add_system_prompt(command, "null for none. The judge does not see it")

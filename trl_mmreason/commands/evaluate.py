@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..system_prompts import parse_optional_text
-from . import options
+from . import options, parsers
 
 PROTOCOLS = ("direct", "two-turn", "reflection", "chain-of-step", "best-of-n", "step-beam")
 _SCORED = ("best-of-n", "step-beam")
@@ -47,7 +47,7 @@ def add(commands: Any) -> None:
     )
     options.add_reading(command)
     options.add_share(command)
-    command.add_argument("--limit", type=options.count, help="use only the first LIMIT questions")
+    command.add_argument("--limit", type=parsers.count, help="use only the first LIMIT questions")
     command.add_argument("--prompt-template", help="template that joins question, choices, hint and instruction")
     command.add_argument("--instruction", help="text below the question, or null; the benchmark's by default")
     options.add_sampling(command)
@@ -57,7 +57,7 @@ def add(commands: Any) -> None:
         action="store_true",
         help="--judge: it looks for an answer where the rules find none, and the rules decide about what it finds",
     )
-    command.add_argument("--shown", type=options.count, default=100, help="questions shown in the report")
+    command.add_argument("--shown", type=parsers.count, default=100, help="questions shown in the report")
     # one greedy sample, or several at temperature 1; the judge may be a hosted one
     command.set_defaults(run=_evaluate, temperature=None, max_new_tokens=2048, openai_only=True)
 
@@ -66,7 +66,7 @@ def _add_protocol(command: argparse.ArgumentParser) -> None:
     command.add_argument("--protocol", choices=PROTOCOLS, default="direct", help="how the policy is asked and graded")
     command.add_argument(
         "--n",
-        type=options.count,
+        type=parsers.count,
         help="samples of each question, or step-beam's candidates a step; by default 1, or 4 with --process-reward",
     )
     command.add_argument(
@@ -78,10 +78,10 @@ def _add_protocol(command: argparse.ArgumentParser) -> None:
         help="--protocol best-of-n, step-beam: path or Hub id of the scorer, or URL of `mmreason serve-prm`",
     )
     command.add_argument(
-        "--step-weight", type=options.share, help="--protocol best-of-n: weight of the step scores; 0.2 by default"
+        "--step-weight", type=parsers.share, help="--protocol best-of-n: weight of the step scores; 0.2 by default"
     )
     command.add_argument(
-        "--max-steps", type=options.count, help="--protocol step-beam: maximum steps of a chain; 16 by default"
+        "--max-steps", type=parsers.count, help="--protocol step-beam: maximum steps of a chain; 16 by default"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..files import NoSuchFolder, atomic_path, check_model_folder
+from . import parsers
+from .parsers import count, share  # noqa: F401  benchmarks/ imports them from here
 
 
 def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool = True) -> None:
@@ -38,7 +39,7 @@ def add_policy(command: argparse.ArgumentParser) -> None:
     add_server(command, "--server", "the policy's")
     command.add_argument(
         "--chat-template-kwargs",
-        type=json_object,
+        type=parsers.json_object,
         metavar="JSON",
         help='arguments of the policy\'s chat template, as in training: {"enable_thinking": false}',
     )
@@ -62,7 +63,7 @@ def add_server(command: argparse.ArgumentParser, option: str, whose: str) -> Non
     command.add_argument(
         option,
         action="append",
-        type=address,
+        type=parsers.address,
         metavar="URL",
         help=f"address of {whose} OpenAI-compatible server, as in http://127.0.0.1:8000/v1; repeat the option to share "
         "the work among several servers of this model; the run continues while one of them answers",
@@ -98,7 +99,7 @@ def system_prompt(name: str, given: str | None) -> str | None:
 def add_reading(command: argparse.ArgumentParser) -> None:
     """Declare how the files of a data set are read."""
     command.add_argument(
-        "--columns", type=json_object, help='our column names → the source\'s, as JSON: {"answer": "solution"}'
+        "--columns", type=parsers.json_object, help='our column names → the source\'s, as JSON: {"answer": "solution"}'
     )
     command.add_argument("--image-root", help="base folder of relative picture paths; by default the file's")
 
@@ -107,7 +108,7 @@ def add_share(command: argparse.ArgumentParser) -> None:
     """Declare which share of the questions this machine processes."""
     command.add_argument(
         "--share",
-        type=share_of_machines,
+        type=parsers.share_of_machines,
         metavar="K/M",
         help="process only share K of M (0 ≤ K < M) and write only the store; `mmreason merge` joins the stores; for "
         "machines without a common disk",
@@ -116,16 +117,18 @@ def add_share(command: argparse.ArgumentParser) -> None:
 
 def add_sampling(command: argparse.ArgumentParser) -> None:
     """Declare how answers are sampled and graded."""
-    command.add_argument("--max-new-tokens", type=count, default=1024, help="token limit of each answer")
-    command.add_argument("--temperature", type=temperature, default=1.0, help="sampling temperature; 0 is greedy")
-    command.add_argument("--top-p", type=top_p, default=1.0, help="top-p of sampling; 1 keeps all tokens")
+    command.add_argument("--max-new-tokens", type=parsers.count, default=1024, help="token limit of each answer")
+    command.add_argument(
+        "--temperature", type=parsers.temperature, default=1.0, help="sampling temperature; 0 is greedy"
+    )
+    command.add_argument("--top-p", type=parsers.top_p, default=1.0, help="top-p of sampling; 1 keeps all tokens")
     command.add_argument(
         "--tolerance",
         choices=("strict", "lenient"),
         default="strict",
         help="relative tolerance of numbers: strict, 1e-6; lenient, 1e-2 where the right answer is a decimal",
     )
-    command.add_argument("--batch-size", type=count, default=32, help="answers sampled in one batch")
+    command.add_argument("--batch-size", type=parsers.count, default=32, help="answers sampled in one batch")
     command.add_argument("--seed", type=int, default=0, help="seed of sampling")
     command.add_argument("--retry-failed", action="store_true", help="repeat requests that failed in an earlier run")
 
@@ -147,10 +150,10 @@ def add_own_sampling(command: argparse.ArgumentParser, option: str, what: str, *
         max_new_tokens: default of the token limit.
     """
     command.add_argument(
-        f"--{option}-max-new-tokens", type=count, default=max_new_tokens, help=f"token limit of {what}"
+        f"--{option}-max-new-tokens", type=parsers.count, default=max_new_tokens, help=f"token limit of {what}"
     )
     command.add_argument(
-        f"--{option}-temperature", type=temperature, default=1.0, help=f"sampling temperature of {what}"
+        f"--{option}-temperature", type=parsers.temperature, default=1.0, help=f"sampling temperature of {what}"
     )
 
 
@@ -356,75 +359,3 @@ def exit_on(name: str, *expected: type[Exception]) -> Iterator[None]:
         yield
     except expected as error:
         raise SystemExit(f"mmreason {name}: {error}") from error
-
-
-def count(text: str) -> int:
-    """Parse a whole number, at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer ≥ 1, got {text!r}")
-    return int(text)
-
-
-def address(text: str) -> str:
-    """Parse the address of a server."""
-    if not text.startswith(("http://", "https://")):
-        raise argparse.ArgumentTypeError(f"expected an address such as http://127.0.0.1:8000/v1, got {text!r}")
-    return text
-
-
-def port(text: str) -> int:
-    """Parse the number of a port."""
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {text!r}")
-    return int(text)
-
-
-def share(text: str) -> float:
-    """Parse a number from 0 to 1."""
-    value = _number(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
-    return value
-
-
-def temperature(text: str) -> float:
-    """Parse a number, at least 0."""
-    value = _number(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number ≥ 0, got {text!r}")
-    return value
-
-
-def top_p(text: str) -> float:
-    """Parse a number above 0, at most 1."""
-    value = _number(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"expected a number above 0 and at most 1, got {text!r}")
-    return value
-
-
-def _number(text: str) -> float:
-    """Parse a number; any other string becomes NaN, which lies in no range."""
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
-
-
-def share_of_machines(text: str) -> tuple[int, int]:
-    """Parse K/M: number and count of machines."""
-    first, slash, machines = text.partition("/")
-    if not (slash and first.isdecimal() and machines.isdecimal() and int(first) < int(machines)):
-        raise argparse.ArgumentTypeError(f"expected K/M with K from 0 to M - 1, as in 0/2 and 1/2; got {text!r}")
-    return int(first), int(machines)
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object."""
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected a JSON object, got {text!r} ({error})") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"expected a JSON object, got {text!r}")
-    return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import options
+from . import options, parsers
 
 
 def add(commands: Any) -> None:
@@ -29,17 +29,17 @@ def add(commands: Any) -> None:
     )
     command.add_argument(
         "--low",
-        type=options.share,
+        type=parsers.share,
         default=0.1,
         help="--rule share, srpo: smallest share of right answers that is kept; 0.1 in SRPO, 0.4 in SOPHIA",
     )
     command.add_argument(
         "--high",
-        type=options.share,
+        type=parsers.share,
         default=0.9,
         help="--rule share, srpo: largest share of right answers that is kept; 0.9 in SRPO, 0.6 in SOPHIA",
     )
-    command.add_argument("--n", type=options.count, default=8, help="answers, or pairs of answers, to each question")
+    command.add_argument("--n", type=parsers.count, default=8, help="answers, or pairs of answers, to each question")
     options.add_system_prompt(command, "null for none; --rule srpo: the paper's by default")
     command.set_defaults(run=_prefilter)
 

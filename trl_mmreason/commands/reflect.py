@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from ..system_prompts import parse_optional_text
-from . import options
+from . import options, parsers
 
 
 def add(commands: Any) -> None:
@@ -26,15 +26,15 @@ def add(commands: Any) -> None:
     options.add_party(command, "scorer", "model that rates the reasoning, so that the best rated is used")
     command.add_argument("--scorer-text-only", action="store_true", help="do not show the scorer the pictures")
     command.add_argument("--openai-only", action="store_true", help="send teacher and scorer only OpenAI's own fields")
-    command.add_argument("--size", type=options.count, help="rows to make; by default as many as the mix allows")
+    command.add_argument("--size", type=parsers.count, help="rows to make; by default as many as the mix allows")
     command.add_argument(
-        "--right-share", type=options.share, default=0.3, help="share of right first solutions among the rows"
+        "--right-share", type=parsers.share, default=0.3, help="share of right first solutions among the rows"
     )
-    command.add_argument("--n", type=options.count, default=1, help="first solutions to each question")
+    command.add_argument("--n", type=parsers.count, default=1, help="first solutions to each question")
     command.add_argument("--second-thought", action="store_true", help="let the teacher write a second <think> too")
     command.add_argument(
         "--attempts",
-        type=options.count,
+        type=parsers.count,
         default=3,
         help="attempts to get a parsable reply from teacher or scorer",
     )

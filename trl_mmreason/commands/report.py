@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import options
+from . import options, parsers
 
 
 def add(commands: Any) -> None:
@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
     command.add_argument("--output", type=Path, help="file to write; by default in the first RUN")
     command.add_argument(
         "--shown",
-        type=options.count,
+        type=parsers.count,
         default=100,
         help="completions of training (whole groups, at least one), or questions of an evaluation, in the page",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import options
+from . import options, parsers
 
 
 def add(commands: Any) -> None:
@@ -19,8 +19,8 @@ def add(commands: Any) -> None:
         epilog="example: mmreason revise data/train.jsonl data/revisions.parquet --model Qwen/Qwen2.5-VL-7B-Instruct",
     )
     options.add_arguments(command, output=options.ROWS)
-    command.add_argument("--revisions", type=options.count, default=2, help="revisions of each answer")
-    command.add_argument("--n", type=options.count, default=1, help="trajectories sampled for each question")
+    command.add_argument("--revisions", type=parsers.count, default=2, help="revisions of each answer")
+    command.add_argument("--n", type=parsers.count, default=1, help="trajectories sampled for each question")
     command.add_argument("--followup", help="user message after every answer but the last; AdaPO's by default")
     options.add_system_prompt(command)
     command.set_defaults(run=_revise)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import options, serving
+from . import options, parsers, serving
 
 
 def add(commands: Any) -> None:
@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
     )
     command.add_argument(
         "--max-waiting",
-        type=options.count,
+        type=parsers.count,
         default=1024,
         help="rows scored or waiting; further requests get status 503 with Retry-After",
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from . import options
+from . import options, parsers
 
 
 def add_arguments(
@@ -32,8 +32,8 @@ def add_arguments(
         "--dtype", choices=options.DTYPES, default="auto", help="dtype of the weights; auto keeps the saved one"
     )
     command.add_argument("--host", default="127.0.0.1", help="address to listen on; there is no authentication")
-    command.add_argument("--port", type=options.port, default=port, help="port to listen on; 0 takes a free one")
-    command.add_argument("--batch-size", type=options.count, default=batch_size, help=batch)
+    command.add_argument("--port", type=parsers.port, default=port, help="port to listen on; 0 takes a free one")
+    command.add_argument("--batch-size", type=parsers.count, default=batch_size, help=batch)
 
 
 def settings(name: str, arguments: argparse.Namespace) -> dict[str, Any]:

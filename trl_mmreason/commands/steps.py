@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from . import options
+from . import options, parsers
 
 
 def add(commands: Any) -> None:
@@ -24,13 +24,13 @@ def add(commands: Any) -> None:
     )
     command.add_argument("--openai-only", action="store_true", help="send the teacher only OpenAI's own fields")
     command.add_argument(
-        "--min-steps", type=options.count, default=5, help="minimum steps of a chain, also stated in the prompt"
+        "--min-steps", type=parsers.count, default=5, help="minimum steps of a chain, also stated in the prompt"
     )
     command.add_argument(
-        "--max-steps", type=options.count, default=10, help="maximum steps of a chain, also stated in the prompt"
+        "--max-steps", type=parsers.count, default=10, help="maximum steps of a chain, also stated in the prompt"
     )
     command.add_argument(
-        "--attempts", type=options.count, default=3, help="attempts to get a parsable chain from the teacher"
+        "--attempts", type=parsers.count, default=3, help="attempts to get a parsable chain from the teacher"
     )
     options.add_system_prompt(command, "null for none. The teacher does not see it")
     command.set_defaults(run=_steps, max_new_tokens=4096)  # ten detailed steps

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..files import check_model_path
 from ..system_prompts import parse_optional_text
-from . import options
+from . import options, parsers
 
 _RULES = ("sophia", "random", "without_caption_reward", "without_shortest")
 _SELECTION = ("captions", "trajectories", "threshold", "keep", "rule", "unselected")
@@ -36,16 +36,16 @@ def add(commands: Any) -> None:
         "--hard-category", action="append", help="value of the column category of hard questions; may be repeated"
     )
     command.add_argument("--openai-only", action="store_true", help="send reasoners only OpenAI's own fields")
-    command.add_argument("--captions", type=options.count, default=8, help="captions sampled for each question")
-    command.add_argument("--trajectories", type=options.count, default=8, help="trajectories sampled for each caption")
+    command.add_argument("--captions", type=parsers.count, default=8, help="captions sampled for each question")
+    command.add_argument("--trajectories", type=parsers.count, default=8, help="trajectories sampled for each caption")
     options.add_own_sampling(command, "caption", "a caption", max_new_tokens=_TOKENS)
     command.add_argument(
         "--threshold",
-        type=options.share,
+        type=parsers.share,
         default=0.75,
         help="share of right trajectories that a caption has to exceed",
     )
-    command.add_argument("--keep", type=options.count, default=1, help="trajectories kept for each question")
+    command.add_argument("--keep", type=parsers.count, default=1, help="trajectories kept for each question")
     command.add_argument(
         "--rule",
         choices=_RULES,
