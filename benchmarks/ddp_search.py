@@ -4,7 +4,7 @@
 
 TRL: `find_unused_parameters=True`, and a batch without pictures leaves the vision encoder out. Ours: no search, and
 such a batch encodes a small picture, so that every weight has a gradient. Rounds of both alternate on equal models, in
-float32 on CPUs or in bfloat16 on GPUs; a ratio is of the medians of seconds for forward and backward pass.
+float32 on CPUs or in bfloat16 on GPUs; a ratio is the median of theirs, of seconds for forward and backward pass.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rounds import medians_of, middle_half, parser_of, take_turns
+from rounds import median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
 from torch.nn.parallel import DistributedDataParallel
 
 from trl_mmreason.commands.options import count
@@ -59,15 +59,19 @@ def main() -> None:
         if not search:
             let_every_pass_see_a_picture(model, processor)
         models[name] = DistributedDataParallel(model, find_unused_parameters=search)
+    seconds = {}
     for pictures in (True, False):
         inputs = batch(processor, args.rows, pictures=pictures, device=device)
         contestants = {name: partial(step, model, inputs) for name, model in models.items()}
         times, _ = take_turns(contestants, args.rounds, warm_up=3)
         medians, middle = medians_of(times), middle_half(times["none"], times["search"])
+        shown = "with pictures" if pictures else "text alone   "
+        seconds[shown.strip()] = times
         if dist.get_rank() == 0:
-            shown = "with pictures" if pictures else "text alone   "
-            seconds = ", ".join(f"{name} {median:.4f} s" for name, median in medians.items())
-            print(f"{shown}  {seconds}, ratio {medians['none'] / medians['search']:.3f} (middle half {middle})")
+            each = ", ".join(f"{name} {median:.4f} s" for name, median in medians.items())
+            print(f"{shown}  {each}, ratio {median_ratio(times['none'], times['search']):.3f} (middle half {middle})")
+    if dist.get_rank() == 0:
+        write_numbers(args, seconds=seconds)
     dist.destroy_process_group()
 
 

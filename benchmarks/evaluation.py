@@ -3,7 +3,7 @@
 Both ask a miniature policy, which is right about half of the time, the same questions with pictures, greedily, and
 grade with the same grader. The loop is what one writes first: the processor, `model.generate`, the tokenizer, the
 grader. What `evaluate` does beside, its store, its metrics and their intervals, is in its time. Answers and verdicts
-have to be the same. The rounds of the two alternate, and the ratio is between medians: a busy machine slows both alike.
+have to be the same. Rounds alternate, and the ratio is the median of theirs: a busy machine slows both alike.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from datasets import Dataset
-from rounds import medians_of, parser_of, take_turns, write_numbers
+from rounds import median_ratio, medians_of, parser_of, take_turns, write_numbers
 from sampling import one_by_one
 from transformers import PreTrainedModel, ProcessorMixin
 
@@ -86,7 +86,7 @@ def main() -> None:
         if pair[0] != pair[1]:
             sys.exit(f"The answers differ: {pair}")
     medians = medians_of(seconds)
-    ratio = medians["one by one"] / medians["evaluate"]
+    ratio = median_ratio(seconds["one by one"], seconds["evaluate"])
     right = sum(bool(correct) for _, correct in found["evaluate"][-1])
     print(f"{arguments.questions} questions, {right} right, answers of up to {arguments.tokens} tokens")
     for name, median in medians.items():

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from datasets import Dataset, Image, List
-from rounds import medians_of, middle_half, parser_of, take_turns, write_numbers
+from rounds import median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
 from trl import GRPOTrainer
 from workload import GROUP, questions, save_policy
 
@@ -61,13 +61,12 @@ def main() -> int:
 
         work = {name: lambda trainer=trainer: read_all(trainer) for name, trainer in trainers.items()}
         seconds, _ = take_turns(work, arguments.rounds)
-    median = medians_of(seconds)
+    median, both = medians_of(seconds), (seconds["TRL"], seconds["ours"])
     print(
         f"a rollout of 8 questions, {GROUP} answers each, {arguments.steps} micro-batches, a picture of "
         f"{arguments.side} x {arguments.side} a row; medians of {arguments.rounds} rounds\n"
         + "\n".join(f"{name:<6}{value / arguments.rollouts:>10.3f} s a rollout" for name, value in median.items())
-        + f"\nratio {median['TRL'] / median['ours']:.1f} (middle half {middle_half(seconds['TRL'], seconds['ours'])}), "
-        f"{differs} batches differ"
+        + f"\nratio {median_ratio(*both):.1f} (middle half {middle_half(*both)}), {differs} batches differ"
     )
     write_numbers(arguments, seconds=seconds)
     return int(differs > 0)

@@ -1,8 +1,8 @@
 """A training step of OffPolicyRewardTrainer beside TRL's SFTTrainer, on the same batches of pictures and completions.
 
 A step is the trainer's `training_step`, forward and backward without the optimizer, which is the same code in both.
-Rounds alternate, and ratios are between medians. With `--unrewarded` a share of the rows has reward 0: ours leaves them
-out, and SFTTrainer, which knows no rewards, trains on all.
+Rounds alternate, and a ratio is the median of theirs. With `--unrewarded` a share of the rows has reward 0: ours leaves
+them out, and SFTTrainer, which knows no rewards, trains on all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from rounds import medians_of, parser_of, take_turns, write_numbers
+from rounds import median_ratio, medians_of, parser_of, take_turns, write_numbers
 from transformers import PreTrainedModel, ProcessorMixin
 from trl import SFTConfig, SFTTrainer
 
@@ -86,7 +86,7 @@ def main() -> None:
     write_numbers(given, seconds=seconds)
     print(f"{given.rows} rows, {given.unrewarded:.0%} of them without reward; medians of {given.rounds} rounds")
     for way, median in medians.items():
-        print(f"{way:24} {median:8.3f} s   x {median / medians[WAYS[0]]:.2f}")
+        print(f"{way:24} {median:8.3f} s   x {median_ratio(seconds[way], seconds[WAYS[0]]):.2f}")
 
 
 if __name__ == "__main__":

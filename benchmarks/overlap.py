@@ -3,7 +3,7 @@
 A step: AdaPO's two turns on the standard workload, whose answers end at the lengths drawn for them. Outside training:
 `answer_questions` into a store. The grader takes 20 ms an answer, the judge is a server on loopback that takes 0.3 s a
 call, as many at once as are sent. With overlap answers are graded while others are sampled; without, they are graded
-afterwards. Rounds alternate, the ratio is between medians, and what comes of it is compared.
+afterwards. Rounds alternate, the ratio is the median of theirs, and what comes of it is compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from rollouts import EndsAt
-from rounds import Seconds, medians_of, middle_half, parser_of, take_turns, write_numbers
+from rounds import Seconds, median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
 from transformers import PrinterCallback
 from workload import BOUND, GROUP, MEDIAN, lengths, questions, save_policy
 
@@ -160,7 +160,7 @@ def answer(engine: TransformersEngine, asked: Dataset, grader: Any, n: int) -> l
 
 def report(what: str, times: Seconds, rewards: dict[str, float] | None = None) -> None:
     medians = medians_of(times)
-    ratio, half = medians["with"] / medians["without"], middle_half(times["with"], times["without"])
+    ratio, half = (of(times["with"], times["without"]) for of in (median_ratio, middle_half))
     print(f"{what}: {ratio:.2f} of the time without (middle half {half}), seconds {medians}")
     if rewards:
         print(f"  of which time/rewards: {rewards}")

@@ -3,7 +3,7 @@
 Sampling is replaced by answers drawn beforehand: GRPO's answer has as many tokens as AdaPO's two answers and the user's
 turn between them. Timed is the rest of a rollout batch: scoring by the reference, rewards, and forward and backward
 passes of all micro-batches. TRL computes the padding of the whole batch, and the trainers here only that of a
-micro-batch of rows of like length. Rounds alternate, and the ratio is between medians.
+micro-batch of rows of like length. Rounds alternate, and the ratio is the median of theirs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from rounds import forget_peak, medians_of, memory, middle_half, parser_of, take_turns, write_numbers
+from rounds import forget_peak, median_ratio, medians_of, memory, middle_half, parser_of, take_turns, write_numbers
 from torch import Tensor
 from trainer_overhead import Answers, TimedAdaPO, TimedGRPO
 from transformers import PrinterCallback
@@ -113,7 +113,7 @@ def main() -> None:
         work = {"GRPO": partial(train_on_batch, grpo, rows), "AdaPO": partial(train_on_batch, adapo, rows)}
         times, peaks = take_turns(work, arguments.rounds)
     medians = medians_of(times)
-    ratio = medians["AdaPO"] / medians["GRPO"]
+    ratio = median_ratio(times["AdaPO"], times["GRPO"])
     print(f"{len(rows)} trajectories of {min(whole)} to {max(whole)} tokens, {sum(whole)} in all")
     print(f"seconds a rollout batch: {medians}")
     print(f"AdaPO / GRPO: {ratio:.2f} (middle half {middle_half(times['AdaPO'], times['GRPO'])})")

@@ -10,7 +10,7 @@ import copy
 import sys
 
 import torch
-from rounds import medians_of, middle_half, parser_of, take_turns, write_numbers
+from rounds import median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
 from torch import Tensor, nn
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
@@ -35,7 +35,7 @@ def compare(name: str, convolution: nn.Module, inputs: tuple[Tensor, ...], round
         {"convolution": lambda: passes(convolution), "product": lambda: passes(product)}, rounds, warm_up=2
     )
     median = medians_of(seconds)
-    ratio = median["convolution"] / median["product"]
+    ratio = median_ratio(seconds["convolution"], seconds["product"])
     spread = middle_half(seconds["convolution"], seconds["product"])
     print(f"{name:<20}{median['convolution']:>16.4f}{median['product']:>18.4f}{ratio:>8.1f}   {spread}")
     pairs = zip(results["convolution"][-1], results["product"][-1], strict=True)

@@ -6,7 +6,7 @@ tokens, as models give them by default, and once with `logits_to_keep=1`. All ge
 random weights, Qwen2.5-VL's vocabulary, chains of `--steps` steps about a drawn picture.
 
 Peak memory is measured in a process for each way: on a GPU what torch had allocated beyond the model, on a CPU how far
-the process grew. Rounds alternate, and ratios are between medians.
+the process grew. Rounds alternate, and a ratio is the median of theirs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from rounds import medians_of, parser_of, take_turns, write_numbers
+from rounds import median_ratio, medians_of, parser_of, take_turns, write_numbers
 
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
 from trl_mmreason.chain_of_step.template import ANSWER_END, Chain, Step, chain_ends, render_chain
@@ -127,7 +127,7 @@ def main() -> int:
     one, *others = (torch.tensor(scored[-1]) for scored in found.values())
     difference = max((one - other).abs().max().item() for other in others)
     medians = medians_of(seconds)
-    ratios = {way: median / medians["one pass"] for way, median in medians.items()}
+    ratios = {way: median_ratio(times, seconds["one pass"]) for way, times in seconds.items()}
     print(f"{args.rows} chains of {args.steps} steps, {tokens} tokens each, {prm.model.device}")
     for way in WAYS:
         print(f"{way:22} {medians[way]:8.3f} s  x {ratios[way]:5.1f}   peak {peaks[way]:6.0f} MiB")

@@ -81,6 +81,11 @@ def medians_of(seconds: Seconds) -> dict[str, float]:
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
+def median_ratio(over: Sequence[float], under: Sequence[float]) -> float:
+    """The median of the rounds' ratios."""
+    return statistics.median(np.divide(over, under).tolist())
+
+
 def middle_half(over: Sequence[float], under: Sequence[float]) -> str:
     """Where the ratio lies in the middle half of the rounds."""
     low, high = np.quantile(np.divide(over, under), [0.25, 0.75])

@@ -2,8 +2,7 @@
 
 Both answer the same questions with pictures, greedily, on the same miniature model with random weights, which writes
 to the full length. The loop is what one writes first: the processor, `model.generate`, the tokenizer. The answers
-of both have to be the same. The rounds of the two alternate, and the ratio is between medians: a busy machine slows
-both alike.
+of both have to be the same. Rounds alternate, and the ratio is the median of theirs: a busy machine slows both alike.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import sys
 from typing import Any
 
 import torch
-from rounds import medians_of, middle_half, parser_of, take_turns, write_numbers
+from rounds import median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
 from transformers import PreTrainedModel, ProcessorMixin
 from trl.data_utils import prepare_multimodal_messages
 
@@ -69,7 +68,7 @@ def main() -> None:
     if texts["engine"] != texts["one by one"]:
         sys.exit("The greedy answers of the two differ.")
     medians = medians_of(seconds)
-    ratio = medians["one by one"] / medians["engine"]
+    ratio = median_ratio(seconds["one by one"], seconds["engine"])
     print(
         f"{len(rows)} questions with a picture, {arguments.tokens} tokens each, {arguments.family} demo, engine in "
         f"batches of {arguments.batch}, same answers"

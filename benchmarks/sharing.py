@@ -2,7 +2,7 @@
 
 Run by torchrun. The batch is that of `padding.py`, for AdaPO alone: answers drawn beforehand, the standard workload.
 Each contestant sorts its rows by length; in one of them rows change the process first. Timed is a whole batch but for
-sampling, until all processes have their gradients. Rounds alternate, and the ratio is between medians.
+sampling, until all processes have their gradients. Rounds alternate, and the ratio is the median of theirs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from padding import draw_answers
-from rounds import medians_of, middle_half, parser_of, take_turns, write_numbers
+from rounds import median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
 from trainer_overhead import TimedAdaPO
 from transformers import PrinterCallback
 from workload import GROUP, lengths, questions, save_policy
@@ -103,7 +103,7 @@ def main() -> None:
     if not state.is_main_process:
         return
     medians = medians_of(times)
-    ratio = medians["shared out"] / medians["as drawn"]
+    ratio = median_ratio(times["shared out"], times["as drawn"])
     print(f"seconds a rollout batch: {medians}")
     print(f"shared out / as drawn: {ratio:.2f} (middle half {middle_half(times['shared out'], times['as drawn'])})")
     for processes in (state.num_processes, 8):

@@ -7,7 +7,7 @@ both and is left out, as it would only bring the ratio nearer to 1.
 Generation: AdaPO's two turns of T/2 new tokens against GRPO's one turn of T. Prefill is what it takes to generate one
 token; the rest is decoding.
 
-The rounds of the two trainers alternate, and ratios are between medians: a busy machine slows both alike.
+The rounds of the two trainers alternate, and a ratio is the median of theirs: a busy machine slows both alike.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from rounds import clock, middle_half, parser_of, take_turns, write_numbers
+from rounds import clock, median_ratio, middle_half, parser_of, take_turns, write_numbers
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -231,7 +231,7 @@ def table(figures: Figures) -> str:
         if grpo is None:
             lines.append(f"{part:42}{'-':>10}{median(adapo):10.4f}")
         else:
-            ratio, spread = median(adapo) / median(grpo), middle_half(adapo, grpo)
+            ratio, spread = median_ratio(adapo, grpo), middle_half(adapo, grpo)
             lines.append(f"{part:42}{median(grpo):10.4f}{median(adapo):10.4f}{ratio:8.3f}{spread:>18}")
     return "\n".join(lines)
 
@@ -264,7 +264,7 @@ def main() -> None:
     print(table(steps), table(generation), sep="\n\n")
     write_numbers(arguments, seconds={**steps, **generation})
     theirs, ours = steps[STEP]
-    ratio = median(ours) / median(theirs or ours)
+    ratio = median_ratio(ours, theirs or ours)
     if ratio > arguments.limit:
         sys.exit(f"AdaPO's training step takes {ratio:.3f} times GRPO's; the limit is {arguments.limit}.")
 

@@ -3,7 +3,7 @@
 A rollout of the standard workload from the prompts to the sampled ids, caches empty as after an update. Every answer
 ends at the length drawn for it, 5 % of them at the bound of the turn: `min_tokens` keeps the policy from ending sooner,
 and a logits processor in the engine ends it there. With and without the barrier a row has the same two lengths. Rounds
-alternate, each with lengths of its own, and ratios are between medians.
+alternate, each with lengths of its own, and a ratio is the median of theirs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import vllm._custom_ops
-from rounds import medians_of, middle_half, parser_of, take_turns, write_numbers
+from rounds import median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
 from torch import Tensor
 from trl import GRPOConfig
 from trl.data_utils import prepare_multimodal_messages
@@ -166,20 +166,19 @@ def main() -> None:
         work = {way: partial(roll_out, trainer, prompts, way, counter()) for way in ways}
         times, did = take_turns(work, arguments.rounds)
     medians = medians_of(times)
-    one, barrier, none = (medians[way] for way in ways)
+    one, barrier, none = (times[way] for way in ways)
+    to_one, to_barrier = median_ratio(none, one), median_ratio(barrier, none)
     hit_rates = trainer._metrics["train" if trainer.model.training else "eval"]["prefix_cache_hit_rate_t2"]
     steps = {}
     for way in ways:
         tokens, steps[way] = (sum(values) / arguments.rounds for values in zip(*did[way], strict=True))
         print(f"{way}: {medians[way]:.2f} s, on average {tokens:.0f} tokens in {steps[way]:.0f} steps")
-    print(f"without a barrier / one turn: {none / one:.2f} (middle half {middle_half(times[ways[2]], times[ways[0]])})")
-    print(
-        f"turn after turn / without: {barrier / none:.2f} (middle half {middle_half(times[ways[1]], times[ways[2]])})"
-    )
+    print(f"without a barrier / one turn: {to_one:.2f} (middle half {middle_half(none, one)})")
+    print(f"turn after turn / without: {to_barrier:.2f} (middle half {middle_half(barrier, none)})")
     print(f"the same in engine steps: {steps[ways[1]] / steps[ways[2]]:.2f}")
     print(f"second prompts from the prefix cache: {sum(hit_rates) / len(hit_rates):.0%}")
     write_numbers(arguments, seconds=times, tokens_and_steps=did, hit_rates=hit_rates)
-    if none / one > arguments.limit or barrier / none < arguments.barrier_limit:
+    if to_one > arguments.limit or to_barrier < arguments.barrier_limit:
         sys.exit(f"The limits are {arguments.limit} and {arguments.barrier_limit}.")
 
 
