@@ -18,7 +18,7 @@ import torch.distributed as dist
 from rounds import median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
 from torch.nn.parallel import DistributedDataParallel
 
-from trl_mmreason.commands.options import count
+from trl_mmreason.commands.parsers import count
 from trl_mmreason.engines.pictures import let_every_pass_see_a_picture
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.tasks import make_problems

@@ -18,7 +18,7 @@ from sampling import one_by_one
 from transformers import PreTrainedModel, ProcessorMixin
 
 from trl_mmreason.chain_of_step.miniature import PLAIN_ANSWERS
-from trl_mmreason.commands.options import count
+from trl_mmreason.commands.parsers import count
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import evaluate
 from trl_mmreason.grading import Grader

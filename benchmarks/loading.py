@@ -17,7 +17,7 @@ from rounds import median_ratio, medians_of, middle_half, parser_of, take_turns,
 from trl import GRPOTrainer
 from workload import GROUP, questions, save_policy
 
-from trl_mmreason.commands.options import count
+from trl_mmreason.commands.parsers import count
 from trl_mmreason.engines.config import RolloutConfig
 from trl_mmreason.grpo import GroupGRPOTrainer
 

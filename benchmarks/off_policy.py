@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 from trl import SFTConfig, SFTTrainer
 
 from trl_mmreason import OffPolicyRewardConfig, OffPolicyRewardTrainer
-from trl_mmreason.commands.options import count
+from trl_mmreason.commands.parsers import count
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.tasks import make_problems
 

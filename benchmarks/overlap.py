@@ -29,7 +29,7 @@ from transformers import PrinterCallback
 from workload import BOUND, GROUP, MEDIAN, lengths, questions, save_policy
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
-from trl_mmreason.commands.options import count
+from trl_mmreason.commands.parsers import count
 from trl_mmreason.grading import Grader, JudgeGrader, Verdict
 from trl_mmreason.sampling import Failure, SamplingParams
 from trl_mmreason.sampling.answering import answer_questions

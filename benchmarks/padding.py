@@ -25,7 +25,7 @@ from trl import GRPOConfig, GRPOTrainer
 from workload import GROUP, lengths, questions, save_policy
 
 from trl_mmreason import AdaPOConfig
-from trl_mmreason.commands.options import count, share
+from trl_mmreason.commands.parsers import count, share
 from trl_mmreason.grading.reward import accuracy_reward
 from trl_mmreason.grpo import GroupOutcome
 

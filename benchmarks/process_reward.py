@@ -24,7 +24,7 @@ from rounds import median_ratio, medians_of, parser_of, take_turns, write_number
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
 from trl_mmreason.chain_of_step.template import ANSWER_END, Chain, Step, chain_ends, render_chain
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
-from trl_mmreason.commands.options import count
+from trl_mmreason.commands.parsers import count
 from trl_mmreason.messages import pictures_of
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.tasks import make_problems

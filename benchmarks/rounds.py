@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from trl_mmreason.commands.options import count
+from trl_mmreason.commands.parsers import count
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from rounds import median_ratio, medians_of, middle_half, parser_of, take_turns,
 from transformers import PreTrainedModel, ProcessorMixin
 from trl.data_utils import prepare_multimodal_messages
 
-from trl_mmreason.commands.options import count
+from trl_mmreason.commands.parsers import count
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_dataset
 from trl_mmreason.sampling import Failure, Request, SamplingParams

@@ -43,7 +43,7 @@ from transformers import PrinterCallback, TrainerCallback
 from workload import GROUP, SIDES, questions, save_policy
 
 from trl_mmreason import AdaPOConfig
-from trl_mmreason.commands.options import count
+from trl_mmreason.commands.parsers import count
 from trl_mmreason.evaluation.curves import style_axes
 from trl_mmreason.grading import Grader, Verdict
 from trl_mmreason.sampling.answering import Answers, answer_questions, verdict_stage

@@ -24,7 +24,7 @@ from transformers import PrinterCallback
 from workload import GROUP, lengths, questions, save_policy
 
 from trl_mmreason import AdaPOConfig, padding
-from trl_mmreason.commands.options import count
+from trl_mmreason.commands.parsers import count
 from trl_mmreason.exchange import balance_rows, longest_first, take
 
 

@@ -30,7 +30,7 @@ from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
-from trl_mmreason.commands.options import count
+from trl_mmreason.commands.parsers import count
 from trl_mmreason.grading.reward import accuracy_reward
 from trl_mmreason.miniature.models import save_model
 from trl_mmreason.miniature.tasks import make_dataset

@@ -28,7 +28,7 @@ from vllm import LLM, SamplingParams
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 from workload import GROUP, lengths, questions, save_policy
 
-from trl_mmreason.commands.options import count
+from trl_mmreason.commands.parsers import count
 from trl_mmreason.engines.replaced import replaced
 from trl_mmreason.grading.reward import accuracy_reward
 from trl_mmreason.grpo import GroupGRPOTrainer

@@ -11,7 +11,6 @@ from typing import Any
 
 from ..files import NoSuchFolder, atomic_path, check_model_folder
 from . import parsers
-from .parsers import count, share  # noqa: F401  benchmarks/ imports them from here
 
 
 def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool = True) -> None:
