@@ -1,7 +1,7 @@
 """How time and memory grow: of a training step with what it trains on, and of an answer store with its units.
 
     OMP_NUM_THREADS=1 python benchmarks/scaling.py group length pictures processes --json docs/scaling.json
-    OMP_NUM_THREADS=1 python benchmarks/scaling.py store --json docs/scaling.json --rounds 3
+    OMP_NUM_THREADS=1 python benchmarks/scaling.py store --json docs/scaling.json --rounds 1
     python benchmarks/scaling.py --json docs/scaling.json --pictures docs/pictures   # tables and plots of what is known
 
 A step is AdaPO's: both turns sampled to their full length, graded, scored by the reference, and trained on in
