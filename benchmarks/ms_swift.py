@@ -103,6 +103,8 @@ def save_ending_policy(folder: Path) -> None:
     head = model.lm_head.weight
     head *= 0.1  # nearly uniform
     head[:, 0] = 0.0
+    head[list(tokenizer.added_tokens_decoder)] = 0.0
+    head[list(tokenizer.added_tokens_decoder), 0] = -20.0 / hidden  # ms-swift stumbles over special tokens in answers
     head[tokenizer.eos_token_id, 1:] = 0.0
     head[tokenizer.eos_token_id, 0] = torch.log(torch.tensor(len(tokenizer) / (END_EVERY - 1))) / hidden
     model.save_pretrained(folder)
@@ -159,7 +161,10 @@ def main() -> None:
                 command = [sys.executable, __file__, "--only", name, made, "--steps", str(arguments.steps)]
                 if name == "ms-swift":
                     command = swift_command(arguments.swift, folder, arguments.steps)
-                subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+                ended = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, **said)
+                if ended.returncode:
+                    sys.exit(f"{name} failed:\n{ended.stdout[-3000:]}")
                 second, token = logged(folder / name)
                 seconds[name].append(second)
                 tokens[name].append(token)
