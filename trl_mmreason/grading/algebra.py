@@ -142,7 +142,7 @@ def _whole(value: Expr | MatrixBase) -> set[Symbol]:
 
 
 # ----------------------------------------------------------------------------------------------------------- comparing
-class Pair(NamedTuple):
+class ValuePair(NamedTuple):
     """The values of both sides at one point."""
 
     answer: Expr
@@ -151,7 +151,7 @@ class Pair(NamedTuple):
 
 def _equal(answer: Expr, gold: Expr, relative_tolerance: float) -> bool:
     if not answer.free_symbols and not gold.free_symbols:
-        pair = Pair(_number(answer, "answer"), _number(gold, "gold"))
+        pair = ValuePair(_number(answer, "answer"), _number(gold, "gold"))
         return _same_number(pair, relative_tolerance) or _same_in_closed_form(answer, gold, pair)
     pairs = _values(answer, gold)
     return all(a == g if g == 0 else _near(a, g, _STRICT) for a, g in pairs)
@@ -176,7 +176,7 @@ def _evaluated(expression: Expr) -> Expr | None:
     return value if defined else None
 
 
-def _same_number(pair: Pair, relative_tolerance: float) -> bool:
+def _same_number(pair: ValuePair, relative_tolerance: float) -> bool:
     answer, gold = pair
     if answer == gold:
         return True
@@ -200,7 +200,7 @@ def _near(answer: Expr, gold: Expr, relative_tolerance: float) -> bool:
     return bool(abs(answer - gold) <= relative_tolerance * abs(gold))
 
 
-def _same_in_closed_form(answer: Expr, gold: Expr, pair: Pair) -> bool:
+def _same_in_closed_form(answer: Expr, gold: Expr, pair: ValuePair) -> bool:
     """Decide symbolically what digits leave open: tiny values, and integrals with inexact quadrature."""
     integrals = answer.has(Integral) or gold.has(Integral)
     close = sympy.Float("1e-20") + (0.01 * abs(pair.gold) if integrals else 0)
@@ -209,18 +209,18 @@ def _same_in_closed_form(answer: Expr, gold: Expr, pair: Pair) -> bool:
     return sympy.simplify(answer.doit() - gold.doit()) == 0
 
 
-def _values(answer: Expr, gold: Expr) -> list[Pair]:
+def _values(answer: Expr, gold: Expr) -> list[ValuePair]:
     """Yield both values at some points where both are defined, and real unless they contain the imaginary unit.
 
     Raises:
         Unreadable: there are hardly any.
     """
     complex_ones = answer.has(sympy.I) or gold.has(sympy.I)
-    pairs: list[Pair] = []
+    pairs: list[ValuePair] = []
     for point in _points(answer.free_symbols | gold.free_symbols):
         values = [_evaluated(side.subs(point)) for side in (answer, gold)]
         if all(value is not None and (complex_ones or value.is_extended_real) for value in values):
-            pairs.append(Pair(*values))
+            pairs.append(ValuePair(*values))
         if len(pairs) == _POINTS:
             return pairs
     if len(pairs) < _MIN_POINTS:

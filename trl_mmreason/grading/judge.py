@@ -18,7 +18,7 @@ from .extraction import read_gold, without_thinking
 from .grader import Grader
 from .verdict import Verdict
 
-Chat = Callable[[list[list[dict[str, str]]]], list[str]]
+ChatFunction = Callable[[list[list[dict[str, str]]]], list[str]]
 
 LONGEST_SHOWN = 4000
 """Characters of a model's text that the judge gets to see: the last ones."""
@@ -100,7 +100,9 @@ class JudgeGrader:
         ValueError: with neither there is nothing to ask.
     """
 
-    def __init__(self, chat: Chat, grader: Grader | None = None, *, extract: bool = True, compare: bool = True) -> None:
+    def __init__(
+        self, chat: ChatFunction, grader: Grader | None = None, *, extract: bool = True, compare: bool = True
+    ) -> None:
         if not extract and not compare:
             raise ValueError("JudgeGrader: extract=False came with compare=False, which leaves nothing to ask.")
         self.chat = chat
