@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 Flags: TypeAlias = "Sequence[bool] | np.ndarray | torch.Tensor"
-Interval: TypeAlias = tuple[float, float]
+ConfidenceInterval: TypeAlias = tuple[float, float]
 
 
 class Metric(NamedTuple):
@@ -63,7 +63,7 @@ class Estimate:
     """A metric and its 95 % interval (low, high)."""
 
     value: float
-    interval: Interval
+    interval: ConfidenceInterval
 
     def as_json(self) -> dict[str, float | None]:
         """The numbers as JSON values, null for NaN."""
@@ -146,7 +146,7 @@ def bootstrap(
     }
 
 
-def improves(before: Interval, after: Interval) -> bool:
+def improves(before: ConfidenceInterval, after: ConfidenceInterval) -> bool:
     """Whether the interval `after` lies wholly above `before`.
 
     False where a bound is NaN: what was not measured has not improved.
@@ -230,7 +230,7 @@ def _number(value: float, decimals: int, signed: bool) -> str:
     return f"{rounded:+.{decimals}f}" if signed and rounded else f"{rounded:.{decimals}f}"
 
 
-def _percentile_interval(values: list[float]) -> Interval:
+def _percentile_interval(values: list[float]) -> ConfidenceInterval:
     known = [value for value in values if not math.isnan(value)]
     if not known:
         return (math.nan, math.nan)
