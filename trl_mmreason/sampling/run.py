@@ -221,7 +221,7 @@ class _Task(NamedTuple):
     failures: int = 0
 
 
-Outcome = Payload | Failure | Exception
+UnitOutcome = Payload | Failure | Exception
 
 
 class _Runner:
@@ -281,18 +281,18 @@ class _Runner:
             batch.append(self.again.popleft())
         return batch
 
-    def _outcomes(self, batch: list[_Task]) -> list[Outcome]:
+    def _outcomes(self, batch: list[_Task]) -> list[UnitOutcome]:
         together = self._attempt(batch)
         if not isinstance(together, Exception):
             return together
         logger.warning("%s: a batch of %d raised; its units are tried alone", self.stage, len(batch), exc_info=together)
-        outcomes: list[Outcome] = []
+        outcomes: list[UnitOutcome] = []
         for task in batch:
             alone = self._attempt([task])
             outcomes += [alone] if isinstance(alone, Exception) else alone
         return outcomes
 
-    def _attempt(self, batch: list[_Task]) -> list[Outcome] | Exception:
+    def _attempt(self, batch: list[_Task]) -> list[UnitOutcome] | Exception:
         try:  # reading a row may decode its pictures, and raise too
             rows = {position: self.rows[position] for position in {task.position for task in batch}}
             results = self.work([(rows[task.position], task.unit.index) for task in batch])
@@ -304,7 +304,7 @@ class _Runner:
         _check_results(results, len(batch))
         return list(results)
 
-    def _records(self, batch: list[_Task], outcomes: list[Outcome]) -> list[Record]:
+    def _records(self, batch: list[_Task], outcomes: list[UnitOutcome]) -> list[Record]:
         """Return the records of finished tasks; append the others to `again`."""
         records = []
         for task, outcome in zip(batch, outcomes, strict=True):
