@@ -19,7 +19,7 @@ from trl_mmreason.evaluation.question_table import QuestionTable
 
 _RESAMPLES = 2000
 
-Verdict = Literal["holds", "does not hold", "no difference", "undecided"]
+ClaimVerdict = Literal["holds", "does not hold", "no difference", "undecided"]
 
 
 class Term(NamedTuple):
@@ -89,7 +89,7 @@ class Judged:
     margin: float | None = None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ClaimVerdict:
         """ "holds" if the whole interval and every seed are above zero, "does not hold" if both are below.
 
         A bootstrap over few seeds is too sure of itself; a seed that says otherwise leaves a claim undecided. Where
@@ -105,11 +105,11 @@ class Judged:
         return "no difference" if within else "undecided"
 
 
-Outcomes = Mapping[int, Mapping[str, QuestionTable]]
+ArmTables = Mapping[int, Mapping[str, QuestionTable]]
 """Seed → arm → what each question adds to each metric; all arms of a seed answer the same questions, in one order."""
 
 
-def judge(claim: Claim, outcomes: Outcomes, margin: float | None = None) -> Judged:
+def judge(claim: Claim, outcomes: ArmTables, margin: float | None = None) -> Judged:
     """Judge whether a claim holds.
 
     Args:

@@ -13,11 +13,11 @@ from matplotlib.ticker import MaxNLocator
 from trl_mmreason.evaluation.curves import style_axes
 from trl_mmreason.evaluation.metrics import metric_of
 
-from .claims import Outcomes
+from .claims import ArmTables
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 
-Point = tuple[float, str, str]
+FigurePoint = tuple[float, str, str]
 """Where on the axis, and the arm and the metric that are shown there."""
 
 
@@ -33,7 +33,7 @@ class Figure(NamedTuple):
     title: str
     x: str
     y: str
-    curves: Mapping[str, Sequence[Point]]
+    curves: Mapping[str, Sequence[FigurePoint]]
 
     @property
     def arms(self) -> set[str]:
@@ -41,7 +41,7 @@ class Figure(NamedTuple):
         return {arm for points in self.curves.values() for _, arm, _ in points}
 
 
-def draw_figures(outcomes: Outcomes, figures: Sequence[Figure], path: Path) -> None:
+def draw_figures(outcomes: ArmTables, figures: Sequence[Figure], path: Path) -> None:
     """Draw figures side by side into a PNG file.
 
     Args:
@@ -63,7 +63,7 @@ def draw_figures(outcomes: Outcomes, figures: Sequence[Figure], path: Path) -> N
     page.savefig(path, format="png", dpi=120)
 
 
-def over_seeds(outcomes: Outcomes, points: Sequence[Point]) -> np.ndarray:
+def over_seeds(outcomes: ArmTables, points: Sequence[FigurePoint]) -> np.ndarray:
     """(seeds, points): every seed's result; shares in percent."""
 
     def value(seed: int, arm: str, metric: str) -> float:

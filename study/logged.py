@@ -11,12 +11,12 @@ import numpy as np
 
 from trl_mmreason.evaluation.question_table import QuestionTable
 
-from .claims import Outcomes
+from .claims import ArmTables
 
 History = Sequence[Mapping[str, Any]]
 
 
-def with_logged(outcomes: Outcomes, histories: Mapping[str, Sequence[History]], names: Sequence[str]) -> Outcomes:
+def with_logged(outcomes: ArmTables, histories: Mapping[str, Sequence[History]], names: Sequence[str]) -> ArmTables:
     """Add `first_NAME` and `last_NAME` of each logged name to the tables of trained arms.
 
     A logged number belongs to no question. Every question of its arm gets it, so that all draws of questions agree and
