@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 PARTS = ("vision", "projector", "language")
 
 
-class Part(NamedTuple):
+class ModelPart(NamedTuple):
     """One part of a model, and how much of it is trained.
 
     Attributes:
@@ -63,7 +63,7 @@ def check_chosen(name: str, chosen: Sequence[str]) -> None:
         raise ValueError(f"{name}: trainable_parts={chosen}, expected one or more of {PARTS}.")
 
 
-def train_parts(trainer: Any, chosen: Sequence[str]) -> dict[str, Part]:
+def train_parts(trainer: Any, chosen: Sequence[str]) -> dict[str, ModelPart]:
     """Freeze all parts of a trainer's policy except the chosen ones, adapters included, and log what is trained.
 
     Args:
@@ -82,7 +82,7 @@ def train_parts(trainer: Any, chosen: Sequence[str]) -> dict[str, Part]:
     return found
 
 
-def train_only(model: Any, chosen: Sequence[str]) -> dict[str, Part]:
+def train_only(model: Any, chosen: Sequence[str]) -> dict[str, ModelPart]:
     """Freeze all parts except the chosen ones; weights that were frozen before stay frozen.
 
     Args:
@@ -115,7 +115,7 @@ def train_only(model: Any, chosen: Sequence[str]) -> dict[str, Part]:
         names = [name for name in parameters if place[name] == part]
         trained = sum(parameters[name].numel() for name in names if parameters[name].requires_grad)
         frozen = sum(parameters[name].numel() for name in names) - trained
-        found[part] = Part(_roots(names, [name for name in parameters if place[name] != part]), trained, frozen)
+        found[part] = ModelPart(_roots(names, [name for name in parameters if place[name] != part]), trained, frozen)
     return found
 
 

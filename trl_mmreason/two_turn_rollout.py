@@ -10,7 +10,7 @@ import torch
 from trl.data_utils import is_conversational
 from trl.extras.profiling import profiling_context
 
-Sampled = tuple[list[list[int]], list[list[int]], Any]
+SampledTurns = tuple[list[list[int]], list[list[int]], Any]
 """Of each row: ids of both answers and the follow-up between them, 1 where a token was sampled, log-probabilities."""
 
 
@@ -55,7 +55,7 @@ def _messages(trainer: Any, ids: list[int], env_mask: list[int]) -> list[dict[st
     return messages
 
 
-def _without_barrier(trainer: Any, prompt_ids: list, images: Any) -> Sampled:
+def _without_barrier(trainer: Any, prompt_ids: list, images: Any) -> SampledTurns:
     """Sample both turns with a colocated vLLM, request by request."""
     *sampled, read, cached = trainer.vllm_generation.generate_two_turns(
         prompt_ids,
@@ -72,7 +72,7 @@ def _without_barrier(trainer: Any, prompt_ids: list, images: Any) -> Sampled:
     return tuple(sampled)
 
 
-def turn_after_turn(trainer: Any, prompt_ids: list, images: Any, grouped: Any) -> Sampled:
+def turn_after_turn(trainer: Any, prompt_ids: list, images: Any, grouped: Any) -> SampledTurns:
     """Sample all first answers, then all second answers.
 
     Args:

@@ -34,7 +34,7 @@ _CHOICES = {"pass_at": "pass@n", "self_consistency_at": "self-consistency", "bes
 _COLOURS = ("#000000", "#e69f00", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")  # told apart with any vision
 
 
-class Point(NamedTuple):
+class ScalingPoint(NamedTuple):
     """Accuracy and tokens at n samples or candidates.
 
     Attributes:
@@ -46,7 +46,7 @@ class Point(NamedTuple):
     tokens: float
 
 
-Curve = dict[int, Point]
+Curve = dict[int, ScalingPoint]
 """n → what it brings."""
 
 
@@ -63,7 +63,7 @@ def scaling_curves(evaluations: Mapping[str, SavedEvaluation]) -> dict[str, Curv
         for kind, label in _CHOICES.items():
             if f"{kind}_{each.samples.n}" in metrics:
                 found = {n: metrics["accuracy" if n == 1 else f"{kind}_{n}"] for n in group_sizes(each.samples.n)}
-                points = {n: Point(right, n * tokens) for n, right in found.items()}
+                points = {n: ScalingPoint(right, n * tokens) for n, right in found.items()}
                 curves[label if len(sampled) == 1 else f"{name}, {label}"] = points
     searches = _searches(evaluations)
     for name, (label, points) in searches.items():
@@ -80,7 +80,7 @@ def _searches(evaluations: Mapping[str, SavedEvaluation]) -> dict[str, tuple[str
         candidates = protocol.pop("candidates", None)
         if candidates is not None:
             key = json.dumps({**settings, "protocol": protocol}, sort_keys=True)
-            found.setdefault(key, (name, protocol["name"], {}))[2][candidates] = Point(
+            found.setdefault(key, (name, protocol["name"], {}))[2][candidates] = ScalingPoint(
                 each.results.metrics["accuracy"], _tokens(each)
             )
     return {name: (label, curve) for name, label, curve in found.values()}
