@@ -15,8 +15,7 @@ from trl_mmreason.chain_of_step.prompts import (
     step_data_message,
     step_data_prompt,
 )
-from trl_mmreason.chain_of_step.template import Step as ChainStep
-from trl_mmreason.chain_of_step.template import parse_chain, render_chain
+from trl_mmreason.chain_of_step.template import Step, parse_chain, render_chain
 from trl_mmreason.miniature.solutions import ERRORS, solve
 from trl_mmreason.miniature.tasks import CATEGORIES, make_problem, make_problems
 from trl_mmreason.miniature.teacher import KnownTruthTeacher
@@ -83,8 +82,8 @@ def test_it_writes_and_judges_chains_of_steps(category, multiple_choice):
 
 
 def test_whatever_a_policy_writes_into_its_steps_is_judged():
-    right = ChainStep(*vars(PROBLEM.steps[0]).values())
-    odd = [ChainStep("", "", ""), ChainStep("a\nb > c", "two\n\nlines: <x>", "\n"), right]
+    right = Step(*vars(PROBLEM.steps[0]).values())
+    odd = [Step("", "", ""), Step("a\nb > c", "two\n\nlines: <x>", "\n"), right]
     reply = ask_about(PROBLEM, JUDGE_PROMPT, judge_message(PROBLEM.prompt[0]["content"], "9", odd))
     assert reply == "### Step Label: [-1,-1,1]"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trl_mmreason.miniature.solutions import ERRORS, Step, solve
+from trl_mmreason.miniature.solutions import ERRORS, WorkedStep, solve
 from trl_mmreason.miniature.tasks import CATEGORIES, LEVELS, make_problem
 from trl_mmreason.miniature.truth import true_labels
 
@@ -15,7 +15,7 @@ def labels(*steps):
 
 
 def thinking(step, thought):
-    return Step(step.name, thought, step.reflection)
+    return WorkedStep(step.name, thought, step.reflection)
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
@@ -56,11 +56,11 @@ def test_a_working_rests_on_all_readings_and_an_answer_on_the_right_working():
 
 
 def test_unknown_and_repeated_steps_are_wrong():
-    assert labels(Step("Think", FIRST.thought, "."), FIRST) == (False, True)
+    assert labels(WorkedStep("Think", FIRST.thought, "."), FIRST) == (False, True)
     assert labels(FIRST, FIRST, SECOND, WORK, WORK) == (True, False, True, True, False)
     assert labels(thinking(FIRST, "It is 7."), FIRST) == (False, False)
     assert labels() == ()
 
 
 def test_spaces_do_not_matter():
-    assert labels(FIRST, SECOND, Step(" Work it out\n", " 8 + 1 = 9", "")) == (True, True, True)
+    assert labels(FIRST, SECOND, WorkedStep(" Work it out\n", " 8 + 1 = 9", "")) == (True, True, True)

@@ -37,7 +37,7 @@ READING = {
 
 
 @dataclass(frozen=True)
-class Step:
+class WorkedStep:
     """One step: a short name, an observation or computation, and a reflection on it."""
 
     name: str
@@ -83,7 +83,7 @@ class Solution:
     """
 
     problem_id: str
-    steps: tuple[Step, ...]
+    steps: tuple[WorkedStep, ...]
     labels: tuple[bool, ...]
     lead: str
     result: str
@@ -150,10 +150,12 @@ def attempt(
     raise ValueError(f"solve() got error={error!r}; expected None or one of {', '.join(ERRORS)}.")
 
 
-def worked_steps(category: str, asked: str, tried: Attempt, choices: Mapping[str, str] | None) -> tuple[Step, ...]:
+def worked_steps(
+    category: str, asked: str, tried: Attempt, choices: Mapping[str, str] | None
+) -> tuple[WorkedStep, ...]:
     """Write an attempt in steps: one for each fact, then the working, then the answer (its letter in `choices`)."""
     readings = [
-        Step(
+        WorkedStep(
             f"Read {name}",
             READING[category].format(name=name, asked=asked, value=value),
             "I looked twice.",
@@ -163,8 +165,8 @@ def worked_steps(category: str, asked: str, tried: Attempt, choices: Mapping[str
     letter = "" if choices is None else f", choice {_letter(choices, tried.stated)}"
     return (
         *readings,
-        Step("Work it out", f"{tried.lead}{tried.worked}", "I did it twice."),
-        Step("Answer", f"So the answer is {tried.stated}{letter}.", "This is what was asked."),
+        WorkedStep("Work it out", f"{tried.lead}{tried.worked}", "I did it twice."),
+        WorkedStep("Answer", f"So the answer is {tried.stated}{letter}.", "This is what was asked."),
     )
 
 

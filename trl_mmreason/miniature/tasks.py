@@ -26,7 +26,7 @@ from PIL import Image as PILImage
 
 from ..rows import stored_picture
 from . import draw
-from .solutions import ERRORS, Step, attempt, worked_steps, wrong_results
+from .solutions import ERRORS, WorkedStep, attempt, worked_steps, wrong_results
 
 CATEGORIES = ("adding", "counting", "bar_chart", "lengths", "triangle", "clock", "table")
 LEVELS = (1, 2, 3)
@@ -78,7 +78,7 @@ class Problem:
     choices: dict[str, str] | None
     facts: dict[str, int]
     asked: str
-    steps: tuple[Step, ...]
+    steps: tuple[WorkedStep, ...]
     seed: int
 
     @property

@@ -14,7 +14,7 @@ from typing import Any
 import PIL.Image
 
 from ..sampling.engine import Failure, Request, Sample, SamplingParams
-from .solutions import Step, first_mistake, remark, solve
+from .solutions import WorkedStep, first_mistake, remark, solve
 from .tasks import Problem
 from .truth import true_labels
 
@@ -97,7 +97,7 @@ def _worked(problem: Problem) -> str:
 
 
 def _judgement(problem: Problem, process: str) -> str:
-    steps = [Step(found["name"], found["thought"], "") for found in _WRITTEN_STEP.finditer(process)]
+    steps = [WorkedStep(found["name"], found["thought"], "") for found in _WRITTEN_STEP.finditer(process)]
     ratings = ["1" if right else "-1" for right in true_labels(problem, steps)]
     return f"### Step Label: [{','.join(ratings)}]"
 

@@ -34,7 +34,7 @@ from .prompts import (
     teacher_prompt,
 )
 from .protocols import FirstSolution
-from .selection import Solution, read_solutions, select_mix
+from .selection import PolicySolution, read_solutions, select_mix
 
 ANSWERS = "srpo-answers"
 RATINGS = "srpo-ratings"
@@ -184,7 +184,7 @@ def make_reflections(
     return Reflections(_as_rows(rows, chosen, completions, making.system_prompt), dict(+dropped))
 
 
-def compose(solution: Solution, reflection: str, think: str | None = None) -> str:
+def compose(solution: PolicySolution, reflection: str, think: str | None = None) -> str:
     """Compose the completion of "Self-reflection SFT" (appendix B.3), with a second `<think>` if there is one."""
     second_thought = "" if think is None else f"<think>{think}</think>\n"
     return (
@@ -204,8 +204,8 @@ def _refuse_system_messages(rows: Dataset) -> None:
 
 # -------------------------------------------------------------------------------------------------- teacher and scorer
 
-Messages = Callable[[str, Solution], list[dict[str, str]]]
-_TEMPLATE = Solution("{id}", 0, "{cot}", "{answer}", False, "{ground_truth}")
+Messages = Callable[[str, PolicySolution], list[dict[str, str]]]
+_TEMPLATE = PolicySolution("{id}", 0, "{cot}", "{answer}", False, "{ground_truth}")
 
 
 def _ask(
@@ -213,7 +213,7 @@ def _ask(
     stage: str,
     engine: Engine,
     rows: Dataset,
-    solutions: Sequence[Solution],
+    solutions: Sequence[PolicySolution],
     messages: Messages,
     read: Callable[[str], dict[str, Any]],
     *,
@@ -239,18 +239,18 @@ def _ask(
 
 
 def _answered(
-    solutions: Sequence[Solution], replies: Mapping[str, Record], what: str, dropped: Counter[str]
-) -> list[Solution]:
+    solutions: Sequence[PolicySolution], replies: Mapping[str, Record], what: str, dropped: Counter[str]
+) -> list[PolicySolution]:
     """Select the solutions with a reply, and count the others."""
     kept = parsed_positions([solution.id for solution in solutions], replies, dropped, prefix=f"{what}: ")
     return [solutions[k] for k in kept]
 
 
-def _scorer_messages(question: str, solution: Solution) -> list[dict[str, str]]:
+def _scorer_messages(question: str, solution: PolicySolution) -> list[dict[str, str]]:
     return [{"role": "user", "content": scorer_prompt(question, solution.cot)}]
 
 
-def _teacher_messages(question: str, solution: Solution, second_thought: bool) -> list[dict[str, str]]:
+def _teacher_messages(question: str, solution: PolicySolution, second_thought: bool) -> list[dict[str, str]]:
     asked = teacher_prompt(
         question, solution.cot, solution.answer, solution.ground_truth, second_thought=second_thought
     )
@@ -261,7 +261,7 @@ def _teacher_messages(question: str, solution: Solution, second_thought: bool) -
 
 
 def _as_rows(
-    rows: Dataset, solutions: Sequence[Solution], completions: list[str], system_prompt: str | None
+    rows: Dataset, solutions: Sequence[PolicySolution], completions: list[str], system_prompt: str | None
 ) -> Dataset:
     """Make one row for each solution, with its question's pictures as stored."""
     prompts = rows.select([solution.position for solution in solutions])["prompt"]

@@ -15,7 +15,7 @@ from ..sampling.engine import Failure
 from .response import parse_reflection_response, tags_in
 
 
-class Solution(NamedTuple):
+class PolicySolution(NamedTuple):
     """A first solution of the policy.
 
     Attributes:
@@ -36,7 +36,7 @@ class Solution(NamedTuple):
     rating: float | None = None
 
 
-def read_solutions(rows: Dataset, answers: Answers, dropped: Counter[str]) -> list[Solution]:
+def read_solutions(rows: Dataset, answers: Answers, dropped: Counter[str]) -> list[PolicySolution]:
     """Read the answers that a teacher can reflect on, in the order of the rows.
 
     Args:
@@ -49,14 +49,14 @@ def read_solutions(rows: Dataset, answers: Answers, dropped: Counter[str]) -> li
     for position, (id_, samples) in enumerate(answers.items()):
         for index, sample in enumerate(samples):
             found = _solution(sample, f"{id_}#{index}", position, golds[position])
-            if isinstance(found, Solution):
+            if isinstance(found, PolicySolution):
                 solutions.append(found)
             else:
                 dropped[found] += 1
     return solutions
 
 
-def _solution(sample: Mapping[str, Any] | Failure, id_: str, position: int, ground_truth: str) -> Solution | str:
+def _solution(sample: Mapping[str, Any] | Failure, id_: str, position: int, ground_truth: str) -> PolicySolution | str:
     """Parse an answer's solution, or return the reason why there is none."""
     if isinstance(sample, Failure):
         return "answer: sampling failed"
@@ -75,7 +75,7 @@ def _solution(sample: Mapping[str, Any] | Failure, id_: str, position: int, grou
         return "answer: a tag inside <think> or <answer>"
     if not response.has_solution_format:
         return "answer: does not begin with <think>…</think><answer>…</answer>"
-    return Solution(id_, position, cot, answer, turn["correct"], ground_truth)
+    return PolicySolution(id_, position, cot, answer, turn["correct"], ground_truth)
 
 
 def select_mix(
