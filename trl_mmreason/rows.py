@@ -27,6 +27,10 @@ from .grading.extraction import read_gold
 from .messages import PLACEHOLDER, conversation, pictures_inside, split_answer
 
 NAMES = ("prompt", "images", "answer", "choices", "id", "category")
+
+Row = Mapping[str, Any]
+"""Column → value."""
+
 ROLES = ("system", "user", "assistant", "tool")  # those that TRL knows
 
 # What Pillow was seen to raise for damaged bytes of eleven formats, and what its parsers of headers raise.

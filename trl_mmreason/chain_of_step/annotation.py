@@ -20,6 +20,7 @@ from datasets import Dataset, Features, List, Value
 from ..grading import Grader
 from ..grading.reward import items_of
 from ..messages import completion_text, pictures_of, question_text, with_system_message
+from ..rows import Row
 from ..sampling.answering import JoinedRows, answer_questions
 from ..sampling.asking import ReplyCollector, parsed_positions, reference_answer
 from ..sampling.difficulty import tally
@@ -27,7 +28,7 @@ from ..sampling.engine import Engine, Failure, Request, SamplingParams
 from ..sampling.export import join_source_columns
 from ..sampling.store import Store
 from .objective import judge_labels, monte_carlo_labels
-from .paths import SAMPLING_PARAMS, Path, Row, read_path
+from .paths import SAMPLING_PARAMS, Path, read_path
 from .prompts import JUDGE_PROMPT, judge_message, read_ratings
 from .protocols import Continuation
 from .template import chain_ends, parse_chain

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -11,6 +11,7 @@ from datasets import Dataset
 from torch import Tensor
 
 from ..messages import pictures_of
+from ..rows import Row
 from ..sampling.engine import SamplingParams
 from .objective import trajectory_score
 from .template import ANSWER_END, ANSWER_START, STEP_START, ChainError, has_token, parse_chain, scored_ends
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 SAMPLING_PARAMS = SamplingParams(temperature=1.0, top_p=0.95)
 """How paths and continuations are drawn (appendix C)."""
-
-Row = Mapping[str, Any]
 
 _WORDS = ("id", "prompt", "answer", "choices")  # of a question: no picture is decoded
 

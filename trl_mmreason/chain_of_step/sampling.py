@@ -10,12 +10,13 @@ from typing import Any
 
 from datasets import Dataset
 
+from ..rows import Row
 from ..sampling.answering import answer_questions
 from ..sampling.engine import Engine, Failure, SamplingParams
 from ..sampling.protocols import AnsweringProtocol
 from ..sampling.run import run, wait_for_all
 from ..sampling.store import Store
-from .paths import SAMPLING_PARAMS, Path, PathScore, ProcessReward, Row, path_score
+from .paths import SAMPLING_PARAMS, Path, PathScore, ProcessReward, path_score
 from .protocols import Chains, ChainScorer, StepBeam
 from .search import MAX_STEPS, part_sampling_params
 

@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..messages import pictures_of
+from ..rows import Row
 from ..sampling.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
-from .paths import SAMPLING_PARAMS, ProcessReward, Row
+from .paths import SAMPLING_PARAMS, ProcessReward
 from .template import ANSWER_END, STEP_END, ChainError, chain_ends, parse_chain
 
 if TYPE_CHECKING:

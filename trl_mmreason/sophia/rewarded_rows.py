@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, SupportsFloat
 
 import torch
 from torch import Tensor
 from trl.data_utils import apply_chat_template, prepare_multimodal_messages
 
+from ..rows import Row
+
 logger = logging.getLogger(__name__)
 
-Row = Mapping[str, Any]
 _ROUNDING = 1e-3  # a log-probability of 16 bit may come out above 0 by less
 
 

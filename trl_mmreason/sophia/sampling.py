@@ -21,6 +21,7 @@ from datasets import Dataset, List, Value
 
 from ..grading import Grader
 from ..messages import pictures_of, plain_messages, question_text
+from ..rows import Row
 from ..sampling.answering import JoinedRows, answer_questions
 from ..sampling.difficulty import tally, usable_questions
 from ..sampling.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
@@ -47,7 +48,6 @@ from .selection import (
 SAMPLING_PARAMS = SamplingParams(max_new_tokens=MAX_TOKENS)
 """Default sampling parameters of captions and trajectories; the paper gives only the length."""
 
-Row = Mapping[str, Any]
 _PICTURES = ("images", "image")
 _MESSAGES = List({"role": Value("string"), "content": Value("string")})
 

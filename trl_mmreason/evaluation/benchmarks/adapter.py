@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 from datasets import Dataset
 
 from ...grading.tolerance import Tolerance
-from ...rows import DataError, RefusedValue, read_label
+from ...rows import DataError, RefusedValue, Row, read_label
 from .prompt import INSTRUCTION, pictures_named
 
-Row = Mapping[str, Any]
-Scores = Callable[[Sequence[Row], Sequence[bool | None]], dict[str, float]]
+ScoreFunction = Callable[[Sequence[Row], Sequence[bool | None]], dict[str, float]]
 
 _LONGEST_LIST = 100_000  # characters of a list in text form
 _LETTER = re.compile(r"\(?([A-Za-z])\)?[.:]?")
@@ -104,7 +103,7 @@ class Benchmark:
     keep: Callable[[Row], bool] | None = None
     instruction: str = INSTRUCTION
     has_variants: bool = False
-    scores: Scores | None = None
+    scores: ScoreFunction | None = None
     draw: Callable[[str, int], Dataset] | None = None
 
 

@@ -12,7 +12,8 @@ from datasets import Dataset
 
 from ...messages import question_text
 from ...miniature.tasks import CATEGORIES, make_dataset
-from .adapter import Benchmark, Question, Row, picture, text
+from ...rows import Row
+from .adapter import Benchmark, Question, picture, text
 
 ROWS = 200
 _SEED = 0  # the same questions in every evaluation; other pictures than in training, whatever its seed

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 from ...grading.tolerance import Tolerance
+from ...rows import Row
 from . import we_math
 from .adapter import (
     Benchmark,
     Question,
-    Row,
     UnusableCell,
     is_one_of,
     label,

@@ -8,10 +8,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ...grading.tolerance import Tolerance
+from ...rows import Row
 from .adapter import (
     Benchmark,
     Question,
-    Row,
     UnusableCell,
     label,
     letter,
