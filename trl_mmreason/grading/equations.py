@@ -60,7 +60,7 @@ def _defines(side: str) -> bool:
     return all(is_name(part.strip()) for part in parts if part.strip()) and any(map(str.strip, parts))
 
 
-def compare(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
+def compare_equations(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
     """Compare equations: `x = 4` and `4 = x` are 4; equal up to a factor; a true chain `3 + 4 = 7` is 7.
 
     Args:

@@ -93,10 +93,10 @@ def _same(answer: str, gold: str, terms: Terms) -> bool:
         # lazily: the first that knows what kind of answer this is decides
         lambda: _rounded(answer, gold, terms),
         lambda: equations.compare_dates(answer, gold),
-        lambda: regions.compare(answer, gold, same, ratio),
+        lambda: regions.compare_regions(answer, gold, same, ratio),
         lambda: listings.compare_matrices(answer, gold, same),
-        lambda: listings.compare(answer, gold, same),
-        lambda: equations.compare(answer, gold, same, ratio),
+        lambda: listings.compare_listings(answer, gold, same),
+        lambda: equations.compare_equations(answer, gold, same, ratio),
         lambda: equations.compare_ratios(answer, gold, same),
         lambda: equations.compare_spans(answer, gold, same),
     ):
@@ -253,7 +253,7 @@ def _values(
     """Compare two expressions by evaluation, by algebra, or as words where they are not mathematics."""
     scales = {"answer_unit": (unit.factor, unit.offset), "gold_unit": (gold_unit.factor, gold_unit.offset)}
     try:
-        return numeric.equal(_digits(answer), _digits(gold), lenient=terms.lenient, **scales)
+        return numeric.numerically_equal(_digits(answer), _digits(gold), lenient=terms.lenient, **scales)
     except Unreadable:
         return (
             bool(words(gold)) and is_prose(answer) == is_prose(gold) and is_prose(gold) and words(answer) == words(gold)
@@ -270,7 +270,7 @@ def _values(
 
 def _ratio(answer: str, gold: str, terms: Terms) -> float | None:
     try:
-        return numeric.ratio(answer, gold)
+        return numeric.numeric_ratio(answer, gold)
     except Unreadable:
         return None
     except NeedsAlgebra:

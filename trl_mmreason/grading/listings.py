@@ -77,7 +77,7 @@ def _both_signs(found: list[str]) -> list[str]:
     ]
 
 
-def compare(answer: str, gold: str, same: Same) -> bool | None:
+def compare_listings(answer: str, gold: str, same: Same) -> bool | None:
     """Compare tuples and points in order, sets and bare lists in any order; `None` if neither has several entries.
 
     A bare list against brackets must keep their order; different brackets differ, as (1, 2] does from (1, 2).

@@ -22,7 +22,7 @@ LENIENT = Fraction(1, 100)
 _NEGLIGIBLE = 1e-9  # below this, a sum in floating point may be zero or not
 
 
-def equal(
+def numerically_equal(
     answer: str,
     gold: str,
     *,
@@ -61,7 +61,7 @@ def equal(
     )
 
 
-def ratio(answer: str, gold: str) -> float | None:
+def numeric_ratio(answer: str, gold: str) -> float | None:
     """The constant c ≠ 0 with answer = c · gold for all values of the variables, if there is one."""
     pairs = _values(read(answer), read(gold))
     if any(a == 0 or g == 0 for a, g in pairs):
@@ -84,7 +84,7 @@ def value_of(text: str) -> Number:
 
 def _value(node: Node) -> Number:
     try:
-        value = evaluate(node, {})
+        value = evaluate_node(node, {})
     except Refused:
         raise
     except (ZeroDivisionError, ValueError) as error:
@@ -147,13 +147,13 @@ def _values(left: Expression, right: Expression) -> list[tuple[Number, Number]]:
 
 def _at(left: Expression, right: Expression, point: Mapping[str, Fraction]) -> tuple[Number, Number]:
     try:
-        return evaluate(left.node, point), evaluate(right.node, point)
+        return evaluate_node(left.node, point), evaluate_node(right.node, point)
     except Refused:  # an exact value would have too many digits
         rough = {name: float(value) for name, value in point.items()}
-        return evaluate(left.node, rough), evaluate(right.node, rough)
+        return evaluate_node(left.node, rough), evaluate_node(right.node, rough)
 
 
-def evaluate(node: Node, point: Mapping[str, Number]) -> Number:
+def evaluate_node(node: Node, point: Mapping[str, Number]) -> Number:
     """The value of `node` with the variables of `point`.
 
     Raises:
@@ -169,7 +169,7 @@ def evaluate(node: Node, point: Mapping[str, Number]) -> Number:
         return _CONSTANTS[kind]
     if kind == "sum":
         total: Number = Fraction(0)
-        terms = [evaluate(term, point) for term in node[1]]
+        terms = [evaluate_node(term, point) for term in node[1]]
         for term in terms:
             total = _bounded(total + term)
         if not isinstance(total, Fraction) and _size(total) < _NEGLIGIBLE * max(map(_size, terms)):
@@ -178,9 +178,9 @@ def evaluate(node: Node, point: Mapping[str, Number]) -> Number:
     if kind == "product":
         total = Fraction(1)
         for factor in node[1]:
-            total = _bounded(total * evaluate(factor, point))
+            total = _bounded(total * evaluate_node(factor, point))
         return total
-    values = [evaluate(part, point) for part in node[1:]]
+    values = [evaluate_node(part, point) for part in node[1:]]
     return _bounded(_OPERATIONS[kind](*values))
 
 

@@ -36,7 +36,7 @@ _REALS = re.compile(r"(?:[A-Za-z]\s*∈\s*)?R|all real numbers|全体实数")
 _LINE = Interval("(", "-∞", "∞", ")")
 
 
-def compare(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
+def compare_regions(answer: str, gold: str, same: Same, ratio: Ratio) -> bool | None:
     """Compare two ranges: ends and brackets must agree, and the variables if both name one.
 
     Args:
