@@ -10,7 +10,7 @@ from pathlib import Path
 from datasets import Dataset
 
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.miniature.tasks import make_problems, to_dataset
+from trl_mmreason.miniature.tasks import make_problems, problems_dataset
 
 MEDIAN, BOUND = 64, 512
 """Tokens of a trajectory; lengths are log-normal, their 95th percentile is `BOUND`, and longer ones are cut there."""
@@ -31,7 +31,8 @@ def questions(
     """Sums with one to three pictures, of which the first is asked about."""
     rng = random.Random(seed)
     drawn = {
-        side: list(to_dataset(make_problems(["adding"], most_pictures * n, size=side, seed=seed))) for side in sides
+        side: list(problems_dataset(make_problems(["adding"], most_pictures * n, size=side, seed=seed)))
+        for side in sides
     }
 
     def row(number: int) -> dict:

@@ -23,7 +23,7 @@ from trl_mmreason.chain_of_step.report import format_process_reward, plot_rounds
 from trl_mmreason.chain_of_step.search import MAX_STEPS
 from trl_mmreason.evaluation.files import format_overview, format_results, format_side_by_side
 from trl_mmreason.evaluation.samples import group_sizes
-from trl_mmreason.miniature.tasks import to_dataset
+from trl_mmreason.miniature.tasks import problems_dataset
 from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sources import read_completions
 from trl_mmreason.stages import Pipeline, made_by
@@ -43,7 +43,7 @@ class ChainOfStep(Pipeline):
             rows = read_completions(self.args.step_dataset)
         trainer = self.trainer(mm.ChainOfStepSFTTrainer, policy, config, rows, **WHOLE)
         if self.args.sft_accuracy is not None:
-            asked, bound = to_dataset(self.problems(100, 5, "new_pictures")), self.args.max_completion_length
+            asked, bound = problems_dataset(self.problems(100, 5, "new_pictures")), self.args.max_completion_length
             trainer.add_callback(miniature.stop_at(trainer, asked, self.args.sft_accuracy, bound))
         self.learn(trainer)
 

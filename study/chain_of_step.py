@@ -34,7 +34,7 @@ from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import Samples
 from trl_mmreason.files import write_whole
 from trl_mmreason.miniature.cold_start import cold_start
-from trl_mmreason.miniature.tasks import to_dataset
+from trl_mmreason.miniature.tasks import problems_dataset
 from trl_mmreason.sampling.engine import Failure, SamplingParams
 from trl_mmreason.sampling.loading import load_model, load_processor
 from trl_mmreason.sampling.protocols import AnsweringProtocol
@@ -77,7 +77,7 @@ def _learn_steps(start: Start, policy: Path) -> None:
     trainer = ChainOfStepSFTTrainer(start.policy, args=args, train_dataset=rows)
     target = start.args.prepared.get("sft_accuracy")
     if target is not None:
-        measured = to_dataset(start.problems(_MEASURED, stream=5, split="new_pictures"))
+        measured = problems_dataset(start.problems(_MEASURED, stream=5, split="new_pictures"))
         trainer.add_callback(stop_at(trainer, measured, target, _limit(start)))
     train_once(trainer, policy)
 

@@ -28,7 +28,7 @@ from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.question_table import QuestionTable
 from trl_mmreason.miniature.cold_start import Lessons, cold_start
 from trl_mmreason.miniature.models import FAMILIES, SIZES, build_model
-from trl_mmreason.miniature.tasks import CATEGORIES, LEVELS, Problem, make_problems, to_dataset
+from trl_mmreason.miniature.tasks import CATEGORIES, LEVELS, Problem, make_problems, problems_dataset
 from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.protocols import AnsweringProtocol
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
@@ -302,8 +302,8 @@ def begin(args: StudyArguments, part: Part, seed: int) -> Start:
         )
 
     do_once(folder, "cold_start", {name: getattr(args, name) for name in _TAUGHT_BY}, policy, teach)
-    train = to_dataset(drawn(args, args.train_rows, seed))
-    evaluation = to_dataset(drawn(args, args.eval_rows, seed + 1, "new_pictures"))
+    train = problems_dataset(drawn(args, args.train_rows, seed))
+    evaluation = problems_dataset(drawn(args, args.eval_rows, seed + 1, "new_pictures"))
     return Start(args, seed, folder, str(policy), train, evaluation)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trl_mmreason.miniature.tasks import to_dataset
+from trl_mmreason.miniature.tasks import problems_dataset
 from trl_mmreason.sampling.engine import Engine, Failure, SamplingParams
 from trl_mmreason.sampling.protocols import Answered, AnsweredTurn, RowSample, sample_units
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
@@ -91,7 +91,7 @@ def reflecting_policy(start: Start) -> str:
         sampling = SRPOConfig(str(folder), reflection_prompt=None, **start.of("rl", {}))
         trainer = ReflectionSFTTrainer(start.policy, args=ReflectionSFTConfig(str(folder), **sft), train_dataset=rows)
         if "complete_share" in prepared:
-            questions = to_dataset(start.problems(_MEASURED, stream=3))
+            questions = problems_dataset(start.problems(_MEASURED, stream=3))
             ends = {name: prepared[name] for name in ("complete_share", "min_delta")}
             trainer.add_callback(StopWhenReflecting(trainer.processing_class, questions, sampling, **ends))
         train_once(trainer, model)

@@ -13,7 +13,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from trl_mmreason import AdaPOConfig, AdaPOTrainer, ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
 from trl_mmreason.grading import Verdict
 from trl_mmreason.miniature.models import FAMILIES, build_model
-from trl_mmreason.miniature.tasks import make_problems, to_dataset
+from trl_mmreason.miniature.tasks import make_problems, problems_dataset
 
 FAMILY_NAMES = sorted(FAMILIES)
 
@@ -48,7 +48,7 @@ def load(path: str):
 def drawn_rows(n: int, *, seed: int = 0):
     """Questions with one picture, with two, and without any, in turn."""
     problems = make_problems(["adding", "counting"], n, seed=seed)
-    rows = to_dataset(problems).to_list()
+    rows = problems_dataset(problems).to_list()
     for index, (row, problem) in enumerate(zip(rows, problems, strict=True)):
         row["images"] = [[problem.image], [problem.image, problems[index - 1].image], []][index % 3]
     return rows

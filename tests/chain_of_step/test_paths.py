@@ -12,7 +12,7 @@ from trl_mmreason.chain_of_step.paths import Path, PathScore, ReadPath, path_met
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, Scores
 from trl_mmreason.chain_of_step.sampling import sample_paths, score_sampled_paths
 from trl_mmreason.chain_of_step.template import Chain, Step, parse_chain, prefixes, render_chain
-from trl_mmreason.miniature.tasks import make_problems, to_dataset
+from trl_mmreason.miniature.tasks import make_problems, problems_dataset
 from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.engine import Failure, Sample
 from trl_mmreason.sampling.store import SettingsChanged, Store
@@ -98,7 +98,7 @@ def writer(*texts):
 
 
 def questions(n=2):
-    return to_dataset(make_problems(["adding"], n)).map(lambda row: {"answer": "7"})
+    return problems_dataset(make_problems(["adding"], n)).map(lambda row: {"answer": "7"})
 
 
 def test_sampled_paths_are_graded_by_the_answer_of_the_chain(tmp_path):

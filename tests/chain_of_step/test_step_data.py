@@ -11,7 +11,7 @@ from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
 from trl_mmreason.chain_of_step.step_data import make_step_data
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
 from trl_mmreason.miniature.solutions import solve
-from trl_mmreason.miniature.tasks import CATEGORIES, make_problems, to_dataset
+from trl_mmreason.miniature.tasks import CATEGORIES, make_problems, problems_dataset
 from trl_mmreason.miniature.teacher import KnownTruthTeacher
 from trl_mmreason.sampling import Failure, Sample, SamplingParams
 from trl_mmreason.sampling.store import SettingsChanged, Store
@@ -161,7 +161,7 @@ def test_what_is_out_of_range_is_refused_before_anything_is_asked(tmp_path):
 def test_the_miniature_s_teacher_writes_right_chains_that_can_be_trained_on(tmp_path, checkpoints):
     problems = make_problems(CATEGORIES, 7) + make_problems(CATEGORIES, 7, level=3, multiple_choice=True)
     with Store(tmp_path / "s.sqlite") as store:
-        data = make_step_data(to_dataset(problems), KnownTruthTeacher(problems), store, min_steps=3)
+        data = make_step_data(problems_dataset(problems), KnownTruthTeacher(problems), store, min_steps=3)
     assert data.dropped == {}
     assert data.rows["completion"][:] == [chain_of_steps(solve(problem)) for problem in problems]
 

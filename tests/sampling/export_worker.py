@@ -4,8 +4,7 @@ import sys
 
 from datasets import Dataset, Features, Image, Json, List, Value, load_dataset
 
-from trl_mmreason.miniature.tasks import make_problems
-from trl_mmreason.miniature.tasks import to_dataset as to_rows
+from trl_mmreason.miniature.tasks import make_problems, problems_dataset
 from trl_mmreason.sampling.export import to_dataset
 from trl_mmreason.sampling.store import Record, Store
 
@@ -18,7 +17,7 @@ PICTURE_COLUMNS = Features({"prompt": MESSAGES, "images": List(Image(mode="RGB")
 def picture_rows():
     """Rows with one picture, with two, and without any; some with choices, each with letters of its own."""
     problems = make_problems(["adding", "counting"], 6, seed=0)
-    rows = to_rows(problems).select_columns(["prompt", "answer", "id"]).to_list()
+    rows = problems_dataset(problems).select_columns(["prompt", "answer", "id"]).to_list()
     choices = [None, {"A": "7", "B": "8"}, {"C": "null"}, None, {"A": "x"}, None]
     for number, row in enumerate(rows):
         row["choices"] = choices[number]

@@ -13,7 +13,7 @@ from transformers import GenerationConfig, LogitsProcessor, Qwen3NextConfig, Qwe
 from trl import GRPOTrainer
 
 from trl_mmreason.miniature.models import FAMILIES, build_model
-from trl_mmreason.miniature.tasks import make_problems, to_dataset
+from trl_mmreason.miniature.tasks import make_problems, problems_dataset
 from trl_mmreason.sampling.engine import Request, SamplingParams
 from trl_mmreason.sampling.generation import Prompt, collate, encode
 from trl_mmreason.sampling.live_rows import can_share_prompts, decode_live_rows, ended_rows_leave
@@ -46,7 +46,7 @@ def prompts_of(processor: Any, pictures: bool = True) -> dict[str, torch.Tensor]
 def conversations(processor: Any, pictures: bool = True) -> list[Prompt]:
     """Eight prompts of different lengths, every third without its picture."""
     encoded = []
-    for number, row in enumerate(to_dataset(make_problems(["adding"], len(LENGTHS)))):
+    for number, row in enumerate(problems_dataset(make_problems(["adding"], len(LENGTHS)))):
         said = row["prompt"] if isinstance(row["prompt"], str) else row["prompt"][-1]["content"]
         images = row["images"] if pictures and number % 3 else []
         encoded.append(encode(processor, [{"role": "user", "content": said + " now" * number}], images))
@@ -99,7 +99,7 @@ def test_the_answers_to_one_request_share_its_prompt():
     model, processor = build_model("qwen2_5_vl", "test")
     requests = [
         Request(row["prompt"], images=row["images"], n=n, seed=n)
-        for row, n in zip(to_dataset(make_problems(["adding"], 2)), (3, 5), strict=True)
+        for row, n in zip(problems_dataset(make_problems(["adding"], 2)), (3, 5), strict=True)
     ]
     sampling_params = SamplingParams(4, temperature=1.0)
     engine = TransformersEngine(model, processor, batch_size=8)

@@ -20,7 +20,7 @@ from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.question_table import QuestionTable
 from trl_mmreason.evaluation.runner import Samples
-from trl_mmreason.miniature.tasks import make_problems, to_dataset
+from trl_mmreason.miniature.tasks import make_problems, problems_dataset
 from trl_mmreason.sampling.engine import Failure
 from trl_mmreason.sampling.store import SettingsChanged
 from trl_mmreason.scripts import train_once
@@ -78,7 +78,7 @@ def test_the_policy_stops_where_its_chains_are_right_often_enough(done, tmp_path
     settings = {**done.prepared["sft"], **done.common, "num_train_epochs": 30}
     chains = drawn_chains(make_problems(["adding"], 6), tmp_path / "steps.sqlite")
     make = maker(ChainOfStepSFTTrainer, ChainOfStepSFTConfig, **settings)
-    questions = to_dataset(make_problems(["adding"], 2, split="new_pictures", seed=5))
+    questions = problems_dataset(make_problems(["adding"], 2, split="new_pictures", seed=5))
     for target in (0.0, 1.0):  # the second is loaded, and not measured again
         trainer = make(str(folder_of(done) / "cold_start"), tmp_path, chains)
         trainer.add_callback(stop_at(trainer, questions, target, max_new_tokens=4))

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from ..files import atomic_path
 from ..miniature.cold_start import Lessons, greedy_accuracy
 from ..miniature.solutions import plain
-from ..miniature.tasks import Problem, to_dataset
+from ..miniature.tasks import Problem, problems_dataset
 from ..miniature.teacher import KnownTruthTeacher
 from ..sampling.engine import Engine, SamplingParams
 from ..sampling.store import Store
@@ -44,7 +44,7 @@ def drawn_chains(problems: Sequence[Problem], replies: Path) -> Dataset:
         replies: the file that keeps every reply.
     """
     with Store(replies) as store:
-        return make_step_data(to_dataset(problems), KnownTruthTeacher(problems), store, min_steps=3).rows
+        return make_step_data(problems_dataset(problems), KnownTruthTeacher(problems), store, min_steps=3).rows
 
 
 def stop_at(trainer: ChainOfStepSFTTrainer, questions: Dataset, target: float, max_new_tokens: int) -> StopAtAccuracy:
@@ -100,7 +100,7 @@ def label_drawn_chains(
         ValueError: the policy writes no chains.
     """
     for number, (name, problems) in enumerate(zip(LABELS, (seen, seen[: len(unseen)], unseen), strict=True)):
-        rows, judge = to_dataset(problems), KnownTruthTeacher(problems)
+        rows, judge = problems_dataset(problems), KnownTruthTeacher(problems)
         with Store(folder / f"labels_{name}.sqlite") as store:
             sampled = sample_paths(
                 rows,

@@ -37,7 +37,7 @@ from .solutions import (
     solve,
     worked_steps,
 )
-from .tasks import Problem, make_problems, to_dataset
+from .tasks import Problem, make_problems, problems_dataset
 
 _BATCH = 32
 _MAX_STEPS = 1500
@@ -212,7 +212,7 @@ def cold_start(
         RuntimeError: the target was not reached within the bound on steps.
     """
     rows = demonstrations(make_problems(categories, problems, level=level, seed=seed), lessons, seed=seed)
-    validation = to_dataset(make_problems(categories, 200, level=level, split="new_pictures", seed=seed))
+    validation = problems_dataset(make_problems(categories, 200, level=level, split="new_pictures", seed=seed))
 
     def accuracy(model: PreTrainedModel, rows: Dataset) -> float:
         bounds = {"max_new_tokens": lessons.answer_tokens, "batch_size": len(rows)}

@@ -190,10 +190,10 @@ def make_problems(
 
 def make_dataset(categories: str | Sequence[str], n: int, **drawing: Any) -> Dataset:
     """`make_problems` as a dataset in the common row format, with the same arguments."""
-    return to_dataset(make_problems(categories, n, **drawing))
+    return problems_dataset(make_problems(categories, n, **drawing))
 
 
-def to_dataset(problems: Iterable[Problem]) -> Dataset:
+def problems_dataset(problems: Iterable[Problem]) -> Dataset:
     """Problems as rows of prompt, images, answer, choices, id, category and level (`FEATURES`)."""
     rows = [
         {

@@ -10,7 +10,7 @@ from ..miniature.captions import DESCRIBE
 from ..miniature.cold_start import Lessons
 from ..miniature.reasoner import RuleReasoner, ask_miniature
 from ..miniature.solutions import plain
-from ..miniature.tasks import Problem, to_dataset
+from ..miniature.tasks import Problem, problems_dataset
 from ..sampling.engine import Engine, SamplingParams
 from ..sampling.store import Store
 from ..sampling.transformers_engine import TransformersEngine
@@ -53,7 +53,7 @@ def drawn_trajectories(
     asked: dict[str, Any] = {"count_tokens": token_counter(policy.processing_class), "batch_size": batch_size}
     reasoner = RuleReasoner(problems) if reasoner is None else reasoner
     with Store(replies) as store:
-        made = make_off_policy_data(to_dataset(problems), policy, reasoner, store, drawing, **asked)
+        made = make_off_policy_data(problems_dataset(problems), policy, reasoner, store, drawing, **asked)
     if not len(made.rows):
         raise ValueError(f"SOPHIA: there is nothing to learn from: {made}. Give the policy a longer warm-up.")
     return made

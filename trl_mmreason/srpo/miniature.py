@@ -10,7 +10,7 @@ from datasets import Dataset
 from ..miniature.captions import DESCRIBE
 from ..miniature.cold_start import Lessons
 from ..miniature.solutions import tagged, tagged_quick
-from ..miniature.tasks import Problem, to_dataset
+from ..miniature.tasks import Problem, problems_dataset
 from ..miniature.teacher import KnownTruthTeacher
 from ..sampling.engine import Engine, SamplingParams
 from ..sampling.store import Store
@@ -41,7 +41,7 @@ def drawn_reflections(
     """
     with Store(replies) as store:
         made = make_reflections(
-            to_dataset(problems),
+            problems_dataset(problems),
             engine,
             KnownTruthTeacher(problems),
             store,
