@@ -5,7 +5,7 @@ from chat_stub import Handler, chat_stub
 from commands import rows_of, write_questions
 from processes import launch
 
-from trl_mmreason.chain_of_step.prompts import JUDGE_PROMPT, judge_message
+from trl_mmreason.chain_of_step.prompts import JUDGE_PROMPT, step_judge_message
 from trl_mmreason.chain_of_step.template import ANSWER_END, ANSWER_START, REASONING_END, Chain, Step, render_chain
 from trl_mmreason.cli import main
 
@@ -82,7 +82,7 @@ def test_by_a_judge(questions, tmp_path, capsys):
     assert len(judged) == 2 * 2
     assert judged[0]["messages"][0] == {"role": "system", "content": JUDGE_PROMPT}
     assert {body["messages"][1]["content"][-1]["text"] for body in judged} == {
-        judge_message(f"How many {name}?", "7", STEPS) for name in ("cats", "dogs")
+        step_judge_message(f"How many {name}?", "7", STEPS) for name in ("cats", "dogs")
     }
     assert not any("top_k" in body for body in judged)
     rows = rows_of(output)

@@ -19,7 +19,7 @@ from trl_mmreason.chain_of_step.annotation import (
 from trl_mmreason.chain_of_step.config import ChainOfStepSFTConfig, ProcessRewardConfig
 from trl_mmreason.chain_of_step.paths import Path, read_path
 from trl_mmreason.chain_of_step.process_reward_trainer import ProcessRewardTrainer
-from trl_mmreason.chain_of_step.prompts import JUDGE_PROMPT, judge_message
+from trl_mmreason.chain_of_step.prompts import JUDGE_PROMPT, step_judge_message
 from trl_mmreason.chain_of_step.sampling import sample_paths
 from trl_mmreason.chain_of_step.sft import ChainOfStepSFTTrainer
 from trl_mmreason.chain_of_step.step_data import make_step_data
@@ -36,7 +36,7 @@ from trl_mmreason.chain_of_step.template import (
 from trl_mmreason.grading import Grader
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import ERRORS, solve
-from trl_mmreason.miniature.tasks import make_problems, to_dataset
+from trl_mmreason.miniature.tasks import make_problems, problems_dataset
 from trl_mmreason.miniature.teacher import KnownTruthTeacher
 from trl_mmreason.miniature.truth import true_labels
 from trl_mmreason.sampling import Failure, SamplingParams, derive_seed
@@ -120,7 +120,7 @@ def test_chains_that_exist_already_are_graded():
 
 def test_letters_are_graded_by_their_choices(tmp_path):
     problem = make_problems(["adding"], 1, multiple_choice=True)[0]
-    rows = to_dataset([problem])
+    rows = problems_dataset([problem])
     paths = {problem.id: [Path(0, chain_of_steps(solve(problem)), 9, True)]}
     found = chains_of(rows, paths).rows
     assert found[0]["choices"] == problem.choices
@@ -321,7 +321,7 @@ def test_ratings_become_labels_by_the_answer(tmp_path):
     assert str(found) == "kept 2 of 2 chains"
     assert judge.asked[1].messages == [
         {"role": "system", "content": JUDGE_PROMPT},
-        {"role": "user", "content": judge_message("How many dogs?", "7", STEPS)},
+        {"role": "user", "content": step_judge_message("How many dogs?", "7", STEPS)},
     ]
     assert reds(judge.asked[1].images) == [1]
 
@@ -365,7 +365,7 @@ def test_the_miniature_s_judge_labels_by_the_truth(tmp_path):
         for index, error in enumerate((None, *ERRORS)):
             solution = solutions[f"{problem.id}#{index}"] = solve(problem, error=error)
             paths[problem.id].append(Path(index, chain_of_steps(solution), 9, solution.correct))
-    rows = chains_of(to_dataset(problems), paths).rows
+    rows = chains_of(problems_dataset(problems), paths).rows
     found = judged(tmp_path / "s.sqlite", rows, KnownTruthTeacher(problems), batch_size=5).rows
     assert found["id"][:] == list(solutions)
     assert found["step_labels"][:] == [[float(right) for right in solutions[id_].labels] for id_ in found["id"]]
@@ -376,7 +376,7 @@ def test_the_miniature_s_judge_labels_by_the_truth(tmp_path):
 def test_a_real_policy_from_step_data_to_a_process_reward_model(tmp_path):
     """It is trained for a few seconds on two questions: it writes whole chains, and is right now and then."""
     problems = {problem.id: problem for problem in make_problems(["adding"], 2)}
-    rows, sampling_params = to_dataset(problems.values()), SamplingParams(200, 1.0, 0.95)
+    rows, sampling_params = problems_dataset(problems.values()), SamplingParams(200, 1.0, 0.95)
     teacher, base = KnownTruthTeacher(problems.values()), str(tmp_path / "base")
     run = {**SUPERVISED_RUN, "per_device_train_batch_size": 2}
     for part in build_model("qwen2_5_vl"):

@@ -11,10 +11,10 @@ from trl_mmreason.chain_of_step.objective import judge_labels
 from trl_mmreason.chain_of_step.prompts import (
     JUDGE_PROMPT,
     STEP_DATA_PROMPT,
-    judge_message,
     read_ratings,
     read_steps,
     step_data_message,
+    step_judge_message,
     steps_as_text,
 )
 from trl_mmreason.chain_of_step.template import SPECIAL_TOKENS, Chain, Step, parse_chain, render_chain
@@ -187,7 +187,7 @@ def test_the_prompts_are_the_paper_s_word_for_word(prompt, words, digest):
 
 def test_what_teacher_and_judge_are_told():
     assert step_data_message("3+4=?", "7") == "Question: 3+4=?\nReference answer: 7"
-    told = judge_message("3+4=?", "7", STEPS)
+    told = step_judge_message("3+4=?", "7", STEPS)
     assert told.startswith("Question: 3+4=?\nReference answer: 7\nIntermediate answer process:\n### <Step 1: Read the")
     assert told.endswith(REPLY[REPLY.index("### <Step 2") : REPLY.index("\n\n### <Answer>")])
     assert not any(token in told + STEP_DATA_PROMPT + JUDGE_PROMPT for token in SPECIAL_TOKENS)

@@ -12,9 +12,9 @@ from support import drawn_rows
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
 from trl_mmreason.chain_of_step.prompts import (
     JUDGE_PROMPT,
-    judge_message,
     step_data_message,
     step_data_prompt,
+    step_judge_message,
     steps_as_text,
 )
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
@@ -65,7 +65,7 @@ def lessons():
         for checks in (0, 1):
             chain = _steps(total, checks)
             ratings = f"### Step Label: [{', '.join(['1'] * len(chain))}]"
-            long.append((_system(JUDGE_PROMPT, judge_message(question, str(total), chain)), pictures, ratings))
+            long.append((_system(JUDGE_PROMPT, step_judge_message(question, str(total), chain)), pictures, ratings))
             short += [
                 (row["prompt"], pictures, render_chain(Chain(_steps(result, checks), str(result))))
                 for result in (total, total + 1)

@@ -9,11 +9,11 @@ from solution_chains import chain_of_steps
 from trl_mmreason.chain_of_step.prompts import (
     JUDGE_PROMPT,
     STEP_DATA_PROMPT,
-    judge_message,
     read_ratings,
     read_steps,
     step_data_message,
     step_data_prompt,
+    step_judge_message,
 )
 from trl_mmreason.chain_of_step.template import Step, parse_chain, render_chain
 from trl_mmreason.miniature.solutions import ERRORS, solve
@@ -77,14 +77,14 @@ def test_it_writes_and_judges_chains_of_steps(category, multiple_choice):
     for error in (None, *ERRORS):
         solution = solve(problem, error=error)
         steps = parse_chain(chain_of_steps(solution)).steps
-        reply = ask_about(problem, JUDGE_PROMPT, judge_message(question, problem.answer, steps))
+        reply = ask_about(problem, JUDGE_PROMPT, step_judge_message(question, problem.answer, steps))
         assert read_ratings(reply, len(steps)) == [1 if right else -1 for right in solution.labels]
 
 
 def test_whatever_a_policy_writes_into_its_steps_is_judged():
     right = Step(*vars(PROBLEM.steps[0]).values())
     odd = [Step("", "", ""), Step("a\nb > c", "two\n\nlines: <x>", "\n"), right]
-    reply = ask_about(PROBLEM, JUDGE_PROMPT, judge_message(PROBLEM.prompt[0]["content"], "9", odd))
+    reply = ask_about(PROBLEM, JUDGE_PROMPT, step_judge_message(PROBLEM.prompt[0]["content"], "9", odd))
     assert reply == "### Step Label: [-1,-1,1]"
 
 
@@ -92,7 +92,7 @@ def test_prompts_of_chain_of_step_in_another_form_are_a_failure():
     failure = Failure("the request does not have the form of Chain-of-Step's prompt for teachers")
     for prompt in (STEP_DATA_PROMPT, JUDGE_PROMPT):
         assert ask_about(PROBLEM, prompt, "Hello.") == failure
-    unknown = ask_about(PROBLEM, JUDGE_PROMPT, judge_message("What else?", "9", []))
+    unknown = ask_about(PROBLEM, JUDGE_PROMPT, step_judge_message("What else?", "9", []))
     assert unknown.reason == "the teacher does not know this picture with the question 'What else?'"
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from trl_mmreason.sampling.asking import MalformedReply
 from trl_mmreason.srpo import prompts
-from trl_mmreason.srpo.prompts import read_reflection, read_score
+from trl_mmreason.srpo.prompts import read_rating, read_reflection
 from trl_mmreason.srpo.response import parse_reflection_response
 
 
@@ -150,14 +150,14 @@ def test_a_second_thought_may_come_and_must_come_when_asked_for():
 
 
 def test_a_score_is_read():
-    assert read_score('{"score": 10}') == {"score": 10.0}
-    assert read_score('```json\n{"score": 1}\n```') == {"score": 1.0}
+    assert read_rating('{"score": 10}') == {"score": 10.0}
+    assert read_rating('```json\n{"score": 1}\n```') == {"score": 1.0}
     for reply in ('{"score": 0}', '{"score": 11}', '{"score": "7"}', '{"score": true}', '{"score": NaN}'):
         with pytest.raises(MalformedReply, match="score is no number from 1 to 10"):
-            read_score(reply)
+            read_rating(reply)
     for reply in ('{"score": 7, "why": "good"}', "{}"):
         with pytest.raises(MalformedReply, match="other fields"):
-            read_score(reply)
+            read_rating(reply)
 
 
 @pytest.mark.parametrize(

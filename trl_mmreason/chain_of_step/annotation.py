@@ -29,7 +29,7 @@ from ..sampling.export import join_source_columns
 from ..sampling.store import Store
 from .objective import judge_labels, monte_carlo_labels
 from .paths import SAMPLING_PARAMS, Path, read_path
-from .prompts import JUDGE_PROMPT, judge_message, read_ratings
+from .prompts import JUDGE_PROMPT, read_ratings, step_judge_message
 from .protocols import Continuation
 from .template import chain_ends, parse_chain
 
@@ -274,13 +274,13 @@ def annotate_by_judge(
 
     def request(row: Row) -> Request:
         steps = parse_chain(row["completion"]).steps
-        said = judge_message(question_text(row["prompt"]), reference_answer(row["answer"]), steps)
+        said = step_judge_message(question_text(row["prompt"]), reference_answer(row["answer"]), steps)
         return Request(with_system_message([{"role": "user", "content": said}], JUDGE_PROMPT), pictures_of(row))
 
     def read(row: Row, reply: str) -> dict[str, list[int]]:
         return {"ratings": read_ratings(reply, len(parse_chain(row["completion"]).steps))}
 
-    settings = {"messages": {"system": JUDGE_PROMPT, "user": judge_message("{question}", "{answer}", [])}}
+    settings = {"messages": {"system": JUDGE_PROMPT, "user": step_judge_message("{question}", "{answer}", [])}}
     ids = [f"{id_}-{_digest(text)}" for id_, text in zip(chains["id"], chains["completion"], strict=True)]
     units = chains.remove_columns("id").add_column("id", ids)
     replies = asking.ask(JUDGED, judge, units, request, read, settings=settings)

@@ -91,7 +91,7 @@ def step_data_message(question: str, answer: str) -> str:
     return f"Question: {question}\nReference answer: {answer}"
 
 
-def judge_message(question: str, answer: str, steps: list[Step]) -> str:
+def step_judge_message(question: str, answer: str, steps: list[Step]) -> str:
     """Write the user message that goes with `JUDGE_PROMPT`; the paper does not show this part.
 
     A chain's own answer is left out: the list has one rating a step, and the answer's label is whether it is right.

@@ -28,8 +28,8 @@ from .prompts import (
     COT_PROMPT,
     SFT_PROMPT,
     TEACHER_SYSTEM_PROMPT,
+    read_rating,
     read_reflection,
-    read_score,
     scorer_prompt,
     teacher_prompt,
 )
@@ -158,7 +158,7 @@ def make_reflections(
     solutions = read_solutions(rows, answers, dropped)
     if scorer is not None:
         ratings = _ask(
-            asking, RATINGS, scorer, rows, solutions, _scorer_messages, read_score, images=making.scorer_sees_images
+            asking, RATINGS, scorer, rows, solutions, _scorer_messages, read_rating, images=making.scorer_sees_images
         )
         kept = _answered(solutions, ratings, "rating", dropped)
         solutions = [solution._replace(rating=ratings[solution.id].payload["score"]) for solution in kept]

@@ -130,7 +130,7 @@ def read_reflection(reply: str, *, second_thought: bool = False) -> dict[str, st
     return {name: text.strip() for name, text in fields.items()}
 
 
-def read_score(reply: str) -> dict[str, float]:
+def read_rating(reply: str) -> dict[str, float]:
     """Parse `score` from a scorer's reply.
 
     Raises:
