@@ -13,7 +13,7 @@ from trl_mmreason.cli import main
 from trl_mmreason.evaluation.evaluation_report import save_evaluation
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.results import summarise
-from trl_mmreason.evaluation.samples import best_of_n, group_sizes, pass_at_n, self_consistency
+from trl_mmreason.evaluation.samples import best_of_n, group_sizes, pass_at_n, self_consistency_at_n
 from trl_mmreason.evaluation.scaling import draw_scaling, scaling_curves, scaling_plots, sweep_of_weights
 from trl_mmreason.sampling import Failure
 
@@ -157,14 +157,14 @@ def test_the_command_shows_it(folders, tmp_path):
 
 def test_equality_of_votes_is_the_caller_s():
     correct, votes = np.array([[True, False, False, True]]), [["7", "8", "8", "7.0"]]
-    assert self_consistency(correct, votes, 4, str.__eq__).tolist() == [0]  # 8 has two votes, 7 and 7.0 one each
+    assert self_consistency_at_n(correct, votes, 4, str.__eq__).tolist() == [0]  # 8 has two votes, 7 and 7.0 one each
 
 
 def test_groups_that_are_not_whole_do_not_count():
     correct, scores = np.array([[True, False, False, False, True]]), np.array([[0.1, 0.2, 0.2, 0.1, 0.9]])
     assert best_of_n(correct, scores, 2).tolist() == [0]
     assert best_of_n(correct, scores, 5).tolist() == [1]
-    assert self_consistency(correct, [["1", "2", "3", "3", "1"]], 2).tolist() == [1 / 2]  # 1 before 2; 3 twice
+    assert self_consistency_at_n(correct, [["1", "2", "3", "3", "1"]], 2).tolist() == [1 / 2]  # 1 before 2; 3 twice
 
 
 def test_of_equal_scores_the_earliest_sample_is_chosen():

@@ -17,7 +17,7 @@ from ..grading import Grader, JudgeGrader
 from ..sampling.engine import Failure
 from .metrics import Estimate, bootstrap
 from .runner import Samples
-from .samples import best_of_n, group_sizes, pass_at_n, self_consistency
+from .samples import best_of_n, group_sizes, pass_at_n, self_consistency_at_n
 from .voting import cluster_answers, votes_of
 
 BELOW_ALL = -1.0
@@ -144,7 +144,9 @@ def _many(samples: Samples, correct: np.ndarray, grader: Grader | JudgeGrader | 
     distinct = np.array([len(cluster_answers(answers, rules.equivalent)) for answers in votes])
     sizes = [n for n in group_sizes(samples.n) if n > 1]
     columns = {f"pass_at_{n}": (pass_at_n(correct, n), one) for n in sizes}
-    columns |= {f"self_consistency_at_{n}": (self_consistency(correct, votes, n, rules.equivalent), one) for n in sizes}
+    columns |= {
+        f"self_consistency_at_{n}": (self_consistency_at_n(correct, votes, n, rules.equivalent), one) for n in sizes
+    }
     columns["distinct_answers"] = (distinct, one)
     scores = np.array([[_score(sample) for sample in tried] for tried in samples.samples])
     if (scores > BELOW_ALL).any():

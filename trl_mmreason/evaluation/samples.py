@@ -31,7 +31,7 @@ def best_of_n(correct: np.ndarray, scores: np.ndarray, n: int) -> np.ndarray:
     return np.take_along_axis(_groups(correct, n), best[..., None], axis=-1)[..., 0].mean(axis=-1)
 
 
-def self_consistency(
+def self_consistency_at_n(
     correct: np.ndarray, votes: Sequence[Sequence[str | None]], n: int, equal: Equality | None = None
 ) -> np.ndarray:
     """(Q,) the share of the groups of n whose majority is right; a group without votes is wrong.

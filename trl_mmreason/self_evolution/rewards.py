@@ -175,7 +175,7 @@ class SelfEvolutionRewards:
         seconds = time.perf_counter() - begun
         answers = [response.answer for response in self._responses]
         if choices is not None:  # the letter A and what stands after it are one answer
-            answers = [chosen(answer, listed) for answer, listed in zip(answers, choices, strict=True)]
+            answers = [choice_text(answer, listed) for answer, listed in zip(answers, choices, strict=True)]
         judged = [one.is_single and not math.isnan(score) for one, score in zip(self._responses, scores, strict=True)]
         gathered = [gather_object(each) for each in (answers, scores, judged)]
         self.groups = [
@@ -261,7 +261,7 @@ class SelfEvolutionRewards:
                     log_metric("judge/score", score)
 
 
-def chosen(answer: str | None, choices: Mapping[str, str | None] | None) -> str | None:
+def choice_text(answer: str | None, choices: Mapping[str, str | None] | None) -> str | None:
     """The text of the choice if an answer is its letter; otherwise the answer."""
     texts = {letter.upper(): text for letter, text in (choices or {}).items() if text is not None}
     return None if answer is None else texts.get(answer.strip(" ().").upper(), answer)

@@ -10,7 +10,7 @@ from ..sampling.engine import Engine, Failure, Sample, SamplingParams, Unsuitabl
 from ..sampling.protocols import Answered, AnsweredTurn, RowSample, sample_units
 from ..turns import generation_prefix
 from .objective import effectiveness
-from .response import first_answer, parse_reflection_response, tagged
+from .response import first_answer, in_answer_tags, parse_reflection_response
 from .rewards import check_tags_survive, read_scores
 
 
@@ -96,9 +96,9 @@ def _read(opening: str, sample: Sample, writer: Any) -> Answered:
     text = opening + sample.text
     response = parse_reflection_response(text)
     cut = len(text) if response.first_end is None else response.first_end
-    turns = [AnsweredTurn(text[:cut], tagged(response.first_answer))]
+    turns = [AnsweredTurn(text[:cut], in_answer_tags(response.first_answer))]
     if rest := text[cut:].strip():
-        turns.append(AnsweredTurn(rest, tagged(response.second_answer)))
+        turns.append(AnsweredTurn(rest, in_answer_tags(response.second_answer)))
     ids = [] if writer is None or sample.token_ids is None else sample.token_ids
     score = read_scores(writer, ids, text, response, None, None, opening=opening)
     extra = {

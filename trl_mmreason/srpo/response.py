@@ -109,14 +109,14 @@ def problem_but_second_think(completion: str) -> str | None:
     return response.problem
 
 
-def tagged(answer: str | None) -> str:
+def in_answer_tags(answer: str | None) -> str:
     """Wrap an answer in tags for the grader, so that it is read as a whole."""
     return "" if answer is None else f"<answer>{answer}</answer>"
 
 
 def first_answer(text: str) -> str:
     """The first answer of a response, wrapped for the grader; empty without one."""
-    return tagged(parse_reflection_response(text).first_answer)
+    return in_answer_tags(parse_reflection_response(text).first_answer)
 
 
 def tags_in(text: str) -> list[str]:

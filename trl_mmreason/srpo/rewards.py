@@ -16,7 +16,7 @@ from ..grading import grader_or_rules
 from ..grading.reward import ended_items, grading_items, log_verdicts
 from ..turns import generation_prefix, tokenizer_of
 from .objective import ACCURACY, FORMAT, REFLECTION, brevity, effectiveness
-from .response import PROBLEMS, ReflectionResponse, parse_reflection_response, tagged, tags_in
+from .response import PROBLEMS, ReflectionResponse, in_answer_tags, parse_reflection_response, tags_in
 
 RewardFunction = Callable[..., list[float | None]]
 
@@ -182,8 +182,8 @@ class ReflectionRewards:
 def _answers(responses: Sequence[ReflectionResponse]) -> list[list[str]]:
     """The graded answers: all first ones, then all second ones."""
     return [
-        [tagged(response.first_answer) for response in responses],
-        [tagged(response.second_answer) for response in responses],
+        [in_answer_tags(response.first_answer) for response in responses],
+        [in_answer_tags(response.second_answer) for response in responses],
     ]
 
 
