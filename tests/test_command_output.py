@@ -26,10 +26,10 @@ def test_what_fails_while_it_is_written_leaves_the_old_file_whole(tmp_path):
     parser = argparse.ArgumentParser()
     options.add_arguments(parser, output=options.ROWS)
     arguments = parser.parse_args([questions, str(output), "--model", "policy"])
-    options.run("prefilter", arguments, lambda rows, store, settings: SimpleNamespace(rows=rows))
+    options.run_pipeline("prefilter", arguments, lambda rows, store, settings: SimpleNamespace(rows=rows))
     old = output.read_bytes()
     assert rows_of(output)["id"][:] == ["one", "two"]
 
     with pytest.raises(OSError, match="No space left"):
-        options.run("prefilter", arguments, lambda rows, store, settings: SimpleNamespace(rows=OnAFullDisk()))
+        options.run_pipeline("prefilter", arguments, lambda rows, store, settings: SimpleNamespace(rows=OnAFullDisk()))
     assert output.read_bytes() == old

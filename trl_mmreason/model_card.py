@@ -163,14 +163,14 @@ def example(trainer: Any, category: str | None, scores: bool) -> str:
     if scores:
         return picture + _SCORE.format(model=model)
     tokens = getattr(trainer.args, "max_completion_length", None) or 512
-    said = system_prompt(trainer)
+    said = training_system_prompt(trainer)
     system = f'    {{"role": "system", "content": [{{"type": "text", "text": {said!r}}}]}},\n' if said else ""
     code = picture + _ANSWER.format(model=model, system=system, tokens=tokens)
     followup = getattr(trainer, "followup", None)
     return code + _SECOND_ANSWER.format(followup=followup, tokens=tokens) if followup else code
 
 
-def system_prompt(trainer: Any) -> str | None:
+def training_system_prompt(trainer: Any) -> str | None:
     """The system message in training: the trainer's own, or that of the first row."""
     own = getattr(trainer, "eval_system_prompt", None)
     if own or trainer.train_dataset is None:

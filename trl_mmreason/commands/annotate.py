@@ -68,4 +68,4 @@ def _annotate(arguments: argparse.Namespace) -> None:
             made = annotate_by_judge(chains.rows, judge, store, **asking)
         return made._replace(dropped={**chains.dropped, **made.dropped})
 
-    options.run("annotate", arguments, annotate, system_prompt=system_prompt)
+    options.run_pipeline("annotate", arguments, annotate, system_prompt=system_prompt)

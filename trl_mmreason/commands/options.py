@@ -166,7 +166,7 @@ ROWS = "parquet file for the rows, pictures included"
 """Help of OUTPUT, for the commands that write rows."""
 
 
-def run(
+def run_pipeline(
     name: str,
     arguments: argparse.Namespace,
     pipeline: Callable[..., Any],

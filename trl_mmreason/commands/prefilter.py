@@ -55,7 +55,7 @@ def _prefilter(arguments: argparse.Namespace) -> None:
 
     # SRPO's trainer puts its prompt before every question itself, so the rows have to stay without it.
     in_rows = None if arguments.rule == "srpo" else given
-    options.run("prefilter", arguments, prefilter, system_prompt=in_rows)
+    options.run_pipeline("prefilter", arguments, prefilter, system_prompt=in_rows)
 
 
 def _rule(arguments: argparse.Namespace, given: str | None) -> Any:

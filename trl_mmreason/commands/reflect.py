@@ -70,7 +70,7 @@ def _reflect(arguments: argparse.Namespace) -> None:
             **settings,
         )
 
-    options.run("reflect", arguments, reflect)
+    options.run_pipeline("reflect", arguments, reflect)
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -36,4 +36,4 @@ def _revise(arguments: argparse.Namespace) -> None:
         return make_revisions(rows, policy, store, followup=followup, revisions=arguments.revisions, **settings)
 
     system_prompt = options.system_prompt("revise", arguments.system_prompt)
-    options.run("revise", arguments, revise, system_prompt=system_prompt)
+    options.run_pipeline("revise", arguments, revise, system_prompt=system_prompt)

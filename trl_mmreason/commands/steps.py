@@ -50,4 +50,4 @@ def _steps(arguments: argparse.Namespace) -> None:
         return make_step_data(rows, teacher, store, **bounds, attempts=arguments.attempts, **settings)
 
     system_prompt = options.system_prompt("steps", arguments.system_prompt)
-    options.run("steps", arguments, write, system_prompt=system_prompt)
+    options.run_pipeline("steps", arguments, write, system_prompt=system_prompt)

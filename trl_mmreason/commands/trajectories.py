@@ -94,7 +94,7 @@ def _trajectories(arguments: argparse.Namespace) -> None:
                 **settings,
             )
 
-    options.run("trajectories", arguments, sample)
+    options.run_pipeline("trajectories", arguments, sample)
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ...rows import RefusedValue, read_images
 from ...sources import LINE, parse_line
 from . import drawn, mathematics, science
 from .adapter import Benchmark, BenchmarkError, Question, UnusableCell, picture_numbers
-from .prompt import TEMPLATE, check_template, name_pictures, render
+from .prompt import TEMPLATE, check_prompt_template, name_pictures, render
 from .sources import read_table
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -74,7 +74,7 @@ def load_benchmark(
         raise BenchmarkError(f"{name}: max_rows is {max_rows}, expected at least 1, or None for all rows")
     template = TEMPLATE if prompt_template is None else prompt_template
     try:
-        check_template(template)
+        check_prompt_template(template)
     except ValueError as error:
         raise BenchmarkError(f"{name}: {error}") from error
     table = read_table(benchmark, source, split or benchmark.split, max_rows or benchmark.rows)

@@ -21,7 +21,7 @@ _TAG_LINE = re.compile(rf"^[ \t]*(?:{_TAG.pattern}[ \t]*)+(?:\n|\Z)", re.IGNOREC
 _TAGS_AT_THE_ENDS = re.compile(rf"\A(?:\s*{_TAG.pattern})+|(?:{_TAG.pattern}\s*)+\Z", re.IGNORECASE)
 
 
-def check_template(template: str) -> None:
+def check_prompt_template(template: str) -> None:
     """Raise ValueError unless the template has a place for the question and no unknown places."""
     try:
         fields = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
