@@ -33,7 +33,7 @@ from trl_mmreason.grpo import GroupGRPOTrainer
 from trl_mmreason.miniature.models import build_model
 
 END_EVERY = 64  # tokens, on average
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "num_generations": GROUP,
     "per_device_train_batch_size": 4,
     "gradient_accumulation_steps": 8,
@@ -50,7 +50,7 @@ SETTINGS = {
     "gradient_checkpointing": False,
     "use_cpu": True,
 }
-TRAINERS = {"TRL": GRPOTrainer, "here": GroupGRPOTrainer}
+TRAINERS: dict[str, type[GRPOTrainer]] = {"TRL": GRPOTrainer, "here": GroupGRPOTrainer}
 _REWARD = """
 from swift.rewards import ORM, orms
 
@@ -161,8 +161,14 @@ def main() -> None:
                 command = [sys.executable, __file__, "--only", name, made, "--steps", str(arguments.steps)]
                 if name == "ms-swift":
                     command = swift_command(arguments.swift, folder, arguments.steps)
-                said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-                ended = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False, **said)
+                ended = subprocess.run(
+                    command,
+                    env={**os.environ, "OMP_NUM_THREADS": "1"},
+                    check=False,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
                 if ended.returncode:
                     sys.exit(f"{name} failed:\n{ended.stdout[-3000:]}")
                 second, token = logged(folder / name)
