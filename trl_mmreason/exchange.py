@@ -167,7 +167,7 @@ def _as_bytes(rows: Rows, device: torch.device) -> tuple[Tensor, Tensor]:
 
     def sent(value: Any) -> Any:
         if isinstance(value, Tensor):
-            data.append(value.to(device).contiguous().flatten().view(torch.uint8))
+            data.append(value.to(device).flatten().view(torch.uint8))
             return _Sent(value.dtype, value.shape)
         return [sent(each) for each in value] if isinstance(value, list) else value
 
