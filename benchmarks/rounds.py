@@ -6,15 +6,14 @@ import argparse
 import ctypes
 import json
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import torch
 
 from trl_mmreason.commands.parsers import count
+from trl_mmreason.timing import device_clock
 
 T = TypeVar("T")
 
@@ -28,13 +27,6 @@ def parser_of(description: str | None, *, rounds: int) -> argparse.ArgumentParse
     parser.add_argument("--rounds", type=count, default=rounds, help="of which the medians are taken")
     parser.add_argument("--json", type=Path, help="write the seconds of every round here")
     return parser
-
-
-def clock() -> float:
-    """Seconds, once the GPU has done what it was given."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def take_turns(
@@ -54,9 +46,9 @@ def take_turns(
     returned: dict[str, list[T]] = {name: [] for name in contestants}
     for number in range(warm_up + rounds):
         for name in list(contestants)[:: 1 if number % 2 else -1]:
-            start = clock()
+            start = device_clock()
             result = contestants[name]()
-            took = clock() - start
+            took = device_clock() - start
             if number >= warm_up:
                 seconds[name].append(took)
                 returned[name].append(result)

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from rounds import clock, median_ratio, middle_half, parser_of, take_turns, write_numbers
+from rounds import median_ratio, middle_half, parser_of, take_turns, write_numbers
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -34,6 +34,7 @@ from trl_mmreason.commands.parsers import count
 from trl_mmreason.grading.reward import accuracy_reward
 from trl_mmreason.miniature.models import save_model
 from trl_mmreason.miniature.tasks import make_dataset
+from trl_mmreason.timing import device_clock
 
 GROUP = 8  # samples a question
 STEP = "training step without generation"
@@ -66,13 +67,13 @@ class TimedGRPO(GRPOTrainer):
         self, prompt_ids: Any, images: Any, multimodal_fields: Any, num_generations: Any, has_tool_images: Any = False
     ) -> tuple[Answers, None]:
         arguments = (prompt_ids, images, multimodal_fields, num_generations, has_tool_images)
-        start = clock()
+        start = device_clock()
         if self.replayed is None:
             # Sampled to the full length, so the token that ends a turn has to take the place of the last one.
             answers = [[*ids[:-1], self._tokenizer.eos_token_id] for ids in self.sample(*arguments)]
         else:
             answers = [list(ids) for ids in self.replayed[len(self.calls)]]
-        self.calls.append(Call(arguments, clock() - start))
+        self.calls.append(Call(arguments, device_clock() - start))
         return answers, None
 
     def sample(self, *arguments: Any) -> Answers:
@@ -85,9 +86,9 @@ class TimedGRPO(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         self.calls: list[Call] = []
-        start = clock()
+        start = device_clock()
         batch = super()._generate_and_score_completions(inputs)
-        self.scoring_seconds = clock() - start
+        self.scoring_seconds = device_clock() - start
         self.shapes = [tuple(batch[name].shape) for name in ("prompt_ids", "completion_ids")]
         return batch
 
@@ -186,9 +187,9 @@ def prefill_seconds(trainer: TimedGRPO, call: Call) -> float:
     full = trainer.generation_config
     trainer.generation_config = copy.deepcopy(full)
     trainer.generation_config.update(max_new_tokens=1, min_new_tokens=1)
-    start = clock()
+    start = device_clock()
     trainer.sample(*call.arguments)
-    seconds = clock() - start
+    seconds = device_clock() - start
     trainer.generation_config = full
     return seconds
 

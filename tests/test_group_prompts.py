@@ -70,7 +70,12 @@ def test_the_processor_is_back_after_a_rollout(fails, checkpoints, tmp_path, mon
         with pytest.raises(TypeError):
             trainer._generate_and_score_completions(inputs)
     else:
+        score, seen = trainer.score_groups, []
+        monkeypatch.setattr(
+            trainer, "score_groups", lambda rewards: seen.append(trainer.processing_class) or score(rewards)
+        )
         trainer._generate_and_score_completions(inputs)
+        assert seen == [processor]  # rewards may process prompts of their own
     assert trainer.processing_class is processor
     assert len(calls) == 2  # one for each question, none for scoring
 
