@@ -183,9 +183,10 @@ def test_data_without_labels():
         (
             {"text": "p", "answer": "a"},
             {},
-            """--columns '{"prompt": "…"}', or columns={"prompt": "…"} in Python; or null""",
+            """--columns '{"prompt": "…"}', or columns={"prompt": "…"} in Python$""",
         ),
-        ({"prompt": "p", "label": 1}, {}, r"no column for answer: .*found \['prompt', 'label'\]"),
+        ({"text": "p", "answer": "a"}, {"columns": {"prompt": None}}, "no column for prompt .None., which every"),
+        ({"prompt": "p", "label": 1}, {}, r"no column for answer: .*found \['prompt', 'label'\].*or null"),
         ({"question": "p", "query": "p", "answer": "a"}, {}, r"prompt could be any of \['question', 'query'\]"),
         ({"question": "p", "query": "p", "answer": "a"}, {}, """say which with columns: --columns '{"prompt": "…"}'"""),
         ({"prompt": "p", "answer": "a"}, {"columns": {"answer": "gold"}}, "no column 'gold' for answer; it has"),

@@ -155,6 +155,8 @@ def find_columns(present: Sequence[str], columns: Mapping[str, str | None], sour
     unknown = sorted(columns.keys() - set(NAMES))
     if unknown:
         raise DataError(f"columns has the keys {unknown}; expected our names {NAMES} → names of the source's columns")
+    if "prompt" in columns and columns["prompt"] is None:
+        raise DataError(f"{source_name}: columns has no column for prompt (None), which every row needs: name one")
     found: dict[str, str] = {}
     for name in NAMES:
         if name in columns:
@@ -173,9 +175,10 @@ def find_columns(present: Sequence[str], columns: Mapping[str, str | None], sour
             raise DataError(f"{source_name} has no column {candidates[0]!r} for {name}; it has {list(present)}")
         if not candidates and name in _REQUIRED and name not in columns:
             looked_for = [name, *SYNONYMS[name], *(CONVERSATIONS if name == "prompt" else ())]
+            without = "; or null (None) there if there is none" if name == "answer" else ""
             raise DataError(
                 f"{source_name} has no column for {name}: looked for {looked_for}, found "
-                f"{list(present)}; name it with columns: {naming_column(name)}; or null (None) there if there is none"
+                f"{list(present)}; name it with columns: {naming_column(name)}{without}"
             )
         if candidates:
             found[name] = str(candidates[0])
