@@ -13,12 +13,13 @@ from ..files import NoSuchFolder, atomic_path, check_model_folder
 from . import parsers
 
 
-def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool = True) -> None:
+def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool = True, shared: bool = True) -> None:
     """Declare data, policy, sampling and store.
 
     Args:
         output: what the command writes, and where.
         policy: whether it samples one; otherwise it declares whom it asks itself.
+        shared: whether machines can share it; otherwise `--share` is not in its help, and the command refuses it.
     """
     command.add_argument("dataset", metavar="DATASET", help="Hub id, local file or folder of questions")
     command.add_argument("output", metavar="OUTPUT", help=output)
@@ -27,7 +28,7 @@ def add_arguments(command: argparse.ArgumentParser, *, output: str, policy: bool
     command.add_argument("--store", help="file that stores every answer; by default beside OUTPUT")
     command.add_argument("--split", default="train", help="split of DATASET to read")
     add_reading(command)
-    add_share(command)
+    add_share(command, shown=shared)
     add_sampling(command)
 
 
@@ -103,14 +104,21 @@ def add_reading(command: argparse.ArgumentParser) -> None:
     command.add_argument("--image-root", help="base folder of relative picture paths; by default the file's")
 
 
-def add_share(command: argparse.ArgumentParser) -> None:
-    """Declare which share of the questions this machine processes."""
+def add_share(command: argparse.ArgumentParser, *, shown: bool = True) -> None:
+    """Declare which share of the questions this machine processes.
+
+    Args:
+        shown: whether the option is in the command's help.
+    """
+    text = (
+        "process only share K of M (0 ≤ K < M) and write only the store; `mmreason merge` joins the stores; for "
+        "machines without a common disk"
+    )
     command.add_argument(
         "--share",
         type=parsers.share_of_machines,
         metavar="K/M",
-        help="process only share K of M (0 ≤ K < M) and write only the store; `mmreason merge` joins the stores; for "
-        "machines without a common disk",
+        help=text if shown else argparse.SUPPRESS,
     )
 
 

@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
         epilog="example: mmreason reflect data/train.jsonl data/rows.parquet --model Qwen/Qwen2.5-VL-7B-Instruct "
         "--teacher TEACHER --teacher-server http://127.0.0.1:8000/v1",
     )
-    options.add_arguments(command, output=options.ROWS)
+    options.add_arguments(command, output=options.ROWS, shared=False)
     options.add_party(
         command, "teacher", "path or Hub id of the teacher; with --teacher-server its name there", required=True
     )

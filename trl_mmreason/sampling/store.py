@@ -154,7 +154,8 @@ class Store:
             raise SettingsChanged(
                 f"{self.path}: stage {stage!r} was begun with other settings, and results must not mix:\n"
                 + "".join(f"  {line}\n" for line in changed)
-                + "Fix: take these settings back, or give another stage name or another file."
+                + "Fix: take these settings back, or write elsewhere: another output or --store of a command, another "
+                "output_dir of a training, in Python another stage name or another file."
             )
         return then
 
