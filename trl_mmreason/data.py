@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Image, Json, List, Value
 
-from .rows import NAMES, DataError, RefusedValue, RowProblem, RowReader, looks_like_picture, naming_column
+from .rows import MESSAGES, NAMES, DataError, RefusedValue, RowProblem, RowReader, looks_like_picture, naming_column
 from .sources import LINE, Source, json_columns, json_features, parse_line, parsed_lines, read_source, undecoded
 
 __all__ = ["SYNONYMS", "DataError", "LoadedRows", "RowProblem", "find_columns", "load_rows"]
@@ -43,7 +43,7 @@ _REQUIRED = ("prompt", "answer")
 _ROWS_LOOKED_AT = 20  # for pictures in columns of unknown names
 
 CHECKED_FEATURES = {
-    "prompt": List({"role": Value("string"), "content": Value("string")}),
+    "prompt": MESSAGES,
     "images": List(Image(mode="RGB")),
     "answer": List(Value("string")),
     # A struct would give every row the letters of all rows. (`answer` is no Json: whatever writes a decoded Json

@@ -32,6 +32,8 @@ Row = Mapping[str, Any]
 """Column → value."""
 
 ROLES = ("system", "user", "assistant", "tool")  # those that TRL knows
+MESSAGES = datasets.List({"role": datasets.Value("string"), "content": datasets.Value("string")})
+"""Type of a column of messages."""
 
 # What Pillow was seen to raise for damaged bytes of eleven formats, and what its parsers of headers raise.
 DECODING_ERRORS = (

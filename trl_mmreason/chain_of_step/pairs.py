@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset, Features, Value
 
+from ..rows import MESSAGES
 from ..sampling.export import join_source_columns
 from .objective import select_pairs
 from .paths import Path, mean
 
-_MESSAGES = List({"role": Value("string"), "content": Value("string")})
 PAIR_FEATURES = Features(
     {
         "id": Value("string"),
-        "prompt": _MESSAGES,
-        "chosen": _MESSAGES,
-        "rejected": _MESSAGES,
+        "prompt": MESSAGES,
+        "chosen": MESSAGES,
+        "rejected": MESSAGES,
         "chosen_score": Value("float64"),
         "rejected_score": Value("float64"),
     }

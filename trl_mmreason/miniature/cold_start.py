@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, Features, Image, List, Value
+from datasets import Dataset, Features, Image, List
 from PIL import Image as PILImage
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from transformers.trainer_callback import ProgressCallback
@@ -22,7 +22,7 @@ from trl import SFTConfig, SFTTrainer
 
 from ..engines.patches import use_matrix_product_for_patches
 from ..files import atomic_path
-from ..rows import stored_picture
+from ..rows import MESSAGES, stored_picture
 from ..sampling.answering import answer_in_memory
 from ..sampling.engine import Failure, SamplingParams
 from ..sampling.protocols import Direct, last_verdict
@@ -135,8 +135,7 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
             added = _sum_in_words(rng, serial)
             rows.append(_row(added.prompt, lessons.write(solve(added)), []))
     rng.shuffle(rows)
-    message = {"role": Value("string"), "content": Value("string")}
-    features = Features({"prompt": List(message), "completion": List(message), "images": List(Image())})
+    features = Features({"prompt": MESSAGES, "completion": MESSAGES, "images": List(Image())})
     return Dataset.from_list(rows, features=features)
 
 

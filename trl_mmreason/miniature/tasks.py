@@ -24,7 +24,7 @@ from typing import Any
 from datasets import Dataset, Features, Image, Json, List, Value
 from PIL import Image as PILImage
 
-from ..rows import stored_picture
+from ..rows import MESSAGES, stored_picture
 from . import draw
 from .solutions import ERRORS, WorkedStep, attempt, worked_steps, wrong_results
 
@@ -35,7 +35,7 @@ SPLITS = ("train", "heldout", "new_pictures")
 # `choices` is Json: a struct column would give every row the letters of all the others, filled with None
 FEATURES = Features(
     {
-        "prompt": List({"role": Value("string"), "content": Value("string")}),
+        "prompt": MESSAGES,
         "images": List(Image()),
         "answer": Value("string"),
         "choices": Json(),

@@ -16,6 +16,7 @@ import pyarrow as pa
 from datasets import Dataset, Features, Image, List, Value, concatenate_datasets
 
 from ..messages import completion_text, pictures_of, plain_messages
+from ..rows import MESSAGES
 from ..sampling.export import ROWS_A_BATCH
 from ..sources import read_completions
 from .prompts import CAPTION_PROMPT, prompt_for
@@ -24,7 +25,7 @@ CAPTIONS_AS_DATA = ("none", "beside", "before")
 _DIGITS = 10**6  # of a share
 
 _FEATURES = {
-    "prompt": List({"role": Value("string"), "content": Value("string")}),
+    "prompt": MESSAGES,
     "images": List(Image(mode="RGB")),  # as load_rows has them
     "completion": Value("string"),
     "reward": Value("float64"),

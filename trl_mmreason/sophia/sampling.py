@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
-from datasets import Dataset, List, Value
+from datasets import Dataset
 
 from ..grading import Grader
 from ..messages import pictures_of, plain_messages, question_text
-from ..rows import Row
+from ..rows import MESSAGES, Row
 from ..sampling.answering import JoinedRows, answer_questions
 from ..sampling.difficulty import tally, usable_questions
 from ..sampling.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
@@ -49,7 +49,6 @@ SAMPLING_PARAMS = SamplingParams(max_new_tokens=MAX_TOKENS)
 """Default sampling parameters of captions and trajectories; the paper gives only the length."""
 
 _PICTURES = ("images", "image")
-_MESSAGES = List({"role": Value("string"), "content": Value("string")})
 
 
 class OffPolicyData(NamedTuple):
@@ -216,7 +215,7 @@ def _asked(rows: Dataset, grader: Grader, dropped: Counter[str]) -> tuple[Datase
     prompts, usable = _prompts(rows), _usable(rows, grader, dropped)
     asked = rows.select(usable)
     texts = asked.remove_columns([name for name in (*_PICTURES, "prompt") if name in asked.column_names])
-    return asked, texts.add_column("prompt", [prompts[position] for position in usable], feature=_MESSAGES)
+    return asked, texts.add_column("prompt", [prompts[position] for position in usable], feature=MESSAGES)
 
 
 def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from datasets import Dataset, Features, List, Value
 
+from ..rows import MESSAGES
 from ..sampling.answering import Answers
 from ..sampling.engine import Failure, derive_seed
 from ..sampling.export import join_source_columns
@@ -37,7 +38,7 @@ _UNKNOWN = -1
 _COLUMNS = ("id", "prompt", "images", "image", "completion", "reward", "caption_reward", "caption", "behavior_logps")
 _FEATURES = {
     "id": Value("string"),
-    "prompt": List({"role": Value("string"), "content": Value("string")}),
+    "prompt": MESSAGES,
     "completion": Value("string"),
     "reward": Value("float64"),
     "caption_reward": Value("float64"),

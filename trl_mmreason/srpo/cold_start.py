@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset, Features, Value
 
 from ..grading import Grader
 from ..messages import question_text, with_system_message
-from ..rows import DataError
+from ..rows import MESSAGES, DataError
 from ..sampling.answering import answer_questions
 from ..sampling.asking import ReplyCollector, parsed_positions
 from ..sampling.difficulty import tally
@@ -43,7 +43,7 @@ REFLECTIONS = "srpo-reflections"
 _FEATURES = Features(
     {
         "id": Value("string"),
-        "prompt": List({"role": Value("string"), "content": Value("string")}),
+        "prompt": MESSAGES,
         "completion": Value("string"),
         "first_correct": Value("bool"),
         "rating": Value("float64"),
