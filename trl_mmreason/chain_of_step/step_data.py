@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from datasets import Dataset, Features, Value
 
@@ -13,7 +13,7 @@ from ..grading.grader import grader_settings
 from ..grading.reward import items_of
 from ..messages import pictures_of, question_text, with_system_message
 from ..sampling.asking import MalformedReply, ReplyCollector, parsed_positions, reference_answer
-from ..sampling.difficulty import tally, usable_questions
+from ..sampling.difficulty import Filtered, usable_questions
 from ..sampling.engine import Engine, Request, SamplingParams
 from ..sampling.export import join_source_columns
 from ..sampling.run import remember_questions
@@ -24,19 +24,6 @@ from .template import render_chain
 STEP_DATA = "chain-of-step-data"
 
 _COLUMNS = ("id", "prompt", "images", "image", "completion")
-
-
-class StepData(NamedTuple):
-    """Training rows, and the number of dropped questions for each reason.
-
-    `rows` has the columns `id`, `prompt`, `images` if the questions have them, and `completion`, the chain.
-    """
-
-    rows: Dataset
-    dropped: dict[str, int]
-
-    def __str__(self) -> str:
-        return tally(len(self.rows), self.dropped, "questions")
 
 
 def make_step_data(
@@ -51,7 +38,7 @@ def make_step_data(
     grader: Grader | None = None,
     seed: int = 0,
     **running: Any,
-) -> StepData:
+) -> Filtered:
     """Let a teacher write a chain of steps for each question, for `ChainOfStepSFTTrainer`.
 
     It resumes, and several processes share the work, as `answer_questions` says. What failed is asked again with
@@ -72,6 +59,9 @@ def make_step_data(
         grader: `Grader()` by default.
         seed: other seeds give other chains.
         **running: arguments of `run`, such as `batch_size` and `retry_failed`.
+
+    Returns:
+        Rows of the columns `id`, `prompt`, `images` if the questions have them, and `completion`, the chain.
 
     Raises:
         ValueError: an argument is out of range.
@@ -108,4 +98,4 @@ def make_step_data(
     kept = parsed_positions(asked["id"][:], replies, dropped)
     completions = [replies[id_].payload["completion"] for id_ in asked.select(kept)["id"]]
     made = Dataset.from_dict({"completion": completions}, features=Features({"completion": Value("string")}))
-    return StepData(join_source_columns(made, asked, kept, _COLUMNS), dict(+dropped))
+    return Filtered(join_source_columns(made, asked, kept, _COLUMNS), dict(+dropped))
