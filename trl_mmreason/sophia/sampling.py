@@ -45,9 +45,6 @@ from .selection import (
     unrewarded,
 )
 
-SAMPLING_PARAMS = SamplingParams(max_new_tokens=MAX_TOKENS)
-"""Default sampling parameters of captions and trajectories; the paper gives only the length."""
-
 _PICTURES = ("images", "image")
 
 
@@ -109,8 +106,8 @@ class OffPolicySampling:
     trajectories: int = 8
     caption_prompt: str = CAPTION_PROMPT
     reason: Callable[[str, str], str] = reasoning_prompt
-    caption_sampling_params: SamplingParams = SAMPLING_PARAMS
-    sampling_params: SamplingParams = SAMPLING_PARAMS
+    caption_sampling_params: SamplingParams = SamplingParams(MAX_TOKENS)  # the paper gives only the length
+    sampling_params: SamplingParams = SamplingParams(MAX_TOKENS)
     threshold: float = 0.75
     keep: int = 1
     rule: str = "sophia"
