@@ -16,11 +16,11 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from ..messages import completion_text, pictures_of
 from ..rows import DECODING_ERRORS
 from ..sampling.pictures import data_url
+from ..sampling.servers import CONNECT_SECONDS
 from .paths import ProcessReward
 from .process_reward import ProcessRewardModel, Scores
 from .scored_chain import UnscorableRow
 
-CONNECT_SECONDS = 30.0
 _BACKOFF = wait_exponential(multiplier=0.5, max=30)  # seconds
 _LONGEST_RETRY_AFTER_SECONDS = 120.0
 _FIRST_LOOK_RETRIES = 2
