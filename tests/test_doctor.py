@@ -9,7 +9,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig
 
 from trl_mmreason.cli import main
-from trl_mmreason.commands.train import METHODS
+from trl_mmreason.commands.train import SCRIPTS
 from trl_mmreason.doctor import (
     check_conversation,
     check_memory,
@@ -312,7 +312,7 @@ def test_the_method_of_a_copied_recipe_is_found(name, tmp_path):
     """By its keys; GRPO's are AdaPO's too."""
     config = tmp_path / "mine.yaml"
     config.write_text((ROOT / f"configs/{name}.yaml").read_text())
-    parser, (found,) = check_method(str(config), tuple(METHODS))
+    parser, (found,) = check_method(str(config), tuple(SCRIPTS))
     assert found.level == "ok", found
     assert parser.method == ("adapo" if name.startswith("grpo") else name.partition("/")[0])
 

@@ -14,7 +14,7 @@ from example_runs import ACCELERATE, ROOT, train_here
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from trl_mmreason.cli import main
-from trl_mmreason.commands.train import METHODS
+from trl_mmreason.commands.train import SCRIPTS
 from trl_mmreason.recipes import config_file, configs, script
 
 LOST = "--config adapo/lost.yaml: there is no such file, and no recipe of that name; there are adapo/miniature.yaml, "
@@ -34,8 +34,8 @@ def flags(settings):
 
 def test_every_method_has_a_script():
     others = {"evaluate", "custom_reward"}  # which is `mmreason evaluate`, and to be copied
-    assert set(METHODS) == {path.stem for path in ROOT.glob("examples/*.py")} - others
-    assert all(script(method).is_file() and configs(method) for method in METHODS)
+    assert set(SCRIPTS) == {path.stem for path in ROOT.glob("examples/*.py")} - others
+    assert all(script(method).is_file() and configs(method) for method in SCRIPTS)
 
 
 def test_a_recipe_is_found_by_its_name_and_a_file_of_one_s_own_comes_first(tmp_path, monkeypatch):
@@ -165,7 +165,7 @@ def test_without_a_method_the_methods_are_listed(capsys):
     with pytest.raises(SystemExit, match="^2$"):
         main(["train"])
     said = capsys.readouterr().err
-    assert all(f"  {method} " in said for method in METHODS)
+    assert all(f"  {method} " in said for method in SCRIPTS)
 
 
 def test_a_section_that_is_not_there_is_refused_in_a_line(monkeypatch, capsys):
@@ -218,7 +218,7 @@ def test_help_names_every_method_and_the_line_for_all_gpus(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     said = capsys.readouterr().out
-    assert all(f"  {method} " in said for method in METHODS)
+    assert all(f"  {method} " in said for method in SCRIPTS)
     assert "accelerate launch -m trl_mmreason.cli train adapo --config " in said
 
 

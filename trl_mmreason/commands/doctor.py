@@ -7,7 +7,7 @@ import platform
 from typing import Any
 
 from .. import __version__
-from .train import METHODS
+from .train import SCRIPTS
 
 
 def add(commands: Any) -> None:
@@ -30,7 +30,7 @@ def _doctor(arguments: argparse.Namespace) -> None:
 
     print(f"ok    trl-mmreason {__version__}, Python {platform.python_version()}")  # noqa: T201 - as below
     failed = 0
-    for finding in examine(arguments.config, arguments.model, tuple(METHODS)):
+    for finding in examine(arguments.config, arguments.model, tuple(SCRIPTS)):
         print(finding, flush=True)  # noqa: T201 - what the command is asked for
         failed += finding.level == "FAIL"
     if failed:

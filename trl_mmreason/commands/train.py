@@ -9,7 +9,7 @@ from typing import Any
 
 from ..recipes import ROOT, config_file, script
 
-METHODS = {
+SCRIPTS = {
     "adapo": "answers, checks the answer and answers again",
     "srpo": "solves, reflects and solves again in one response",
     "chain_of_step": "reasons in steps that a process reward model scores",
@@ -24,7 +24,7 @@ METHODS = {
 
 def add(commands: Any) -> None:
     """Declare the command."""
-    methods = "\n".join(f"  {name:15} {text}" for name, text in METHODS.items())
+    methods = "\n".join(f"  {name:15} {text}" for name, text in SCRIPTS.items())
     command = commands.add_parser(
         "train",
         help="train a model with one of the methods",
@@ -40,7 +40,7 @@ examples:
   accelerate launch -m trl_mmreason.cli train adapo --config adapo/qwen2_5_vl_7b.yaml     (all GPUs)""",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("method", nargs="?", choices=METHODS, metavar="METHOD", help="one of the names above")
+    command.add_argument("method", nargs="?", choices=SCRIPTS, metavar="METHOD", help="one of the names above")
     command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="arguments of the method")
     command.set_defaults(run=_train, show_help=command.print_help)
 
