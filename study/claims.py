@@ -30,9 +30,9 @@ class Term(NamedTuple):
     metric: str
 
 
-def above(better: str, worse: str, metric: str) -> list[Term]:
-    """The contrast for one arm being better than another."""
-    return [Term(1, better, metric), Term(-1, worse, metric)]
+def above(higher: str, lower: str, metric: str) -> list[Term]:
+    """The contrast for one arm being higher in a metric than another."""
+    return [Term(1, higher, metric), Term(-1, lower, metric)]
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ def train(start: Start, arm: str, folder: Path) -> None:
     train_once(SelfEvolutionTrainer(start.policy, args=config, train_dataset=start.train), folder / "model")
 
 
-def _rises(arm: str, logged: str) -> list[Term]:
+def _rises(logged: str) -> list[Term]:
     """The contrast for a logged value being higher in the last quarter of training than in the first."""
-    return [Term(1, arm, f"last_{logged}"), Term(-1, arm, f"first_{logged}")]
+    return [Term(1, "ours", f"last_{logged}"), Term(-1, "ours", f"first_{logged}")]
 
 
 CLAIMS = (
@@ -85,26 +85,26 @@ CLAIMS = (
         "Majority voting's responses are shorter than its own",
         "Fig. 3",
         '"shorter and more template-like responses"',
-        [Term(1, "ours", "tokens"), Term(-1, "majority", "tokens")],
+        above("ours", "majority", "tokens"),
         unit="number",
     ),
     Claim(
         "Votes and the judge agree more often at the end of training",
         "Table 7",
         "Agree@1 73.8 against 41.2",
-        _rises("ours", "agreement"),
+        _rises("agreement"),
     ),
     Claim(
         "The most frequent answers are right more often at the end",
         "Table 7",
         "SC-winner 48.6 against 36.3",
-        _rises("ours", "sc_winner_accuracy"),
+        _rises("sc_winner_accuracy"),
     ),
     Claim(
         "The judge's best answers are right more often at the end, though it learns nothing",
         "Table 7",
         "J-winner 50.3 against 40.2",
-        _rises("ours", "judge_winner_accuracy"),
+        _rises("judge_winner_accuracy"),
     ),
     Claim(
         "The judge's best answers are right more often than the most frequent ones",

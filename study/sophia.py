@@ -18,7 +18,7 @@ from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
 from trl_mmreason.sophia.miniature import CAPTIONS_AND_ANSWERS, drawn_trajectories
 from trl_mmreason.sophia.trainer import OffPolicyRewardTrainer
 
-from .claims import Claim, Term, above, better_in
+from .claims import Claim, above, better_in
 from .running import BEFORE, Part, Start
 
 _BATCH = 256
@@ -136,7 +136,7 @@ CLAIMS = (
         "Choosing the shortest shortens answers",
         "Section 4.2",
         'the shortest "help models to learn a more concise reasoning structure"',
-        [Term(1, "without-shortest", "tokens"), Term(-1, "sophia", "tokens")],
+        above("without-shortest", "sophia", "tokens"),
         unit="number",
     ),
 )
