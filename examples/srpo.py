@@ -16,16 +16,10 @@ from trl import ModelConfig
 from trl_mmreason import ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
 from trl_mmreason.comparison import train_and_compare
 from trl_mmreason.miniature.tasks import make_problems
+from trl_mmreason.model_card import MINIATURE
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.script_parser import ScriptParser, WrongArgument
-from trl_mmreason.scripts import (
-    MINIATURE,
-    exit_on_missing,
-    load_data,
-    policy_path,
-    train_once,
-    trainer_settings,
-)
+from trl_mmreason.scripts import exit_on_missing, load_data, policy_path, train_once, trainer_settings
 from trl_mmreason.sources import read_completions
 from trl_mmreason.srpo.arguments import ReflectionArguments
 from trl_mmreason.srpo.miniature import TAGGED_ANSWERS, drawn_reflections

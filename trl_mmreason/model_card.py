@@ -18,10 +18,11 @@ from .messages import text_of
 CARD = "README.md"
 PRINTED = "results.txt"
 """Tables of results, as `evaluation.files` and `scripts` write them."""
+MINIATURE = "miniature/"
+"""What names of the drawn tasks, and of the models built for them, begin with."""
 MINIATURE_RECORD = "trl_mmreason_miniature"
 """Entry of a model's configuration for those that `trl_mmreason.miniature` built: family/size."""
 
-_DRAWN = "miniature/"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _NO_RESULTS = "No evaluation lies beside this model.\n\n"
 
@@ -87,8 +88,8 @@ def edit_card(trainer: Any, dataset_name: str | None) -> None:
     _, _, training = rest.partition("## Training procedure")
     category = None
     if miniature:  # "adding" stands for rows that others made of drawn problems
-        drawn = str(dataset_name).startswith(_DRAWN)
-        category = str(dataset_name).removeprefix(_DRAWN) if drawn else "adding"
+        drawn = str(dataset_name).startswith(MINIATURE)
+        category = str(dataset_name).removeprefix(MINIATURE) if drawn else "adding"
     origin = describe_origin(name, base, miniature)
     card.text = (
         f"{head}This model is {origin}.\n"
@@ -115,7 +116,7 @@ def is_hub_id(name: str | None) -> bool:
     """Whether a name can be a Hub id: neither an existing path nor a drawn data set."""
     if not name or not _HUB_ID.fullmatch(name):
         return False
-    return not name.startswith(_DRAWN) and not Path(name).exists()
+    return not name.startswith(MINIATURE) and not Path(name).exists()
 
 
 def describe_origin(name: str | None, base: str | None, miniature: str | None) -> str:
@@ -146,7 +147,7 @@ def describe_data(rows: Any, name: str | None) -> str:
     if is_hub_id(name):
         name = f"[{name}](https://huggingface.co/datasets/{name})"
     else:
-        name = f"`{name}`" if name.startswith(_DRAWN) else f"`{Path(name).name}`"
+        name = f"`{name}`" if name.startswith(MINIATURE) else f"`{Path(name).name}`"
     return f"{number} of {name}" if number else f" on {name}"
 
 

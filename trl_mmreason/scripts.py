@@ -32,6 +32,7 @@ from .files import NoSuchFolder, check_model_folder
 from .miniature.cold_start import Lessons, cold_start
 from .miniature.models import FAMILIES, SIZES, build_model
 from .miniature.tasks import CATEGORIES, SPLITS, make_dataset
+from .model_card import MINIATURE
 from .rows import DataError
 from .sampling.store import SettingsChanged, StoreError
 from .script_parser import WrongArgument, named_policy
@@ -39,7 +40,6 @@ from .sft import CompletionSFTConfig, CompletionSFTTrainer
 from .sources import read_completions
 from .system_prompts import parse_optional_text, read_system_prompt
 
-MINIATURE = "miniature/"
 LORA_TARGETS = r"(.*language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_proj"
 """Layers that an adapter is for by default: the language model's, also of a text-only one, whose layers are
 `model.layers.N`, and none of the vision encoder's. configs/*/your_model.yaml have the first half."""

@@ -28,13 +28,13 @@ from .evaluation.results import Results
 from .files import NoSuchFolder, atomic_path, write_whole
 from .miniature.cold_start import Lessons
 from .miniature.tasks import Problem, make_problems
-from .model_card import add_results
+from .model_card import MINIATURE, add_results
 from .sampling.loading import load_model, load_processor
 from .sampling.protocols import AnsweringProtocol
 from .sampling.store import Store
 from .sampling.transformers_engine import TransformersEngine
 from .script_parser import ScriptParser, WrongArgument, refuse_missing_packages, suggestion, without_gpu
-from .scripts import MINIATURE, DataArguments, exit_on_missing, load_data, policy_path, train_once, trainer_settings
+from .scripts import DataArguments, exit_on_missing, load_data, policy_path, train_once, trainer_settings
 
 
 @documented

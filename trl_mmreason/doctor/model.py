@@ -14,9 +14,9 @@ from ..construction import check_template
 from ..files import check_model_path
 from ..memory import build_without_weights
 from ..miniature.models import FAMILIES, SIZES, build_model
+from ..model_card import MINIATURE
 from ..sampling.generation import declared_end_ids, encode
 from ..sampling.loading import ENCODING_ERRORS, load_processor, sees_pictures
-from ..scripts import MINIATURE
 from ..turns import next_turn_ids
 from .finding import Finding, one_line
 
