@@ -34,7 +34,7 @@ from ..sampling.http import (
     ApiError,
     Fields,
     Picture,
-    add_error_handlers,
+    make_app,
     read_bytes,
     read_json,
     unless_gone,
@@ -129,8 +129,7 @@ def create_app(
             app.state.queue = ScoringQueue(model, thread, batch_size, max_waiting)
             yield
 
-    app = FastAPI(title="mmreason serve-prm", lifespan=lifespan)
-    add_error_handlers(app, "POST /score, GET /info, GET /health")
+    app = make_app("mmreason serve-prm", "POST /score, GET /info, GET /health", lifespan)
 
     @app.post("/score")
     async def score(http: HttpRequest) -> JSONResponse:
@@ -147,10 +146,6 @@ def create_app(
     @app.get("/info")
     async def info() -> dict[str, Any]:
         return {"model": name, "settings": settings, "max_waiting": max_waiting}
-
-    @app.get("/health")
-    async def health() -> dict[str, str]:
-        return {"status": "ok"}
 
     return app
 

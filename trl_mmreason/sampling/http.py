@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import Lifespan
 
 from .pictures import picture_of
 
@@ -62,13 +63,15 @@ class ApiError(Exception):
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def add_error_handlers(app: FastAPI, paths: str) -> None:
-    """Reply to every error with the body of an `ApiError`.
+def make_app(title: str, paths: str, lifespan: Lifespan[FastAPI]) -> FastAPI:
+    """Make an application that replies to every error with the body of an `ApiError`, and to `GET /health`.
 
     Args:
-        app: the application.
+        title: of the application.
         paths: what it serves, for those who ask for something else.
+        lifespan: runs around its requests.
     """
+    app = FastAPI(title=title, lifespan=lifespan)
 
     @app.exception_handler(ApiError)
     async def refuse(http: Request, error: ApiError) -> JSONResponse:
@@ -83,6 +86,12 @@ def add_error_handlers(app: FastAPI, paths: str) -> None:
     async def report(http: Request, error: Exception) -> JSONResponse:
         body = ApiError(f"{type(error).__name__}: {error}", status=500).body
         return JSONResponse(body, 500, {"Connection": "close"})
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    return app
 
 
 async def read_bytes(http: Request, most: int) -> bytes:

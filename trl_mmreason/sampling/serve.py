@@ -22,7 +22,7 @@ from fastapi.responses import JSONResponse
 
 from .chat_api import ChatRequest, completion
 from .engine import Engine, Failure, Request, Sample, SamplingParams
-from .http import KEEP_ALIVE_SECONDS, MAX_BODY_BYTES, ApiError, add_error_handlers, read_bytes, read_json, unless_gone
+from .http import KEEP_ALIVE_SECONDS, MAX_BODY_BYTES, ApiError, make_app, read_bytes, read_json, unless_gone
 
 if TYPE_CHECKING:
     from .transformers_engine import TransformersEngine
@@ -149,9 +149,7 @@ def create_app(
         yield
         worker.cancel()
 
-    app = FastAPI(title="mmreason serve", lifespan=lifespan)
-
-    add_error_handlers(app, "POST /v1/chat/completions, GET /v1/models")
+    app = make_app("mmreason serve", "POST /v1/chat/completions, GET /v1/models", lifespan)
 
     @app.post("/v1/chat/completions")
     async def chat(http: HttpRequest) -> JSONResponse:
@@ -169,10 +167,6 @@ def create_app(
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [{"id": model, "object": "model", "created": 0, "owned_by": "trl-mmreason"}]}
-
-    @app.get("/health")
-    async def health() -> dict[str, str]:
-        return {"status": "ok"}
 
     return app
 
