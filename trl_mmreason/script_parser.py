@@ -67,8 +67,8 @@ class ScriptParser(TrlParser):
             description=sys.modules["__main__"].__doc__,
             formatter_class=_Formatter,
         )
-        method = self.prog.split()[-1].removesuffix(".py")
-        if recipes := configs(method):
+        self._recipes = recipes = configs(self.prog.split()[-1].removesuffix(".py"))
+        if recipes:
             self.epilog = f"example: {self.prog} --config {recipes[0]} --seed 1\nrecipes: {', '.join(recipes)}"
 
     def add_argument(self, *names: str, **settings: Any) -> Action:
@@ -143,8 +143,7 @@ class ScriptParser(TrlParser):
     def error(self, message: str) -> NoReturn:
         """End the script without printing the usage of two hundred arguments."""
         if "arguments are required" in message:
-            recipes = configs(self.prog.split()[-1].removesuffix(".py"))
-            message += f"; or give --config FILE, such as {recipes[0]}" if recipes else "; or give --config FILE"
+            message += "; or give --config FILE" + (f", such as {self._recipes[0]}" if self._recipes else "")
         sys.stderr.write(f"{self.prog}: error: {message}\n")
         sys.exit(2)
 
