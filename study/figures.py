@@ -10,12 +10,10 @@ import matplotlib.figure
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from trl_mmreason.evaluation.curves import style_axes
+from trl_mmreason.evaluation.curves import COLOURS, style_axes
 from trl_mmreason.evaluation.metrics import metric_of
 
 from .claims import ArmTables
-
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 
 FigurePoint = tuple[float, str, str]
 """Where on the axis, and the arm and the metric that are shown there."""
@@ -51,7 +49,7 @@ def draw_figures(outcomes: ArmTables, figures: Sequence[Figure], path: Path) -> 
     """
     page = matplotlib.figure.Figure(figsize=(4.6 * len(figures), 3.8), layout="constrained")
     for axes, figure in zip(np.atleast_1d(page.subplots(1, len(figures))), figures, strict=True):
-        for colour, (label, points) in zip(_COLOURS, figure.curves.items(), strict=False):
+        for colour, (label, points) in zip(COLOURS[2:6], figure.curves.items(), strict=False):
             x, values = [x for x, _, _ in points], over_seeds(outcomes, points)
             axes.plot(x, values.mean(axis=0), color=colour, label=label, marker="o", markersize=4)
             axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.15, linewidth=0)

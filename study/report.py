@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from trl_mmreason.evaluation.curves import running_mean, style_axes
+from trl_mmreason.evaluation.curves import COLOURS, running_mean, style_axes
 from trl_mmreason.evaluation.metrics import Metric, aligned, metric_of, number_as_json
 from trl_mmreason.evaluation.question_table import QuestionTable
 from trl_mmreason.files import write_whole
@@ -20,18 +20,7 @@ from trl_mmreason.files import write_whole
 from .claims import Judged
 
 _POINTS, _NUMBER = Metric("points"), Metric("number", is_share=False)
-_COLOURS = (
-    "#000000",
-    "#e69f00",
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#56b4e9",
-    "#999999",
-    "#f0e442",
-    "#882255",
-)
+_COLOURS = (*COLOURS, "#999999", "#f0e442", "#882255")
 
 
 def format_arms(outcomes: Mapping[int, Mapping[str, QuestionTable]], metrics: Sequence[str]) -> str:

@@ -19,9 +19,10 @@ from .plots import Line, Plot
 
 logger = logging.getLogger(__name__)
 
+COLOURS = ("#000000", "#e69f00", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
+"""Of lines; told apart with any colour vision."""
 _COLUMNS = 3
 _PANEL_INCHES = (4.2, 2.9)
-_COLOURS = ("#0072b2", "#d55e00")  # blue and vermilion: told apart with any colour vision
 
 
 class Panel(NamedTuple):
@@ -167,7 +168,7 @@ def _series(log_history: Sequence[Mapping[str, Any]], name: str) -> list[tuple[i
 
 
 def _draw_panel(axes: Axes, panel: Panel, data: Mapping[str, list[tuple[int, float]]]) -> None:
-    for colour, (name, label) in zip(_COLOURS, panel.series.items(), strict=False):
+    for colour, (name, label) in zip(COLOURS[2:4], panel.series.items(), strict=False):
         if not data[name]:
             continue
         steps, values = zip(*data[name], strict=True)

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from .. import methods
 from ..sampling.engine import Failure
-from .curves import style_axes
+from .curves import COLOURS, style_axes
 from .files import SavedEvaluation
 from .metrics import Estimate
 from .plots import Line, Plot
@@ -31,7 +31,6 @@ SWEEP_N = 16
 """Samples among which the best is chosen, over the weight of its steps (Fig. 3)."""
 
 _CHOICES = {"pass_at": "pass@n", "self_consistency_at": "self-consistency", "best_of": "best of n"}
-_COLOURS = ("#000000", "#e69f00", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")  # told apart with any vision
 
 
 class ScalingPoint(NamedTuple):
@@ -145,7 +144,7 @@ def draw_scaling(plots: Sequence[Plot]) -> Figure:
     """Draw the curves of `scaling_plots` into a picture."""
     figure = Figure(figsize=(4.6 * len(plots), 3.8), layout="constrained")
     for axes, plot in zip(figure.subplots(1, len(plots), squeeze=False).flat, plots, strict=True):
-        for colour, line in zip(cycle(_COLOURS), plot.lines, strict=False):
+        for colour, line in zip(cycle(COLOURS), plot.lines, strict=False):
             places = list(line.points)
             axes.plot(places, list(line.points.values()), color=colour, marker="o", markersize=4, label=line.label)
             ends = list(line.low.values()), list(line.high.values())
