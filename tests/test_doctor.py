@@ -16,9 +16,9 @@ from trl_mmreason.doctor import (
     check_method,
     check_packages,
     check_settings,
-    pinned_versions,
     read_settings,
 )
+from trl_mmreason.doctor.machine import pinned_versions
 from trl_mmreason.memory import activation_memory, build_without_weights, count_parameters, training_memory
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.recipes import ROOT

@@ -8,7 +8,6 @@ from typing import Any
 from .estimate import check_memory
 from .finding import Finding, one_line
 from .machine import PACKAGES, check_contract, check_devices, check_packages, installed_version
-from .machine import pinned_versions as pinned_versions
 from .method import check_method
 from .model import check_conversation, load_for_checks
 from .settings import check_files, check_settings, check_values, of_all_stages, read_settings
