@@ -7,13 +7,11 @@ from collections.abc import Iterable
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+_VOCABULARY = 768  # tokens at most, special ones included
+
 
 def train_tokenizer(
-    corpus: Iterable[str],
-    *,
-    special_tokens: list[str],
-    named_tokens: dict[str, str],
-    vocab_size: int = 768,
+    corpus: Iterable[str], *, special_tokens: list[str], named_tokens: dict[str, str]
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer that can encode any text and splits numbers into single digits.
 
@@ -21,7 +19,6 @@ def train_tokenizer(
         corpus: the strings that merges are learnt from.
         special_tokens: every special token of the family; they get the lowest ids, in this order.
         named_tokens: the roles that transformers knows by name, such as `eos_token`, `pad_token`, `image_token`.
-        vocab_size: upper bound of the vocabulary, special tokens included.
 
     Returns:
         A left-padding tokenizer, as generation needs it.
@@ -33,7 +30,7 @@ def train_tokenizer(
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
+        vocab_size=_VOCABULARY,
         special_tokens=[AddedToken(token, special=True, normalized=False) for token in special_tokens],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,

@@ -195,7 +195,7 @@ def read_scores(
     first_correct: bool | None,
     second_correct: bool | None,
     *,
-    opening: str = "",
+    opening: str,
 ) -> ReflectionScores:
     """Combine verdicts and lengths.
 
