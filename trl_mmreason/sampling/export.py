@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -68,10 +68,14 @@ def join_source_columns(made: Dataset, rows: Dataset, positions: Sequence[int], 
     if not copied.column_names:
         return made.select_columns(order)
     if not positions:  # concatenating nothing would lose columns
-        features = {**made.features, **copied.features}
-        return Dataset.from_dict({column: [] for column in order}, features=Features({c: features[c] for c in order}))
+        return no_rows({**made.features, **copied.features}).select_columns(order)
     copied = copied.select(positions).flatten_indices(writer_batch_size=ROWS_A_BATCH)
     return concatenate_datasets([made, copied], axis=1).select_columns(order)
+
+
+def no_rows(features: Mapping[str, Any]) -> Dataset:
+    """Make a dataset that has these columns and no row."""
+    return Dataset.from_dict({column: [] for column in features}, features=Features(features))
 
 
 def _survey(store: Store, stage: str) -> tuple[Features, array[int], str]:
@@ -120,7 +124,7 @@ def _samples(store: Store, stage: str, features: Features, surveyed: array[int],
                 yield {**empty, "id": id_, "index": index, **payload}
 
     if not surveyed:
-        return Dataset.from_dict({column: [] for column in features}, features=features)
+        return no_rows(features)
     # The fingerprint is that of the contents: the same ones are not written twice, others are never taken for them.
     return Dataset.from_generator(examples, features=features, fingerprint=fingerprint)
 
@@ -153,8 +157,7 @@ def _joined(stage: str, samples: Dataset, rows: Dataset) -> Dataset:
     payload_columns = [column for column in samples.column_names if column not in EXPORTED_COLUMNS]
     order = [*EXPORTED_COLUMNS, *rows.column_names, *payload_columns]
     if not kept:
-        features = {**samples.features, **rows.features}
-        return Dataset.from_dict({column: [] for column in order}, features=Features({c: features[c] for c in order}))
+        return no_rows({**samples.features, **rows.features}).select_columns(order)
     repeated = rows.select([found[number] for number in kept])
     # Writes a file even if `rows` is in memory: with many samples a row its pictures might not fit there again.
     copied = repeated.map(

@@ -20,7 +20,7 @@ from datasets import Dataset, Features, List, Value
 from ..rows import MESSAGES
 from ..sampling.answering import Answers
 from ..sampling.engine import Failure, derive_seed
-from ..sampling.export import join_source_columns
+from ..sampling.export import join_source_columns, no_rows
 from ..sampling.store import Store
 from .objective import caption_rewards, select_trajectories
 from .prompts import opened, prompt_for
@@ -231,9 +231,7 @@ def make_rows(
     features = Features({**_FEATURES, **({"behavior_logps": List(Value("float32"))} if logprobs else {})})
     places = np.argwhere(outcomes.whole if unselected else selected)
     if not len(places):
-        return join_source_columns(
-            Dataset.from_dict({name: [] for name in features}, features=features), rows, [], _COLUMNS
-        )
+        return join_source_columns(no_rows(features), rows, [], _COLUMNS)
     ids = rows["id"][:]
 
     def examples() -> Iterator[dict[str, Any]]:
