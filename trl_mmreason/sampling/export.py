@@ -15,8 +15,6 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 
 from .store import EXPORTED_COLUMNS, Record, Store
 
-__all__ = ["join_source_columns", "to_dataset"]
-
 logger = logging.getLogger(__name__)
 
 RECORDS_A_BATCH = 1000  # that are in memory at once, to find out their columns' types

@@ -19,8 +19,6 @@ from typing import NamedTuple
 
 from .store import Record, Store, differences
 
-__all__ = ["MergeConflict", "Merged", "merge_stores"]
-
 RECORDS_A_TRANSACTION = 1000
 CONFLICTS_LISTED = 5
 

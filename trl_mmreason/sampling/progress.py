@@ -12,8 +12,6 @@ from tqdm.auto import tqdm
 
 from .store import Record
 
-__all__ = ["Progress"]
-
 SECONDS_A_LINE = 60.0
 
 

@@ -28,8 +28,6 @@ from .store import Record, SettingsChanged, Store, Unit
 if TYPE_CHECKING:
     from datasets import Dataset
 
-__all__ = ["Summary", "remember_questions", "run", "unique_ids", "wait_for_all"]
-
 logger = logging.getLogger(__name__)
 
 Payload = dict[str, Any]
