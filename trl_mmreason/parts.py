@@ -53,11 +53,11 @@ def parts_of(model: Any) -> dict[str, str]:
 
 
 def check_chosen(name: str, chosen: Sequence[str]) -> None:
-    """Refuse a configuration whose `trainable_parts` are not in `PARTS`.
+    """Refuse `trainable_parts` that are not in `PARTS`.
 
     Args:
-        name: name of the configuration.
-        chosen: its `trainable_parts`.
+        name: of the configuration or the function that was given them.
+        chosen: as given.
     """
     if not chosen or not set(chosen) <= set(PARTS):
         raise ValueError(f"{name}: trainable_parts={chosen}, expected one or more of {PARTS}.")
@@ -95,9 +95,7 @@ def train_only(model: Any, chosen: Sequence[str]) -> dict[str, ModelPart]:
     Raises:
         ValueError: an unknown part, one that the model does not have, or nothing is left to train.
     """
-    unknown = sorted(set(chosen) - set(PARTS))
-    if unknown or not chosen:
-        raise ValueError(f"trainable_parts is {list(chosen)}, expected one or more of {list(PARTS)}.")
+    check_chosen("train_only", chosen)
     place, parameters = parts_of(model), dict(model.named_parameters())
     missing = sorted(set(chosen) - set(place.values()))
     if missing:
