@@ -1,4 +1,4 @@
-"""Encode pictures for HTML pages."""
+"""Encode pictures as files, and for HTML pages."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _LARGE_BYTES = 100_000  # as a PNG file only photographs get larger, and these h
 
 def png_of(image: Image.Image) -> bytes:
     """Encode as a PNG file, shrunk if it is large."""
-    return _file(_shrunk(image), "PNG")
+    return picture_file(_shrunk(image), "PNG")
 
 
 def data_uri(image: Image.Image) -> str:
     """Encode as a data URI, shrunk if it is large, and as JPEG if that is much smaller."""
     picture = _shrunk(image)
-    file, kind = _file(picture, "PNG"), "png"
+    file, kind = picture_file(picture, "PNG"), "png"
     if len(file) > _LARGE_BYTES and picture.mode in ("L", "RGB"):
-        jpeg = _file(picture, "JPEG", quality=85)
+        jpeg = picture_file(picture, "JPEG", quality=85)
         if len(jpeg) < len(file) / 2:
             file, kind = jpeg, "jpeg"
     return f"data:image/{kind};base64,{base64.b64encode(file).decode('ascii')}"
@@ -35,7 +35,8 @@ def _shrunk(image: Image.Image) -> Image.Image:
     return picture
 
 
-def _file(picture: Image.Image, kind: str, **settings: int) -> bytes:
+def picture_file(picture: Image.Image, kind: str, **settings: int) -> bytes:
+    """Encode as a file of this kind, such as "PNG", with settings of Pillow's writer."""
     buffer = io.BytesIO()
     picture.save(buffer, format=kind, **settings)
     return buffer.getvalue()

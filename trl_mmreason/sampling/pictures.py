@@ -8,6 +8,7 @@ from typing import Any
 
 import PIL.Image
 
+from ..pictures import picture_file
 from ..rows import DECODING_ERRORS
 
 MOST_PIXELS = 1 << 26
@@ -25,9 +26,8 @@ def data_url(image: PIL.Image.Image) -> str:
     transparent = "A" in image.getbands() or image.info.get("transparency") is not None  # as transformers has it
     plain = image.convert("RGBA" if transparent else "RGB")
     plain.info = {}
-    file = io.BytesIO()
-    plain.save(file, "PNG", compress_level=1)  # a fifth of the time of the usual level for a sixth more bytes
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    file = picture_file(plain, "PNG", compress_level=1)  # a fifth of the usual level's time for a sixth more bytes
+    return f"data:image/png;base64,{base64.b64encode(file).decode()}"
 
 
 def picture_of(url: Any) -> PIL.Image.Image:
