@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 import torch
@@ -16,7 +15,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from ..messages import completion_text, pictures_of
 from ..rows import DECODING_ERRORS
 from ..sampling.pictures import data_url
-from ..sampling.servers import CONNECT_SECONDS
+from ..sampling.servers import CONNECT_SECONDS, public_address
 from .paths import ProcessReward
 from .process_reward import ProcessRewardModel, Scores
 from .scored_chain import UnscorableRow
@@ -63,18 +62,13 @@ class ProcessRewardClient:
     def __init__(
         self, url: str, *, timeout_seconds: float = 600.0, retries: int = 10, rows_a_request: int = 64
     ) -> None:
-        address = urlsplit(url)
-        if address.scheme not in ("http", "https") or not address.hostname:
-            raise ValueError(
-                f"ProcessRewardClient: url has scheme {address.scheme!r} and host {address.hostname!r}; expected an "
-                "address such as http://127.0.0.1:8001."
-            )
+        shown = public_address("ProcessRewardClient: url", url, "http://127.0.0.1:8001").geturl()
         if timeout_seconds <= 0 or retries < 0 or rows_a_request < 1:
             raise ValueError(
                 f"ProcessRewardClient: got timeout_seconds={timeout_seconds}, retries={retries}, "
                 f"rows_a_request={rows_a_request}; expected timeout_seconds > 0, retries ≥ 0 and rows_a_request ≥ 1."
             )
-        self._shown_url = f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path.rstrip('/')}"
+        self._shown_url = shown.rstrip("/")
         self._retries = retries
         self._rows_a_request = rows_a_request
         self._silent = False

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from .chat_completions import RequestFailed
 from .engine import UnsuitableEngine
@@ -42,6 +42,21 @@ class _Gone(Exception):
     """The server of a call in flight was found to be dead."""
 
 
+def public_address(name: str, url: str, example: str) -> SplitResult:
+    """Parse a server's address, and leave out user, password and query, which nobody should be shown.
+
+    Raises:
+        ValueError: it is not one of http; begins with `name`, and ends with `example`.
+    """
+    address = urlsplit(url)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise ValueError(
+            f"{name} has scheme {address.scheme!r} and host {address.hostname!r}; expected an address such as "
+            f"{example}."
+        )
+    return address._replace(netloc=address.netloc.rpartition("@")[2], query="", fragment="")
+
+
 @dataclass
 class Address:
     """One server's address and statistics.
@@ -66,14 +81,8 @@ class Address:
     warning: str = ""
 
     def __post_init__(self) -> None:
-        address = urlsplit(self.base_url)
-        if address.scheme not in ("http", "https") or not address.hostname:
-            raise ValueError(
-                f"ServerEngine: the address has scheme {address.scheme!r} and host {address.hostname!r}; expected an "
-                "address such as http://127.0.0.1:8000/v1."
-            )
-        self.host = address.netloc.rpartition("@")[2]
-        self.shown = f"{address.scheme}://{self.host}{address.path}"
+        address = public_address("ServerEngine: the address", self.base_url, "http://127.0.0.1:8000/v1")
+        self.host, self.shown = address.netloc, address.geturl()
 
 
 @dataclass(frozen=True)
