@@ -17,6 +17,7 @@ from trl import GRPOConfig
 from trl.data_utils import prepare_multimodal_messages
 
 from . import torchvision_free  # noqa: F401  processors load without torchvision from here on
+from .engines.known_pictures import encode_pictures_once
 from .engines.patches import use_matrix_product_for_patches
 from .engines.pictures import let_every_pass_see_a_picture
 from .engines.sharding import is_sharded, name_own_layers, use_whole_head
@@ -243,6 +244,7 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None) -> N
     name_own_layers(base)
     use_whole_head(base)
     use_matrix_product_for_patches(base)
+    encode_pictures_once(policy)
     hooks = let_every_pass_see_a_picture(policy, processing_class)
     if trainer is None or hooks is None or is_sharded(policy) or hooks.all_are_reached():
         return

@@ -135,7 +135,9 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         check_precision(self)
         prepare_policy(self.model, self.processing_class, self)
         if self.ref_model is not None:
-            prepare_policy(self.accelerator.unwrap_model(self.ref_model), self.processing_class)
+            reference = self.accelerator.unwrap_model(self.ref_model)
+            reference.requires_grad_(self.args.sync_ref_model)  # of one that stays, pictures are encoded once
+            prepare_policy(reference, self.processing_class)
         self.followup = followup
         self._grouped: GroupPrompts | None = None  # prompts of the rollout at hand
         self._outcome: GroupOutcome | None = None

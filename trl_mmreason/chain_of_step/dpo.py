@@ -164,7 +164,9 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
         check_precision(self)
         prepare_policy(policy, self.processing_class, self)
         if self.ref_model is not None:
-            prepare_policy(self.accelerator.unwrap_model(self.ref_model), self.processing_class)
+            reference = self.accelerator.unwrap_model(self.ref_model)
+            reference.requires_grad_(args.sync_ref_model)  # of one that stays, pictures are encoded once
+            prepare_policy(reference, self.processing_class)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
         """Train all unfinished rounds; return the `Trainer.train` output of the last one.

@@ -36,6 +36,13 @@ def let_every_pass_see_a_picture(model: Any, processing_class: Any) -> PictureHo
     return None
 
 
+def vision_weights(model: Any) -> list[Tensor]:
+    """All weights of a model that belong neither to its decoder nor to its head."""
+    language = [model.get_decoder(), model.get_output_embeddings()]
+    others = {id(weight) for part in language for weight in part.parameters()}
+    return [weight for weight in model.parameters() if id(weight) not in others]
+
+
 class PictureHooks:
     """Hook on a model that, in a pass without pictures, adds one to its input embeddings.
 
@@ -56,7 +63,7 @@ class PictureHooks:
 
         LLaVA-NeXT leaves out the last layer of its encoder, for example. The model must not be sharded.
         """
-        weights = [weight for weight in self._vision_weights() if weight.requires_grad]
+        weights = [weight for weight in vision_weights(self._model) if weight.requires_grad]
         training = self._model.training
         self._model.eval()
         gradients = torch.autograd.grad(self._zero(), weights, allow_unused=True) if weights else ()
@@ -79,12 +86,7 @@ class PictureHooks:
         return args, kwargs
 
     def _is_trained(self) -> bool:
-        return torch.is_grad_enabled() and any(weight.requires_grad for weight in self._vision_weights())
-
-    def _vision_weights(self) -> list[Tensor]:
-        language = [self._model.get_decoder(), self._model.get_output_embeddings()]
-        others = {id(weight) for part in language for weight in part.parameters()}
-        return [weight for weight in self._model.parameters() if id(weight) not in others]
+        return torch.is_grad_enabled() and any(weight.requires_grad for weight in vision_weights(self._model))
 
     def _zero(self) -> Tensor:
         """A zero that depends on every weight a picture uses."""

@@ -1,0 +1,142 @@
+"""Pictures that are encoded once a group: the time of training on a rollout over that where every row encodes its own.
+
+AdaPO trains on answers that were drawn beforehand: scoring by the reference, rewards, and forward and backward passes
+of all micro-batches. The model has Qwen2.5-VL-3B's proportions of encoder to language model, an eighth as wide and a
+quarter as deep. Ways of training:
+
+    full     all weights; the reference alone encodes once
+    frozen   the encoder is not trained
+    lora     adapters on the language model, with gradient checkpointing
+
+Rounds alternate, and every round's pictures are new to the model.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from padding import draw_answers
+from peft import LoraConfig
+from rounds import median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
+from trainer_overhead import TimedAdaPO
+from transformers import AutoModelForImageTextToText, PrinterCallback
+from workload import GROUP, models_of, new_pictures, questions
+
+from trl_mmreason import AdaPOConfig
+from trl_mmreason.commands.parsers import count
+from trl_mmreason.miniature.models import build_model
+from trl_mmreason.parts import freeze_vision_encoder
+
+WAYS = ("full", "frozen", "lora")
+LANGUAGE = r".*language_model.*\.(q|k|v|o|gate|up|down)_proj"
+VISION = {"hidden_size": 160, "intermediate_size": 428, "depth": 8, "num_heads": 4, "out_hidden_size": 256}
+TEXT = {
+    "hidden_size": 256,
+    "intermediate_size": 1376,
+    "num_hidden_layers": 9,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+}
+
+
+def save_policy(folder: Path, side: int) -> None:
+    """A policy of these proportions, which sees pictures as large as they are."""
+    model, processor = build_model("qwen2_5_vl")
+    config = model.config
+    heads = {"num_attention_heads": 16, "num_key_value_heads": 2}
+    for part, widths in ((config.vision_config, VISION), (config.text_config, TEXT | heads)):
+        part.update(widths)
+    config.vision_config.fullatt_block_indexes = [1, 3, 5, 7]
+    config.text_config.layer_types = ["full_attention"] * TEXT["num_hidden_layers"]
+    torch.manual_seed(0)
+    AutoModelForImageTextToText.from_config(config).save_pretrained(folder)
+    processor.image_processor.size["longest_edge"] = side**2
+    processor.save_pretrained(folder)
+
+
+def make_trainer(way: str, path: str, folder: str, arguments: Any, once: bool) -> TimedAdaPO:
+    """A trainer with drawn answers, ready for training steps."""
+    asked = questions(arguments.questions, sides=[arguments.side], most_pictures=1)
+    on_gpu = torch.cuda.is_available()
+    trainer = TimedAdaPO(
+        path,
+        args=AdaPOConfig(
+            folder,
+            per_device_train_batch_size=arguments.batch,
+            gradient_accumulation_steps=arguments.questions * GROUP // arguments.batch,
+            num_generations=GROUP,
+            filter_zero_advantage=False,
+            filter_truncated=False,
+            gradient_checkpointing=on_gpu or way == "lora",
+            max_steps=1,
+            learning_rate=0.0,
+            optim="sgd",
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            bf16=on_gpu,
+            use_cpu=not on_gpu,
+        ),
+        train_dataset=asked,
+        peft_config=LoraConfig(r=16, target_modules=LANGUAGE) if way == "lora" else None,
+    )
+    if way == "frozen":
+        freeze_vision_encoder(trainer.model)
+    if not once:
+        for model in models_of(trainer):
+            model.base_model._forward_pre_hooks.clear()
+    tokens = arguments.tokens // 2
+    trainer.replayed = [draw_answers(trainer, [tokens] * arguments.questions * GROUP)] * 2
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    return trainer
+
+
+def train_on_batch(trainer: TimedAdaPO, rows: list[dict[str, Any]]) -> float:
+    """Train on a rollout batch; gives the seconds of scoring."""
+    trainer._buffered_inputs = None
+    new_pictures(trainer)
+    for _ in range(trainer.args.steps_per_generation):
+        trainer.training_step(trainer.model_wrapped, [dict(row) for row in rows], None)
+    trainer.model_wrapped.zero_grad()
+    return trainer.scoring_seconds
+
+
+def main() -> None:
+    parser = parser_of(__doc__, rounds=7)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--side", type=count, default=448, help="of the square pictures, in pixels")
+    parser.add_argument("--tokens", type=count, default=256, help="of both answers together")
+    parser.add_argument("--questions", type=count, default=1, help=f"with {GROUP} trajectories each")
+    parser.add_argument("--batch", type=count, default=4, help="trajectories a micro-batch")
+    arguments = parser.parse_args()
+    numbers = {}
+    print(f"{'way':<8}{'every row, s':>14}{'once a group, s':>17}{'ratio':>8}   middle half")
+    with TemporaryDirectory() as folder:
+        path = str(Path(folder) / "model")
+        save_policy(Path(path), arguments.side)
+        for way in arguments.ways:
+            trainers = {
+                name: make_trainer(way, path, folder, arguments, once)
+                for name, once in (("every row", False), ("once a group", True))
+            }
+            rows = [row for row in trainers["every row"].train_dataset for _ in range(GROUP)]
+            work = {name: partial(train_on_batch, trainer, rows) for name, trainer in trainers.items()}
+            whole, scoring = take_turns(work, arguments.rounds)
+            for part, seconds in (("", whole), (" scoring", scoring)):
+                numbers[way + part] = seconds
+                median = medians_of(seconds)
+                pair = seconds["once a group"], seconds["every row"]
+                print(
+                    f"{way + part:<15}{median['every row']:>10.2f}{median['once a group']:>15.2f}"
+                    f"{median_ratio(*pair):>8.2f}   {middle_half(*pair)}"
+                )
+    write_numbers(arguments, seconds=numbers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,350 @@
+"""Pictures that are encoded once, as long as no weight that encodes them is trained."""
+
+import copy
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from PIL import Image
+from support import (
+    FAMILY_NAMES,
+    adapo_trainer,
+    assert_weights,
+    drawn_rows,
+    full_but,
+    load,
+    prepared_batch,
+    srpo_trainer,
+)
+
+from trl_mmreason import construction
+from trl_mmreason.engines import known_pictures
+from trl_mmreason.engines.known_pictures import encode_pictures_once, fingerprints
+from trl_mmreason.engines.pictures import vision_weights
+from trl_mmreason.miniature.models import build_model
+
+FAMILY = "qwen2_5_vl"
+QUESTION = {"type": "text", "text": "?"}
+LANGUAGE = r".*language_model.*\.(q_proj|v_proj)"
+
+
+def in_language(**settings):
+    return LoraConfig(r=2, target_modules=LANGUAGE, task_type="CAUSAL_LM", init_lora_weights=False, **settings)
+
+
+def asked_about(processor, *pictures):
+    """Input of one row for each list of pictures."""
+    messages = [
+        [
+            {
+                "role": "user",
+                "content": [*({"type": "image", "image": one} for one in row), {"type": "text", "text": "?"}],
+            }
+        ]
+        for row in pictures
+    ]
+    inputs = processor.apply_chat_template(
+        messages, tokenize=True, return_dict=True, return_tensors="pt", processor_kwargs={"padding": True}
+    )
+    return {name: value for name, value in inputs.items() if name != "token_type_ids"}
+
+
+@pytest.fixture
+def drawn():
+    return [picture for row in drawn_rows(4)[::3] for picture in row["images"]] + [Image.new("RGB", (40, 90), "teal")]
+
+
+def frozen(family):
+    model, processor = build_model(family, "test")
+    for weight in vision_weights(model):
+        weight.requires_grad_(False)
+    return model, processor
+
+
+@pytest.fixture
+def encodings(monkeypatch):
+    """A function that lists from then on how many pictures, or tiles, a model encodes at once."""
+
+    def watch(model):
+        asked, encode = [], model.base_model.get_image_features
+
+        def noted(pixel_values, image_grid_thw=None, **kwargs):
+            asked.append(len(pixel_values if image_grid_thw is None else image_grid_thw))
+            about = {} if image_grid_thw is None else {"image_grid_thw": image_grid_thw}
+            return encode(pixel_values, **about, **kwargs)
+
+        monkeypatch.setattr(model.base_model, "get_image_features", noted)
+        return asked
+
+    return watch
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_logits_and_gradients_are_those_of_pictures_that_every_row_encodes(family, drawn, encodings):
+    (plain, processor), (model, _) = frozen(family), frozen(family)
+    one, other, third = drawn
+    inputs = asked_about(processor, [one], [one, third], [other], [one])
+    encode_pictures_once(model)
+    asked = encodings(model)
+    expected = plain(**inputs).logits
+    expected.square().sum().backward()
+    for _ in range(2):
+        model.zero_grad()
+        found = model(**inputs).logits
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+        found.square().sum().backward()
+        for (name, weight), same in zip(model.named_parameters(), plain.parameters(), strict=True):
+            assert (weight.grad is None) == (same.grad is None), name
+            if weight.grad is not None:
+                torch.testing.assert_close(weight.grad, same.grad, atol=1e-4, rtol=1e-4)
+    assert len(asked) == 1  # of the second time nothing
+    if family != "internvl":  # which knows tiles alone
+        assert asked == [3]
+    torch.testing.assert_close(
+        model(**asked_about(processor, [third], [other])).logits,
+        plain(**asked_about(processor, [third], [other])).logits,
+        atol=1e-5,
+        rtol=0,
+    )
+    assert len(asked) == 1
+
+
+def passes(model, inputs):
+    with torch.no_grad():
+        return model(**inputs).logits
+
+
+def test_only_new_pictures_are_encoded(drawn, encodings):
+    model, processor = frozen(FAMILY)
+    encode_pictures_once(model)
+    asked = encodings(model)
+    one, other, third = drawn
+    passes(model, asked_about(processor, [one], [other]))
+    passes(model, asked_about(processor, [other], [third], [third]))
+    assert asked == [2, 1]
+    inputs = asked_about(processor, [one])
+    inputs["pixel_values"] = inputs["pixel_values"].clone()
+    inputs["pixel_values"][3, 7] += 1e-3  # one number of one patch
+    passes(model, inputs)
+    assert asked == [2, 1, 1]
+
+
+def test_a_trained_weight_of_the_vision_side_lets_every_pass_encode(drawn, encodings):
+    for family in ("internvl", FAMILY):
+        model, processor = frozen(family)
+        inputs = asked_about(processor, [drawn[0]], [drawn[0]])
+        encode_pictures_once(model)
+        asked = encodings(model)
+        vision_weights(model)[-1].requires_grad_(True)  # of the projector
+        passes(model, inputs)
+        passes(model, inputs)
+        assert len(asked) == 2
+        assert set(asked) == {len(inputs.get("image_grid_thw", inputs["pixel_values"]))}
+        model(**inputs).logits.sum().backward()
+        assert vision_weights(model)[-1].grad.abs().sum() > 0
+
+
+def test_other_weights_forget_what_the_old_ones_gave(drawn, encodings):
+    model, processor = frozen(FAMILY)
+    inputs = asked_about(processor, [drawn[0]])
+    encode_pictures_once(model)
+    asked = encodings(model)
+    before = passes(model, inputs)
+    other, _ = build_model(FAMILY, "test", seed=1)
+    model.load_state_dict(other.state_dict())
+    torch.testing.assert_close(passes(model, inputs), passes(other, inputs), atol=1e-5, rtol=0)
+    assert asked == [1, 1]
+    assert not torch.allclose(before, passes(other, inputs), atol=1e-3)
+
+
+def test_a_copy_knows_its_own_pictures(drawn):
+    model, processor = frozen(FAMILY)
+    inputs = asked_about(processor, [drawn[0]])
+    encode_pictures_once(model)
+    passes(model, inputs)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        vision_weights(other)[0].mul_(2)
+    assert not torch.allclose(passes(other, inputs), passes(model, inputs), atol=1e-3)
+
+
+@pytest.mark.parametrize("where", ["encoder", "decoder"])
+def test_adapters_on_the_encoder_let_every_pass_encode(where, drawn, encodings):
+    model, processor = build_model(FAMILY, "test")
+    inputs = asked_about(processor, [drawn[0]], [drawn[0]])
+    target = LANGUAGE if where == "decoder" else r".*visual.*\.(q|k|v|qkv)"
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=target, init_lora_weights=False))
+    adapted.requires_grad_(False)  # also an adapter that is not trained may be switched off
+    encode_pictures_once(adapted)
+    asked = encodings(model)
+    with adapted.disable_adapter():
+        without = passes(adapted, inputs)
+    assert not torch.allclose(passes(adapted, inputs), without, atol=1e-4)
+    assert asked == ([1] if where == "decoder" else [2, 2])
+
+
+def test_a_head_with_an_adapter_is_not_the_vision_sides(drawn, encodings):
+    model, processor = build_model(FAMILY, "test")
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["lm_head"], task_type="CAUSAL_LM"))
+    encode_pictures_once(adapted)
+    asked = encodings(model)
+    passes(adapted, asked_about(processor, [drawn[0]], [drawn[0]]))
+    assert asked == [1]
+
+
+def test_an_encoder_with_dropout_encodes_in_every_pass(drawn, encodings):
+    model, processor = frozen("internvl")
+    model.config.vision_config.hidden_dropout_prob = 0.1
+    encode_pictures_once(model)
+    asked = encodings(model)
+    inputs = asked_about(processor, [drawn[0]])
+    passes(model, inputs)
+    passes(model, inputs)
+    assert len(asked) == 2
+
+
+def test_models_without_pictures_stay_as_they_are():
+    model, _ = build_model(FAMILY, "test")
+    language = model.get_decoder()
+    hooks = len(language._forward_pre_hooks)
+    encode_pictures_once(language)
+    assert len(language._forward_pre_hooks) == hooks
+
+
+def test_features_take_a_bounded_memory_and_the_longest_unused_go(drawn, encodings, monkeypatch):
+    model, processor = frozen(FAMILY)
+    encode_pictures_once(model)
+    asked = encodings(model)
+    one, other, third = drawn
+    features = model.base_model.get_image_features(
+        **{name: asked_about(processor, [one])[name] for name in ("pixel_values", "image_grid_thw")}, return_dict=True
+    )
+    asked.clear()
+    size = features.pooler_output[0].nbytes
+    monkeypatch.setattr(known_pictures, "KEPT", 2 * size)
+    for picture, encoded in ((one, 1), (other, 1), (one, 0), (other, 0), (one, 0)):
+        passes(model, asked_about(processor, [picture]))
+        assert sum(asked) == encoded, picture
+        asked.clear()
+    passes(model, asked_about(processor, [Image.new("RGB", one.size, "teal")]))  # `other` goes
+    asked.clear()
+    passes(model, asked_about(processor, [one]))
+    assert asked == []
+    passes(model, asked_about(processor, [other]))
+    assert asked == [1]
+    passes(model, asked_about(processor, [third], [one], [other]))  # more than is kept
+    assert asked[0] == 1
+
+
+# --------------------------------------------------------------------------------------------------------- fingerprints
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+def test_equal_pictures_alone_have_equal_fingerprints(dtype):
+    torch.manual_seed(0)
+    picture = (torch.rand(70, 3, 40) * 255).to(dtype)  # more numbers than one row of factors has
+    swapped = picture.clone()
+    swapped[[0, 69]] = picture[[69, 0]]
+    changed = picture.clone()
+    changed[69, 2, 39] += 1
+    shifted = picture.roll(1, dims=2)
+    others = [picture[:69], picture.flip(0), picture.flip(2), swapped, changed, shifted, torch.zeros_like(picture)]
+    numbers = fingerprints([picture, *others])
+    assert len(set(numbers)) == len(numbers)
+    assert fingerprints([picture.clone(), torch.cat([picture, torch.zeros_like(picture)])]) == [numbers[0]] * 2
+
+
+@pytest.mark.parametrize("bit", [0, 15, 31])
+def test_every_bit_of_every_number_counts(bit):
+    """The top bit as well: its multiples are 0 or 2^63 at the first level."""
+    marked = torch.eye(64, dtype=torch.int32) * (-(2**31) if bit == 31 else 2**bit)
+    assert len(set(fingerprints(list(marked.view(torch.float32))))) == 64
+
+
+# ------------------------------------------------------------------------------------------------------------- training
+
+
+def trained(path, folder, rows, monkeypatch, once, make, **settings):
+    """A trainer after two steps, and the pictures that policy and reference encoded to score, step by step."""
+    if not once:
+        monkeypatch.setattr(construction, "encode_pictures_once", lambda _: None)
+    torch.manual_seed(0)
+    trainer = make(path, folder, rows, **settings)
+    trainer.train()
+    monkeypatch.undo()
+    return trainer
+
+
+@pytest.mark.parametrize("way", full_but("frozen", ["frozen", "adapter", "full"]))
+def test_updates_are_those_of_pictures_that_every_row_encodes(way, checkpoints, tmp_path, monkeypatch):
+    rows = Dataset.from_list([row for row in drawn_rows(12) if row["images"]])
+    settings = {"max_steps": 2, "beta": 0.1, "num_iterations": 2, "per_device_train_batch_size": 4}
+    settings["gradient_accumulation_steps"] = 2
+    if way == "frozen":
+        make, settings["freeze_vision_encoder"] = srpo_trainer, True
+    else:
+        make = adapo_trainer
+        settings |= {"filter_zero_advantage": False, "filter_truncated": False}
+    if way == "adapter":
+        settings |= {"trainer_kwargs": {"peft_config": in_language()}, "gradient_checkpointing": True}
+    once, always = (
+        trained(checkpoints(FAMILY), tmp_path / str(known), rows, monkeypatch, known, make, **settings)
+        for known in (True, False)
+    )
+    assert_weights(once.model, always.model, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("way", "policy", "reference"), [("frozen", 2, 2), ("adapter", 2, None), ("full", 8, 2), ("synchronised", 8, 8)]
+)
+def test_a_groups_pictures_are_encoded_once_to_score_it(way, policy, reference, checkpoints, tmp_path, encodings):
+    """Two groups of four rows with a picture each, scored by policy and reference in passes of two rows."""
+    rows = Dataset.from_list(drawn_rows(4)[::3])
+    settings = {"beta": 0.1, "max_completion_length": 4}
+    trainer = (
+        srpo_trainer(checkpoints(FAMILY), tmp_path, rows, freeze_vision_encoder=True, **settings)
+        if way == "frozen"
+        else adapo_trainer(
+            checkpoints(FAMILY),
+            tmp_path,
+            rows,
+            filter_truncated=False,
+            filter_zero_advantage=False,
+            sync_ref_model=way == "synchronised",
+            trainer_kwargs={"peft_config": in_language()} if way == "adapter" else {},
+            **settings,
+        )
+    )
+    own = trainer.accelerator.unwrap_model(trainer.model)
+    own = own.get_base_model() if way == "adapter" else own
+    by_policy = encodings(own)
+    by_reference = encodings(trainer.ref_model) if reference else None
+    trainer.args.per_device_train_batch_size = 2
+    batch = prepared_batch(trainer)
+    by_policy.clear()  # of the rollout, and of an adapter's reference
+    trainer.compute_loss(trainer.model, batch)
+    assert sum(by_policy) == (0 if way == "adapter" else policy)
+    if reference:
+        assert sum(by_reference) == reference
+
+
+def test_a_resumed_run_encodes_with_the_weights_of_its_checkpoint(checkpoints, tmp_path):
+    rows = Dataset.from_list(drawn_rows(4)[::3])
+    other, _ = load(checkpoints(FAMILY))
+    with torch.no_grad():
+        for weight in vision_weights(other):
+            weight.mul_(1.5)
+    folder = tmp_path / "other"
+    other.save_pretrained(folder)
+    load_processor = load(checkpoints(FAMILY))[1]
+    load_processor.save_pretrained(folder)
+    settings = {"freeze_vision_encoder": True, "save_strategy": "steps", "save_steps": 1}
+    srpo_trainer(str(folder), tmp_path / "run", rows, max_steps=1, **settings).train()
+    resumed = srpo_trainer(checkpoints(FAMILY), tmp_path / "run", rows, **{**settings, "max_steps": 2})
+    batch = prepared_batch(resumed)
+    resumed.compute_loss(resumed.model, batch)  # its own pictures are known now
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-1"))
+    whole = srpo_trainer(str(folder), tmp_path / "whole", rows, **{**settings, "max_steps": 2})
+    whole.train()
+    assert_weights(resumed.model, whole.model, atol=1e-5)

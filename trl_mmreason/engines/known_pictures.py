@@ -1,0 +1,156 @@
+"""Encode a picture once, as long as no weight that encodes it is trained.
+
+The answers of a group have the same pictures. TRL lets the model encode them again for each answer, in the reference's
+pass and in the policy's, and PEFT with gradient checkpointing computes gradients through the encoder
+(`enable_input_require_grads`), although no weight of it is trained. Here the language model is given the features that
+an earlier pass computed, without gradients.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from accelerate.utils import is_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils import ModulesToSaveWrapper
+from torch import Tensor
+from torch.nn.functional import pad
+
+from .pictures import vision_weights
+from .sharding import is_sharded
+
+KEPT = 2**30
+"""Bytes of features that are kept in main memory, for each model: 256 pictures of 1,024 tokens and 2,048 channels."""
+
+_FIELDS = ("pixel_values", "image_grid_thw", "image_sizes")  # a picture is described by these
+_OPTIONS = ("vision_feature_layer", "vision_feature_select_strategy")  # of `get_image_features`
+_FACTORS = torch.randint(1, 2**62, (4096,), generator=torch.Generator().manual_seed(0)) * 2 + 1  # odd
+
+Features = list[Tensor]
+"""Of one picture: what joins the embeddings, and with DeepStack what is added after each of the first layers."""
+
+
+def encode_pictures_once(model: Any) -> None:
+    """Register the hook on a vision-language model, with or without adapters; others stay as they are.
+
+    It does nothing while a weight of the encoder or of the projector is trained, if there are adapters on them, which
+    may be switched on and off, or if they are sharded, as processes then have to encode together.
+
+    Args:
+        model: not wrapped yet.
+    """
+    base = model.get_base_model() if is_peft_model(model) else model
+    inner = base.base_model
+    if "mm_encoder_outputs" not in inspect.signature(inner.forward).parameters or _drops_out(base):
+        return
+    if inspect.signature(inner.get_image_features).parameters.keys() <= {*_FIELDS, *_OPTIONS, "kwargs"}:
+        KnownPictures(base)
+
+
+class KnownPictures:
+    """Hook on a model that replaces the pictures of a pass with their features.
+
+    Args:
+        model: with its head.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._inner = model.base_model
+        self._known: OrderedDict[str, Features] = OrderedDict()  # the longest unused first
+        self._state: list[tuple[int, int]] = []
+        self._inner.register_forward_pre_hook(self._before_model, with_kwargs=True)
+
+    def _before_model(self, _: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+        pixels = kwargs.get("pixel_values")
+        if pixels is None or not len(pixels) or not self._weights_stay():
+            return None
+        if kwargs.get("pixel_values_videos") is not None:  # the model takes videos' features, or none
+            return None
+        about = {name: kwargs[name] for name in _FIELDS[1:] if kwargs.get(name) is not None}
+        options = {name: kwargs[name] for name in _OPTIONS if kwargs.get(name) is not None}
+        features = self._features(pixels, about, options)
+        first, *deeper = ([picture[level] for picture in features] for level in range(len(features[0])))
+        # one tensor where a picture is cut into tiles of one size, as InternVL's is
+        pooled = first if about else torch.stack(first)
+        encoded = SimpleNamespace(pooler_output=pooled, deepstack_features=deeper)
+        return args, {**kwargs, "pixel_values": None, "mm_encoder_outputs": {"image": encoded}}
+
+    def _features(self, pixels: Tensor, about: dict[str, Tensor], options: dict[str, Any]) -> list[Features]:
+        """Features of each picture, or of each tile in a family that knows nothing of pictures."""
+        grids = about.get("image_grid_thw")
+        sizes = [1] * len(pixels) if grids is None else grids.prod(dim=1).tolist()
+        pictures = pixels.split(sizes)
+        context = options, torch.is_autocast_enabled(pixels.device.type), pixels.dtype
+        described = zip(fingerprints(pictures), *(value.tolist() for value in about.values()), strict=True)
+        keys = [str((context, *said)) for said in described]
+        new = {key: place for place, key in enumerate(keys) if key not in self._known}
+        found = {key: self._known[key] for key in keys if key in self._known}
+        if new:
+            places = list(new.values())
+            asked = {name: value[places] for name, value in about.items()}
+            given = torch.cat([pictures[place] for place in places])
+            with torch.no_grad():
+                outputs = self._inner.get_image_features(given, **asked, **options, return_dict=True)
+            levels = [outputs.pooler_output, *(getattr(outputs, "deepstack_features", None) or [])]
+            found |= zip(new, (list(picture) for picture in zip(*levels, strict=True)), strict=True)
+        self._keep(found)
+        return [[level.to(pixels.device) for level in found[key]] for key in keys]
+
+    def _keep(self, found: dict[str, Features]) -> None:
+        for key, picture in found.items():
+            self._known[key] = self._known.pop(key, None) or [level.to("cpu", copy=True) for level in picture]
+        held = sum(level.nbytes for picture in self._known.values() for level in picture)
+        while held > KEPT:
+            _, picture = self._known.popitem(last=False)
+            held -= sum(level.nbytes for level in picture)
+
+    def _weights_stay(self) -> bool:
+        """Whether features stay what they are; those of other weights, from a checkpoint for example, are forgotten."""
+        weights = vision_weights(self._model)
+        if any(weight.requires_grad for weight in weights) or is_sharded(self._model) or _has_adapter(self._model):
+            return False
+        state = [(weight.data_ptr(), weight._version) for weight in weights]
+        if state != self._state:
+            self._known.clear()
+            self._state = state
+        return True
+
+
+def fingerprints(pictures: Sequence[Tensor]) -> list[int]:
+    """A number of 64 bits for the content of each picture, computed where the pictures are; equal for equal pixels.
+
+    Zeros at the end of the first dimension change nothing.
+
+    Args:
+        pictures: each (n, …), in a format of 4, 2 or 1 bytes.
+    """
+    return torch.stack([_fingerprint(picture) for picture in pictures]).tolist()
+
+
+def _fingerprint(picture: Tensor) -> Tensor:
+    bits = picture.contiguous().view({4: torch.int32, 2: torch.int16, 1: torch.int8}[picture.element_size()])
+    factors, numbers = _FACTORS.to(picture.device), bits.flatten().long()
+    while True:
+        rows = pad(numbers, (0, -len(numbers) % len(factors))).view(-1, len(factors))
+        mixed = (rows * factors).sum(dim=1)
+        numbers = mixed ^ (mixed >> 32)
+        if len(numbers) == 1:
+            return numbers[0]
+
+
+def _has_adapter(model: Any) -> bool:
+    language = {id(module) for module in model.get_decoder().modules()} | {id(model.get_output_embeddings())}
+    adapters = (module for module in model.modules() if isinstance(module, (BaseTunerLayer, ModulesToSaveWrapper)))
+    return any(id(module) not in language for module in adapters)
+
+
+def _drops_out(model: Any) -> bool:
+    """Whether the encoder's features are random in training."""
+    settings = model.get_encoder(modality="image").config.to_dict()
+    return any("drop" in name and isinstance(value, float) and value > 0 for name, value in settings.items())
