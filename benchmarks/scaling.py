@@ -27,6 +27,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as ready
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -153,17 +154,31 @@ def begin(load: Load, model: str, folder: str, steps: int, opened: ExitStack) ->
         process = _FORKS.Process(target=train, args=(load, model, folder, steps, place, there), daemon=True)
         process.start()
         there.close()  # so that the end of the process is seen
-        opened.callback(process.join)
+        opened.push(partial(end_process, process))
         ends.append(here)
     return ends
 
 
+def end_process(process: Any, failure: type[BaseException] | None, *_: object) -> None:
+    """Wait for a process; after a failure of another it would wait for its turn for ever."""
+    if failure is not None:
+        process.terminate()
+    process.join()
+
+
 def step(ends: Sequence[Connection]) -> dict[str, Any]:
-    """Let all processes of a load take a step; gives what the first one's took, and the most memory of any."""
+    """Let all processes of a load take a step; gives what the first one's took, and the most memory of any.
+
+    Raises:
+        EOFError, ConnectionError: one of them has died, whatever the others wait for; it has printed why.
+    """
     for end in ends:
         end.send("go")
-    told = [end.recv() for end in ends]
-    return {**told[0], "mebibytes": max(each["mebibytes"] for each in told)}
+    told: dict[Any, dict[str, Any]] = {}
+    while len(told) < len(ends):
+        waiting: list[Any] = [end for end in ends if end not in told]
+        told |= {end: end.recv() for end in ready(waiting)}
+    return {**told[ends[0]], "mebibytes": max(each["mebibytes"] for each in told.values())}
 
 
 def measure_steps(axis: str, sizes: Sequence[int], rounds: int, policy: str) -> Measured:

@@ -49,6 +49,13 @@ def test_a_step_of_two_processes_is_measured(tmp_path, monkeypatch):
         assert min(numbers["step"][size]["mebibytes"]) > 0
 
 
+@pytest.mark.full
+def test_a_process_that_dies_ends_the_benchmark(tmp_path, monkeypatch):
+    """The other one waits for its turn in the meantime."""
+    with pytest.raises((EOFError, ConnectionError)):
+        numbers_of("group", [2, 1], tmp_path, monkeypatch)  # TRL refuses groups of one
+
+
 def test_the_page_says_what_was_measured(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["scaling.py", "--json", str(ROOT / "docs/scaling.json")])
     main()

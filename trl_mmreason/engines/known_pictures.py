@@ -104,7 +104,9 @@ class KnownPictures:
 
     def _keep(self, found: dict[str, Features]) -> None:
         for key, picture in found.items():
-            self._known[key] = self._known.pop(key, None) or [level.to("cpu", copy=True) for level in picture]
+            if key not in self._known:
+                self._known[key] = [level.to("cpu", copy=True) for level in picture]
+            self._known.move_to_end(key)
         held = sum(level.nbytes for picture in self._known.values() for level in picture)
         while held > KEPT:
             _, picture = self._known.popitem(last=False)
