@@ -177,7 +177,8 @@ def step(ends: Sequence[Connection]) -> dict[str, Any]:
     told: dict[Any, dict[str, Any]] = {}
     while len(told) < len(ends):
         waiting: list[Any] = [end for end in ends if end not in told]
-        told |= {end: end.recv() for end in ready(waiting)}
+        arrived: list[Any] = ready(waiting)
+        told |= {end: end.recv() for end in arrived}
     return {**told[ends[0]], "mebibytes": max(each["mebibytes"] for each in told.values())}
 
 
