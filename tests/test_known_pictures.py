@@ -158,6 +158,35 @@ def test_other_weights_forget_what_the_old_ones_gave(drawn, encodings):
     assert not torch.allclose(before, passes(other, inputs), atol=1e-3)
 
 
+def test_features_have_no_gradient_although_adapters_ask_for_one(drawn):
+    """With gradient checkpointing PEFT lets what the encoder reads require one; a kept graph could be used but once."""
+    model, processor = frozen(FAMILY)
+    model.enable_input_require_grads()
+    encode_pictures_once(model)
+    for _ in range(2):
+        model(**asked_about(processor, [drawn[0]])).logits.sum().backward()
+    assert all(weight.grad is None for weight in vision_weights(model))
+
+
+def test_processes_encode_together_where_weights_are_sharded(drawn, encodings):
+    model, processor = frozen(FAMILY)
+    encode_pictures_once(model)
+    asked = encodings(model)
+    vision_weights(model)[0].ds_id = 0  # as DeepSpeed marks them
+    for _ in range(2):
+        passes(model, asked_about(processor, [drawn[0]], [drawn[0]]))
+    assert asked == [2, 2]
+
+
+def test_features_are_those_of_the_precision_at_hand(drawn):
+    (plain, processor), (model, _) = frozen(FAMILY), frozen(FAMILY)
+    inputs = asked_about(processor, [drawn[0]])
+    encode_pictures_once(model)
+    passes(model, inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(passes(model, inputs), passes(plain, inputs))
+
+
 def test_a_copy_knows_its_own_pictures(drawn):
     model, processor = frozen(FAMILY)
     inputs = asked_about(processor, [drawn[0]])
@@ -222,7 +251,13 @@ def test_features_take_a_bounded_memory_and_the_longest_unused_go(drawn, encodin
     )
     asked.clear()
     size = features.pooler_output[0].nbytes
+    passes(model, asked_about(processor, [one, other, third]))
+    (hook,) = model.base_model._forward_pre_hooks.values()
+    kept = [level for picture in hook.__self__._known.values() for level in picture]
+    assert sum(level.untyped_storage().nbytes() for level in kept) == sum(level.nbytes for level in kept)
     monkeypatch.setattr(known_pictures, "KEPT", 2 * size)
+    passes(model, asked_about(processor, [third]))
+    asked.clear()
     for picture, encoded in ((one, 1), (other, 1), (one, 0), (other, 0), (one, 0)):
         passes(model, asked_about(processor, [picture]))
         assert sum(asked) == encoded, picture
@@ -253,6 +288,14 @@ def test_equal_pictures_alone_have_equal_fingerprints(dtype):
     numbers = fingerprints([picture, *others])
     assert len(set(numbers)) == len(numbers)
     assert fingerprints([picture.clone(), torch.cat([picture, torch.zeros_like(picture)])]) == [numbers[0]] * 2
+
+
+def test_rows_and_columns_are_told_apart():
+    """A row of factors is as long as `_FACTORS`; both levels multiply with them."""
+    picture = torch.arange(2.0 * 4096)
+    swapped = picture.clone()
+    swapped[[1, 4096]] = picture[[4096, 1]]  # (0, 1) with (1, 0)
+    assert len(set(fingerprints([picture, swapped]))) == 2
 
 
 @pytest.mark.parametrize("bit", [0, 15, 31])

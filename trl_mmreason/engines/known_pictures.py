@@ -68,7 +68,7 @@ class KnownPictures:
 
     def _before_model(self, _: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
         pixels = kwargs.get("pixel_values")
-        if pixels is None or not len(pixels) or not self._weights_stay():
+        if pixels is None or not self._weights_stay():
             return None
         if kwargs.get("pixel_values_videos") is not None:  # the model takes videos' features, or none
             return None
@@ -141,7 +141,7 @@ def _fingerprint(picture: Tensor) -> Tensor:
     while True:
         rows = pad(numbers, (0, -len(numbers) % len(factors))).view(-1, len(factors))
         mixed = (rows * factors).sum(dim=1)
-        numbers = mixed ^ (mixed >> 32)
+        numbers = mixed ^ (mixed >> 32)  # or rows and columns could be exchanged, whose factors are the same
         if len(numbers) == 1:
             return numbers[0]
 
