@@ -88,7 +88,7 @@ def make_trainer(way: str, path: str, folder: str, arguments: Any, once: bool) -
         freeze_vision_encoder(trainer.model)
     if not once:
         for model in models_of(trainer):
-            model.base_model._forward_pre_hooks.clear()
+            del model.base_model.get_image_features  # what a trainer put before the model's own
     tokens = arguments.tokens // 2
     trainer.replayed = [draw_answers(trainer, [tokens] * arguments.questions * GROUP)] * 2
     trainer.remove_callback(PrinterCallback)

@@ -1,6 +1,7 @@
 """Pictures that are encoded once, as long as no weight that encodes them is trained."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -11,11 +12,14 @@ from support import (
     FAMILY_NAMES,
     adapo_trainer,
     assert_weights,
+    changed_weights,
     drawn_rows,
     full_but,
     load,
+    losses_of,
     prepared_batch,
     srpo_trainer,
+    weights_of,
 )
 
 from trl_mmreason import construction
@@ -23,6 +27,7 @@ from trl_mmreason.engines import known_pictures
 from trl_mmreason.engines.known_pictures import encode_pictures_once, fingerprints
 from trl_mmreason.engines.pictures import vision_weights
 from trl_mmreason.miniature.models import build_model
+from trl_mmreason.parts import freeze_vision_encoder
 
 FAMILY = "qwen2_5_vl"
 QUESTION = {"type": "text", "text": "?"}
@@ -67,14 +72,17 @@ def encodings(monkeypatch):
     """A function that lists from then on how many pictures, or tiles, a model encodes at once."""
 
     def watch(model):
-        asked, encode = [], model.base_model.get_image_features
+        asked, kind = [], type(model.base_model)
+        encode = kind.get_image_features
 
-        def noted(pixel_values, image_grid_thw=None, **kwargs):
-            asked.append(len(pixel_values if image_grid_thw is None else image_grid_thw))
-            about = {} if image_grid_thw is None else {"image_grid_thw": image_grid_thw}
-            return encode(pixel_values, **about, **kwargs)
+        @functools.wraps(encode)
+        def noted(self, pixel_values, *args, **kwargs):
+            if self is model.base_model:
+                grids = kwargs.get("image_grid_thw", args[0] if args else None)
+                asked.append(len(pixel_values if grids is None else grids))
+            return encode(self, pixel_values, *args, **kwargs)
 
-        monkeypatch.setattr(model.base_model, "get_image_features", noted)
+        monkeypatch.setattr(kind, "get_image_features", noted)
         return asked
 
     return watch
@@ -236,9 +244,34 @@ def test_an_encoder_with_dropout_encodes_in_every_pass(drawn, encodings):
 def test_models_without_pictures_stay_as_they_are():
     model, _ = build_model(FAMILY, "test")
     language = model.get_decoder()
-    hooks = len(language._forward_pre_hooks)
+    before = set(vars(language))
     encode_pictures_once(language)
-    assert len(language._forward_pre_hooks) == hooks
+    assert set(vars(language)) == before
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_generation_encodes_what_is_new_and_writes_what_it_would(family, drawn, encodings):
+    (plain, processor), (model, _) = frozen(family), frozen(family)
+    inputs = asked_about(processor, drawn[:1], drawn[1:2], drawn[:1])
+    encode_pictures_once(model)
+    asked = encodings(model)
+    settings = {"max_new_tokens": 4, "do_sample": False, "num_return_sequences": 2, "num_beams": 2}
+    for _ in range(2):
+        assert torch.equal(model.generate(**inputs, **settings), plain.generate(**inputs, **settings))
+    assert len(asked) == 1
+    passes(model, inputs)
+    assert len(asked) == 1  # what is scored was read before
+
+
+def test_other_outputs_are_the_models_own(drawn, encodings):
+    model, processor = frozen("llava_next")
+    encode_pictures_once(model)
+    asked = encodings(model)
+    inputs = asked_about(processor, [drawn[0]])
+    given = {name: inputs[name] for name in ("pixel_values", "image_sizes")}
+    for _ in range(2):
+        assert model.get_image_features(**given, output_hidden_states=True).hidden_states is not None
+    assert len(asked) == 2
 
 
 def test_features_take_a_bounded_memory_and_the_longest_unused_go(drawn, encodings, monkeypatch):
@@ -252,8 +285,7 @@ def test_features_take_a_bounded_memory_and_the_longest_unused_go(drawn, encodin
     asked.clear()
     size = features.pooler_output[0].nbytes
     passes(model, asked_about(processor, [one, other, third]))
-    (hook,) = model.base_model._forward_pre_hooks.values()
-    kept = [level for picture in hook.__self__._known.values() for level in picture]
+    kept = [level for picture in model.base_model.get_image_features._known.values() for level in picture]
     assert sum(level.untyped_storage().nbytes() for level in kept) == sum(level.nbytes for level in kept)
     monkeypatch.setattr(known_pictures, "KEPT", 2 * size)
     passes(model, asked_about(processor, [third]))
@@ -308,66 +340,53 @@ def test_every_bit_of_every_number_counts(bit):
 # ------------------------------------------------------------------------------------------------------------- training
 
 
-def trained(path, folder, rows, monkeypatch, once, make, **settings):
-    """A trainer after two steps, and the pictures that policy and reference encoded to score, step by step."""
-    if not once:
-        monkeypatch.setattr(construction, "encode_pictures_once", lambda _: None)
-    torch.manual_seed(0)
-    trainer = make(path, folder, rows, **settings)
-    trainer.train()
-    monkeypatch.undo()
+def make(way, path, folder, rows, **settings):
+    """A trainer of AdaPO: all weights, all but the vision side, or an adapter on the language model."""
+    settings = {"beta": 0.1, "filter_zero_advantage": False, "filter_truncated": False, **settings}
+    if way == "adapter":
+        settings |= {"trainer_kwargs": {"peft_config": in_language()}, "gradient_checkpointing": True}
+    trainer = adapo_trainer(path, folder, rows, **settings)
+    if way == "frozen":
+        freeze_vision_encoder(trainer.model)
     return trainer
 
 
 @pytest.mark.parametrize("way", full_but("frozen", ["frozen", "adapter", "full"]))
 def test_updates_are_those_of_pictures_that_every_row_encodes(way, checkpoints, tmp_path, monkeypatch):
     rows = Dataset.from_list([row for row in drawn_rows(12) if row["images"]])
-    settings = {"max_steps": 2, "beta": 0.1, "num_iterations": 2, "per_device_train_batch_size": 4}
-    settings["gradient_accumulation_steps"] = 2
-    if way == "frozen":
-        make, settings["freeze_vision_encoder"] = srpo_trainer, True
-    else:
-        make = adapo_trainer
-        settings |= {"filter_zero_advantage": False, "filter_truncated": False}
-    if way == "adapter":
-        settings |= {"trainer_kwargs": {"peft_config": in_language()}, "gradient_checkpointing": True}
-    once, always = (
-        trained(checkpoints(FAMILY), tmp_path / str(known), rows, monkeypatch, known, make, **settings)
-        for known in (True, False)
-    )
-    assert_weights(once.model, always.model, atol=1e-5)
+    settings = {"num_iterations": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    found = []
+    for once in (True, False):
+        if not once:
+            monkeypatch.setattr(construction, "encode_pictures_once", lambda _: None)
+        torch.manual_seed(0)
+        trainer = make(way, checkpoints(FAMILY), tmp_path / str(once), rows, **settings)
+        before = weights_of(trainer.model)
+        trainer.train()
+        assert changed_weights(trainer.model, before)
+        found.append(trainer)
+    assert abs(losses_of(found[0])[1]) > 1e-4
+    assert_weights(found[0].model, found[1].model, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("way", "policy", "reference"), [("frozen", 2, 2), ("adapter", 2, None), ("full", 8, 2), ("synchronised", 8, 8)]
+    ("way", "sampling", "policy", "reference"),
+    [("frozen", 2, 0, 2), ("adapter", 2, 0, None), ("full", 8, 8, 2), ("synchronised", 8, 8, 8)],
 )
-def test_a_groups_pictures_are_encoded_once_to_score_it(way, policy, reference, checkpoints, tmp_path, encodings):
-    """Two groups of four rows with a picture each, scored by policy and reference in passes of two rows."""
+def test_a_groups_pictures_are_encoded_once(way, sampling, policy, reference, checkpoints, tmp_path, encodings):
+    """Two groups of four rows with a picture each, sampled, scored by the reference, and by the policy."""
     rows = Dataset.from_list(drawn_rows(4)[::3])
-    settings = {"beta": 0.1, "max_completion_length": 4}
-    trainer = (
-        srpo_trainer(checkpoints(FAMILY), tmp_path, rows, freeze_vision_encoder=True, **settings)
-        if way == "frozen"
-        else adapo_trainer(
-            checkpoints(FAMILY),
-            tmp_path,
-            rows,
-            filter_truncated=False,
-            filter_zero_advantage=False,
-            sync_ref_model=way == "synchronised",
-            trainer_kwargs={"peft_config": in_language()} if way == "adapter" else {},
-            **settings,
-        )
-    )
+    trainer = make(way, checkpoints(FAMILY), tmp_path, rows, sync_ref_model=way == "synchronised")
     own = trainer.accelerator.unwrap_model(trainer.model)
-    own = own.get_base_model() if way == "adapter" else own
-    by_policy = encodings(own)
+    by_policy = encodings(own.get_base_model() if way == "adapter" else own)
     by_reference = encodings(trainer.ref_model) if reference else None
-    trainer.args.per_device_train_batch_size = 2
     batch = prepared_batch(trainer)
-    by_policy.clear()  # of the rollout, and of an adapter's reference
+    second_turn = sum(by_policy) - 2 if way in ("full", "synchronised") else 0  # of the rows that have one
+    assert sum(by_policy) == 2 + second_turn
+    assert second_turn <= sampling
+    by_policy.clear()
     trainer.compute_loss(trainer.model, batch)
-    assert sum(by_policy) == (0 if way == "adapter" else policy)
+    assert sum(by_policy) == policy
     if reference:
         assert sum(by_reference) == reference
 

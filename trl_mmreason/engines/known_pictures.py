@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 from collections import OrderedDict
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ KEPT = 2**30
 """Bytes of features that are kept in main memory, for each model: 256 pictures of 1,024 tokens and 2,048 channels."""
 
 _FIELDS = ("pixel_values", "image_grid_thw", "image_sizes")  # a picture is described by these
-_OPTIONS = ("vision_feature_layer", "vision_feature_select_strategy")  # of `get_image_features`
+_OPTIONS = ("vision_feature_layer", "vision_feature_select_strategy", "output_hidden_states")
 _FACTORS = torch.randint(1, 2**62, (4096,), generator=torch.Generator().manual_seed(0)) * 2 + 1  # odd
 
 Features = list[Tensor]
@@ -36,24 +35,24 @@ Features = list[Tensor]
 
 
 def encode_pictures_once(model: Any) -> None:
-    """Register the hook on a vision-language model, with or without adapters; others stay as they are.
+    """Let a vision-language model, with or without adapters, keep what it encodes; others stay as they are.
 
-    It does nothing while a weight of the encoder or of the projector is trained, if there are adapters on them, which
-    may be switched on and off, or if they are sharded, as processes then have to encode together.
+    It encodes as before while a weight of the encoder or of the projector is trained, if there are adapters on them,
+    which may be switched on and off, or if they are sharded, as processes then have to encode together.
 
     Args:
         model: not wrapped yet.
     """
     base = model.get_base_model() if is_peft_model(model) else model
     inner = base.base_model
-    if "mm_encoder_outputs" not in inspect.signature(inner.forward).parameters or _drops_out(base):
+    if not hasattr(inner, "get_image_features") or _drops_out(base):
         return
     if inspect.signature(inner.get_image_features).parameters.keys() <= {*_FIELDS, *_OPTIONS, "kwargs"}:
-        KnownPictures(base)
+        inner.get_image_features = KnownPictures(base)
 
 
 class KnownPictures:
-    """Hook on a model that replaces the pictures of a pass with their features.
+    """A model's `get_image_features` that encodes those pictures alone whose features it does not know.
 
     Args:
         model: with its head.
@@ -63,44 +62,59 @@ class KnownPictures:
         self._model = model
         self._inner = model.base_model
         self._known: OrderedDict[str, Features] = OrderedDict()  # the longest unused first
-        self._state: list[tuple[int, int]] = []
-        self._inner.register_forward_pre_hook(self._before_model, with_kwargs=True)
+        self._weights: list[tuple[int, int]] = []
+        self._form: tuple[type, bool, bool]  # of the output; tiles stacked; all pictures of a layer in one tensor
+        self.__signature__ = inspect.signature(self._inner.get_image_features)  # which `generate` reads
 
-    def _before_model(self, _: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
-        pixels = kwargs.get("pixel_values")
-        if pixels is None or not self._weights_stay():
-            return None
-        if kwargs.get("pixel_values_videos") is not None:  # the model takes videos' features, or none
-            return None
-        about = {name: kwargs[name] for name in _FIELDS[1:] if kwargs.get(name) is not None}
-        options = {name: kwargs[name] for name in _OPTIONS if kwargs.get(name) is not None}
-        features = self._features(pixels, about, options)
-        first, *deeper = ([picture[level] for picture in features] for level in range(len(features[0])))
-        # one tensor where a picture is cut into tiles of one size, as InternVL's is
-        pooled = first if about else torch.stack(first)
-        encoded = SimpleNamespace(pooler_output=pooled, deepstack_features=deeper)
-        return args, {**kwargs, "pixel_values": None, "mm_encoder_outputs": {"image": encoded}}
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = self.__signature__.bind(*args, **kwargs).arguments
+        given |= given.pop("kwargs", {})
+        about = {name: given.pop(name) for name in _FIELDS if given.get(name) is not None}
+        if not all(self._is_usual(*option) for option in given.items()) or not self._weights_stay():
+            return self._encode(*args, **kwargs)
+        pictures = self._features(about.pop("pixel_values"), about)
+        kind, stacked, flat = self._form
+        pooled, *deeper = zip(*pictures, strict=True)
+        outputs = kind(pooler_output=torch.stack(pooled) if stacked else pooled)
+        if deeper:
+            outputs.deepstack_features = [torch.cat(layer) if flat else layer for layer in deeper]
+        return outputs
 
-    def _features(self, pixels: Tensor, about: dict[str, Tensor], options: dict[str, Any]) -> list[Features]:
+    def _is_usual(self, name: str, value: Any) -> bool:
+        """Whether an option leaves features as they are, or says what the model's configuration says."""
+        if value is None or name == "use_cache" or (name, value) == ("return_dict", True):
+            return True
+        return not isinstance(value, Tensor) and value == getattr(self._inner.config, name, None)
+
+    def _encode(self, *args: Any, **kwargs: Any) -> Any:
+        return type(self._inner).get_image_features(self._inner, *args, **kwargs)
+
+    def _features(self, pixels: Tensor, about: dict[str, Tensor]) -> list[Features]:
         """Features of each picture, or of each tile in a family that knows nothing of pictures."""
         grids = about.get("image_grid_thw")
-        sizes = [1] * len(pixels) if grids is None else grids.prod(dim=1).tolist()
-        pictures = pixels.split(sizes)
-        context = options, torch.is_autocast_enabled(pixels.device.type), pixels.dtype
+        pictures = pixels.split([1] * len(pixels) if grids is None else grids.prod(dim=1).tolist())
+        precision = torch.is_autocast_enabled(pixels.device.type), pixels.dtype
         described = zip(fingerprints(pictures), *(value.tolist() for value in about.values()), strict=True)
-        keys = [str((context, *said)) for said in described]
+        keys = [str((precision, *said)) for said in described]
         new = {key: place for place, key in enumerate(keys) if key not in self._known}
         found = {key: self._known[key] for key in keys if key in self._known}
         if new:
             places = list(new.values())
             asked = {name: value[places] for name, value in about.items()}
             given = torch.cat([pictures[place] for place in places])
-            with torch.no_grad():
-                outputs = self._inner.get_image_features(given, **asked, **options, return_dict=True)
-            levels = [outputs.pooler_output, *(getattr(outputs, "deepstack_features", None) or [])]
-            found |= zip(new, (list(picture) for picture in zip(*levels, strict=True)), strict=True)
+            found |= zip(new, self._encode_apart(given, asked), strict=True)
         self._keep(found)
         return [[level.to(pixels.device) for level in found[key]] for key in keys]
+
+    @torch.no_grad()
+    def _encode_apart(self, pixels: Tensor, about: dict[str, Tensor]) -> list[Features]:
+        outputs = self._encode(pixels, **about, return_dict=True)
+        pooled, layers = outputs.pooler_output, getattr(outputs, "deepstack_features", None) or []
+        flat = any(isinstance(layer, Tensor) for layer in layers)  # up to transformers 5.17
+        self._form = type(outputs), isinstance(pooled, Tensor), flat
+        if flat:
+            layers = [layer.split([len(picture) for picture in pooled]) for layer in layers]
+        return [list(picture) for picture in zip(pooled, *layers, strict=True)]
 
     def _keep(self, found: dict[str, Features]) -> None:
         for key, picture in found.items():
@@ -118,9 +132,9 @@ class KnownPictures:
         if any(weight.requires_grad for weight in weights) or is_sharded(self._model) or _has_adapter(self._model):
             return False
         state = [(weight.data_ptr(), weight._version) for weight in weights]
-        if state != self._state:
+        if state != self._weights:
             self._known.clear()
-            self._state = state
+            self._weights = state
         return True
 
 
