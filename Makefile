@@ -28,9 +28,10 @@ test: lint
 test-all: lint
 	$(PYTEST) -m "not slow"
 
-# vLLM, ZeRO and FSDP2, with the GPUs of this machine if it has any
+# vLLM, ZeRO and FSDP2, with the GPUs of this machine if it has any; vLLM brings an older transformers, whose vision
+# encoders return their features in another form
 test-engines: $(ENGINES_VENV)/.installed
-	$(ENGINES_VENV)/bin/python -m pytest tests/engines -n auto --dist loadfile
+	$(ENGINES_VENV)/bin/python -m pytest tests/engines tests/test_known_pictures.py -n auto --dist loadfile
 
 # the site, in build/docs; the variable silences an announcement of mkdocs-material
 docs: $(VENV)/.installed
