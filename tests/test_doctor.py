@@ -1,6 +1,7 @@
 """`mmreason doctor`: what it says of versions, a configuration, memory and a model, and when it ends with 1."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -200,8 +201,7 @@ def test_what_will_not_work_is_named_with_its_fix(checkpoints, tmp_path, capsys)
     assert status == "mmreason doctor: 2 of these will not work"
     assert [line for line in lines if line.startswith("FAIL")] == [
         "FAIL  dataset_name: there is no ./lost.jsonl. Fix: write it, or name another file or a Hub id.",
-        "FAIL  training: use_vllm: true, but vllm is not installed. Fix: "
-        'pip install "trl-mmreason[vllm]", or --use_vllm false.',
+        'FAIL  training: use_vllm: vllm is not installed. Fix: pip install "trl-mmreason[vllm]", or --use_vllm false.',
     ]
 
 
@@ -253,6 +253,29 @@ def test_a_fix_is_written_as_the_configuration_takes_it(tmp_path):
     found = [finding.fix for finding in check_settings(stages["sft"], "sft")]
     assert 'pip install "trl-mmreason[vllm]", or --sft.use_vllm false.' in found
     assert torch.cuda.is_available() or found[-1].startswith("--common.bf16 false --common.use_cpu true")
+
+
+FLASH = "FAIL  training: attn_implementation: flash_attn is not installed. Fix: pip install flash-attn, or "
+
+
+@pytest.mark.parametrize(
+    ("installed", "expected"), [("kernels", []), ("vllm", [f"{FLASH}--attn_implementation sdpa."])]
+)
+def test_flash_attention_comes_from_the_package_kernels_too(installed, expected, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("trl_mmreason.packages.find_spec", lambda name: name if name == installed else None)
+    given = {**TRAINABLE, "attn_implementation": "flash_attention_2"}
+    assert failures(capsys, tmp_path / "config.yaml", given) == expected
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is not None, reason="DeepSpeed is installed")
+def test_missing_deepspeed_is_named_as_training_names_it(tmp_path, capsys):
+    (tmp_path / "ds.json").write_text("{}")
+    asked = {"deepspeed": str(tmp_path / "ds.json")}
+    said = 'deepspeed: deepspeed is not installed. Fix: pip install "trl-mmreason[deepspeed]", or leave'
+    config = tmp_path / "config.yaml"
+    assert failures(capsys, config, {**TRAINABLE, **asked}) == [f"FAIL  training: {said} --deepspeed out."]
+    section = {"learning_rate": 1, **asked}
+    assert failures(capsys, config, staged(sft=section)) == [f"FAIL  sft: {said} --sft.deepspeed out."]
 
 
 def failures(capsys, config, given):

@@ -130,7 +130,7 @@ ON_CPU = ["--use_cpu", "true", "--bf16", "false", "--report_to", "none"]
     ],
 )
 def test_a_missing_package_is_named_before_anything_is_loaded(options, message, monkeypatch, capsys):
-    monkeypatch.setattr("trl_mmreason.script_parser.find_spec", lambda name: None)
+    monkeypatch.setattr("trl_mmreason.packages.find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="^2$"):
         train_here(monkeypatch, "adapo", "--config", "adapo/miniature.yaml", *ON_CPU, *options)
     assert f"mmreason train adapo: error: {message}" in capsys.readouterr().err
@@ -148,7 +148,7 @@ def test_missing_deepspeed_is_named_in_a_line(tmp_path, monkeypatch, capsys):
 
 
 def test_a_missing_package_of_a_section_is_named_with_its_option(monkeypatch, capsys):
-    monkeypatch.setattr("trl_mmreason.script_parser.find_spec", lambda name: None)
+    monkeypatch.setattr("trl_mmreason.packages.find_spec", lambda name: None)
     options = ["--config", "sophia/miniature.yaml", "--common.report_to", "none", "--grpo.use_vllm", "true"]
     message = 'use_vllm: vllm is not installed. Fix: pip install "trl-mmreason[vllm]", or --grpo.use_vllm false'
     assert_refused(monkeypatch, capsys, "sophia", options, message)

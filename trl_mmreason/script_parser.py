@@ -7,25 +7,19 @@ import os
 import shlex
 import sys
 from argparse import Action, RawDescriptionHelpFormatter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
-from accelerate.utils import str_to_bool
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from trl import ModelConfig, TrlParser
 
 from .documented import HelpFormatter
+from .packages import DEEPSPEED, refuse_missing_packages
 from .recipes import config_file, configs
 
-_TRACKERS = {"trackio": 'pip install "trl-mmreason[tracking]"'} | {
-    name: f"pip install {name}" for name in ("wandb", "tensorboard", "mlflow", "swanlab", "clearml")
-}
-_DEEPSPEED = 'pip install "trl-mmreason[deepspeed]"'
-_INSTEAD = {"tensorboard": "tensorboardX"}  # packages that do as well
 _LIBRARIES = ("trl", "transformers", "builtins")
 
 
@@ -111,7 +105,7 @@ class ScriptParser(TrlParser):
             # It keeps that file's half-made configuration, which every model that is loaded afterwards would ask:
             # https://github.com/huggingface/transformers/issues/39081
             unset_hf_deepspeed_config()
-            self.error(_missing("deepspeed", "deepspeed", _DEEPSPEED, "leave --deepspeed out"))
+            self.error(f"{DEEPSPEED}. Fix: {DEEPSPEED.fix()}")
         except (ValueError, OSError, yaml.YAMLError) as error:
             self.error(without_gpu(error) or str(error))
 
@@ -171,45 +165,6 @@ def without_gpu(error: Exception, option: str = "--") -> str | None:
     if "support bf16/gpu" not in str(error):
         return None
     return f"bf16 asks for a GPU, and there is none. Fix: {option}use_cpu true {option}bf16 false"
-
-
-def missing_trackers(report_to: Any) -> dict[str, str]:
-    """The trackers of `report_to` that are not installed → how to install them."""
-    wanted = [report_to] if isinstance(report_to, str) else report_to or []
-    return {name: _TRACKERS[name] for name in wanted if name in _TRACKERS and not _has(name, _INSTEAD.get(name))}
-
-
-def refuse_missing_packages(settings: Mapping[str, Any], option: str = "--") -> None:
-    """Refuse settings whose packages are missing, before slow work; they are imported only after loading the model.
-
-    Args:
-        settings: values of a configuration, or of a section.
-        option: what stands before the names of options, such as "--common.".
-
-    Raises:
-        ValueError: names the setting, the package and the fix.
-    """
-    for name, install in missing_trackers(settings.get("report_to")).items():
-        raise ValueError(_missing("report_to", name, install, f"{option}report_to none"))
-    on_cpu = str_to_bool(os.environ.get("ACCELERATE_USE_CPU", "false"))  # where vLLM is switched off
-    if settings.get("use_vllm") in (True, "true", "True") and not on_cpu and not _has("vllm"):
-        install = 'pip install "trl-mmreason[vllm]"'
-        raise ValueError(_missing("use_vllm", "vllm", install, f"{option}use_vllm false"))
-    if settings.get("deepspeed") and not _has("deepspeed"):
-        raise ValueError(_missing("deepspeed", "deepspeed", _DEEPSPEED, f"leave {option}deepspeed out"))
-    # transformers takes FlashAttention from the package `kernels`, too
-    if settings.get("attn_implementation") == "flash_attention_2" and not _has("flash_attn", "kernels"):
-        instead = f"{option}attn_implementation sdpa"
-        raise ValueError(_missing("attn_implementation", "flash_attn", "pip install flash-attn", instead))
-
-
-def _has(*packages: str | None) -> bool:
-    """Whether one of the packages is installed."""
-    return any(name is not None and find_spec(name) is not None for name in packages)
-
-
-def _missing(setting: str, package: str, install: str, instead: str) -> str:
-    return f"{setting}: {package} is not installed. Fix: {install}, or {instead}"
 
 
 def refuse_unwritable(output_dir: str | None) -> None:

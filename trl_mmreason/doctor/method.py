@@ -12,8 +12,9 @@ import torch
 import yaml
 from trl import ModelConfig
 
+from ..packages import missing_packages
 from ..recipes import config_file, script
-from ..script_parser import ScriptParser, missing_trackers
+from ..script_parser import ScriptParser
 from .finding import Finding, one_line
 
 
@@ -79,14 +80,8 @@ class MethodParser:
 
 def _lacking(settings: Mapping[str, Any]) -> dict[str, str]:
     """Option → its value on a machine that lacks what the settings ask for."""
-    lacking = {} if torch.cuda.is_available() else {"use_cpu": "true"}
-    if missing_trackers(settings.get("report_to")):
-        lacking["report_to"] = "none"
-    if settings.get("use_vllm") and importlib.util.find_spec("vllm") is None:
-        lacking["use_vllm"] = "false"
-    if "flash" in str(settings.get("attn_implementation")) and importlib.util.find_spec("flash_attn") is None:
-        lacking["attn_implementation"] = "sdpa"
-    return lacking
+    on_cpu = {} if torch.cuda.is_available() else {"use_cpu": "true"}
+    return on_cpu | {missing.setting: missing.instead for missing in missing_packages(settings)}
 
 
 def check_method(config: str, methods: Sequence[str]) -> tuple[MethodParser | None, list[Finding]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
@@ -14,8 +13,8 @@ import yaml
 from trl import GRPOConfig, ModelConfig
 
 from ..files import is_missing_path
+from ..packages import missing_packages
 from ..recipes import config_file
-from ..script_parser import missing_trackers
 from .estimate import WEIGHT_BYTES
 from .finding import Finding
 
@@ -44,19 +43,9 @@ def read_settings(name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]
 def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
     """List what a stage needs and this machine lacks."""
     own, shared = ("--", "--") if where == _ONLY_STAGE else (f"--{where}.", "--common.")  # how options are written
-    needed = {
-        "vllm": (settings["use_vllm"], "use_vllm: true", f'pip install "trl-mmreason[vllm]", or {own}use_vllm false'),
-        "flash_attn": (
-            *("flash" in str(settings["attn_implementation"]), "attn_implementation: flash_attention_2"),
-            "pip install flash-attn, or --attn_implementation sdpa",
-        ),
-    }
-    for package, (wanted, setting, fix) in needed.items():
-        if wanted and importlib.util.find_spec(package) is None:
-            yield Finding("FAIL", f"{where}: {setting}, but {package} is not installed.", f"{fix}.")
-    for tracker, install in missing_trackers(settings["report_to"]).items():
-        fix = f"{install}, or {shared}report_to none."
-        yield Finding("FAIL", f"{where}: report_to: {tracker}, but {tracker} is not installed.", fix)
+    for missing in missing_packages(settings):
+        option = {"report_to": shared, "attn_implementation": "--"}.get(missing.setting, own)
+        yield Finding("FAIL", f"{where}: {missing}.", f"{missing.fix(option)}.")
     bf16 = not settings["fp16"] if settings["bf16"] is None else settings["bf16"]  # as TRL's configurations read it
     if bf16 and not torch.cuda.is_available() and not settings["use_cpu"]:
         given = "bf16: true" if settings["bf16"] else "bf16, on by default,"
