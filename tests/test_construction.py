@@ -62,6 +62,28 @@ def test_a_data_set_without_rows_is_refused():
         check_rows("T", rows, {"own": rows.select([])}, {"prompt"})
 
 
+@pytest.mark.parametrize(
+    ("columns", "fix"),
+    [
+        ({"prompt", "answer"}, r"trl_mmreason\.data\.load_rows\(\.\.\., columns={'answer': \.\.\.}\) brings"),
+        (
+            {"prompt", "completion"},
+            r"`mmreason reflect` \(SRPO\), `steps` \(Chain-of-Step\), `trajectories` \(SOPHIA\)",
+        ),
+        (
+            {"prompt", "completion", "step_labels", "answer_label"},
+            "`mmreason annotate` makes such rows; `dataset.rename",
+        ),
+        ({"prompt", "completion", "reward"}, "`mmreason trajectories` makes such rows; `dataset.rename_columns` helps"),
+    ],
+)
+def test_missing_columns_are_named_with_what_makes_them(columns, fix):
+    """`load_rows` knows nothing of completions."""
+    rows = Dataset.from_list([{"question": "p"}])
+    with pytest.raises(ValueError, match=rf"^T: train_dataset has the columns \['question'\], expected .* Fix: {fix}"):
+        check_rows("T", rows, None, columns)
+
+
 @pytest.mark.parametrize("missing", [None, ""])
 def test_rows_without_any_answer_are_refused_where_answers_are_needed(missing):
     rows = Dataset.from_list([{"prompt": "p", "answer": missing}] * 2)

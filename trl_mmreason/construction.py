@@ -25,6 +25,14 @@ from .files import check_model_folder, check_model_path
 from .messages import pictures_of
 from .turns import tokenizer_of
 
+# A column that no data set has by itself → what makes rows with it; of several, the first counts.
+_MADE_BY = {
+    "step_labels": "`mmreason annotate` makes",
+    "reward": "`mmreason trajectories` makes",
+    "completion": "`mmreason reflect` (SRPO), `steps` (Chain-of-Step), `trajectories` (SOPHIA) or `revise` (STaR) "
+    "makes",
+}
+
 Config = TypeVar("Config", bound=TrainingArguments)
 
 
@@ -103,8 +111,7 @@ def check_rows(name: str, train_dataset: Any, eval_dataset: Any, columns: set[st
         if found is not None and not columns <= set(found):
             wanted = " and ".join(f"`{column}`" for column in sorted(columns, reverse=True))
             raise ValueError(
-                f"{name}: {role} has the columns {found}, expected {wanted} among them. "
-                "trl_mmreason.data.load_rows(..., columns={'answer': ...}) brings other names into this form."
+                f"{name}: {role} has the columns {found}, expected {wanted} among them. Fix: {_source_of(columns)}"
             )
         if "answer" in columns and isinstance(dataset, Dataset):
             answers = dataset.select_columns("answer")["answer"]  # without decoding pictures
@@ -113,6 +120,14 @@ def check_rows(name: str, train_dataset: Any, eval_dataset: Any, columns: set[st
                     f"{name}: no row of {role} has an answer, so that no reward can be computed. Fix: name the column "
                     "that holds the answers in `columns`, or train with SelfEvolutionTrainer, which needs none."
                 )
+
+
+def _source_of(columns: set[str]) -> str:
+    """How rows with these columns are made."""
+    makers = (made for column, made in _MADE_BY.items() if column in columns)
+    if made := next(makers, None):
+        return f"{made} such rows; `dataset.rename_columns` helps where only the names differ."
+    return "trl_mmreason.data.load_rows(..., columns={'answer': ...}) brings other names into this form."
 
 
 def all_rewards(name: str, own: Sequence[Callable[..., Any]], added: Any) -> list[Any]:
