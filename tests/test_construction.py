@@ -47,7 +47,7 @@ def test_the_order_of_a_trainer_that_takes_its_arguments_by_position_is_checked_
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
     config = trl_mmreason.AdaPOConfig(str(tmp_path / "out"), use_cpu=True)
-    rows = Dataset.from_list([{"prompt": "p", "answer": "a"}])
+    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": "p"}], "answer": "a"}])
     with pytest.raises(NoSuchFolder, match=f"^the folder {tmp_path} holds no model: it has no config.json"):
         trl_mmreason.AdaPOTrainer(str(tmp_path), args=config, train_dataset=rows)
 
@@ -82,6 +82,19 @@ def test_missing_columns_are_named_with_what_makes_them(columns, fix):
     rows = Dataset.from_list([{"question": "p"}])
     with pytest.raises(ValueError, match=rf"^T: train_dataset has the columns \['question'\], expected .* Fix: {fix}"):
         check_rows("T", rows, None, columns)
+
+
+def test_a_first_prompt_that_cannot_be_asked_is_refused_before_training():
+    asked = {"role": "user", "content": "p"}
+    messages = Dataset.from_list([{"prompt": [asked]}])
+    own = Dataset.from_list([{"prompt": [{"role": "system", "content": "Be brief."}, asked]}])
+    text = Dataset.from_list([{"prompt": "p"}])
+    check_rows("T", messages, {"own": messages}, {"prompt"}, system_prompt="Think.", followup="Sure?")
+    check_rows("T", own, text, {"prompt"})
+    with pytest.raises(ValueError, match="^A row has a system message of its own, 'Be brief.'; drop it, or set"):
+        check_rows("T", messages, own, {"prompt"}, system_prompt="Think.")
+    with pytest.raises(ValueError, match="^T: a second turn needs conversational prompts .*, got str. Pass"):
+        check_rows("T", text, None, {"prompt"}, followup="Sure?")
 
 
 @pytest.mark.parametrize("missing", [None, ""])

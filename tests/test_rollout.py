@@ -180,9 +180,8 @@ def test_a_second_rollout_is_refused(checkpoints, rows, tmp_path, option):
 
 def test_prompts_that_are_no_conversation_are_refused(checkpoints, tmp_path):
     rows = [{"prompt": "How many?", "answer": "1"}] * 8
-    trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
-    with pytest.raises(ValueError, match="conversational"):
-        prepared_batch(trainer)
+    with pytest.raises(ValueError, match="^AdaPOTrainer: a second turn needs conversational prompts"):
+        adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
 
 
 def learns_something(trainer):

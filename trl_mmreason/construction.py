@@ -22,8 +22,9 @@ from .engines.patches import use_matrix_product_for_patches
 from .engines.pictures import let_every_pass_see_a_picture
 from .engines.sharding import is_sharded, name_own_layers, use_whole_head
 from .files import check_model_folder, check_model_path
-from .messages import pictures_of
+from .messages import pictures_of, with_system_message
 from .turns import tokenizer_of
+from .two_turn_rollout import refuse_plain_prompt
 
 # A column that no data set has by itself → what makes rows with it; of several, the first counts.
 _MADE_BY = {
@@ -89,13 +90,25 @@ def config_of(trainer: Any, kind: type[Config], args: Any, model: Any, suffix: s
     return args
 
 
-def check_rows(name: str, train_dataset: Any, eval_dataset: Any, columns: set[str]) -> None:
+def check_rows(
+    name: str,
+    train_dataset: Any,
+    eval_dataset: Any,
+    columns: set[str],
+    *,
+    system_prompt: str | None = None,
+    followup: str | None = None,
+) -> None:
     """Refuse a data set that lacks columns, rows, or all the answers that are required, before slow work starts.
+
+    Of the prompts the first is looked at: a data set has most often one form.
 
     Args:
         name: name of the trainer.
         train_dataset, eval_dataset: as the trainer was given them; the second may be a dict of several.
         columns: what each has to have.
+        system_prompt: what the trainer puts before every question.
+        followup: what it says after the first answer.
     """
     named = {"train_dataset": train_dataset}
     if isinstance(eval_dataset, dict):
@@ -113,6 +126,10 @@ def check_rows(name: str, train_dataset: Any, eval_dataset: Any, columns: set[st
             raise ValueError(
                 f"{name}: {role} has the columns {found}, expected {wanted} among them. Fix: {_source_of(columns)}"
             )
+        if isinstance(dataset, Dataset) and (prompt := dataset.select_columns("prompt")[0]["prompt"]):
+            if followup is not None:
+                refuse_plain_prompt(name, prompt)
+            with_system_message(prompt, system_prompt)  # raises where a prompt cannot have it
         if "answer" in columns and isinstance(dataset, Dataset):
             answers = dataset.select_columns("answer")["answer"]  # without decoding pictures
             if all(answer in (None, "") for answer in answers):

@@ -24,11 +24,7 @@ def roll_out_two_turns(prompts: list, trainer: Any) -> dict[str, Any]:
         prompts: conversations, already repeated for every generation.
         trainer: a `GroupGRPOTrainer` with a follow-up.
     """
-    if not is_conversational({"prompt": prompts[0]}):
-        raise ValueError(
-            f"{type(trainer).__name__}: a second turn needs conversational prompts (a list of messages), got "
-            f"{type(prompts[0]).__name__}. Pass [{{'role': 'user', 'content': ...}}]."
-        )
+    refuse_plain_prompt(type(trainer).__name__, prompts[0])
     prompt_ids, images, grouped = trainer._tokenize_prompts(prompts)
     if trainer.use_vllm and trainer.vllm_mode == "colocate":
         completion_ids, env_mask, logprobs = _without_barrier(trainer, prompt_ids, images)
@@ -42,6 +38,20 @@ def roll_out_two_turns(prompts: list, trainer: Any) -> dict[str, Any]:
         "_messages": [_messages(trainer, *row) for row in zip(completion_ids, env_mask, strict=True)],
         "_images": images or [None] * len(prompts),
     }
+
+
+def refuse_plain_prompt(name: str, prompt: Any) -> None:
+    """Refuse a prompt that is no list of messages, which a second turn could follow.
+
+    Args:
+        name: name of the trainer.
+        prompt: of the first row.
+    """
+    if not is_conversational({"prompt": prompt}):
+        raise ValueError(
+            f"{name}: a second turn needs conversational prompts (a list of messages), got "
+            f"{type(prompt).__name__}. Pass [{{'role': 'user', 'content': ...}}]."
+        )
 
 
 def _messages(trainer: Any, ids: list[int], env_mask: list[int]) -> list[dict[str, str]]:

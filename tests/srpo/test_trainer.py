@@ -133,9 +133,8 @@ def test_the_prompt_asks_for_the_format_and_the_rows_stay_as_they_are(rows, trai
 
 def test_a_system_message_of_the_row_is_not_overwritten(checkpoints, tmp_path):
     row = {**ROW, "prompt": [{"role": "system", "content": "Be brief."}, *ROW["prompt"]]}
-    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path / "a", [row] * 2, reflection_prompt="Reflect.")
     with pytest.raises(ValueError, match="system message of its own, 'Be brief.'"):
-        trainer.train()
+        srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path / "a", [row] * 2, reflection_prompt="Reflect.")
     kept = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path / "b", [row] * 2, reflection_prompt=None)
     assert step(kept, [KEPT] * 8)["acc_t1"] == 1
 

@@ -89,7 +89,8 @@ class AdaPOTrainer(GroupGRPOTrainer):
         **kwargs: Any,
     ) -> None:
         args = config_of(self, AdaPOConfig, args, model, "AdaPO")
-        check_rows("AdaPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})
+        prompting = {"system_prompt": kwargs.get("system_prompt"), "followup": args.evaluation_prompt}
+        check_rows("AdaPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"}, **prompting)
         self.grader = grader_or_rules(grader, type(self).__name__)
         self._graded = Ahead(self.grader.grade_batch, self.grader)
         # Whether first and second answers were right, of all graded trajectories since the last log.

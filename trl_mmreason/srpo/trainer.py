@@ -51,7 +51,8 @@ class SRPOTrainer(GroupGRPOTrainer):
         **kwargs: Any,
     ) -> None:
         args = config_of(self, SRPOConfig, args, model, "SRPO")
-        check_rows("SRPOTrainer", train_dataset, eval_dataset, {"prompt", "answer"})
+        columns, spoken = {"prompt", "answer"}, args.reflection_prompt
+        check_rows("SRPOTrainer", train_dataset, eval_dataset, columns, system_prompt=spoken)
         processing_class = processing_class or load_policy_processor(model, args)
         self.rewards = ReflectionRewards(
             processing_class,
