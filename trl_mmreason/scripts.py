@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,8 @@ from .script_parser import WrongArgument, named_policy
 from .sft import CompletionSFTConfig, CompletionSFTTrainer
 from .sources import read_completions
 from .system_prompts import parse_optional_text, read_system_prompt
+
+logger = logging.getLogger(__name__)
 
 LORA_TARGETS = r"(.*language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_proj"
 """Layers that an adapter is for by default: the language model's, also of a text-only one, whose layers are
@@ -331,13 +334,20 @@ def train_once(trainer: Trainer, folder: Path, dataset_name: str | None = None) 
 
 
 def last_checkpoint(args: TrainingArguments) -> str | None:
-    """Resolve `resume_from_checkpoint`: a path, or the latest in `output_dir` for "true"."""
+    """Resolve `resume_from_checkpoint`: a path, or the latest in `output_dir` for "true".
+
+    Without it a warning names the checkpoint that could be resumed from, if there is one.
+    """
     wanted = args.resume_from_checkpoint
+    latest = get_last_checkpoint(args.output_dir) if Path(args.output_dir).is_dir() else None
     if wanted in (None, False, "False", "false"):
+        if latest is not None and args.process_index == 0:
+            logger.warning(
+                f"{latest} was written by an earlier run, but training starts anew, and its checkpoints replace those "
+                "of the same names. To resume that run: --resume_from_checkpoint true; to keep it: another --output_dir"
+            )
         return None
-    found: str | None = str(wanted)
-    if str(wanted).lower() == "true":
-        found = get_last_checkpoint(args.output_dir) if Path(args.output_dir).is_dir() else None
+    found = latest if str(wanted).lower() == "true" else str(wanted)
     if found is None or not Path(found).is_dir():
         there = sorted(path.name for path in Path(args.output_dir).glob("checkpoint-*"))
         raise WrongArgument(
