@@ -2,7 +2,7 @@
 
 import pytest
 
-from trl_mmreason.messages import plain_messages, question_text, text_of
+from trl_mmreason.messages import pictures_of, plain_messages, question_text, text_of
 
 PARTS = [{"type": "image"}, {"type": "text", "text": "How long"}, {"type": "text", "text": "in cm?"}]
 
@@ -19,6 +19,26 @@ def test_the_question_is_the_first_user_message():
     assert question_text([system, {"role": "user", "content": PARTS}, followup]) == "How long in cm?"
     assert question_text("How long?") == "How long?"
     assert question_text([system]) == ""
+
+
+def test_the_pictures_of_a_row_are_a_list(tmp_path):
+    picture = tmp_path / "one.png"
+    picture.touch()
+    links = ["https://example.org/one.png", "data:image/png;base64,iVBORw0KGgo=", "iVBORw0KGgo/+A=="]
+    assert pictures_of({"images": [str(picture), *links]}) == [str(picture), *links]
+    assert pictures_of({"image": str(picture)}) == [str(picture)]
+    assert pictures_of({"image": None}) == pictures_of({"images": None}) == pictures_of({}) == []
+
+
+@pytest.mark.parametrize("row", [{"images": ["pictures/lost.png"]}, {"image": "pictures/lost.png"}])
+def test_a_picture_that_is_not_there_is_named(row, tmp_path, monkeypatch):
+    """transformers takes its path for base64: "Incorrect image source"."""
+    monkeypatch.chdir(tmp_path)
+    expected = (
+        rf"^The picture 'pictures/lost.png' does not exist here \(looked from {tmp_path}\). Fix the path, or load"
+    )
+    with pytest.raises(FileNotFoundError, match=expected):
+        pictures_of(row)
 
 
 BRIEF = {"role": "system", "content": "Be brief."}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from itertools import dropwhile
 from typing import Any
@@ -91,8 +92,19 @@ def split_answer(messages: Any) -> tuple[Any, Any]:
 
 
 def pictures_of(row: Mapping[str, Any]) -> list[Any]:
-    """The row's pictures as a list, empty for `None`."""
-    return row.get("images") or [image for image in [row.get("image")] if image is not None]
+    """The row's pictures as a list, empty for `None`.
+
+    Raises:
+        FileNotFoundError: one is the path of a file that does not exist.
+    """
+    pictures = row.get("images") or [image for image in [row.get("image")] if image is not None]
+    for picture in pictures:
+        if isinstance(picture, str) and _is_path(picture) and not os.path.isfile(picture):
+            raise FileNotFoundError(
+                f"The picture {picture!r} does not exist here (looked from {os.getcwd()}). Fix the path, or load the "
+                "data set with trl_mmreason.data.load_rows, which checks all rows before training."
+            )
+    return pictures
 
 
 def completion_text(completion: Any, where: str) -> str:
@@ -135,6 +147,11 @@ def with_system_message(prompt: Any, text: str | None) -> Any:
             f"A row has a system message of its own, {str(prompt[0]['content'])[:60]!r}; drop it, or {fix}."
         )
     return [{"role": "system", "content": text}, *prompt]
+
+
+def _is_path(picture: str) -> bool:
+    """Whether a picture's string is a path. Links and data URIs are none, and base64, whose letters have no dot."""
+    return "." in picture and not picture.startswith(("http://", "https://", "data:"))
 
 
 def _message(message: Any) -> Any:

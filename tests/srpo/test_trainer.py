@@ -139,6 +139,13 @@ def test_a_system_message_of_the_row_is_not_overwritten(checkpoints, tmp_path):
     assert step(kept, [KEPT] * 8)["acc_t1"] == 1
 
 
+def test_a_lost_picture_of_a_raw_data_set_is_named(checkpoints, tmp_path):
+    rows = [{**ROW, "images": [str(tmp_path / "lost.png")]}] * 2
+    trainer = srpo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows)
+    with pytest.raises(FileNotFoundError, match=r"lost\.png' does not exist here .*load_rows, which checks all rows"):
+        trainer.train()
+
+
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
 def test_the_vision_encoder_can_be_frozen(family, checkpoints, rows, tmp_path, lora):
     lora_config = LoraConfig(
