@@ -134,6 +134,7 @@ def test_unknown_sources_are_named_with_what_is_accepted(tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     for source, message in [
         ("nobody/no-such-set", "could not load 'nobody/no-such-set'"),
+        ("", "the source is empty, ''. A source is a Hub id, a file"),
         ("no/such/train.jsonl", "'no/such/train.jsonl' does not exist here"),
         (tmp_path / "absent", "absent' does not exist here"),
         ("data/absent", "'data/absent' does not exist here"),  # no Hub id, as there is a folder `data`

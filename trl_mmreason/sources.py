@@ -50,6 +50,8 @@ def read_source(source: str | os.PathLike | Dataset | DatasetDict, split: str) -
         return Source(source.with_format(None), "rows", Path.cwd())
     if not isinstance(source, str | os.PathLike):
         raise DataError(f"cannot load rows from a {type(source).__name__}. {_ACCEPTED}")
+    if not str(source):
+        raise DataError(f"the source is empty, {source!r}. {_ACCEPTED}")
     path = Path(source)
     if path.is_file():
         return _read_files([path], path.stem)
