@@ -51,6 +51,10 @@ REFUSED = [
     (f"{EVALUATE} --system-prompt ' '", "--system-prompt is empty, expected a string, or null for none"),
     (EVALUATE, "'nowhere.jsonl' does not exist here"),
     ("evaluate nowhere --model nowhere", "there is no benchmark 'nowhere'; there are mathvista"),
+    (
+        "evaluate mathvist --model nowhere",
+        "there is no benchmark 'mathvist'; did you mean `mathvista`? There are mathvista, ",
+    ),
     ("evaluate nowhere --model nowhere", "For rows of your own: nowhere=FILE"),
     (
         "evaluate data/test.jsonl --model m",

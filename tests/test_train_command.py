@@ -87,6 +87,21 @@ def test_a_misspelt_key_of_a_file_is_named_with_the_nearest(method, tmp_path, mo
     assert_refused(monkeypatch, capsys, method, ["--config", file], message)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "nearest"),
+    [("mine.yml", "mine.yaml"), ("runs/mine.yml", "runs/my.yaml"), ("adapo/mini.yaml", "adapo/m")],
+)
+def test_a_configuration_beside_the_one_that_was_meant_is_named(wanted, nearest, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for file in ("mine.yaml", "runs/my.yaml", "runs/other.yaml"):
+        (tmp_path / file).touch()
+    expected = f"--config {wanted}: there is no such file, and no recipe of that name; did you mean `{nearest}"
+    with pytest.raises(FileNotFoundError) as refused:
+        config_file(wanted)
+    assert str(refused.value).startswith(expected)
+
+
 def test_a_lost_configuration_is_refused_before_heavy_imports():
     program = (
         "import sys; from trl_mmreason.cli import main\n"
@@ -158,6 +173,13 @@ def test_a_missing_package_of_a_section_is_named_with_its_option(monkeypatch, ca
 def test_training_without_a_gpu_names_the_options(monkeypatch, capsys):
     message = "bf16 asks for a GPU, and there is none. Fix: --use_cpu true --bf16 false"
     options = ["--config", "adapo/miniature.yaml", "--bf16", "true", "--use_cpu", "false"]
+    assert_refused(monkeypatch, capsys, "adapo", options, message)
+
+
+def test_a_misspelt_option_is_named_before_what_the_machine_lacks(monkeypatch, capsys):
+    """On a machine without a GPU this configuration is refused for bf16."""
+    message = "there is no `--lerning_rate`; did you mean `--learning_rate`?"
+    options = ["--config", "adapo/miniature.yaml", "--bf16", "true", "--use_cpu", "false", "--lerning_rate", "1"]
     assert_refused(monkeypatch, capsys, "adapo", options, message)
 
 

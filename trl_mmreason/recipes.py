@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .suggestions import suggestion
+
 _IN_WHEEL = Path(__file__).with_name("_recipes")
 
 ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).parents[1]
@@ -29,6 +31,10 @@ def config_file(name: str) -> Path:
     for path in (Path(name).expanduser(), ROOT / "configs" / name):
         if path.is_file():
             return path
-    method = name.partition("/")[0]
-    shipped = ", ".join(configs(method)) or f"those in {ROOT / 'configs'}"
-    raise FileNotFoundError(f"--config {name}: there is no such file, and no recipe of that name; there are {shipped}")
+    folder = name.removesuffix(Path(name).name)  # with its slash
+    places = (Path(folder).expanduser(), ROOT / "configs" / folder)
+    near = suggestion(Path(name).name, {file.name for place in places for file in place.glob("*.y*ml")}, folder)
+    shipped = ", ".join(configs(name.partition("/")[0])) or f"those in {ROOT / 'configs'}"
+    raise FileNotFoundError(
+        f"--config {name}: there is no such file, and no recipe of that name{near or f'; there are {shipped}'}"
+    )

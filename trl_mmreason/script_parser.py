@@ -7,8 +7,7 @@ import os
 import shlex
 import sys
 from argparse import Action, RawDescriptionHelpFormatter
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +18,7 @@ from trl import ModelConfig, TrlParser
 from .documented import HelpFormatter
 from .packages import DEEPSPEED, refuse_missing_packages
 from .recipes import config_file, configs
+from .suggestions import suggestion
 
 _LIBRARIES = ("trl", "transformers", "builtins")
 
@@ -45,6 +45,7 @@ class ScriptParser(TrlParser):
     """
 
     config = ""
+    _takes_unknown = False  # options of sections, which the caller reads
 
     def __init__(self, dataclass_types: Sequence[type]) -> None:
         declaring = [base for kind in reversed(dataclass_types) for base in kind.__mro__]
@@ -91,9 +92,8 @@ class ScriptParser(TrlParser):
                 self.config, file = args[place], config_file(args[place])
                 self._refuse_unknown_keys(file, sections)
                 args[place] = str(file)
+            self._takes_unknown = sections
             *parsed, unknown = super().parse_args_and_config(args, **{**settings, "return_remaining_strings": True})
-            if unknown and not sections:
-                raise ValueError(f"there is no {self._nearest(unknown[0].partition('=')[0])}")
             for part in parsed:
                 refuse_missing_packages(vars(part))
                 self._refuse_other_choices(part)
@@ -108,6 +108,13 @@ class ScriptParser(TrlParser):
             self.error(f"{DEEPSPEED}. Fix: {DEEPSPEED.fix()}")
         except (ValueError, OSError, yaml.YAMLError) as error:
             self.error(without_gpu(error) or str(error))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does; refuse unknown options before configurations are made, which refuse other things."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown and not self._takes_unknown:
+            raise ValueError(f"there is no {self._nearest(unknown[0].partition('=')[0])}")
+        return known, unknown
 
     def _refuse_unknown_keys(self, file: Path, sections: bool) -> None:
         """Refuse a configuration file's keys that are no arguments.
@@ -147,12 +154,6 @@ def named_policy(model_args: ModelConfig) -> str:
     if model_args.model_name_or_path is None:
         raise WrongArgument("Name a policy: --model_name_or_path with a Hub id, a path or miniature/<family>/<size>.")
     return model_args.model_name_or_path
-
-
-def suggestion(given: str, names: Iterable[str]) -> str:
-    """The end of a message on an unknown name: the nearest of `names`, if one is near."""
-    near = get_close_matches(given, sorted(names), n=1)
-    return f"; did you mean `{near[0]}`?" if near else ""
 
 
 def without_gpu(error: Exception, option: str = "--") -> str | None:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..suggestions import suggestion
 from ..system_prompts import parse_optional_text
 from . import options, parsers
 
@@ -229,9 +230,10 @@ def _load(arguments: argparse.Namespace, given: str) -> _Questions:
     if not re.fullmatch(r"\w[\w/.-]*", name) or ".." in name:  # a folder is called so
         raise DataError(f"{name!r} cannot be the name of a benchmark; use letters, digits, - and _")
     if known is None and not source:
+        near = suggestion(name, BENCHMARKS)
         raise DataError(
-            f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}. For rows of your own: "
-            f"{name or 'name'}=FILE"
+            f"there is no benchmark {name!r}{f'{near} There' if near else '; there'} are {', '.join(BENCHMARKS)}. For "
+            f"rows of your own: {name or 'name'}=FILE"
         )
     is_file = Path(source).is_file()
     if is_file:
