@@ -19,7 +19,7 @@ from functools import cached_property
 from accelerate import PartialState
 from datasets import Dataset
 
-from trl_mmreason import OffPolicyRewardConfig, OffPolicyRewardTrainer
+from trl_mmreason import MixedGroupsGRPOConfig, MixedGroupsGRPOTrainer, OffPolicyRewardConfig, OffPolicyRewardTrainer
 from trl_mmreason.evaluation.files import format_side_by_side
 from trl_mmreason.files import atomic_path
 from trl_mmreason.miniature.captions import DESCRIBE
@@ -30,8 +30,6 @@ from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.script_parser import WrongArgument
 from trl_mmreason.sophia.arguments import SophiaArguments
-from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
-from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
 from trl_mmreason.sophia.miniature import CAPTIONS_AND_ANSWERS, drawn_trajectories
 from trl_mmreason.sophia.mixture import mix, mix_in, with_captions
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT

@@ -13,7 +13,6 @@ from trl_mmreason.baselines.sft import PlainSFTConfig
 from trl_mmreason.baselines.two_turns import FixedRewardsConfig, SCoReConfig
 from trl_mmreason.documented import documented
 from trl_mmreason.scripts import CompletionArguments
-from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 from trl_mmreason.stages import StagedArguments
 
 
@@ -74,7 +73,7 @@ def test_the_command_line_shows_what_the_docstring_says_of_adapo(parser):
 
 
 CONFIGS = [getattr(trl_mmreason, name) for name in trl_mmreason.__all__ if name.endswith("Config")]
-CONFIGS += [FixedRewardsConfig, MixedGroupsGRPOConfig, PlainSFTConfig, SCoReConfig]
+CONFIGS += [FixedRewardsConfig, PlainSFTConfig, SCoReConfig]
 ARGUMENTS = [CompletionArguments, StagedArguments, StudyArguments]
 
 

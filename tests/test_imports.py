@@ -1,11 +1,14 @@
 """What a module loads. TRL takes seconds, so that small modules and the command line do without it."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import trl_mmreason
 
 TEXTS = ["documented", "messages", "grading", "sampling.turns", "sampling.store", "evaluation.metrics", "cli"]
 TEXTS += ["chain_of_step.template", "srpo.response"]
@@ -39,3 +42,14 @@ def test_examples_import_nothing_of_the_study():
         names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
         names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
         assert "study" not in {name.partition(".")[0] for name in names}, script
+
+
+def test_public_names_are_those_of_the_modules():
+    """All of them are loaded on first use, and `dir` and type checkers know the same ones."""
+    assert set(trl_mmreason.__all__) == set(trl_mmreason._PUBLIC)
+    assert sorted(trl_mmreason.__all__) == trl_mmreason.__all__
+    for name, module in trl_mmreason._PUBLIC.items():
+        assert getattr(trl_mmreason, name) is getattr(importlib.import_module(f"trl_mmreason.{module}"), name)
+    assert {"GroupGRPOTrainer", "MixedGroupsGRPOTrainer", "MixedGroupsGRPOConfig", "RolloutConfig"} <= {
+        *dir(trl_mmreason)
+    }

@@ -25,8 +25,11 @@ _PUBLIC = {
     "ChainOfStepSFTConfig": "chain_of_step.config",
     "ChainOfStepSFTTrainer": "chain_of_step.sft",
     "Grader": "grading",
+    "GroupGRPOTrainer": "grpo",
     "IterativeDPOConfig": "chain_of_step.config",
     "IterativeDPOTrainer": "chain_of_step.dpo",
+    "MixedGroupsGRPOConfig": "sophia.config",
+    "MixedGroupsGRPOTrainer": "sophia.grpo",
     "OffPolicyRewardConfig": "sophia.config",
     "OffPolicyRewardTrainer": "sophia.trainer",
     "ProcessRewardConfig": "chain_of_step.config",
@@ -34,6 +37,7 @@ _PUBLIC = {
     "ProcessRewardTrainer": "chain_of_step.process_reward_trainer",
     "ReflectionSFTConfig": "srpo.config",
     "ReflectionSFTTrainer": "srpo.sft",
+    "RolloutConfig": "engines.config",
     "SRPOConfig": "srpo.config",
     "SRPOTrainer": "srpo.trainer",
     "SelfEvolutionConfig": "self_evolution.config",
@@ -47,8 +51,11 @@ __all__ = [
     "ChainOfStepSFTConfig",
     "ChainOfStepSFTTrainer",
     "Grader",
+    "GroupGRPOTrainer",
     "IterativeDPOConfig",
     "IterativeDPOTrainer",
+    "MixedGroupsGRPOConfig",
+    "MixedGroupsGRPOTrainer",
     "OffPolicyRewardConfig",
     "OffPolicyRewardTrainer",
     "ProcessRewardConfig",
@@ -56,6 +63,7 @@ __all__ = [
     "ProcessRewardTrainer",
     "ReflectionSFTConfig",
     "ReflectionSFTTrainer",
+    "RolloutConfig",
     "SRPOConfig",
     "SRPOTrainer",
     "SelfEvolutionConfig",
@@ -76,10 +84,13 @@ if TYPE_CHECKING:
     from .chain_of_step.process_reward import ProcessRewardModel
     from .chain_of_step.process_reward_trainer import ProcessRewardTrainer
     from .chain_of_step.sft import ChainOfStepSFTTrainer
+    from .engines.config import RolloutConfig
     from .grading import Grader
+    from .grpo import GroupGRPOTrainer
     from .self_evolution.config import SelfEvolutionConfig
     from .self_evolution.trainer import SelfEvolutionTrainer
-    from .sophia.config import OffPolicyRewardConfig
+    from .sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
+    from .sophia.grpo import MixedGroupsGRPOTrainer
     from .sophia.trainer import OffPolicyRewardTrainer
     from .srpo.config import ReflectionSFTConfig, SRPOConfig
     from .srpo.sft import ReflectionSFTTrainer
