@@ -236,6 +236,24 @@ def test_help_of_stages_has_the_method_s_sections_first(monkeypatch, capsys):
     assert_in_order(capsys.readouterr().out, classes)
 
 
+@pytest.mark.parametrize(
+    ("method", "source", "beginning", "end"),
+    [
+        ("sophia", "by default the paper's (Fig. A4). ", "You are an expert mathematician", "Multi-angle Analysis"),
+        ("srpo", "by default the paper's (B.3), `None` leaves", "Solve the user's question step by step.", "self-refl"),
+    ],
+)
+def test_help_says_where_a_default_prompt_is_from_and_how_it_begins(
+    method, source, beginning, end, monkeypatch, capsys
+):
+    with pytest.raises(SystemExit):
+        train_here(monkeypatch, method, "--help")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert source in shown
+    assert f"(default: {beginning}" in shown
+    assert end not in shown
+
+
 def test_help_names_every_method_and_the_line_for_all_gpus(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])

@@ -7,6 +7,7 @@ import inspect
 import re
 from copy import copy
 from dataclasses import fields
+from textwrap import shorten
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
 _Class = TypeVar("_Class", bound="type[DataclassInstance]")
 
 
+_SHOWN_CHARACTERS = 100  # of a default, as a whole prompt would hide the options around it
+
+
 class HelpFormatter(argparse.HelpFormatter):
-    """Formatter that shows an option's default, if it has one."""
+    """Formatter that shows an option's default, if it has one, and the beginning of a long one."""
 
     def add_argument(self, action: argparse.Action) -> None:
         says_nothing = any(
@@ -26,6 +30,8 @@ class HelpFormatter(argparse.HelpFormatter):
         if action.option_strings and action.help and not says_nothing:
             action = copy(action)
             action.help = f"{action.help} (default: %(default)s)"
+            if isinstance(action.default, str):
+                action.default = shorten(action.default, _SHOWN_CHARACTERS, placeholder=" …")
         super().add_argument(action)
 
 

@@ -24,8 +24,8 @@ class SRPOConfig(RolloutConfig):
     it cites averages over them.
 
     Attributes:
-        reflection_prompt: system message put before every question, which asks for the format; `None` leaves prompts
-            as they are.
+        reflection_prompt: system message put before every question, which asks for the format; by default the paper's
+            (B.3), `None` leaves prompts as they are.
         reflection_reward: pay for the reflection (Eq. 6); without it the reward is R_task alone, plain GRPO on the
             first solution.
         missing_second_is_wrong: count a second answer that is missing after a well-formed reflection as a wrong one in
