@@ -28,8 +28,6 @@ from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sources import read_completions
 from trl_mmreason.stages import Pipeline, made_by
 
-WHOLE = {"peft_config": None}  # adapters are for dpo and grpo: the format's tokens are new rows of the embeddings
-
 
 class ChainOfStep(Pipeline):
     """The stages, one method each."""
@@ -41,7 +39,7 @@ class ChainOfStep(Pipeline):
             rows = miniature.drawn_chains(self.problems(self.args.drawn_chains, 2), self.folder / "steps.sqlite")
         else:
             rows = read_completions(self.args.step_dataset)
-        trainer = self.trainer(mm.ChainOfStepSFTTrainer, policy, config, rows, **WHOLE)
+        trainer = self.trainer(mm.ChainOfStepSFTTrainer, policy, config, rows)
         if self.args.sft_accuracy is not None:
             asked, bound = problems_dataset(self.problems(100, 5, "new_pictures")), self.args.max_completion_length
             trainer.add_callback(miniature.stop_at(trainer, asked, self.args.sft_accuracy, bound))
@@ -67,7 +65,7 @@ class ChainOfStep(Pipeline):
             rows = read_completions(self.args.label_dataset)
             named = self.args.label_eval_datasets.items()
             evaluations = {name: read_completions(source) for name, source in named}
-        trainer = self.trainer(mm.ProcessRewardTrainer, base, config, rows, eval_dataset=evaluations or None, **WHOLE)
+        trainer = self.trainer(mm.ProcessRewardTrainer, base, config, rows, eval_dataset=evaluations or None)
         self.learn(trainer)
         metrics = trainer.evaluate() if evaluations else {}
         trainer.save_metrics("eval", metrics, combined=False)

@@ -1,11 +1,13 @@
 """`mmreason doctor`: what it says of versions, a configuration, memory and a model, and when it ends with 1."""
 
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig
 
@@ -191,6 +193,19 @@ def test_an_adapter_without_named_layers_is_counted_as_it_is_trained(tmp_path, c
         assert status is None
         memory.append([line for line in lines if "M trained" in line])
     assert memory[0] == memory[1] != []
+
+
+def test_stages_of_chain_of_step_that_train_whole_models_are_counted_without_the_adapter(tmp_path, capsys):
+    """An adapter of the whole language model has fewer weights than the model."""
+    recipe = (ROOT / "configs/chain_of_step/your_model.yaml").read_text()
+    given = {**yaml.safe_load(recipe), "model_name_or_path": "miniature/qwen2_5_vl/test"}
+    assert given["use_peft"]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(given))
+    _, lines = doctor(capsys, "--config", tmp_path / "config.yaml")
+    pattern = r"ok +(\w+): (\S+ M) parameters, (\S+ M) trained"
+    counted = {stage: parts for line in lines for stage, *parts in re.findall(pattern, line)}
+    whole = {stage: parameters == trained for stage, (parameters, trained) in counted.items()}
+    assert whole == {"sft": True, "prm": True, "dpo": False, "grpo": False}
 
 
 def test_what_will_not_work_is_named_with_its_fix(checkpoints, tmp_path, capsys):

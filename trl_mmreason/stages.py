@@ -57,6 +57,8 @@ class StagedArguments(DataArguments):
     """Stage → arguments that its result depends on, besides `common`, its own section and the stages before it."""
     SECTIONS: ClassVar[Mapping[str, type | tuple[str, ...]]] = {}
     """Field that holds the settings of a stage, or of several → the dataclass that takes them, or their names."""
+    WHOLE: ClassVar[tuple[type, ...]] = ()
+    """Configurations whose trainers train all weights, with `use_peft`, too; `mmreason doctor` reads them as well."""
 
     output_dir: str = "runs"
     stages: str | None = None
@@ -213,11 +215,13 @@ class Pipeline:
     def trainer(self, trainer_class: Any, policy: str, config: Any, rows: Dataset, **settings: Any) -> Any:
         """Make a trainer of this policy; `settings` override those of `ModelConfig`.
 
+        It has no adapter if its configuration is one of the arguments' `WHOLE`.
         Reinforcement that evaluates during training does so on `eval_rows`; supervised training needs `eval_dataset`.
         """
         questions = self.eval_rows if issubclass(trainer_class, GRPOTrainer) else None
         eval_rows = settings.get("eval_dataset") or questions
-        settings = {**trainer_settings(self.model_args, config, eval_rows), **settings}
+        whole = {"peft_config": None} if isinstance(config, self.args.WHOLE) else {}
+        settings = {**trainer_settings(self.model_args, config, eval_rows), **whole, **settings}
         return trainer_class(policy, args=config, train_dataset=rows, **settings)
 
     def learn(self, trainer: Any) -> None:

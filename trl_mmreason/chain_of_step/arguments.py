@@ -73,6 +73,7 @@ class ChainOfStepArguments(StagedArguments):
         "search": ("n", "step_weight", "max_steps"),
         "drawn_labels": ("problems", "held_out", "paths", "monte_carlo", "continuations"),
     }
+    WHOLE = (ChainOfStepSFTConfig, ProcessRewardConfig)  # the format's tokens are new rows of the embeddings
 
     output_dir: str = "runs/chain_of_step"
     max_completion_length: int = 1024

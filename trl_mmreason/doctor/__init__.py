@@ -42,6 +42,7 @@ def examine(config: str | None, model: str | None, methods: Sequence[str]) -> It
         if all(each.level == "ok" for each in found):  # otherwise they are named above
             yield from of_all_stages(check_values, stages)
         stages = {where: settings for where, settings in stages.items() if not wrong[where]}  # that can be estimated
+        stages |= {where: {**stages[where], "use_peft": False} for where in parser.whole if where in stages}
     if model is None:
         return
     try:

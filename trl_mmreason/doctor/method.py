@@ -31,6 +31,7 @@ class MethodParser:
     Attributes:
         method: name of the method.
         reads: stage → the settings that it reads; empty for a method without stages.
+        whole: sections whose stages train all weights, with `use_peft`, too.
     """
 
     def __init__(self, method: str) -> None:
@@ -47,6 +48,10 @@ class MethodParser:
             self._types = [*kinds, ModelConfig]
         self._staged = hasattr(self._types[0], "STAGES")
         self.reads: Mapping[str, Iterable[str]] = getattr(self._types[0], "READS", {})
+        self.whole: list[str] = []
+        if self._staged:
+            arguments: Any = self._types[0]
+            self.whole = [name for name, kind in arguments.configs().items() if issubclass(kind, arguments.WHOLE)]
 
     def unknown_keys(self, given: Mapping[str, Any]) -> list[str]:
         """The keys, outside sections, that the method does not have."""
