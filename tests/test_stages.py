@@ -138,6 +138,38 @@ def test_an_example_names_a_misspelt_key_of_any_section_before_its_first_stage(
     assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
 
 
+PUSHED = [
+    ("chain_of_step", "common", {"push_to_hub": "true"}),
+    ("chain_of_step", "dpo", {"push_to_hub": "true"}),
+    ("sophia", "common", {"hub_model_id": "owner/all"}),
+    ("sophia", "update", {"push_to_hub": "true"}),
+    ("self_evolution", "evolution", {"push_to_hub": "true", "hub_model_id": "owner/evolved"}),
+]
+
+
+@pytest.mark.parametrize(("method", "section", "given"), PUSHED)
+def test_stages_do_not_push_to_the_hub(method, section, given, tmp_path, monkeypatch, capsys):
+    """Refused before the first stage, with what to do instead; false asks for nothing."""
+    options = [part for name, value in given.items() for part in (f"--{section}.{name}", value)]
+    recipe = ["--config", f"{method}/miniature.yaml", "--output_dir", tmp_path / "out", "--common.use_cpu", "true"]
+    with pytest.raises(SystemExit) as ended:
+        train_here(monkeypatch, method, *recipe, *options)
+    assert ended.value.code == 2
+    name = next(iter(given))
+    assert capsys.readouterr().err == (
+        f"mmreason train {method}: error: --{section}.{name}: `{name}` is for methods of one stage, as every stage "
+        "would push its own model. Fix: leave it out, and when all is done: "
+        "hf upload NAME/MODEL OUTPUT_DIR/STAGE/model\n"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_setting_that_switches_pushing_off_is_taken(tmp_path):
+    args = TwoStages("miniature/adding", common={"use_cpu": True, "bf16": False, "push_to_hub": False})
+    assert list(args.unknown_settings()) == []
+    assert args.config("learn", ReflectionSFTConfig, tmp_path).push_to_hub is False
+
+
 def test_sophia_s_data_to_mix_in_are_checked_too(tmp_path):
     args = SophiaArguments("miniature/adding", mixed_in={"text": {"dataset": "rows.parquet", "shar": 0.2}})
     (fault,) = args.unknown_settings()

@@ -331,12 +331,19 @@ def parse_arguments(arguments: type) -> list[Any]:
 def unknown_names(
     section: str, settings: Mapping[str, Any], kind: type | tuple[str, ...]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield section, name and fault of every setting that is none of a dataclass's fields, or of these names."""
+    """Yield section, name and fault of every setting that is unknown or that stages refuse.
+
+    Known are a dataclass's fields, or these names. Refused is pushing to the Hub: each stage would push its own model,
+    to a repository with the name of its folder, or all of them to one, over each other.
+    """
     names = kind if isinstance(kind, tuple) else tuple(each.name for each in fields(kind))
     has = "there is" if isinstance(kind, tuple) else f"{kind.__name__} has"
-    for name in settings:
+    for name, value in settings.items():
         if name not in names:
             yield section, name, f"{has} no `{name}`{suggestion(name, names)}"
+        elif name in ("push_to_hub", "hub_model_id") and value:
+            fix = "Fix: leave it out, and when all is done: hf upload NAME/MODEL OUTPUT_DIR/STAGE/model"
+            yield section, name, f"`{name}` is for methods of one stage, as every stage would push its own model. {fix}"
 
 
 def override_sections(args: Any, given: list[str]) -> None:
