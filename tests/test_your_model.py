@@ -1,10 +1,12 @@
 """configs/*/your_model.yaml, the files to copy: each trains a LoRA of a tiny model on data in files, by its example."""
 
 import json
+import re
 
 import pytest
+import yaml
 from datasets import Dataset, Image, List
-from example_runs import save_base, train_here
+from example_runs import ROOT, save_base, train_here
 from PIL import Image as Pictures
 from support import write_lines
 from transformers import AutoModelForImageTextToText
@@ -40,7 +42,7 @@ def train(policy, tmp_path, monkeypatch):
         given = {"model_name_or_path": policy, "dtype": "float32", **data, "output_dir": tmp_path / "out", **options}
         flags = [str(part) for name, value in given.items() for part in (f"--{name}", value)]
         train_here(monkeypatch, method, "--config", f"{method}/your_model.yaml", *flags)
-        return tmp_path / "out"
+        return given["output_dir"]
 
     return run
 
@@ -93,7 +95,12 @@ def assert_merged(folder, base):
     """`model` is a whole model with the adapter's change, which is in the layers of the language model alone."""
     assert steps_of(folder / "model") == 1
     assert json.loads((folder / "adapter/adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
-    before, after = (AutoModelForImageTextToText.from_pretrained(path) for path in (base, folder / "model"))
+    return assert_layers_changed(folder / "model", base)
+
+
+def assert_layers_changed(whole, base):
+    """Compared with its base, a model has other weights in the layers of the language model alone; their names."""
+    before, after = (AutoModelForImageTextToText.from_pretrained(path) for path in (base, whole))
     changed = {name for name, weight in after.named_parameters() if not weight.equal(before.get_parameter(name))}
     layers = {
         name for name, _ in after.named_parameters() if "language_model.layers" in name and "_proj.weight" in name
@@ -113,6 +120,32 @@ def test_sophia_s_stages_each_merge_an_adapter(train, policy, tmp_path):
     assert assert_merged(out / "update", policy)
     assert_merged(out / "grpo", out / "update/model")
     assert {"before", "SOPHIA", "SOPHIA-GRPO"} <= {path.name for path in (out / "evaluation").iterdir()}
+
+
+def test_the_cold_start_of_srpo_saves_an_adapter_which_its_last_line_merges(train, policy, tmp_path, monkeypatch):
+    """Both recipes have the line, and SRPO's takes the folder that it writes."""
+    message = [{"role": "user", "content": "1+1?"}]
+    said = "<think>1+1</think> <answer>2</answer> <reflection>Right.</reflection> <think>1+1</think> <answer>2</answer>"
+    rows = [{"prompt": message, "completion": said, "images": [picture()]}] * 4
+    for name in ("reflections", "reflections-eval"):
+        Dataset.from_list(rows).cast_column("images", List(Image())).to_parquet(tmp_path / f"{name}.parquet")
+    data = {"dataset_name": tmp_path / "reflections.parquet"}
+    data |= {"eval_dataset_name": tmp_path / "reflections-eval.parquet"}
+    once = {"eval_steps": 1, "warmup_steps": 0}  # the first step of a warm-up has a rate of 0
+    out = train("reflection_sft", **SHORT, **data, **once, output_dir=tmp_path / "runs/reflection-sft-mine")
+    assert steps_of(out) == 1
+    assert (out / "adapter_model.safetensors").exists()
+    logged = json.loads((out / "trainer_state.json").read_text())["log_history"]
+    assert [entry["step"] for entry in logged if "eval_loss" in entry] == [0, 1]
+
+    heads = [(ROOT / f"configs/{method}/your_model.yaml").read_text() for method in ("reflection_sft", "srpo")]
+    (line,) = {line for head in heads for line in re.findall(r"^#   python -c '(.*)'$", head, re.MULTILINE)}
+    monkeypatch.chdir(tmp_path)
+    exec(line)
+    whole = yaml.safe_load(heads[1])["model_name_or_path"]
+    assert assert_layers_changed(whole, policy)
+    rl = train("srpo", **SHORT, model_name_or_path=whole, max_completion_length=8)
+    assert json.loads((rl / "adapter_config.json").read_text())["base_model_name_or_path"] == whole
 
 
 def picture():
@@ -135,7 +168,7 @@ def test_chain_of_step_trains_whole_models_and_then_an_adapter(train, tmp_path):
     assert_merged(out / "grpo", out / "sft/model")
 
 
-@pytest.mark.parametrize("method", ["adapo", "srpo", *STAGED])
+@pytest.mark.parametrize("method", ["adapo", "srpo", "reflection_sft", *STAGED])
 def test_a_missing_tracker_is_named_before_anything_is_loaded(method, monkeypatch, capsys):
     """Every one of these files logs to trackio, which is an extra."""
     monkeypatch.setattr("trl_mmreason.packages.find_spec", lambda name: None)

@@ -263,8 +263,9 @@ class Pipeline:
                 write_whole(self.folder / file, f"{text}\n")
 
 
-def save_merged(adapter: Path, folder: Path) -> None:
+def save_merged(adapter: str | Path, folder: str | Path) -> None:
     """Save a model with its adapter merged, its processor and `trainer_state.json`, unless that exists."""
+    adapter, folder = Path(adapter), Path(folder)
     if PartialState().is_main_process and not folder.exists():
         model, _ = load_model(str(adapter), device="cpu")
         with atomic_path(folder) as unfinished:
