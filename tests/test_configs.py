@@ -226,6 +226,15 @@ def test_whole_models_in_bfloat16_are_launched_with_float32_weights_for_the_upda
     assert set(launchers) <= {"zero2", "zero3", "zero3_offload", "fsdp2"}
 
 
+@each(sorted(ROOT.glob("configs/*/your_model.yaml")))
+def test_a_file_to_copy_says_where_training_all_weights_is_explained(path):
+    """It takes another learning rate, and float32 on one GPU: leaving `use_peft` out would round most updates away."""
+    (line,) = [line for line in path.read_text().splitlines() if line.startswith("use_peft: true ")]
+    (named,) = re.findall(r'all weights: docs/training\.md, "(.+)"$', line)
+    section = (ROOT / "docs/training.md").read_text().partition(f"### {named}\n")[2].partition("\n#")[0]
+    assert "--use_peft false --dtype float32 --learning_rate" in section
+
+
 # name → distributed_type, mixed_precision, num_processes, use_cpu
 EXPECTED_LAUNCHERS = {
     "cpu": ("NO", "no", 1, True),
