@@ -98,23 +98,19 @@ class KnownPictures:
         keys = [str((precision, *said)) for said in described]
         new = {key: place for place, key in enumerate(keys) if key not in self._known}
         found = {key: self._known[key] for key in keys if key in self._known}
-        if new:
-            places = list(new.values())
-            asked = {name: value[places] for name, value in about.items()}
-            given = torch.cat([pictures[place] for place in places])
-            found |= zip(new, self._encode_apart(given, asked), strict=True)
+        for key, place in new.items():
+            found[key] = self._encode_one(pictures[place], {name: value[place, None] for name, value in about.items()})
         self._keep(found)
         return [[level.to(pixels.device) for level in found[key]] for key in keys]
 
     @torch.no_grad()
-    def _encode_apart(self, pixels: Tensor, about: dict[str, Tensor]) -> list[Features]:
+    def _encode_one(self, pixels: Tensor, about: dict[str, Tensor]) -> Features:
+        """Encode a picture by itself: with others it would be rounded otherwise, and differ after a resume."""
         outputs = self._encode(pixels, **about, return_dict=True)
         pooled, layers = outputs.pooler_output, getattr(outputs, "deepstack_features", None) or []
         flat = any(isinstance(layer, Tensor) for layer in layers)  # up to transformers 5.17
         self._form = type(outputs), isinstance(pooled, Tensor), flat
-        if flat:
-            layers = [layer.split([len(picture) for picture in pooled]) for layer in layers]
-        return [list(picture) for picture in zip(pooled, *layers, strict=True)]
+        return [pooled[0], *(layers if flat else [layer[0] for layer in layers])]
 
     def _keep(self, found: dict[str, Features]) -> None:
         for key, picture in found.items():
