@@ -4,7 +4,6 @@ AdaPO trains on answers that were drawn beforehand: scoring by the reference, re
 of all micro-batches. The model has Qwen2.5-VL-3B's proportions of encoder to language model, an eighth as wide and a
 quarter as deep. Ways of training:
 
-    full     all weights; the reference alone encodes once
     frozen   the encoder is not trained
     lora     adapters on the language model, with gradient checkpointing
 
@@ -31,7 +30,7 @@ from trl_mmreason.commands.parsers import count
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.parts import freeze_vision_encoder
 
-WAYS = ("full", "frozen", "lora")
+WAYS = ("frozen", "lora")
 LANGUAGE = r".*language_model.*\.(q|k|v|o|gate|up|down)_proj"
 VISION = {"hidden_size": 160, "intermediate_size": 428, "depth": 8, "num_heads": 4, "out_hidden_size": 256}
 TEXT = {

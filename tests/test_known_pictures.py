@@ -366,7 +366,7 @@ def test_updates_are_those_of_pictures_that_every_row_encodes(way, checkpoints, 
     found = []
     for once in (True, False):
         if not once:
-            monkeypatch.setattr(construction, "encode_pictures_once", lambda _: None)
+            monkeypatch.setattr(construction, "encode_pictures_once", lambda *_: None)
         torch.manual_seed(0)
         trainer = make(way, checkpoints(FAMILY), tmp_path / str(once), rows, **settings)
         before = weights_of(trainer.model)
@@ -379,7 +379,7 @@ def test_updates_are_those_of_pictures_that_every_row_encodes(way, checkpoints, 
 
 @pytest.mark.parametrize(
     ("way", "sampling", "policy", "reference"),
-    [("frozen", 2, 0, 2), ("adapter", 2, 0, None), ("full", 8, 8, 2), ("synchronised", 8, 8, 8)],
+    [("frozen", 2, 0, 2), ("adapter", 2, 0, None), ("full", 8, 8, 8), ("synchronised", 8, 8, 8)],
 )
 def test_a_groups_pictures_are_encoded_once(way, sampling, policy, reference, checkpoints, tmp_path, encodings):
     """Two groups of four rows with a picture each, sampled, scored by the reference, and by the policy."""

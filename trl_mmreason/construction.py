@@ -257,7 +257,7 @@ def search_no_weights(args: Any) -> None:
         args.ddp_find_unused_parameters = False
 
 
-def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None) -> None:
+def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None, reference_of: Any = None) -> None:
     """Register the hooks that a model or a reference needs to train alike under every engine.
 
     Args:
@@ -265,6 +265,7 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None) -> N
         processing_class: its processor or tokenizer.
         trainer: of this model; `None` for a reference. It lets DDP search for unused weights after all if there are
             some that no picture reaches.
+        reference_of: the policy whose reference this is.
     """
     if is_deepspeed_zero3_enabled() and isinstance(policy.get_output_embeddings(), TrainableTokensWrapper):
         raise ValueError(
@@ -276,7 +277,7 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None) -> N
     name_own_layers(base)
     use_whole_head(base)
     use_matrix_product_for_patches(base)
-    encode_pictures_once(policy)
+    encode_pictures_once(policy, reference_of)
     hooks = let_every_pass_see_a_picture(policy, processing_class)
     if trainer is None or hooks is None or is_sharded(policy) or hooks.all_are_reached():
         return

@@ -136,8 +136,8 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         prepare_policy(self.model, self.processing_class, self)
         if self.ref_model is not None:
             reference = self.accelerator.unwrap_model(self.ref_model)
-            reference.requires_grad_(self.args.sync_ref_model)  # of one that stays, pictures are encoded once
-            prepare_policy(reference, self.processing_class)
+            reference.requires_grad_(self.args.sync_ref_model)  # one that stays may encode pictures once
+            prepare_policy(reference, self.processing_class, reference_of=self.accelerator.unwrap_model(self.model))
         self.followup = followup
         self._grouped: GroupPrompts | None = None  # prompts of the rollout at hand
         self._outcome: GroupOutcome | None = None

@@ -165,8 +165,8 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
         prepare_policy(policy, self.processing_class, self)
         if self.ref_model is not None:
             reference = self.accelerator.unwrap_model(self.ref_model)
-            reference.requires_grad_(args.sync_ref_model)  # of one that stays, pictures are encoded once
-            prepare_policy(reference, self.processing_class)
+            reference.requires_grad_(args.sync_ref_model)  # one that stays may encode pictures once
+            prepare_policy(reference, self.processing_class, reference_of=policy)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
         """Train all unfinished rounds; return the `Trainer.train` output of the last one.

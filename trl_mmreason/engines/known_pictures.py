@@ -34,7 +34,7 @@ Features = list[Tensor]
 """Of one picture: what joins the embeddings, and with DeepStack what is added after each of the first layers."""
 
 
-def encode_pictures_once(model: Any) -> None:
+def encode_pictures_once(model: Any, policy: Any = None) -> None:
     """Let a vision-language model, with or without adapters, keep what it encodes; others stay as they are.
 
     It encodes as before while a weight of the encoder or of the projector is trained, if there are adapters on them,
@@ -42,13 +42,15 @@ def encode_pictures_once(model: Any) -> None:
 
     Args:
         model: not wrapped yet.
+        policy: of which the model is the reference. It encodes once only while the policy does: both then round alike,
+            and their divergence begins at 0 and not at 1e-7, which Adam would enlarge.
     """
-    base = model.get_base_model() if is_peft_model(model) else model
+    base = _whole(model)
     inner = base.base_model
     if not hasattr(inner, "get_image_features") or _drops_out(base):
         return
     if inspect.signature(inner.get_image_features).parameters.keys() <= {*_FIELDS, *_OPTIONS, "kwargs"}:
-        inner.get_image_features = KnownPictures(base)
+        inner.get_image_features = KnownPictures(base, [_whole(each) for each in (model, policy) if each is not None])
 
 
 class KnownPictures:
@@ -56,10 +58,12 @@ class KnownPictures:
 
     Args:
         model: with its head.
+        untrained: models no weight of whose vision side may be trained.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, untrained: Sequence[Any]) -> None:
         self._model = model
+        self._untrained = untrained
         self._inner = model.base_model
         self._known: OrderedDict[str, Features] = OrderedDict()  # the longest unused first
         self._weights: list[tuple[int, int]] = []
@@ -124,9 +128,10 @@ class KnownPictures:
 
     def _weights_stay(self) -> bool:
         """Whether features stay what they are; those of other weights, from a checkpoint for example, are forgotten."""
-        weights = vision_weights(self._model)
-        if any(weight.requires_grad for weight in weights) or is_sharded(self._model) or _has_adapter(self._model):
+        trained = any(weight.requires_grad for model in self._untrained for weight in vision_weights(model))
+        if trained or is_sharded(self._model) or _has_adapter(self._model):
             return False
+        weights = vision_weights(self._model)
         state = [(weight.data_ptr(), weight._version) for weight in weights]
         if state != self._weights:
             self._known.clear()
@@ -154,6 +159,10 @@ def _fingerprint(picture: Tensor) -> Tensor:
         numbers = mixed ^ (mixed >> 32)  # or rows and columns could be exchanged, whose factors are the same
         if len(numbers) == 1:
             return numbers[0]
+
+
+def _whole(model: Any) -> Any:
+    return model.get_base_model() if is_peft_model(model) else model
 
 
 def _has_adapter(model: Any) -> bool:

@@ -89,7 +89,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
         )
         self.parts = train_parts(self, self.args.trainable_parts)
         if reference is not None:
-            prepare_policy(reference, self.processing_class)
+            prepare_policy(reference, self.processing_class, reference_of=self.accelerator.unwrap_model(self.model))
         self.reference = reference and prepare_reference(reference, self)
         self._since_log: dict[bool, list[Tensor]] = {True: [], False: []}  # in training and in evaluation
 
