@@ -18,15 +18,17 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from accelerate.utils import is_peft_model
 from padding import draw_answers
 from peft import LoraConfig
 from rounds import median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
 from trainer_overhead import TimedAdaPO
-from transformers import AutoModelForImageTextToText, PrinterCallback
-from workload import GROUP, models_of, new_pictures, questions
+from transformers import AutoModelForImageTextToText, PreTrainedModel, PrinterCallback
+from workload import GROUP, questions
 
 from trl_mmreason import AdaPOConfig
 from trl_mmreason.commands.parsers import count
+from trl_mmreason.engines.pictures import vision_weights
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.parts import freeze_vision_encoder
 
@@ -93,6 +95,19 @@ def make_trainer(way: str, path: str, folder: str, arguments: Any, once: bool) -
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     return trainer
+
+
+def models_of(trainer: TimedAdaPO) -> list[PreTrainedModel]:
+    """The policy and its reference, if that is a model of its own; without adapters around them."""
+    found = [trainer.accelerator.unwrap_model(model) for model in (trainer.model, trainer.ref_model) if model]
+    return [model.get_base_model() if is_peft_model(model) else model for model in found]
+
+
+def new_pictures(trainer: TimedAdaPO) -> None:
+    """Let the models of a trainer forget the pictures that they have encoded: a run's next rollout has others."""
+    for model in models_of(trainer):
+        with torch.no_grad():
+            vision_weights(model)[0].mul_(1)  # features are those of the weights as they were
 
 
 def train_on_batch(trainer: TimedAdaPO, rows: list[dict[str, Any]]) -> float:

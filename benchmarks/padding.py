@@ -22,7 +22,7 @@ from torch import Tensor
 from trainer_overhead import Answers, TimedAdaPO, TimedGRPO
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
-from workload import GROUP, lengths, new_pictures, questions, save_policy
+from workload import GROUP, lengths, questions, save_policy
 
 from trl_mmreason import AdaPOConfig
 from trl_mmreason.commands.parsers import count, share
@@ -55,7 +55,6 @@ def train_on_batch(trainer: TimedGRPO, rows: list[dict[str, Any]]) -> float:
     """
     on_gpu = torch.cuda.is_initialized()
     trainer._buffered_inputs = None
-    new_pictures(trainer)
     gc.collect()
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()

@@ -28,7 +28,6 @@ from datasets import Dataset
 from rounds import median_ratio, middle_half, parser_of, take_turns, write_numbers
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
-from workload import new_pictures
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.commands.parsers import count
@@ -162,7 +161,6 @@ def measure_steps(grpo: TimedGRPO, adapo: TimedAdaPO, rows: list[dict], rounds: 
     """Scoring, loss and backward pass, and their sum, with replayed answers."""
 
     def step(trainer: TimedGRPO) -> float:
-        new_pictures(trainer)
         trainer.training_step(trainer.model_wrapped, [dict(row) for row in rows], None)  # a rollout adds columns
         trainer.model_wrapped.zero_grad()
         return trainer.scoring_seconds

@@ -7,13 +7,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-from accelerate.utils import is_peft_model
 from datasets import Dataset
-from transformers import PreTrainedModel
-from trl import GRPOTrainer
 
-from trl_mmreason.engines.pictures import vision_weights
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
 
@@ -54,16 +49,3 @@ def save_policy(folder: Path, size: str) -> None:
     processor.image_processor.size["longest_edge"] = max(SIDES) ** 2
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
-
-
-def models_of(trainer: GRPOTrainer) -> list[PreTrainedModel]:
-    """The policy and its reference, if that is a model of its own; without adapters around them."""
-    found = [trainer.accelerator.unwrap_model(model) for model in (trainer.model, trainer.ref_model) if model]
-    return [model.get_base_model() if is_peft_model(model) else model for model in found]
-
-
-def new_pictures(trainer: GRPOTrainer) -> None:
-    """Let the models of a trainer forget the pictures that they have encoded: a run's next rollout has others."""
-    for model in models_of(trainer):
-        with torch.no_grad():
-            vision_weights(model)[0].mul_(1)  # features are those of the weights as they were

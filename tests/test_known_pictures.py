@@ -378,10 +378,10 @@ def test_updates_are_those_of_pictures_that_every_row_encodes(way, checkpoints, 
 
 
 @pytest.mark.parametrize(
-    ("way", "sampling", "policy", "reference"),
-    [("frozen", 2, 0, 2), ("adapter", 2, 0, None), ("full", 8, 8, 8), ("synchronised", 8, 8, 8)],
+    ("way", "policy", "reference"),
+    [("frozen", 0, 2), ("adapter", 0, None), ("full", 8, 8), ("synchronised", 8, 8)],
 )
-def test_a_groups_pictures_are_encoded_once(way, sampling, policy, reference, checkpoints, tmp_path, encodings):
+def test_a_groups_pictures_are_encoded_once(way, policy, reference, checkpoints, tmp_path, encodings):
     """Two groups of four rows with a picture each, sampled, scored by the reference, and by the policy."""
     rows = Dataset.from_list(drawn_rows(4)[::3])
     trainer = make(way, checkpoints(FAMILY), tmp_path, rows, sync_ref_model=way == "synchronised")
@@ -389,9 +389,8 @@ def test_a_groups_pictures_are_encoded_once(way, sampling, policy, reference, ch
     by_policy = encodings(own.get_base_model() if way == "adapter" else own)
     by_reference = encodings(trainer.ref_model) if reference else None
     batch = prepared_batch(trainer)
-    second_turn = sum(by_policy) - 2 if way in ("full", "synchronised") else 0  # of the rows that have one
-    assert sum(by_policy) == 2 + second_turn
-    assert second_turn <= sampling
+    if not policy:
+        assert sum(by_policy) == 2  # for both turns, and with an adapter for the reference
     by_policy.clear()
     trainer.compute_loss(trainer.model, batch)
     assert sum(by_policy) == policy
