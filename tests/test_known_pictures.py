@@ -10,6 +10,7 @@ from peft import LoraConfig, get_peft_model
 from PIL import Image
 from support import (
     FAMILY_NAMES,
+    SUPERVISED_RUN,
     adapo_trainer,
     assert_weights,
     changed_weights,
@@ -22,7 +23,13 @@ from support import (
     weights_of,
 )
 
-from trl_mmreason import construction
+from trl_mmreason import (
+    IterativeDPOConfig,
+    IterativeDPOTrainer,
+    OffPolicyRewardConfig,
+    OffPolicyRewardTrainer,
+    construction,
+)
 from trl_mmreason.engines import known_pictures
 from trl_mmreason.engines.known_pictures import encode_pictures_once, fingerprints
 from trl_mmreason.engines.pictures import vision_weights
@@ -396,6 +403,31 @@ def test_a_groups_pictures_are_encoded_once(way, policy, reference, checkpoints,
     assert sum(by_policy) == policy
     if reference:
         assert sum(by_reference) == reference
+
+
+@pytest.mark.parametrize("kind", ["dpo", "off policy"])
+def test_a_reference_encodes_as_its_policy_does(kind, checkpoints, drawn, tmp_path, encodings):
+    rows = [{**row, "completion": [{"role": "assistant", "content": "7"}], "reward": 1.0} for row in drawn_rows(2)]
+    run = {name: value for name, value in SUPERVISED_RUN.items() if name != "model_init_kwargs"}
+    trainer_of, config = {
+        "dpo": (IterativeDPOTrainer, IterativeDPOConfig),
+        "off policy": (OffPolicyRewardTrainer, OffPolicyRewardConfig),
+    }[kind]
+    model, processor = load(checkpoints(FAMILY))
+    given = {"train_dataset": Dataset.from_list(rows), "processing_class": processor}
+    if kind == "dpo":
+        run["chains"], parties = False, (model, None)
+    else:
+        run["trainable_parts"], parties = ["vision", "language"], (model,)
+    trainer = trainer_of(*parties, args=config(str(tmp_path), beta=0.1, **run), **given)
+    reference = trainer.ref_model if kind == "dpo" else trainer.reference
+    asked, inputs = encodings(reference), asked_about(processor, [drawn[0]], [drawn[0]])
+    passes(reference, inputs)
+    assert asked == [2]
+    for weight in vision_weights(trainer.model):
+        weight.requires_grad_(False)
+    passes(reference, inputs)
+    assert asked == [2, 1]
 
 
 def test_a_resumed_run_encodes_with_the_weights_of_its_checkpoint(checkpoints, tmp_path):
