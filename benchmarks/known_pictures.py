@@ -18,7 +18,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 from padding import draw_answers
 from peft import LoraConfig
 from rounds import median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
@@ -30,7 +29,7 @@ from trl_mmreason import AdaPOConfig
 from trl_mmreason.commands.parsers import count
 from trl_mmreason.engines.pictures import vision_weights
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.parts import freeze_vision_encoder
+from trl_mmreason.parts import freeze_vision_encoder, without_adapters
 
 WAYS = ("frozen", "lora")
 LANGUAGE = r".*language_model.*\.(q|k|v|o|gate|up|down)_proj"
@@ -100,7 +99,7 @@ def make_trainer(way: str, path: str, folder: str, arguments: Any, once: bool) -
 def models_of(trainer: TimedAdaPO) -> list[PreTrainedModel]:
     """The policy and its reference, if that is a model of its own; without adapters around them."""
     found = [trainer.accelerator.unwrap_model(model) for model in (trainer.model, trainer.ref_model) if model]
-    return [model.get_base_model() if is_peft_model(model) else model for model in found]
+    return [without_adapters(model) for model in found]
 
 
 def new_pictures(trainer: TimedAdaPO) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from accelerate.utils import is_peft_model
 from datasets import Dataset
 from peft.utils.other import TrainableTokensWrapper
 from transformers import AutoProcessor, ProcessorMixin, TrainingArguments
@@ -23,6 +22,7 @@ from .engines.pictures import let_every_pass_see_a_picture
 from .engines.sharding import is_sharded, name_own_layers, use_whole_head
 from .files import check_model_folder, check_model_path
 from .messages import pictures_of, with_system_message
+from .parts import without_adapters
 from .turns import tokenizer_of
 from .two_turn_rollout import refuse_plain_prompt
 
@@ -272,7 +272,7 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None, refe
             "An adapter with trainable_token_indices cannot be trained under ZeRO-3: the weight of its LM head, which "
             "TRL reads, would be sharded. Use ZeRO-2 or FSDP2, or train the whole model."
         )
-    base = policy.get_base_model() if is_peft_model(policy) else policy
+    base = without_adapters(policy)
     ensure_head_bias_attribute(policy)
     name_own_layers(base)
     use_whole_head(base)

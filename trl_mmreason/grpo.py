@@ -258,7 +258,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
             first = mask.index(0) if 0 in mask else len(mask)
             lengths.append([first, sum(mask) - first])
         first, second = self.accelerator.gather(torch.tensor(lengths, device=self.accelerator.device)).T.float()
-        metrics = self._metrics["train" if self.model.training else "eval"]
+        metrics = self._metrics[self._mode]
         metrics["length_t1"].append(first.mean().item())
         if (second > 0).any():
             metrics["length_t2"].append(second[second > 0].mean().item())
@@ -364,11 +364,16 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         with self._timed("update"):
             return super().training_step(*args, **kwargs)
 
+    @property
+    def _mode(self) -> str:
+        """`train` or `eval`: the key of TRL's metrics."""
+        return "train" if self.model.training else "eval"
+
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
         """Log the block's seconds as `time/PART`, without those of nested parts."""
-        mode = "train" if self.model.training else "eval"
-        name, seconds = part if mode == "train" else f"evaluation: {part}", self._stopwatch.seconds
+        mode, seconds = self._mode, self._stopwatch.seconds
+        name = part if mode == "train" else f"evaluation: {part}"
         before = seconds.get(name, 0.0)
         with self._stopwatch.part(name):
             yield
@@ -406,7 +411,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         Rows that carry no loss are not scored: they get the log-probabilities that they had, which say that nothing
         has changed.
         """
-        metrics = self._metrics["train" if self.model.training else "eval"]
+        metrics = self._metrics[self._mode]
         logged = {name: len(values) for name, values in metrics.items()}
         if not self.aux_loss_enabled:  # to which every row adds
             rows, before = carries_loss(inputs), inputs.get("old_per_token_logps")
@@ -450,7 +455,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
     def _log_turn_kl(self, divergence: Tensor, mask: Tensor, turn: Tensor) -> None:
         sums = torch.stack([x[turn == t].sum() for t in (1, 2) for x in (divergence, mask.to(divergence))])
         total = self.accelerator.reduce(sums, reduction="sum").tolist()
-        metrics = self._metrics["train" if self.model.training else "eval"]
+        metrics = self._metrics[self._mode]
         for turn_number, (value, tokens) in enumerate(zip(total[::2], total[1::2], strict=True), start=1):
             if tokens:
                 metrics[f"kl_t{turn_number}"].append(value / tokens)

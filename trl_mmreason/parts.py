@@ -32,12 +32,17 @@ class ModelPart(NamedTuple):
         return f"{self.trained:,} of {self.trained + self.frozen:,} parameters ({', '.join(self.modules)})"
 
 
+def without_adapters(model: Any) -> Any:
+    """The model that PEFT wrapped, whose layers keep their adapters; others as they are."""
+    return model.get_base_model() if is_peft_model(model) else model
+
+
 def parts_of(model: Any) -> dict[str, str]:
     """Map parameter name → one of `PARTS`; an adapter's weights belong to the part they adapt.
 
     `vision` is the image encoder, `language` the decoder with its embeddings and head, `projector` what joins the two.
     """
-    base = model.get_base_model() if is_peft_model(model) else model
+    base = without_adapters(model)
     encoder, decoder = base.get_encoder(modality="image"), base.get_decoder()
     if encoder is base or encoder is base.base_model:
         raise ValueError(f"parts_of: {type(base).__name__} has no image encoder, expected a vision-language model.")
@@ -123,7 +128,7 @@ def freeze_vision_encoder(model: Any) -> None:
     Raises:
         ValueError: the model has none, or see `keep_adapters_frozen`.
     """
-    base = model.get_base_model() if is_peft_model(model) else model
+    base = without_adapters(model)
     encoder = base.get_encoder(modality="image")
     if encoder is base or encoder is base.base_model:
         raise ValueError(f"freeze_vision_encoder: {type(base).__name__} has no vision encoder; set it to False.")

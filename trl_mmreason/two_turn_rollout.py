@@ -77,7 +77,7 @@ def _without_barrier(trainer: Any, prompt_ids: list, images: Any) -> SampledTurn
     tokens = torch.tensor([[read, cached]], device=trainer.accelerator.device)
     read, cached = trainer.accelerator.gather(tokens).sum(dim=0).tolist()
     if read:
-        metrics = trainer._metrics["train" if trainer.model.training else "eval"]
+        metrics = trainer._metrics[trainer._mode]
         metrics["prefix_cache_hit_rate_t2"].append(cached / read)
     return tuple(sampled)
 

@@ -227,10 +227,6 @@ class AdaPOTrainer(GroupGRPOTrainer):
             self._correct[self._mode] = ([], [])
         super().log(logs, start_time)
 
-    @property
-    def _mode(self) -> str:
-        return "train" if self.model.training else "eval"
-
     def _log_groups(self, errors: Tensor, betas: Tensor, **dropped: Tensor) -> None:
         """Log P, rewards and KL coefficients (means over questions), and the shares of dropped trajectories by kind."""
         known = ~errors.isnan()

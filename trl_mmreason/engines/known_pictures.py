@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import ModulesToSaveWrapper
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..parts import without_adapters
 from .pictures import vision_weights
 from .sharding import is_sharded
 
@@ -45,12 +45,13 @@ def encode_pictures_once(model: Any, policy: Any = None) -> None:
         policy: of which the model is the reference. It encodes once only while the policy does: both then round alike,
             and their divergence begins at 0 and not at 1e-7, which Adam would enlarge.
     """
-    base = _whole(model)
+    base = without_adapters(model)
     inner = base.base_model
     if not hasattr(inner, "get_image_features") or _drops_out(base):
         return
     if inspect.signature(inner.get_image_features).parameters.keys() <= {*_FIELDS, *_OPTIONS, "kwargs"}:
-        inner.get_image_features = KnownPictures(base, [_whole(each) for each in (model, policy) if each is not None])
+        untrained = [without_adapters(each) for each in (model, policy) if each is not None]
+        inner.get_image_features = KnownPictures(base, untrained)
 
 
 class KnownPictures:
@@ -159,10 +160,6 @@ def _fingerprint(picture: Tensor) -> Tensor:
         numbers = mixed ^ (mixed >> 32)  # or rows and columns could be exchanged, whose factors are the same
         if len(numbers) == 1:
             return numbers[0]
-
-
-def _whole(model: Any) -> Any:
-    return model.get_base_model() if is_peft_model(model) else model
 
 
 def _has_adapter(model: Any) -> bool:

@@ -12,11 +12,11 @@ import inspect
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 from PIL import Image
 from torch import Tensor, nn
 from transformers import ProcessorMixin
 
+from ..parts import without_adapters
 from .sharding import is_sharded
 
 _SIDE = 32  # pixels; a processor scales it to what its model needs at least
@@ -30,7 +30,7 @@ def let_every_pass_see_a_picture(model: Any, processing_class: Any) -> PictureHo
         model: not wrapped yet.
         processing_class: its processor.
     """
-    base = model.get_base_model() if is_peft_model(model) else model
+    base = without_adapters(model)
     if isinstance(processing_class, ProcessorMixin) and hasattr(base, "get_image_features"):
         return PictureHooks(base, processing_class)
     return None

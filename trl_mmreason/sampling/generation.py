@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import GenerationConfig, PreTrainedModel, ProcessorMixin
 
+from ..parts import without_adapters
 from ..turns import ProcessingClass, continued_ids, tokenizer_of
 from .engine import Request
 from .live_rows import can_share_prompts, decode_live_rows
@@ -198,7 +199,7 @@ def generate(
 @contextmanager
 def _own_settings_only(model: PreTrainedModel | PeftModel) -> Iterator[None]:
     """Clear the model's generation settings in the block, as `generate` would fill missing arguments from them."""
-    owner = model.get_base_model() if isinstance(model, PeftModel) else model
+    owner = without_adapters(model)
     kept, owner.generation_config = owner.generation_config, GenerationConfig()
     try:
         yield

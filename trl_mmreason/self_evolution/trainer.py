@@ -204,7 +204,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
         for position, name in enumerate(("sc_winner_accuracy", "judge_winner_accuracy")):
             places = [winner[position] for winner in winners]
             measures[name] = [right[place] for place in places if place is not None and right[place] is not None]
-        metrics = self._metrics["train" if self.model.training else "eval"]
+        metrics = self._metrics[self._mode]
         for name, found in measures.items():
             if found:
                 metrics[name].append(sum(found) / len(found))

@@ -76,8 +76,6 @@ class MixedGroupsGRPOTrainer(GroupGRPOTrainer):
             "ungraded": ~known,
         }
         for reason, mask in dropped.items():
-            self._metrics["train" if self.model.training else "eval"][f"dropped_{reason}"].append(
-                mask.float().mean().item()
-            )
+            self._metrics[self._mode][f"dropped_{reason}"].append(mask.float().mean().item())
         keep = graded.keep & ((rates > 0) & (rates < 1)).repeat_interleave(right.shape[1])
         return GroupOutcome(self.without_dropped(graded.rewards, keep), keep)

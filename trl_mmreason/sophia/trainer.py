@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 from torch import Tensor
 from trl.trainer.utils import add_fused_lm_head
 
 from ..construction import check_rows, prepare_policy, refuse_replaced
 from ..functional import k3_divergence
-from ..parts import train_parts
+from ..parts import train_parts, without_adapters
 from ..reference import initial_policy, prepare_reference
 from ..sft import CompletionSFTTrainer
 from .config import OffPolicyRewardConfig
@@ -74,7 +73,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
         reference = None
         if isinstance(args, OffPolicyRewardConfig) and args.beta and kwargs.get("peft_config") is None:
             reference = initial_policy(model, args, kwargs.get("quantization_config"))
-            add_fused_lm_head(reference.get_base_model() if is_peft_model(reference) else reference)
+            add_fused_lm_head(without_adapters(reference))
         super().__init__(model, args=args, train_dataset=train_dataset, eval_dataset=eval_dataset, **kwargs)
         if self.aux_loss_enabled:
             raise ValueError(
