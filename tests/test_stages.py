@@ -6,15 +6,18 @@ import pytest
 import torch
 import yaml
 from example_runs import ROOT, train_here
+from peft import LoraConfig
+from support import adapo_trainer, drawn_rows, load
 
 from trl_mmreason import ChainOfStepGRPOConfig, ReflectionSFTConfig
 from trl_mmreason.chain_of_step.arguments import ChainOfStepArguments
 from trl_mmreason.files import NoSuchFolder
 from trl_mmreason.sampling.store import SettingsChanged
 from trl_mmreason.script_parser import WrongArgument
+from trl_mmreason.scripts import train_once
 from trl_mmreason.self_evolution.arguments import EvolutionArguments
 from trl_mmreason.sophia.arguments import SophiaArguments
-from trl_mmreason.stages import StagedArguments, do_once, made_by, parse_arguments, values_of
+from trl_mmreason.stages import StagedArguments, do_once, made_by, parse_arguments, save_merged, values_of
 
 
 @dataclass
@@ -194,3 +197,23 @@ def test_sophia_s_recipes_mix_nothing_in_if_told_so(size, monkeypatch):
         args, _ = parse_arguments(SophiaArguments)
         shares.append({name: one["share"] for name, one in args.mixed_in.items()})
     assert shares == [{"visual": 0.2, "text": 0.2}, {}]
+
+
+def test_a_merged_adapter_is_a_whole_model_with_a_card(checkpoints, tmp_path):
+    base, adapter, whole = checkpoints("qwen2_5_vl"), tmp_path / "run/adapter", tmp_path / "run/model"
+    lora = LoraConfig(r=4, target_modules=r".*language_model.*\.(q|v)_proj")
+    settings = {"max_steps": 1, "learning_rate": 0.1, "trainer_kwargs": {"peft_config": lora}}
+    trainer = adapo_trainer(base, tmp_path / "run", drawn_rows(4), **settings)
+    train_once(trainer, adapter, "miniature/adding")
+    save_merged(adapter, whole)
+    model, _ = load(str(whole))
+    adapted = trainer.model.eval().merge_and_unload()
+    inputs = {"input_ids": torch.arange(5, 10)[None]}
+    with torch.no_grad():
+        merged, first = model.eval()(**inputs).logits, load(base)[0].eval()(**inputs).logits
+        torch.testing.assert_close(merged, adapted(**inputs).logits, rtol=1e-5, atol=1e-5)
+    assert (merged - first).abs().max() > 1e-3
+    card = (whole / "README.md").read_text()
+    assert f'pipeline("image-text-to-text", model={str(whole)!r})' in card
+    assert str(adapter) not in card
+    assert (whole / "trainer_state.json").read_text() == (adapter / "trainer_state.json").read_text()

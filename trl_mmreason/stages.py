@@ -28,7 +28,7 @@ from .evaluation.results import Results
 from .files import NoSuchFolder, atomic_path, write_whole
 from .miniature.cold_start import Lessons
 from .miniature.tasks import Problem, make_problems
-from .model_card import MINIATURE, add_results
+from .model_card import CARD, MINIATURE, add_results
 from .sampling.loading import load_model, load_processor
 from .sampling.protocols import AnsweringProtocol
 from .sampling.store import Store
@@ -264,7 +264,7 @@ class Pipeline:
 
 
 def save_merged(adapter: str | Path, folder: str | Path) -> None:
-    """Save a model with its adapter merged, its processor and `trainer_state.json`, unless that exists."""
+    """Save a model with its adapter merged, its processor, card and `trainer_state.json`, unless that exists."""
     adapter, folder = Path(adapter), Path(folder)
     if PartialState().is_main_process and not folder.exists():
         model, _ = load_model(str(adapter), device="cpu")
@@ -272,6 +272,8 @@ def save_merged(adapter: str | Path, folder: str | Path) -> None:
             model.save_pretrained(unfinished)
             load_processor(str(adapter)).save_pretrained(unfinished)
             copy2(adapter / "trainer_state.json", unfinished)
+            card = (adapter / CARD).read_text(encoding="utf-8")
+            write_whole(unfinished / CARD, card.replace(f"model={str(adapter)!r}", f"model={str(folder)!r}"))
     PartialState().wait_for_everyone()
 
 

@@ -532,3 +532,10 @@ def test_trainers_that_make_no_sense_are_refused(checkpoints, tmp_path):
     with_adapter = get_peft_model(model, LoraConfig(r=4, target_modules=r".*(q_proj|v_proj)"))
     with pytest.raises(ValueError, match="beta=0 keeps no copy of that for the judge"):
         trainer_for(with_adapter, tmp_path, trainer_kwargs={"processing_class": processor}, beta=0.0)
+
+
+def test_a_system_message_of_the_row_is_not_overwritten(answering):
+    row = drawn_rows(1)[0]
+    row["prompt"] = [{"role": "system", "content": "Be brief."}, *row["prompt"]]
+    with pytest.raises(ValueError, match="system message of its own, 'Be brief.'"):
+        answering(rows=[row] * 2, actor_prompt="Think first.")

@@ -56,7 +56,8 @@ class MixedGroupsGRPOTrainer(GroupGRPOTrainer):
         **kwargs: Any,
     ) -> None:
         name = "MixedGroupsGRPOTrainer"
-        check_rows(name, train_dataset, eval_dataset, {"prompt", "answer"})
+        spoken = kwargs.get("system_prompt")
+        check_rows(name, train_dataset, eval_dataset, {"prompt", "answer"}, system_prompt=spoken)
         if kwargs.get("followup") is not None:
             raise ValueError(f"{name}: it asks for one answer; leave `followup` out.")
         args = config_of(self, MixedGroupsGRPOConfig, args, model, "GRPO")
