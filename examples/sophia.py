@@ -67,7 +67,8 @@ class Sophia(Pipeline):
 
     def update(self) -> None:
         rows = Dataset.from_parquet(made_by("trajectories", self.folder / "trajectories.parquet"))
-        asked = DESCRIBE if self.args.trajectory_dataset == "miniature" else CAPTION_PROMPT
+        default = DESCRIBE if self.args.trajectory_dataset == "miniature" else CAPTION_PROMPT
+        asked = self.args.sampling.get("caption_prompt", default)
         rows = with_captions(rows, self.args.captions_as_data, caption_prompt=asked)
         if self.args.mixed_in:
             rows = mix_in(rows, self.args.mixed_in, thinking_prompt=self.args.thinking_prompt, seed=self.seed)

@@ -8,6 +8,7 @@ from processes import launch
 from trl_mmreason.chain_of_step.prompts import JUDGE_PROMPT, step_judge_message
 from trl_mmreason.chain_of_step.template import ANSWER_END, ANSWER_START, REASONING_END, Chain, Step, render_chain
 from trl_mmreason.cli import main
+from trl_mmreason.sources import read_completions
 
 STEPS = [Step("Look", "There are 3 and 4.", "Plain."), Step("Add", "3+4=7", "Twice.")]
 # What the policy says, however often it is asked; the right answer is always 7.
@@ -91,6 +92,19 @@ def test_by_a_judge(questions, tmp_path, capsys):
     assert rows[0]["prompt"][0] == {"role": "system", "content": "In steps."}
     with pytest.raises(SystemExit, match="system_prompt: 'In steps.' → None"):
         main(command[:-2])  # its chains would be written beside prompts that the policy never saw
+
+
+def test_both_ways_label_the_same_chains_into_one_folder(questions, tmp_path):
+    """As the recipes do: half of the labels by each way (section 3.3), on chains that one store has."""
+    labels, store = tmp_path / "labels", ["--store", str(tmp_path / "labels.sqlite")]
+    with chat_stub(Parties) as server:
+        main([*arguments(questions, labels / "judged.parquet", server.url, "judge"), *store])
+        main([*arguments(questions, labels / "sampled.parquet", server.url, "monte-carlo"), *store])
+        paths = [body for body in server.bodies if body["model"] == "policy" and len(body["messages"]) == 1]
+    assert len(paths) == 3 * 2  # two paths a question, asked once
+    rows = read_completions(str(labels))
+    assert rows["id"][:] == ["cats#0", "dogs#0"] * 2
+    assert rows["step_labels"][:] == [[1.0, 0.0], [0.0, 0.0], [0.75, 0.75], [0.75, 0.75]]
 
 
 class Silent(Handler):

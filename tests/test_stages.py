@@ -1,5 +1,6 @@
 """Stages of example scripts: what their settings notice, and what they say out of order."""
 
+import hashlib
 from dataclasses import dataclass, field
 
 import pytest
@@ -44,6 +45,18 @@ def test_another_file_under_the_same_name_is_noticed(tmp_path):
     with pytest.raises(SettingsChanged, match="stage 'read' was begun with other settings"):
         do_once(tmp_path, "read", args.read_by(read), tmp_path / "finished", lambda: done.append(2))
     assert done == [1]
+
+
+def test_another_file_in_a_folder_of_rows_is_noticed(tmp_path):
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    (rows / "README.md").write_text("not read")
+    args = Arguments("drawn", source=str(rows))
+    assert args.read_by(["source"]) == {"source": str(rows)}
+    for name in ("judged", "sampled"):
+        (rows / f"{name}.parquet").write_bytes(name.encode())
+    sums = [hashlib.sha256(name).hexdigest() for name in (b"judged", b"sampled")]
+    assert args.read_by(["source"]) == {"source": f"{rows}, SHA-256 {sums[0]}, SHA-256 {sums[1]}"}
 
 
 def test_a_stage_names_the_one_that_it_needs(tmp_path):

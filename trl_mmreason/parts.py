@@ -47,9 +47,7 @@ def parts_of(model: Any) -> dict[str, str]:
     if encoder is base or encoder is base.base_model:
         raise ValueError(f"parts_of: {type(base).__name__} has no image encoder, expected a vision-language model.")
     language = _ids([decoder, base.get_output_embeddings()])
-    # The Qwen-VL families keep their projector inside the encoder, as its merger.
-    mergers = _ids(module for name, module in encoder.named_modules() if "merger" in name)
-    vision = _ids([encoder]) - mergers
+    vision = _ids([encoder]) - _merger_ids(encoder)
 
     def part(parameter: Any) -> str:
         return "vision" if id(parameter) in vision else "language" if id(parameter) in language else "projector"
@@ -122,8 +120,12 @@ def train_only(model: Any, chosen: Sequence[str]) -> dict[str, ModelPart]:
     return found
 
 
-def freeze_vision_encoder(model: Any) -> None:
+def freeze_vision_encoder(model: Any, *, merger: bool = True) -> None:
     """Freeze the vision encoder and any adapter in it.
+
+    Args:
+        model: whole or with an adapter.
+        merger: freeze also the projector of those families that keep it inside the encoder, as its merger (Qwen-VL).
 
     Raises:
         ValueError: the model has none, or see `keep_adapters_frozen`.
@@ -132,7 +134,10 @@ def freeze_vision_encoder(model: Any) -> None:
     encoder = base.get_encoder(modality="image")
     if encoder is base or encoder is base.base_model:
         raise ValueError(f"freeze_vision_encoder: {type(base).__name__} has no vision encoder; set it to False.")
-    encoder.requires_grad_(False)
+    trained = set() if merger else _merger_ids(encoder)
+    for parameter in encoder.parameters():
+        if id(parameter) not in trained:
+            parameter.requires_grad_(False)
     keep_adapters_frozen(encoder)
 
 
@@ -157,6 +162,10 @@ def keep_adapters_frozen(model: Any) -> None:
                 "model that is to stay frozen. Take it out of modules_to_save, or let that part be trained."
             )
         layer.frozen_peft_weight_names = dict.fromkeys(layer.active_adapters, layer.adapter_layer_names)
+
+
+def _merger_ids(encoder: Any) -> set[int]:
+    return _ids(module for name, module in encoder.named_modules() if "merger" in name)
 
 
 def _ids(modules: Iterable[Any]) -> set[int]:

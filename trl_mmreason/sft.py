@@ -38,6 +38,9 @@ class CompletionSFTConfig(SFTConfig):
         freeze_vision_encoder: leave the vision encoder's weights as they are.
     """
 
+    freezes_merger: ClassVar[bool] = True
+    """Whether the Qwen-VL families' merger, their projector, is then frozen too."""
+
     num_train_epochs: float = 1.0
     max_length: int | None = None
     completion_only_loss: bool | None = True
@@ -113,7 +116,7 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
         self.data_collator = with_pictures(self.data_collator)
         policy = self.accelerator.unwrap_model(self.model)
         if args.freeze_vision_encoder:
-            freeze_vision_encoder(policy)
+            freeze_vision_encoder(policy, merger=args.freezes_merger)
         check_precision(self)
         prepare_policy(policy, self.processing_class, self)
 

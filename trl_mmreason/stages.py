@@ -364,10 +364,15 @@ def override_sections(args: Any, given: list[str]) -> None:
 def _with_contents(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _with_contents(one) for name, one in value.items()}
-    if not isinstance(value, str) or not os.path.isfile(value):  # Path.is_file would raise at a long prompt
+    if not isinstance(value, str) or not os.path.exists(value):  # Path.exists would raise at a long prompt
         return value
-    with open(value, "rb") as file:
-        return f"{value}, SHA-256 {sha_fileobj(file).hex()}"
+    files = [value] if os.path.isfile(value) else sorted(map(str, Path(value).glob("*.parquet")))
+    return ", ".join([value, *map(_digest, files)])
+
+
+def _digest(path: str) -> str:
+    with open(path, "rb") as file:
+        return f"SHA-256 {sha_fileobj(file).hex()}"
 
 
 def values_of(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -129,6 +129,15 @@ def test_trajectories_take_the_share_that_is_left(tmp_path):
         mix_in(made(14), {"trajectories": given["visual"]})
 
 
+def test_trajectories_without_a_reward_take_no_share(tmp_path):
+    """As `mmreason trajectories --unselected` writes them."""
+    visual(9).to_parquet(tmp_path / "visual.parquet")
+    given = {"visual": {"dataset": str(tmp_path / "visual.parquet"), "share": 0.5}}
+    mixed = mix_in(rewarded(*[1.0, 0.0, 0.0, 0.0] * 3), given)
+    assert origins(mixed) == {"c": 3, "b": 3}
+    assert 0 not in mixed["reward"]
+
+
 def test_prompts_of_parts_become_texts():
     parts = [{"type": "image", "text": None}, {"type": "text", "text": "What"}, {"type": "text", "text": " is it?"}]
     rows = [{"prompt": [{"role": "user", "content": parts}], "images": [picture(7)], "completion": "7"}]

@@ -50,7 +50,7 @@ class ProcessRewardClient:
     Args:
         url: address of the server, as `http://127.0.0.1:8001`.
         timeout_seconds: how long a request may go without an answer, its wait for others' rows included.
-        retries: number of retries of a request; 10 outlast two and a half minutes without a server.
+        retries: number of retries of a request; 10 outlast nearly two minutes without a server.
         rows_a_request: rows sent at a time; fewer where pictures are large.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers.trainer_utils import IntervalStrategy
 from trl import DPOConfig, SFTConfig
@@ -45,11 +45,14 @@ class ChainOfStepSFTConfig(CompletionSFTConfig):
     `gradient_accumulation_steps`. Its drop path of 0.1 acts in the vision encoder, which is frozen, and is left out.
 
     Attributes:
-        freeze_vision_encoder: leave the vision encoder's weights as they are; on: the paper trains projector and LLM.
+        freeze_vision_encoder: leave the vision encoder's weights as they are; on: the paper trains projector, which in
+            Qwen-VL is the merger, and LLM.
         learning_rate: initial learning rate, 5e-6; TRL's own default is 2e-5.
         warmup_steps: steps of warm-up, or below 1 their share of all, 0.03; TRL's own default is 0.
         weight_decay: weight decay, 0.05; TRL's own default is 0.
     """
+
+    freezes_merger: ClassVar[bool] = False
 
     freeze_vision_encoder: bool = True
     learning_rate: float = 5e-6
@@ -68,7 +71,8 @@ class ProcessRewardConfig(SFTConfig):
     Attributes:
         right_token, wrong_token: tokens for right and for wrong, whose logits are compared; `None` for those that the
             model was made with, or else "+" and "-".
-        freeze_vision_encoder: leave the vision encoder's weights as they are; the paper trains projector and LLM.
+        freeze_vision_encoder: leave the vision encoder's weights as they are; on: the paper trains projector, which in
+            Qwen-VL is the merger, and LLM.
         learning_rate: initial learning rate, 1e-6; TRL's own default is 2e-5.
         num_train_epochs: epochs, 2; TRL's own default is 3.
         warmup_steps: steps of warm-up, or below 1 their share of all, 0.03; TRL's own default is 0.
@@ -125,7 +129,8 @@ class IterativeDPOConfig(DPOConfig):
         temperature, top_p: temperature and top-p of sampling (appendix C).
         sampling_batch_size: paths, or candidates of steps, sampled at a time in each process.
         scoring_batch_size: paths, or candidates of steps, scored at a time in each process.
-        freeze_vision_encoder: leave the vision encoder's weights as they are; off: the paper trains it in this stage.
+        freeze_vision_encoder: leave the vision encoder's weights as they are, but not the projector's; off: the paper
+            trains it in this stage.
         num_train_epochs: epochs of a round, 1; TRL's own default is 3.
         warmup_steps: steps of warm-up, or below 1 their share of all, 0.03; TRL's own default is 0.
         weight_decay: weight decay, 0.05; TRL's own default is 0.
@@ -235,7 +240,7 @@ class ChainOfStepGRPOConfig(RolloutConfig):
     Attributes:
         step_weight: w, weight of the steps in a path's score (sections 3.4 and 4.3.1); leave it out without a process
             reward model.
-        freeze_vision_encoder: leave the vision encoder's weights as they are.
+        freeze_vision_encoder: leave the vision encoder's weights as they are, but not the projector's.
         num_generations: rollouts a question, 5; TRL's own default is 8.
         per_device_train_batch_size, per_device_eval_batch_size: rollouts a process and forward pass, in training and in
             evaluation, 5, one question; TRL's own default is 8.

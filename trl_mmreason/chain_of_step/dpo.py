@@ -160,7 +160,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
             "questions": hashlib.sha256("".join(question_digests(self.questions)).encode()).hexdigest()[:16],
         }
         if args.freeze_vision_encoder:
-            freeze_vision_encoder(policy)
+            freeze_vision_encoder(policy, merger=False)
         check_precision(self)
         prepare_policy(policy, self.processing_class, self)
         if self.ref_model is not None:

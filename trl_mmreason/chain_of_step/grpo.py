@@ -90,7 +90,7 @@ class ChainOfStepGRPOTrainer(GroupGRPOTrainer):
             **kwargs,
         )
         if args.freeze_vision_encoder:
-            freeze_vision_encoder(self.accelerator.unwrap_model(self.model))
+            freeze_vision_encoder(self.accelerator.unwrap_model(self.model), merger=False)
 
     def answers_ended(self, rows: dict[int, dict[str, Any]], texts: list[str]) -> None:
         self.rewards.begin(list(rows.values()), texts, are_all=len(rows) == len(self._sampled))

@@ -100,7 +100,7 @@ class ProcessRewardTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
         self._token_ids = _label_token_ids(policy, self.processing_class, args)
         self.data_collator = LabelledChains(ChainEncoder(policy.config, self.processing_class))
         if args.freeze_vision_encoder:
-            freeze_vision_encoder(policy)
+            freeze_vision_encoder(policy, merger=False)
         check_precision(self)
         prepare_policy(policy, self.processing_class, self)
         self._since_log: list[Tensor] = []

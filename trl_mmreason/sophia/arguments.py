@@ -39,7 +39,8 @@ class SophiaArguments(StagedArguments):
         reasoner: for the miniature, "model" for a tiny language model, or "rule" for the rule that taught it.
         drawn_problems: for the miniature, how many problems the reasoner thinks about.
         sampling: for the miniature, fields of `OffPolicySampling`, such as captions and rule, and caption_tokens and
-            tokens, bounds of a caption and of a trajectory.
+            tokens, bounds of a caption and of a trajectory. captions_as_data reads its caption_prompt for files too:
+            what `mmreason trajectories` was given, if not the paper's.
         mixed_in: name → `dataset` and `share` of the rows of general data that are mixed in; null for none.
         captions_as_data: "none"; "beside" learns the captions of reward 1 as rows of their own, "before" writes them
             before their trajectories (Table A2). Captions take their share of the rows that are not mixed in.
@@ -62,7 +63,7 @@ class SophiaArguments(StagedArguments):
     READS = {
         "warm_up": ("warm_up_dataset", "cold_start_accuracy", "dataset_name"),
         "trajectories": ("trajectory_dataset", "reasoner", "drawn_problems", "sampling", "thinking_prompt"),
-        "update": ("mixed_in", "captions_as_data", "thinking_prompt"),
+        "update": ("mixed_in", "captions_as_data", "sampling", "thinking_prompt"),
         "grpo": _REINFORCED,
         "base_grpo": ("grpo", *_REINFORCED),
     }

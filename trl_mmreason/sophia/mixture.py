@@ -74,7 +74,9 @@ def mix_in(
     thinking_prompt: str | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """Mix data sets into the trajectories, which take the share that is left (Table A3).
+    """Mix data sets into the trajectories that have a reward, which take the share that is left (Table A3).
+
+    Those of reward 0 train nothing; if they were counted, the others would have less than their share.
 
     Args:
         rows: the trajectories, as `mix` takes a part.
@@ -89,6 +91,8 @@ def mix_in(
     parts = {name: read_completions(one["dataset"]) for name, one in given.items()}
     shares = {name: one["share"] for name, one in given.items()}
     shares = {"trajectories": 1 - sum(shares.values()), **shares}
+    if "reward" in rows.column_names:
+        rows = rows.select([position for position, reward in enumerate(rows["reward"]) if reward != 0])
     return mix({"trajectories": rows, **parts}, shares, thinking_prompt=thinking_prompt, seed=seed)
 
 
