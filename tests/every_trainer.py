@@ -79,12 +79,9 @@ OWN = {
 
 
 def run_of(name):
-    """Two steps of a trainer, in float32 on a CPU.
-
-    GRPO's loss is a mean over all processes' tokens: a mean over trajectories would be 0 before the first update.
-    """
+    """Two steps of a trainer, in float32 on a CPU."""
     if name in GRPO:
-        return {**SMALL_RUN, "warmup_steps": 0, "beta": 0.1, "loss_type": "dapo"}
+        return {**SMALL_RUN, "warmup_steps": 0, "beta": 0.1}
     return {**SUPERVISED_RUN, "warmup_steps": 0, "per_device_train_batch_size": 2 if name == DPO else 4}
 
 

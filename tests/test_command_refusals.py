@@ -65,6 +65,7 @@ REFUSED = [
     ("evaluate ..=rows.jsonl --model nowhere", "'..' cannot be the name of a benchmark"),
     ("merge nowhere --output all", "there is no store nowhere"),
     (f"{PREFILTER} --rule share --low 0.9 --high 0.5", "got --low 0.9 above --high 0.5"),
+    (f"{PREFILTER} --low 0.4 --high 0.6", "prefilter: --low belongs to --rule share or srpo; add one of them"),
     (PREFILTER, "'q.jsonl' does not exist here"),
     ("prefilter q.jsonl out.csv --model m", "OUTPUT is 'out.csv', expected a path ending in .parquet"),
     (f"{REFLECT} --scorer-server {URL}", "--scorer-server needs --scorer"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from every_trainer import DPO, SAVED, four_steps, make
+from judged import judge_by
 from peft import LoraConfig
 from support import losses_of
 from switch import let_cpus_take_the_engine
@@ -54,7 +55,8 @@ def trainer_for(way, folder):
         with loading_whole():
             model = changed_policy(path)
     settings = four_steps(job["trainer"]) | ({"judge": False} if way == "no judge" else {})
-    trainer = make(job["trainer"], model, folder, adapter=adapter, **settings)
+    kwargs = {"judge": judge_by({"{3}": 1.0, "{4}": 0.5})} if way == "other judge" else {}
+    trainer = make(job["trainer"], model, folder, adapter=adapter, trainer_kwargs=kwargs, **settings)
     assert trainer.accelerator.num_processes == 2
     return trainer
 

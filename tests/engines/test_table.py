@@ -33,7 +33,7 @@ def ways_of(name, engine):
     if name in TOKENS:
         ways.append("lora, tokens")
     if name == "SelfEvolutionTrainer":
-        ways.append("no judge")
+        ways += ["no judge", "other judge"]
     return ways
 
 

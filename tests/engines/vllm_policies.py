@@ -121,7 +121,7 @@ def trainer_for(method, policy, folder, *, lora=False, **settings):
     if method == "chain_of_step":
         args = ChainOfStepGRPOConfig(str(folder), **run, beta=0.001)
         return ChainOfStepGRPOTrainer(policy, None, args=args, **shared)
-    args = SelfEvolutionConfig(str(folder), **run, judge=False, actor_prompt=None)
+    args = SelfEvolutionConfig(str(folder), **run, judge_prompt="Judge.", judge_max_tokens=8, actor_prompt=None)
     return SelfEvolutionTrainer(policy, args=args, **shared)
 
 

@@ -251,6 +251,17 @@ def test_a_letter_and_what_it_stands_for_are_one_answer(logged):
     assert log["accuracy"] == 0.75
 
 
+def test_every_way_of_naming_a_choice_is_one_answer(logged):
+    rows = [{**row, "choices": {"A": "24 cm", "B": "30 cm", "C": None}, "answer": "A"} for row in drawn_rows(1)]
+    named = ["A", "A. 24 cm", r"\text{A}", "24 cm", "Option A", "(a)", "A: 24 cm"]
+    texts = [rf"<think>x</think>\boxed{{{said}}}" for said in [*named, "30 cm"]]
+    shared = {"num_generations": 8, "per_device_train_batch_size": 8}
+    log = logged(texts, rows, judge=False, **shared)
+    assert log["distinct_answers"] == 2
+    assert log["rewards/agreement_reward/mean"] == pytest.approx((7 * 7 / 8 + 1 / 8) / 8)
+    assert log["accuracy"] == 7 / 8
+
+
 def test_the_judge_is_asked_as_the_settings_say(logged):
     """Decoding; seeds that differ from step to step, and with the seed of the run."""
     seeds = {}

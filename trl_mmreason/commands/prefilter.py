@@ -7,6 +7,8 @@ from typing import Any
 
 from . import options, parsers
 
+_BOUNDS: dict[str, Any] = {"low": 0.1, "high": 0.9}
+
 
 def add(commands: Any) -> None:
     """Declare the command."""
@@ -30,14 +32,12 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--low",
         type=parsers.share,
-        default=0.1,
-        help="--rule share, srpo: smallest share of right answers that is kept; 0.1 in SRPO, 0.4 in SOPHIA",
+        help="--rule share, srpo: smallest share of right answers that is kept; 0.1 (default, SRPO), 0.4 in SOPHIA",
     )
     command.add_argument(
         "--high",
         type=parsers.share,
-        default=0.9,
-        help="--rule share, srpo: largest share of right answers that is kept; 0.9 in SRPO, 0.6 in SOPHIA",
+        help="--rule share, srpo: largest share of right answers that is kept; 0.9 (default, SRPO), 0.6 in SOPHIA",
     )
     command.add_argument("--n", type=parsers.count, default=8, help="answers, or pairs of answers, to each question")
     options.add_system_prompt(command, "null for none; --rule srpo: the paper's by default")
@@ -45,20 +45,26 @@ def add(commands: Any) -> None:
 
 
 def _prefilter(arguments: argparse.Namespace) -> None:
-    if arguments.low > arguments.high:
-        raise SystemExit(f"mmreason prefilter: got --low {arguments.low} above --high {arguments.high}")
+    bounds: dict[str, Any] = {
+        name: value for name in ("low", "high") if (value := getattr(arguments, name)) is not None
+    }
+    if bounds and arguments.rule == "adapo":
+        raise SystemExit(f"mmreason prefilter: --{next(iter(bounds))} belongs to --rule share or srpo; add one of them")
+    bounds = {**_BOUNDS, **bounds}
+    if bounds["low"] > bounds["high"]:
+        raise SystemExit(f"mmreason prefilter: got --low {bounds['low']} above --high {bounds['high']}")
     given = options.system_prompt("prefilter", arguments.system_prompt)
 
     def prefilter(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         policy = options.load_engine("prefilter", arguments)
-        return _rule(arguments, given)(rows, policy, store, **settings)
+        return _rule(arguments, given, bounds)(rows, policy, store, **settings)
 
     # SRPO's trainer puts its prompt before every question itself, so the rows have to stay without it.
     in_rows = None if arguments.rule == "srpo" else given
     options.run_pipeline("prefilter", arguments, prefilter, system_prompt=in_rows)
 
 
-def _rule(arguments: argparse.Namespace, given: str | None) -> Any:
+def _rule(arguments: argparse.Namespace, given: str | None, bounds: dict[str, Any]) -> Any:
     from functools import partial
 
     if arguments.rule == "adapo":
@@ -67,7 +73,6 @@ def _rule(arguments: argparse.Namespace, given: str | None) -> Any:
         return prefilter
     from ..sampling.difficulty import difficulty_filter
 
-    bounds = {"low": arguments.low, "high": arguments.high}
     if arguments.rule == "share":
         return partial(difficulty_filter, **bounds)
     from ..srpo.prompts import REFLECTION_PROMPT

@@ -53,6 +53,7 @@ _FIRST = (
 )
 _LAST = (
     Panel("Entropy", "nats per token", {"entropy": "entropy"}),
+    Panel("Length of all that was sampled", "tokens", {"completions/mean_length": "mean"}),
     Panel("Loss", "loss", {"loss": "loss"}),
     Panel(
         "Clipped tokens",

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -18,8 +20,8 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 
 from ..ahead import Ahead
-from ..evaluation.voting import Equality, cluster_answers, winning_position
-from ..grading import equivalent
+from ..evaluation.voting import Equality, cluster_answers, votes_of, winning_position
+from ..grading import Grader, equivalent
 from ..messages import pictures_of
 from ..sampling.asking import ask_until_read
 from ..sampling.engine import Engine, Failure, Request, SamplingParams, derive_seed
@@ -174,8 +176,8 @@ class SelfEvolutionRewards:
             scores = self._scores(texts, prompts, images or [[]] * len(texts), seeds)
         seconds = time.perf_counter() - begun
         answers = [response.answer for response in self._responses]
-        if choices is not None:  # the letter A and what stands after it are one answer
-            answers = [choice_text(answer, listed) for answer, listed in zip(answers, choices, strict=True)]
+        if choices is not None:
+            answers = _votes(answers, choices)
         judged = [one.is_single and not math.isnan(score) for one, score in zip(self._responses, scores, strict=True)]
         gathered = [gather_object(each) for each in (answers, scores, judged)]
         self.groups = [
@@ -261,10 +263,12 @@ class SelfEvolutionRewards:
                     log_metric("judge/score", score)
 
 
-def choice_text(answer: str | None, choices: Mapping[str, str | None] | None) -> str | None:
-    """The text of the choice if an answer is its letter; otherwise the answer."""
-    texts = {letter.upper(): text for letter, text in (choices or {}).items() if text is not None}
-    return None if answer is None else texts.get(answer.strip(" ().").upper(), answer)
+def _votes(answers: Sequence[str | None], choices: Sequence[Mapping[str, str | None] | None]) -> list[str | None]:
+    """Convert answers to votes, so that the letter A and what stands after it are one; see `votes_of`."""
+    votes: list[str | None] = []
+    for listed, rows in groupby(zip(answers, choices, strict=True), key=itemgetter(1)):  # a group lists the same
+        votes += votes_of({"choices": listed}, [answer for answer, _ in rows], Grader())
+    return votes
 
 
 def special_tokens_of(processing_class: Any) -> list[str]:
