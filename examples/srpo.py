@@ -50,7 +50,7 @@ def cold_start(policy: str, train_rows: Dataset, data_args: ReflectionArguments,
     """The checkpoint of `policy` after supervised training on reflections, trained unless it exists.
 
     Training ends when the format is learnt, so that reinforcement does not begin with responses that lack an answer;
-    with `sft_min_delta` second answers have to be as good as first ones, too.
+    with `sft_min_delta` second answers have to be better than first ones by that much, too.
     """
     asked = train_rows.shuffle(seed=training_args.seed).select(range(min(_ASKED, len(train_rows))))
     settings = {name: value for name, value in vars(data_args).items() if name.startswith(("reflection_", "sft_"))}

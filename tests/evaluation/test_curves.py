@@ -28,6 +28,13 @@ def test_panels_follow_the_data():
     assert [text.get_text() for text in axes[0].get_legend().get_texts()] == ["first turn", "second turn"]
 
 
+def test_length_is_drawn_for_every_method_and_the_judge_s_failures():
+    history = [{"step": step, "completions/mean_length": 9.0 * step, "judge/neutral": 0.5} for step in (1, 2)]
+    judge, length = draw_curves(history).axes
+    assert judge.get_title() == "Replies without a score"
+    assert length.lines[0].get_xydata().tolist() == [[1.0, 9.0], [2.0, 18.0]]
+
+
 def test_bold_line_is_the_mean_over_a_tenth_of_the_run():
     history = [{"step": step, "reward": float(step)} for step in range(1, 21)]  # 20 values: a window of 2
     _, mean = draw_curves(history).axes[0].lines

@@ -105,3 +105,10 @@ def test_settings_that_freeze_nothing_are_refused(checkpoints, tmp_path):
     args = RolloutConfig(str(tmp_path), use_cpu=True, bf16=False)
     with pytest.raises(TypeError, match="args is of type RolloutConfig, expected MixedGroupsGRPOConfig"):
         MixedGroupsGRPOTrainer(checkpoints("qwen2_5_vl"), args=args, train_dataset=Dataset.from_list([ROW]))
+
+
+def test_a_system_message_of_the_row_is_not_overwritten(checkpoints, tmp_path):
+    row = {**ROW, "prompt": [{"role": "system", "content": "Be brief."}, *ROW["prompt"]]}
+    kwargs = {"system_prompt": "Think."}
+    with pytest.raises(ValueError, match="system message of its own, 'Be brief.'"):
+        trainer_for(checkpoints("qwen2_5_vl"), tmp_path, row=row, trainer_kwargs=kwargs)

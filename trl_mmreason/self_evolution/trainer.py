@@ -80,7 +80,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
         for option in ("followup", "tools", "rollout_func", "environment_factory"):
             if kwargs.get(option):
                 raise ValueError(f"SelfEvolutionTrainer: a response is one turn; leave `{option}` out.")
-        check_rows("SelfEvolutionTrainer", train_dataset, eval_dataset, {"prompt"}, system_prompt=args.actor_prompt)
+        check_rows("SelfEvolutionTrainer", train_dataset, eval_dataset, {"prompt"})
         if judge is not None and not args.judge:
             raise ValueError("SelfEvolutionTrainer: got a judge, but args.judge=False; set it True or pass none.")
         if judge is not None and (isinstance(judge, type) or not callable(getattr(judge, "sample", None))):
