@@ -114,7 +114,7 @@ def test_the_documentation_is_what_the_results_say():
         assert part.with_suffix(".png").stat().st_size > 10_000
 
 
-NOT_RUN = ["adapo", "chain_of_step", "srpo"]
+NOT_RUN = ["srpo"]
 
 
 @pytest.mark.parametrize("config", NOT_RUN)
