@@ -42,7 +42,7 @@ def main(data_args: ReflectionArguments, training_args: SRPOConfig, model_args: 
             )
         policy = cold_start(policy, train_rows, data_args, training_args)
     trainer = SRPOTrainer(policy, args=training_args, train_dataset=train_rows, **settings)
-    protocol = Reflection(training_args.chat_template_kwargs or {}, training_args.missing_second_is_wrong)
+    protocol = Reflection(training_args.missing_second_is_wrong)
     train_and_compare(trainer, data_args, evaluation_rows, protocol, system_prompt=training_args.reflection_prompt)
 
 

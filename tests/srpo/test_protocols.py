@@ -10,7 +10,7 @@ from trl_mmreason.evaluation.runner import evaluate, evaluate_policy
 from trl_mmreason.sampling import Sample, SamplingParams
 from trl_mmreason.sampling.engine import UnsuitableEngine
 from trl_mmreason.sampling.protocols import last_verdict
-from trl_mmreason.srpo.protocols import Reflection
+from trl_mmreason.srpo.protocols import FirstSolution, Reflection
 
 SOLUTION = "<think>1+1=2</think> <answer>{}</answer>"
 CHECK = "<reflection>I look again.</reflection>"
@@ -21,8 +21,9 @@ class Says:
 
     settings = {"kind": "says"}
 
-    def __init__(self, processor, texts):
+    def __init__(self, processor, texts, **chat_template_kwargs):
         self.processing_class, self.texts = processor, texts
+        self.chat_template_kwargs = chat_template_kwargs
 
     def sample(self, requests, sampling_params):
         end = self.processing_class.tokenizer.eos_token_id
@@ -37,11 +38,13 @@ def processor(checkpoints):
     return load(checkpoints("qwen2_5_vl"))[1]
 
 
-def read(processor, texts, protocol=None, golds=None):
+def read(processor, texts, protocol=None, golds=None, **chat_template_kwargs):
     """The samples of a policy that writes `texts`; each gold answer is 2."""
     golds = golds or ["2"] * len(texts)
     rows = [{**row, "answer": gold} for row, gold in zip(drawn_rows(len(texts)), golds, strict=True)]
-    return evaluate(Dataset.from_list(rows), Says(processor, texts), None, protocol or Reflection())
+    return evaluate(
+        Dataset.from_list(rows), Says(processor, texts, **chat_template_kwargs), None, protocol or Reflection()
+    )
 
 
 def transition(sample):
@@ -83,12 +86,15 @@ def test_a_second_answer_that_is_missing_is_wrong_or_earns_nothing(processor):
         assert [transition(one) for one in found] == ["1→0", "0→0"]
 
 
-def test_a_thought_that_the_template_opened_is_shown_with_the_response(processor):
+def test_a_thought_that_the_template_opened_belongs_to_the_response(processor):
     processor.chat_template += "{% if add_generation_prompt and think %}<think>\n{% endif %}"
-    texts = [f"{SOLUTION.format(2)} {CHECK} {SOLUTION.format(2)}".removeprefix("<think>")]
-    [[found]] = read(processor, texts, Reflection({"think": True})).samples
+    whole = f"{SOLUTION.format(2)} {CHECK} {SOLUTION.format(2)}"
+    texts = [whole.removeprefix("<think>")]
+    [[found]] = read(processor, texts, think=True).samples
     assert [turn["text"] for turn in found["turns"]] == [SOLUTION.format(2), f"{CHECK} {SOLUTION.format(2)}"]
     assert transition(found) == "1→1"
+    [[first]] = read(processor, texts, FirstSolution(), think=True).samples
+    assert [(turn["text"], turn["correct"]) for turn in first["turns"]] == [(whole, True)]
     [[plain]] = read(processor, texts).samples
     assert plain["problem"] == "unopened </think>"
 

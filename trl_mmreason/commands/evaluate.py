@@ -325,8 +325,7 @@ def _protocol(arguments: argparse.Namespace, given: str | None) -> tuple[Any, st
         from ..srpo.prompts import REFLECTION_PROMPT
         from ..srpo.protocols import Reflection
 
-        protocol = Reflection(arguments.chat_template_kwargs or {})
-        return protocol, REFLECTION_PROMPT if arguments.system_prompt is None else given
+        return Reflection(), REFLECTION_PROMPT if arguments.system_prompt is None else given
     from ..chain_of_step.protocols import Chains, StepBeam
 
     if arguments.protocol == "chain-of-step":

@@ -89,7 +89,7 @@ class TransformersEngine:
         self._tokenizer = tokenizer_of(processing_class)
         self.batch_size = batch_size
         self._names = {"model": path, "adapter": loading.get("adapter"), "revision": loading.get("revision")}
-        self._template = chat_template_kwargs or {}
+        self.chat_template_kwargs = chat_template_kwargs or {}
         self._most_tokens = math.inf  # of a batch, prompts and room for answers; learnt when memory runs out
         self._has_answered = False
 
@@ -102,7 +102,7 @@ class TransformersEngine:
             "weights": self._weights or fingerprint(self.model.named_parameters()),
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "processor": processor_fingerprint(self.processing_class),
-            "chat_template_kwargs": self._template,
+            "chat_template_kwargs": self.chat_template_kwargs,
         }
 
     def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
@@ -134,9 +134,9 @@ class TransformersEngine:
 
     def _encode(self, request: Request) -> _Encoded | Failure:
         try:
-            prompt = encode(self.processing_class, request.first_messages, request.images, **self._template)
+            prompt = encode(self.processing_class, request.first_messages, request.images, **self.chat_template_kwargs)
             eos_ids = end_of_turn_ids(self.model, self.processing_class)
-            behind = continuation_of(self.processing_class, request, eos_ids, self._template)
+            behind = continuation_of(self.processing_class, request, eos_ids, self.chat_template_kwargs)
         except ENCODING_ERRORS as error:
             return Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}")
         prefix_ids = self._tokenizer(request.prefix, add_special_tokens=False)["input_ids"]

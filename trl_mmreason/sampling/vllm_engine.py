@@ -74,7 +74,7 @@ class VLLMEngine:
         self._sampling_params: Callable[..., Any] = vllm.SamplingParams
         self._suppressed = placeholder_ids(self.llm.llm_engine.model_config.hf_config)
         self._eos_ids = declared_end_ids(_generation_settings(model, revision), self.processing_class)
-        self._template = chat_template_kwargs or {}
+        self.chat_template_kwargs = chat_template_kwargs or {}
         self._model = model
         self._determining = {name: llm_kwargs[name] for name in _DETERMINING if name in llm_kwargs}
 
@@ -86,7 +86,7 @@ class VLLMEngine:
             "model": self._model,
             "weights": files_fingerprint(self._model),
             "processor": processor_fingerprint(self.processing_class),
-            "chat_template_kwargs": self._template,
+            "chat_template_kwargs": self.chat_template_kwargs,
             **self._determining,
         }
 
@@ -96,7 +96,9 @@ class VLLMEngine:
         rendered: list[tuple[int, dict[str, Any]]] = []
         for number, request in enumerate(requests):
             try:
-                rendered.append((number, prompt_of(self.processing_class, request, self._template, self._eos_ids)))
+                rendered.append(
+                    (number, prompt_of(self.processing_class, request, self.chat_template_kwargs, self._eos_ids))
+                )
                 results.append([])
             except ENCODING_ERRORS as error:
                 results.append(Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..sampling.engine import Engine, Failure, Sample, SamplingParams, UnsuitableEngine
@@ -21,14 +21,12 @@ class Reflection:
     The system prompt that asks for it is the caller's: `srpo.prompts.REFLECTION_PROMPT` is the paper's.
 
     Attributes:
-        chat_template_kwargs: what the engine's chat template is given.
         missing_second_is_wrong: as in `ReflectionRewards`; of `measures`.
 
     Raises:
         UnsuitableEngine: the engine's tokenizer does not give SRPO's tags back.
     """
 
-    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     missing_second_is_wrong: bool = True
     turns = 2
     metrics = (
@@ -47,14 +45,13 @@ class Reflection:
     def answer(
         self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
-        # a server writes the opening into the prompt itself, and what it leaves open is counted as a problem
         writer = getattr(engine, "processing_class", None)
         if writer is not None:
             try:
                 check_tags_survive(writer)
             except ValueError as error:  # no other unit will do better
                 raise UnsuitableEngine(str(error)) from error
-        opening = "" if writer is None else generation_prefix(writer, **self.chat_template_kwargs)
+        opening = _opening(engine)
         return [
             sample if isinstance(sample, Failure) else _read(opening, sample, writer)
             for sample in sample_units(units, engine, sampling_params, seed)
@@ -84,12 +81,26 @@ class FirstSolution:
     def answer(
         self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
+        opening = _opening(engine)
         return [
             sample
             if isinstance(sample, Failure)
-            else Answered([AnsweredTurn(sample.text, first_answer(sample.text))], [sample.finish_reason], sample.tokens)
+            else Answered([_first_turn(opening + sample.text)], [sample.finish_reason], sample.tokens)
             for sample in sample_units(units, engine, sampling_params, seed)
         ]
+
+
+def _opening(engine: Engine) -> str:
+    """What the chat template writes before a response: part of it, as in training.
+
+    A server writes it into the prompt itself, and what it leaves open is counted as a problem.
+    """
+    writer = getattr(engine, "processing_class", None)
+    return "" if writer is None else generation_prefix(writer, **getattr(engine, "chat_template_kwargs", {}))
+
+
+def _first_turn(text: str) -> AnsweredTurn:
+    return AnsweredTurn(text, first_answer(text))
 
 
 def _read(opening: str, sample: Sample, writer: Any) -> Answered:

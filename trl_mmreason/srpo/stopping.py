@@ -64,7 +64,7 @@ def learnt(
         second_think: the format has a second `<think>`; off where the cold start's rows have none.
     """
     assert args.max_completion_length is not None  # SRPOConfig sees to it
-    protocol = Reflection(args.chat_template_kwargs or {})
+    protocol = Reflection()
     samples = evaluate_policy(
         model,
         processing_class,
