@@ -4,6 +4,7 @@ import json
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -85,7 +86,35 @@ def test_a_configuration_s_memory(tmp_path):
     (finding,) = check_memory(model, stages["training"], "training")
     # 8 tokens of width 2^20: (2 + 34) · 8 MiB = 288 MiB
     assert "one GPU 0.3" in finding.text
-    assert "activations 0.3; 1 rows of 8 tokens at a time" in finding.text
+    assert "activations 0.3; 1 row of 8 tokens at a time" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "gib", "gpu"),
+    [
+        # 2^30 parameters in two bytes or four, by the number of GPUs that share them, in a share of a quarter
+        ({"bf16": True}, 2, 8),
+        ({"bf16": False}, 4, 16),
+        ({"bf16": True, "vllm_dtype": "float32"}, 4, 16),
+        ({"bf16": True, "vllm_tensor_parallel_size": 8}, 0.25, 1),
+    ],
+)
+def test_the_weights_of_a_colocated_vllm_have_to_fit_its_share(tmp_path, monkeypatch, settings, gib, gpu):
+    config = AutoConfig.for_model("qwen2", hidden_size=64, num_hidden_layers=1, num_attention_heads=1)
+    model = torch.nn.Linear(2**20, 2**10, bias=False, device="meta")
+    model.config = config
+    given = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.25, "max_prompt_length": 4, "max_completion_length": 2}
+    _, stages = settings_of(tmp_path, **given, **settings)
+    found, _ = check_memory(model, stages["training"], "training")
+    assert f"holds {gib:.1f} GiB of weights on each GPU, of which it has 25%" in found.text
+    assert f"each GPU needs more than {gpu} GiB." in found.text
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    for size, level in ((gpu, "FAIL"), (gpu + 0.1, "ok")):
+        card = SimpleNamespace(total_memory=size * 2**30)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, card=card: card)
+        assert next(check_memory(model, stages["training"], "training")).level == level
+    _, served = settings_of(tmp_path, **given, **settings, vllm_mode="server")
+    assert not [finding for finding in check_memory(model, served["training"], "training") if "vLLM" in finding.text]
 
 
 def test_stages_have_their_own_settings_over_the_common_ones(tmp_path):

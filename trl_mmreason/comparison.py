@@ -87,7 +87,8 @@ def _answer(
     """Sample answers of the trainer's current policy."""
     limit = trainer.args.max_completion_length
     assert limit is not None  # the trainers see to it
-    with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as policy:
+    gather = trainer.args.ds3_gather_for_generation
+    with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator, gather) as policy:
         return evaluate_policy(
             policy,
             trainer.processing_class,

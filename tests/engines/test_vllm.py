@@ -10,6 +10,7 @@ import re
 import pytest
 import torch
 from processes import launch
+from trl.generation.vllm_generation import VLLMGeneration
 
 pytest.importorskip("vllm")
 
@@ -40,8 +41,20 @@ def runs(tmp_path_factory):
             method, family = case.split()
             folder = tmp_path_factory.mktemp(f"{method}_{family}")
             launch("engines/vllm_colocated.py", 1, family, method, folder, *CASES[case], seconds=300)
-            made[case] = torch.load(folder / "results.pt")
+            made[case] = torch.load(folder / "results_0.pt")
         return made[case]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def shared_runs(tmp_path_factory):
+    """Options → what each of two processes kept that share one vLLM, of which each holds half of the weights."""
+
+    def run(method, family, *options):
+        folder = tmp_path_factory.mktemp(f"shared_{method}_{family}")
+        launch("engines/vllm_colocated.py", 2, family, method, folder, "shared", *options, seconds=300)
+        return [torch.load(folder / f"results_{rank}.pt") for rank in range(2)]
 
     return run
 
@@ -113,6 +126,27 @@ def test_pixel_limits_that_differ_from_the_checkpoints_are_refused(runs):
 def test_a_picture_seen_before_an_update_is_encoded_anew(runs):
     rollout = runs("adapo qwen2_5_vl")["after_own_sync"]
     assert differences(rollout).mean() < TOLERANCE
+
+
+# --------------------------------------------------------------------------------------------------- tensor parallelism
+
+
+def test_two_processes_that_share_an_engine_train_on_what_it_sampled(shared_runs):
+    """Each on its own rows, with two turns; before any update and after each of three."""
+    first, second = shared_runs("adapo", "qwen2_5_vl")
+    assert first["tokens"] == second["tokens"]
+    for number, rollouts in enumerate(zip(first["rollouts"], second["rollouts"], strict=True)):
+        for rollout in rollouts:
+            assert differences(rollout).mean() < TOLERANCE, f"rollout {number}"
+        assert not torch.equal(*(rollout["pictures"] for rollout in rollouts))
+    last = first["rollouts"][-1]
+    assert (last["trained"] - last["initial"]).abs()[last["mask"]].mean() > 100 * TOLERANCE
+
+
+def test_they_sample_the_same_tokens_though_dropout_takes_their_random_states_apart(shared_runs):
+    first, second = shared_runs("srpo", "internvl", "lora", "dropout")
+    assert first["tokens"] == second["tokens"]
+    assert len(first["tokens"]) == 4 * 12
 
 
 # ------------------------------------------------------------------------------------------ two turns without a barrier
@@ -196,6 +230,15 @@ def test_trl_still_hands_over_expanded_placeholders(runs):
         "TRL itself now gives a colocated vLLM one placeholder a picture (huggingface/trl#6294). Delete "
         "`PromptMemory`, `unexpanded_prompts` and `remember_prompts` in engines/, and `_tokenize_prompts` in grpo.py"
     )
+
+
+def test_trl_still_leaves_random_states_as_they_are():
+    source = inspect.getsource(VLLMGeneration.generate)
+    assert "seed" not in source, (
+        "TRL itself may let processes that share a vLLM sample alike (huggingface/trl#3671): if "
+        "test_they_sample_the_same_tokens_… passes without `_one_random_state` in engines/vllm.py, delete that"
+    )
+    assert "rng" not in source
 
 
 def test_trl_still_leaves_the_encoder_cache(runs):

@@ -1,8 +1,8 @@
 """A training run with vLLM in its process: `python vllm_colocated.py FAMILY METHOD FOLDER [OPTION …]`.
 
 Run by test_vllm.py. Options: `memory` passes the policy as a model whose weights differ from those in its folder,
-`lora` trains an adapter, `side_by_side` puts pictures directly beside each other, `checks` does what needs no second
-engine afterwards.
+`lora` trains an adapter, `dropout` drops half of its inputs, `shared` shares one vLLM between two processes,
+`side_by_side` puts pictures directly beside each other, `checks` does what needs no second engine afterwards.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from vllm_policies import random_policy, rule_out_placeholders, save, train, trainer_for, write
-from vllm_turns import two_ways
+from vllm_turns import sampled_tokens, two_ways
 
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
 if not torch.cuda.is_available():
@@ -28,7 +28,8 @@ family, method, folder, options = sys.argv[1], sys.argv[2], Path(sys.argv[3]), s
 torch.set_num_threads(1)
 torch.manual_seed(0)
 
-model, processor = random_policy(family, side_by_side="side_by_side" in options)
+shared = "shared" in options
+model, processor = random_policy(family, size="even" if shared else "study", side_by_side="side_by_side" in options)
 if "memory" in options:  # vLLM starts from other weights than the policy's
     policy_folder = save(model, processor, folder / "policy")
     model = type(model).from_pretrained(policy_folder, dtype=torch.float32)
@@ -41,12 +42,16 @@ else:
     rule_out_placeholders(model)
     policy = save(model, processor, folder / "policy")
 
-trainer = trainer_for(method, policy, folder / "run", lora="lora" in options)
+settings = {"vllm_tensor_parallel_size": 2, "per_device_train_batch_size": 6} if shared else {}
+if "dropout" in options:
+    settings["dropout"] = 0.5
+trainer = trainer_for(method, policy, folder / "run", lora="lora" in options, **settings)
 engine = trainer.vllm_generation.llm.llm_engine
 results = {"dtype": str(engine.model_config.dtype), "image": model.config.image_token_id}
-if method == "adapo":
+if method == "adapo" and not shared:
     results["two_ways"] = {bound: two_ways(trainer, bound) for bound in (2, 16)}
-results["rollouts"] = train(trainer)
+with sampled_tokens(engine) as results["tokens"]:
+    results["rollouts"] = train(trainer)
 if family == "llava_next":
     from vllm.model_executor.models.llava_next import LlavaNextForConditionalGeneration as Upstream
 
@@ -56,4 +61,4 @@ if "checks" in options:
     from vllm_checks import checks
 
     results |= checks(trainer, family)
-write(folder / "results.pt", **results)
+write(folder / f"results_{trainer.accelerator.process_index}.pt", **results)

@@ -19,7 +19,7 @@ from trl_mmreason import (
 )
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 from trl_mmreason.grading import Verdict
-from trl_mmreason.miniature.models import build_model
+from trl_mmreason.miniature.models import SIZES, Size, build_model
 from trl_mmreason.sampling.generation import placeholder_ids
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig
 from trl_mmreason.sophia.grpo import MixedGroupsGRPOTrainer
@@ -38,15 +38,19 @@ RUN = {
 }
 
 
-def random_policy(family, *, side_by_side=False):
+SIZES["even"] = Size(hidden=256, layers=2, vision_hidden=128, vision_layers=2)  # two processes can share its heads
+
+
+def random_policy(family, *, size="study", side_by_side=False):
     """A random model of a head dimension that vLLM takes, which ends about every fourth token with an end of turn.
 
     It knows the tokens of Chain-of-Step's template.
 
     Args:
+        size: of `SIZES`.
         side_by_side: whether its template puts pictures directly beside each other.
     """
-    model, processor = build_model(family, "study")
+    model, processor = build_model(family, size)
     add_chain_tokens(model, processor)
     size = len(processor.tokenizer)
     model.generation_config.eos_token_id = [processor.tokenizer.eos_token_id, *range(size - size // 4, size)]
@@ -99,14 +103,18 @@ class EveryOtherGrader:
         return [Verdict(number % 2 == 0, None, "") for number, _ in enumerate(items)]
 
 
-def trainer_for(method, policy, folder, *, lora=False, **settings):
+def trainer_for(method, policy, folder, *, lora=False, dropout=0.0, **settings):
     """A trainer of one of our methods that samples with vLLM.
 
     Args:
         policy: folder of a saved policy, or a model.
+        lora, dropout: whether it trains an adapter, and how much of its inputs it drops.
     """
     run = {**RUN, **settings}
-    shared = {"train_dataset": questions(), **({"peft_config": LoraConfig(**LORA)} if lora else {})}
+    shared = {
+        "train_dataset": questions(),
+        **({"peft_config": LoraConfig(**LORA, lora_dropout=dropout)} if lora else {}),
+    }
     if method == "adapo":
         # nothing is filtered out, so that every sampled token is compared
         args = AdaPOConfig(str(folder), **run, filter_zero_advantage=False, filter_truncated=False)

@@ -45,6 +45,20 @@ def two_ways(trainer, bound):
 
 
 @contextmanager
+def sampled_tokens(engine):
+    """Gives the tokens of every answer, in the order in which they ended."""
+    step, tokens = engine.step, []
+
+    def record_step():
+        outputs = step()
+        tokens.extend(list(output.outputs[0].token_ids) for output in outputs if output.finished)
+        return outputs
+
+    with replaced(engine, step=record_step):
+        yield tokens
+
+
+@contextmanager
 def watched(llm):
     """Gives the order in which requests began and ended, and how many pictures were encoded."""
     engine, model = llm.llm_engine, llm.llm_engine.model_executor.driver_worker.model_runner.model

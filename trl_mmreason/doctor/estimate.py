@@ -80,11 +80,12 @@ def estimate_memory(model: Any, settings: Mapping[str, Any], processes: int) -> 
         for name, plan in plans.items()
     }
     assumed = "" if prompt else f", {_PROMPT_TOKENS} of them assumed for a prompt,"
-    return MemoryEstimate(parameters, trained, f"{rows} rows of {tokens} tokens{assumed}", needs)
+    of_rows = f"{rows} row{'' if rows == 1 else 's'} of {tokens} tokens{assumed}"
+    return MemoryEstimate(parameters, trained, of_rows, needs)
 
 
 def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """Say what a stage takes by `estimate_memory`, and whether it fits the GPUs that are here.
+    """Say what a stage takes by `estimate_memory`, with a colocated vLLM, and whether it fits the GPUs that are here.
 
     Args:
         model, settings: as for `estimate_memory`.
@@ -92,14 +93,34 @@ def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterato
     """
     gpus = torch.cuda.device_count()
     estimate = estimate_memory(model, settings, gpus if gpus > 1 else _MANY)
-    if not gpus:
+    whole = torch.cuda.get_device_properties(0).total_memory if gpus else None
+    has_vllm = settings["use_vllm"] and settings["vllm_mode"] == "colocate"
+    if has_vllm:
+        yield _check_vllm(estimate.parameters, settings, where, whole)
+    if whole is None:
         yield Finding("ok", f"{where}: {estimate}")
         return
-    held = torch.cuda.get_device_properties(0).total_memory
-    held *= 1 - (settings["vllm_gpu_memory_utilization"] if settings["use_vllm"] else 0)
+    held = whole * (1 - (settings["vllm_gpu_memory_utilization"] if has_vllm else 0))
     fitting = [name for name, need in estimate.needs.items() if need.total < held and (gpus > 1 or name == "one GPU")]
     if fitting:
         yield Finding("ok", f"{where}: {estimate} It fits: {fitting[0]}.")
     else:
         fix = "train an adapter (--use_peft), lower --per_device_train_batch_size, or use more GPUs."
         yield Finding("FAIL", f"{where}: {estimate} The GPU leaves {held / GIB:.1f}.", fix)
+
+
+def _check_vllm(parameters: int, settings: Mapping[str, Any], where: str, gpu: int | None) -> Finding:
+    """Whether the weights of a colocated vLLM fit in its share of a GPU of so many bytes."""
+    dtype = "bfloat16" if settings["bf16"] else "float16" if settings["fp16"] else settings["dtype"] or "float32"
+    weights = parameters * WEIGHT_BYTES[settings.get("vllm_dtype") or dtype] / settings["vllm_tensor_parallel_size"]
+    share = settings["vllm_gpu_memory_utilization"]
+    text = (
+        f"{where}: a colocated vLLM holds {weights / GIB:.1f} GiB of weights on each GPU, of which it has "
+        f"{share:.0%} (vllm_gpu_memory_utilization)"
+    )
+    if gpu is None:
+        return Finding("ok", f"{text}; each GPU needs more than {weights / share / GIB:.0f} GiB.")
+    if weights < share * gpu:
+        return Finding("ok", f"{text}: they fit.")
+    fix = "raise --vllm_tensor_parallel_size, which shares the weights out over so many GPUs, or its share of each."
+    return Finding("FAIL", f"{text}: {share * gpu / GIB:.1f} GiB.", fix)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from transformers import ProcessorMixin
 from trl.data_utils import is_conversational
 from trl.generation import vllm_generation
@@ -93,9 +94,28 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
             # huggingface/trl#6294, #6401: vLLM expands placeholders itself, so it has to get one a picture. Given the
             # expanded ones of TRL 1.16 it expands one of them again, and the policy answers a corrupted prompt.
             given = [self.prompts.unexpanded(ids, len(row or [])) for ids, row in zip(prompts, pictures, strict=True)]
-        generated = super().generate(given, pictures, num_generations, profiler)
+        with self._one_random_state():
+            generated = super().generate(given, pictures, num_generations, profiler)
         compare_prompts(prompts, generated[0])
         return generated
+
+    @contextmanager
+    def _one_random_state(self) -> Iterator[None]:
+        """Let processes that share one vLLM sample the same tokens.
+
+        huggingface/trl#3671: each process samples by itself, with torch's global generator. TRL seeds it once, and
+        dropout of an adapter, whose shapes differ among processes, makes it differ from then on. The processes
+        then continue different tokens, and hang.
+        """
+        if self.mode != "colocate" or self.tensor_parallel_size == 1:
+            yield
+            return
+        seed = [int(torch.randint(2**63 - 1, ()))]
+        torch.distributed.broadcast_object_list(seed, group=self.tp_group, group_src=0)
+        device = self.accelerator.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed[0])
+            yield
 
     def generate_two_turns(
         self,
