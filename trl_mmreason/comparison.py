@@ -14,6 +14,7 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 from trl.models import unwrap_model_for_generation
 
+from .engines.vllm import rollout_engine
 from .evaluation.curves import plot_curves, training_plots
 from .evaluation.evaluation_report import trajectories_of
 from .evaluation.files import PRINTED
@@ -21,7 +22,7 @@ from .evaluation.logged_completions import tables_of
 from .evaluation.metrics import format_table, improves
 from .evaluation.report import comparison_table, write_report
 from .evaluation.results import compare_results, summarise
-from .evaluation.runner import Samples, evaluate_policy
+from .evaluation.runner import Samples, evaluate, evaluate_policy
 from .evaluation.training_run import TRAINING_REPORT, write_training_report
 from .files import write_whole
 from .messages import question_text
@@ -30,6 +31,7 @@ from .sampling.protocols import ComparedProtocol
 from .script_parser import command_line
 from .scripts import DataArguments, last_checkpoint, publish, train_and_save
 
+_AT_ONCE = 256  # questions for vLLM, which forms its own batches
 _SHOWN = 100  # questions in the report, which holds their pictures; completions in the page of training
 
 
@@ -84,9 +86,17 @@ def train_and_compare(
 def _answer(
     trainer: GRPOTrainer, rows: Dataset, protocol: ComparedProtocol, system_prompt: str | None, stage: str
 ) -> Samples:
-    """Sample answers of the trainer's current policy."""
+    """Sample answers of the trainer's current policy, with the vLLM of its rollouts if it is in its processes."""
     limit = trainer.args.max_completion_length
     assert limit is not None  # the trainers see to it
+    asking: dict[str, Any] = {
+        "sampling_params": SamplingParams(limit, temperature=0.0),
+        "system_prompt": system_prompt,
+        "description": f"evaluating {stage}",
+    }
+    with rollout_engine(trainer) as engine:
+        if engine is not None:
+            return evaluate(rows, engine, None, protocol, batch_size=_AT_ONCE, **asking)
     gather = trainer.args.ds3_gather_for_generation
     with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator, gather) as policy:
         return evaluate_policy(
@@ -94,11 +104,9 @@ def _answer(
             trainer.processing_class,
             rows,
             protocol,
-            sampling_params=SamplingParams(limit, temperature=0.0),
             batch_size=trainer.args.per_device_eval_batch_size,
-            system_prompt=system_prompt,
             chat_template_kwargs=trainer.chat_template_kwargs,
-            description=f"evaluating {stage}",
+            **asking,
         )
 
 

@@ -128,6 +128,12 @@ def test_a_picture_seen_before_an_update_is_encoded_anew(runs):
     assert differences(rollout).mean() < TOLERANCE
 
 
+def test_a_trained_policy_is_evaluated_with_the_engine_of_its_rollouts(runs):
+    found = runs("adapo qwen2_5_vl")["evaluations"]
+    assert found["vllm"] == found["transformers"]
+    assert 7 < len(found["vllm"]["ids"]) <= 14  # some first answers ended
+
+
 # --------------------------------------------------------------------------------------------------- tensor parallelism
 
 
@@ -141,6 +147,10 @@ def test_two_processes_that_share_an_engine_train_on_what_it_sampled(shared_runs
         assert not torch.equal(*(rollout["pictures"] for rollout in rollouts))
     last = first["rollouts"][-1]
     assert (last["trained"] - last["initial"]).abs()[last["mask"]].mean() > 100 * TOLERANCE
+    one, two = first["evaluations"], second["evaluations"]
+    assert one["vllm"] == two["vllm"]  # both ask everything, together
+    assert sorted(one["vllm"]["ids"]) == sorted(one["transformers"]["ids"] + two["transformers"]["ids"])
+    assert one["vllm"]["ended"] == one["transformers"]["ended"] == two["transformers"]["ended"]
 
 
 def test_they_sample_the_same_tokens_though_dropout_takes_their_random_states_apart(shared_runs):

@@ -1,12 +1,19 @@
 """What a colocated run shows after its training, with the engine that it has."""
 
 import torch
+from datasets import Dataset
+from support import drawn_rows
 from trl import GRPOTrainer
 from trl.data_utils import prepare_multimodal_messages
 from trl.generation.vllm_generation import VLLMGeneration
 from vllm_policies import random_policy, rollout_of
 
+from trl_mmreason import comparison
 from trl_mmreason.engines.prompts import PromptMismatch
+from trl_mmreason.engines.replaced import replaced
+from trl_mmreason.sampling.protocols import TwoTurn
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
+from trl_mmreason.sampling.vllm_engine import LoadedVLLM
 
 
 def checks(trainer, family):
@@ -19,6 +26,28 @@ def checks(trainer, family):
     shown |= {"cut_sampling": with_top_p(trainer, rows, 0.9)}
     shown |= {"placeholders": placeholders_of_random_policy(trainer, family)}
     return shown
+
+
+def evaluations(trainer):
+    """Seven questions to the trained policy, two turns each, as `train_and_compare` asks them, by each engine.
+
+    Returns:
+        Engine → the token ids that this process sampled, and how long the graded samples are and why they ended.
+    """
+    rows, found = Dataset.from_list(drawn_rows(7, seed=2)), {}
+    # under FSDP transformers answers
+    for name, engine, is_fsdp in (("vllm", LoadedVLLM, False), ("transformers", TransformersEngine, True)):
+        ids, sample = [], engine.sample
+
+        def record(self, *args, sample=sample, ids=ids):
+            answers = sample(self, *args)
+            ids.extend(answer.token_ids for (answer,) in answers)
+            return answers
+
+        with replaced(engine, sample=record), replaced(trainer, is_fsdp_enabled=is_fsdp):
+            graded = comparison._answer(trainer, rows, TwoTurn("Again."), None, name)
+        found[name] = {"ids": ids, "ended": [(one["tokens"], one["finish_reasons"]) for (one,) in graded.samples]}
+    return found
 
 
 def prompts_read(trainer, rows, way):

@@ -57,8 +57,10 @@ if family == "llava_next":
 
     name = next(name for name, _ in model.named_parameters() if "vision_tower" in name)
     results["upstream_name"] = Upstream.hf_to_vllm_mapper.map_name(name)
-if "checks" in options:
-    from vllm_checks import checks
+if shared or "checks" in options:
+    from vllm_checks import checks, evaluations
 
+    results["evaluations"] = evaluations(trainer)
+if "checks" in options:
     results |= checks(trainer, family)
 write(folder / f"results_{trainer.accelerator.process_index}.pt", **results)

@@ -182,6 +182,7 @@ def answer_in_memory(
     """Sample and grade without a store, for a policy that changes with the next update.
 
     Under several processes each takes a share, and every process gets the whole result; they need no disk in common.
+    `engine.processes`, if there is one, says how many of them answer with one engine: these take one share.
 
     Args:
         rows: as for `answer_questions`, under the ids of `distinct_ids`.
@@ -192,22 +193,26 @@ def answer_in_memory(
     sampling_params, grader, state = sampling_params or SamplingParams(), grader or Grader(), PartialState()
     ids, scorer = distinct_ids(rows), getattr(protocol, "scorer", None)
     found: list[tuple[int, dict[str, Any] | Failure]] = []
-    with state.split_between_processes(list(range(len(rows) * n))) as share:
-        batches = [share[start : start + batch_size] for start in range(0, len(share), batch_size)]
-        with Progress(description, len(share), 0, 0, quiet=not state.is_main_process) as progress:
-            for batch in batches:
-                units = [({**rows[k // n], "id": ids[k // n]}, k % n) for k in batch]
-                answers = ask(units, engine, protocol, sampling_params, system_prompt=system_prompt, seed=seed)
-                done = [place for place, answer in enumerate(answers) if not isinstance(answer, Failure)]
-                payloads: list[Any] = [answers[place] for place in done]  # no failures
-                asked = [units[place][0] for place in done]
-                verdicts = grade_payloads(asked, payloads, grader)
-                scores = [{}] * len(done) if scorer is None else scorer.score(asked, payloads)
-                for place, *parts in zip(done, payloads, verdicts, scores, strict=True):
-                    answers[place] = _joined(*parts, scorer=scorer)
-                found += zip(batch, answers, strict=True)
-                progress.add(_record(unit, answer) for unit, answer in zip(units, answers, strict=True))
-    gathered = gather_object(found) if state.num_processes > 1 else found
+    together = getattr(engine, "processes", 1)
+    engines, total = state.num_processes // together, len(rows) * n
+    number = state.process_index // together
+    first, last = total * number // engines, total * (number + 1) // engines
+    with Progress(description, last - first, 0, 0, quiet=not state.is_main_process) as progress:
+        for start in range(first, last, batch_size):
+            batch = range(start, min(start + batch_size, last))
+            units = [({**rows[k // n], "id": ids[k // n]}, k % n) for k in batch]
+            answers = ask(units, engine, protocol, sampling_params, system_prompt=system_prompt, seed=seed)
+            done = [place for place, answer in enumerate(answers) if not isinstance(answer, Failure)]
+            payloads: list[Any] = [answers[place] for place in done]  # no failures
+            asked = [units[place][0] for place in done]
+            verdicts = grade_payloads(asked, payloads, grader)
+            scores = [{}] * len(done) if scorer is None else scorer.score(asked, payloads)
+            for place, *parts in zip(done, payloads, verdicts, scores, strict=True):
+                answers[place] = _joined(*parts, scorer=scorer)
+            found += zip(batch, answers, strict=True)
+            progress.add(_record(unit, answer) for unit, answer in zip(units, answers, strict=True))
+    is_first = state.process_index % together == 0
+    gathered = gather_object(found if is_first else []) if state.num_processes > 1 else found
     samples = [sample for _, sample in sorted(gathered, key=lambda item: item[0])]
     failures = [sample.reason for sample in samples if isinstance(sample, Failure)]
     if failures and state.is_main_process:

@@ -27,7 +27,68 @@ _BLOCKS, _BLOCK_BYTES = 256, 4096  # of a weight file, for its fingerprint
 _NEVER = -100.0  # the lowest bias that vLLM takes
 
 
-class VLLMEngine:
+class LoadedVLLM:
+    """Samples with a vLLM `LLM` of this process that somebody else has loaded.
+
+    Args:
+        llm: vLLM's `LLM`.
+        processing_class: writes the conversations.
+        eos_ids: the tokens that end an answer.
+        chat_template_kwargs: handed to the chat template.
+    """
+
+    def __init__(
+        self,
+        llm: Any,
+        processing_class: ProcessingClass,
+        eos_ids: Sequence[int],
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        from vllm import SamplingParams as VLLMSamplingParams
+
+        self.llm, self.processing_class = llm, processing_class
+        self.chat_template_kwargs = chat_template_kwargs or {}
+        self._sampling_params: Callable[..., Any] = VLLMSamplingParams
+        self._suppressed = placeholder_ids(llm.llm_engine.model_config.hf_config)
+        self._eos_ids = eos_ids
+
+    def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
+        """Sample n answers to each request, in order; see `Engine`."""
+        results: list[list[Sample] | Failure] = []
+        rendered: list[tuple[int, dict[str, Any]]] = []
+        for number, request in enumerate(requests):
+            try:
+                rendered.append(
+                    (number, prompt_of(self.processing_class, request, self.chat_template_kwargs, self._eos_ids))
+                )
+                results.append([])
+            except ENCODING_ERRORS as error:
+                results.append(Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}"))
+        params = [
+            self._sampling_params(**vllm_sampling_params(requests[number], sampling_params, self._suppressed))
+            for number, _ in rendered
+        ]
+        outputs = self._generate([prompt for _, prompt in rendered], params)
+        for (number, _), output in zip(rendered, outputs, strict=True):
+            results[number] = (
+                output if isinstance(output, Failure) else samples_of(output, requests[number].n, sampling_params)
+            )
+        return results
+
+    def _generate(self, prompts: list[dict[str, Any]], params: list[Any]) -> list[Any]:
+        """Return vLLM's outputs; if it refuses a call for one bad prompt, find that prompt by halving."""
+        if not prompts:
+            return []
+        try:
+            return self.llm.generate(prompts, params, use_tqdm=False)
+        except (ValueError, TypeError) as error:  # of checks that come before any work
+            if len(prompts) == 1:
+                return [Failure(f"vLLM refuses the prompt: {error}")]
+        half = len(prompts) // 2
+        return self._generate(prompts[:half], params[:half]) + self._generate(prompts[half:], params[half:])
+
+
+class VLLMEngine(LoadedVLLM):
     """Engine on vLLM in this process.
 
     The same seeds give the same answers on the same machine under the same load; batches of another shape may round
@@ -69,12 +130,10 @@ class VLLMEngine:
                 "`save_pretrained`) and give that, or use TransformersEngine."
             )
         trusted = {name: llm_kwargs[name] for name in ("revision", "trust_remote_code") if name in llm_kwargs}
-        self.processing_class = processing_class or load_processor(model, **trusted)
-        self.llm = vllm.LLM(model=model, **{"enable_prefix_caching": True, **llm_kwargs})
-        self._sampling_params: Callable[..., Any] = vllm.SamplingParams
-        self._suppressed = placeholder_ids(self.llm.llm_engine.model_config.hf_config)
-        self._eos_ids = declared_end_ids(_generation_settings(model, revision), self.processing_class)
-        self.chat_template_kwargs = chat_template_kwargs or {}
+        processing_class = processing_class or load_processor(model, **trusted)
+        llm = vllm.LLM(model=model, **{"enable_prefix_caching": True, **llm_kwargs})
+        eos_ids = declared_end_ids(_generation_settings(model, revision), processing_class)
+        super().__init__(llm, processing_class, eos_ids, chat_template_kwargs)
         self._model = model
         self._determining = {name: llm_kwargs[name] for name in _DETERMINING if name in llm_kwargs}
 
@@ -89,41 +148,6 @@ class VLLMEngine:
             "chat_template_kwargs": self.chat_template_kwargs,
             **self._determining,
         }
-
-    def sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[list[Sample] | Failure]:
-        """Sample n answers to each request, in order; see `Engine`."""
-        results: list[list[Sample] | Failure] = []
-        rendered: list[tuple[int, dict[str, Any]]] = []
-        for number, request in enumerate(requests):
-            try:
-                rendered.append(
-                    (number, prompt_of(self.processing_class, request, self.chat_template_kwargs, self._eos_ids))
-                )
-                results.append([])
-            except ENCODING_ERRORS as error:
-                results.append(Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}"))
-        params = [
-            self._sampling_params(**vllm_sampling_params(requests[number], sampling_params, self._suppressed))
-            for number, _ in rendered
-        ]
-        outputs = self._generate([prompt for _, prompt in rendered], params)
-        for (number, _), output in zip(rendered, outputs, strict=True):
-            results[number] = (
-                output if isinstance(output, Failure) else samples_of(output, requests[number].n, sampling_params)
-            )
-        return results
-
-    def _generate(self, prompts: list[dict[str, Any]], params: list[Any]) -> list[Any]:
-        """Return vLLM's outputs; if it refuses a call for one bad prompt, find that prompt by halving."""
-        if not prompts:
-            return []
-        try:
-            return self.llm.generate(prompts, params, use_tqdm=False)
-        except (ValueError, TypeError) as error:  # of checks that come before any work
-            if len(prompts) == 1:
-                return [Failure(f"vLLM refuses the prompt: {error}")]
-        half = len(prompts) // 2
-        return self._generate(prompts[:half], params[:half]) + self._generate(prompts[half:], params[half:])
 
 
 def prompt_of(
