@@ -17,7 +17,7 @@ from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.script_parser import WrongArgument
 from trl_mmreason.sophia.arguments import SophiaArguments
 from trl_mmreason.sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
-from trl_mmreason.sophia.prompts import THINKING_PROMPT
+from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT
 
 pytestmark = pytest.mark.full
 
@@ -180,6 +180,28 @@ def test_captions_are_data_if_asked_for(run, tmp_path):
     pipeline.do("update")
     state = json.loads((tmp_path / "update/model/trainer_state.json").read_text())
     assert state["global_step"] == (len(made) + right + 1) // 2
+
+
+@pytest.mark.parametrize(
+    ("dataset", "sampling", "said"),
+    [
+        ("miniature", {}, DESCRIBE),
+        ("rows.parquet", {}, CAPTION_PROMPT),
+        ("rows.parquet", {"caption_prompt": "Describe."}, "Describe."),
+    ],
+)
+def test_captions_are_learnt_as_answers_to_what_they_were_sampled_with(run, tmp_path, dataset, sampling, said):
+    given = ("--warm_up_dataset", "null", "--captions_as_data", "beside", "--trajectory_dataset", dataset)
+    pipeline = run.pipeline(tmp_path, *given)
+    pipeline.args.sampling |= sampling
+    shutil.copy(run.folder / "trajectories.parquet", tmp_path)
+    learnt = []
+    pipeline.trainer = lambda trainer_class, policy, config, rows, **settings: rows
+    pipeline.learn = learnt.append
+    pipeline.update()
+    (rows,) = learnt
+    captions = rows.select(range(len(Dataset.from_parquet(str(tmp_path / "trajectories.parquet"))), len(rows)))
+    assert {prompt[-1]["content"] for prompt in captions["prompt"]} == {said}
 
 
 @pytest.mark.parametrize("size", ["8b", "38b"])
