@@ -12,7 +12,6 @@ from typing import Any
 
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
-from trl.models import unwrap_model_for_generation
 
 from .engines.vllm import rollout_engine
 from .evaluation.curves import plot_curves, training_plots
@@ -30,6 +29,7 @@ from .sampling.engine import SamplingParams
 from .sampling.protocols import ComparedProtocol
 from .script_parser import command_line
 from .scripts import DataArguments, last_checkpoint, publish, train_and_save
+from .whole_policy import whole_policy
 
 _AT_ONCE = 256  # questions for vLLM, which forms its own batches
 _SHOWN = 100  # questions in the report, which holds their pictures; completions in the page of training
@@ -64,13 +64,13 @@ def train_and_compare(
     if protocol.turns != 2:
         raise ValueError(f"train_and_compare: the protocol has {protocol.turns} turns, expected 2: acc@t2 is compared.")
 
-    def measure(stage: str) -> Samples | None:
-        return None if rows is None else _answer(trainer, rows, protocol, system_prompt, stage)
+    def measure(stage: str, saved: str | None = None) -> Samples | None:
+        return None if rows is None else _answer(trainer, rows, protocol, system_prompt, stage, saved)
 
     checkpoint = last_checkpoint(trainer.args)
     before = measure("before")
     train_and_save(trainer, checkpoint)
-    after = measure("after")
+    after = measure("after", trainer.args.output_dir)
     better = None
     if rows is not None and before is not None and after is not None and trainer.accelerator.is_main_process:
         better = _report(trainer, data_args, rows, {"before": before, "after": after}, protocol.metrics)
@@ -84,9 +84,17 @@ def train_and_compare(
 
 
 def _answer(
-    trainer: GRPOTrainer, rows: Dataset, protocol: ComparedProtocol, system_prompt: str | None, stage: str
+    trainer: GRPOTrainer,
+    rows: Dataset,
+    protocol: ComparedProtocol,
+    system_prompt: str | None,
+    stage: str,
+    saved: str | None = None,
 ) -> Samples:
-    """Sample answers of the trainer's current policy, with the vLLM of its rollouts if it is in its processes."""
+    """Sample answers of the policy, with the vLLM of its rollouts if it is in its processes.
+
+    `saved` is as for `whole_policy`.
+    """
     limit = trainer.args.max_completion_length
     assert limit is not None  # the trainers see to it
     asking: dict[str, Any] = {
@@ -97,8 +105,7 @@ def _answer(
     with rollout_engine(trainer) as engine:
         if engine is not None:
             return evaluate(rows, engine, None, protocol, batch_size=_AT_ONCE, **asking)
-    gather = trainer.args.ds3_gather_for_generation
-    with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator, gather) as policy:
+    with whole_policy(trainer, saved) as policy:
         return evaluate_policy(
             policy,
             trainer.processing_class,

@@ -252,6 +252,7 @@ def train_and_save(trainer: GRPOTrainer | SFTTrainer, checkpoint: str | None) ->
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model(trainer.args.output_dir)
     trainer.save_state()  # which `mmreason report` draws the curves from
+    trainer.accelerator.wait_for_everyone()  # then any process may read what the first one wrote
 
 
 def publish(trainer: GRPOTrainer | SFTTrainer, dataset_name: str) -> None:

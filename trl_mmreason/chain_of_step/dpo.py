@@ -27,7 +27,6 @@ from datasets import Dataset
 from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 from trl import DPOTrainer
-from trl.models import unwrap_model_for_generation
 
 from ..checkpoint import CheckpointRestoreMixin, restore_adapter, restore_weights, save_whole
 from ..construction import (
@@ -40,18 +39,19 @@ from ..construction import (
     search_no_weights,
     with_pictures,
 )
-from ..engines.sharding import loading_whole, whole_parameters
+from ..engines.sharding import whole_parameters
 from ..files import atomic_path, write_whole
 from ..grading import Grader, grader_or_rules
 from ..parts import freeze_vision_encoder
 from ..precision import check_precision
 from ..reference import reference_from_policy
 from ..sampling.engine import Engine, Failure, SamplingParams
-from ..sampling.loading import fingerprint, load_model
+from ..sampling.loading import fingerprint
 from ..sampling.protocols import Direct
 from ..sampling.store import Store
 from ..sampling.transformers_engine import TransformersEngine
 from ..turns import token_counter
+from ..whole_policy import whole_policy
 from .client import process_reward_from
 from .config import STEP_WISE, IterativeDPOConfig
 from .pairs import PAIR_FEATURES, make_pairs, pair_accuracies
@@ -311,13 +311,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
         if self.sampler is not None:
             yield self.sampler(self._folder(finished))
             return
-        if self.is_fsdp_enabled:  # whose processes run a model together, while each samples for itself
-            with loading_whole():
-                whole, _ = load_model(self._folder(finished))
-            whole.config._name_or_path = self.model.config._name_or_path  # the output folder may be moved
-            yield TransformersEngine(whole, self.processing_class, batch_size=self.args.sampling_batch_size)
-            return
-        with unwrap_model_for_generation(self.model_wrapped, self.accelerator) as policy:
+        with whole_policy(self, self._folder(finished)) as policy:
             yield TransformersEngine(policy, self.processing_class, batch_size=self.args.sampling_batch_size)
 
     # ---------------------------------------------------------------------------------------------------------- rounds

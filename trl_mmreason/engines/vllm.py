@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import ProcessorMixin
 from trl.data_utils import is_conversational
@@ -104,9 +105,9 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
     def _one_random_state(self) -> Iterator[None]:
         """Let processes that share one vLLM sample the same tokens.
 
-        huggingface/trl#3671: each process samples by itself, with torch's global generator. TRL seeds it once, and
-        dropout of an adapter, whose shapes differ among processes, makes it differ from then on. The processes
-        then continue different tokens, and hang.
+        huggingface/trl#3671: each process samples by itself, with torch's global generator, or on CUDA with seeds from
+        numpy's. TRL seeds them once, and dropout of an adapter, whose shapes differ among processes, or a reward
+        function that draws makes them differ from then on. The processes then continue different tokens, and hang.
         """
         if self.mode != "colocate" or self.tensor_parallel_size == 1:
             yield
@@ -114,9 +115,14 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         seed = [int(torch.randint(2**63 - 1, ()))]
         torch.distributed.broadcast_object_list(seed, group=self.tp_group, group_src=0)
         device = self.accelerator.device
+        numpy_state = np.random.get_state()
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed[0])
-            yield
+            np.random.seed(seed[0] % 2**32)
+            try:
+                yield
+            finally:
+                np.random.set_state(numpy_state)
 
     def generate_two_turns(
         self,

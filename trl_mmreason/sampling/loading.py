@@ -28,6 +28,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 from .. import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from ..checkpoint import check_adapter_restored
 from ..engines.patches import use_matrix_product_for_patches
+from ..engines.sharding import loading_whole
 from ..files import check_model_path
 from ..precision import keep_training_layout
 from ..rows import DECODING_ERRORS
@@ -93,12 +94,12 @@ def load_model(
     whereabouts = {name: model_kwargs[name] for name in _WHEREABOUTS if name in model_kwargs}
     config = AutoConfig.from_pretrained(base, **source, **whereabouts)
     auto_class = AutoModelForImageTextToText if sees_pictures(config) else AutoModelForCausalLM
-    loaded = auto_class.from_pretrained(
-        base, dtype=dtype, **source, **{"device_map": {"": device or PartialState().device}, **model_kwargs}
-    )
-    if adapter is not None:
-        loaded = PeftModel.from_pretrained(loaded, adapter := _local(adapter, None))
-        check_adapter_restored(loaded, adapter)
+    placed = {"device_map": {"": device or PartialState().device}, **model_kwargs}
+    with loading_whole():  # whatever shards the policies that are trained here
+        loaded = auto_class.from_pretrained(base, dtype=dtype, **source, **placed)
+        if adapter is not None:
+            loaded = PeftModel.from_pretrained(loaded, adapter := _local(adapter, None))
+            check_adapter_restored(loaded, adapter)
     keep_training_layout(loaded)
     use_matrix_product_for_patches(loaded)
     weights = fingerprint(loaded.named_parameters())  # merging would round them differently on another device

@@ -155,10 +155,7 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
             return
         frozen = self._judging_copy or self.ref_model or self.model_wrapped
         with unwrap_model_for_generation(
-            frozen,
-            self.accelerator,
-            self.args.ds3_gather_for_generation,
-            gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
+            frozen, self.accelerator, gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs
         ) as policy:
             adapter_off: Any = nullcontext()
             if is_peft_model(policy):

@@ -9,6 +9,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin, TrainerControl, TrainerState
 
+from ..engines.sharding import is_sharded
 from ..evaluation.runner import evaluate_policy
 from ..messages import completion_text
 from ..sampling.engine import Failure, SamplingParams
@@ -131,6 +132,14 @@ class StopWhenReflecting(StopAtAccuracy):
                 "reinforcement have no effect there."
             )
         self.learnt = Learnt(0.0, -1.0)
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if is_sharded(kwargs["model"]):
+            raise ValueError(
+                "SRPO's cold start samples answers amid training, and under ZeRO-3 or FSDP no process has the whole "
+                "policy. Use DDP or ZeRO-2; or train the cold start by itself with `mmreason train reflection_sft`, "
+                "which samples nothing, and give its folder as model_name_or_path, and no reflection_dataset."
+            )
 
     def _complete_share(self, model: PreTrainedModel) -> float:
         """The share of complete responses; 0 while second answers are not good enough."""
