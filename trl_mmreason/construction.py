@@ -19,7 +19,7 @@ from . import torchvision_free  # noqa: F401  processors load without torchvisio
 from .engines.known_pictures import encode_pictures_once
 from .engines.patches import use_matrix_product_for_patches
 from .engines.pictures import let_every_pass_see_a_picture
-from .engines.sharding import is_sharded, name_own_layers, use_whole_head
+from .engines.sharding import exact_rotary_frequencies, name_own_layers, use_whole_head
 from .files import check_model_folder, check_model_path
 from .messages import pictures_of, with_system_message
 from .parts import without_adapters
@@ -273,13 +273,17 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None, refe
             "TRL reads, would be sharded. Use ZeRO-2 or FSDP2, or train the whole model."
         )
     base = without_adapters(policy)
+    if is_deepspeed_zero3_enabled():
+        exact_rotary_frequencies(base)
     ensure_head_bias_attribute(policy)
     name_own_layers(base)
     use_whole_head(base)
     use_matrix_product_for_patches(base)
     encode_pictures_once(policy, reference_of)
     hooks = let_every_pass_see_a_picture(policy, processing_class)
-    if trainer is None or hooks is None or is_sharded(policy) or hooks.all_are_reached():
+    if trainer is None or hooks is None or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        return  # they need no search; before training the model is on the CPU, where flash attention has no kernel
+    if hooks.all_are_reached():
         return
     trainer.args.ddp_find_unused_parameters = True
     trainer.accelerator.ddp_handler.find_unused_parameters = True  # the arguments have been read

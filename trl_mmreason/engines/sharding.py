@@ -12,6 +12,7 @@ from accelerate.utils import broadcast
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers import PreTrainedModel
 from transformers.integrations import deepspeed as deepspeed_integration
 
 from .replaced import replaced
@@ -131,6 +132,25 @@ def references_agree() -> Iterator[None]:
 
     with replaced(grpo_trainer, prepare_fsdp=shard_reference), replaced(dpo_trainer, prepare_fsdp=shard_reference):
         yield
+
+
+def exact_rotary_frequencies(model: nn.Module) -> None:
+    """Compute rotary frequencies anew in float32, where ZeRO-3 has rounded them to the dtype of training.
+
+    deepspeedai/DeepSpeed#4932: within `zero.Init` every floating tensor that a constructor makes gets that dtype. In
+    bfloat16 a frequency is off by up to 0.4 %, so that positions which are some hundred tokens apart get angles that
+    differ by radians from those of the saved model and of vLLM.
+    """
+    rounded = set()
+    for module in model.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            if name.endswith("inv_freq") and buffer.dtype != torch.float32:
+                module.register_buffer(name, buffer.float(), persistent=False)
+                rounded.add(module)
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel):  # which knows how to compute those of its own modules, the innermost last
+            for module in rounded.intersection(part.modules()):
+                part._init_weights(module)
 
 
 def name_own_layers(model: Any) -> None:
