@@ -31,6 +31,7 @@ from .miniature.tasks import Problem, make_problems
 from .model_card import CARD, MINIATURE, add_results
 from .sampling.loading import load_model, load_processor
 from .sampling.protocols import AnsweringProtocol
+from .sampling.run import patient_state
 from .sampling.store import Store
 from .sampling.transformers_engine import TransformersEngine
 from .script_parser import ScriptParser, WrongArgument, refuse_missing_packages, suggestion, without_gpu
@@ -134,6 +135,7 @@ class Pipeline:
     """
 
     def __init__(self, args: Any, model_args: ModelConfig) -> None:
+        patient_state(cpu=args.common.get("use_cpu", False))
         self.args, self.model_args, self.folder = args, model_args, args.folder
         self.seed = args.common.get("seed", 42)
         self.train_rows, self.eval_rows = load_data(args, self.seed)

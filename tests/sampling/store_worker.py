@@ -7,7 +7,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from trl_mmreason.sampling.run import run
+import torch
+
+from trl_mmreason.sampling.run import patient_state, run
 from trl_mmreason.sampling.store import Record, Store, StoreError
 
 SETTINGS = {"model": "none"}
@@ -107,3 +109,9 @@ def sharded_run(path):
     with Store(path) as store:
         summary = run(store, "answers", ROWS, payloads, settings=SETTINGS, n=SAMPLES)
     return {"world_size": state.num_processes, **summary._asdict()}
+
+
+def patience():
+    """Days that this process waits for another of its group."""
+    patient_state()
+    return torch.distributed.group.WORLD._get_backend(torch.device("cpu")).options._timeout.days

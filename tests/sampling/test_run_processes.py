@@ -7,7 +7,18 @@ from collections import Counter
 
 import pytest
 from processes import begin, outcomes
-from store_worker import BATCH, ROWS, SAMPLES, SETTINGS, payload, payloads, sharded_run, slow_run, slow_run_in_a_group
+from store_worker import (
+    BATCH,
+    ROWS,
+    SAMPLES,
+    SETTINGS,
+    patience,
+    payload,
+    payloads,
+    sharded_run,
+    slow_run,
+    slow_run_in_a_group,
+)
 
 from trl_mmreason.sampling.run import Summary, run
 from trl_mmreason.sampling.store import Record, Store
@@ -77,3 +88,8 @@ def test_two_launched_processes_give_the_rows_of_one(tmp_path):
     with Store(tmp_path / "one") as store:
         run(store, STAGE, ROWS, payloads, settings=SETTINGS, n=SAMPLES)
     assert records(tmp_path / "two") == records(tmp_path / "one") == WHOLE
+
+
+def test_processes_wait_for_each_other_for_a_week():
+    """Ten minutes are NCCL's default, thirty gloo's."""
+    assert outcomes(patience, 2) == [7, 7]

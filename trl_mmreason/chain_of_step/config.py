@@ -135,6 +135,7 @@ class IterativeDPOConfig(DPOConfig):
         warmup_steps: steps of warm-up, or below 1 their share of all, 0.03; TRL's own default is 0.
         weight_decay: weight decay, 0.05; TRL's own default is 0.
         max_length: must be `None`, as a cut row would lose its answer or, worse, part of a picture.
+        ddp_timeout: seconds that a process waits for another; a week, as shares of sampling end far apart.
     """
 
     rounds: int = 3
@@ -154,6 +155,7 @@ class IterativeDPOConfig(DPOConfig):
     warmup_steps: float = 0.03
     weight_decay: float = 0.05
     max_length: int | None = None
+    ddp_timeout: int = 604_800
 
     @property
     def sampling_params(self) -> SamplingParams:

@@ -119,8 +119,10 @@ def _check_vllm(parameters: int, settings: Mapping[str, Any], where: str, gpu: i
         f"{share:.0%} (vllm_gpu_memory_utilization)"
     )
     if gpu is None:
-        return Finding("ok", f"{text}; each GPU needs more than {weights / share / GIB:.0f} GiB.")
+        return Finding(
+            "ok", f"{text}; each GPU needs well over {weights / share / GIB:.0f} GiB, as caches come on top."
+        )
     if weights < share * gpu:
-        return Finding("ok", f"{text}: they fit.")
+        return Finding("ok", f"{text}, which leaves {share * gpu / GIB - weights / GIB:.1f} GiB for its caches.")
     fix = "raise --vllm_tensor_parallel_size, which shares the weights out over so many GPUs, or its share of each."
     return Finding("FAIL", f"{text}: {share * gpu / GIB:.1f} GiB.", fix)

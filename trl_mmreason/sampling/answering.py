@@ -25,7 +25,6 @@ from functools import cached_property, lru_cache, partial
 from itertools import compress, count, tee
 from typing import Any
 
-from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
 
@@ -37,7 +36,7 @@ from ..messages import with_system_message
 from .engine import Engine, Failure, SamplingParams
 from .progress import Progress
 from .protocols import Answered, AnsweringProtocol, RowSample, Scorer
-from .run import Work, remember_questions, run, wait_for_all
+from .run import Work, patient_state, remember_questions, run, wait_for_all
 from .store import Record, Store
 
 logger = logging.getLogger(__name__)
@@ -190,7 +189,7 @@ def answer_in_memory(
 
     Other arguments as for `answer_questions`.
     """
-    sampling_params, grader, state = sampling_params or SamplingParams(), grader or Grader(), PartialState()
+    sampling_params, grader, state = sampling_params or SamplingParams(), grader or Grader(), patient_state()
     ids, scorer = distinct_ids(rows), getattr(protocol, "scorer", None)
     found: list[tuple[int, dict[str, Any] | Failure]] = []
     together = getattr(engine, "processes", 1)

@@ -10,7 +10,6 @@ from typing import Any
 
 import jinja2
 import torch
-from accelerate import PartialState
 from huggingface_hub import snapshot_download
 from peft import PeftConfig, PeftModel
 from transformers import (
@@ -33,6 +32,7 @@ from ..files import check_model_path
 from ..precision import keep_training_layout
 from ..rows import DECODING_ERRORS
 from .generation import ProcessingClass
+from .run import patient_state
 
 # What a picture that cannot be read, a template that refuses and a processor that cannot use what it was given raise.
 ENCODING_ERRORS = (*DECODING_ERRORS, jinja2.TemplateError, TypeError)
@@ -94,7 +94,7 @@ def load_model(
     whereabouts = {name: model_kwargs[name] for name in _WHEREABOUTS if name in model_kwargs}
     config = AutoConfig.from_pretrained(base, **source, **whereabouts)
     auto_class = AutoModelForImageTextToText if sees_pictures(config) else AutoModelForCausalLM
-    placed = {"device_map": {"": device or PartialState().device}, **model_kwargs}
+    placed = {"device_map": {"": device or patient_state().device}, **model_kwargs}
     with loading_whole():  # whatever shards the policies that are trained here
         loaded = auto_class.from_pretrained(base, dtype=dtype, **source, **placed)
         if adapter is not None:

@@ -18,6 +18,7 @@ import sys
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -26,6 +27,7 @@ from .progress import Progress
 from .store import Record, SettingsChanged, Store, Unit
 
 if TYPE_CHECKING:
+    from accelerate import PartialState
     from datasets import Dataset
 
 logger = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ BREAKDOWN_UNITS = 8
 FAILURES_LISTED = 20
 CHANGES_LISTED = 5
 QUESTIONS_A_PAGE = 250
+_PATIENCE = timedelta(days=7)
 
 
 class Summary(NamedTuple):
@@ -204,13 +207,22 @@ def _bare(value: Any) -> Any:
     return [_bare(one) for one in value] if isinstance(value, list) else value
 
 
+def patient_state(*, cpu: bool = False) -> PartialState:
+    """The process group's state, which lets processes wait for each other for days if this call begins the group.
+
+    Shares of sampling take hours, and end further apart than the ten minutes after which NCCL ends a run.
+    """
+    from accelerate import PartialState
+
+    return PartialState(cpu=cpu, timeout=_PATIENCE)
+
+
 def wait_for_all() -> None:
     """Wait until every process has saved its share."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         import torch
-        from accelerate import PartialState
 
-        PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
+        patient_state(cpu=not torch.cuda.is_available()).wait_for_everyone()
 
 
 class _Task(NamedTuple):
