@@ -22,13 +22,14 @@ def shows_working(completions: list, **columns: list) -> list[float]:
 
 
 def main(data_args: scripts.DataArguments, training_args: AdaPOConfig, model_args: ModelConfig) -> None:
+    followup = training_args.evaluation_prompt or EVALUATION_PROMPT
     train_rows, evaluation_rows = scripts.load_data(data_args, training_args.seed)
-    policy = scripts.policy_path(data_args, model_args, training_args, two_answers(EVALUATION_PROMPT))
+    policy = scripts.policy_path(data_args, model_args, training_args, two_answers(followup))
     settings = scripts.trainer_settings(model_args, training_args, evaluation_rows)
     trainer = AdaPOTrainer(
         policy, args=training_args, train_dataset=train_rows, reward_funcs=shows_working, **settings
     )  # its curve: rewards/shows_working/mean
-    train_and_compare(trainer, data_args, evaluation_rows, TwoTurn(EVALUATION_PROMPT))
+    train_and_compare(trainer, data_args, evaluation_rows, TwoTurn(followup))
 
 
 if __name__ == "__main__":

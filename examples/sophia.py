@@ -83,18 +83,20 @@ class Sophia(Pipeline):
 
     def reinforce(self, policy: str, name: str) -> None:
         """GRPO on the questions that the initial policy finds neither too easy nor too hard (appendix B.2)."""
-        bound = self.args.max_completion_length
+        bound, rows = self.args.max_completion_length, self.train_rows
         settings = {"system_prompt": self.args.thinking_prompt, "grader": self.args.grader(self.engine)}
-        asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size}
-        asked["sampling_params"] = SamplingParams(bound)
-        with Store(self.folder / "difficulty.sqlite") as store:
-            base = self.engine(self.base)
-            kept = difficulty_filter(self.train_rows, base, store, **settings, **asked, **self.args.difficulty)
-        self.say(f"{name}: {kept}")
-        if not len(kept.rows):
-            raise WrongArgument(f"{name}: no question is left; widen --difficulty.low and --difficulty.high")
+        if self.args.difficulty.get("n") != 0:
+            asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size}
+            asked["sampling_params"] = SamplingParams(bound)
+            with Store(self.folder / "difficulty.sqlite") as store:
+                kept = difficulty_filter(
+                    rows, self.engine(self.base), store, **settings, **asked, **self.args.difficulty
+                )
+            self.say(f"{name}: {kept}")
+            if not len(rows := kept.rows):
+                raise WrongArgument(f"{name}: no question is left; widen --difficulty.low and --difficulty.high")
         config = self.config("grpo", MixedGroupsGRPOConfig, name, max_completion_length=bound)
-        self.learn(self.trainer(MixedGroupsGRPOTrainer, policy, config, kept.rows, **settings))
+        self.learn(self.trainer(MixedGroupsGRPOTrainer, policy, config, rows, **settings))
 
     def measure(self) -> None:
         names = {"SOPHIA": "update", "SOPHIA-GRPO": "grpo", "GRPO": "base_grpo"}

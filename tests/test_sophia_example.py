@@ -107,6 +107,16 @@ def test_a_stage_out_of_order_names_the_one_before(stage, before, run, tmp_path)
         run.pipeline(tmp_path).do(stage)
 
 
+def test_questions_that_are_selected_already_are_all_kept(run, tmp_path):
+    pipeline, learnt = run.pipeline(tmp_path, "--warm_up_dataset", "null"), []
+    pipeline.args.difficulty |= {"n": 0}
+    pipeline.trainer = lambda trainer_class, policy, config, rows, **settings: rows
+    pipeline.learn = learnt.append
+    pipeline.base_grpo()
+    assert learnt == [pipeline.train_rows]
+    assert not (tmp_path / "difficulty.sqlite").exists()
+
+
 def test_a_difficulty_that_leaves_no_question_ends_before_grpo(run, tmp_path):
     """Nothing that an untrained policy answers is always right."""
     pipeline = run.pipeline(tmp_path)

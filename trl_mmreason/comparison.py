@@ -16,7 +16,6 @@ from trl import GRPOConfig, GRPOTrainer
 from .engines.vllm import rollout_engine
 from .evaluation.curves import plot_curves, training_plots
 from .evaluation.evaluation_report import trajectories_of
-from .evaluation.files import PRINTED
 from .evaluation.logged_completions import tables_of
 from .evaluation.metrics import format_table, improves
 from .evaluation.report import comparison_table, write_report
@@ -25,6 +24,7 @@ from .evaluation.runner import Samples, evaluate, evaluate_policy
 from .evaluation.training_run import TRAINING_REPORT, write_training_report
 from .files import write_whole
 from .messages import question_text
+from .model_card import PRINTED
 from .sampling.engine import SamplingParams
 from .sampling.protocols import ComparedProtocol
 from .script_parser import command_line

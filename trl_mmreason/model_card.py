@@ -17,7 +17,7 @@ from .messages import text_of
 
 CARD = "README.md"
 PRINTED = "results.txt"
-"""Tables of results, as `evaluation.files` and `scripts` write them."""
+"""Tables of results, as evaluations and comparisons write them."""
 MINIATURE = "miniature/"
 """What names of the drawn tasks, and of the models built for them, begin with."""
 MINIATURE_RECORD = "trl_mmreason_miniature"

@@ -13,6 +13,7 @@ import yaml
 from trl import GRPOConfig, ModelConfig
 
 from ..files import is_missing_path
+from ..model_card import MINIATURE
 from ..packages import missing_packages
 from ..recipes import config_file
 from .estimate import WEIGHT_BYTES
@@ -77,7 +78,7 @@ def check_files(settings: Mapping[str, Any], read: Mapping[str, Iterable[str]] |
         if not re.search(r"(dataset|dataset_name|datasets)$", key) or key in skipped:
             continue
         for path in value.values() if isinstance(value, dict) else [value]:
-            if isinstance(path, str) and not path.startswith("miniature") and _is_lost(path):
+            if isinstance(path, str) and path != "miniature" and not path.startswith(MINIATURE) and _is_lost(path):
                 yield Finding("FAIL", f"{key}: there is no {path}.", "write it, or name another file or a Hub id.")
 
 

@@ -18,6 +18,7 @@ from datasets import Dataset, Image
 
 from ..files import atomic_path, write_whole
 from ..messages import question_text
+from ..model_card import PRINTED
 from ..rows import DataError
 from ..sampling.engine import Failure
 from .metrics import Estimate, aligned, metric_of
@@ -25,7 +26,7 @@ from .question_table import QuestionTable
 from .results import EvaluatedQuestion, Results
 from .runner import Samples
 
-RESULTS, PRINTED, SAMPLES = "results.json", "results.txt", "samples.jsonl"
+RESULTS, SAMPLES = "results.json", "samples.jsonl"
 QUESTIONS, PICTURES = "questions.jsonl", "pictures.parquet"
 FORMAT = 1
 

@@ -49,7 +49,8 @@ class SophiaArguments(StagedArguments):
         judge_server: address of a server with OpenAI's API.
         warm_up, update: fields of `OffPolicyRewardConfig`; the warm-up has rewards of 1.
         grpo: fields of `MixedGroupsGRPOConfig`, of both stages of GRPO.
-        difficulty: n, low and high of the questions that GRPO keeps.
+        difficulty: n, low and high of the questions that GRPO keeps; with n 0 it keeps all, as where `mmreason
+            prefilter --rule share` has selected them, which can ask a server.
         evaluation: fields of `SamplingParams`, when accuracy is measured.
     """
 
