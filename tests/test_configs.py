@@ -126,6 +126,21 @@ def test_every_recipe_evaluates_and_logs_to_a_tracker(path):
 
 
 # model → trajectories (or rows) of an update, those that are sampled at once
+@pytest.mark.parametrize("section", [None, "grpo"])
+def test_prompts_and_answers_fit_the_engine(section):
+    """A prompt too long for vLLM would end the run. Two turns have a follow-up between them, of some 100 tokens."""
+    bounded = 0
+    for path in [*CONFIGS, *SOPHIA]:
+        whole = yaml.safe_load(path.read_text())
+        given = whole if section is None else {**whole, **whole.get(section, {})}
+        if "vllm_max_model_length" in given:
+            turns = 2 if path.parent.name in ("adapo", "score") else 1
+            needed = given["max_prompt_length"] + turns * given["max_completion_length"] + 100 * (turns - 1)
+            assert needed <= given["vllm_max_model_length"], path
+            bounded += 1
+    assert bounded == (7 if section is None else 9)
+
+
 BATCHES = {
     "adapo/qwen2_5_vl_3b": (64 * 8, 64 * 8),
     "adapo/qwen2_5_vl_7b": (64 * 8, 64 * 8),

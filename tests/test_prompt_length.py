@@ -9,7 +9,7 @@ from PIL import Image
 from processes import outcomes
 from support import SMALL_RUN, drawn_rows, load
 
-from trl_mmreason import SelfEvolutionConfig, SelfEvolutionTrainer
+from trl_mmreason import AdaPOConfig, AdaPOTrainer, SelfEvolutionConfig, SelfEvolutionTrainer
 from trl_mmreason.prompt_length import prompt_length, without_overlong_prompts
 
 
@@ -97,6 +97,13 @@ def test_self_evolution_leaves_them_out_of_training_alone(checkpoints, tmp_path,
     assert trainer.train_dataset["id"] == ["1", "2"]
     assert trainer.eval_dataset["id"] == ["1", "2", "3", "4"]
     assert warnings()[0].startswith("SelfEvolutionTrainer: 2 of 4 prompts")
+
+
+def test_every_trainer_of_rollouts_leaves_them_out(checkpoints, tmp_path, processor):
+    rows = Dataset.from_list([asked("How many?", (56, 56 * k), id=str(k), answer="1") for k in (1, 2, 3, 4)])
+    args = AdaPOConfig(str(tmp_path), **SMALL_RUN, max_prompt_length=prompt_length(rows[1], processor))
+    trainer = AdaPOTrainer(checkpoints("qwen2_5_vl"), args=args, train_dataset=rows)
+    assert trainer.train_dataset["id"] == ["1", "2"]
 
 
 def kept_of_five(model):

@@ -49,6 +49,7 @@ from .logged_questions import about_question, gather_without_pictures, prompts_a
 from .messages import pictures_of, with_system_message
 from .padding import carries_loss, score_by_length, sort_by_length
 from .precision import check_precision
+from .prompt_length import without_overlong_prompts
 from .read_once import RowsReadOnce
 from .reference import reference_from_policy
 from .sampling.live_rows import TOKEN_BY_TOKEN, can_share_prompts, ended_rows_leave
@@ -128,6 +129,15 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         if kwargs.get("processing_class") is None:
             kwargs["processing_class"] = load_policy_processor(model, args)
         pad_left(kwargs["processing_class"])
+        if (most := getattr(args, "max_prompt_length", None)) is not None:
+            kwargs["train_dataset"] = without_overlong_prompts(
+                kwargs.get("train_dataset"),
+                kwargs["processing_class"],
+                most,
+                name=type(self).__name__,
+                system_prompt=system_prompt,
+                **(args.chat_template_kwargs or {}),  # type: ignore[union-attr]  # it has a bound
+            )
         search_no_weights(args)
         with corrected_vllm(args), reference_from_policy(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)

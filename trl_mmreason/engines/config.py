@@ -15,7 +15,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 @documented
 @dataclass
 class RolloutConfig(GRPOConfig):
-    """`GRPOConfig` with defaults from the papers' equations, and the dtype of a colocated vLLM.
+    """`GRPOConfig` with defaults from the papers' equations, a bound of prompts, and the dtype of a colocated vLLM.
 
     Attributes:
         loss_type: how the loss of tokens is averaged (see `GRPOConfig`): "grpo", the mean over trajectories of the mean
@@ -26,12 +26,16 @@ class RolloutConfig(GRPOConfig):
             is that among the tokens that are left, the trainer's that among all, and their ratio is below 1 for every
             token (huggingface/trl#6789): 0.99 at the least with `top_p=0.99`, but the product over a sequence of 1,000
             tokens comes down to e^-10, and such a sequence would train nothing.
+        max_prompt_length: rows of `train_dataset` with longer prompts are left out, in tokens, those of pictures and of
+            the trainer's system message included; `None` keeps all. vLLM ends a run at a prompt that leaves no room in
+            `vllm_max_model_length`.
         vllm_dtype: dtype of a colocated vLLM: "float32", "bfloat16" or "float16"; by default that in which the policy
             is trained (`engine_dtype`). A server has a dtype of its own: start it with `--dtype`.
     """
 
     loss_type: str = "grpo"
     vllm_importance_sampling_mode: str | None = None
+    max_prompt_length: int | None = None
     vllm_dtype: str | None = None
 
     def __post_init__(self) -> None:
@@ -43,6 +47,8 @@ class RolloutConfig(GRPOConfig):
                 f"{name}: max_completion_length={self.max_completion_length}, expected the token limit of an answer, "
                 "an integer ≥ 1."
             )
+        if self.max_prompt_length is not None and self.max_prompt_length < 1:
+            raise ValueError(f"{name}: max_prompt_length={self.max_prompt_length}, expected 1 or more.")
         if self.remove_unused_columns:
             raise ValueError(f"{name}: remove_unused_columns=True removes pictures and answers; leave it False.")
         if self.vllm_importance_sampling_mode is None:

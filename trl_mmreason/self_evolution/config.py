@@ -45,8 +45,7 @@ class SelfEvolutionConfig(RolloutConfig):
         actor_prompt_in_evaluation: put it before the questions of an evaluation, too. Off, as in the paper: the policy
             is evaluated under its official prompt (appendix D), which is the question as its row has it, with the
             system message that the model's own chat template writes, if any.
-        max_prompt_length: rows of `train_dataset` with longer prompts are left out, in tokens, those of pictures and of
-            `actor_prompt` included (Table 5); `None` keeps all.
+        max_prompt_length: see `RolloutConfig`; 1024 (Table 5).
         judge_prompt: what the judge is asked, before the question and the response that it scores.
         judge_sampling_temperature, judge_top_p: temperature and top-p of the judge's replies.
         judge_max_tokens: token limit of a reply of the judge; ours.
@@ -118,9 +117,8 @@ class SelfEvolutionConfig(RolloutConfig):
         for name in ("high_threshold", "low_threshold"):
             if not math.isfinite(getattr(self, name)):
                 raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)}, expected a finite number.")
-        for name in ("judge_batch_size", "max_prompt_length"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)}, expected 1 or more.")
+        if self.judge_batch_size is not None and self.judge_batch_size < 1:
+            raise ValueError(f"SelfEvolutionConfig: judge_batch_size={self.judge_batch_size}, expected 1 or more.")
         if not parse_optional_text("SelfEvolutionConfig: judge_prompt", self.judge_prompt):
             raise ValueError("SelfEvolutionConfig: judge_prompt is None, expected a prompt.")
         if (self.vote == "none" or not self.judge) and self.modulation != _DEFAULT_MODULATION:

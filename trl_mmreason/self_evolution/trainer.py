@@ -19,7 +19,6 @@ from ..grading import Grader, grader_or_rules
 from ..grading.reward import items_of
 from ..grpo import GroupGRPOTrainer, GroupOutcome, without_ungraded
 from ..parts import keep_adapters_frozen
-from ..prompt_length import without_overlong_prompts
 from ..reference import initial_policy, prepare_reference
 from ..sampling.engine import Engine
 from ..sampling.transformers_engine import TransformersEngine
@@ -98,14 +97,6 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
             self.judging,
             lambda: self.model.training or self.eval_system_prompt == self.system_prompt,
             judge,
-        )
-        train_dataset = without_overlong_prompts(
-            train_dataset,
-            processing_class,
-            args.max_prompt_length,
-            name="SelfEvolutionTrainer",
-            system_prompt=args.actor_prompt,
-            **(args.chat_template_kwargs or {}),
         )
         super().__init__(
             model,
