@@ -273,8 +273,7 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None, refe
             "TRL reads, would be sharded. Use ZeRO-2 or FSDP2, or train the whole model."
         )
     base = without_adapters(policy)
-    if is_deepspeed_zero3_enabled():
-        exact_rotary_frequencies(base)
+    exact_rotary_frequencies(base)
     ensure_head_bias_attribute(policy)
     name_own_layers(base)
     use_whole_head(base)

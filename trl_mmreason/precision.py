@@ -11,6 +11,8 @@ from accelerate.utils import parse_flag_from_env
 from torch import Tensor
 from transformers import Trainer
 
+from .engines.sharding import exact_rotary_frequencies
+
 if TYPE_CHECKING:
     from trl import DPOConfig, GRPOConfig, SFTConfig
 
@@ -46,12 +48,13 @@ def settle_on_cpu(config: DPOConfig | GRPOConfig | SFTConfig) -> None:
 
 
 def check_precision(trainer: Trainer) -> None:
-    """Warn about harmful precision, and keep 4-bit weights trainable on CPUs.
+    """Warn about harmful precision, keep rotary frequencies exact, and 4-bit weights trainable on CPUs.
 
     Every trainer calls it once its model is complete.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
     keep_training_layout(model)
+    exact_rotary_frequencies(model)
     name = type(trainer).__name__
     if any(_is_rounded_rotary(key, buffer) for key, buffer in model.named_buffers()):
         logger.warning(

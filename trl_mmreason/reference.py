@@ -14,7 +14,7 @@ from trl import GRPOConfig
 from trl.models import prepare_deepspeed
 from trl.trainer.utils import create_model_from_path
 
-from .engines.sharding import is_sharded, references_agree, shard_reference, whole_state
+from .engines.sharding import exact_rotary_frequencies, is_sharded, references_agree, shard_reference, whole_state
 from .precision import keep_training_layout
 
 
@@ -77,6 +77,7 @@ def initial_policy(model: Any, args: TrainingArguments, quantization_config: Any
 def prepare_reference(reference: Any, trainer: Any) -> Any:
     """Put the frozen copy on the policy's devices, wrapped for the same engine."""
     keep_training_layout(reference)
+    exact_rotary_frequencies(reference)
     if trainer.is_deepspeed_enabled:
         return prepare_deepspeed(reference, trainer.accelerator)
     if trainer.is_fsdp_enabled:

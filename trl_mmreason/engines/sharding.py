@@ -141,6 +141,8 @@ def exact_rotary_frequencies(model: nn.Module) -> None:
     bfloat16 a frequency is off by up to 0.4 %, so that positions which are some hundred tokens apart get angles that
     differ by radians from those of the saved model and of vLLM.
     """
+    if not deepspeed_integration.is_deepspeed_zero3_enabled():
+        return
     rounded = set()
     for module in model.modules():
         for name, buffer in list(module.named_buffers(recurse=False)):
