@@ -39,7 +39,9 @@ def test_revise(questions, tmp_path, capsys):
         main(arguments(questions, output, server.url, "--system-prompt", "Box it."))
         assert len(server.bodies) == 3 * len(QUESTIONS)  # all is there already
     assert capsys.readouterr().out == said
-    assert said == (f"kept 2 of 4 questions\ndropped 1: never wrong before right\ndropped 1: never right\n{output}\n")
+    assert said == (
+        f"kept 2 of 4 trajectories\ndropped 1: never wrong before right\ndropped 1: never right\n{output}\n"
+    )
     rows = {row["id"]: row for row in rows_of(output)}
     assert {id_: row["completion"] for id_, row in rows.items()} == {
         id_: [{"role": "assistant", "content": r"\boxed{7}"}] for id_ in ("fixed#0", "fixed late#0")

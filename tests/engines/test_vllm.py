@@ -157,6 +157,8 @@ def test_they_sample_the_same_tokens_though_dropout_takes_their_random_states_ap
     first, second = shared_runs("srpo", "internvl", "lora", "dropout")
     assert first["tokens"] == second["tokens"]
     assert len(first["tokens"]) == 4 * 12
+    assert first["drawn_together"] == second["drawn_together"]
+    assert first["drawn_alone"] != second["drawn_alone"]
 
 
 # ------------------------------------------------------------------------------------------ two turns without a barrier

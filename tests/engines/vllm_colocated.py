@@ -10,6 +10,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from vllm_policies import random_policy, rule_out_placeholders, save, train, trainer_for, write
 from vllm_turns import sampled_tokens, two_ways
@@ -57,6 +58,11 @@ if family == "llava_next":
 
     name = next(name for name, _ in model.named_parameters() if "vision_tower" in name)
     results["upstream_name"] = Upstream.hf_to_vllm_mapper.map_name(name)
+if shared:  # vLLM's runner for GPUs draws from numpy, which a reward function may have left in another state
+    np.random.seed(trainer.accelerator.process_index)
+    with trainer.vllm_generation._one_random_state():
+        results["drawn_together"] = np.random.rand(), torch.rand(()).item()
+    results["drawn_alone"] = np.random.rand()
 if shared or "checks" in options:
     from vllm_checks import checks, evaluations
 

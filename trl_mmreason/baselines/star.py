@@ -14,12 +14,19 @@ from typing import Any
 from datasets import Dataset
 
 from ..sampling.answering import Answers, answer_questions
-from ..sampling.difficulty import Filtered
+from ..sampling.difficulty import Filtered, tally
 from ..sampling.engine import Engine, Failure
 from ..sampling.protocols import TwoTurn
 from ..sampling.store import Store
 
 STAGE = "star"
+
+
+class Revisions(Filtered):
+    """Rows of revisions, and the number of other trajectories for each reason."""
+
+    def __str__(self) -> str:
+        return tally(len(self.rows), self.dropped, "trajectories")
 
 
 def make_revisions(
@@ -31,7 +38,7 @@ def make_revisions(
     revisions: int = 2,
     stage: str = STAGE,
     **asking: Any,
-) -> Filtered:
+) -> Revisions:
     """Rows of right revisions.
 
     It resumes, and several processes share the work, as `answer_questions` says.
@@ -57,7 +64,7 @@ def make_revisions(
     return _learnt(rows, answer_questions(rows, engine, store, protocol, stage=stage, **asking), followup)
 
 
-def _learnt(rows: Dataset, answers: Answers, followup: str) -> Filtered:
+def _learnt(rows: Dataset, answers: Answers, followup: str) -> Revisions:
     chosen, made, dropped = [], [], Counter[str]()
     for position, (id_, samples) in enumerate(answers.items()):
         for index, sample in enumerate(samples):
@@ -87,7 +94,7 @@ def _learnt(rows: Dataset, answers: Answers, followup: str) -> Filtered:
         return {"id": made[place]["id"], "prompt": [*row["prompt"], *turns], "completion": completion}
 
     kept = [name for name in ("id", "prompt", "images") if name in picked.column_names]
-    return Filtered(picked.select_columns(kept).map(with_turns, with_indices=True), dict(dropped))
+    return Revisions(picked.select_columns(kept).map(with_turns, with_indices=True), dict(dropped))
 
 
 def first_revision(correct: Sequence[bool | None]) -> int | None:
