@@ -1,5 +1,6 @@
 """The end of SRPO's cold start; examples/srpo.py trains until then in tests/test_examples.py."""
 
+import pytest
 from datasets import Dataset
 from support import drawn_rows, ids_of, load
 
@@ -48,6 +49,17 @@ def test_settings_that_the_measure_does_not_know_are_named(checkpoints, tmp_path
     )
     StopWhenReflecting(processor, Dataset.from_list(drawn_rows(1)), args, complete_share=0.9)
     assert "repetition_penalty, typical_p of reinforcement have no effect there" in caplog.text
+
+
+def test_a_policy_in_pieces_is_refused_before_training(checkpoints, tmp_path):
+    """No process could sample from it by itself, so that they would wait for each other."""
+    model, processor = load(checkpoints("qwen2_5_vl"))
+    args = SRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
+    callback = StopWhenReflecting(processor, Dataset.from_list(drawn_rows(1)), args, complete_share=0.9)
+    callback.on_train_begin(args, None, None, model=model)
+    model.lm_head.weight.ds_id = 0  # as ZeRO-3 marks what it has shared out
+    with pytest.raises(ValueError, match="under ZeRO-3 or FSDP no process has the whole policy"):
+        callback.on_train_begin(args, None, None, model=model)
 
 
 def test_a_response_that_failed_is_not_complete(checkpoints, monkeypatch, tmp_path):
