@@ -120,3 +120,8 @@ def kept_of_five(model):
 def test_two_processes_share_the_measuring(checkpoints):
     """Each has the whole result, in the order of the rows."""
     assert outcomes(kept_of_five, 2, checkpoints("qwen2_5_vl")) == [["0", "2", "4"]] * 2
+
+
+def test_a_bound_of_nothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="AdaPOConfig: max_prompt_length=0, expected 1 or more"):
+        AdaPOConfig(str(tmp_path), use_cpu=True, bf16=False, max_prompt_length=0)
