@@ -3,7 +3,7 @@
     accelerate launch examples/evaluate.py --config configs/evaluate/miniature.yaml
 
 `mmreason evaluate` has every protocol and more options; this script shows the parts, for evaluations of your own.
-`dataset_name` is a benchmark (docs/benchmarks.md), `dataset_split` its split; `eval_rows` takes its first so many rows.
+`dataset_name` is a benchmark (docs/benchmarks.md).
 """
 
 from dataclasses import dataclass
@@ -34,23 +34,30 @@ class EvaluationArguments:
     """Settings of the evaluation.
 
     Attributes:
+        dataset_name: name of the benchmark.
+        dataset_split: its split.
+        eval_rows: evaluate on its first so many rows.
+        cold_start_accuracy: for a miniature policy, the accuracy at which its supervised start ends.
         followup: what the user says to the first of two answers.
         max_new_tokens: token limit of each answer.
         n: samples a question; with more than one they are drawn at `temperature`.
         temperature: temperature of sampling; 0 is greedy.
     """
 
+    dataset_name: str
+    dataset_split: str = "train"
+    eval_rows: int | None = None
+    cold_start_accuracy: float = 0.5
     followup: str = EVALUATION_PROMPT
     max_new_tokens: int = 2048
     n: int = 1
     temperature: float = 0.0
 
 
-def main(
-    data_args: DataArguments, arguments: EvaluationArguments, training_args: TrainingArguments, model_args: ModelConfig
-) -> None:
-    rows = load_benchmark(data_args.dataset_name, split=data_args.dataset_split, max_rows=data_args.eval_rows)
-    policy = policy_path(data_args, model_args, training_args, two_answers(arguments.followup))
+def main(arguments: EvaluationArguments, training_args: TrainingArguments, model_args: ModelConfig) -> None:
+    rows = load_benchmark(arguments.dataset_name, split=arguments.dataset_split, max_rows=arguments.eval_rows)
+    drawn = DataArguments(arguments.dataset_name, cold_start_accuracy=arguments.cold_start_accuracy)
+    policy = policy_path(drawn, model_args, training_args, two_answers(arguments.followup))
     engine = TransformersEngine(policy, batch_size=training_args.per_device_eval_batch_size)
     asked = {
         "n": arguments.n,
@@ -58,7 +65,7 @@ def main(
         "seed": training_args.seed,
     }
     folder = Path(training_args.output_dir)
-    benchmark = BENCHMARKS[data_args.dataset_name]
+    benchmark = BENCHMARKS[arguments.dataset_name]
     protocols: dict[str, AnsweringProtocol] = {"direct": Direct(), "two-turn": TwoTurn(arguments.followup)}
     for name, protocol in protocols.items():
         results = evaluate_into(
@@ -67,7 +74,7 @@ def main(
             engine,
             protocol,
             command=command_line(),
-            about={"split": data_args.dataset_split},
+            about={"split": arguments.dataset_split},
             benchmark=benchmark,
             description=name,
             **asked,
@@ -81,5 +88,5 @@ def main(
 
 if __name__ == "__main__":
     with exit_on_missing():
-        parser = ScriptParser((DataArguments, EvaluationArguments, TrainingArguments, ModelConfig))
+        parser = ScriptParser((EvaluationArguments, TrainingArguments, ModelConfig))
         main(*parser.parse_args_and_config())

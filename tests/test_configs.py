@@ -97,6 +97,12 @@ def test_the_script_of_the_method_takes_every_key_and_value(path):
         assert parsed[key] == written_differently.get(key, value), key
 
 
+@pytest.mark.parametrize("option", ["--on_error", "--system_prompt", "--eval_split"])
+def test_an_evaluation_refuses_options_of_training_data(option):
+    with pytest.raises(ValueError, match=option):
+        parse(ROOT / "configs/evaluate/miniature.yaml", option, "raise")
+
+
 @each([*ADAPO, ROOT / "configs/grpo/miniature.yaml"])
 def test_what_cites_table_4_is_in_table_4(path):
     given = yaml.safe_load(path.read_text())
