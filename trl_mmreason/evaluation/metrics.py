@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Flags: TypeAlias = "Sequence[bool] | np.ndarray | torch.Tensor"
 ConfidenceInterval: TypeAlias = tuple[float, float]
+Column: TypeAlias = tuple[np.ndarray, np.ndarray]
+"""What each question adds to a metric's numerator and denominator."""
 
 
 class Metric(NamedTuple):
@@ -111,16 +113,28 @@ def two_turn_metrics(first_correct: Flags, second_correct: Flags) -> dict[str, f
         ValueError: for inputs that are not bools, not one-dimensional, or not equally long.
     """
     first, second = _paired_flags(first_correct, second_correct)
-    total, first_right, second_right = len(first), int(first.sum()), int(second.sum())
-    corrected, misjudged = int((~first & second).sum()), int((first & ~second).sum())
+    columns = two_turn_columns(first[:, None], second[:, None])
     return {
-        "acc_t1": _ratio(first_right, total),
-        "acc_t2": _ratio(second_right, total),
-        "delta": _ratio(second_right - first_right, total),
-        "correction_rate": _ratio(corrected, total - first_right),
-        "misjudgment_rate": _ratio(misjudged, first_right),
-        "correction_share": _ratio(corrected, total),
-        "misjudgment_share": _ratio(misjudged, total),
+        name: float(over.sum() / under.sum()) if under.any() else math.nan
+        for name, (over, under) in columns.items()
+        if name not in ("kept_share", "failed_share")
+    }
+
+
+def two_turn_columns(first: np.ndarray, second: np.ndarray) -> dict[str, Column]:
+    """Each question's contribution to the metrics of two turns; the arguments are (Q, n) bools."""
+    one = np.ones(len(first))
+    corrected, misjudged = (~first & second).mean(axis=1), (first & ~second).mean(axis=1)
+    return {
+        "acc_t1": (first.mean(axis=1), one),
+        "acc_t2": (second.mean(axis=1), one),
+        "delta": (second.mean(axis=1) - first.mean(axis=1), one),
+        "correction_rate": (corrected, (~first).mean(axis=1)),
+        "misjudgment_rate": (misjudged, first.mean(axis=1)),
+        "kept_share": ((first & second).mean(axis=1), one),
+        "correction_share": (corrected, one),
+        "failed_share": ((~first & ~second).mean(axis=1), one),
+        "misjudgment_share": (misjudged, one),
     }
 
 
@@ -236,10 +250,6 @@ def _percentile_interval(values: list[float]) -> ConfidenceInterval:
         return (math.nan, math.nan)
     low, high = np.quantile(known, [(1 - 0.95) / 2, (1 + 0.95) / 2])
     return (float(low), float(high))
-
-
-def _ratio(numerator: int, denominator: int) -> float:
-    return numerator / denominator if denominator else math.nan
 
 
 def _paired_flags(first_correct: Flags, second_correct: Flags) -> tuple[np.ndarray, np.ndarray]:

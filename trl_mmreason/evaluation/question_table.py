@@ -15,7 +15,7 @@ import numpy as np
 
 from ..grading import Grader, JudgeGrader
 from ..sampling.engine import Failure
-from .metrics import Estimate, bootstrap
+from .metrics import Column, Estimate, bootstrap, two_turn_columns
 from .runner import Samples
 from .samples import best_of_n, group_sizes, pass_at_n, self_consistency_at_n
 from .voting import cluster_answers, votes_of
@@ -99,9 +99,6 @@ def is_right(sample: Mapping[str, Any] | Failure, turn: int) -> bool:
     return bool(sample["turns"][turn]["correct"])
 
 
-Column = tuple[np.ndarray, np.ndarray]
-
-
 def _columns(samples: Samples, grader: Grader | JudgeGrader | None, has_variants: bool) -> dict[str, Column]:
     final = _flags(samples, samples.turns - 1)
     one = np.ones(len(final))
@@ -110,27 +107,10 @@ def _columns(samples: Samples, grader: Grader | JudgeGrader | None, has_variants
         problems = [row.get("group") or row["id"] for row in samples.rows]
         columns["worst_case"] = _worst_case(final[:, 0], problems)
     if samples.turns == 2:
-        columns |= _two_turns(_flags(samples, 0), final)
+        columns |= two_turn_columns(_flags(samples, 0), final)
     if samples.n > 1:
         columns |= _many(samples, final, grader)
     return columns | _lengths(samples) | _measures(samples)
-
-
-def _two_turns(first: np.ndarray, second: np.ndarray) -> dict[str, Column]:
-    """`metrics.two_turn_metrics` for each question; both arguments are (Q, n)."""
-    one = np.ones(len(first))
-    corrected, misjudged = (~first & second).mean(axis=1), (first & ~second).mean(axis=1)
-    return {
-        "acc_t1": (first.mean(axis=1), one),
-        "acc_t2": (second.mean(axis=1), one),
-        "delta": (second.mean(axis=1) - first.mean(axis=1), one),
-        "correction_rate": (corrected, (~first).mean(axis=1)),
-        "misjudgment_rate": (misjudged, first.mean(axis=1)),
-        "kept_share": ((first & second).mean(axis=1), one),
-        "correction_share": (corrected, one),
-        "failed_share": ((~first & ~second).mean(axis=1), one),
-        "misjudgment_share": (misjudged, one),
-    }
 
 
 def _many(samples: Samples, correct: np.ndarray, grader: Grader | JudgeGrader | None) -> dict[str, Column]:
