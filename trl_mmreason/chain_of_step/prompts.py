@@ -63,22 +63,24 @@ The final step label list format must be strictly organized as follows:
 ### Step Label: [1,1,0,-1,-1,-1]"""  # noqa: E501 - the paper's own lines
 """Fig. 9: the judge rates every step of a chain."""
 
-MIN_STEPS, MAX_STEPS = 5, 10
-"""What Fig. 8 asks for."""
+MIN_TAUGHT_STEPS, MAX_TAUGHT_STEPS = 5, 10
+"""Steps of a chain that Fig. 8 asks the teacher for."""
 
 _THINKING, _REFLECTION = "<Detailed Thinking>:", "<Reflection>:"
 _HEADING = re.compile(r"### <(?:Step (\d+): (.+)|Answer)>")
 _LABELS = re.compile(r"### Step Label: *\[([^\[\]\n]*)\]")
 
 
-def step_data_prompt(min_steps: int = MIN_STEPS, max_steps: int = MAX_STEPS) -> str:
+def step_data_prompt(min_steps: int = MIN_TAUGHT_STEPS, max_steps: int = MAX_TAUGHT_STEPS) -> str:
     """`STEP_DATA_PROMPT`, word for word unless it asks for other numbers of steps than the paper's.
 
     Args:
         min_steps, max_steps: what is asked for.
     """
     bounds = "no less than {} and no more than {}."
-    return STEP_DATA_PROMPT.replace(bounds.format(MIN_STEPS, MAX_STEPS), bounds.format(min_steps, max_steps))
+    return STEP_DATA_PROMPT.replace(
+        bounds.format(MIN_TAUGHT_STEPS, MAX_TAUGHT_STEPS), bounds.format(min_steps, max_steps)
+    )
 
 
 def step_data_message(question: str, answer: str) -> str:
@@ -112,7 +114,7 @@ def steps_as_text(steps: list[Step]) -> str:
     )
 
 
-def read_steps(reply: str, *, min_steps: int = MIN_STEPS, max_steps: int = MAX_STEPS) -> Chain:
+def read_steps(reply: str, *, min_steps: int = MIN_TAUGHT_STEPS, max_steps: int = MAX_TAUGHT_STEPS) -> Chain:
     """Parse a teacher's reply in the format of Fig. 8, with or without a code fence, into a chain.
 
     The parts of a step are taken without the white space around them; none may be empty.

@@ -18,7 +18,7 @@ from ..sampling.engine import Engine, Request, SamplingParams
 from ..sampling.export import join_source_columns
 from ..sampling.run import remember_questions
 from ..sampling.store import Store
-from .prompts import MAX_STEPS, MIN_STEPS, read_steps, step_data_message, step_data_prompt
+from .prompts import MAX_TAUGHT_STEPS, MIN_TAUGHT_STEPS, read_steps, step_data_message, step_data_prompt
 from .template import render_chain
 
 STEP_DATA = "chain-of-step-data"
@@ -31,8 +31,8 @@ def make_step_data(
     teacher: Engine,
     store: Store,
     *,
-    min_steps: int = MIN_STEPS,
-    max_steps: int = MAX_STEPS,
+    min_steps: int = MIN_TAUGHT_STEPS,
+    max_steps: int = MAX_TAUGHT_STEPS,
     sampling_params: SamplingParams | None = None,
     attempts: int = 3,
     grader: Grader | None = None,
