@@ -114,7 +114,7 @@ def _read(opening: str, sample: Sample, writer: Any) -> Answered:
     score = read_scores(writer, ids, text, response, None, None, opening=opening)
     extra = {
         "reflects": response.has_reflection_format,
-        "solves_again": score.reflected,
+        "solves_again": score.solves_again,
         "reflection_tokens": score.reflection_tokens,
     }
     return Answered(turns, [sample.finish_reason], sample.tokens, response.problem, extra=extra)

@@ -45,7 +45,7 @@ class ReflectionScores(NamedTuple):
         return self.first_correct is not None and self.second_correct is not None
 
     @property
-    def reflected(self) -> bool:
+    def solves_again(self) -> bool:
         """Whether a well-formed reflection is followed by a second answer."""
         return self.response.has_reflection_format and self.response.second_answer is not None
 
@@ -128,7 +128,7 @@ class ReflectionRewards:
 
     def effect(self, score: ReflectionScores) -> float:
         """I_eff of one response (Eq. 8)."""
-        counts = score.response.has_reflection_format if self.missing_second_is_wrong else score.reflected
+        counts = score.response.has_reflection_format if self.missing_second_is_wrong else score.solves_again
         return float(effectiveness(bool(score.first_correct), bool(score.second_correct), counts))
 
     def begin(self, rows: Sequence[Mapping[str, Any]], texts: Sequence[str]) -> None:
@@ -235,7 +235,7 @@ def measures(score: ReflectionScores) -> dict[str, float]:
     if score.graded:
         first, second = bool(score.first_correct), bool(score.second_correct)
         found |= {
-            "reflected_share": score.reflected,
+            "reflected_share": score.solves_again,
             "acc_t1": first,
             "acc_t2": second,
             "kept_share": first and second,
