@@ -387,4 +387,4 @@ def test_the_method_of_a_copied_recipe_is_found(name, tmp_path):
 def test_an_adapter_is_named_as_one(tmp_path, capsys):
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
     _, lines = doctor(capsys, "--model", tmp_path)
-    assert "it holds an adapter, expected a whole model. Name its base, owner/base, or merge them" in lines[-1]
+    assert f"'{tmp_path}' holds an adapter of owner/base, expected a whole model. Fix: " in lines[-1]

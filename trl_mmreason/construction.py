@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from datasets import Dataset
@@ -20,7 +19,7 @@ from .engines.known_pictures import encode_pictures_once
 from .engines.patches import use_matrix_product_for_patches
 from .engines.pictures import let_every_pass_see_a_picture
 from .engines.sharding import exact_rotary_frequencies, name_own_layers, use_whole_head
-from .files import check_model_folder, check_model_path
+from .files import adapter_base, check_model_folder, check_model_path
 from .messages import pictures_of, with_system_message
 from .parts import without_adapters
 from .turns import tokenizer_of
@@ -193,7 +192,7 @@ def load_policy_processor(model: Any, args: GRPOConfig | None) -> Any:
         check_model_folder(path)
     else:
         check_model_path(path)
-    if isinstance(model, str) and (Path(path) / "adapter_config.json").exists():
+    if isinstance(model, str) and adapter_base(path) is not None:
         raise ValueError(
             f"{path} holds an adapter, expected a whole model. Pass PeftModel.from_pretrained(base, {path!r}, "
             "is_trainable=True) with its processor, or merge the adapter into its base and save that."

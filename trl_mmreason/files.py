@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -81,6 +82,12 @@ def check_model_folder(name: str) -> None:
     folder = Path(name).expanduser()
     if folder.exists() and not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
         raise NoSuchFolder(f"the folder {name} holds no model: it has no config.json")
+
+
+def adapter_base(name: str) -> str | None:
+    """Name of the base model of the adapter in a folder; `None` if the folder holds no adapter."""
+    file = Path(name).expanduser() / "adapter_config.json"
+    return str(json.loads(file.read_bytes()).get("base_model_name_or_path")) if file.is_file() else None
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from trl import (
 from .checkpoint import restore_adapter, restore_weights, save_whole
 from .data import load_rows
 from .documented import documented
-from .files import NoSuchFolder, check_model_folder
+from .files import NoSuchFolder, adapter_base, check_model_folder
 from .miniature.cold_start import Lessons, cold_start
 from .miniature.models import FAMILIES, SIZES, build_model
 from .miniature.tasks import CATEGORIES, SPLITS, make_dataset
@@ -237,9 +237,8 @@ def refuse_adapter(name: str) -> None:
     Raises:
         WrongArgument: names the adapter and its base.
     """
-    file = Path(name).expanduser() / "adapter_config.json"
-    if file.is_file():
-        base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    base = adapter_base(name)
+    if base is not None:
         raise WrongArgument(
             f"model_name_or_path={name!r} holds an adapter of {base}, expected a whole model. Fix: to resume its "
             f"training, give the base and --resume_from_checkpoint {name}/checkpoint-…; to train on from it, merge it "

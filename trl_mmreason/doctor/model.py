@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -17,6 +15,7 @@ from ..miniature.models import FAMILIES, SIZES, build_model
 from ..model_card import MINIATURE
 from ..sampling.generation import declared_end_ids, encode
 from ..sampling.loading import ENCODING_ERRORS, load_processor, sees_pictures
+from ..scripts import refuse_adapter
 from ..turns import next_turn_ids
 from .finding import Finding, one_line
 
@@ -34,12 +33,7 @@ def load_for_checks(name: str) -> tuple[Any, Any, list[int]]:
         model, processor = build_model(family, size)
         return model, processor, declared_end_ids(model.generation_config, processor)
     check_model_path(name)
-    adapter = Path(name).expanduser() / "adapter_config.json"
-    if adapter.is_file() and not adapter.with_name("config.json").is_file():
-        base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
-        raise ValueError(
-            f"it holds an adapter, expected a whole model. Name its base, {base}, or merge them and save that"
-        )
+    refuse_adapter(name)
     config = AutoConfig.from_pretrained(name)
     if not sees_pictures(config):
         raise ValueError(f"a {type(config).__name__} sees no pictures; name a vision-language model")
