@@ -253,7 +253,7 @@ def test_what_will_not_work_is_named_with_its_fix(checkpoints, tmp_path, capsys)
     ("arguments", "message"),
     [
         (["--config", "lost.yaml"], "--config lost.yaml: there is no such file, and no recipe of that name"),
-        (["--model", "miniature/qwen2_5_vl/huge"], "there is no such miniature; expected one like miniature"),
+        (["--model", "miniature/qwen2_5_vl/huge"], "huge', expected miniature/<family>/<size> with a family of"),
         (["--model", "./lost"], "FAIL  there is no folder ./lost; give one with a model, or a Hub id"),
         (["--config", "rows.jsonl"], "rows.jsonl is not YAML: expected '<document start>'"),
     ],

@@ -158,12 +158,7 @@ def policy_path(
     if not name.startswith(MINIATURE):
         check_model_folder(name)
         return name
-    family, _, size = name.removeprefix(MINIATURE).partition("/")
-    if family not in FAMILIES or size not in SIZES:
-        raise WrongArgument(
-            f"model_name_or_path={name!r}, expected miniature/<family>/<size> with a family of {sorted(FAMILIES)} and "
-            f"a size of {sorted(SIZES)}."
-        )
+    family, size = family_and_size(name)
     if not arguments.dataset_name.startswith(MINIATURE):
         raise WrongArgument(
             f"{name} is a miniature that knows only drawn problems, but dataset_name={arguments.dataset_name!r}. "
@@ -187,6 +182,21 @@ def policy_path(
             seed=training_args.seed,
         )
     return str(folder)
+
+
+def family_and_size(name: str) -> tuple[str, str]:
+    """Parse `miniature/<family>/<size>`, the name of a policy.
+
+    Raises:
+        WrongArgument: there is no such miniature.
+    """
+    family, _, size = name.removeprefix(MINIATURE).partition("/")
+    if family not in FAMILIES or size not in SIZES:
+        raise WrongArgument(
+            f"model_name_or_path={name!r}, expected miniature/<family>/<size> with a family of {sorted(FAMILIES)} and "
+            f"a size of {sorted(SIZES)}."
+        )
+    return family, size
 
 
 def trainer_settings(

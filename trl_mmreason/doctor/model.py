@@ -11,11 +11,11 @@ from transformers import AutoConfig, GenerationConfig
 from ..construction import check_template
 from ..files import check_model_path
 from ..memory import build_without_weights
-from ..miniature.models import FAMILIES, SIZES, build_model
+from ..miniature.models import build_model
 from ..model_card import MINIATURE
 from ..sampling.generation import declared_end_ids, encode
 from ..sampling.loading import ENCODING_ERRORS, load_processor, sees_pictures
-from ..scripts import refuse_adapter
+from ..scripts import family_and_size, refuse_adapter
 from ..turns import next_turn_ids
 from .finding import Finding, one_line
 
@@ -27,10 +27,7 @@ def load_for_checks(name: str) -> tuple[Any, Any, list[int]]:
         name: path, Hub id or miniature/<family>/<size>.
     """
     if name.startswith(MINIATURE):
-        family, _, size = name.removeprefix(MINIATURE).partition("/")
-        if family not in FAMILIES or size not in SIZES:
-            raise ValueError("there is no such miniature; expected one like miniature/qwen2_5_vl/demo")
-        model, processor = build_model(family, size)
+        model, processor = build_model(*family_and_size(name))
         return model, processor, declared_end_ids(model.generation_config, processor)
     check_model_path(name)
     refuse_adapter(name)
