@@ -1,4 +1,4 @@
-"""Estimate the memory that a stage of training takes; see `trl_mmreason/memory.py`."""
+"""Estimate the memory that a stage of training takes; see `memory.py`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from trl import ModelConfig
 
-from ..memory import GIB, Memory, activation_memory, count_parameters, training_memory
 from ..scripts import adapter_config
 from .finding import Finding
+from .memory import GIB, Memory, activation_memory, count_parameters, training_memory
 
 WEIGHT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "auto": 2.0}
 _PROMPT_TOKENS = 1024  # assumed where a configuration does not bound prompts

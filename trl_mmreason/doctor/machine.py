@@ -10,10 +10,10 @@ import torch
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from ..memory import GIB
 from ..recipes import ROOT
 from ..trl_contract import changed_methods
 from .finding import Finding
+from .memory import GIB
 
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "peft", "vllm", "deepspeed")
 

@@ -10,7 +10,6 @@ from transformers import AutoConfig, GenerationConfig
 
 from ..construction import check_template
 from ..files import check_model_path
-from ..memory import build_without_weights
 from ..miniature.models import build_model
 from ..model_card import MINIATURE
 from ..sampling.generation import declared_end_ids, encode
@@ -18,6 +17,7 @@ from ..sampling.loading import ENCODING_ERRORS, load_processor, sees_pictures
 from ..scripts import family_and_size, refuse_adapter
 from ..turns import next_turn_ids
 from .finding import Finding, one_line
+from .memory import build_without_weights
 
 
 def load_for_checks(name: str) -> tuple[Any, Any, list[int]]:

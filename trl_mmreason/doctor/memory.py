@@ -58,10 +58,10 @@ def training_memory(
     )
 
 
-def activation_memory(tokens: int, hidden: int, layers: int, *, checkpointing: bool, value_bytes: int = 2) -> float:
+def activation_memory(tokens: int, hidden: int, layers: int, *, checkpointing: bool) -> float:
     """Estimate the bytes of a language model's activations (arXiv:2205.05198, sections 4 and 5).
 
-        34·t·h a layer,   or with checkpointing 2·t·h a layer and 34·t·h once
+        34·t·h a layer,   or with checkpointing 2·t·h a layer and 34·t·h once;   values have 2 bytes
 
     This is the paper's s·b·h·(34 + 5·a·s/h) without its second term, the attention scores, which sdpa and flash
     attention do not keep. The log-probabilities of TRL's fused head need no logits of all tokens.
@@ -70,10 +70,9 @@ def activation_memory(tokens: int, hidden: int, layers: int, *, checkpointing: b
         tokens: t = s·b, of one micro-batch, pictures included.
         hidden, layers: h and the depth of the language model.
         checkpointing: whether layers are computed again in the backward pass.
-        value_bytes: bytes of one value of an activation; the paper's numbers are for 2.
     """
     kept = (2 * layers + 34) if checkpointing else 34 * layers
-    return kept * tokens * hidden * value_bytes / 2
+    return kept * tokens * hidden
 
 
 def build_without_weights(config: Any) -> Any:
