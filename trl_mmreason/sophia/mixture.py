@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, SupportsFloat
+from typing import Any
 
 import pyarrow as pa
 from datasets import Dataset, Features, Image, List, Value, concatenate_datasets
@@ -20,6 +20,7 @@ from ..rows import MESSAGES
 from ..sampling.export import ROWS_A_BATCH
 from ..sources import read_completions
 from .prompts import CAPTION_PROMPT, prompt_for
+from .rewarded_rows import finite_reward
 
 CAPTIONS_AS_DATA = ("none", "beside", "before")
 _DIGITS = 10**6  # of a share
@@ -167,11 +168,7 @@ def _check(parts: Mapping[str, Dataset], shares: Mapping[str, float]) -> None:
             raise ValueError(f"mix: part {name!r} is empty; remove it and redistribute its share.")
         rewards = part.with_format(None)["reward"][:] if "reward" in part.column_names else []
         for number, reward in enumerate(rewards):
-            if not isinstance(reward, SupportsFloat) or not math.isfinite(reward):
-                raise ValueError(
-                    f"mix: the reward of row {number} of part {name!r} is {reward!r}, expected a finite number. Leave "
-                    "out rows that could not be graded; without the column all rewards are 1."
-                )
+            finite_reward(reward, f"mix: the reward of row {number} of part {name!r}")
 
 
 def _counts(sizes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:

@@ -30,12 +30,7 @@ def rewarded_rows(rows: Any, name: str) -> Any:
     """
 
     def check(reward: Any, number: int) -> dict[str, float]:
-        if not isinstance(reward, SupportsFloat) or not math.isfinite(reward):
-            raise ValueError(
-                f"{name}: the reward of row {number} is {reward!r}, expected a finite number. Leave out rows that "
-                "could not be graded; a reward of 0 says that a row is to teach nothing."
-            )
-        return {"reward": float(reward)}
+        return {"reward": finite_reward(reward, f"{name}: the reward of row {number}")}
 
     checked = rows.map(check, input_columns=["reward"], with_indices=True)
     kept = checked.filter(lambda reward: reward != 0, input_columns=["reward"])
@@ -45,6 +40,16 @@ def rewarded_rows(rows: Any, name: str) -> Any:
         if left_out := len(rows) - len(kept):
             logger.warning("%s: %d of %d rows have a reward of 0 and are left out", name, left_out, len(rows))
     return kept
+
+
+def finite_reward(reward: Any, what: str) -> float:
+    """Return a reward as a float; raise a ValueError that names it if it is no finite number."""
+    if not isinstance(reward, SupportsFloat) or not math.isfinite(reward):
+        raise ValueError(
+            f"{what} is {reward!r}, expected a finite number. Leave out rows that could not be graded; a reward of 0 "
+            "says that a row is to teach nothing."
+        )
+    return float(reward)
 
 
 def check_behavior(rows: Any, name: str, level: str, processing_class: Any) -> Any:
