@@ -20,7 +20,7 @@ from .engines.patches import use_matrix_product_for_patches
 from .engines.pictures import let_every_pass_see_a_picture
 from .engines.sharding import exact_rotary_frequencies, name_own_layers, use_whole_head
 from .files import adapter_base, check_model_folder, check_model_path
-from .messages import pictures_of, with_system_message
+from .messages import PICTURE_COLUMNS, pictures_of, with_system_message
 from .parts import without_adapters
 from .turns import tokenizer_of
 from .two_turn_rollout import refuse_plain_prompt
@@ -216,7 +216,7 @@ def with_pictures(collate: Callable[[list[dict[str, Any]]], Any]) -> Callable[[l
     """Extend a collator of TRL's to batches in which some rows have no picture."""
 
     def collate_rows(rows: list[dict[str, Any]]) -> Any:
-        if rows[0].keys() & {"image", "images"}:
+        if rows[0].keys() & set(PICTURE_COLUMNS):
             texts = ({name: value for name, value in row.items() if name != "image"} for row in rows)
             rows = [{**text, "images": pictures_of(row)} for text, row in zip(texts, rows, strict=True)]
         return collate(rows)

@@ -8,6 +8,7 @@ from itertools import dropwhile
 from typing import Any
 
 PLACEHOLDER = "<image>"
+PICTURE_COLUMNS = ("images", "image")
 _SPEAKERS = {"human": "user", "gpt": "assistant"}  # LLaVA's names of roles
 
 

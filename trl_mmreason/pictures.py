@@ -16,8 +16,8 @@ def png_of(image: Image.Image) -> bytes:
     return picture_file(_shrunk(image), "PNG")
 
 
-def data_uri(image: Image.Image) -> str:
-    """Encode as a data URI, shrunk if it is large, and as JPEG if that is much smaller."""
+def page_data_url(image: Image.Image) -> str:
+    """Encode as a data URL, shrunk if it is large, and as JPEG if that is much smaller."""
     picture = _shrunk(image)
     file, kind = picture_file(picture, "PNG"), "png"
     if len(file) > _LARGE_BYTES and picture.mode in ("L", "RGB"):

@@ -21,7 +21,7 @@ from .construction import (
     with_pictures,
 )
 from .documented import documented
-from .messages import completion_text
+from .messages import PICTURE_COLUMNS, completion_text
 from .parts import freeze_vision_encoder
 from .precision import check_precision, settle_on_cpu
 
@@ -136,7 +136,7 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
         all go the same way.
         """
         columns = rows.column_names or list(next(iter(rows), ()))  # a stream may not know
-        pictureless = not {"image", "images"} & set(columns)
+        pictureless = not set(PICTURE_COLUMNS) & set(columns)
         rows = rows.remove_columns([name for name in columns if name in ("messages", args.dataset_text_field)])
 
         def convert(prompt: Any, completion: Any, row: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from datasets import Dataset, Features, Value
 
+from ..messages import PICTURE_COLUMNS
 from ..rows import MESSAGES
 from ..sampling.export import join_source_columns
 from .objective import select_pairs
@@ -23,8 +24,6 @@ PAIR_FEATURES = Features(
     }
 )
 """Columns of a data set of pairs, next to `images`."""
-
-_PICTURES = ("images", "image")
 
 
 class Pair(NamedTuple):
@@ -108,9 +107,9 @@ def pairs_dataset(questions: Dataset, pairs: Sequence[Pair]) -> Dataset:
         "rejected_score": [pair.rejected_score for pair in pairs],
     }
     made = Dataset.from_dict(columns, features=PAIR_FEATURES)
-    if not set(_PICTURES) & set(questions.column_names):
+    if not set(PICTURE_COLUMNS) & set(questions.column_names):
         return made.add_column("images", [[] for _ in pairs])
-    return join_source_columns(made, questions, positions, (*PAIR_FEATURES, *_PICTURES))
+    return join_source_columns(made, questions, positions, (*PAIR_FEATURES, *PICTURE_COLUMNS))
 
 
 def _said(text: str) -> list[dict[str, str]]:

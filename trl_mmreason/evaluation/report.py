@@ -19,7 +19,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from ..files import write_whole
-from ..pictures import data_uri
+from ..pictures import page_data_url
 from .metrics import Change, Estimate, Metric, metric_of
 from .plots import Plot
 from .trajectory import NOT_GRADED, Piece, Trajectory
@@ -234,7 +234,7 @@ def _question(group: list[Trajectory]) -> dict[str, Any]:
     is_group = first.step is not None
     return {
         "trajectories": [{"of": trajectory, "values": _values(trajectory)} for trajectory in group],
-        "pictures": [{"uri": data_uri(image), "small": max(image.size) < _SMALL_SIDE_PIXELS} for image in first.images],
+        "pictures": [{"uri": page_data_url(one), "small": max(one.size) < _SMALL_SIDE_PIXELS} for one in first.images],
         "about": [
             first.id,
             first.category,

@@ -27,7 +27,7 @@ TOKEN_BY_TOKEN = (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH)
 
 _LAYERS = {DynamicLayer, DynamicSlidingWindowLayer}
 _BY_TOKEN = ("attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids")  # (..., B, L)
-_PICTURES = ("pixel", "image", "video")  # read with the prompt and not again
+_OF_PICTURES = ("pixel", "image", "video")  # read with the prompt and not again
 Ended = Callable[[list[int], list[list[int]]], None]
 _LEFT = 7 / 8  # rows leave when fewer than this share of the model's batch continues: each time copies the cache
 
@@ -133,7 +133,7 @@ def _can_leave(model_kwargs: dict[str, Any]) -> bool:
 def _is_known(cache: Any, tensors: Iterable[str]) -> bool:
     if type(cache) is not DynamicCache or {type(layer) for layer in cache.layers} - _LAYERS:
         return False
-    return all(name in _BY_TOKEN or name.startswith(_PICTURES) for name in tensors)
+    return all(name in _BY_TOKEN or name.startswith(_OF_PICTURES) for name in tensors)
 
 
 def _select_rows(model_kwargs: dict[str, Any], rows: Tensor) -> None:

@@ -20,7 +20,7 @@ import torch
 from datasets import Dataset
 
 from ..grading import Grader
-from ..messages import pictures_of, plain_messages, question_text
+from ..messages import PICTURE_COLUMNS, pictures_of, plain_messages, question_text
 from ..rows import MESSAGES, Row
 from ..sampling.answering import JoinedRows, answer_questions
 from ..sampling.difficulty import tally, usable_questions
@@ -44,8 +44,6 @@ from .selection import (
     unit_id,
     unrewarded,
 )
-
-_PICTURES = ("images", "image")
 
 
 class OffPolicyData(NamedTuple):
@@ -211,7 +209,7 @@ def _asked(rows: Dataset, grader: Grader, dropped: Counter[str]) -> tuple[Datase
     """Select the rows to ask about, also as plain prompts without pictures; count the others."""
     prompts, usable = _prompts(rows), _usable(rows, grader, dropped)
     asked = rows.select(usable)
-    texts = asked.remove_columns([name for name in (*_PICTURES, "prompt") if name in asked.column_names])
+    texts = asked.remove_columns([name for name in (*PICTURE_COLUMNS, "prompt") if name in asked.column_names])
     return asked, texts.add_column("prompt", [prompts[position] for position in usable], feature=MESSAGES)
 
 
@@ -239,7 +237,7 @@ def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:
 
 def _usable(rows: Dataset, grader: Grader, dropped: Counter[str]) -> list[int]:
     """Positions of the rows with a picture and a usable gold answer; the others are counted."""
-    columns = [name for name in _PICTURES if name in rows.column_names]
+    columns = [name for name in PICTURE_COLUMNS if name in rows.column_names]
     tables = rows.select_columns(columns).with_format("arrow").iter(ROWS_A_BATCH)  # in which no picture is decoded
     stored = (row for table in tables for row in table.to_pylist())
     pictured = [position for position, row in enumerate(stored) if pictures_of(row)]
