@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ..sampling.asking import MalformedReply
+from ..sampling.asking import MalformedReply, without_fence
 from .template import Chain, Step, has_token
 
 STEP_DATA_PROMPT = """\
@@ -124,7 +124,7 @@ def read_steps(reply: str, *, min_steps: int = MIN_TAUGHT_STEPS, max_steps: int 
     """
     if has_token(reply):
         raise MalformedReply("a special token in the text")
-    *sections, (last_title, answer) = _sections(_without_fence(reply))
+    *sections, (last_title, answer) = _sections(without_fence(reply))
     if last_title:
         raise MalformedReply("no answer")
     if not all(title for title, _ in sections):
@@ -155,13 +155,6 @@ def read_ratings(reply: str, steps: int) -> list[int]:
     if len(labels) != steps:
         raise MalformedReply("another number of labels than of steps")
     return [int(label) for label in labels]
-
-
-def _without_fence(reply: str) -> str:
-    text = reply.strip()
-    if len(text) >= 6 and text.startswith("```") and text.endswith("```"):
-        return text[3:-3].strip()
-    return text
 
 
 def _sections(text: str) -> list[tuple[str, str]]:

@@ -28,6 +28,14 @@ class MalformedReply(ValueError):
     """A reply in the wrong format; the message is a short phrase to count by."""
 
 
+def without_fence(reply: str) -> str:
+    """A reply without the white space and the code fence around it."""
+    text = reply.strip()
+    if len(text) >= 6 and text.startswith("```") and text.endswith("```"):
+        text = text[3:-3].removeprefix("json").strip()
+    return text
+
+
 @dataclass(frozen=True)
 class ReplyCollector:
     """Asks a teacher, judge or scorer, and stores its parsed replies.

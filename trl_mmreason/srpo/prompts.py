@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from ..sampling.asking import MalformedReply
+from ..sampling.asking import MalformedReply, without_fence
 from .response import tags_in
 
 COT_PROMPT = """\
@@ -159,11 +159,8 @@ def _with_latex(text: str) -> str:
 
 def _read_object(reply: str) -> dict[str, Any]:
     """Parse a reply as a JSON object, with or without a code fence."""
-    text = reply.strip()
-    if len(text) >= 6 and text.startswith("```") and text.endswith("```"):
-        text = text[3:-3].removeprefix("json")
     try:
-        value = json.loads(_with_latex(text))
+        value = json.loads(_with_latex(without_fence(reply)))
     except (ValueError, RecursionError):  # no JSON, a number of too many digits, or too deep
         raise MalformedReply("no JSON") from None
     if not isinstance(value, dict):
