@@ -3,7 +3,6 @@
 import hashlib
 
 import pytest
-from datasets import Dataset
 from scripted import Scripted, picture, questions_of, reds
 from solution_chains import chain_of_steps
 from support import SUPERVISED_RUN, maker
@@ -14,7 +13,6 @@ from trl_mmreason.chain_of_step.annotation import (
     annotate_by_judge,
     annotate_by_monte_carlo,
     chains_of,
-    graded_chains,
 )
 from trl_mmreason.chain_of_step.config import ChainOfStepSFTConfig, ProcessRewardConfig
 from trl_mmreason.chain_of_step.paths import Path, read_path
@@ -98,24 +96,6 @@ def test_whole_chains_are_kept_and_others_counted():
     reasons = ["no_chain", "repeated", "no_step", "no_answer", "malformed", "the gold answer cannot be used"]
     assert found.dropped == dict.fromkeys(reasons, 1)
     assert str(found).splitlines()[0] == "kept 3 of 9 chains"
-
-
-def test_chains_that_exist_already_are_graded():
-    said = [chain("7"), chain("seven"), [{"role": "assistant", "content": chain("8")}], "It is 7."]
-    rows = [
-        {
-            "id": str(number),
-            "prompt": [{"role": "user", "content": "?"}],
-            "answer": ["7", "seven"],
-            "completion": [{"role": "assistant", "content": one}] if isinstance(one, str) else one,
-        }
-        for number, one in enumerate(said)
-    ]
-    found = graded_chains(Dataset.from_list(rows))
-    assert found.rows.column_names == ["id", "prompt", "answer", "completion", "correct"]
-    assert found.rows["completion"][:] == [chain("7"), chain("seven"), chain("8")]
-    assert found.rows["correct"][:] == [True, True, False]
-    assert found.dropped == {"no_chain": 1}
 
 
 def test_letters_are_graded_by_their_choices(tmp_path):

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from datasets import Dataset, Features, List, Value
 
 from ..grading import Grader
-from ..grading.reward import items_of
-from ..messages import completion_text, pictures_of, question_text, with_system_message
+from ..messages import pictures_of, question_text, with_system_message
 from ..rows import Row
 from ..sampling.answering import JoinedRows, answer_questions
 from ..sampling.asking import ReplyCollector, parsed_positions, reference_answer
@@ -77,13 +76,6 @@ class Annotated(NamedTuple):
         return said if self.tokens is None else f"{said}\n{self.tokens} tokens sampled for the labels"
 
 
-class _Candidate(NamedTuple):
-    id: str
-    question: int  # position of its row
-    text: str
-    correct: bool | None
-
-
 def chains_of(rows: Dataset, paths: Mapping[str, Sequence[Path]]) -> ChainRows:
     """Select the whole chains among sampled paths; of equal chains of a question the first.
 
@@ -94,60 +86,26 @@ def chains_of(rows: Dataset, paths: Mapping[str, Sequence[Path]]) -> ChainRows:
     Returns:
         Chains with the ids "<id of the question>#<index of the path>", in the order of the questions.
     """
-    return _whole_chains(
-        rows,
-        [
-            _Candidate(f"{id_}#{path.index}", position, path.text, path.correct)
-            for position, id_ in enumerate(rows["id"])
-            for path in paths.get(id_, ())
-        ],
-    )
-
-
-def graded_chains(rows: Dataset, *, grader: Grader | None = None) -> ChainRows:
-    """Select and grade the whole chains among the completions of existing rows.
-
-    Args:
-        rows: rows with id, prompt, answer, completion (a string or a message), and optionally images and choices.
-        grader: `Grader()` by default.
-    """
-    columns = [name for name in _CHAIN_COLUMNS if name in rows.column_names and name not in ("images", "image")]
-    given = rows.select_columns(columns).to_list()
-    texts = [completion_text(row["completion"], f"row {row['id']!r}") for row in given]
-    answers = [read_path(text).answer or "" for text in texts]
-    verdicts = (grader or Grader()).grade_batch(items_of(given, answers))
-    return _whole_chains(
-        rows,
-        [
-            _Candidate(row["id"], position, text, verdict.correct)
-            for position, (row, text, verdict) in enumerate(zip(given, texts, verdicts, strict=True))
-        ],
-    )
-
-
-def _whole_chains(rows: Dataset, candidates: Iterable[_Candidate]) -> ChainRows:
     dropped: Counter[str] = Counter()
-    kept: dict[tuple[int, str], _Candidate] = {}
-    for candidate in candidates:
-        problem = read_path(candidate.text).problem
-        if candidate.correct is None:
-            dropped["the gold answer cannot be used"] += 1
-        elif problem is not None:
-            dropped[problem] += 1
-        elif (candidate.question, candidate.text) in kept:
-            dropped["repeated"] += 1
-        else:
-            kept[candidate.question, candidate.text] = candidate
-    found = list(kept.values())
+    kept: dict[tuple[int, str], Path] = {}
+    for position, id_ in enumerate(ids := rows["id"][:]):
+        for path in paths.get(id_, ()):
+            problem = read_path(path.text).problem
+            if path.correct is None:
+                dropped["the gold answer cannot be used"] += 1
+            elif problem is not None:
+                dropped[problem] += 1
+            elif (position, path.text) in kept:
+                dropped["repeated"] += 1
+            else:
+                kept[position, path.text] = path
     columns = {
-        "id": [candidate.id for candidate in found],
-        "completion": [candidate.text for candidate in found],
-        "correct": [candidate.correct for candidate in found],
+        "id": [f"{ids[position]}#{path.index}" for (position, _), path in kept.items()],
+        "completion": [path.text for path in kept.values()],
+        "correct": [path.correct for path in kept.values()],
     }
     made = Dataset.from_dict(columns, features=_CHAIN_FEATURES)
-    return ChainRows(
-        join_source_columns(made, rows, [candidate.question for candidate in found], _CHAIN_COLUMNS), dict(dropped)
-    )
+    return ChainRows(join_source_columns(made, rows, [position for position, _ in kept], _CHAIN_COLUMNS), dict(dropped))
 
 
 # --------------------------------------------------------------------------------------------------------- Monte Carlo
@@ -174,7 +132,7 @@ def annotate_by_monte_carlo(
     What failed is sampled again with `retry_failed=True`.
 
     Args:
-        chains: `rows` of `chains_of` or `graded_chains`.
+        chains: `rows` of `chains_of`.
         engine: continues the chains; the policy that wrote them, or another that was fine-tuned on chains.
         store: keeps every continuation.
         n: continuations a step.
@@ -254,7 +212,7 @@ def annotate_by_judge(
     run resumes, and shares the work, as `annotate_by_monte_carlo` does.
 
     Args:
-        chains: `rows` of `chains_of` or `graded_chains`. Of several reference answers the first is told.
+        chains: `rows` of `chains_of`. Of several reference answers the first is told.
         judge: rates the steps.
         store: keeps the ratings.
         sampling_params: by default as `SamplingParams()` says. At temperature 0 a malformed reply comes again.
@@ -298,7 +256,7 @@ def _check_chains(name: str, chains: Dataset) -> None:
     if missing:
         raise ValueError(
             f"{name}: the chains have the columns {chains.column_names} and lack {missing}; chains_of makes them of "
-            "sampled paths, graded_chains of rows with completions."
+            "sampled paths."
         )
 
 
