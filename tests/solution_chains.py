@@ -1,6 +1,13 @@
 """Worked solutions of the drawn problems as chains of steps."""
 
+from trl_mmreason.chain_of_step.template import chain_ends, render_chain
 from trl_mmreason.miniature.solutions import Solution
+
+
+def prefixes(chain):
+    """The chain up to and including each step."""
+    text = render_chain(chain)
+    return [text[:end] for end in chain_ends(text).steps]
 
 
 def chain_of_steps(solution: Solution) -> str:

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 from scripted import Scripted, picture, questions_of, reds
-from solution_chains import chain_of_steps
+from solution_chains import chain_of_steps, prefixes
 from support import SUPERVISED_RUN, maker
 
 from trl_mmreason.chain_of_step.annotation import (
@@ -28,7 +28,6 @@ from trl_mmreason.chain_of_step.template import (
     Chain,
     Step,
     parse_chain,
-    prefixes,
     render_chain,
 )
 from trl_mmreason.grading import Grader

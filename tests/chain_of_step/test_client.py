@@ -12,7 +12,7 @@ import PIL.Image
 import pytest
 import torch
 from loopback import served, serving
-from solution_chains import chain_of_steps
+from solution_chains import chain_of_steps, prefixes
 from support import drawn_rows
 from telling_scorer import TellingScorer, chain
 from torch.testing import assert_close
@@ -22,7 +22,7 @@ from trl_mmreason.chain_of_step.client import ProcessRewardClient, ProcessReward
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
 from trl_mmreason.chain_of_step.scored_chain import UnscorableRow
 from trl_mmreason.chain_of_step.serve import create_app
-from trl_mmreason.chain_of_step.template import parse_chain, prefixes
+from trl_mmreason.chain_of_step.template import parse_chain
 from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
 

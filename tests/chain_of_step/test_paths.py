@@ -7,11 +7,12 @@ import pytest
 import torch
 from datasets import Dataset
 from scripted import Scripted
+from solution_chains import prefixes
 
 from trl_mmreason.chain_of_step.paths import Path, PathScore, ReadPath, path_metrics, read_path, score_paths
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, Scores
 from trl_mmreason.chain_of_step.sampling import sample_paths, score_sampled_paths
-from trl_mmreason.chain_of_step.template import Chain, Step, parse_chain, prefixes, render_chain
+from trl_mmreason.chain_of_step.template import Chain, Step, parse_chain, render_chain
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
 from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.engine import Failure, Sample

@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from solution_chains import chain_of_steps
+from solution_chains import chain_of_steps, prefixes
 from support import drawn_rows
 from test_text_only import saved_reasoner
 from tokenizers import AddedToken
@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, logit_differences
 from trl_mmreason.chain_of_step.scored_chain import UnscorableRow
-from trl_mmreason.chain_of_step.template import ANSWER_END, SPECIAL_TOKENS, STEP_END, parse_chain, prefixes
+from trl_mmreason.chain_of_step.template import ANSWER_END, SPECIAL_TOKENS, STEP_END, parse_chain
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens, trainable_token_indices
 from trl_mmreason.messages import pictures_of
 from trl_mmreason.miniature.models import build_model

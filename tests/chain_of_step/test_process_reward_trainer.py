@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from processes import one_and_two
-from solution_chains import chain_of_steps
+from solution_chains import chain_of_steps, prefixes
 from support import (
     SUPERVISED_RUN,
     assert_micro_batches_agree,
@@ -25,7 +25,7 @@ from torch.testing import assert_close
 from trl_mmreason.chain_of_step.config import ProcessRewardConfig
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
 from trl_mmreason.chain_of_step.process_reward_trainer import UNLABELLED, ProcessRewardTrainer, score_metrics
-from trl_mmreason.chain_of_step.template import parse_chain, prefixes
+from trl_mmreason.chain_of_step.template import parse_chain
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens, chain_token_ids
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import solve

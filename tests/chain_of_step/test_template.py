@@ -5,7 +5,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from solution_chains import chain_of_steps
+from solution_chains import chain_of_steps, prefixes
 
 from trl_mmreason.chain_of_step.template import (
     SPECIAL_TOKENS,
@@ -15,7 +15,6 @@ from trl_mmreason.chain_of_step.template import (
     chain_ends,
     has_token,
     parse_chain,
-    prefixes,
     render_chain,
 )
 from trl_mmreason.miniature.solutions import solve

@@ -154,19 +154,6 @@ def render_chain(chain: Chain) -> str:
     return f"{text}{REASONING_END}{ANSWER_START}{_plain('answer', chain.answer)}{ANSWER_END}"
 
 
-def prefixes(chain: Chain) -> list[str]:
-    """Render the chain up to and including each step.
-
-    Each is a partial chain to be continued: whether a next step or the answer follows is left to the policy, which
-    Monte-Carlo labels and step-level search both want (sections 3.3 and 4.3.2).
-
-    Raises:
-        ValueError: as `render_chain`.
-    """
-    text = render_chain(chain)
-    return [text[:end] for end in chain_ends(text).steps]
-
-
 def has_token(text: str) -> bool:
     """Whether `text` contains a special token, so that it cannot be a field of a chain."""
     return _TOKEN.search(text) is not None
