@@ -19,8 +19,6 @@ from ..messages import text_of
 from ..turns import token_counter
 from .paths import PROBLEMS, PathScore, ProcessReward, ReadPath, read_path, scorable_rows, score_paths, step_texts
 
-RewardFunction = Callable[..., list[float | None]]
-
 
 class ChainRewards:
     """Two alternative reward functions, and the metrics of the chains.
@@ -51,7 +49,7 @@ class ChainRewards:
         self._scored = None if process_reward is None else Ahead(process_reward.score, process_reward)
 
     @property
-    def function(self) -> RewardFunction:
+    def function(self) -> Callable[..., list[float | None]]:
         """The reward function that the configuration selects."""
         return self.outcome_reward if self.process_reward is None else self.trajectory_reward
 

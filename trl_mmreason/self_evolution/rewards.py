@@ -32,7 +32,6 @@ from .objective import judge_modulation, majority_vote, self_consistency
 from .prompts import asked_text, judge_message, read_score
 from .response import Response, read_free_response, read_response
 
-RewardFunction = Callable[..., list[float | None]]
 ATTEMPTS = 2  # a reply of the judge that cannot be read is asked for once more
 
 
@@ -106,7 +105,7 @@ class SelfEvolutionRewards:
         self.equal: Equality = equivalent
 
     @property
-    def functions(self) -> list[RewardFunction]:
+    def functions(self) -> list[Callable[..., list[float | None]]]:
         """r · g(s) and −λ_fmt δ (Eq. 8); their sum is the reward."""
         return [self.agreement_reward, self.format_reward]
 

@@ -18,8 +18,6 @@ from ..turns import generation_prefix, tokenizer_of
 from .objective import ACCURACY, FORMAT, REFLECTION, brevity, effectiveness
 from .response import PROBLEMS, ReflectionResponse, in_answer_tags, parse_reflection_response, tags_in
 
-RewardFunction = Callable[..., list[float | None]]
-
 
 class ReflectionScores(NamedTuple):
     """A response with its verdicts and lengths.
@@ -92,12 +90,12 @@ class ReflectionRewards:
         self._scores: list[ReflectionScores] = []
 
     @property
-    def task_functions(self) -> list[RewardFunction]:
+    def task_functions(self) -> list[Callable[..., list[float | None]]]:
         """The functions of R_task (Eq. 5), without the reflection's rewards."""
         return [self.format_reward, self.accuracy_reward]
 
     @property
-    def functions(self) -> list[RewardFunction]:
+    def functions(self) -> list[Callable[..., list[float | None]]]:
         """The functions of R_task + R_reflection (Eq. 4), whose sum is the reward."""
         return [*self.task_functions, self.reflection_format_reward, self.effectiveness_reward, self.brevity_reward]
 
