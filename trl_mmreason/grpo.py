@@ -53,7 +53,7 @@ from .prompt_length import without_overlong_prompts
 from .read_once import RowsReadOnce
 from .reference import reference_from_policy
 from .sampling.live_rows import TOKEN_BY_TOKEN, can_share_prompts, ended_rows_leave
-from .timing import Stopwatch, device_clock, format_seconds
+from .timing import Stopwatch, format_seconds
 from .turns import next_turn_ids
 from .two_turn_rollout import roll_out_two_turns
 
@@ -155,7 +155,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         self._score: Callable[..., tuple] = score_by_length
         # TRL gathers pictures on the processes alone whose rows have some, which then wait for the others for ever.
         self.log_multimodal = False
-        self._stopwatch = Stopwatch(device_clock)
+        self._stopwatch = Stopwatch()
         self._sampled: list[tuple[int, dict[str, Any]]] = []  # place and row of each answer that is sampled
         self._questions: deque[dict[str, str]] = deque(maxlen=self.args.generation_batch_size)
         if followup is not None:
@@ -361,7 +361,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as TRL does, and log at the end where the time went."""
-        self._stopwatch = watch = Stopwatch(device_clock)
+        self._stopwatch = watch = Stopwatch()
         with watch.part("rest"):
             result = super().train(*args, **kwargs)
         if self.accelerator.is_main_process and not self.args.disable_tqdm:

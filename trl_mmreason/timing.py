@@ -9,6 +9,13 @@ from contextlib import contextmanager
 import torch
 
 
+def device_clock() -> float:
+    """Seconds, when the GPU has done what it was given: its work belongs to the part that gave it."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 class Stopwatch:
     """Seconds in each part of a run; nested parts do not count for the outer one.
 
@@ -16,7 +23,7 @@ class Stopwatch:
         seconds: name of a part → its seconds so far.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] = device_clock) -> None:
         self.seconds: dict[str, float] = {}
         self._clock = clock
         self._within = 0.0  # seconds of the parts that have ended within the one that runs
@@ -32,13 +39,6 @@ class Stopwatch:
             whole = self._clock() - begun
             self.seconds[name] = self.seconds.get(name, 0.0) + whole - self._within
             self._within = outside + whole
-
-
-def device_clock() -> float:
-    """Seconds, when the GPU has done what it was given: its work belongs to the part that gave it."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def format_seconds(seconds: Mapping[str, float]) -> str:
