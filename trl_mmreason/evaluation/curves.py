@@ -75,24 +75,20 @@ def plot_curves(log_history: Sequence[Mapping[str, Any]], path: str | Path) -> N
         log_history: `trainer.state.log_history`: one dict a logged step, with `step` and numbers by name.
         path: the file to write.
     """
-    if not _with_data(log_history)[0]:
+    figure = draw_curves(log_history)
+    if figure is None:
         logger.warning(f"{path} is not drawn: no step was logged. Train for at least `logging_steps` steps.")
-        return
-    draw_curves(log_history).savefig(path, format="png", dpi=120)
+    else:
+        figure.savefig(path, format="png", dpi=120)
 
 
-def draw_curves(log_history: Sequence[Mapping[str, Any]]) -> Figure:
-    """Make the figure of `plot_curves`: the panels of `all_panels` that have data, in order.
-
-    Raises:
-        ValueError: when no panel has data.
-    """
-    panels, data = _with_data(log_history)
+def draw_curves(log_history: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """Make the figure of `plot_curves`: the panels of `all_panels` that have data, in order; `None` without any."""
+    known = all_panels()
+    data = {name: _series(log_history, name) for panel in known for name in panel.series}
+    panels = [panel for panel in known if any(data[name] for name in panel.series)]
     if not panels:
-        raise ValueError(
-            f"draw_curves: none of {sorted(data)} is in the {len(log_history)} logged entries; "
-            "train for at least `logging_steps` steps before drawing"
-        )
+        return None
     columns = min(_COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     size = _PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * rows + 0.3
@@ -105,13 +101,6 @@ def draw_curves(log_history: Sequence[Mapping[str, Any]]) -> Figure:
         color="#555555",
     )
     return figure
-
-
-def _with_data(log_history: Sequence[Mapping[str, Any]]) -> tuple[list[Panel], dict[str, list[tuple[int, float]]]]:
-    """The panels that have data, and name → (step, value) of every series."""
-    known = all_panels()
-    data = {name: _series(log_history, name) for panel in known for name in panel.series}
-    return [panel for panel in known if any(data[name] for name in panel.series)], data
 
 
 def training_plots(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Plot]:
