@@ -1,8 +1,4 @@
-"""The offline filter of AdaPO (appendix A.2): drop questions that are all too easy or all too hard for the policy.
-
-N two-turn trajectories of each question are sampled from the initial policy. A question whose trajectories are all
-1→1, or all 0→0, has nothing to teach and is dropped; every other one is kept.
-"""
+"""The offline filter of AdaPO (appendix A.2): drop questions that have nothing to teach the initial policy."""
 
 from __future__ import annotations
 
