@@ -176,8 +176,8 @@ class Tab:
             button = "none" if kind == "mouseMoved" else "left"
             self.send("Input.dispatchMouseEvent", type=kind, button=button, clickCount=1, x=x, y=y)
 
-    def screenshot(self, *, whole=False):
-        found = self.send("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
+    def screenshot(self):
+        found = self.send("Page.captureScreenshot")["data"]
         return Image.open(io.BytesIO(base64.b64decode(found))).convert("RGB")
 
     def _until(self, is_wanted):

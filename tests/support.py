@@ -176,11 +176,11 @@ def assert_micro_batches_agree(train, sizes=(8, 4, 2), *, atol: float = 1e-5, rt
     return [first, *others]
 
 
-def prepared_batch(trainer, rows=None, *, seed: int = 0) -> dict:
+def prepared_batch(trainer, rows=None) -> dict:
     """The batch of a first step: what is sampled, with advantages; of these rows or of the data loader's."""
     trainer.current_gradient_accumulation_steps = 1  # set by `train`
     trainer.model.train()
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     rows = next(iter(trainer.get_train_dataloader())) if rows is None else [dict(row) for row in rows]
     return trainer._generate_and_score_completions(rows)
 

@@ -10,8 +10,8 @@ from trl_mmreason.chain_of_step.pairs import PAIR_FEATURES, make_pairs, pair_acc
 from trl_mmreason.chain_of_step.paths import Path
 
 
-def paths_of(rows, n=4):
-    return {row["id"]: [Path(k, f"{row['id']} path {k}", 5, True) for k in range(n)] for row in rows}
+def paths_of(rows):
+    return {row["id"]: [Path(k, f"{row['id']} path {k}", 5, True) for k in range(4)] for row in rows}
 
 
 def test_best_against_worst_of_each_question_that_has_a_margin():

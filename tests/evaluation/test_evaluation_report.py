@@ -19,10 +19,10 @@ SCRIPT = "<script>document.documentElement.dataset.attacked = 'yes'</script>"
 BROKEN = '</div></section><img src=x onerror="document.documentElement.dataset.attacked = 1"><table><'
 
 
-def saved(folder, found, *, title="Mine", name="mine", **about):
+def saved(folder, found, **about):
     """The report of these samples, with a red picture beside every question."""
     rows = [{**row, "images": [Image.new("RGB", (40, 30), RED)]} for row in found.rows]
-    about = {"command": f"mmreason evaluate {name}", "benchmark": {"title": title, "name": name}, **about}
+    about = {"command": "mmreason evaluate mine", "benchmark": {"title": "Mine", "name": "mine"}, **about}
     return save_evaluation(folder, Dataset.from_list(rows), found, summarise(found), about)
 
 

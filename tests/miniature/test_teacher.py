@@ -59,9 +59,9 @@ def test_a_question_with_choices_is_known_by_its_whole_text():
     assert read_reflection(sample.text) == {"reflection": "I check it and find the same.", "think": text}
 
 
-def ask_about(problem, prompt, message, teacher=None):
+def ask_about(problem, prompt, message):
     messages = [{"role": "system", "content": prompt}, {"role": "user", "content": message}]
-    (result,) = (teacher or KnownTruthTeacher([problem])).sample([Request(messages, [problem.image])], SamplingParams())
+    (result,) = KnownTruthTeacher([problem]).sample([Request(messages, [problem.image])], SamplingParams())
     return result if isinstance(result, Failure) else result[0].text
 
 

@@ -18,9 +18,9 @@ from trl_mmreason.self_evolution.prompts import (
 SCORES = {"answer_correctness": 1.0, "reasoning_quality": 0.5, "visual_grounding": 0.25, "overall_score": 0.1}
 
 
-def reply(scores=None, *, thought="It adds up."):
+def reply(scores=None):
     said = scores if isinstance(scores, str) else json.dumps(SCORES if scores is None else scores)
-    return f"[BEGIN THOUGHT]\n{thought}\n[END THOUGHT]\n\n[BEGIN SCORES]\n{said}\n[END SCORES]"
+    return f"[BEGIN THOUGHT]\nIt adds up.\n[END THOUGHT]\n\n[BEGIN SCORES]\n{said}\n[END SCORES]"
 
 
 def test_the_prompts_are_those_of_appendix_d():
