@@ -20,13 +20,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..parts import without_adapters
-from .pictures import vision_weights
+from .pictures import PIXELS, vision_weights
 from .sharding import is_sharded
 
 KEPT = 2**30
 """Bytes of features that are kept in main memory, for each model: 256 pictures of 1,024 tokens and 2,048 channels."""
 
-_FIELDS = ("pixel_values", "image_grid_thw", "image_sizes")  # a picture is described by these
 _OPTIONS = ("vision_feature_layer", "vision_feature_select_strategy", "output_hidden_states")
 _FACTORS = torch.randint(1, 2**62, (4096,), generator=torch.Generator().manual_seed(0)) * 2 + 1  # odd
 
@@ -49,7 +48,7 @@ def encode_pictures_once(model: Any, policy: Any = None) -> None:
     inner = base.base_model
     if not hasattr(inner, "get_image_features") or _drops_out(base):
         return
-    if inspect.signature(inner.get_image_features).parameters.keys() <= {*_FIELDS, *_OPTIONS, "kwargs"}:
+    if inspect.signature(inner.get_image_features).parameters.keys() <= {*PIXELS, *_OPTIONS, "kwargs"}:
         untrained = [without_adapters(each) for each in (model, policy) if each is not None]
         inner.get_image_features = KnownPictures(base, untrained)
 
@@ -74,7 +73,7 @@ class KnownPictures:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = self.__signature__.bind(*args, **kwargs).arguments
         given |= given.pop("kwargs", {})
-        about = {name: given.pop(name) for name in _FIELDS if given.get(name) is not None}
+        about = {name: given.pop(name) for name in PIXELS if given.get(name) is not None}
         if not all(self._is_usual(*option) for option in given.items()) or not self._weights_stay():
             return self._encode(*args, **kwargs)
         pictures = self._features(about.pop("pixel_values"), about)

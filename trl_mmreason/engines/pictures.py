@@ -20,7 +20,7 @@ from ..parts import without_adapters
 from .sharding import is_sharded
 
 _SIDE = 32  # pixels; a processor scales it to what its model needs at least
-_PIXELS = ("pixel_values", "image_grid_thw", "image_sizes")
+PIXELS = ("pixel_values", "image_grid_thw", "image_sizes")  # a picture is described by these
 
 
 def let_every_pass_see_a_picture(model: Any, processing_class: Any) -> PictureHooks | None:
@@ -54,7 +54,7 @@ class PictureHooks:
     def __init__(self, model: Any, processor: ProcessorMixin) -> None:
         taken = inspect.signature(model.forward).parameters
         inputs = processor.image_processor(images=[Image.new("RGB", (_SIDE, _SIDE))], return_tensors="pt")
-        self._picture = {name: inputs[name] for name in _PIXELS if name in inputs and name in taken}
+        self._picture = {name: inputs[name] for name in PIXELS if name in inputs and name in taken}
         self._model = model
         model.register_forward_pre_hook(self._before_model, with_kwargs=True)
 
@@ -73,7 +73,7 @@ class PictureHooks:
     def _before_model(self, model: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         pixels = kwargs.get("pixel_values")
         if pixels is not None and len(pixels) == 0:  # of a text-only micro-batch, out of a batch with pictures
-            kwargs, pixels = {name: value for name, value in kwargs.items() if name not in _PIXELS}, None
+            kwargs, pixels = {name: value for name, value in kwargs.items() if name not in PIXELS}, None
         cache = kwargs.get("past_key_values")
         begun = cache is not None and cache.get_seq_length() > 0  # pictures come with a prompt, before any answer
         if pixels is None and not begun and (is_sharded(model) or self._is_trained()):

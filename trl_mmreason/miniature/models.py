@@ -279,7 +279,7 @@ def _trl_template(name: str) -> str:
     return (importlib.resources.files("trl") / "chat_templates" / f"{name}.jinja").read_text()
 
 
-_CHATML = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+CHATML = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
 _QWEN_TOKENS = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 
 
@@ -297,7 +297,7 @@ class Family:
 def _qwen(name: str, model: Callable, processor_class: type, video_class: str) -> Family:
     return Family(
         ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *_QWEN_TOKENS],
-        {**_CHATML, "image_token": "<|image_pad|>", "video_token": "<|video_pad|>"},
+        {**CHATML, "image_token": "<|image_pad|>", "video_token": "<|video_pad|>"},
         lambda: _trl_template(name),
         model,
         _qwen_processor(processor_class, video_class),
@@ -312,7 +312,7 @@ FAMILIES = {
     "internvl": Family(
         ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>", "<video>"],
         {
-            **_CHATML,
+            **CHATML,
             "start_image_token": "<img>",
             "end_image_token": "</img>",
             "context_image_token": "<IMG_CONTEXT>",

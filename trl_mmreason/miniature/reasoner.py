@@ -24,6 +24,7 @@ from ..sampling.engine import Failure, Request, Sample, SamplingParams, derive_s
 from .captions import NOT_SHOWN, SECOND_LOOK, caption, question_of, readings, write_trajectory
 from .cold_start import teach
 from .corpus import corpus
+from .models import CHATML
 from .tasks import Problem, make_problems
 from .tokenizer import train_tokenizer
 
@@ -89,7 +90,6 @@ class RuleReasoner:
 
 
 _SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-_NAMED_TOKENS = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
 _TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -134,7 +134,7 @@ def _tokenizer(problems: Sequence[Problem]) -> PreTrainedTokenizerFast:
     spoken = [REASON, SECOND_LOOK, NOT_SHOWN] * 30
     captions = [caption(problem) for problem in problems[:100]]
     tokenizer = train_tokenizer(
-        chain(corpus(in_steps=True), spoken, captions), special_tokens=_SPECIAL_TOKENS, named_tokens=_NAMED_TOKENS
+        chain(corpus(in_steps=True), spoken, captions), special_tokens=_SPECIAL_TOKENS, named_tokens=CHATML
     )
     tokenizer.chat_template = _TEMPLATE
     return tokenizer

@@ -14,13 +14,13 @@ from typing import Any
 
 from datasets import Dataset
 
+from ..rows import Row
 from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from .run import run, wait_for_all
 from .store import Record, Store
 
 _MALFORMED = "malformed reply"
 
-AskedRow = Mapping[str, Any]
 Read = Callable[[str], dict[str, Any]]
 
 
@@ -65,9 +65,9 @@ class ReplyCollector:
         self,
         stage: str,
         engine: Engine,
-        units: Dataset | Sequence[AskedRow],
-        request: Callable[[AskedRow], Request],
-        read: Callable[[AskedRow, str], dict[str, Any]],
+        units: Dataset | Sequence[Row],
+        request: Callable[[Row], Request],
+        read: Callable[[Row, str], dict[str, Any]],
         *,
         settings: Mapping[str, Any],
     ) -> dict[str, Record]:
@@ -89,7 +89,7 @@ class ReplyCollector:
             SettingsChanged: the store holds replies that were drawn in another way.
         """
 
-        def work(asked: Sequence[tuple[AskedRow, int]]) -> list[dict[str, Any] | Failure]:
+        def work(asked: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
             requests = [replace(request(unit), seed=derive_seed(self.seed, stage, unit["id"])) for unit, _ in asked]
             reads = [partial(read, unit) for unit, _ in asked]
             return ask_until_read(engine, self.sampling_params, requests, reads, self.attempts)
