@@ -10,8 +10,15 @@ import pytest
 import torch
 import yaml
 from peft import LoraConfig, get_peft_model
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from trl_mmreason import (
+    AdaPOConfig,
+    ChainOfStepGRPOConfig,
+    IterativeDPOConfig,
+    MixedGroupsGRPOConfig,
+    SRPOConfig,
+)
 from trl_mmreason.cli import main
 from trl_mmreason.commands.train import SCRIPTS
 from trl_mmreason.doctor import (
@@ -22,9 +29,11 @@ from trl_mmreason.doctor import (
     check_settings,
     read_settings,
 )
+from trl_mmreason.doctor.estimate import estimate_memory
 from trl_mmreason.doctor.machine import pinned_versions
 from trl_mmreason.doctor.memory import activation_memory, build_without_weights, count_parameters, training_memory
 from trl_mmreason.miniature.models import build_model
+from trl_mmreason.parts import parts_of
 from trl_mmreason.recipes import ROOT
 from trl_mmreason.scripts import LORA_TARGETS
 
@@ -68,24 +77,56 @@ def test_parameters_are_counted_without_weights(checkpoints, family):
     assert count_parameters(adapted, trained=True) == 2 * (64 * 4 + 4 * 64)  # two layers, from 64 to 64
 
 
-def settings_of(tmp_path, **given):
+def settings_of(tmp_path, kinds=None, /, **given):
     path = tmp_path / "config.yaml"
     path.write_text(json.dumps(given))
-    return read_settings(str(path))
+    return read_settings(str(path), kinds)
 
 
-def test_a_configuration_s_memory(tmp_path):
-    """Ψ = 10 in float32 with a reference: 80 bytes of weights, 40 of gradients, 80 of moments."""
-    model = torch.nn.Linear(3, 2)
-    model.weight = torch.nn.Parameter(torch.zeros(2, 4))
-    assert count_parameters(model) == 10
+SMALL = {"per_device_train_batch_size": 1, "max_prompt_length": 4, "max_completion_length": 2, "bf16": False}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "copies", "tokens"),
+    [
+        (AdaPOConfig, {}, 2, 8),  # a reference for its KL term, and two answers
+        (AdaPOConfig, {"evaluation_prompt": None, "beta": 0.0}, 1, 6),
+        (ChainOfStepGRPOConfig, {}, 1, 6),
+        (ChainOfStepGRPOConfig, {"beta": 0.1}, 2, 6),
+        (IterativeDPOConfig, {}, 2, 6),
+    ],
+)
+def test_memory_of_weights_and_tokens_follows_the_method_s_own_defaults(tmp_path, kind, settings, copies, tokens):
+    """Ψ = 2^20 in float32: 4 MiB of weights for each copy, 4 of gradients, 8 of moments."""
+    model = torch.nn.Linear(2**10, 2**10, bias=False, device="meta")
     model.config = AutoConfig.for_model("qwen2", hidden_size=2**20, num_hidden_layers=1, num_attention_heads=1)
-    given = {"per_device_train_batch_size": 1, "max_prompt_length": 4, "max_completion_length": 2, "num_generations": 8}
-    _, stages = settings_of(tmp_path, **given, bf16=False)
+    _, stages = settings_of(tmp_path, {"training": kind}, **SMALL, freeze_vision_encoder=False, **settings)
+    need = estimate_memory(model, stages["training"], 8).needs["one GPU"]
+    assert need[:3] == (copies * 2**22, 2**22, 2**23)
     (finding,) = check_memory(model, stages["training"], "training")
-    # 8 tokens of width 2^20: (2 + 34) · 8 MiB = 288 MiB
-    assert "one GPU 0.3" in finding.text
-    assert "activations 0.3; 1 row of 8 tokens at a time" in finding.text
+    # width 2^20: (2 + 34) MiB a token
+    assert f"activations {tokens * 36 / 1024:.1f}; 1 row of {tokens} tokens at a time" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "frozen"), [(SRPOConfig, ["vision"]), (MixedGroupsGRPOConfig, ["vision", "projector"]), (AdaPOConfig, [])]
+)
+def test_frozen_parts_have_no_gradients(tmp_path, kind, frozen):
+    model, _ = build_model("llava_next", "test")
+    place = parts_of(model)
+    trained = sum(weight.numel() for name, weight in model.named_parameters() if place[name] not in frozen)
+    _, stages = settings_of(tmp_path, {"training": kind}, **SMALL)
+    estimate = estimate_memory(model, stages["training"], 8)
+    assert (estimate.trained, estimate.needs["one GPU"].gradients) == (trained, 4 * trained)
+
+
+def test_a_model_without_the_parts_to_freeze_is_a_finding(tmp_path):
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 8}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen2", **sizes))
+    _, stages = settings_of(tmp_path, {"training": SRPOConfig}, **SMALL)
+    (finding,) = check_memory(model, stages["training"], "training")
+    assert finding.level == "FAIL"
+    assert "Qwen2ForCausalLM has no vision encoder; set it to False" in finding.text
 
 
 @pytest.mark.parametrize(
@@ -227,6 +268,8 @@ def test_stages_of_chain_of_step_that_train_whole_models_are_counted_without_the
     """An adapter of the whole language model has fewer weights than the model."""
     recipe = (ROOT / "configs/chain_of_step/your_model.yaml").read_text()
     given = {**yaml.safe_load(recipe), "model_name_or_path": "miniature/qwen2_5_vl/test"}
+    for stage in ("sft", "prm"):
+        given[stage]["freeze_vision_encoder"] = False
     assert given["use_peft"]
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(given))
     _, lines = doctor(capsys, "--config", tmp_path / "config.yaml")

@@ -27,7 +27,7 @@ def examine(config: str | None, model: str | None, methods: Sequence[str]) -> It
     stages: dict[str, dict[str, Any]] = {}
     if config is not None:
         try:
-            common, stages = read_settings(config)
+            read_settings(config)
         except (OSError, ValueError) as error:
             yield Finding("FAIL", one_line(error))
             return
@@ -35,6 +35,7 @@ def examine(config: str | None, model: str | None, methods: Sequence[str]) -> It
         yield from found
         if parser is None:
             return
+        common, stages = read_settings(config, parser.configs)
         model = model or common["model_name_or_path"]
         yield from check_files(common, parser.reads)
         yield from of_all_stages(check_settings, stages)

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from trl import ModelConfig
 
+from ..parts import freeze_vision_encoder, train_only
 from ..scripts import adapter_config
-from .finding import Finding
+from .finding import Finding, one_line
 from .memory import GIB, Memory, activation_memory, count_parameters, training_memory
 
 WEIGHT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "auto": 2.0}
@@ -42,25 +43,31 @@ def _count(parameters: int) -> str:
 def estimate_memory(model: Any, settings: Mapping[str, Any], processes: int) -> MemoryEstimate:
     """Estimate the memory of training on one GPU, and under ZeRO-2 and ZeRO-3; see `memory.py`.
 
-    Two answers of the longest length are counted after each prompt, as in two turns.
-
     Args:
         model: on the meta device, or a small one; it gets an adapter if the settings ask for one.
         settings: settings of one stage.
         processes: GPUs that ZeRO divides by.
+
+    Raises:
+        ValueError: the model has not the parts that are to be frozen or trained.
     """
     parameters = count_parameters(model)
     known = {each.name for each in fields(ModelConfig)}
     adapter = adapter_config(ModelConfig(**{key: value for key, value in settings.items() if key in known}))
-    keeps_reference = settings["num_generations"] if settings["beta"] is None else settings["beta"]  # for a KL term
-    trained, copies = parameters, 2 if keeps_reference else 1
+    copies = 2 if settings["beta"] and adapter is None else 1  # for a KL term; without its adapter a policy is its own
     if adapter is not None:
         from peft import get_peft_model
 
-        trained, copies = count_parameters(get_peft_model(model, adapter), trained=True), 1
+        model = get_peft_model(model, adapter)
+    if settings.get("trainable_parts"):
+        train_only(model, settings["trainable_parts"])
+    if settings.get("freeze_vision_encoder"):
+        freeze_vision_encoder(model)
+    trained = count_parameters(model, trained=True)
     text, rows = model.config.get_text_config(), settings["per_device_train_batch_size"]
     prompt = settings.get("max_prompt_length")
-    tokens = (prompt or _PROMPT_TOKENS) + 2 * (settings["max_completion_length"] or 0)
+    answers = 2 if settings.get("evaluation_prompt") else 1
+    tokens = (prompt or _PROMPT_TOKENS) + answers * (settings["max_completion_length"] or 0)
     activations = activation_memory(
         rows * tokens, text.hidden_size, text.num_hidden_layers, checkpointing=bool(settings["gradient_checkpointing"])
     )
@@ -92,7 +99,11 @@ def check_memory(model: Any, settings: Mapping[str, Any], where: str) -> Iterato
         where: name of the stage.
     """
     gpus = torch.cuda.device_count()
-    estimate = estimate_memory(model, settings, gpus if gpus > 1 else _MANY)
+    try:
+        estimate = estimate_memory(model, settings, gpus if gpus > 1 else _MANY)
+    except ValueError as error:
+        yield Finding("FAIL", f"{where}: {one_line(error)}")
+        return
     whole = torch.cuda.get_device_properties(0).total_memory if gpus else None
     has_vllm = settings["use_vllm"] and settings["vllm_mode"] == "colocate"
     if has_vllm:

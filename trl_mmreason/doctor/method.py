@@ -10,12 +10,14 @@ from typing import Any, NoReturn, get_type_hints
 
 import torch
 import yaml
+from transformers import TrainingArguments
 from trl import ModelConfig
 
 from ..packages import missing_packages
 from ..recipes import config_file, script
 from ..script_parser import ScriptParser
 from .finding import Finding, one_line
+from .settings import ONLY_STAGE
 
 
 class _Parser(ScriptParser):
@@ -31,6 +33,7 @@ class MethodParser:
     Attributes:
         method: name of the method.
         reads: stage → the settings that it reads; empty for a method without stages.
+        configs: stage → its configuration class.
         whole: sections whose stages train all weights, with `use_peft`, too.
     """
 
@@ -48,10 +51,15 @@ class MethodParser:
             self._types = [*kinds, ModelConfig]
         self._staged = hasattr(self._types[0], "STAGES")
         self.reads: Mapping[str, Iterable[str]] = getattr(self._types[0], "READS", {})
+        self.configs: Mapping[str, type] = {}
         self.whole: list[str] = []
+        for kind in self._types:
+            if issubclass(kind, TrainingArguments):
+                self.configs = {ONLY_STAGE: kind}
         if self._staged:
             arguments: Any = self._types[0]
-            self.whole = [name for name, kind in arguments.configs().items() if issubclass(kind, arguments.WHOLE)]
+            self.configs = arguments.configs()
+            self.whole = [name for name, kind in self.configs.items() if issubclass(kind, arguments.WHOLE)]
 
     def unknown_keys(self, given: Mapping[str, Any]) -> list[str]:
         """The keys, outside sections, that the method does not have."""

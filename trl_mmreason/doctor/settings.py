@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,17 @@ from ..recipes import config_file
 from .estimate import WEIGHT_BYTES
 from .finding import Finding
 
-_ONLY_STAGE = "training"  # of a configuration without sections
+ONLY_STAGE = "training"  # of a configuration without sections
 
 
-def read_settings(name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def read_settings(
+    name: str, kinds: Mapping[str, type] | None = None
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Read a configuration: the settings outside sections, and those of each stage that trains.
 
     Args:
         name: a file, or the name of a shipped recipe.
+        kinds: stage → the class whose defaults its settings have; `GRPOConfig` by default.
     """
     try:
         given = yaml.safe_load(config_file(name).read_text(encoding="utf-8"))
@@ -34,18 +37,29 @@ def read_settings(name: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]
         raise ValueError(f"{name} is not YAML: {error}") from error
     if not isinstance(given, dict):
         raise ValueError(f"{name} is not a configuration: expected lines of the form `name: value`")
-    defaults = {each.name: each.default for kind in (GRPOConfig, ModelConfig) for each in fields(kind)}
-    defaults |= {"beta": None, "num_generations": None}  # methods have their own
-    common = {**defaults, **given, **(given.get("common") or {})}
+    kinds, outside = kinds or {}, {**given, **(given.get("common") or {})}
     sections = {key: each for key, each in given.items() if isinstance(each, dict) and "learning_rate" in each}
-    return common, {key: {**common, **each} for key, each in sections.items()} or {_ONLY_STAGE: common}
+    stages = {key: {**outside, **each} for key, each in sections.items()} or {ONLY_STAGE: outside}
+    complete = {key: {**_defaults(kinds.get(key, GRPOConfig)), **each} for key, each in stages.items()}
+    return {**_defaults(GRPOConfig), **outside}, complete
+
+
+def _defaults(kind: type) -> dict[str, Any]:
+    """Defaults of a configuration and of `ModelConfig`; of what only other methods have, TRL's."""
+    defaults = {}
+    for each in (field for owner in (GRPOConfig, ModelConfig, kind) for field in fields(owner)):
+        if each.default is not MISSING:
+            defaults[each.name] = each.default
+        elif each.default_factory is not MISSING:
+            defaults[each.name] = each.default_factory()
+    return defaults
 
 
 def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
     """List what a stage needs and this machine lacks."""
-    own, shared = ("--", "--") if where == _ONLY_STAGE else (f"--{where}.", "--common.")  # how options are written
+    own, shared = ("--", "--") if where == ONLY_STAGE else (f"--{where}.", "--common.")  # how options are written
     for missing in missing_packages(settings):
-        option = {"report_to": shared, "attn_implementation": "--"}.get(missing.setting, own)
+        option = {"report_to": shared, "attn_implementation": "--", "vllm": "--"}.get(missing.setting, own)
         yield Finding("FAIL", f"{where}: {missing}.", f"{missing.fix(option)}.")
     bf16 = not settings["fp16"] if settings["bf16"] is None else settings["bf16"]  # as TRL's configurations read it
     if bf16 and not torch.cuda.is_available() and not settings["use_cpu"]:
