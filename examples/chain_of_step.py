@@ -77,6 +77,7 @@ class ChainOfStep(Pipeline):
         config = self.config("dpo", mm.IterativeDPOConfig, **bounds)
         rows = self.train_rows.select(range(len(self.train_rows))[: self.args.dpo_questions])
         settings = {"process_reward_model": self.args.process_reward_model(), "eval_dataset": self.eval_rows}
+        settings |= {"sampler": self.sampler if self.args.vllm else None}
         trainer = self.trainer(mm.IterativeDPOTrainer, self.start, config, rows, **settings)
         trainer.train()
         if trainer.is_world_process_zero():

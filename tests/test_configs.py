@@ -131,22 +131,28 @@ def test_every_recipe_evaluates_and_logs_to_a_tracker(path):
         assert args.eval_steps == 0.1  # a share of all
 
 
-# model → trajectories (or rows) of an update, those that are sampled at once
-@pytest.mark.parametrize("section", [None, "grpo"])
-def test_prompts_and_answers_fit_the_engine(section):
-    """A prompt too long for vLLM would end the run. Two turns have a follow-up between them, of some 100 tokens."""
-    bounded = 0
-    for path in [*CONFIGS, *SOPHIA]:
+def sections_with_vllm():
+    """Every section of a recipe, or whole recipe, whose rollouts come from vLLM, completed by what stands outside."""
+    for path in sorted((ROOT / "configs").glob("*/*.yaml")):
         whole = yaml.safe_load(path.read_text())
-        given = whole if section is None else {**whole, **whole.get(section, {})}
-        if "vllm_max_model_length" in given:
-            turns = 2 if path.parent.name in ("adapo", "score") else 1
-            needed = given["max_prompt_length"] + turns * given["max_completion_length"] + 100 * (turns - 1)
-            assert needed <= given["vllm_max_model_length"], path
-            bounded += 1
-    assert bounded == (7 if section is None else 9)
+        for section in (whole, *(each for each in whole.values() if isinstance(each, dict))):
+            if section.get("use_vllm"):
+                yield path, {**whole, **section}
 
 
+def test_prompts_and_answers_fit_the_engine():
+    """A prompt too long for vLLM would end the run. Two turns have a follow-up between them, of some 100 tokens."""
+    found = list(sections_with_vllm())
+    assert len(found) == 14
+    for path, given in found:
+        turns = 2 if path.parent.name in ("adapo", "score") else 1
+        needed = given["max_prompt_length"] + turns * given["max_completion_length"] + 100 * (turns - 1)
+        assert needed <= given["vllm_max_model_length"], path
+        if "vllm" in given:  # outside training
+            assert given["vllm"]["max_model_len"] >= given["vllm_max_model_length"], path
+
+
+# model → trajectories (or rows) of an update, those that are sampled at once
 BATCHES = {
     "adapo/qwen2_5_vl_3b": (64 * 8, 64 * 8),
     "adapo/qwen2_5_vl_7b": (64 * 8, 64 * 8),

@@ -67,6 +67,8 @@ def _needed(settings: Mapping[str, Any]) -> Iterator[NeededPackage]:
     on_cpu = str_to_bool(os.environ.get("ACCELERATE_USE_CPU", "false"))  # where vLLM is switched off
     if settings.get("use_vllm") in (True, "true", "True") and not on_cpu:
         yield NeededPackage("use_vllm", "vllm", 'pip install "trl-mmreason[vllm]"', "false")
+    if settings.get("vllm") and not on_cpu:
+        yield NeededPackage("vllm", "vllm", 'pip install "trl-mmreason[vllm]"', "")
     if settings.get("deepspeed"):
         yield DEEPSPEED
     if settings.get("attn_implementation") == "flash_attention_2":

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import copy2
 from typing import Any, ClassVar
@@ -14,10 +17,11 @@ from typing import Any, ClassVar
 import torch
 import yaml
 from accelerate import PartialState
-from accelerate.utils import is_peft_model
+from accelerate.utils import is_peft_model, parse_flag_from_env
 from datasets import Dataset
 from huggingface_hub.utils.sha import sha_fileobj
 from transformers import TrainingArguments
+from transformers.utils.peft_utils import find_adapter_config_file
 from trl import GRPOTrainer, ModelConfig
 
 from .documented import documented
@@ -29,13 +33,17 @@ from .files import NoSuchFolder, atomic_path, write_whole
 from .miniature.cold_start import Lessons
 from .miniature.tasks import Problem, make_problems
 from .model_card import CARD, MINIATURE, add_results
+from .sampling.engine import Engine
 from .sampling.loading import load_model, load_processor
 from .sampling.protocols import AnsweringProtocol
 from .sampling.run import patient_state
 from .sampling.store import Store
 from .sampling.transformers_engine import TransformersEngine
+from .sampling.vllm_engine import VLLMEngine, closed_afterwards
 from .script_parser import ScriptParser, WrongArgument, refuse_missing_packages, suggestion, without_gpu
 from .scripts import DataArguments, exit_on_missing, load_data, policy_path, train_once, trainer_settings
+
+_logger = logging.getLogger(__name__)
 
 
 @documented
@@ -49,6 +57,9 @@ class StagedArguments(DataArguments):
         output_dir: output folder.
         stages: which to do, with commas between them; all by default.
         sampling_batch_size: answers sampled, or scored, at a time, in each process.
+        vllm: arguments of `vllm.LLM`, such as `gpu_memory_utilization`, with which each process samples the policies of
+            this run outside training; without any, transformers does. With it `sampling_batch_size` should be in the
+            hundreds, as a batch ends with its longest answer.
         common: settings of every trainer.
     """
 
@@ -64,11 +75,12 @@ class StagedArguments(DataArguments):
     output_dir: str = "runs"
     stages: str | None = None
     sampling_batch_size: int = 32
+    vllm: dict = field(default_factory=dict)
     common: dict = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for section in ("common", *self.SECTIONS):
+        for section in ("vllm", "common", *self.SECTIONS):
             setattr(self, section, values_of(getattr(self, section) or {}))  # YAML reads an empty section as None
         self.stages = self.stages or ",".join(self.STAGES)
         unknown = set(self.stages.split(",")) - set(self.STAGES)
@@ -104,6 +116,10 @@ class StagedArguments(DataArguments):
         """
         for section, kind in self.SECTIONS.items():
             yield from unknown_names(section, getattr(self, section), kind)
+        if self.vllm and find_spec("vllm"):
+            from vllm import EngineArgs
+
+            yield from unknown_names("vllm", self.vllm, EngineArgs)
         read = {section for stage in self.wanted for section in (stage, *self.READS.get(stage, ()))}
         kinds = [kind for section, kind in self.configs().items() if section in read]
         faults = [fault for kind in kinds for fault in unknown_names("common", self.common, kind)]
@@ -136,6 +152,12 @@ class Pipeline:
 
     def __init__(self, args: Any, model_args: ModelConfig) -> None:
         patient_state(cpu=args.common.get("use_cpu", False))
+        if args.vllm and parse_flag_from_env("ACCELERATE_USE_CPU") and not args.common.get("use_cpu"):
+            _logger.warning(
+                "The section vllm is left out, as accelerate was told to use the CPU. To keep it there, add "
+                "--common.use_cpu true."
+            )
+            args.vllm = {}
         self.args, self.model_args, self.folder = args, model_args, args.folder
         self.seed = args.common.get("seed", 42)
         self.train_rows, self.eval_rows = load_data(args, self.seed)
@@ -184,18 +206,14 @@ class Pipeline:
             **asked: arguments of `evaluate_into`.
         """
         asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, **asked}
-        found = {
-            name: evaluate_into(
-                self.folder / folder / name,
-                self.eval_rows if rows is None else rows,
-                self.engine(path),
-                protocol,
-                description=f"evaluating {name}",
-                **asked,
-            )
-            for name, path in policies.items()
-            if isinstance(path, str) or path.exists()
-        }
+        rows = self.eval_rows if rows is None else rows
+        found = {}
+        for name, path in policies.items():
+            if isinstance(path, str) or path.exists():
+                with self.policy_engine(path) as engine:
+                    said = f"evaluating {name}"
+                    into = self.folder / folder / name
+                    found[name] = evaluate_into(into, rows, engine, protocol, description=said, **asked)
         if PartialState().is_main_process:
             for name, results in found.items():
                 add_results(Path(policies[name]), folder.replace("-", " ").capitalize(), format_results(results))
@@ -253,8 +271,18 @@ class Pipeline:
         category = self.args.dataset_name.removeprefix(MINIATURE)
         return make_problems([category], n, split=split, seed=self.seed + stream)
 
+    def policy_engine(self, path: str | Path) -> AbstractContextManager[Engine]:
+        """The engine of `sampler` for the length of a `with` block, after which vLLM's memory is free for training."""
+        return closed_afterwards(self.sampler(path))
+
+    def sampler(self, path: str | Path) -> Engine:
+        """Make the engine that samples a policy: vLLM if there are settings for it, unless an adapter is in `path`."""
+        if not self.args.vllm or find_adapter_config_file(str(path)) is not None:
+            return self.engine(path)
+        return VLLMEngine(str(path), **self.args.vllm)
+
     def engine(self, path: str | Path) -> TransformersEngine:
-        """Make an engine for the policy at `path`."""
+        """Make an engine on transformers for the model at `path`."""
         return TransformersEngine(str(path), batch_size=self.args.sampling_batch_size)
 
     def say(self, text: str, file: str | None = None) -> None:

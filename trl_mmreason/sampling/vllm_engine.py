@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import patch_environment
 from transformers import GenerationConfig
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from .engine import Failure, Request, Sample, SamplingParams, derive_seed
+from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from .generation import (
     ProcessingClass,
     continuation_of,
@@ -20,6 +23,7 @@ from .generation import (
     tokenizer_of,
 )
 from .loading import ENCODING_ERRORS, load_processor, processor_fingerprint
+from .run import patient_state
 
 # What of `LLM`'s arguments changes answers. Memory, parallelism and scheduling may differ when a run is taken up again.
 _DETERMINING = ("dtype", "hf_overrides", "max_model_len", "mm_processor_kwargs", "quantization", "revision")
@@ -89,7 +93,7 @@ class LoadedVLLM:
 
 
 class VLLMEngine(LoadedVLLM):
-    """Engine on vLLM in this process.
+    """Engine on a vLLM of its own; under several processes each has one, on its GPU.
 
     The same seeds give the same answers on the same machine under the same load; batches of another shape may round
     otherwise.
@@ -104,7 +108,7 @@ class VLLMEngine(LoadedVLLM):
 
     Raises:
         ImportError: vLLM is not installed.
-        ValueError: `model` is an adapter.
+        ValueError: `model` is an adapter; or vLLM is asked for several GPUs by one of several processes.
     """
 
     def __init__(
@@ -129,9 +133,11 @@ class VLLMEngine(LoadedVLLM):
                 "support. Merge the adapter into its base model (`merge_and_unload`, "
                 "`save_pretrained`) and give that, or use TransformersEngine."
             )
+        _check_one_gpu(llm_kwargs)
         trusted = {name: llm_kwargs[name] for name in ("revision", "trust_remote_code") if name in llm_kwargs}
         processing_class = processing_class or load_processor(model, **trusted)
-        llm = vllm.LLM(model=model, **{"enable_prefix_caching": True, **llm_kwargs})
+        with _on_own_gpu():
+            llm = vllm.LLM(model=model, **{"enable_prefix_caching": True, **llm_kwargs})
         eos_ids = declared_end_ids(_generation_settings(model, revision), processing_class)
         super().__init__(llm, processing_class, eos_ids, chat_template_kwargs)
         self._model = model
@@ -148,6 +154,49 @@ class VLLMEngine(LoadedVLLM):
             "chat_template_kwargs": self.chat_template_kwargs,
             **self._determining,
         }
+
+    def close(self) -> None:
+        """End vLLM, whose memory is free then."""
+        self.llm.llm_engine.engine_core.shutdown()
+
+
+@contextmanager
+def closed_afterwards(engine: Engine) -> Iterator[Engine]:
+    """Yield the engine, and end its vLLM, if it has one of its own, so that the GPU is free for training."""
+    try:
+        yield engine
+    finally:
+        if isinstance(engine, VLLMEngine):
+            engine.close()
+
+
+def _check_one_gpu(llm_kwargs: dict[str, Any]) -> None:
+    """Refuse a vLLM on several GPUs where each of them has a process that begins its own."""
+    processes = patient_state().num_processes
+    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        if processes > 1 and (size := llm_kwargs.get(name, 1)) > 1:
+            raise ValueError(
+                f"VLLMEngine: got {name}={size} in each of {processes} processes, expected 1, as each has one GPU. "
+                "Fix: begin one process (accelerate launch --num_processes 1), or serve the model with `vllm serve` "
+                "and ask it with ServerEngine (--server)."
+            )
+
+
+@contextmanager
+def _on_own_gpu() -> Iterator[None]:
+    """Let a vLLM that begins see this process's GPU alone, and run in a process of its own.
+
+    It would take the first GPU in every process. That process ends with the engine, and frees its memory; where TRL has
+    colocated a vLLM before, it has switched such processes off.
+    """
+    state = patient_state()
+    own = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    if state.num_processes > 1 and state.device.type == "cuda":
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        number = state.device.index
+        own["CUDA_VISIBLE_DEVICES"] = visible.split(",")[number] if visible else str(number)
+    with patch_environment(**own):
+        yield
 
 
 def prompt_of(

@@ -1,0 +1,54 @@
+"""Runs in stages sample their policies with a vLLM in each process, which ends before training goes on."""
+
+import pytest
+import torch
+from processes import launch
+from vllm_policies import random_policy, rule_out_placeholders, save
+
+pytest.importorskip("vllm")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("stages")
+
+
+@pytest.fixture(scope="module")
+def policies(folder):
+    """Two random policies."""
+    torch.manual_seed(0)
+    saved = []
+    for name in ("policy", "other"):
+        model, processor = random_policy("qwen2_5_vl")
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight += 0.02 * torch.randn_like(weight)
+        rule_out_placeholders(model)
+        saved.append(save(model, processor, folder / name))
+    return saved
+
+
+@pytest.fixture(scope="module")
+def processes(policies, folder):
+    """What each of two processes noted."""
+    launch("engines/vllm_stages.py", 2, *policies, folder)
+    return [torch.load(folder / f"results_{rank}.pt") for rank in range(2)]
+
+
+def test_vllm_evaluates_as_transformers_does(processes):
+    for found in processes:
+        assert found["vllm"] == found["transformers"]
+        assert [len(answers) for answers in found["vllm"].values()] == [6, 6]
+        assert found["vllm"]["one"] != found["vllm"]["other"]
+
+
+def test_each_process_asks_its_own_vllm_which_ends_with_the_evaluation(processes, policies):
+    """Three of six questions each; the first policy's vLLM has ended when the second one answers."""
+    for found in processes:
+        assert found["evaluating"] == [(policy, 3, 1) for policy in policies]
+        assert found["alive"] == [0, 0]
+
+
+def test_dpo_samples_with_vllm_which_ends_before_it_trains(processes, policies):
+    for found in processes:
+        assert {(policy, alive) for policy, _, alive in found["training"]} == {(policies[0], 1)}
