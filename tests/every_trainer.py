@@ -1,4 +1,4 @@
-"""The nine trainers on rows with one picture, two pictures or none, each with rewards or labels that it learns from."""
+"""The ten trainers on rows with one picture, two pictures or none, each with rewards or labels that it learns from."""
 
 from contextlib import contextmanager
 
@@ -16,7 +16,7 @@ from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.engine import Sample
 
-GRPO = ["AdaPOTrainer", "SRPOTrainer", "ChainOfStepGRPOTrainer", "SelfEvolutionTrainer"]
+GRPO = ["AdaPOTrainer", "SRPOTrainer", "ChainOfStepGRPOTrainer", "MixedGroupsGRPOTrainer", "SelfEvolutionTrainer"]
 DPO = "IterativeDPOTrainer"
 TRAINERS = [  # in the order of the table in docs/engines.md
     "AdaPOTrainer",
@@ -27,6 +27,7 @@ TRAINERS = [  # in the order of the table in docs/engines.md
     DPO,
     "ChainOfStepGRPOTrainer",
     "OffPolicyRewardTrainer",
+    "MixedGroupsGRPOTrainer",  # which trains the language model alone, as it does by default
     "SelfEvolutionTrainer",
 ]
 
@@ -123,6 +124,7 @@ def last_digit_reward(completions, **_):
 
 ARGUMENTS = {
     "AdaPOTrainer": lambda: {"grader": ParityGrader()},
+    "MixedGroupsGRPOTrainer": lambda: {"grader": ParityGrader()},
     "ChainOfStepGRPOTrainer": lambda: {"process_reward_model": TextReward()},
     "SelfEvolutionTrainer": lambda: {"reward_funcs": [last_digit_reward]},
     DPO: lambda: {"process_reward_model": TextReward()},
