@@ -339,6 +339,10 @@ def test_a_fix_is_written_as_the_configuration_takes_it(tmp_path):
     found = [finding.fix for finding in check_settings(stages["sft"], "sft")]
     assert 'pip install "trl-mmreason[vllm]", or --sft.use_vllm false.' in found
     assert torch.cuda.is_available() or found[-1].startswith("--common.bf16 false --common.use_cpu true")
+    _, stages = settings_of(tmp_path, vllm={"max_model_len": 64}, sft={"learning_rate": 1})
+    assert 'pip install "trl-mmreason[vllm]", or --vllm null.' in [
+        finding.fix for finding in check_settings(stages["sft"], "sft")
+    ]
 
 
 FLASH = "FAIL  training: attn_implementation: flash_attn is not installed. Fix: pip install flash-attn, or "

@@ -1,7 +1,10 @@
 """Stages of example scripts: what their settings notice, and what they say out of order."""
 
 import hashlib
+import sys
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import pytest
 import torch
@@ -9,8 +12,9 @@ import yaml
 from example_runs import ROOT, train_here
 from peft import LoraConfig
 from support import adapo_trainer, drawn_rows, load
+from trl import ModelConfig
 
-from trl_mmreason import ChainOfStepGRPOConfig, ReflectionSFTConfig
+from trl_mmreason import ChainOfStepGRPOConfig, ReflectionSFTConfig, stages
 from trl_mmreason.chain_of_step.arguments import ChainOfStepArguments
 from trl_mmreason.files import NoSuchFolder
 from trl_mmreason.sampling.store import SettingsChanged
@@ -129,6 +133,55 @@ def test_common_settings_are_compared_with_the_trainers_of_the_wanted_stages(tmp
     assert (args.common, args.learn) == ({"num_generations": 8}, {})
 
 
+def test_policies_are_sampled_by_vllm_where_the_section_says_so_and_adapters_by_transformers(tmp_path, monkeypatch):
+    def engine(name):
+        return lambda path, **settings: (name, path, settings)
+
+    monkeypatch.setattr(stages, "VLLMEngine", engine("vllm"))
+    monkeypatch.setattr(stages, "TransformersEngine", engine("transformers"))
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    asked = {"dataset_name": "miniature/adding", "train_rows": 1, "common": {"use_cpu": True}}
+    transformers = {"batch_size": 32}
+    pipeline = stages.Pipeline(Arguments(**asked), ModelConfig())
+    assert pipeline.sampler(tmp_path) == ("transformers", str(tmp_path), transformers)
+    pipeline = stages.Pipeline(Arguments(**asked, vllm={"max_model_len": 64}), ModelConfig())
+    assert pipeline.sampler(tmp_path) == ("vllm", str(tmp_path), {"max_model_len": 64})
+    assert pipeline.sampler(adapter) == ("transformers", str(adapter), transformers)
+
+
+@pytest.mark.parametrize("meant", [True, False])
+def test_on_the_cpu_of_the_launcher_vllm_is_left_out_unless_the_cpu_was_asked_for(monkeypatch, caplog, meant):
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    args = Arguments("miniature/adding", train_rows=1, vllm={"max_model_len": 64}, common={"use_cpu": meant})
+    stages.Pipeline(args, ModelConfig())
+    assert args.vllm == ({"max_model_len": 64} if meant else {})
+    assert ("The section vllm is left out" in caplog.text) == (not meant)
+
+
+def test_the_section_of_vllm_is_a_section_or_null():
+    assert Arguments("miniature/adding", vllm="null").vllm == {}
+    with pytest.raises(ValueError, match="vllm='on', expected null; in a file, arguments of `vllm.LLM`"):
+        Arguments("miniature/adding", vllm="on")
+
+
+def test_an_unknown_argument_of_vllm_is_named_before_the_first_stage(monkeypatch):
+    """Where vLLM is installed; here a module in its place, with the fields of its arguments."""
+
+    @dataclass
+    class EngineArgs:
+        max_model_len: int | None = None
+
+    module = ModuleType("vllm")
+    module.__spec__ = ModuleSpec("vllm", None)
+    module.EngineArgs = EngineArgs
+    monkeypatch.setitem(sys.modules, "vllm", module)
+    args = Arguments("miniature/adding", vllm={"max_model_length": 64})
+    fault = "EngineArgs has no `max_model_length`; did you mean `max_model_len`?"
+    assert [*args.unknown_settings()] == [("vllm", "max_model_length", fault)]
+
+
 SECTIONS = [
     *(("chain_of_step", section) for section in ChainOfStepArguments.SECTIONS),
     *(("sophia", section) for section in SophiaArguments.SECTIONS),
@@ -202,7 +255,7 @@ def test_sophia_s_recipes_mix_nothing_in_if_told_so(size, monkeypatch):
     """Sections 6.3 and 6.4 and appendix D; the head of the recipe says it with its ablations."""
     recipe = ROOT / f"configs/sophia/internvl3_{size}.yaml"
     assert "--mixed_in null" in recipe.read_text()
-    here = {"attn_implementation": "sdpa", "grpo.use_vllm": "false", "common.report_to": "none"}
+    here = {"attn_implementation": "sdpa", "grpo.use_vllm": "false", "vllm": "null", "common.report_to": "none"}
     command = ["sophia.py", "--config", str(recipe), *(part for key in here for part in (f"--{key}", here[key]))]
     shares = []
     for options in ([], ["--mixed_in", "null"]):

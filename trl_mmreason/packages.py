@@ -68,7 +68,7 @@ def _needed(settings: Mapping[str, Any]) -> Iterator[NeededPackage]:
     if settings.get("use_vllm") in (True, "true", "True") and not on_cpu:
         yield NeededPackage("use_vllm", "vllm", 'pip install "trl-mmreason[vllm]"', "false")
     if settings.get("vllm") and not on_cpu:
-        yield NeededPackage("vllm", "vllm", 'pip install "trl-mmreason[vllm]"', "")
+        yield NeededPackage("vllm", "vllm", 'pip install "trl-mmreason[vllm]"', "null")
     if settings.get("deepspeed"):
         yield DEEPSPEED
     if settings.get("attn_implementation") == "flash_attention_2":

@@ -42,6 +42,7 @@ from .sampling.transformers_engine import TransformersEngine
 from .sampling.vllm_engine import VLLMEngine, closed_afterwards
 from .script_parser import ScriptParser, WrongArgument, refuse_missing_packages, suggestion, without_gpu
 from .scripts import DataArguments, exit_on_missing, load_data, policy_path, train_once, trainer_settings
+from .system_prompts import parse_optional_text
 
 _logger = logging.getLogger(__name__)
 
@@ -58,8 +59,8 @@ class StagedArguments(DataArguments):
         stages: which to do, with commas between them; all by default.
         sampling_batch_size: answers sampled, or scored, at a time, in each process.
         vllm: arguments of `vllm.LLM`, such as `gpu_memory_utilization`, with which each process samples the policies of
-            this run outside training; without any, transformers does. With it `sampling_batch_size` should be in the
-            hundreds, as a batch ends with its longest answer.
+            this run outside training; null, the default, leaves it to transformers. With vLLM `sampling_batch_size`
+            should be in the hundreds, as a batch ends with its longest answer.
         common: settings of every trainer.
     """
 
@@ -75,12 +76,13 @@ class StagedArguments(DataArguments):
     output_dir: str = "runs"
     stages: str | None = None
     sampling_batch_size: int = 32
-    vllm: dict = field(default_factory=dict)
+    vllm: dict | str | None = field(default_factory=dict)
     common: dict = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for section in ("vllm", "common", *self.SECTIONS):
+        self.vllm = values_of(optional_section("vllm", self.vllm, "arguments of `vllm.LLM`"))
+        for section in ("common", *self.SECTIONS):
             setattr(self, section, values_of(getattr(self, section) or {}))  # YAML reads an empty section as None
         self.stages = self.stages or ",".join(self.STAGES)
         unknown = set(self.stages.split(",")) - set(self.STAGES)
@@ -119,7 +121,7 @@ class StagedArguments(DataArguments):
         if self.vllm and find_spec("vllm"):
             from vllm import EngineArgs
 
-            yield from unknown_names("vllm", self.vllm, EngineArgs)
+            yield from unknown_names("vllm", self.vllm, EngineArgs)  # type: ignore[arg-type]  # a dict since __post_init__
         read = {section for stage in self.wanted for section in (stage, *self.READS.get(stage, ()))}
         kinds = [kind for section, kind in self.configs().items() if section in read]
         faults = [fault for kind in kinds for fault in unknown_names("common", self.common, kind)]
@@ -403,6 +405,21 @@ def _with_contents(value: Any) -> Any:
 def _digest(path: str) -> str:
     with open(path, "rb") as file:
         return f"SHA-256 {sha_fileobj(file).hex()}"
+
+
+def optional_section(name: str, given: Any, expected: str) -> dict[str, Any]:
+    """A section that may be null, also on the command line, where it is a string.
+
+    Args:
+        name: name of the section.
+        given: what came.
+        expected: what a file has there, for the error message.
+    """
+    if isinstance(given, str):
+        given = parse_optional_text(name, given)
+    if not isinstance(given, dict | None):
+        raise ValueError(f"{name}={given!r}, expected null; in a file, {expected}.")
+    return given or {}
 
 
 def values_of(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -199,12 +199,13 @@ class TestEngine:
         state = SimpleNamespace(num_processes=processes, device=torch.device(device))
         monkeypatch.setattr(vllm_engine, "patient_state", lambda: state)
         names = own, devices = "VLLM_ENABLE_V1_MULTIPROCESSING", "CUDA_VISIBLE_DEVICES"
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: found.update(emptied=True))
         monkeypatch.setenv(own, "0")  # as TRL's colocated vLLM leaves it
         monkeypatch.delenv(devices, raising=False)
         if visible is not None:
             monkeypatch.setenv(devices, visible)
         VLLMEngine(checkpoints("qwen2_5_vl"))
-        assert found == {own: "1", devices: seen}
+        assert found == {"emptied": True, own: "1", devices: seen}
         assert (os.environ[own], os.environ.get(devices)) == ("0", visible)
 
     @pytest.mark.parametrize("name", ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"])

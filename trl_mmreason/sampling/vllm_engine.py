@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate.utils import patch_environment
 from transformers import GenerationConfig
 from transformers.utils.peft_utils import find_adapter_config_file
@@ -195,6 +196,7 @@ def _on_own_gpu() -> Iterator[None]:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         number = state.device.index
         own["CUDA_VISIBLE_DEVICES"] = visible.split(",")[number] if visible else str(number)
+    torch.cuda.empty_cache()  # what torch keeps for later would be missing from vLLM's share
     with patch_environment(**own):
         yield
 

@@ -10,7 +10,7 @@ from ..grading import Grader, JudgeGrader
 from ..sampling.chat import Chat
 from ..sampling.engine import Engine, SamplingParams
 from ..sampling.server_engine import ServerEngine
-from ..stages import StagedArguments, unknown_names
+from ..stages import StagedArguments, optional_section, unknown_names
 from ..system_prompts import parse_optional_text
 from .config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
 from .mixture import CAPTIONS_AS_DATA
@@ -116,12 +116,7 @@ class SophiaArguments(StagedArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        mixed_in = self.mixed_in
-        if isinstance(mixed_in, str):  # on the command line
-            mixed_in = parse_optional_text("mixed_in", mixed_in)
-        if not isinstance(mixed_in, dict | None):
-            raise ValueError(f"mixed_in={mixed_in!r}, expected null; in a file, names with `dataset` and `share`.")
-        self.mixed_in = mixed_in or {}
+        self.mixed_in = optional_section("mixed_in", self.mixed_in, "names with `dataset` and `share`")
         for name in ("thinking_prompt", "warm_up_dataset", "judge_model", "judge_server"):
             setattr(self, name, parse_optional_text(name, getattr(self, name)))
         for name, known in (("reasoner", ("model", "rule")), ("captions_as_data", CAPTIONS_AS_DATA)):
