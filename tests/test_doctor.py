@@ -87,16 +87,16 @@ SMALL = {"per_device_train_batch_size": 1, "max_prompt_length": 4, "max_completi
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "copies", "tokens"),
+    ("kind", "settings", "copies", "rows", "tokens"),
     [
-        (AdaPOConfig, {}, 2, 8),  # a reference for its KL term, and two answers
-        (AdaPOConfig, {"evaluation_prompt": None, "beta": 0.0}, 1, 6),
-        (ChainOfStepGRPOConfig, {}, 1, 6),
-        (ChainOfStepGRPOConfig, {"beta": 0.1}, 2, 6),
-        (IterativeDPOConfig, {}, 2, 6),
+        (AdaPOConfig, {}, 2, "1 row", 8),  # a reference for its KL term, and two answers
+        (AdaPOConfig, {"evaluation_prompt": None, "beta": 0.0}, 1, "1 row", 6),
+        (ChainOfStepGRPOConfig, {}, 1, "1 row", 6),
+        (ChainOfStepGRPOConfig, {"beta": 0.1}, 2, "1 row", 6),
+        (IterativeDPOConfig, {}, 2, "2 rows", 6),  # a pair
     ],
 )
-def test_memory_of_weights_and_tokens_follows_the_method_s_own_defaults(tmp_path, kind, settings, copies, tokens):
+def test_memory_of_weights_and_tokens_follows_the_method_s_own_defaults(tmp_path, kind, settings, copies, rows, tokens):
     """Ψ = 2^20 in float32: 4 MiB of weights for each copy, 4 of gradients, 8 of moments."""
     model = torch.nn.Linear(2**10, 2**10, bias=False, device="meta")
     model.config = AutoConfig.for_model("qwen2", hidden_size=2**20, num_hidden_layers=1, num_attention_heads=1)
@@ -105,7 +105,7 @@ def test_memory_of_weights_and_tokens_follows_the_method_s_own_defaults(tmp_path
     assert need[:3] == (copies * 2**22, 2**22, 2**23)
     (finding,) = check_memory(model, stages["training"], "training")
     # width 2^20: (2 + 34) MiB a token
-    assert f"activations {tokens * 36 / 1024:.1f}; 1 row of {tokens} tokens at a time" in finding.text
+    assert f"activations {int(rows[0]) * tokens * 36 / 1024:.1f}; {rows} of {tokens} tokens at a time" in finding.text
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,8 @@ def estimate_memory(model: Any, settings: Mapping[str, Any], processes: int) -> 
     if settings.get("freeze_vision_encoder"):
         freeze_vision_encoder(model)
     trained = count_parameters(model, trained=True)
-    text, rows = model.config.get_text_config(), settings["per_device_train_batch_size"]
+    pairs = "precompute_ref_log_probs" in settings  # a setting of DPO alone
+    text, rows = model.config.get_text_config(), settings["per_device_train_batch_size"] * (2 if pairs else 1)
     prompt = settings.get("max_prompt_length")
     answers = 2 if settings.get("evaluation_prompt") else 1
     tokens = (prompt or _PROMPT_TOKENS) + answers * (settings["max_completion_length"] or 0)
