@@ -77,7 +77,8 @@ class ChainOfStep(Pipeline):
         config = self.config("dpo", mm.IterativeDPOConfig, **bounds)
         rows = self.train_rows.select(range(len(self.train_rows))[: self.args.dpo_questions])
         settings = {"process_reward_model": self.args.process_reward_model(), "eval_dataset": self.eval_rows}
-        settings |= {"sampler": self.sampler if self.args.vllm else None}
+        if self.args.vllm and not self.model_args.use_peft:  # adapters are sampled in training's own copy
+            settings["sampler"] = self.sampler
         trainer = self.trainer(mm.IterativeDPOTrainer, self.start, config, rows, **settings)
         trainer.train()
         if trainer.is_world_process_zero():

@@ -88,8 +88,10 @@ class Sophia(Pipeline):
         if self.args.difficulty.get("n") != 0:
             asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size}
             asked["sampling_params"] = SamplingParams(bound)
-            with Store(self.folder / "difficulty.sqlite") as store, self.policy_engine(self.base) as engine:
-                kept = difficulty_filter(rows, engine, store, **settings, **asked, **self.args.difficulty)
+            with Store(self.folder / "difficulty.sqlite") as store:
+                kept = difficulty_filter(
+                    rows, self.sampler(self.base), store, **settings, **asked, **self.args.difficulty
+                )
             self.say(f"{name}: {kept}")
             if not len(rows := kept.rows):
                 raise WrongArgument(f"{name}: no question is left; widen --difficulty.low and --difficulty.high")

@@ -4,6 +4,7 @@ import hashlib
 import sys
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 
 import pytest
@@ -133,12 +134,19 @@ def test_common_settings_are_compared_with_the_trainers_of_the_wanted_stages(tmp
     assert (args.common, args.learn) == ({"num_generations": 8}, {})
 
 
-def test_policies_are_sampled_by_vllm_where_the_section_says_so_and_adapters_by_transformers(tmp_path, monkeypatch):
-    def engine(name):
-        return lambda path, **settings: (name, path, settings)
+class Recorded:
+    """An engine that knows what it was made of, and whether it was closed."""
 
-    monkeypatch.setattr(stages, "VLLMEngine", engine("vllm"))
-    monkeypatch.setattr(stages, "TransformersEngine", engine("transformers"))
+    def __init__(self, model, **settings):
+        self.model, self.settings, self.closed = model, settings, False
+
+    def close(self):
+        self.closed = True
+
+
+def test_policies_are_sampled_by_vllm_where_the_section_says_so_and_adapters_by_transformers(tmp_path, monkeypatch):
+    monkeypatch.setattr(stages, "VLLMProcess", Recorded)
+    monkeypatch.setattr(stages, "TransformersEngine", lambda path, **settings: ("transformers", path, settings))
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text("{}")
@@ -147,8 +155,25 @@ def test_policies_are_sampled_by_vllm_where_the_section_says_so_and_adapters_by_
     pipeline = stages.Pipeline(Arguments(**asked), ModelConfig())
     assert pipeline.sampler(tmp_path) == ("transformers", str(tmp_path), transformers)
     pipeline = stages.Pipeline(Arguments(**asked, vllm={"max_model_len": 64}), ModelConfig())
-    assert pipeline.sampler(tmp_path) == ("vllm", str(tmp_path), {"max_model_len": 64})
+    made = pipeline.sampler(tmp_path)
+    assert (made.model, made.settings) == (str(tmp_path), {"max_model_len": 64})
     assert pipeline.sampler(adapter) == ("transformers", str(adapter), transformers)
+
+
+def test_one_vllm_is_alive_at_a_time_and_none_while_a_trainer_trains(monkeypatch):
+    monkeypatch.setattr(stages, "VLLMProcess", Recorded)
+    args = Arguments("miniature/adding", train_rows=1, common={"use_cpu": True}, vllm={"max_model_len": 64})
+    pipeline = stages.Pipeline(args, ModelConfig())
+    first = pipeline.sampler("first")
+    assert pipeline.sampler("first") is first
+    assert not first.closed
+    second = pipeline.sampler("second")
+    assert (first.closed, second.closed) == (True, False)
+    closed = []
+    config = ChainOfStepGRPOConfig("out", use_cpu=True)
+    pipeline.trainer(lambda *_, **__: closed.append(second.closed), "second", config, pipeline.train_rows)
+    assert closed == [True]
+    assert pipeline.sampler("second") is not second
 
 
 @pytest.mark.parametrize("meant", [True, False])
@@ -158,6 +183,15 @@ def test_on_the_cpu_of_the_launcher_vllm_is_left_out_unless_the_cpu_was_asked_fo
     stages.Pipeline(args, ModelConfig())
     assert args.vllm == ({"max_model_len": 64} if meant else {})
     assert ("The section vllm is left out" in caplog.text) == (not meant)
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
+def test_vllm_s_arguments_on_the_command_line_without_vllm_are_refused_before_the_first_stage(monkeypatch, capsys):
+    given = ["--dataset_name", "miniature/adding", "--vllm.max_model_len", "64"]
+    monkeypatch.setattr("sys.argv", ["example.py", *given])
+    with pytest.raises(SystemExit):
+        parse_arguments(TwoStages)
+    assert "vllm: vllm is not installed. Fix: pip install" in capsys.readouterr().err
 
 
 def test_the_section_of_vllm_is_a_section_or_null():

@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,7 +38,7 @@ from .sampling.protocols import AnsweringProtocol
 from .sampling.run import patient_state
 from .sampling.store import Store
 from .sampling.transformers_engine import TransformersEngine
-from .sampling.vllm_engine import VLLMEngine, closed_afterwards
+from .sampling.vllm_process import VLLMProcess
 from .script_parser import ScriptParser, WrongArgument, refuse_missing_packages, suggestion, without_gpu
 from .scripts import DataArguments, exit_on_missing, load_data, policy_path, train_once, trainer_settings
 from .system_prompts import parse_optional_text
@@ -163,6 +162,7 @@ class Pipeline:
         self.args, self.model_args, self.folder = args, model_args, args.folder
         self.seed = args.common.get("seed", 42)
         self.train_rows, self.eval_rows = load_data(args, self.seed)
+        self._vllm: VLLMProcess | None = None
 
     @classmethod
     def main(cls, arguments: type) -> None:
@@ -208,14 +208,18 @@ class Pipeline:
             **asked: arguments of `evaluate_into`.
         """
         asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, **asked}
-        rows = self.eval_rows if rows is None else rows
-        found = {}
-        for name, path in policies.items():
-            if isinstance(path, str) or path.exists():
-                with self.policy_engine(path) as engine:
-                    said = f"evaluating {name}"
-                    into = self.folder / folder / name
-                    found[name] = evaluate_into(into, rows, engine, protocol, description=said, **asked)
+        found = {
+            name: evaluate_into(
+                self.folder / folder / name,
+                self.eval_rows if rows is None else rows,
+                self.sampler(path),
+                protocol,
+                description=f"evaluating {name}",
+                **asked,
+            )
+            for name, path in policies.items()
+            if isinstance(path, str) or path.exists()
+        }
         if PartialState().is_main_process:
             for name, results in found.items():
                 add_results(Path(policies[name]), folder.replace("-", " ").capitalize(), format_results(results))
@@ -240,6 +244,7 @@ class Pipeline:
         It has no adapter if its configuration is one of the arguments' `WHOLE`.
         Reinforcement that evaluates during training does so on `eval_rows`; supervised training needs `eval_dataset`.
         """
+        self._end_vllm()
         questions = self.eval_rows if issubclass(trainer_class, GRPOTrainer) else None
         eval_rows = settings.get("eval_dataset") or questions
         whole = {"peft_config": None} if isinstance(config, self.args.WHOLE) else {}
@@ -273,15 +278,22 @@ class Pipeline:
         category = self.args.dataset_name.removeprefix(MINIATURE)
         return make_problems([category], n, split=split, seed=self.seed + stream)
 
-    def policy_engine(self, path: str | Path) -> AbstractContextManager[Engine]:
-        """The engine of `sampler` for the length of a `with` block, after which vLLM's memory is free for training."""
-        return closed_afterwards(self.sampler(path))
-
     def sampler(self, path: str | Path) -> Engine:
-        """Make the engine that samples a policy: vLLM if there are settings for it, unless an adapter is in `path`."""
+        """The engine that samples a policy: vLLM if there are settings for it, unless `path` holds an adapter.
+
+        It ends when another policy is sampled or a trainer is made, so that the GPU is free.
+        """
         if not self.args.vllm or find_adapter_config_file(str(path)) is not None:
             return self.engine(path)
-        return VLLMEngine(str(path), **self.args.vllm)
+        if self._vllm is None or self._vllm.model != str(path):
+            self._end_vllm()
+            self._vllm = VLLMProcess(str(path), **self.args.vllm)
+        return self._vllm
+
+    def _end_vllm(self) -> None:
+        if self._vllm is not None:
+            self._vllm.close()
+        self._vllm = None
 
     def engine(self, path: str | Path) -> TransformersEngine:
         """Make an engine on transformers for the model at `path`."""
@@ -356,6 +368,7 @@ def parse_arguments(arguments: type) -> list[Any]:
         for section, name, fault in parsed[0].unknown_settings():  # before a stage, not hours later when it is reached
             option = f"--{section}.{name}"
             raise ValueError(f"{option if option in overrides else f'{parser.config}: {section}'}: {fault}")
+        refuse_missing_packages({"vllm": parsed[0].vllm})
         for section in ("common", *parsed[0].SECTIONS):
             refuse_missing_packages(getattr(parsed[0], section), f"--{section}.")
     except ValueError as error:

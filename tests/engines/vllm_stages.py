@@ -3,39 +3,47 @@
 Run by test_vllm_stages.py: the evaluation of every example with stages, and a round of Chain-of-Step's DPO.
 """
 
-import multiprocessing
 import os
 import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import psutil
 import torch
 from every_trainer import DPO, make
+from transformers import TrainerCallback
 from trl import ModelConfig
 
 from trl_mmreason import stages
 from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.store import Store
-from trl_mmreason.sampling.vllm_engine import VLLMEngine
+from trl_mmreason.sampling.vllm_process import VLLMProcess
 
 VLLM = {"dtype": "float32", "max_model_len": 1024}
+NOTED = []
 
 
 def vllm_processes():
     """How many vLLM processes of this one are alive."""
-    return sum("EngineCore" in child.name for child in multiprocessing.active_children())
+    return sum("vllm_process" in " ".join(child.cmdline()) for child in psutil.Process().children())
 
 
-class NotingEngine(VLLMEngine):
-    """Notes which policies it samples, for how many answers, and how many vLLM processes are alive meanwhile."""
-
-    noted = []
+class NotingProcess(VLLMProcess):
+    """Notes which policies it samples, for how many answers, and how many vLLM processes are alive behind that."""
 
     def sample(self, requests, sampling_params):
-        self.noted.append((self._model, len(requests), vllm_processes()))
-        return super().sample(requests, sampling_params)
+        answers = super().sample(requests, sampling_params)
+        NOTED.append((self.model, len(requests), vllm_processes()))
+        return answers
+
+
+class NotingSteps(TrainerCallback):
+    """Notes how many are alive in a step of training."""
+
+    def on_step_begin(self, *_, **__):
+        NOTED.append(("step", 0, vllm_processes()))
 
 
 @dataclass
@@ -44,7 +52,10 @@ class Arguments(stages.StagedArguments):
 
 
 def evaluated(policies, folder, settings):
-    """The text of each policy's answers."""
+    """The text of each policy's answers, and the pipeline.
+
+    Bytes at an answer's end that are no whole character are left out by vLLM, and here.
+    """
     questions = {"dataset_name": "miniature/adding", "eval_dataset_name": "miniature/adding", "eval_rows": 6}
     common = {"use_cpu": not torch.cuda.is_available()}
     args = Arguments(**questions, train_rows=1, output_dir=str(folder), vllm=settings, common=common)
@@ -53,29 +64,29 @@ def evaluated(policies, folder, settings):
     found = {}
     for name in policies:
         with Store(folder / "evaluation" / name / "answers.sqlite") as store:
-            found[name] = {record.id: record.payload["turns"][0]["text"] for record in store.records("answers")}
-    return found
+            said = {record.id: record.payload["turns"][0]["text"] for record in store.records("answers")}
+            found[name] = {id_: text.rstrip("\N{REPLACEMENT CHARACTER}") for id_, text in said.items()}
+    return found, pipeline
 
 
 def main(policy, other, folder):
-    # what TRL leaves behind where it has colocated a vLLM
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1"}
     if not torch.cuda.is_available():
         os.environ["TORCH_COMPILE_DISABLE"] = "1"  # vLLM reads it; compiling takes half a minute
     torch.set_num_threads(1)
-    stages.VLLMEngine = NotingEngine
+    stages.VLLMProcess = NotingProcess
+    results = {}
     policies = {"one": Path(policy), "other": Path(other)}
-    results = {
-        way: evaluated(policies, folder / way, VLLM if way == "vllm" else {}) for way in ("vllm", "transformers")
-    }
-    results["evaluating"], results["alive"] = [*NotingEngine.noted], [vllm_processes()]
-    NotingEngine.noted.clear()
-    trainer = make(DPO, policy, folder / "dpo", rounds=1, trainer_kwargs={"sampler": partial(NotingEngine, **VLLM)})
+    results["vllm"], pipeline = evaluated(policies, folder / "vllm", VLLM)
+    results["transformers"], _ = evaluated(policies, folder / "transformers", {})
+    results["evaluating"] = [*NOTED]
+    NOTED.clear()
+    trained = partial(make, DPO, policy, folder / "dpo", rounds=1)
+    trainer = trained(trainer_kwargs={"sampler": pipeline.sampler, "callbacks": [NotingSteps()]})
     trainer.train()
-    results["training"] = NotingEngine.noted
-    results["alive"].append(vllm_processes())
+    results["training"] = NOTED
     torch.save(results, folder / f"results_{os.environ['RANK']}.pt")
 
 
-if __name__ == "__main__":  # vLLM's own process may import this file again
+if __name__ == "__main__":
     main(*sys.argv[1:3], Path(sys.argv[3]))

@@ -2,17 +2,15 @@
 
 import importlib.util
 import json
-import os
 import sys
 from types import ModuleType, SimpleNamespace
 
 import PIL.Image
 import pytest
-import torch
 from peft import LoraConfig, get_peft_model
 from support import drawn_rows, load
 
-from trl_mmreason.sampling import Failure, Request, Sample, SamplingParams, derive_seed, vllm_engine
+from trl_mmreason.sampling import Failure, Request, Sample, SamplingParams, derive_seed
 from trl_mmreason.sampling.generation import encode
 from trl_mmreason.sampling.vllm_engine import VLLMEngine, prompt_of, samples_of, vllm_sampling_params
 
@@ -174,45 +172,6 @@ class TestEngine:
         get_peft_model(model, LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path)
         with pytest.raises(ValueError, match="Merge the adapter"):
             VLLMEngine(str(tmp_path))
-
-    @pytest.mark.parametrize(
-        ("processes", "device", "visible", "seen"),
-        [
-            (2, "cuda:1", None, "1"),
-            (2, "cuda:1", "4,7", "7"),
-            (1, "cuda:0", None, None),  # which may use several
-            (1, "cuda:0", "4,7", "4,7"),
-            (2, "cpu", None, None),
-        ],
-    )
-    def test_each_of_several_processes_has_a_vllm_of_its_own_on_its_gpu(
-        self, monkeypatch, checkpoints, processes, device, visible, seen
-    ):
-        found = {}
-
-        class LLM(StandInLLM):
-            def __init__(self, **kwargs):
-                found.update({name: os.environ.get(name) for name in names})
-                super().__init__(**kwargs)
-
-        install(monkeypatch, LLM)
-        state = SimpleNamespace(num_processes=processes, device=torch.device(device))
-        monkeypatch.setattr(vllm_engine, "patient_state", lambda: state)
-        names = own, devices = "VLLM_ENABLE_V1_MULTIPROCESSING", "CUDA_VISIBLE_DEVICES"
-        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: found.update(emptied=True))
-        monkeypatch.setenv(own, "0")  # as TRL's colocated vLLM leaves it
-        monkeypatch.delenv(devices, raising=False)
-        if visible is not None:
-            monkeypatch.setenv(devices, visible)
-        VLLMEngine(checkpoints("qwen2_5_vl"))
-        assert found == {"emptied": True, own: "1", devices: seen}
-        assert (os.environ[own], os.environ.get(devices)) == ("0", visible)
-
-    @pytest.mark.parametrize("name", ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"])
-    def test_one_of_several_processes_asks_for_no_second_gpu(self, vllm, monkeypatch, checkpoints, name):
-        monkeypatch.setattr(vllm_engine, "patient_state", lambda: SimpleNamespace(num_processes=8))
-        with pytest.raises(ValueError, match=f"got {name}=2 in each of 8 processes, expected 1"):
-            VLLMEngine(checkpoints("qwen2_5_vl"), **{name: 2})
 
     @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
     def test_without_vllm_the_error_says_what_to_install(self, checkpoints):

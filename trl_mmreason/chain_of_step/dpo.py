@@ -50,7 +50,7 @@ from ..sampling.loading import fingerprint
 from ..sampling.protocols import Direct
 from ..sampling.store import Store
 from ..sampling.transformers_engine import TransformersEngine
-from ..sampling.vllm_engine import closed_afterwards
+from ..sampling.vllm_process import VLLMProcess
 from ..turns import token_counter
 from ..whole_policy import whole_policy
 from .client import process_reward_from
@@ -95,8 +95,8 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
         train_dataset: questions: rows with `prompt`, `images` and `answer`, optionally `choices` and `id`.
         eval_dataset: other questions, answered greedily before the first and after each round.
         grader: `Grader()` by default.
-        sampler: the engine that samples from a checkpoint, given its folder, such as `VLLMEngine`, which is closed
-            afterwards; by default transformers samples from the policy in training.
+        sampler: the engine that samples from a checkpoint, given its folder, such as `VLLMProcess`, which is closed
+            before the round trains; by default transformers samples from the policy in training.
         **kwargs: whatever `trl.DPOTrainer` takes, by keyword, but for optimizers, as each round has its own.
     """
 
@@ -310,8 +310,12 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
     @contextmanager
     def _engine(self, finished: int) -> Iterator[Engine]:
         if self.sampler is not None:
-            with closed_afterwards(self.sampler(self._folder(finished))) as engine:
+            engine = self.sampler(self._folder(finished))
+            try:
                 yield engine
+            finally:
+                if isinstance(engine, VLLMProcess):
+                    engine.close()
             return
         with whole_policy(self, self._folder(finished)) as policy:
             yield TransformersEngine(policy, self.processing_class, batch_size=self.args.sampling_batch_size)

@@ -36,7 +36,9 @@ def add(commands: Any) -> None:
     )
     command.add_argument("--output", default="runs/evaluation", help="output folder, with a folder for each benchmark")
     options.add_policy(command)
-    command.add_argument("--vllm", action="store_true", help="sample with vLLM in this process")
+    command.add_argument(
+        "--vllm", action="store_true", help="sample with vLLM, one on each GPU under accelerate launch"
+    )
     command.add_argument(
         "--dtype",
         choices=options.DTYPES,
@@ -300,11 +302,11 @@ def _refuse_repeated(names: list[str]) -> None:
 
 def _engine(arguments: argparse.Namespace) -> Any:
     if arguments.vllm:
-        from ..sampling.vllm_engine import VLLMEngine
+        from ..sampling.vllm_process import VLLMProcess
 
         with options.exit_on("evaluate", ValueError, OSError, ImportError):
             dtype = {"dtype": arguments.dtype} if arguments.dtype else {}
-            return VLLMEngine(arguments.model, **options.template_options(arguments), **dtype)
+            return VLLMProcess(arguments.model, **options.template_options(arguments), **dtype)
     # of several candidates servers tell the tokens only when asked for their ids
     counted: dict[str, Any] = {"extra_body": {"return_token_ids": True}} if arguments.protocol == "step-beam" else {}
     return options.load_engine("evaluate", arguments, **counted)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from accelerate.utils import patch_environment
 from transformers import GenerationConfig
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
+from .engine import Failure, Request, Sample, SamplingParams, derive_seed
 from .generation import (
     ProcessingClass,
     continuation_of,
@@ -24,7 +20,6 @@ from .generation import (
     tokenizer_of,
 )
 from .loading import ENCODING_ERRORS, load_processor, processor_fingerprint
-from .run import patient_state
 
 # What of `LLM`'s arguments changes answers. Memory, parallelism and scheduling may differ when a run is taken up again.
 _DETERMINING = ("dtype", "hf_overrides", "max_model_len", "mm_processor_kwargs", "quantization", "revision")
@@ -94,7 +89,7 @@ class LoadedVLLM:
 
 
 class VLLMEngine(LoadedVLLM):
-    """Engine on a vLLM of its own; under several processes each has one, on its GPU.
+    """Engine on vLLM in this process.
 
     The same seeds give the same answers on the same machine under the same load; batches of another shape may round
     otherwise.
@@ -109,7 +104,7 @@ class VLLMEngine(LoadedVLLM):
 
     Raises:
         ImportError: vLLM is not installed.
-        ValueError: `model` is an adapter; or vLLM is asked for several GPUs by one of several processes.
+        ValueError: `model` is an adapter.
     """
 
     def __init__(
@@ -123,82 +118,52 @@ class VLLMEngine(LoadedVLLM):
         try:
             import vllm
         except ImportError as error:
-            raise ImportError(
-                f"VLLMEngine needs vLLM, which cannot be imported here ({error}). Install it with `pip install "
-                "'trl-mmreason[vllm]'`, or use TransformersEngine, or ServerEngine with a vLLM server elsewhere."
-            ) from error
-        revision = llm_kwargs.get("revision")
-        if find_adapter_config_file(model, revision=revision) is not None:
-            raise ValueError(
-                f"VLLMEngine: {model} is an adapter. vLLM silently ignores adapter weights of layers that it does not "
-                "support. Merge the adapter into its base model (`merge_and_unload`, "
-                "`save_pretrained`) and give that, or use TransformersEngine."
-            )
-        _check_one_gpu(llm_kwargs)
+            raise missing_vllm("VLLMEngine", error) from error
+        check_whole_model("VLLMEngine", model, llm_kwargs)
         trusted = {name: llm_kwargs[name] for name in ("revision", "trust_remote_code") if name in llm_kwargs}
         processing_class = processing_class or load_processor(model, **trusted)
-        with _on_own_gpu():
-            llm = vllm.LLM(model=model, **{"enable_prefix_caching": True, **llm_kwargs})
-        eos_ids = declared_end_ids(_generation_settings(model, revision), processing_class)
+        llm = vllm.LLM(model=model, **{"enable_prefix_caching": True, **llm_kwargs})
+        eos_ids = declared_end_ids(_generation_settings(model, llm_kwargs.get("revision")), processing_class)
         super().__init__(llm, processing_class, eos_ids, chat_template_kwargs)
-        self._model = model
-        self._determining = {name: llm_kwargs[name] for name in _DETERMINING if name in llm_kwargs}
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Names, fingerprints, and those of `LLM`'s arguments that change answers."""
-        return {
-            "kind": "vllm",
-            "model": self._model,
-            "weights": files_fingerprint(self._model),
-            "processor": processor_fingerprint(self.processing_class),
-            "chat_template_kwargs": self.chat_template_kwargs,
-            **self._determining,
-        }
-
-    def close(self) -> None:
-        """End vLLM, whose memory is free then."""
-        self.llm.llm_engine.engine_core.shutdown()
+        self.settings = vllm_settings(model, processing_class, self.chat_template_kwargs, llm_kwargs)
 
 
-@contextmanager
-def closed_afterwards(engine: Engine) -> Iterator[Engine]:
-    """Yield the engine, and end its vLLM, if it has one of its own, so that the GPU is free for training."""
-    try:
-        yield engine
-    finally:
-        if isinstance(engine, VLLMEngine):
-            engine.close()
+def missing_vllm(engine: str, why: object) -> ImportError:
+    """The error that an engine cannot be had without vLLM."""
+    return ImportError(
+        f"{engine} needs vLLM, which cannot be imported here ({why}). Install it with `pip install "
+        "'trl-mmreason[vllm]'`, or use TransformersEngine, or ServerEngine with a vLLM server elsewhere."
+    )
 
 
-def _check_one_gpu(llm_kwargs: dict[str, Any]) -> None:
-    """Refuse a vLLM on several GPUs where each of them has a process that begins its own."""
-    processes = patient_state().num_processes
-    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
-        if processes > 1 and (size := llm_kwargs.get(name, 1)) > 1:
-            raise ValueError(
-                f"VLLMEngine: got {name}={size} in each of {processes} processes, expected 1, as each has one GPU. "
-                "Fix: begin one process (accelerate launch --num_processes 1), or serve the model with `vllm serve` "
-                "and ask it with ServerEngine (--server)."
-            )
+def check_whole_model(engine: str, model: str, llm_kwargs: dict[str, Any]) -> None:
+    """Raise a `ValueError` for an adapter.
 
-
-@contextmanager
-def _on_own_gpu() -> Iterator[None]:
-    """Let a vLLM that begins see this process's GPU alone, and run in a process of its own.
-
-    It would take the first GPU in every process. That process ends with the engine, and frees its memory; where TRL has
-    colocated a vLLM before, it has switched such processes off.
+    Args:
+        engine: name of the engine, for the error message.
+        model: a path or Hub id.
+        llm_kwargs: arguments of `vllm.LLM`.
     """
-    state = patient_state()
-    own = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
-    if state.num_processes > 1 and state.device.type == "cuda":
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        number = state.device.index
-        own["CUDA_VISIBLE_DEVICES"] = visible.split(",")[number] if visible else str(number)
-    torch.cuda.empty_cache()  # what torch keeps for later would be missing from vLLM's share
-    with patch_environment(**own):
-        yield
+    if find_adapter_config_file(model, revision=llm_kwargs.get("revision")) is not None:
+        raise ValueError(
+            f"{engine}: {model} is an adapter. vLLM silently ignores adapter weights of layers that it does not "
+            "support. Merge the adapter into its base model (`merge_and_unload`, `save_pretrained`) and give that, or "
+            "use TransformersEngine."
+        )
+
+
+def vllm_settings(
+    model: str, processing_class: ProcessingClass, template: dict[str, Any], llm_kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Names, fingerprints, and those of `LLM`'s arguments that change answers, as `Engine.settings`."""
+    return {
+        "kind": "vllm",
+        "model": model,
+        "weights": files_fingerprint(model),
+        "processor": processor_fingerprint(processing_class),
+        "chat_template_kwargs": template,
+        **{name: llm_kwargs[name] for name in _DETERMINING if name in llm_kwargs},
+    }
 
 
 def prompt_of(
