@@ -161,9 +161,9 @@ def test_it_sees_the_gpu_of_its_process_and_nothing_of_the_launcher(monkeypatch,
     launcher = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "ACCELERATE_USE_FSDP"}
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in {**dict.fromkeys(launcher, "1"), "VLLM_ENABLE_V1_MULTIPROCESSING": "0", **given}.items():
+    for name, value in {**dict.fromkeys(launcher, "1"), **given}.items():
         monkeypatch.setenv(name, value)
     own = environment_of_one()
-    assert not own.keys() & (launcher | {"VLLM_ENABLE_V1_MULTIPROCESSING"})
+    assert not own.keys() & launcher
     assert {name: own[name] for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if name in own} == seen
     assert own["PATH"] == os.environ["PATH"]

@@ -24,7 +24,10 @@ from .loading import ENCODING_ERRORS, load_processor
 from .run import patient_state
 from .vllm_engine import VLLMEngine, check_whole_model, missing_vllm, vllm_settings
 
-_LAUNCHERS = ("ACCELERATE_", "GROUP_", "LOCAL_", "MASTER_", "RANK", "ROLE_", "TORCHELASTIC_", "WORLD_SIZE")
+_LAUNCHERS = (
+    *("ACCELERATE_", "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("RANK", "ROLE_", "TORCHELASTIC_", "WORLD_SIZE"),
+)
 """Beginnings of the variables by which torchrun and accelerate tell a process that it is one of several."""
 
 _SECONDS_TO_END = 60
@@ -115,7 +118,6 @@ def environment_of_one() -> dict[str, str]:
     """The environment of a process that is one alone, and sees this process's GPU alone if this is one of several."""
     state = patient_state()
     own = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
-    own.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)  # a colocated vLLM has switched it off for the whole process
     if state.num_processes > 1 and state.device.type == "cuda":
         for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
             if visible := own.get(name):
