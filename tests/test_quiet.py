@@ -1,5 +1,6 @@
 """What a short training leaves on stderr: no warning of other packages that says nothing to a user."""
 
+import ast
 import os
 import re
 import subprocess
@@ -48,10 +49,36 @@ def test_a_training_without_progress_bars_prints_no_warning(tmp_path):
     assert (tmp_path / "out").is_dir()
 
 
+def first_imports(path):
+    """The modules that an example imports before this package, which silences what others print."""
+    statements = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    modules = [node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in statements]
+    first = next(number for number, name in enumerate(modules) if name.startswith("trl_mmreason"))
+    return tuple(name for name in modules[:first] if name.partition(".")[0] not in sys.stdlib_module_names)
+
+
+BY_IMPORTS = {}
+for example in sorted(ROOT.glob("examples/*.py")):
+    BY_IMPORTS.setdefault(first_imports(example), []).append(str(example))
+
+HELP = """
+import runpy
+import sys
+
+for path in sys.argv[1:]:
+    sys.argv = [path, "--help"]
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        assert not end.code, path
+"""
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.py")), ids=lambda path: path.stem)
-def test_the_imports_of_an_example_print_no_warning(path, tmp_path):
-    assert warnings_of(tmp_path, path, "--help") == []
+@pytest.mark.parametrize("examples", BY_IMPORTS.values(), ids=["-".join(names) or "none" for names in BY_IMPORTS])
+def test_the_imports_of_examples_print_no_warning(examples, tmp_path):
+    """Those that begin with the same modules run after each other in one Python, whose first imports nearly everything."""
+    assert warnings_of(tmp_path, "-c", HELP, *examples) == []
 
 
 @pytest.mark.full

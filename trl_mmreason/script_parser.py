@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
+from transformers import TrainingArguments
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+from transformers.trainer_utils import get_last_checkpoint
 from trl import ModelConfig, TrlParser
 
 from .documented import HelpFormatter
@@ -98,6 +100,8 @@ class ScriptParser(TrlParser):
                 refuse_missing_packages(vars(part))
                 self._refuse_other_choices(part)
                 refuse_unwritable(getattr(part, "output_dir", None))
+                if isinstance(part, TrainingArguments):
+                    wanted_checkpoint(part)  # which is read only behind a cold start
             return (*parsed, unknown) if sections else tuple(parsed)
         except ImportError as error:  # of transformers, which reads the file of DeepSpeed at once
             if "deepspeed" not in str(error):
@@ -176,6 +180,29 @@ def refuse_unwritable(output_dir: str | None) -> None:
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise ValueError(f"output_dir: {output_dir}: {there} is no folder that may be written to")
+
+
+def wanted_checkpoint(args: TrainingArguments) -> str | None:
+    """Resolve `resume_from_checkpoint`: a path, or the latest in `output_dir` for "true"; `None` to train anew.
+
+    Raises:
+        WrongArgument: there is no such checkpoint.
+    """
+    wanted = args.resume_from_checkpoint
+    if wanted in (None, False, "False", "false"):
+        return None
+    found = latest_checkpoint(args.output_dir) if str(wanted).lower() == "true" else str(wanted)
+    if found is None or not Path(found).is_dir():
+        there = sorted(path.name for path in Path(args.output_dir).glob("checkpoint-*"))
+        raise WrongArgument(
+            f"resume_from_checkpoint={wanted}: there is no such checkpoint; {args.output_dir} has {there or 'none'}."
+        )
+    return found
+
+
+def latest_checkpoint(output_dir: str) -> str | None:
+    """The latest checkpoint in a folder; `None` without any, or without the folder."""
+    return get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
 
 
 def command_line() -> str:

@@ -15,7 +15,6 @@ from accelerate.utils import is_peft_model
 from datasets import Dataset
 from peft import PeftConfig
 from transformers import Trainer, TrainerState, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 from trl import (
     GRPOConfig,
     GRPOTrainer,
@@ -36,7 +35,7 @@ from .miniature.tasks import CATEGORIES, SPLITS, make_dataset
 from .model_card import MINIATURE
 from .rows import DataError
 from .sampling.store import SettingsChanged, StoreError
-from .script_parser import WrongArgument, named_policy
+from .script_parser import WrongArgument, latest_checkpoint, named_policy, wanted_checkpoint
 from .sft import CompletionSFTConfig, CompletionSFTTrainer
 from .sources import read_completions
 from .system_prompts import parse_optional_text, read_system_prompt
@@ -336,7 +335,7 @@ def train_once(trainer: Trainer, folder: Path, dataset_name: str | None = None) 
         trainer.state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
         return
     output = Path(trainer.args.output_dir)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(output)) if output.is_dir() else None)
+    trainer.train(resume_from_checkpoint=latest_checkpoint(str(output)))
     save_whole(trainer, folder)
     trainer.args.output_dir = str(folder)  # where the card is written, and what its example loads
     trainer.create_model_card(model_name=output.name, dataset_name=dataset_name)
@@ -344,23 +343,14 @@ def train_once(trainer: Trainer, folder: Path, dataset_name: str | None = None) 
 
 
 def last_checkpoint(args: TrainingArguments) -> str | None:
-    """Resolve `resume_from_checkpoint`: a path, or the latest in `output_dir` for "true".
+    """The checkpoint to resume from, see `wanted_checkpoint`.
 
     Without it a warning names the checkpoint that could be resumed from, if there is one.
     """
-    wanted = args.resume_from_checkpoint
-    latest = get_last_checkpoint(args.output_dir) if Path(args.output_dir).is_dir() else None
-    if wanted in (None, False, "False", "false"):
-        if latest is not None and args.process_index == 0:
-            logger.warning(
-                f"{latest} was written by an earlier run, but training starts anew, and its checkpoints replace those "
-                "of the same names. To resume that run: --resume_from_checkpoint true; to keep it: another --output_dir"
-            )
-        return None
-    found = latest if str(wanted).lower() == "true" else str(wanted)
-    if found is None or not Path(found).is_dir():
-        there = sorted(path.name for path in Path(args.output_dir).glob("checkpoint-*"))
-        raise WrongArgument(
-            f"resume_from_checkpoint={wanted}: there is no such checkpoint; {args.output_dir} has {there or 'none'}."
+    wanted, latest = wanted_checkpoint(args), latest_checkpoint(args.output_dir)
+    if wanted is None and latest is not None and args.process_index == 0:
+        logger.warning(
+            f"{latest} was written by an earlier run, but training starts anew, and its checkpoints replace those of "
+            "the same names. To resume that run: --resume_from_checkpoint true; to keep it: another --output_dir"
         )
-    return found
+    return wanted
