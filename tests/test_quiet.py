@@ -77,7 +77,7 @@ for path in sys.argv[1:]:
 @pytest.mark.full
 @pytest.mark.parametrize("examples", BY_IMPORTS.values(), ids=["-".join(names) or "none" for names in BY_IMPORTS])
 def test_the_imports_of_examples_print_no_warning(examples, tmp_path):
-    """Those that begin with the same modules run after each other in one Python, whose first imports nearly everything."""
+    """Those that begin with the same modules run one after the other in one Python: the first imports nearly all."""
     assert warnings_of(tmp_path, "-c", HELP, *examples) == []
 
 
