@@ -169,10 +169,13 @@ def test_one_vllm_is_alive_at_a_time_and_none_while_a_trainer_trains(monkeypatch
     assert not first.closed
     second = pipeline.sampler("second")
     assert (first.closed, second.closed) == (True, False)
-    closed = []
+
+    class Trainer:
+        def __init__(self, *_, **__):
+            assert second.closed
+
     config = ChainOfStepGRPOConfig("out", use_cpu=True)
-    pipeline.trainer(lambda *_, **__: closed.append(second.closed), "second", config, pipeline.train_rows)
-    assert closed == [True]
+    assert isinstance(pipeline.trainer(Trainer, "second", config, pipeline.train_rows), Trainer)
     assert pipeline.sampler("second") is not second
 
 
