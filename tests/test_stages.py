@@ -163,7 +163,7 @@ def test_policies_are_sampled_by_vllm_where_the_section_says_so_and_adapters_by_
 def test_one_vllm_is_alive_at_a_time_and_none_while_a_trainer_trains(monkeypatch):
     monkeypatch.setattr(stages, "VLLMProcess", Recorded)
     args = Arguments("miniature/adding", train_rows=1, common={"use_cpu": True}, vllm={"max_model_len": 64})
-    pipeline = stages.Pipeline(args, ModelConfig())
+    pipeline = stages.Pipeline(args, ModelConfig("policy"))
     first = pipeline.sampler("first")
     assert pipeline.sampler("first") is first
     assert not first.closed
