@@ -318,6 +318,7 @@ def test_what_a_script_cannot_do_is_said_in_a_line(tmp_path, example, options, m
     said = capsys.readouterr().err if ended.value.code == 2 else ended.value.code
     assert said.startswith(f"{example}.py: ")
     assert message.format(here=tmp_path) in said
+    assert not (tmp_path / "out/cold_start").exists()
 
 
 @pytest.mark.parametrize(

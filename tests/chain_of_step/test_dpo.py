@@ -12,6 +12,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from processes import one_and_two
 from solution_chains import chain_of_steps
 from support import PATHS_RUN, assert_weights, changed_weights, drawn_rows, load, losses_of, maker, weights_of
+from transformers import TrainerCallback
 
 from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer
 from trl_mmreason.chain_of_step.paths import read_path
@@ -21,6 +22,7 @@ from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.parts import parts_of
 from trl_mmreason.sampling.engine import Sample
 from trl_mmreason.sampling.store import SettingsChanged
+from trl_mmreason.sampling.vllm_process import VLLMProcess
 
 RUN = {**PATHS_RUN, "per_device_train_batch_size": 2, "rounds": 2, "num_paths": 3, "warmup_steps": 0}
 RUN |= {"num_train_epochs": 1, "max_steps": -1}
@@ -84,6 +86,37 @@ def test_the_reference_is_the_sft_model_in_all_rounds_and_the_policy_moves_on(fa
     assert not same(base, first)
     assert not same(first, second)
     assert trainer.sampler.policies == [bases(family), str(tmp_path / "round-1" / "policy")]
+
+
+class ClosingWriters(Writers, VLLMProcess):
+    """Writers in the place of a vLLM, which know whether it was closed."""
+
+    def __init__(self):
+        super().__init__()
+        self.closed = True
+
+    def sample(self, requests, sampling_params):
+        self.closed = False
+        return super().sample(requests, sampling_params)
+
+    def close(self):
+        self.closed = True
+
+
+def test_a_vllm_that_sampled_is_closed_before_the_round_trains(bases, tmp_path):
+    writers, at_steps = ClosingWriters(), []
+
+    class Noting(TrainerCallback):
+        def on_step_begin(self, *_, **__):
+            at_steps.append(writers.closed)
+
+    trainer = trainer_for(
+        bases("qwen2_5_vl"), tmp_path, trainer_kwargs={"sampler": writers, "callbacks": [Noting()]}, rounds=1
+    )
+    trainer.train()
+    assert writers.calls
+    assert at_steps
+    assert all(at_steps)
 
 
 def test_the_second_round_begins_with_the_first_one_s_policy_against_the_same_reference(bases, tmp_path):

@@ -126,6 +126,19 @@ def test_a_vllm_that_dies_is_an_error_and_the_next_request_begins_another(engine
     assert again["process"] != one["process"]
 
 
+def test_an_interrupted_request_leaves_no_reply_behind_for_the_next_one(engine, monkeypatch):
+    ((one,),) = answers(engine)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine._connection, "recv", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        answers(engine, Request(QUESTION), Request(QUESTION))
+    ((again,),) = answers(engine)
+    assert again["process"] != one["process"]
+
+
 def test_settings_are_those_of_a_vllm_in_this_process(checkpoints):
     asked = {"dtype": "float16", "gpu_memory_utilization": 0.5}
     path = checkpoints("qwen2_5_vl")

@@ -27,7 +27,7 @@ def examine(config: str | None, model: str | None, methods: Sequence[str]) -> It
     stages: dict[str, dict[str, Any]] = {}
     if config is not None:
         try:
-            read_settings(config)
+            read_settings(config)  # before a method is looked for, which decides on defaults
         except (OSError, ValueError) as error:
             yield Finding("FAIL", one_line(error))
             return

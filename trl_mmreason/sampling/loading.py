@@ -31,6 +31,7 @@ from ..engines.sharding import loading_whole
 from ..files import check_model_path
 from ..precision import keep_training_layout
 from ..rows import DECODING_ERRORS
+from .engine import Failure
 from .generation import ProcessingClass
 from .run import patient_state
 
@@ -41,6 +42,11 @@ _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 _TOKENIZER_FILES = ("tokenizer_config.json",)
 # What of `from_pretrained`'s arguments says where a checkpoint's files are.
 _WHEREABOUTS = ("cache_dir", "code_revision", "local_files_only", "subfolder", "token")
+
+
+def unencodable(error: Exception) -> Failure:
+    """The failure of a request for one of `ENCODING_ERRORS`."""
+    return Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}")
 
 
 def sees_pictures(config: Any) -> bool:

@@ -23,7 +23,15 @@ from .generation import (
     tokenizer_of,
 )
 from .gumbel import GumbelMaxSampler, StopTracker, cut_behind_stop, decode_after_prefix
-from .loading import ENCODING_ERRORS, fingerprint, load_model, load_processor, processor_fingerprint, sees_pictures
+from .loading import (
+    ENCODING_ERRORS,
+    fingerprint,
+    load_model,
+    load_processor,
+    processor_fingerprint,
+    sees_pictures,
+    unencodable,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -138,7 +146,7 @@ class TransformersEngine:
             eos_ids = end_of_turn_ids(self.model, self.processing_class)
             behind = continuation_of(self.processing_class, request, eos_ids, self.chat_template_kwargs)
         except ENCODING_ERRORS as error:
-            return Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}")
+            return unencodable(error)
         prefix_ids = self._tokenizer(request.prefix, add_special_tokens=False)["input_ids"]
         prompt = prompt.extended([*behind, *prefix_ids])
         if len(prompt.ids) >= self._positions:

@@ -19,7 +19,7 @@ from .generation import (
     placeholder_ids,
     tokenizer_of,
 )
-from .loading import ENCODING_ERRORS, load_processor, processor_fingerprint
+from .loading import ENCODING_ERRORS, load_processor, processor_fingerprint, unencodable
 
 # What of `LLM`'s arguments changes answers. Memory, parallelism and scheduling may differ when a run is taken up again.
 _DETERMINING = ("dtype", "hf_overrides", "max_model_len", "mm_processor_kwargs", "quantization", "revision")
@@ -63,7 +63,7 @@ class LoadedVLLM:
                 )
                 results.append([])
             except ENCODING_ERRORS as error:
-                results.append(Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}"))
+                results.append(unencodable(error))
         params = [
             self._sampling_params(**vllm_sampling_params(requests[number], sampling_params, self._suppressed))
             for number, _ in rendered

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from .engine import Failure, Request, Sample, SamplingParams
-from .loading import ENCODING_ERRORS, load_processor
+from .loading import ENCODING_ERRORS, load_processor, unencodable
 from .run import patient_state
 from .vllm_engine import VLLMEngine, check_whole_model, missing_vllm, vllm_settings
 
@@ -94,10 +94,11 @@ class VLLMProcess:
 
     def _begin(self) -> None:
         torch.cuda.empty_cache()  # what torch keeps for later would be missing from vLLM's share
-        self._connection, theirs = Pipe()
+        ours, theirs = Pipe()
         with theirs:
             command = [sys.executable, "-m", __name__, str(theirs.fileno())]
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment_of_one())
+        self._connection = ours
         self._ask((self.model, self._arguments))
 
     def _ask(self, message: Any) -> Any:
@@ -108,6 +109,9 @@ class VLLMProcess:
         except (EOFError, ConnectionError):
             self.close()
             raise RuntimeError(f"VLLMProcess: vLLM with {self.model} ended. Its own output above says why.") from None
+        except BaseException:  # interrupted, as from a keyboard: the next request would get this one's reply
+            self.close()
+            raise
         if isinstance(reply, BaseException):
             self.close()
             raise reply
@@ -132,7 +136,7 @@ def _unreadable(request: Request) -> Failure | None:
         for image in request.images:
             image.load()
     except ENCODING_ERRORS as error:
-        return Failure(f"the conversation cannot be encoded: {type(error).__name__}: {error}")
+        return unencodable(error)
     return None
 
 
