@@ -83,6 +83,7 @@ def test_requests_are_answered_in_order_elsewhere_and_a_broken_picture_fails_alo
     assert (first[0]["process"] != os.getpid(), first[0]["rank"]) == (True, None)
 
 
+@pytest.mark.full
 def test_it_ends_when_it_is_closed_and_begins_again_when_it_is_asked(engine):
     ((one,),) = answers(engine)
     assert answers(engine) == [[one]]
@@ -93,6 +94,7 @@ def test_it_ends_when_it_is_closed_and_begins_again_when_it_is_asked(engine):
     assert again["process"] != one["process"]
 
 
+@pytest.mark.full
 def test_it_ends_with_the_process_that_began_it(checkpoints):
     script = (
         "import json, os; from trl_mmreason.sampling import Request, SamplingParams;"
@@ -111,12 +113,14 @@ def test_it_ends_with_the_process_that_began_it(checkpoints):
     raise AssertionError("vLLM outlives the process that began it")
 
 
+@pytest.mark.full
 def test_what_vllm_raises_is_raised_here(checkpoints):
     engine = VLLMProcess(checkpoints("qwen2_5_vl"), dtype="float3")
     with pytest.raises(RuntimeError, match="ValueError: there is no float3"):
         answers(engine)
 
 
+@pytest.mark.full
 def test_a_vllm_that_dies_is_an_error_and_the_next_request_begins_another(engine):
     ((one,),) = answers(engine)
     os.kill(one["process"], signal.SIGKILL)
@@ -126,6 +130,7 @@ def test_a_vllm_that_dies_is_an_error_and_the_next_request_begins_another(engine
     assert again["process"] != one["process"]
 
 
+@pytest.mark.full
 def test_an_interrupted_request_leaves_no_reply_behind_for_the_next_one(engine, monkeypatch):
     ((one,),) = answers(engine)
 
