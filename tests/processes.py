@@ -130,6 +130,8 @@ def _run(work, environment, log, cwd="."):
         with open(log if log == os.devnull else f"{log}{kind}", "wb") as file:
             os.dup2(file.fileno(), number)
     gc.freeze()  # as in conftest.py
+    # Children of a fork server would begin one of their own for each data loader, which imports everything again.
+    multiprocessing.set_start_method(None, force=True)
     os.chdir(cwd)
     os.environ.update(environment, OMP_NUM_THREADS="1")
     if "HF_DATASETS_CACHE" in environment:  # datasets, which the fork server imported, has read it already
