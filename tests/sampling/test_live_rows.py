@@ -8,14 +8,20 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from support import adapo_trainer
-from transformers import GenerationConfig, LogitsProcessor, Qwen3NextConfig, Qwen3NextForCausalLM
+from support import adapo_trainer, full_but
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+    SuppressTokensLogitsProcessor,
+)
 from trl import GRPOTrainer
 
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
 from trl_mmreason.sampling.engine import Request, SamplingParams
-from trl_mmreason.sampling.generation import Prompt, collate, encode
+from trl_mmreason.sampling.generation import Prompt, collate, encode, placeholder_ids
 from trl_mmreason.sampling.live_rows import can_share_prompts, decode_live_rows, ended_rows_leave
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
@@ -37,6 +43,23 @@ class EndAt(LogitsProcessor):
         scores[ends, END] = torch.inf
         scores[ends] = scores[ends].nan_to_num(posinf=0).where(scores[ends].isposinf(), -torch.inf)
         return scores
+
+
+class Record(LogitsProcessor):
+    """Keeps the log-probabilities that the model gives to the next token of each row, step by step."""
+
+    def __init__(self) -> None:
+        self.steps: list[torch.Tensor] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.steps.append(scores.log_softmax(-1))
+        return scores
+
+    def of(self, ids: torch.Tensor) -> list[torch.Tensor]:
+        """The log-probabilities of each row's sampled tokens, as long as it was there."""
+        steps = torch.stack(self.steps, dim=1)[:, : ids.shape[1]]
+        sampled = steps.gather(2, ids[:, :, None]).squeeze(2)
+        return [row[:length] for row, length in zip(sampled, LENGTHS, strict=True)]
 
 
 def prompts_of(processor: Any, pictures: bool = True) -> dict[str, torch.Tensor]:
@@ -93,6 +116,41 @@ def test_rows_that_share_a_prompt_answer_as_with_a_copy_of_it_each(family, sampl
     sharing = partial(decode_live_rows, prompt_of=torch.tensor(place))
     assert answers(model, collate(three, 0), sharing, do_sample=sampled).equal(plain)
     assert seen[:4] == [3, 8, 6, 5]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("family", full_but("qwen2_5_vl", FAMILIES))
+def test_log_probabilities_are_those_of_generate_and_of_a_pass_over_the_whole_row(family, shared):
+    model, processor = build_model(family, "test")
+    model.eval()
+    prompts, place = conversations(processor), list(range(len(LENGTHS)))
+    if shared:
+        prompts, place = prompts[:3], [0, 0, 1, 2, 2, 2, 1, 0]
+    repeated = collate([prompts[number] for number in place], 0)
+    begin = repeated["input_ids"].shape[1]
+    settings = {"do_sample": True, "max_new_tokens": 24, "eos_token_id": [END], "pad_token_id": 0}
+
+    def decode(inputs, custom):
+        torch.manual_seed(0)
+        record = Record()
+        processors = [record, SuppressTokensLogitsProcessor(placeholder_ids(model.config)), EndAt(LENGTHS)]
+        rows = model.generate(**inputs, logits_processor=processors, custom_generate=custom, **settings)
+        return rows[:, begin:], record
+
+    ids, plain = decode(repeated, None)
+    seen = rows_computed(model)
+    sharing = partial(decode_live_rows, prompt_of=torch.tensor(place) if shared else None)
+    ours, live = decode(collate(prompts, 0) if shared else repeated, sharing)
+    assert ours.equal(ids)
+    assert seen[-1] == 1  # the row of 24 tokens is alone at the end
+    for row, (number, theirs, there) in enumerate(zip(place, plain.of(ids), live.of(ids), strict=True)):
+        assert there.shape == (LENGTHS[row],)
+        torch.testing.assert_close(there, theirs, atol=1e-5, rtol=0)
+        answer = ids[row, : LENGTHS[row]]
+        with torch.no_grad():  # by itself, without padding and without a cache
+            logits = model(**collate([prompts[number].extended(answer[:-1].tolist())], 0), use_cache=False).logits[0]
+        whole = logits[-len(answer) :].log_softmax(-1).gather(1, answer[:, None]).squeeze(1)
+        torch.testing.assert_close(there, whole, atol=1e-5, rtol=0)
 
 
 def test_the_answers_to_one_request_share_its_prompt():
