@@ -24,9 +24,10 @@ from torch import Tensor
 from trl import GRPOConfig
 from trl.data_utils import prepare_multimodal_messages
 from trl.generation import vllm_generation
+from two_turns_ceiling import TURN, draw_turns
 from vllm import LLM, SamplingParams
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
-from workload import GROUP, lengths, questions, save_policy
+from workload import GROUP, questions, save_policy
 
 from trl_mmreason.commands.parsers import count
 from trl_mmreason.engines.replaced import replaced
@@ -34,7 +35,6 @@ from trl_mmreason.grading.reward import accuracy_reward
 from trl_mmreason.grpo import GroupGRPOTrainer
 from trl_mmreason.two_turn_rollout import turn_after_turn
 
-TURN = 128  # tokens that each of two answers may have
 FOLLOWUP = "Check your answer, and give it again."
 
 
@@ -101,9 +101,8 @@ def roll_out(trainer: GroupGRPOTrainer, prompts: list, way: str, rounds: counter
     llm.reset_prefix_cache()
     llm.llm_engine.reset_encoder_cache()
     llm.llm_engine.reset_mm_cache()
-    turns = [lengths(len(prompts), bound=TURN, seed=3 * seed + turn) for turn in range(2)]
-    if way == "one turn":
-        turns = [lengths(len(prompts), bound=2 * TURN, seed=3 * seed + 2)]
+    *two, one = draw_turns(len(prompts), seed)
+    turns = [one] if way == "one turn" else two
     drawn = DrawnLengths(trainer, turns)
     with drawn.watched:
         if way == "without a barrier":
@@ -172,7 +171,10 @@ def main() -> None:
     steps = {}
     for way in ways:
         tokens, steps[way] = (sum(values) / arguments.rounds for values in zip(*did[way], strict=True))
-        print(f"{way}: {medians[way]:.2f} s, on average {tokens:.0f} tokens in {steps[way]:.0f} steps")
+        step_ms = 1000 * sum(times[way]) / arguments.rounds / steps[way]
+        print(
+            f"{way}: {medians[way]:.2f} s, on average {tokens:.0f} tokens in {steps[way]:.0f} steps of {step_ms:.1f} ms"
+        )
     print(f"without a barrier / one turn: {to_one:.2f} (middle half {middle_half(none, one)})")
     print(f"turn after turn / without: {to_barrier:.2f} (middle half {middle_half(barrier, none)})")
     print(f"the same in engine steps: {steps[ways[1]] / steps[ways[2]]:.2f}")
