@@ -4,6 +4,7 @@ Sampling is replaced by answers drawn beforehand: GRPO's answer has as many toke
 turn between them. Timed is the rest of a rollout batch: scoring by the reference, rewards, and forward and backward
 passes of all micro-batches. TRL computes the padding of the whole batch, and the trainers here only that of a
 micro-batch of rows of like length. Rounds alternate, and the ratio is the median of theirs.
+The exit code is 1 above `--limit`, and where AdaPO's peak memory is above GRPO's.
 """
 
 from __future__ import annotations
@@ -117,10 +118,13 @@ def main() -> None:
     print(f"{len(rows)} trajectories of {min(whole)} to {max(whole)} tokens, {sum(whole)} in all")
     print(f"seconds a rollout batch: {medians}")
     print(f"AdaPO / GRPO: {ratio:.2f} (middle half {middle_half(times['AdaPO'], times['GRPO'])})")
-    print(f"{'GPU' if on_gpu else 'CPU'} memory at most, MiB: {medians_of(peaks)}")
+    most = medians_of(peaks)
+    print(f"{'GPU' if on_gpu else 'CPU'} memory at most, MiB: {most}")
     write_numbers(arguments, seconds=times, mebibytes=peaks)
     if ratio > arguments.limit:
         sys.exit(f"The ratio is {ratio:.2f}; the limit is {arguments.limit}.")
+    if most["AdaPO"] > most["GRPO"]:
+        sys.exit(f"AdaPO holds {most['AdaPO']:.0f} MiB at most; GRPO {most['GRPO']:.0f}.")
 
 
 if __name__ == "__main__":
