@@ -4,6 +4,9 @@
     OMP_NUM_THREADS=1 python benchmarks/scaling.py store --json docs/scaling.json --rounds 1
     python benchmarks/scaling.py --json docs/scaling.json --pictures docs/pictures   # tables and plots of what is known
 
+Sizes that the file has already stay in it, unless they are measured again. A size of another run may have been measured
+on a busier machine.
+
 A step is AdaPO's: both turns sampled to their full length, graded, scored by the reference, and trained on in
 micro-batches of two rows, optimizer included. Each size has processes of its own, and sizes take turns. A store's
 operations run one after the other, each in a fresh process; its answers are there at once and every verdict is "right",
@@ -334,6 +337,12 @@ def medians(by_size: Mapping[str, Mapping[str, Sequence[float]]], kind: str) -> 
     return {int(size): median(rounds[kind]) for size, rounds in by_size.items() if rounds.get(kind)}
 
 
+def merge(known: Measured, measured: Measured) -> Measured:
+    """What is known of an axis with what was measured anew: sizes in order, a size measured again as it is now."""
+    parts = {part: {**known.get(part, {}), **measured.get(part, {})} for part in {**known, **measured}}
+    return {part: {size: by_size[size] for size in sorted(by_size, key=int)} for part, by_size in parts.items()}
+
+
 def growth(points: Mapping[int, float]) -> float:
     """The power of the size that the largest sizes follow: 1 is linear, 0 is constant."""
     last = sorted(points)[-FITTED:]
@@ -385,9 +394,10 @@ def main() -> None:
     for axis in arguments.axes:
         sizes = arguments.sizes or AXES[axis][1]
         if axis == "store":
-            known[axis] = measure_store(sizes, arguments.rounds)
+            measured = measure_store(sizes, arguments.rounds)
         else:
-            known[axis] = measure_steps(axis, sizes, arguments.rounds, arguments.policy)
+            measured = measure_steps(axis, sizes, arguments.rounds, arguments.policy)
+        known[axis] = merge(known.get(axis, {}), measured)
         if arguments.json:
             arguments.json.write_text(json.dumps(known, indent=1))
     steps = {axis: known[axis] for axis in AXES if axis in known and axis != "store"}

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from scaling import OPERATIONS, growth, main, table  # noqa: E402
+from scaling import OPERATIONS, growth, main, merge, table  # noqa: E402
 
 
 def numbers_of(axis, sizes, folder, monkeypatch):
@@ -25,6 +25,22 @@ def test_the_power_is_that_of_the_largest_sizes():
     assert table([("store", "read")], measured).endswith(
         "| read | units in the store, 10 → 100 | 2 → 20 | 10 | 1.00 | | |"
     )
+
+
+def test_a_run_of_one_size_leaves_the_other_sizes_of_its_axis():
+    def seconds(by_size):
+        return {size: {"seconds": [value]} for size, value in by_size.items()}
+
+    known = {"read": seconds({"10": 1.0, "1000": 3.0}), "merge": seconds({"10": 5.0})}
+    measured = {"read": seconds({"200": 2.0, "10": 1.5}), "export": seconds({"200": 7.0})}
+    assert merge(known, measured) == {
+        "read": seconds({"10": 1.5, "200": 2.0, "1000": 3.0}),
+        "merge": seconds({"10": 5.0}),
+        "export": seconds({"200": 7.0}),
+    }
+    # in the order that lines are drawn in
+    assert list(merge(known, measured)["read"]) == ["10", "200", "1000"]
+    assert merge({}, known) == known
 
 
 @pytest.mark.full
