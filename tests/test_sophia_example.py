@@ -73,7 +73,7 @@ def test_captions_know_no_question_and_rows_no_caption(run):
     """In what was really sampled and written: the policy was asked one thing only, and no prompt holds a caption."""
     with Store(run.folder / "trajectories.sqlite") as store:
         assert store.stages()["sophia-captions"]["prompt"] == DESCRIBE
-        captions = {record.payload["text"] for record in store.records("sophia-captions")}
+        captions = {record.payload["turns"][0]["text"] for record in store.records("sophia-captions")}
     assert captions
     rows = Dataset.from_parquet(str(run.folder / "trajectories.parquet"))
     assert len(rows) > 6  # up to 8 a question

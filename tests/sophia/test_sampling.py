@@ -8,7 +8,7 @@ import os
 import re
 import time
 import tracemalloc
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 import pytest
 from datasets import Dataset, Features, Image
@@ -19,7 +19,7 @@ from trl_mmreason.grading import Grader, JudgeGrader
 from trl_mmreason.sampling import Failure, Sample, SamplingParams
 from trl_mmreason.sampling import store as store_module
 from trl_mmreason.sampling.engine import UnsuitableEngine
-from trl_mmreason.sampling.store import SettingsChanged, Store
+from trl_mmreason.sampling.store import Record, SettingsChanged, Store
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT, reasoning_prompt
 from trl_mmreason.sophia.sampling import OffPolicySampling, make_off_policy_data
@@ -515,6 +515,21 @@ def test_other_settings_are_refused(tmp_path, settings, named):
         made(tmp_path / "s.sqlite", **settings)
 
 
+def test_captions_of_an_older_version_are_refused(tmp_path):
+    """They were kept as {"text", "finish_reason", "tokens"}, and their stage did not name a protocol."""
+    older = {
+        "engine": {"kind": "script"},
+        "sampling_params": asdict(OffPolicySampling().caption_sampling_params),
+        "prompt": CAPTION_PROMPT,
+        "seed": 0,
+    }
+    with Store(tmp_path / "s.sqlite") as store:
+        store.open_stage(CAPTIONS, older)
+        store.save(CAPTIONS, [Record("id of cats", 0, "done", {"text": "caption 0 of cats", "finish_reason": "stop"})])
+    with pytest.raises(SettingsChanged, match=rf"stage '{CAPTIONS}'[\s\S]*protocol: \(absent\) → "):
+        made(tmp_path / "s.sqlite", reasoner_=idle())
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [({"rule": "longest"}, "rule is 'longest'"), ({"keep": 0}, "keep is 0"), ({"captions": 0}, "n=0")],
@@ -663,6 +678,6 @@ def test_a_real_policy_describes(checkpoints, tmp_path):
         captions = [record.payload for record in store.records(CAPTIONS)]
     assert all(1 <= caption["tokens"] <= 4 for caption in captions)
     assert {said(request)[0] for request in asked.asked} == {
-        reasoning_prompt("How many cats?", caption["text"]) for caption in captions
+        reasoning_prompt("How many cats?", caption["turns"][0]["text"]) for caption in captions
     }
     assert data.rows["completion"][:] == [right(20)]

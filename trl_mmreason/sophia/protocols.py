@@ -37,7 +37,8 @@ class FromCaption:
         self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         wanted = dict.fromkeys((row["question"], row["caption"]) for row, _ in units)
-        captions = {(found.id, found.index): found.payload["text"] for found in self.store.find(self.stage, wanted)}
+        records = self.store.find(self.stage, wanted)
+        captions = {(record.id, record.index): record.payload["turns"][0]["text"] for record in records}
         asked = []
         for row, index in units:
             said = self.reason(question_text(row["prompt"]), captions[row["question"], row["caption"]])

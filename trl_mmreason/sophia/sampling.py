@@ -22,10 +22,11 @@ from datasets import Dataset
 from ..grading import Grader
 from ..messages import PICTURE_COLUMNS, pictures_of, plain_messages, question_text
 from ..rows import MESSAGES, Row
-from ..sampling.answering import JoinedRows, answer_questions
+from ..sampling.answering import JoinedRows, answer_questions, ask
 from ..sampling.difficulty import tally, usable_questions
-from ..sampling.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
+from ..sampling.engine import Engine, Failure, SamplingParams
 from ..sampling.export import ROWS_A_BATCH
+from ..sampling.protocols import Direct, RowSample
 from ..sampling.run import remember_questions, run, wait_for_all
 from ..sampling.store import Store
 from .objective import select_trajectories
@@ -181,7 +182,7 @@ def make_off_policy_data(
 
     def caption_of(question: int, k: int) -> str:
         (record,) = store.find(CAPTIONS, [(ids[question], k)])
-        return record.payload["text"]
+        return record.payload["turns"][0]["text"]
 
     selected = select(outcomes, ids, sampling, lambda *place: find(*place)["text"], count_tokens)
     made = make_rows(
@@ -252,21 +253,21 @@ def _describe(
     rows: Dataset, policy: Engine, store: Store, sampling: OffPolicySampling, running: Mapping[str, Any]
 ) -> None:
     """Sample the captions of each row's pictures."""
-    prompt, sampling_params, seed = sampling.caption_prompt, sampling.caption_sampling_params, sampling.seed
+    sampling_params, seed, protocol = sampling.caption_sampling_params, sampling.seed, Direct()
+    prompt = [{"role": "user", "content": sampling.caption_prompt}]
 
-    def work(units: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
-        asked = [
-            Request(
-                [{"role": "user", "content": prompt}], pictures_of(row), seed=derive_seed(seed, CAPTIONS, row["id"], k)
-            )
-            for row, k in units
-        ]
-        return [
-            samples if isinstance(samples, Failure) else _payload(samples[0])
-            for samples in policy.sample(asked, sampling_params)
-        ]
+    def work(units: Sequence[RowSample]) -> list[dict[str, Any] | Failure]:
+        # of the row the policy sees nothing but the pictures
+        pictures = [({"id": row["id"], "prompt": prompt, "images": pictures_of(row)}, k) for row, k in units]
+        return ask(pictures, policy, protocol, sampling_params, system_prompt=None, seed=seed)
 
-    settings = {"engine": policy.settings, "sampling_params": asdict(sampling_params), "prompt": prompt, "seed": seed}
+    settings = {
+        "engine": policy.settings,
+        "protocol": protocol.settings,
+        "sampling_params": asdict(sampling_params),
+        "prompt": sampling.caption_prompt,
+        "seed": seed,
+    }
     run(store, CAPTIONS, rows, work, settings=settings, n=sampling.captions, **{"description": "captioning", **running})
     wait_for_all()
 
@@ -316,7 +317,3 @@ def _units(questions: Dataset, places: Sequence[tuple[int, int]]) -> JoinedRows:
         "prompt": [[{"role": "user", "content": texts[position]}] for position, _ in places],
     }
     return JoinedRows(questions, [position for position, _ in places], columns)
-
-
-def _payload(sample: Sample) -> dict[str, Any]:
-    return {"text": sample.text, "finish_reason": sample.finish_reason, "tokens": sample.tokens}

@@ -101,7 +101,7 @@ def read_captions(store: Store, ids: Sequence[str], count: int) -> tuple[list[li
             failed += 1
         else:
             found[record.id].append(record.index)
-            truncated += record.payload["finish_reason"] == "length"
+            truncated += "length" in record.payload["finish_reasons"]
     done = sum(map(len, found.values()))
     return list(found.values()), Sampled(done + failed, truncated, failed)
 
