@@ -9,8 +9,8 @@ overridden on the command line, as in `--learning_rate 1e-6 --use_peft`.
 from trl import ModelConfig
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
-from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import two_answers
+from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
 from trl_mmreason.comparison import train_and_compare
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.script_parser import ScriptParser

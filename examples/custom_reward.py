@@ -9,8 +9,8 @@ or `None` to leave it out. Its values are added to AdaPO's; `--reward_weights 1 
 from trl import ModelConfig
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer, scripts
-from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import two_answers
+from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
 from trl_mmreason.comparison import train_and_compare
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.script_parser import ScriptParser

@@ -15,8 +15,8 @@ import trl_mmreason  # noqa: F401  before transformers: it silences what bitsand
 from transformers import TrainingArguments
 from trl import ModelConfig
 
-from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import two_answers
+from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
 from trl_mmreason.documented import documented
 from trl_mmreason.evaluation.benchmarks import BENCHMARKS, load_benchmark
 from trl_mmreason.evaluation.evaluation_report import REPORT, evaluate_into, write_evaluation_report

@@ -10,8 +10,8 @@ configuration file holds the fields of `DataArguments`, `RolloutConfig` (TRL's `
 from trl import ModelConfig
 
 from trl_mmreason import GroupGRPOTrainer, RolloutConfig
-from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import two_answers
+from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
 from trl_mmreason.comparison import train_and_compare
 from trl_mmreason.grading import accuracy_reward
 from trl_mmreason.sampling.protocols import TwoTurn

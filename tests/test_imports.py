@@ -14,7 +14,7 @@ TEXTS = ["documented", "messages", "grading", "sampling.turns", "sampling.store"
 TEXTS += ["chain_of_step.template", "srpo.response"]
 TENSORS = ["functional", "turns", "parts", "stopping"]
 TENSORS += [f"{method}.objective" for method in ("adapo", "srpo", "chain_of_step", "sophia", "self_evolution")]
-ROWS = ["evaluation.results", "evaluation.files", "chain_of_step.pairs", "chain_of_step.declared"]
+ROWS = ["evaluation.results", "evaluation.files", "chain_of_step.pairs", "chain_of_step.declared", "adapo.prefilter"]
 
 
 @pytest.mark.parametrize(

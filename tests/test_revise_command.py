@@ -4,7 +4,7 @@ import pytest
 from chat_stub import Handler, chat_stub
 from commands import rows_of, write_questions
 
-from trl_mmreason.adapo.config import EVALUATION_PROMPT
+from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
 from trl_mmreason.cli import main
 from trl_mmreason.sophia.prompts import THINKING_PROMPT
 

@@ -5,7 +5,7 @@ import torch
 from datasets import Dataset
 from support import adapo_trainer, changed_weights, is_even, load, prepared_batch, weights_of
 
-from trl_mmreason.adapo.config import EVALUATION_PROMPT
+from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
 from trl_mmreason.turns import next_turn_ids
 
 

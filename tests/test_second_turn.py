@@ -4,8 +4,8 @@ import pytest
 from datasets import Dataset
 from support import adapo_trainer, drawn_rows, ids_of, load
 
-from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.prefilter import prefilter
+from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
 from trl_mmreason.evaluation.runner import evaluate, evaluate_policy
 from trl_mmreason.sampling import Failure, Request, Sample, SamplingParams
 from trl_mmreason.sampling.generation import encode

@@ -12,8 +12,8 @@ from support import SMALL_RUN
 
 from study import adapo, chain_of_step, self_evolution, sophia, srpo
 from study.running import BEFORE, Start, StudyArguments, begin, do_arm, outcomes
-from trl_mmreason.adapo.config import EVALUATION_PROMPT
 from trl_mmreason.adapo.miniature import quick_then_worked, two_answers
+from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
 from trl_mmreason.baselines.sft import PlainSFTConfig, PlainSFTTrainer
 from trl_mmreason.miniature.captions import DESCRIBE, caption
 from trl_mmreason.miniature.models import build_model

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from ..documented import documented
 from ..engines.config import RolloutConfig
 from ..system_prompts import parse_optional_text
+from .prompts import EVALUATION_PROMPT
 
-EVALUATION_PROMPT = (
-    "There might be an error in the solution, please evaluate the previous solution and provide a final answer."
-)
 ZERO_ADVANTAGE_CRITERIA = ("reward", "correctness")
 
 

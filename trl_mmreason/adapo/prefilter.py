@@ -12,7 +12,7 @@ from ..sampling.difficulty import Filtered, keep_rows
 from ..sampling.engine import Engine, Failure
 from ..sampling.protocols import TwoTurn, last_verdict
 from ..sampling.store import Store
-from .config import EVALUATION_PROMPT
+from .prompts import EVALUATION_PROMPT
 
 STAGE = "adapo-prefilter"
 

@@ -319,7 +319,7 @@ def _protocol(arguments: argparse.Namespace, given: str | None) -> tuple[Any, st
 
         return Direct(), given
     if arguments.protocol == "two-turn":
-        from ..adapo.config import EVALUATION_PROMPT
+        from ..adapo.prompts import EVALUATION_PROMPT
         from ..sampling.protocols import TwoTurn
 
         return TwoTurn(arguments.followup or EVALUATION_PROMPT), given

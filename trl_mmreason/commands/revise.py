@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
 
 def _revise(arguments: argparse.Namespace) -> None:
     def revise(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
-        from ..adapo.config import EVALUATION_PROMPT
+        from ..adapo.prompts import EVALUATION_PROMPT
         from ..baselines.star import make_revisions
 
         policy = options.load_engine("revise", arguments)

@@ -143,7 +143,7 @@ class TwoTurn:
     An answer that hit the length limit is the last.
 
     Attributes:
-        followup: user message, such as `adapo.config.EVALUATION_PROMPT`.
+        followup: user message, such as `adapo.prompts.EVALUATION_PROMPT`.
         turns: answers; with 3 the second is revised in the same way.
     """
 
