@@ -26,6 +26,7 @@ from trl_mmreason.documented import documented
 from trl_mmreason.evaluation.evaluation_report import evaluate_into
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.question_table import QuestionTable
+from trl_mmreason.files import write_whole
 from trl_mmreason.miniature.cold_start import Lessons, cold_start
 from trl_mmreason.miniature.models import FAMILIES, SIZES, build_model
 from trl_mmreason.miniature.tasks import CATEGORIES, LEVELS, Problem, make_problems, problems_dataset
@@ -344,7 +345,7 @@ def do_arm(args: StudyArguments, part: Part, seed: int, arm: str) -> None:
             settings = {**{name: getattr(args, name) for name in _TRAINED_BY}, "arm": own, "of": sources}
             do_once(folder, "train", settings, model, lambda: part.train(start, arm, folder))
         part.measure(start, part.protocol(start, arm), arm, model, folder)
-        _mark(args, seed, arm).write_text(_decided_by(args, arm))
+        write_whole(_mark(args, seed, arm), _decided_by(args, arm))
 
 
 def is_done(args: StudyArguments, seed: int, arm: str) -> bool:

@@ -98,7 +98,7 @@ def test_a_merge_that_is_killed_leaves_the_stores_and_no_half_output(tmp_path):
     ]
     before = [path.read_bytes() for path in halves]
     output, moments, halfway = tmp_path / "out" / "all.sqlite", random.Random(0), 0
-    partial = output.with_name(".all.sqlite.partial")
+    partial = output.with_name("all.sqlite.unfinished")
     for kill in range(12):
         process = begin("command_run.py", "merge", *halves, "--output", output)
         while process.is_alive() and not partial.exists():

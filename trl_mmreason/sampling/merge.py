@@ -17,6 +17,7 @@ from itertools import groupby, islice, repeat
 from pathlib import Path
 from typing import NamedTuple
 
+from ..files import atomic_path
 from .store import Record, Store, differences
 
 RECORDS_A_TRANSACTION = 1000
@@ -63,16 +64,12 @@ def merge_stores(inputs: Sequence[str | os.PathLike[str]], output: str | os.Path
     """
     paths, target = [Path(path) for path in inputs], Path(output)
     _check_paths(paths, target)
-    partial = target.with_name(f".{target.name}.partial")
-    _remove(partial)  # of a merge that was killed
-    try:
-        with ExitStack() as opened:
-            stores = [opened.enter_context(Store(path)) for path in paths]
-            with Store(partial) as merged:
-                result = _merge(stores, merged)
-        os.replace(partial, target)
-    finally:
-        _remove(partial)
+    with ExitStack() as opened, atomic_path(target) as unfinished:
+        _remove(unfinished)  # of a merge that was killed
+        opened.callback(_remove, unfinished)
+        stores = [opened.enter_context(Store(path)) for path in paths]
+        with Store(unfinished) as merged:
+            result = _merge(stores, merged)
     _sync(target.parent)
     return result
 
