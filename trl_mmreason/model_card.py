@@ -23,7 +23,7 @@ MINIATURE = "miniature/"
 MINIATURE_RECORD = "trl_mmreason_miniature"
 """Entry of a model's configuration for those that `trl_mmreason.miniature` built: family/size."""
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_OWNED_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _NO_RESULTS = "No evaluation lies beside this model.\n\n"
 
 _DRAWN_PICTURE = """\
@@ -114,7 +114,7 @@ def base_model(name: str | None) -> str | None:
 
 def is_hub_id(name: str | None) -> bool:
     """Whether a name can be a Hub id: neither an existing path nor a drawn data set."""
-    if not name or not _HUB_ID.fullmatch(name):
+    if not name or not _OWNED_HUB_ID.fullmatch(name):
         return False
     return not name.startswith(MINIATURE) and not Path(name).exists()
 

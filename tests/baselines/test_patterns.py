@@ -8,7 +8,7 @@ from datasets import Dataset
 from support import SUPERVISED_RUN, drawn_rows, load, maker
 
 from trl_mmreason import ChainOfStepSFTConfig, IterativeDPOConfig, IterativeDPOTrainer
-from trl_mmreason.baselines.patterns import INSTRUCTION, PatternSFTTrainer, in_pattern
+from trl_mmreason.baselines.patterns import STEP_BY_STEP, PatternSFTTrainer, in_pattern
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
 from trl_mmreason.grading import Grader
 from trl_mmreason.sampling.engine import Sample
@@ -49,7 +49,7 @@ def test_chains_stay_as_they_are_and_a_completion_may_be_a_message():
     messages = Dataset.from_list(rows([{"role": "assistant", "content": CHAIN}]))
     assert in_pattern(messages, "no_reason")["completion"] == [WRITTEN["no_reason"]] * 3
     texts = Dataset.from_list([{"prompt": "Add."}])
-    assert in_pattern(texts, "direct_prompt")["prompt"] == [f"Add.\n{INSTRUCTION}"]
+    assert in_pattern(texts, "direct_prompt")["prompt"] == [f"Add.\n{STEP_BY_STEP}"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from trl_mmreason.grading.extraction import extract_answer
 from trl_mmreason.srpo.objective import parse_reflection_response as parse
-from trl_mmreason.srpo.response import PROBLEMS
+from trl_mmreason.srpo.response import RESPONSE_PROBLEMS
 
 FIRST = "<think>3+4=8</think> <answer>8</answer>"
 REFLECTION = "<reflection>Not so.</reflection>"
@@ -185,7 +185,7 @@ def test_case_does_not_matter():
 
 
 def test_the_cases_show_every_kind_of_problem():
-    assert {problem.split()[0] for *_, problem in CASES} == set(PROBLEMS)
+    assert {problem.split()[0] for *_, problem in CASES} == set(RESPONSE_PROBLEMS)
 
 
 def test_a_less_than_sign_at_the_end_of_words_is_no_cut_tag():

@@ -24,7 +24,7 @@ from .sft import PlainSFTTrainer
 
 PATTERNS = CHAIN_OF_STEP, DIRECT_PROMPT, NO_REASON = "chain_of_step", "direct_prompt", "no_reason"
 
-INSTRUCTION = "Let's think step by step."
+STEP_BY_STEP = "Let's think step by step."
 """What stands below a question of `direct_prompt`: the words of Kojima et al. (2022), to whom the paper refers."""
 
 
@@ -88,6 +88,6 @@ def _whole_chain(completion: Any, where: str) -> Chain:
 def _instructed(prompt: Any) -> Any:
     """The prompt with the instruction appended to its last message."""
     if isinstance(prompt, str):
-        return f"{prompt}\n{INSTRUCTION}"
+        return f"{prompt}\n{STEP_BY_STEP}"
     *before, asked = prompt
-    return [*before, {**asked, "content": f"{text_of(asked['content'])}\n{INSTRUCTION}"}]
+    return [*before, {**asked, "content": f"{text_of(asked['content'])}\n{STEP_BY_STEP}"}]

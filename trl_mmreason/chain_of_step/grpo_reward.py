@@ -17,7 +17,7 @@ from ..grading import Verdict, grader_or_rules
 from ..grading.reward import ended_items, grading_items, log_verdicts
 from ..messages import text_of
 from ..turns import token_counter
-from .paths import PROBLEMS, PathScore, ProcessReward, ReadPath, read_path, scorable_rows, score_paths, step_texts
+from .paths import CHAIN_PROBLEMS, PathScore, ProcessReward, ReadPath, read_path, scorable_rows, score_paths, step_texts
 
 
 class ChainRewards:
@@ -144,7 +144,7 @@ def path_measures(path: ReadPath) -> dict[str, float]:
     """Metrics of one path; means over the batch are logged."""
     return {
         "chain/complete": float(path.problem is None),
-        **{f"chain/{problem}": float(problem == path.problem) for problem in PROBLEMS},
+        **{f"chain/{problem}": float(problem == path.problem) for problem in CHAIN_PROBLEMS},
         "steps": float(path.steps),
     }
 

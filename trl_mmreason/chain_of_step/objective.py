@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-RATINGS = {"Good": 1, "Neutral": 0, "Bad": -1}
+RATING_VALUES = {"Good": 1, "Neutral": 0, "Bad": -1}
 """The judge's ratings (section 3.3), and what stands for each in its reply (Fig. 9)."""
 
 PAIRINGS = ("best_worst", "ranked", "all")
@@ -156,7 +156,7 @@ def judge_labels(ratings: Sequence[str | int], answer_correct: bool) -> Tensor:
     """Labels of steps from a judge's ratings (section 3.3): Good is right; Neutral is, if the final answer is right.
 
     Args:
-        ratings: (S,) the names in `RATINGS`, or the numbers that stand for them.
+        ratings: (S,) the names in `RATING_VALUES`, or the numbers that stand for them.
         answer_correct: whether the final answer is right.
 
     Returns:
@@ -165,12 +165,12 @@ def judge_labels(ratings: Sequence[str | int], answer_correct: bool) -> Tensor:
     Raises:
         ValueError: another rating.
     """
-    numbers = [RATINGS.get(rating) if isinstance(rating, str) else rating for rating in ratings]
-    lowest = RATINGS["Neutral"] if answer_correct else RATINGS["Good"]
+    numbers = [RATING_VALUES.get(rating) if isinstance(rating, str) else rating for rating in ratings]
+    lowest = RATING_VALUES["Neutral"] if answer_correct else RATING_VALUES["Good"]
     labels = []
     for rating, number in zip(ratings, numbers, strict=True):
-        if number is None or number not in RATINGS.values():
-            raise ValueError(f"judge_labels: unknown rating {rating!r}; expected one of {RATINGS}.")
+        if number is None or number not in RATING_VALUES.values():
+            raise ValueError(f"judge_labels: unknown rating {rating!r}; expected one of {RATING_VALUES}.")
         labels.append(float(number >= lowest))
     return torch.tensor(labels)
 

@@ -46,7 +46,7 @@ class ReadPath(NamedTuple):
         answer: the chain's answer; `None` if it does not get so far.
         scorable: the longest beginning that a process reward model can score: all of a chain, or up to the last whole
             step before its first fault; "" if there is nothing to score.
-        problem: why it is no whole chain, one of `PROBLEMS`; `None` if it is one.
+        problem: why it is no whole chain, one of `CHAIN_PROBLEMS`; `None` if it is one.
     """
 
     steps: int
@@ -55,7 +55,7 @@ class ReadPath(NamedTuple):
     problem: str | None
 
 
-PROBLEMS = ("no_chain", "no_step", "no_answer", "malformed")
+CHAIN_PROBLEMS = ("no_chain", "no_step", "no_answer", "malformed")
 """None of the template's tokens; an answer without a step; steps without an answer; anything else."""
 
 

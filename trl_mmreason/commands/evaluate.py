@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
     )
     command.add_argument(
         "--dtype",
-        choices=options.DTYPES,
+        choices=options.DTYPE_CHOICES,
         help="--vllm: dtype of the engine; auto, the default, reads float32 checkpoints as bfloat16",
     )
     _add_protocol(command)

@@ -164,7 +164,7 @@ def add_own_sampling(command: argparse.ArgumentParser, option: str, what: str, *
     )
 
 
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+DTYPE_CHOICES = ("auto", "float32", "bfloat16", "float16")
 """Data types of weights, as `--dtype` names them."""
 
 QUESTIONS = "questions"

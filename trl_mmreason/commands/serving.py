@@ -29,7 +29,7 @@ def add_arguments(
     command.add_argument("model", help=model)
     command.add_argument("--adapter", help="path or Hub id of a LoRA adapter for it")
     command.add_argument(
-        "--dtype", choices=options.DTYPES, default="auto", help="dtype of the weights; auto keeps the saved one"
+        "--dtype", choices=options.DTYPE_CHOICES, default="auto", help="dtype of the weights; auto keeps the saved one"
     )
     command.add_argument("--host", default="127.0.0.1", help="address to listen on; there is no authentication")
     command.add_argument("--port", type=parsers.port, default=port, help="port to listen on; 0 takes a free one")

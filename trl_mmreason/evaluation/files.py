@@ -28,7 +28,7 @@ from .runner import Samples
 
 RESULTS, SAMPLES = "results.json", "samples.jsonl"
 QUESTIONS, PICTURES = "questions.jsonl", "pictures.parquet"
-FORMAT = 1
+EVALUATION_FORMAT = 1
 
 _decode = Image().decode_example
 
@@ -67,7 +67,7 @@ def write_evaluation(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULTS).unlink(missing_ok=True)  # what is killed from here on is no evaluation, and not a mixed one
-    whole = {"format": FORMAT, "n": samples.n, "turns": samples.turns, **record, **results_as_json(results)}
+    whole = {"format": EVALUATION_FORMAT, "n": samples.n, "turns": samples.turns, **record, **results_as_json(results)}
     write_whole(folder / SAMPLES, _as_jsonl(_lines(samples)))
     write_whole(folder / QUESTIONS, _as_jsonl(_table_lines(results)))
     write_whole(folder / PRINTED, f"{format_results(results)}\n")
@@ -89,8 +89,8 @@ def read_evaluation(folder: str | Path) -> SavedEvaluation:
     if missing:
         raise DataError(f"{folder} is not a finished evaluation: it has no {' and no '.join(missing)}.")
     whole = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-    if whole.get("format") != FORMAT:
-        raise DataError(f"{folder / RESULTS} has the format {whole.get('format')!r}, expected {FORMAT}.")
+    if whole.get("format") != EVALUATION_FORMAT:
+        raise DataError(f"{folder / RESULTS} has the format {whole.get('format')!r}, expected {EVALUATION_FORMAT}.")
     samples = _samples(_read_lines(folder / SAMPLES), whole["n"], whole["turns"])
     results = _results(whole, _read_lines(folder / QUESTIONS))
     kept = pq.read_table(folder / PICTURES).to_pylist()

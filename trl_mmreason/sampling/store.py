@@ -18,7 +18,7 @@ from .database import Database, StoreError
 
 __all__ = ["Record", "SettingsChanged", "Store", "StoreError", "Unit"]
 
-FORMAT = 1
+STORE_FORMAT = 1
 EXPORTED_COLUMNS = ("id", "index")  # that every exported record has, whatever its payload
 RECORDS_A_PAGE = 256
 UNITS_A_QUERY = 400  # old releases of SQLite take 999 values
@@ -94,7 +94,7 @@ class Store:
     """
 
     def __init__(self, path: str | os.PathLike, *, busy_seconds: float = 60) -> None:
-        self._database = Database(path, _SCHEMA, FORMAT, busy_seconds)
+        self._database = Database(path, _SCHEMA, STORE_FORMAT, busy_seconds)
         self.path = self._database.path
         self._opened: dict[str, dict[str, str]] = {}  # stage of results → the stages opened for it and their settings
 

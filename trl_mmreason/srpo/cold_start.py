@@ -36,7 +36,7 @@ from .prompts import (
 from .protocols import FirstSolution
 from .selection import PolicySolution, read_solutions, select_mix
 
-ANSWERS = "srpo-answers"
+SOLUTIONS = "srpo-answers"
 RATINGS = "srpo-ratings"
 REFLECTIONS = "srpo-reflections"
 
@@ -146,7 +146,7 @@ def make_reflections(
         policy,
         store,
         FirstSolution(),
-        stage=ANSWERS,
+        stage=SOLUTIONS,
         n=making.n,
         sampling_params=making.sampling_params,
         grader=grader,

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-PROBLEMS = ("cut", "unclosed", "unopened", "doubled", "misplaced", "empty", "missing", "stray")
+RESPONSE_PROBLEMS = ("cut", "unclosed", "unopened", "doubled", "misplaced", "empty", "missing", "stray")
 """The first word of every problem, in the order in which they are looked for."""
 
 # Case does not matter to the grader, so it must not to the reader, or the two would see different answers.
@@ -40,7 +40,7 @@ class ReflectionResponse:
         second_think, second_answer: what stands in the tags after it.
         has_solution_format: the response begins with `<think>…</think> <answer>…</answer>`, neither of them empty.
         has_reflection_format: exactly one `<reflection>…</reflection>`, not empty, directly after the first answer.
-        problem: what is wrong first of all, beginning with one of `PROBLEMS`; `None` for a response in full format.
+        problem: what is wrong first, beginning with one of `RESPONSE_PROBLEMS`; `None` for a response in full format.
         first_end: position after the first answer's closing tag.
         reflection_span: positions of the reflection, tags included.
     """

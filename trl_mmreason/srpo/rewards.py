@@ -16,7 +16,7 @@ from ..grading import grader_or_rules
 from ..grading.reward import ended_items, grading_items, log_verdicts
 from ..turns import generation_prefix, tokenizer_of
 from .objective import ACCURACY, FORMAT, REFLECTION, brevity, effectiveness
-from .response import PROBLEMS, ReflectionResponse, in_answer_tags, parse_reflection_response, tags_in
+from .response import RESPONSE_PROBLEMS, ReflectionResponse, in_answer_tags, parse_reflection_response, tags_in
 
 
 class ReflectionScores(NamedTuple):
@@ -223,7 +223,7 @@ def measures(score: ReflectionScores) -> dict[str, float]:
     kind = (score.response.problem or "").split(" ")[0]
     found: dict[str, float] = {
         "response/complete": not kind,
-        **{f"response/{problem}": problem == kind for problem in PROBLEMS},
+        **{f"response/{problem}": problem == kind for problem in RESPONSE_PROBLEMS},
         "length_response": score.tokens,
     }
     if score.first_tokens:
