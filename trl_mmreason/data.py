@@ -83,7 +83,7 @@ def load_rows(
       text; `<image>` at the two ends of the first user message is removed, because TRL puts the pictures there itself.
       Choices are not written into it.
     - `images`: PIL pictures in RGB, upright, transparent parts white, decoded on access; `[]` without pictures. They
-      may stand in the parts of messages instead, {"type": "image", "image": …}.
+      may be in the parts of messages instead, {"type": "image", "image": …}.
     - `answer`: a string; or a list of acceptable strings in every row if any row of the source has several. Without a
       column of answers, the last turn of the assistant in `messages` (as ms-swift writes them) or `conversations` (as
       LLaVA does), whose other turns are the prompt.

@@ -101,7 +101,7 @@ class ScriptParser(TrlParser):
                 self._refuse_other_choices(part)
                 refuse_unwritable(getattr(part, "output_dir", None))
                 if isinstance(part, TrainingArguments):
-                    wanted_checkpoint(part)  # which is read only behind a cold start
+                    wanted_checkpoint(part)  # which is read only after a cold start
             return (*parsed, unknown) if sections else tuple(parsed)
         except ImportError as error:  # of transformers, which reads the file of DeepSpeed at once
             if "deepspeed" not in str(error):

@@ -89,7 +89,7 @@ class ChainEncoder:
 
         Raises:
             UnscorableRow: the chain is malformed, the conversation cannot be encoded, or the tokenizer reads other
-                tokens than stand in the text.
+                tokens than are in the text.
         """
         text, ends = read_completion(row["completion"], where)
         try:

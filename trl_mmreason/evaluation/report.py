@@ -56,7 +56,7 @@ class TableRow(NamedTuple):
 
     Attributes:
         label: its first column.
-        cells: the number of each further column, and the small print behind it or "".
+        cells: the number of each further column, and the small print after it or "".
         marks: what is drawn in the last column, in the order of the table's `marked`; `None` where nothing can be.
     """
 

@@ -138,7 +138,7 @@ class _Parser:
             if self.peek() not in ("!", "%", "°"):
                 return node
             node = ({"!": "factorial", "%": "percent", "°": "degrees"}[self.take()], node)
-        raise Refused(f"more than {MAX_POSTFIXES} signs behind a number")
+        raise Refused(f"more than {MAX_POSTFIXES} signs after a number")
 
     def atom(self) -> Node:
         kind, token = self.kind(), self.peek()

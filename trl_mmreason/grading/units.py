@@ -295,7 +295,7 @@ def asked_unit(question: str | None) -> MeasurementUnit | None:
     found = set()
     for match in _ASKED.finditer(question[-_QUESTION_CHARACTERS:].replace("²", "^2").replace("³", "^3")):
         name = next(group for group in match.groups() if group)
-        # Chinese sentences run on behind the unit
+        # Chinese sentences run on after the unit
         names = [name] if name.isascii() else [name[:size] for size in range(len(name), 0, -1)]
         usual = (one for one in names if len(one) > 1 or one in _LETTERS or not one.isascii())
         units = [unit for one in usual if (unit := parse_unit(one))]

@@ -2,7 +2,7 @@
 
 It reads one job a line from standard input and writes one reply a line to standard output, both as JSON, until its
 input ends. The parent kills it when a job takes too long. Once the parent is gone only the kernel can, by a timer whose
-default action ends the process: amid arithmetic on huge numbers the interpreter never looks up.
+default action ends the process: during arithmetic on huge numbers the interpreter never looks up.
 """
 
 from __future__ import annotations

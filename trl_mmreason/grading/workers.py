@@ -219,7 +219,7 @@ class Workers:
                     self._assign(batch)
                     self._listen(batch)
             finally:
-                # Amid an interruption: a reply that comes later must not be there for the next batch to read.
+                # During an interruption: a reply that comes later must not be there for the next batch to read.
                 for worker in [worker for worker in self._workers if worker.number is not None]:
                     self._dismiss(worker)
         return [batch.outcomes[index] for index in range(len(jobs))]

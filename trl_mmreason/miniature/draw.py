@@ -97,7 +97,7 @@ def draw_lengths(rng: random.Random, bars: Mapping[str, int], *, level: int, siz
 def draw_triangle(rng: random.Random, angles: Sequence[int], *, level: int, size: int) -> Image.Image:
     """Draw a triangle, not to scale, with two angles (degrees) at two corners and "?" at the third.
 
-    Reading left corner, right corner, top, the known angles stand in their order. Level 1 asks for the top, higher
+    Reading left corner, right corner, top, the known angles are in their order. Level 1 asks for the top, higher
     levels for any corner; level 3 also has a side length, which is of no use.
     """
     image, draw = _canvas(rng, size)

@@ -1,6 +1,6 @@
 """A teacher and judge that knows the truth of the drawn problems.
 
-It knows the methods' prompts by their wording, as it stands in the papers.
+It knows the methods' prompts by their wording, as it is in the papers.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def remember_questions(
 
     Args:
         store: where results go.
-        stage: theirs; the questions stand in one beside it.
+        stage: theirs; the questions are in one beside it.
         rows: a data set, or something with its `select_columns`; with a unique string `id`, and of `prompt`, `answer`
             and `choices` what there is.
         asked: what of a prompt is asked; all of it by default.

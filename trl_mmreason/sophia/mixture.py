@@ -55,7 +55,7 @@ def mix(
         seed: seed of the selection and the order of rows.
 
     Raises:
-        ValueError: names, shares or rows are not as said.
+        ValueError: a part has no share, the shares do not sum to 1, or rows lack columns or have no finite reward.
     """
     _check(parts, shares)
     counts = _counts({name: len(part) for name, part in parts.items()}, shares)
@@ -85,7 +85,7 @@ def mix_in(
         thinking_prompt, seed: as in `mix`.
 
     Raises:
-        ValueError: a part is called "trajectories", or shares or rows are not as `mix` takes them.
+        ValueError: a part is called "trajectories", or `mix` refuses shares or rows.
     """
     if "trajectories" in given:
         raise ValueError("mix_in: 'trajectories' is the name of the rows themselves. Fix: rename the other part.")

@@ -139,7 +139,7 @@ def make_off_policy_data(
     with `retry_failed=True`.
 
     Args:
-        rows: rows with id, prompt, answer, images (or image), and optionally choices. What stands in the first message
+        rows: rows with id, prompt, answer, images (or image), and optionally choices. What is in the first message
             of the user is the question; a system message is shown to neither model. A prompt may be a string, or hold
             parts of which the pictures come first, and becomes messages with string contents.
         policy: the vision-language model that is trained. It sees the caption prompt and the pictures.
@@ -153,7 +153,7 @@ def make_off_policy_data(
         **running: arguments of `run`, such as `batch_size` and `retry_failed`.
 
     Raises:
-        ValueError: rows are not as said, or of `hard_reasoner` and `is_hard` one is missing.
+        ValueError: rows lack what is asked or answered, or of `hard_reasoner` and `is_hard` one is missing.
         UnsuitableEngine: log-probabilities are asked for, and the reasoner gives none.
         SettingsChanged: the store holds what was drawn in another way, or for other questions of these ids.
         UnknownLengths: the shortest are to be kept, and nobody counts tokens.

@@ -3,7 +3,7 @@ one completion to imitate.
 
     <think>{cot}</think> <answer>{answer}</answer> <reflection>{reflection}</reflection> <answer>{ground_truth}</answer>
 
-The true answer is seen by the teacher alone. It may stand in the reflection and in the last answer, never before.
+The true answer is seen by the teacher alone. It may be in the reflection and in the last answer, never before.
 """
 
 from __future__ import annotations

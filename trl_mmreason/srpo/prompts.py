@@ -117,7 +117,7 @@ def read_reflection(reply: str, *, second_thought: bool = False) -> dict[str, st
     """Parse `reflection` and an optional `think` from a teacher's reply; `second_thought` requires `think`.
 
     Raises:
-        MalformedReply: the reply is anything else, or one of SRPO's tags stands in a field.
+        MalformedReply: the reply is anything else, or one of SRPO's tags is in a field.
     """
     fields = _read_object(reply)
     if not {"reflection"} <= fields.keys() <= {"reflection", "think"} or (second_thought and "think" not in fields):

@@ -35,9 +35,9 @@ class ReflectionResponse:
     """The parts of a response; a missing one is `None`.
 
     Attributes:
-        first_think, first_answer: what stands in the first answer's tags, and in those of the thought before it.
-        reflection: what stands in the first `<reflection>…</reflection>` after the first answer.
-        second_think, second_answer: what stands in the tags after it.
+        first_think, first_answer: what is in the first answer's tags, and in those of the thought before it.
+        reflection: what is in the first `<reflection>…</reflection>` after the first answer.
+        second_think, second_answer: what is in the tags after it.
         has_solution_format: the response begins with `<think>…</think> <answer>…</answer>`, neither of them empty.
         has_reflection_format: exactly one `<reflection>…</reflection>`, not empty, directly after the first answer.
         problem: what is wrong first, beginning with one of `RESPONSE_PROBLEMS`; `None` for a response in full format.

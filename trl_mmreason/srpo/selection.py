@@ -21,7 +21,7 @@ class PolicySolution(NamedTuple):
     Attributes:
         id: "<id of the question>#<number of the answer>".
         position: position of the question among the rows.
-        cot, answer: what stands in the policy's tags.
+        cot, answer: what is in the policy's tags.
         correct: whether the answer is right.
         ground_truth: the true answer.
         rating: rating of the reasoning, from 1 to 10; `None` without a scorer.

@@ -136,7 +136,7 @@ class StopWhenReflecting(StopAtAccuracy):
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if is_sharded(kwargs["model"]):
             raise ValueError(
-                "SRPO's cold start samples answers amid training, and under ZeRO-3 or FSDP no process has the whole "
+                "SRPO's cold start samples answers during training, and under ZeRO-3 or FSDP no process has the whole "
                 "policy. Use DDP or ZeRO-2; or train the cold start by itself with `mmreason train reflection_sft`, "
                 "which samples nothing, and give its folder as model_name_or_path, and no reflection_dataset."
             )

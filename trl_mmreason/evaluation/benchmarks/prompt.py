@@ -59,7 +59,7 @@ def name_pictures(question: str, choices: Mapping[str, str] | None, hint: str, n
     """Replace `<image 2>`, `<image_2>` and `<image2>` by "image 2", as all pictures precede the message.
 
     A tag without a number is the next picture. Where there is just one picture, tags at an end of the text or alone on
-    a line say nothing and go. (MathVision keeps several numbered drawings in one picture: a tag amid a sentence stays.)
+    a line say nothing and go. (MathVision keeps several numbered drawings in one picture: a tag in a sentence stays.)
 
     Args:
         question, choices, hint: strings with tags.
