@@ -56,7 +56,8 @@ def make_step_data(
         sampling_params: by default as `SamplingParams()` says. At temperature 0 a malformed reply comes again.
         attempts: number of tries, each time with another seed, before a question is dropped whose reply is malformed,
             failed, or comes to another answer.
-        grader: `Grader()` by default.
+        grader: `Grader()` by default. Its verdict decides whether a chain is asked for again, so a store with chains
+            that another one graded is refused, unlike in `answer_questions`.
         seed: other seeds give other chains.
         **running: arguments of `run`, such as `batch_size` and `retry_failed`.
 
