@@ -41,17 +41,17 @@ class ChainOfStep(Pipeline):
             rows = read_completions(self.args.step_dataset)
         trainer = self.trainer(mm.ChainOfStepSFTTrainer, policy, config, rows)
         if self.args.sft_accuracy is not None:
-            asked, bound = problems_dataset(self.problems(100, 5, "new_pictures")), self.args.max_completion_length
-            trainer.add_callback(miniature.stop_at(trainer, asked, self.args.sft_accuracy, bound))
+            questions, bound = problems_dataset(self.problems(100, 5, "new_pictures")), self.args.max_completion_length
+            trainer.add_callback(miniature.stop_at(trainer, questions, self.args.sft_accuracy, bound))
         self.learn(trainer)
 
     def annotate(self) -> None:
         if self.args.label_dataset == "miniature":
             drawn = dict(self.args.drawn_labels)
             seen, unseen = self.problems(drawn.pop("problems"), 3), self.problems(drawn.pop("held_out"), 4)
-            asked = {"sampling_params": self.args.sampling_params, "batch_size": self.args.sampling_batch_size}
+            sampling = {"sampling_params": self.args.sampling_params, "batch_size": self.args.sampling_batch_size}
             miniature.label_drawn_chains(
-                seen, unseen, self.engine(self.start), self.folder, **drawn, **asked, seed=self.seed
+                seen, unseen, self.engine(self.start), self.folder, **drawn, **sampling, seed=self.seed
             )
 
     def prm(self) -> None:
@@ -90,25 +90,25 @@ class ChainOfStep(Pipeline):
         self.learn(self.trainer(mm.ChainOfStepGRPOTrainer, self.start, config, rows, process_reward_model=scorer))
 
     def search(self) -> None:
-        given = {"n": 64, "step_weight": 0.2, "max_steps": MAX_STEPS, **self.args.search}
+        settings = {"n": 64, "step_weight": 0.2, "max_steps": MAX_STEPS, **self.args.search}
         scorer, batch = self.args.process_reward_model(), self.args.sampling_batch_size
         assert self.eval_rows is not None  # ChainOfStepArguments sees to it
         rows = self.eval_rows.select(range(len(self.eval_rows))[: self.args.search_questions])
-        asked = {"folder": "search", "rows": rows, "sampling_params": self.args.sampling_params}
-        best_of_n = Chains(scorer, given["step_weight"])
-        found = self.evaluate({"chains": self.start}, best_of_n, n=given["n"], **asked)
-        for k in group_sizes(given["n"]):
-            search = StepBeam(scorer, k, given["max_steps"])
-            found |= self.evaluate({f"beam-{k}": self.start}, search, **asked, batch_size=max(1, batch // k))
-        self.compare(f"{format_results(found['chains'])}\n\n{format_overview(found)}", found, "search")
+        asking = {"folder": "search", "rows": rows, "sampling_params": self.args.sampling_params}
+        best_of_n = Chains(scorer, settings["step_weight"])
+        results = self.evaluate({"chains": self.start}, best_of_n, n=settings["n"], **asking)
+        for k in group_sizes(settings["n"]):
+            search = StepBeam(scorer, k, settings["max_steps"])
+            results |= self.evaluate({f"beam-{k}": self.start}, search, **asking, batch_size=max(1, batch // k))
+        self.compare(f"{format_results(results['chains'])}\n\n{format_overview(results)}", results, "search")
 
     def measure(self) -> None:
         rounds = sorted((self.folder / "dpo").glob("round-*/policy"))
         policies = {"SFT": self.folder / "sft/model", **{f"DPO-{path.parent.name}": path for path in rounds}}
         policies["GRPO"] = self.folder / "grpo/model"
         greedy = SamplingParams(self.args.max_completion_length, temperature=0)
-        found = self.evaluate(policies, Chains(), sampling_params=greedy)
-        self.compare(format_side_by_side(found), found)
+        results = self.evaluate(policies, Chains(), sampling_params=greedy)
+        self.compare(format_side_by_side(results), results)
 
     @property
     def start(self) -> str:

@@ -59,7 +59,7 @@ def main(arguments: EvaluationArguments, training_args: TrainingArguments, model
     drawn = DataArguments(arguments.dataset_name, cold_start_accuracy=arguments.cold_start_accuracy)
     policy = policy_path(drawn, model_args, training_args, two_answers(arguments.followup))
     engine = TransformersEngine(policy, batch_size=training_args.per_device_eval_batch_size)
-    asked = {
+    settings = {
         "n": arguments.n,
         "sampling_params": SamplingParams(arguments.max_new_tokens, arguments.temperature),
         "seed": training_args.seed,
@@ -77,7 +77,7 @@ def main(arguments: EvaluationArguments, training_args: TrainingArguments, model
             about={"split": arguments.dataset_split},
             benchmark=benchmark,
             description=name,
-            **asked,
+            **settings,
         )
         if training_args.should_save:  # the main process alone
             print(f"{name}\n{format_results(results)}\n\n{folder / name / REPORT}\n")

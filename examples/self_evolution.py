@@ -37,20 +37,20 @@ class SelfEvolution(Pipeline):
         return self.first_policy(self.settings, judged_answers(partial(judge_message, self.settings.judge_prompt)))
 
     def evolve(self) -> None:
-        given: dict[str, Any] = {}
+        judge: dict[str, Any] = {}
         if self.args.judge_server and self.settings.judge:
-            given["judge"] = ServerEngine(self.args.judge_model, base_url=self.args.judge_server)
-        self.learn(self.trainer(SelfEvolutionTrainer, self.start, self.settings, self.train_rows, **given))
+            judge["judge"] = ServerEngine(self.args.judge_model, base_url=self.args.judge_server)
+        self.learn(self.trainer(SelfEvolutionTrainer, self.start, self.settings, self.train_rows, **judge))
 
     def measure(self) -> None:
         bound, folder, prompt = self.settings.max_completion_length, "evaluation", self.settings.eval_system_prompt
         if self.args.measure_with_actor_prompt:
             folder, prompt = "evaluation-actor-prompt", self.settings.actor_prompt
         policies = {"before": self.start, "self-evolution": self.folder / "evolve/model"}
-        asked: dict[str, Any] = {"n": self.args.answers, "system_prompt": prompt, "folder": folder}
-        asked["sampling_params"] = SamplingParams(**{"max_new_tokens": bound, **self.args.evaluation})
-        found = self.evaluate(policies, Direct(), **asked)
-        self.compare(format_side_by_side(found), found, folder)
+        asking: dict[str, Any] = {"n": self.args.answers, "system_prompt": prompt, "folder": folder}
+        asking["sampling_params"] = SamplingParams(**{"max_new_tokens": bound, **self.args.evaluation})
+        results = self.evaluate(policies, Direct(), **asking)
+        self.compare(format_side_by_side(results), results, folder)
 
 
 if __name__ == "__main__":

@@ -47,8 +47,8 @@ class Sophia(Pipeline):
             self.learn(self.trainer(OffPolicyRewardTrainer, self.base, config, rows))
 
     def trajectories(self) -> None:
-        given = self.args.trajectory_dataset
-        rows = self.drawn() if given == "miniature" else read_completions(given)
+        source = self.args.trajectory_dataset
+        rows = self.drawn() if source == "miniature" else read_completions(source)
         if PartialState().is_main_process:
             with atomic_path(self.folder / "trajectories.parquet") as unfinished:
                 rows.to_parquet(str(unfinished))
@@ -59,17 +59,17 @@ class Sophia(Pipeline):
         if self.args.reasoner == "model":
             reasoner = self.engine(reasoner_path(self.folder / "reasoner", category, seed=self.seed))
         problems, replies = self.problems(self.args.drawn_problems, 2), self.folder / "trajectories.sqlite"
-        asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, **self.args.sampling}
-        asked |= {"reasoner": reasoner, "thinking_prompt": self.args.thinking_prompt}
-        made = drawn_trajectories(self.engine(self.start), problems, replies, **asked)
-        self.say(str(made))
-        return made.rows
+        settings = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, **self.args.sampling}
+        settings |= {"reasoner": reasoner, "thinking_prompt": self.args.thinking_prompt}
+        data = drawn_trajectories(self.engine(self.start), problems, replies, **settings)
+        self.say(str(data))
+        return data.rows
 
     def update(self) -> None:
         rows = Dataset.from_parquet(made_by("trajectories", self.folder / "trajectories.parquet"))
         default = DESCRIBE if self.args.trajectory_dataset == "miniature" else CAPTION_PROMPT
-        asked = self.args.sampling.get("caption_prompt", default)
-        rows = with_captions(rows, self.args.captions_as_data, caption_prompt=asked)
+        caption_prompt = self.args.sampling.get("caption_prompt", default)
+        rows = with_captions(rows, self.args.captions_as_data, caption_prompt=caption_prompt)
         if self.args.mixed_in:
             rows = mix_in(rows, self.args.mixed_in, thinking_prompt=self.args.thinking_prompt, seed=self.seed)
         config = self.config("update", OffPolicyRewardConfig)
@@ -86,11 +86,11 @@ class Sophia(Pipeline):
         bound, rows = self.args.max_completion_length, self.train_rows
         settings = {"system_prompt": self.args.thinking_prompt, "grader": self.args.grader(self.engine)}
         if self.args.difficulty.get("n") != 0:
-            asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size}
-            asked["sampling_params"] = SamplingParams(bound)
+            sampling = {"seed": self.seed, "batch_size": self.args.sampling_batch_size}
+            sampling["sampling_params"] = SamplingParams(bound)
             with Store(self.folder / "difficulty.sqlite") as store:
                 kept = difficulty_filter(
-                    rows, self.sampler(self.base), store, **settings, **asked, **self.args.difficulty
+                    rows, self.sampler(self.base), store, **settings, **sampling, **self.args.difficulty
                 )
             self.say(f"{name}: {kept}")
             if not len(rows := kept.rows):
@@ -100,11 +100,11 @@ class Sophia(Pipeline):
 
     def measure(self) -> None:
         names = {"SOPHIA": "update", "SOPHIA-GRPO": "grpo", "GRPO": "base_grpo"}
-        policies = {"before": self.start, **{name: self.folder / made / "model" for name, made in names.items()}}
+        policies = {"before": self.start, **{name: self.folder / stage / "model" for name, stage in names.items()}}
         sampling_params = SamplingParams(**{"max_new_tokens": self.args.max_completion_length, **self.args.evaluation})
         settings = {"sampling_params": sampling_params, "system_prompt": self.args.thinking_prompt}
-        found = self.evaluate(policies, Direct(), **settings)
-        self.compare(format_side_by_side(found), found)
+        results = self.evaluate(policies, Direct(), **settings)
+        self.compare(format_side_by_side(results), results)
 
     @cached_property
     def base(self) -> str:

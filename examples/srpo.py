@@ -52,10 +52,10 @@ def cold_start(policy: str, train_rows: Dataset, data_args: ReflectionArguments,
     Training ends when the format is learnt, so that reinforcement does not begin with responses that lack an answer;
     with `sft_min_delta` second answers have to be better than first ones by that much, too.
     """
-    asked = train_rows.shuffle(seed=training_args.seed).select(range(min(_ASKED, len(train_rows))))
+    questions = train_rows.shuffle(seed=training_args.seed).select(range(min(_ASKED, len(train_rows))))
     settings = {name: value for name, value in vars(data_args).items() if name.startswith(("reflection_", "sft_"))}
     names = ("seed", "reflection_prompt", "max_completion_length", *SAMPLING)
-    made_of = [policy, settings, {name: getattr(training_args, name) for name in names}, asked["prompt"][:]]
+    made_of = [policy, settings, {name: getattr(training_args, name) for name in names}, questions["prompt"][:]]
     key = hashlib.sha256(repr(made_of).encode()).hexdigest()[:12]
     folder = Path(training_args.output_dir) / "reflection_sft" / key
     if folder.exists():
@@ -78,7 +78,7 @@ def cold_start(policy: str, train_rows: Dataset, data_args: ReflectionArguments,
     trainer = ReflectionSFTTrainer(policy, args=config, train_dataset=rows)
     stop = StopWhenReflecting(
         trainer.processing_class,
-        asked,
+        questions,
         training_args,
         complete_share=data_args.sft_complete_share,
         min_delta=data_args.sft_min_delta,

@@ -7,7 +7,7 @@ import pytest
 from datasets import Dataset
 
 from trl_mmreason.grading import Grader, Verdict
-from trl_mmreason.sampling.answering import Answers, _Given, answer_questions
+from trl_mmreason.sampling.answering import Answers, _StoredSamples, answer_questions
 from trl_mmreason.sampling.database import Database
 from trl_mmreason.sampling.engine import Sample
 from trl_mmreason.sampling.export import to_dataset
@@ -126,7 +126,7 @@ def test_questions_are_remembered_some_at_a_time(store):
 def test_grading_finds_what_there_is_in_few_bytes_a_sample(store):
     """Beside its id, an eighth of some 60 bytes."""
     answer(store, MANY)
-    assert bytes_a_unit(lambda rows: _Given(Answers(rows, SAMPLES, 1, store, STAGE, "verdicts"), rows)) < 30
+    assert bytes_a_unit(lambda rows: _StoredSamples(Answers(rows, SAMPLES, 1, store, STAGE, "verdicts"), rows)) < 30
 
 
 def test_grading_reads_a_sample_once(store, reads):

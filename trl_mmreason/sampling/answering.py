@@ -87,14 +87,14 @@ class Answers:
         answer = next(self.store.find(self.stage, [(row["id"], index)]), None)
         if answer is None or answer.status == "failed":
             return Failure("was not sampled" if answer is None else answer.reason)
-        found = []
+        verdict_and_scores = []
         stages = {self.verdicts: "graded"} | ({self.scores: "scored"} if self.scorer else {})
         for stage, done in stages.items():
             record = next(self.store.find(stage, [(unit_name(row, index), 0)]), None)
             if record is None or record.status == "failed":
                 return Failure(f"was not {done}" if record is None else f"was not {done}: {record.reason}")
-            found.append(record.payload)
-        return _joined(answer.payload, *found, scorer=self.scorer)
+            verdict_and_scores.append(record.payload)
+        return _joined(answer.payload, *verdict_and_scores, scorer=self.scorer)
 
 
 def answer_questions(
@@ -158,9 +158,9 @@ def answer_questions(
     wait_for_all()
     if scorer is not None:
         score = _on_kept(scorer.score)
-        run(store, scores, _Given(answers, rows), score, settings=scored_by, description="scoring", **running)
-    given, grade = _Given(answers, texts), _on_kept(partial(grade_payloads, grader=grader))
-    run(store, answers.verdicts, given, grade, settings=_grading_settings(grader), description="grading", **running)
+        run(store, scores, _StoredSamples(answers, rows), score, settings=scored_by, description="scoring", **running)
+    stored, grade = _StoredSamples(answers, texts), _on_kept(partial(grade_payloads, grader=grader))
+    run(store, answers.verdicts, stored, grade, settings=_grading_settings(grader), description="grading", **running)
     wait_for_all()
     return answers
 
@@ -191,7 +191,7 @@ def answer_in_memory(
     """
     sampling_params, grader, state = sampling_params or SamplingParams(), grader or Grader(), patient_state()
     ids, scorer = distinct_ids(rows), getattr(protocol, "scorer", None)
-    found: list[tuple[int, dict[str, Any] | Failure]] = []
+    answered: list[tuple[int, dict[str, Any] | Failure]] = []
     together = getattr(engine, "processes", 1)
     engines, total = state.num_processes // together, len(rows) * n
     number = state.process_index // together
@@ -203,15 +203,15 @@ def answer_in_memory(
             answers = ask(units, engine, protocol, sampling_params, system_prompt=system_prompt, seed=seed)
             done = [place for place, answer in enumerate(answers) if not isinstance(answer, Failure)]
             payloads: list[Any] = [answers[place] for place in done]  # no failures
-            asked = [units[place][0] for place in done]
-            verdicts = grade_payloads(asked, payloads, grader)
-            scores = [{}] * len(done) if scorer is None else scorer.score(asked, payloads)
+            answered_rows = [units[place][0] for place in done]
+            verdicts = grade_payloads(answered_rows, payloads, grader)
+            scores = [{}] * len(done) if scorer is None else scorer.score(answered_rows, payloads)
             for place, *parts in zip(done, payloads, verdicts, scores, strict=True):
                 answers[place] = _joined(*parts, scorer=scorer)
-            found += zip(batch, answers, strict=True)
+            answered += zip(batch, answers, strict=True)
             progress.add(_record(unit, answer) for unit, answer in zip(units, answers, strict=True))
     is_first = state.process_index % together == 0
-    gathered = gather_object(found if is_first else []) if state.num_processes > 1 else found
+    gathered = gather_object(answered if is_first else []) if state.num_processes > 1 else answered
     samples = [sample for _, sample in sorted(gathered, key=lambda item: item[0])]
     failures = [sample.reason for sample in samples if isinstance(sample, Failure)]
     if failures and state.is_main_process:
@@ -247,17 +247,17 @@ class JoinedRows(Sequence):
     def select_columns(self, names: Sequence[str]) -> Dataset:
         """Copy these columns, none of which holds pictures, into a new data set."""
         shared = [name for name in names if name not in self.columns]
-        made = self.rows.select_columns(shared).select(self.positions)
+        dataset = self.rows.select_columns(shared).select(self.positions)
         for name in names:
             if name in self.columns:
-                made = made.add_column(name, list(self.columns[name]))
-        return made
+                dataset = dataset.add_column(name, list(self.columns[name]))
+        return dataset
 
 
 def distinct_ids(rows: Dataset) -> list[str]:
     """The rows' ids; a missing id becomes the row's number, which is also appended to repeated ids."""
-    given = rows["id"][:] if "id" in rows.column_names else [None] * len(rows)
-    ids = [str(id_ or number) for number, id_ in enumerate(given)]
+    values = rows["id"][:] if "id" in rows.column_names else [None] * len(rows)
+    ids = [str(id_ or number) for number, id_ in enumerate(values)]
     times = Counter(ids)
     return [id_ if times[id_] == 1 else f"{id_}#{number}" for number, id_ in enumerate(ids)]
 
@@ -288,15 +288,15 @@ def _words_for_units(rows: Dataset) -> Iterator[dict[str, Any]]:
     yield from rows.select_columns([name for name in ("id", "tolerance") if name in rows.column_names])
 
 
-class _Given(Sequence):
+class _StoredSamples(Sequence):
     """Stored samples as rows for grading or scoring, read on demand."""
 
     column_names = ("id",)
 
     def __init__(self, answers: Answers, rows: Dataset | JoinedRows) -> None:
         self.answers = answers
-        units, asked = tee((id_, index) for id_ in answers.ids for index in range(answers.n))
-        held, failed = answers.store.holds(answers.stage, asked), answers.store.failed(answers.stage)
+        units, queried = tee((id_, index) for id_ in answers.ids for index in range(answers.n))
+        held, failed = answers.store.holds(answers.stage, queried), answers.store.failed(answers.stage)
         # a byte for each sample that there may be, and the numbers of those that there are
         self.done = bytearray(has and unit not in failed for unit, has in zip(units, held, strict=True))
         self.numbers = array("q", compress(count(), self.done))
@@ -348,11 +348,12 @@ def _grade_kept(answers: Answers, grader: Grader | JudgeGrader, units: Sequence[
     verdicts = grade_payloads([row for row, _ in done], [record.payload for _, record in done], grader)
     names = [unit_name(row, record.index) for row, record in done]
     store.open_stage(answers.verdicts, _grading_settings(grader))
-    store.save(answers.verdicts, [Record(name, 0, "done", said) for name, said in zip(names, verdicts, strict=True)])
+    records = [Record(name, 0, "done", verdict) for name, verdict in zip(names, verdicts, strict=True)]
+    store.save(answers.verdicts, records)
 
 
 def _on_kept(work: Callable[[list[Any], list[Any]], Sequence[dict[str, Any]]]) -> Work:
-    """Let `run` call what takes rows and samples with those of `_Given`."""
+    """Let `run` call what takes rows and samples with those of `_StoredSamples`."""
     return lambda units: work([unit["row"] for unit, _ in units], [unit for unit, _ in units])
 
 
@@ -373,8 +374,8 @@ def ask(
     seed: int,
 ) -> list[dict[str, Any] | Failure]:
     """Sample once for each unit, as JSON; see `answer_questions`."""
-    asked = [({**row, "prompt": with_system_message(row["prompt"], system_prompt)}, index) for row, index in units]
-    answers = protocol.answer(asked, engine, sampling_params, seed)
+    prompted = [({**row, "prompt": with_system_message(row["prompt"], system_prompt)}, index) for row, index in units]
+    answers = protocol.answer(prompted, engine, sampling_params, seed)
     return [answered if isinstance(answered, Failure) else _payload(answered) for answered in answers]
 
 
@@ -385,7 +386,7 @@ def grade_payloads(
     turns = [(row, turn) for row, payload in zip(rows, payloads, strict=True) for turn in payload["turns"]]
     texts = [turn.get("graded", turn["text"]) for _, turn in turns]
     verdicts = iter(grade_answers(grader, [row for row, _ in turns], texts))
-    return [{"turns": [_said(next(verdicts)) for _ in payload["turns"]]} for payload in payloads]
+    return [{"turns": [_verdict_fields(next(verdicts)) for _ in payload["turns"]]} for payload in payloads]
 
 
 def _record(unit: RowSample, answer: dict[str, Any] | Failure) -> Record:
@@ -398,7 +399,7 @@ def _record(unit: RowSample, answer: dict[str, Any] | Failure) -> Record:
 def _joined(payload: Any, verdicts: Any, scores: Any = None, *, scorer: Scorer | None) -> dict[str, Any]:
     turns = zip(payload["turns"], verdicts["turns"], strict=True)
     scored = {} if scorer is None else scorer.fields(payload, scores)
-    return {**payload, **scored, "turns": [{"text": said["text"], **graded} for said, graded in turns]}
+    return {**payload, **scored, "turns": [{"text": turn["text"], **graded} for turn, graded in turns]}
 
 
 def _payload(answered: Answered) -> dict[str, Any]:
@@ -407,6 +408,6 @@ def _payload(answered: Answered) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _said(verdict: Verdict) -> dict[str, Any]:
+def _verdict_fields(verdict: Verdict) -> dict[str, Any]:
     fields = verdict._asdict()
     return {"answer": fields.pop("extracted"), **fields}

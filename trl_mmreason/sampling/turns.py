@@ -30,28 +30,32 @@ def sample_turns(
         seeds: one a row.
         turns: answers a row.
     """
-    given: list[list[Sample]] = [[] for _ in rows]
-    found: list[list[Sample] | Failure] = list(given)
-    said = [list(row["prompt"]) for row in rows]
+    answers: list[list[Sample]] = [[] for _ in rows]
+    results: list[list[Sample] | Failure] = list(answers)
+    messages = [list(row["prompt"]) for row in rows]
     sampled: list[list[list[int]]] = [[] for _ in rows]
     seeds = list(seeds)
     open_rows = list(range(len(rows)))
     for _ in range(turns):
-        asked = [
-            Request(list(said[k]), pictures_of(rows[k]), seed=seeds[k], answer_ids=tuple(sampled[k])) for k in open_rows
+        requests = [
+            Request(list(messages[k]), pictures_of(rows[k]), seed=seeds[k], answer_ids=tuple(sampled[k]))
+            for k in open_rows
         ]
-        drawn = engine.sample(asked, sampling_params) if asked else []
+        drawn = engine.sample(requests, sampling_params) if requests else []
         ended = []
         for k, samples in zip(open_rows, drawn, strict=True):
             if isinstance(samples, Failure):
-                found[k] = samples
+                results[k] = samples
                 continue
-            given[k].append(samples[0])
+            answers[k].append(samples[0])
             if samples[0].finish_reason == "stop":
-                said[k] += [{"role": "assistant", "content": samples[0].text}, {"role": "user", "content": followup}]
+                messages[k] += [
+                    {"role": "assistant", "content": samples[0].text},
+                    {"role": "user", "content": followup},
+                ]
                 if samples[0].token_ids is not None and not sampling_params.stop:  # a stop text ends no turn
                     sampled[k].append(samples[0].token_ids)
                 seeds[k] = derive_seed(seeds[k], "second turn")
                 ended.append(k)
         open_rows = ended
-    return found
+    return results
