@@ -33,7 +33,8 @@ from trl_mmreason.miniature.tasks import CATEGORIES, LEVELS, Problem, make_probl
 from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.protocols import AnsweringProtocol
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
-from trl_mmreason.stages import do_once, values_of
+from trl_mmreason.sections import values_of
+from trl_mmreason.stages import do_once
 
 from .claims import Claim, Judged
 

@@ -13,7 +13,7 @@ from PIL import Image
 from trl_mmreason.chain_of_step.arguments import ChainOfStepArguments
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.scaling import scaling_curves
-from trl_mmreason.stages import override_sections
+from trl_mmreason.sections import override_sections
 
 pytestmark = pytest.mark.full
 

@@ -13,7 +13,7 @@ from trl_mmreason.baselines.sft import PlainSFTConfig
 from trl_mmreason.baselines.two_turns import FixedRewardsConfig, SCoReConfig
 from trl_mmreason.documented import documented
 from trl_mmreason.scripts import CompletionArguments
-from trl_mmreason.stages import StagedArguments
+from trl_mmreason.sections import StagedArguments
 
 
 def helps(cls):

@@ -21,9 +21,10 @@ from trl_mmreason.files import NoSuchFolder
 from trl_mmreason.sampling.store import SettingsChanged
 from trl_mmreason.script_parser import WrongArgument
 from trl_mmreason.scripts import train_once
+from trl_mmreason.sections import StagedArguments, parse_arguments, values_of
 from trl_mmreason.self_evolution.arguments import EvolutionArguments
 from trl_mmreason.sophia.arguments import SophiaArguments
-from trl_mmreason.stages import StagedArguments, do_once, made_by, parse_arguments, save_merged, values_of
+from trl_mmreason.stages import do_once, made_by, save_merged
 
 
 @dataclass

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from ..documented import documented
 from ..sampling.engine import SamplingParams
-from ..stages import StagedArguments, made_by
+from ..sections import StagedArguments
+from ..stages import made_by
 from .client import process_reward_from
 from .config import ChainOfStepGRPOConfig, ChainOfStepSFTConfig, IterativeDPOConfig, ProcessRewardConfig
 from .paths import SAMPLING_PARAMS, ProcessReward

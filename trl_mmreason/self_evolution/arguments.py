@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ..documented import documented
 from ..sampling.engine import SamplingParams
-from ..stages import StagedArguments
+from ..sections import StagedArguments
 from .config import SelfEvolutionConfig
 
 

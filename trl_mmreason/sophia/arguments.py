@@ -10,7 +10,7 @@ from ..grading import Grader, JudgeGrader
 from ..sampling.chat import Chat
 from ..sampling.engine import Engine, SamplingParams
 from ..sampling.server_engine import ServerEngine
-from ..stages import StagedArguments, optional_section, unknown_names
+from ..sections import StagedArguments, optional_section, unknown_names
 from ..system_prompts import parse_optional_text
 from .config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
 from .mixture import CAPTIONS_AS_DATA
