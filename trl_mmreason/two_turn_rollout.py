@@ -72,6 +72,7 @@ def _without_barrier(trainer: Any, prompt_ids: list, images: Any) -> SampledTurn
         images,
         trainer._followup_ids,
         trainer.eos_token_ids,
+        trainer._tell_ended,
         profiler=profiling_context(trainer, "vLLM.generate"),
     )
     tokens = torch.tensor([[read, cached]], device=trainer.accelerator.device)

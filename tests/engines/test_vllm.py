@@ -145,6 +145,9 @@ def test_two_processes_that_share_an_engine_train_on_what_it_sampled(shared_runs
         for rollout in rollouts:
             assert differences(rollout).mean() < TOLERANCE, f"rollout {number}"
         assert not torch.equal(*(rollout["pictures"] for rollout in rollouts))
+    for own in (first, second):
+        assert_told(own["two_ways"][16])
+    assert first["two_ways"][16]["answers"] != second["two_ways"][16]["answers"]
     last = first["rollouts"][-1]
     assert (last["trained"] - last["initial"]).abs()[last["mask"]].mean() > 100 * TOLERANCE
     one, two = first["evaluations"], second["evaluations"]
@@ -197,6 +200,20 @@ def test_a_second_turn_does_not_wait_for_the_other_first_turns(runs, family):
     assert begins < ends
     begins, ends = second_begins_first_ends(ways["engine_turn_after_turn"]["events"])
     assert begins > ends
+
+
+def assert_told(ways):
+    """Each answer of each row was handed to graders once."""
+    assert sorted(ways["told"]) == sorted(ways["answers"])
+    assert len(ways["answers"]) > len(ways["pictures"])  # some rows have two
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_answers_are_graded_while_others_are_sampled(runs, family):
+    ways = runs(f"adapo {family}")["two_ways"][16]
+    assert_told(ways)
+    happened = [what for what, _ in ways["engine_without_barrier"]["events"]]
+    assert happened.index("told") < len(happened) - 1 - happened[::-1].index("begins")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

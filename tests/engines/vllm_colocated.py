@@ -49,8 +49,8 @@ if "dropout" in options:
 trainer = trainer_for(method, policy, folder / "run", lora="lora" in options, **settings)
 engine = trainer.vllm_generation.llm.llm_engine
 results = {"dtype": str(engine.model_config.dtype), "image": model.config.image_token_id}
-if method == "adapo" and not shared:
-    results["two_ways"] = {bound: two_ways(trainer, bound) for bound in (2, 16)}
+if method == "adapo":
+    results["two_ways"] = {bound: two_ways(trainer, bound) for bound in ((16,) if shared else (2, 16))}
 with sampled_tokens(engine) as results["tokens"]:
     results["rollouts"] = train(trainer)
 if family == "llava_next":

@@ -20,7 +20,8 @@ def two_ways(trainer, bound):
     Args:
         bound: tokens that an answer may have.
     """
-    rows = [row for row in drawn_rows(QUESTIONS, seed=1) for _ in range(GENERATIONS)]
+    seed = 1 + trainer.accelerator.process_index
+    rows = [row for row in drawn_rows(QUESTIONS, seed=seed) for _ in range(GENERATIONS)]
     prompts = [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
     generation = trainer.vllm_generation
     found = {
@@ -33,15 +34,37 @@ def two_ways(trainer, bound):
     # forked: what is sampled in training stays what it would be without this
     with torch.random.fork_rng(), replaced(generation, max_completion_length=bound, **GREEDY):
         generation.sync_weights()
-        with watched(generation.llm) as found["engine_without_barrier"]:
+        with (
+            watched(generation.llm) as found["engine_without_barrier"],
+            told_answers(trainer, rows, found["engine_without_barrier"]["events"]) as found["told"],
+        ):
             rollout = trainer.rollout_func(prompts, trainer)
         generation.sync_weights()  # drops what is cached
         with watched(generation.llm) as found["engine_turn_after_turn"]:
             found["turn_after_turn"] = turn_after_turn(trainer, *trainer._tokenize_prompts(prompts))
     found["without_barrier"] = tuple(rollout[name] for name in ("completion_ids", "env_mask", "logprobs"))
     found["prompts"] = rollout["prompt_ids"]
+    found["answers"] = [
+        (row, message["content"])
+        for row, messages in enumerate(rollout["_messages"])
+        for message in messages
+        if message["role"] == "assistant"
+    ]
     found["hit_rates"] = trainer._metrics["train"].pop("prefix_cache_hit_rate_t2", [])
     return found
+
+
+@contextmanager
+def told_answers(trainer, rows, events):
+    """Gives row and text of each answer that graders are handed, which is among the engine's events, too."""
+    told = []
+
+    def record(answered, texts):
+        told.extend(zip(answered, texts, strict=True))
+        events.append(("told", None))
+
+    with replaced(trainer, _sampled=list(enumerate(rows)), answers_ended=record):
+        yield told
 
 
 @contextmanager

@@ -5,7 +5,7 @@ This module imports without vLLM.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from .prompts import compare_prompts
@@ -22,14 +22,21 @@ class TwoTurns:
         followup_ids: the token ids between the two answers.
         end_ids: the tokens that end an answer. An answer that does not end with one of them was cut, and gets no
             second turn.
+        tell_ended: is called with the rows whose answer has ended, a first or a second one, and with its ids.
 
     Attributes:
         read_tokens, cached_tokens: how many tokens the second prompts have, and how many of them were in the prefix
             cache.
     """
 
-    def __init__(self, llm: Any, followup_ids: Sequence[int], end_ids: Collection[int]) -> None:
-        self.llm, self.followup_ids, self.end_ids = llm, list(followup_ids), end_ids
+    def __init__(
+        self,
+        llm: Any,
+        followup_ids: Sequence[int],
+        end_ids: Collection[int],
+        tell_ended: Callable[[list[int], list[list[int]]], None],
+    ) -> None:
+        self.llm, self.followup_ids, self.end_ids, self.tell_ended = llm, list(followup_ids), end_ids, tell_ended
         self.read_tokens = self.cached_tokens = 0
 
     def generate(self, prompts: list[dict[str, Any]], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
@@ -57,15 +64,21 @@ class TwoTurns:
 
         enqueue(dict(enumerate(prompts)))
         while self.llm.llm_engine.has_unfinished_requests():
+            answers: dict[int, list[int]] = {}  # row → ids
+            seconds: dict[int, dict[str, Any]] = {}  # row → prompt
             for output in self.llm.llm_engine.step():
                 if not output.finished:
                     continue
                 row = rows[output.request_id]
                 outputs[row].append(output)
-                answer = output.outputs[0].token_ids
+                answer = answers[row] = list(output.outputs[0].token_ids)
                 if len(outputs[row]) == 1 and answer[-1] in self.end_ids:
                     ids = [*prompts[row]["prompt_token_ids"], *answer, *self.followup_ids]
-                    enqueue({row: {**prompts[row], "prompt_token_ids": ids}})
+                    seconds[row] = {**prompts[row], "prompt_token_ids": ids}
+            if seconds:
+                enqueue(seconds)
+            if answers:
+                self.tell_ended(list(answers), list(answers.values()))
         return [self._joined(*turns) for turns in outputs]
 
     def _joined(self, first: Any, second: Any = None) -> Any:

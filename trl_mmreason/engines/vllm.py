@@ -7,7 +7,7 @@ without vLLM.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -130,6 +130,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         images: list[list | None] | None,
         followup_ids: Sequence[int],
         end_ids: Collection[int],
+        tell_ended: Callable[[list[int], list[list[int]]], None],
         profiler: Any = None,
     ) -> tuple:
         """Generate two answers to each prompt with a colocated vLLM; otherwise as `generate`.
@@ -137,13 +138,24 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
         Args:
             prompts, images, profiler: as for `generate`.
             followup_ids, end_ids: as for `TwoTurns`.
+            tell_ended: is called with rows of `prompts` whose answer has ended, and with its ids.
 
         Returns:
             Of each prompt, ids of both answers and the follow-up between them; 1 for a token that was sampled, 0 for
             one of the follow-up; log-probabilities, 0.0 there. Then the tokens of all second prompts, and how many of
             them were in the prefix cache.
         """
-        turns = TwoTurns(self.llm, followup_ids, end_ids)
+        first = 0  # row of these prompts among those of the processes that share this vLLM
+        if self.tensor_parallel_size > 1:
+            first = torch.distributed.get_rank(self.tp_group) * len(prompts)
+
+        def tell_own(rows: list[int], ids: list[list[int]]) -> None:
+            own = {row - first: answer for row, answer in zip(rows, ids, strict=True)}
+            own = {row: answer for row, answer in own.items() if 0 <= row < len(prompts)}
+            if own:
+                tell_ended(list(own), list(own.values()))
+
+        turns = TwoTurns(self.llm, followup_ids, end_ids, tell_own)
         with replaced(self.llm, generate=turns.generate):
             _, ids, nested, _ = self.generate(prompts, images, 1, profiler)
         env_mask = [[int(bool(token)) for token in row] for row in nested]
