@@ -198,6 +198,11 @@ def test_vllm_s_arguments_on_the_command_line_without_vllm_are_refused_before_th
     assert "vllm: vllm is not installed. Fix: pip install" in capsys.readouterr().err
 
 
+def test_vllm_s_model_is_named_by_no_section():
+    (fault,) = Arguments("miniature/adding", vllm={"model": "another"}).unknown_settings()
+    assert fault == ("vllm", "model", "`model` is the policy of the stage that samples. Fix: leave it out.")
+
+
 def test_the_section_of_vllm_is_a_section_or_null():
     assert Arguments("miniature/adding", vllm="null").vllm == {}
     with pytest.raises(ValueError, match="vllm='on', expected null; in a file, arguments of `vllm.LLM`"):

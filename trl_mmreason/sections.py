@@ -91,10 +91,12 @@ class StagedArguments(DataArguments):
         """
         for section, kind in self.SECTIONS.items():
             yield from unknown_names(section, getattr(self, section), kind)
+        if "model" in self.vllm:  # type: ignore[operator]  # a dict since __post_init__
+            yield "vllm", "model", "`model` is the policy of the stage that samples. Fix: leave it out."
         if self.vllm and find_spec("vllm"):
             from vllm import EngineArgs
 
-            yield from unknown_names("vllm", self.vllm, EngineArgs)  # type: ignore[arg-type]  # a dict since __post_init__
+            yield from unknown_names("vllm", self.vllm, EngineArgs)  # type: ignore[arg-type]
         read = {section for stage in self.wanted for section in (stage, *self.READS.get(stage, ()))}
         kinds = [kind for section, kind in self.configs().items() if section in read]
         faults = [fault for kind in kinds for fault in unknown_names("common", self.common, kind)]
