@@ -23,7 +23,8 @@ def make(folder: Path) -> None:
     constraints = [] if has_gpu else ["-c", CONSTRAINTS]
     # torch is named so that the pinned build is chosen before anything can ask for a newer one
     packages = ["torch", vllm, "deepspeed", "pytest", "pytest-xdist", "-e", f"{HERE.parents[1]}[server]"]
-    subprocess.run([*pip, "install", "--upgrade", *constraints, *packages], check=True)
+    # as in the Makefile, modules are compiled when they are first imported: most never are
+    subprocess.run([*pip, "install", "--no-compile", "--upgrade", *constraints, *packages], check=True)
     if not has_gpu:
         complete_the_cpu_build(next((folder / "lib").glob("python3*/site-packages")), pip)
 
