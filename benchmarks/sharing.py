@@ -23,9 +23,10 @@ from trainer_overhead import TimedAdaPO
 from transformers import PrinterCallback
 from workload import GROUP, lengths, questions, save_policy
 
-from trl_mmreason import AdaPOConfig, padding
+from trl_mmreason import AdaPOConfig
 from trl_mmreason.commands.parsers import count
-from trl_mmreason.exchange import balance_rows, longest_first, take
+from trl_mmreason.rollouts import padding
+from trl_mmreason.rollouts.exchange import balance_rows, longest_first, take
 
 
 def stay(rows: dict[str, Any], lengths: list[int], *_: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from trl_mmreason.commands.parsers import count
 from trl_mmreason.engines.replaced import replaced
 from trl_mmreason.grading.reward import accuracy_reward
 from trl_mmreason.grpo import GroupGRPOTrainer
-from trl_mmreason.two_turn_rollout import turn_after_turn
+from trl_mmreason.rollouts.two_turn_rollout import turn_after_turn
 
 FOLLOWUP = "Check your answer, and give it again."
 

@@ -9,8 +9,8 @@ import torch
 from accelerate import Accelerator
 from processes import outcomes
 
-from trl_mmreason.exchange import _as_bytes, _as_rows, balance_rows
-from trl_mmreason.padding import sort_by_length
+from trl_mmreason.rollouts.exchange import _as_bytes, _as_rows, balance_rows
+from trl_mmreason.rollouts.padding import sort_by_length
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from workload import lengths as drawn_lengths

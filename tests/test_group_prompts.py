@@ -9,7 +9,7 @@ from trl import GRPOTrainer
 from trl.data_utils import apply_chat_template, prepare_multimodal_messages
 
 from trl_mmreason import grpo
-from trl_mmreason.group_prompts import GroupPrompts, ProcessedPrompts
+from trl_mmreason.rollouts.group_prompts import GroupPrompts, ProcessedPrompts
 
 GROUP = 4
 

@@ -25,7 +25,7 @@ from support import (
 from telling_scorer import chain
 from transformers import LogitsProcessor
 
-from trl_mmreason import ChainOfStepGRPOConfig, ChainOfStepGRPOTrainer, two_turn_rollout
+from trl_mmreason import ChainOfStepGRPOConfig, ChainOfStepGRPOTrainer
 from trl_mmreason.ahead import Ahead
 from trl_mmreason.chain_of_step.process_reward import Scores
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
@@ -33,6 +33,7 @@ from trl_mmreason.engines.config import RolloutConfig
 from trl_mmreason.grading import Grader, JudgeGrader, Verdict, get_accuracy_reward
 from trl_mmreason.grpo import GroupGRPOTrainer
 from trl_mmreason.miniature.models import build_model
+from trl_mmreason.rollouts import two_turn_rollout
 from trl_mmreason.sampling import Sample
 from trl_mmreason.sampling.chat import Chat
 from trl_mmreason.sampling.server_engine import ServerEngine

@@ -12,7 +12,7 @@ from peft.utils.other import TrainableTokensWrapper
 from transformers import AutoProcessor, ProcessorMixin, TrainingArguments
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from trl import GRPOConfig
-from trl.data_utils import prepare_multimodal_messages
+from trl.data_utils import is_conversational, prepare_multimodal_messages
 
 from . import torchvision_free  # noqa: F401  processors load without torchvision from here on
 from .engines.known_pictures import encode_pictures_once
@@ -23,7 +23,6 @@ from .files import adapter_base, check_model_folder, check_model_path
 from .messages import PICTURE_COLUMNS, pictures_of, with_system_message
 from .parts import without_adapters
 from .turns import tokenizer_of
-from .two_turn_rollout import refuse_plain_prompt
 
 # A column that no data set has by itself → what makes rows with it; of several, the first counts.
 _MADE_BY = {
@@ -136,6 +135,20 @@ def check_rows(
                     f"{name}: no row of {role} has an answer, so that no reward can be computed. Fix: name the column "
                     "that holds the answers in `columns`, or train with SelfEvolutionTrainer, which needs none."
                 )
+
+
+def refuse_plain_prompt(name: str, prompt: Any) -> None:
+    """Refuse a prompt that is no list of messages, which a second turn could follow.
+
+    Args:
+        name: name of the trainer.
+        prompt: of the first row.
+    """
+    if not is_conversational({"prompt": prompt}):
+        raise ValueError(
+            f"{name}: a second turn needs conversational prompts (a list of messages), got "
+            f"{type(prompt).__name__}. Pass [{{'role': 'user', 'content': ...}}]."
+        )
 
 
 def _source_of(columns: set[str]) -> str:

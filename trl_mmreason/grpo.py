@@ -44,18 +44,18 @@ from .functional import (
     k3_divergence,
     turn_of_token,
 )
-from .group_prompts import GroupPrompts, ProcessedPrompts
 from .logged_questions import about_question, gather_without_pictures, prompts_alike, write_questions
 from .messages import pictures_of, with_system_message
-from .padding import carries_loss, score_by_length, sort_by_length
 from .precision import check_precision
-from .prompt_length import without_overlong_prompts
-from .read_once import RowsReadOnce
 from .reference import reference_from_policy
+from .rollouts.group_prompts import GroupPrompts, ProcessedPrompts
+from .rollouts.padding import carries_loss, score_by_length, sort_by_length
+from .rollouts.prompt_length import without_overlong_prompts
+from .rollouts.read_once import RowsReadOnce
+from .rollouts.two_turn_rollout import roll_out_two_turns
 from .sampling.live_rows import TOKEN_BY_TOKEN, can_share_prompts, ended_rows_leave
 from .timing import Stopwatch, format_seconds
 from .turns import next_turn_ids
-from .two_turn_rollout import roll_out_two_turns
 
 
 @dataclass(frozen=True)

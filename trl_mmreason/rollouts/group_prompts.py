@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-from .sampling.generation import Prompt, as_prompt, collate, joined_pictures, tokenizer_of
+from ..sampling.generation import Prompt, as_prompt, collate, joined_pictures, tokenizer_of
 
 Tokenized = tuple[list[list[int]], list[Any] | None, dict[str, Any]]
 """Prompt ids, pictures and multimodal fields of some rows, as TRL has them."""

@@ -7,8 +7,9 @@ from operator import itemgetter
 from typing import Any
 
 import torch
-from trl.data_utils import is_conversational
 from trl.extras.profiling import profiling_context
+
+from ..construction import refuse_plain_prompt
 
 SampledTurns = tuple[list[list[int]], list[list[int]], Any]
 """Of each row: ids of both answers and the follow-up between them, 1 where a token was sampled, log-probabilities."""
@@ -38,20 +39,6 @@ def roll_out_two_turns(prompts: list, trainer: Any) -> dict[str, Any]:
         "_messages": [_messages(trainer, *row) for row in zip(completion_ids, env_mask, strict=True)],
         "_images": images or [None] * len(prompts),
     }
-
-
-def refuse_plain_prompt(name: str, prompt: Any) -> None:
-    """Refuse a prompt that is no list of messages, which a second turn could follow.
-
-    Args:
-        name: name of the trainer.
-        prompt: of the first row.
-    """
-    if not is_conversational({"prompt": prompt}):
-        raise ValueError(
-            f"{name}: a second turn needs conversational prompts (a list of messages), got "
-            f"{type(prompt).__name__}. Pass [{{'role': 'user', 'content': ...}}]."
-        )
 
 
 def _messages(trainer: Any, ids: list[int], env_mask: list[int]) -> list[dict[str, str]]:
