@@ -238,8 +238,9 @@ def test_sophia_in_small(tmp_path, monkeypatch):
     monkeypatch.setattr(sophia, "OffPolicyRewardTrainer", recorded_rows(sophia.OffPolicyRewardTrainer, learnt_from))
     for arm in (BEFORE, *args.arms):
         do_arm(args, sophia.PART, 0, arm)
-    whole, quarter = learnt_from  # Table 8: a quarter of the four rows that were selected, not of the six problems
-    assert (len(whole), len(quarter)) == (4, 1)
+    whole, quarter = learnt_from  # Table 8: a quarter of the rows that were selected, not of the six problems
+    assert 4 <= len(whole) < 6  # a caption of the other two may be right by chance
+    assert len(quarter) == 1
     assert {row["id"] for row in quarter} < {row["id"] for row in whole}
     assert set(sophia.METRICS) <= set(outcomes(args)[0]["sophia-grpo"].names)
     seed = tmp_path / "seed-0"
