@@ -64,7 +64,12 @@ def checked_by(endpoint, folder):
     hub = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": endpoint, "HF_HOME": str(folder), "NO_PROXY": "127.0.0.1"}
     command = "from trl_mmreason.files import check_model_path; check_model_path('runs/nowhere')"
     done = subprocess.run(
-        [sys.executable, "-c", command], env={**os.environ, **hub}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", command],
+        cwd=folder,  # the checkout has a folder `runs` after the quickstart
+        env={**os.environ, **hub},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.stderr.splitlines()
 
