@@ -145,15 +145,13 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
             one of the follow-up; log-probabilities, 0.0 there. Then the tokens of all second prompts, and how many of
             them were in the prefix cache.
         """
-        first = 0  # row of these prompts among those of the processes that share this vLLM
+        mine, first = range(len(prompts)), 0  # where these rows begin among those of the processes that share this vLLM
         if self.tensor_parallel_size > 1:
             first = torch.distributed.get_rank(self.tp_group) * len(prompts)
 
         def tell_own(rows: list[int], ids: list[list[int]]) -> None:
-            own = {row - first: answer for row, answer in zip(rows, ids, strict=True)}
-            own = {row: answer for row, answer in own.items() if 0 <= row < len(prompts)}
-            if own:
-                tell_ended(list(own), list(own.values()))
+            own = [(row - first, answer) for row, answer in zip(rows, ids, strict=True) if row - first in mine]
+            tell_ended([row for row, _ in own], [answer for _, answer in own])
 
         turns = TwoTurns(self.llm, followup_ids, end_ids, tell_own)
         with replaced(self.llm, generate=turns.generate):
