@@ -109,7 +109,7 @@ def _star(start: Start, folder: Path, settings: dict[str, Any]) -> None:
                 store,
                 followup=EVALUATION_PROMPT,
                 n=n,
-                sampling_params=SamplingParams(start.args.rl["max_completion_length"]),  # as the other arms draw theirs
+                sampling_params=SamplingParams(start.args.rl["max_completion_length"]),
                 stage=f"iteration-{iteration}",
                 seed=start.seed,
                 batch_size=_BATCH,

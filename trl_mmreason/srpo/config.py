@@ -38,8 +38,8 @@ class SRPOConfig(RolloutConfig):
         filter_min_accuracy, filter_max_accuracy: groups whose share of right first answers lies below the minimum or
             above the maximum train nothing (appendix B.2); a share equal to a bound is inside; 0 and 1 drop none.
             Evaluation drops nothing.
-        freeze_vision_encoder: leave the vision encoder's weights, of Qwen-VL its merger too, as they are; on, as in
-            appendix B.2.
+        freeze_vision_encoder: leave the vision encoder's weights as they are; on, as in appendix B.2. That
+            Qwen-VL's merger is frozen with it is our reading.
         max_completion_length: token limit of a response: two solutions and a reflection; TRL's own default is 512.
         beta: KL coefficient. The paper gives the estimator (k3) and no number; 0.01 is the default of OpenRLHF, with
             which it trained. TRL's own default is 0.
