@@ -4,6 +4,9 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+import torch
+from accelerate import PartialState
+from processes import one_and_two
 
 from trl_mmreason.adapo.miniature import quick_then_worked, two_answers
 from trl_mmreason.chain_of_step.miniature import PLAIN_ANSWERS
@@ -201,6 +204,23 @@ def test_it_is_measured_after_the_last_step_too(tmp_path, monkeypatch, capsys):
     teach(model, processor, rows, tmp_path / "taught", measure=lambda _: measured.pop(0), **every)
     assert not measured
     assert "Supervised start, until 80% are right: " in capsys.readouterr().err  # the label of its bar
+
+
+def two_steps(_, folder, __):
+    """What two steps of supervised training add to the weights."""
+    model, processor = build_model("qwen2_5_vl", "test")
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    rows = demonstrations(make_problems(["adding"], 64), PLAIN_ANSWERS)
+    teach(model, processor, rows, folder, measure=lambda _: 1.0, measure_every_steps=2, target_accuracy=0.5)
+    moved = torch.cat([(weight - before[name]).flatten() for name, weight in model.named_parameters()])
+    return {"world_size": PartialState().num_processes, "moved": moved.detach()}
+
+
+def test_two_processes_share_each_batch(tmp_path):
+    alone, pair = one_and_two(two_steps, None, tmp_path, 2)
+    assert alone["moved"].abs().max() > 4e-5
+    for part in pair:  # all but a few: Adam makes whole steps of rounding errors where a gradient is 0
+        assert torch.isclose(part["moved"], alone["moved"], rtol=0, atol=2e-6).float().mean() > 0.95
 
 
 @pytest.mark.full

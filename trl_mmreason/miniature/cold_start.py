@@ -192,7 +192,7 @@ def cold_start(
 ) -> Path:
     """Train `model` up to `target_accuracy` on new pictures, and save it.
 
-    Under several processes they train together and the main one saves.
+    Under several processes they share each batch, and the main one saves.
 
     Args:
         model, processing_class: from `build_model`; the model is trained in place, on a CPU or a GPU.
@@ -286,7 +286,6 @@ def teach(
     stop = StopAtAccuracy(measure, target_accuracy, measure_every_steps, advice)
     config = SFTConfig(
         str(Path(output_dir).parent),
-        per_device_train_batch_size=_BATCH,
         learning_rate=1e-3,
         adam_beta2=0.98,
         lr_scheduler_type="constant_with_warmup",
@@ -302,6 +301,7 @@ def teach(
         logging_strategy="no",
         seed=seed,
     )
+    config.per_device_train_batch_size = max(1, _BATCH // config.world_size)
     trainer = SFTTrainer(model, args=config, train_dataset=rows, processing_class=processing_class, callbacks=[stop])
     if trainer.pop_callback(ProgressCallback) is not None:  # there is none where bars are switched off
         trainer.add_callback(_LabelledProgress(f"Supervised start, until {target_accuracy:.0%} are right"))
