@@ -21,7 +21,7 @@ from trl_mmreason.miniature.solutions import solve
 from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.parts import parts_of
 from trl_mmreason.sampling.engine import Sample
-from trl_mmreason.sampling.store import SettingsChanged
+from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.sampling.vllm_process import VLLMProcess
 
 RUN = {**PATHS_RUN, "per_device_train_batch_size": 2, "rounds": 2, "num_paths": 3, "warmup_steps": 0}
@@ -247,10 +247,30 @@ def test_paths_that_could_not_be_scored_are_scored_by_the_next_run(bases, tmp_pa
                 raise RuntimeError("no memory for long chains")
             return super().score(rows)
 
-    with pytest.raises(RuntimeError, match="could not be scored, the first because: RuntimeError: no memory"):
-        trainer_for(bases("qwen2_5_vl"), tmp_path, Failing(), rounds=1).train()
-    trainer_for(bases("qwen2_5_vl"), tmp_path, LengthReward(), rounds=1).train()
+    model, run, eval_rows = bases("qwen2_5_vl"), {"rounds": 1}, questions(3)
+    with pytest.raises(RuntimeError, match="of 3 paths . have no score; the first was not scored: RuntimeError: no"):
+        trainer_for(model, tmp_path, Failing(), trainer_kwargs={"eval_dataset": eval_rows}, **run).train()
+    with pytest.raises(RuntimeError, match="of 12 paths . have no score"):
+        trainer_for(model, tmp_path, Failing(), **run).train()
+    other = {"eval_dataset": eval_rows.map(lambda row: {"id": f"other {row['id']}"})}  # of which none failed
+    trainer_for(model, tmp_path, LengthReward(), trainer_kwargs=other, **run).train()
     assert (tmp_path / "round-1" / "policy").exists()
+
+
+def test_scores_are_kept_as_runs_of_earlier_versions_left_them_and_are_one_process_reward_model_s(bases, tmp_path):
+    class Other(LengthReward):
+        settings = {"kind": "other"}
+
+    killed = trainer_for(bases("qwen2_5_vl"), tmp_path, LengthReward(), rounds=1)
+    raise_at(0, killed, "training_step")
+    with pytest.raises(KeyboardInterrupt):
+        killed.train()
+    with Store(tmp_path / "rounds.sqlite") as store:
+        kept = list(store.records("policy 0, training scores"))
+    assert {record.id for record in kept} == {f"{id_}#{index}" for id_ in questions()["id"] for index in range(3)}
+    assert {(record.index, *record.payload) for record in kept} == {(0, "steps", "answer")}
+    with pytest.raises(SettingsChanged, match=r"'policy 0, training scores'[\s\S]*kind: 'length' → 'other'"):
+        trainer_for(bases("qwen2_5_vl"), tmp_path, Other(), rounds=1).train()
 
 
 def test_other_questions_without_ids_are_not_taken_for_those_before(bases, tmp_path):

@@ -11,7 +11,8 @@ from solution_chains import prefixes
 
 from trl_mmreason.chain_of_step.paths import Path, PathScore, ReadPath, path_metrics, read_path, score_paths
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel, Scores
-from trl_mmreason.chain_of_step.sampling import sample_paths, score_sampled_paths
+from trl_mmreason.chain_of_step.protocols import Chains
+from trl_mmreason.chain_of_step.sampling import sample_paths
 from trl_mmreason.chain_of_step.template import Chain, Step, parse_chain, render_chain
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
 from trl_mmreason.sampling import SamplingParams
@@ -123,16 +124,19 @@ def test_more_paths_ask_for_the_missing_ones_alone_and_failures_are_left_out(tmp
             sample_paths(questions(1), engine, store, "paths", n=3, sampling_params=SamplingParams(temperature=0.5))
 
 
+def scores_of(paths):
+    return [path.score for found in paths.values() for path in found]
+
+
 def test_scores_are_kept_and_another_weight_scores_nothing_anew(tmp_path):
-    process_reward = KnownScores()
+    engine, process_reward = writer(TEXT, ALONE), KnownScores()
     with Store(tmp_path / "store.sqlite") as store:
-        paths = sample_paths(questions(), writer(TEXT, ALONE), store, "paths", n=2)
-        scores = score_sampled_paths(questions(), paths, process_reward, store, "scores")
-        assert [[score.total for score in found] for found in scores.values()] == [pytest.approx([0.64, 0.48])] * 2
+        paths = sample_paths(questions(), engine, store, "paths", n=2, protocol=Chains(process_reward))
+        assert scores_of(paths) == pytest.approx([0.64, 0.48] * 2)
         assert len(process_reward.asked) == 4
-        scores = score_sampled_paths(questions(), paths, process_reward, store, "scores", step_weight=0.0)
-        assert [[score.total for score in found] for found in scores.values()] == [pytest.approx([0.6, 0.6])] * 2
-        assert len(process_reward.asked) == 4
+        paths = sample_paths(questions(), engine, store, "paths", n=2, protocol=Chains(process_reward, step_weight=0.0))
+        assert scores_of(paths) == pytest.approx([0.6] * 4)
+        assert len(process_reward.asked) == len(engine.asked) == 4
 
 
 def test_every_path_has_a_seed_of_its_own_and_is_scored_with_its_own_question(tmp_path):
@@ -146,8 +150,7 @@ def test_every_path_has_a_seed_of_its_own_and_is_scored_with_its_own_question(tm
     rows = rows.map(lambda row, number: {"prompt": [{"role": "user", "content": str(number)}]}, with_indices=True)
     with Store(tmp_path / "store.sqlite") as store:
         sample_paths(rows, engine, store, "paths", n=3)
-        fewer = sample_paths(rows, engine, store, "paths", n=2)
-        score_sampled_paths(rows, fewer, process_reward, store, "scores")
+        fewer = sample_paths(rows, engine, store, "paths", n=2, protocol=Chains(process_reward))
     assert len({request.seed for request in engine.asked}) == len(engine.asked) == 6
     assert [[path.text for path in found] for found in fewer.values()] == [[TEXT, ALONE], [FIRST, STEPLESS]]
     asked = [(row["prompt"][0]["content"], row["completion"]) for row in process_reward.rows]
@@ -156,42 +159,26 @@ def test_every_path_has_a_seed_of_its_own_and_is_scored_with_its_own_question(tm
     assert pictures == [[rows[number]["images"][0].tobytes()] for number in (0, 0, 1, 1)]
 
 
-def test_a_path_that_cannot_be_scored_stops_with_its_reason(tmp_path):
-    class Broken(KnownScores):
-        def score(self, rows):
-            if any(row["completion"] == ALONE for row in rows):
-                raise ValueError("the model is ill")
-            return super().score(rows)
-
-    with Store(tmp_path / "store.sqlite") as store:
-        paths = sample_paths(questions(), writer(TEXT, ALONE), store, "paths", n=2)
-        with pytest.raises(RuntimeError, match="2 of 4 paths could not be scored.*the model is ill"):
-            score_sampled_paths(questions(), paths, Broken(), store, "scores", batch_size=1)
-        scores = score_sampled_paths(questions(), paths, KnownScores(), store, "scores", retry_failed=True)
-        assert len(scores) == 2
-
-
 def test_a_real_policy_scored_by_a_real_model(bases, tmp_path):
     engine = TransformersEngine(bases("qwen2_5_vl"), dtype="float32")
     process_reward = ProcessRewardModel.from_pretrained(bases("qwen2_5_vl"), dtype="float32")
     with Store(tmp_path / "store.sqlite") as store:
-        paths = sample_paths(questions(), engine, store, "paths", n=2, sampling_params=SamplingParams(max_new_tokens=5))
-        scores = score_sampled_paths(questions(), paths, process_reward, store, "scores")
+        asking = {"n": 2, "protocol": Chains(process_reward), "sampling_params": SamplingParams(max_new_tokens=5)}
+        paths = sample_paths(questions(), engine, store, "paths", **asking)
     assert [len(found) for found in paths.values()] == [2, 2]
     assert all(path.tokens <= 5 for found in paths.values() for path in found)
-    assert all(score.total == 0 for found in scores.values() for score in found)  # a random policy writes no chain
+    assert scores_of(paths) == [0.0] * 4  # a random policy writes no chain
 
 
 def test_measures_by_hand():
     """Two texts of 2 steps, a lone answer, and no chain: 4 / 4 steps; 1 of 4 is whole; 1 of 3 graded is right."""
     paths = [
-        Path(0, TEXT, 5, True),
-        Path(1, f"{BOTH} and", 9, False),
-        Path(2, ALONE, 1, None),
-        Path(3, "7", 1, False),
+        Path(0, TEXT, 5, True, 0.6),
+        Path(1, f"{BOTH} and", 9, False, 0.2),
+        Path(2, ALONE, 1, None, 0.0),
+        Path(3, "7", 1, False, 0.0),
     ]
-    scores = [PathScore([], None, total) for total in (0.6, 0.2, 0.0, 0.0)]
-    metrics = path_metrics(paths, scores, len)
+    metrics = path_metrics(paths, len)
     one = len(FIRST) - len("<|reasoning_start|>")
     other = len(BOTH) - len(FIRST) - len("<|reasoning_proceed|>")
     assert metrics == {
@@ -201,7 +188,7 @@ def test_measures_by_hand():
         "accuracy": pytest.approx(1 / 3),
         "trajectory_score": pytest.approx(0.2),
     }
-    assert math.isnan(path_metrics([], None, len)["accuracy"])
+    assert math.isnan(path_metrics([], len)["accuracy"])
 
 
 def test_a_dataset_of_single_pictures(tmp_path):

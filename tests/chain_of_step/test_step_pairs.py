@@ -67,9 +67,9 @@ def test_a_search_that_found_no_answer_gives_the_pairs_of_the_stages_it_had(tmp_
 def test_the_chain_that_a_search_kept_and_its_score(tmp_path):
     """Steps of 0.7 and 0.2, an answer of 0.9: 0.2 * 0.45 + 0.8 * 0.9 = 0.81; without an answer 0.2 * 0.7 = 0.14."""
     found = searched_in(tmp_path, {"sum": TWO_STEPS, "cut": {"": [A, B], B: ["no", "chain"]}})
-    paths, scores = searched_paths(found)
+    paths = searched_paths(found)
     assert [(path.text, path.correct) for path in paths] == [(SEVEN, True), (B, False)]
-    assert [score.total for score in scores] == pytest.approx([0.81, 0.14])
+    assert [path.score for path in paths] == pytest.approx([0.81, 0.14])
 
 
 def test_the_mask_of_the_last_part():

@@ -18,6 +18,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from math import isnan
 from pathlib import Path as FilePath
 from typing import Any
@@ -45,6 +46,7 @@ from ..grading import Grader, grader_or_rules
 from ..parts import freeze_vision_encoder
 from ..precision import check_precision
 from ..reference import reference_from_policy
+from ..sampling.answering import answer_questions, score_answers
 from ..sampling.engine import Engine, Failure, SamplingParams
 from ..sampling.loading import fingerprint
 from ..sampling.protocols import Direct
@@ -57,9 +59,9 @@ from .client import process_reward_from
 from .config import STEP_WISE, IterativeDPOConfig
 from .pairs import PAIR_FEATURES, make_pairs, pair_accuracies
 from .paper import PAPER
-from .paths import Path, PathScore, ProcessReward, path_metrics, question_digests, with_ids
-from .protocols import Chains
-from .sampling import sample_paths, score_sampled_paths, search_answers
+from .paths import Path, ProcessReward, path_metrics, question_digests, with_ids
+from .protocols import Chains, ChainScorer
+from .sampling import paths_of, search_answers
 from .step_pairs import make_step_pairs, searched_paths, with_last_parts
 from .template import ANSWER_END, EXAMPLE, STEP_END
 from .tokens import chain_token_ids
@@ -197,7 +199,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
                 finished = number
             self._become(finished)
             if self.eval_questions is not None:
-                self._record(finished, "eval", self._sample(finished, store, evaluating=True)[2])
+                self._record(finished, "eval", self._sample(finished, store, evaluating=True)[1])
         self._join_histories(finished)
         return output
 
@@ -207,7 +209,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
         """Make the pairs of the policy's paths; without any, training ends."""
         before = number - 1
         if self.eval_questions is not None:
-            self._record(before, "eval", self._sample(before, store, evaluating=True)[2])
+            self._record(before, "eval", self._sample(before, store, evaluating=True)[1])
         by_steps = self.args.pairing == STEP_WISE
         pairs, metrics = self._pairs_of_steps(before, store) if by_steps else self._pairs_of_paths(before, store)
         self._record(before, "train", {**metrics, "pairs": len(pairs)})
@@ -226,11 +228,16 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
 
     def _pairs_of_paths(self, finished: int, store: Store) -> tuple[Dataset, dict[str, float]]:
         """Pairs of whole paths of the current policy, and metrics of the paths."""
-        paths, scores, metrics = self._sample(finished, store)
+        paths, metrics = self._sample(finished, store)
+        if self.process_reward is not None:
+            scores = {id_: [path.score for path in found] for id_, found in paths.items()}
+        else:
+            gradable = {id_: found for id_, found in paths.items() if all(path.correct is not None for path in found)}
+            scores = {id_: [float(bool(path.correct)) for path in found] for id_, found in gradable.items()}
         pairs = make_pairs(
             self.questions,
             paths,
-            scores,
+            scores,  # type: ignore[arg-type]  # with a process reward model every path has one
             threshold=self.args.pair_threshold,
             pairing=self.args.pairing,
             max_pairs=self.args.max_pairs,
@@ -256,55 +263,54 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
             )
         found = {id_: search for id_, search in searches.items() if not isinstance(search, Failure)}
         pairs = make_step_pairs(self.questions, found, threshold=self.args.pair_threshold)
-        return pairs, self._measures_of(*searched_paths(list(found.values()), self.args.step_weight))
+        return pairs, self._measures_of(searched_paths(list(found.values()), self.args.step_weight))
 
     def _sample(
         self, finished: int, store: Store, *, evaluating: bool = False
-    ) -> tuple[dict[str, list[Path]], dict[str, list[float]], dict[str, float]]:
-        """Sample the policy after this many rounds; return paths, scores and metrics."""
+    ) -> tuple[dict[str, list[Path]], dict[str, float]]:
+        """Sample and score the policy after this many rounds; return paths and metrics."""
         questions = self.eval_questions if evaluating else self.questions
         stage = f"policy {finished}, {'evaluation' if evaluating else 'training'}"
         sampling_params = (
             SamplingParams(self.args.max_completion_length, temperature=0) if evaluating else self.args.sampling_params
         )
         with self._engine(finished) as engine:
-            paths = sample_paths(
+            answers = answer_questions(
                 questions,
                 engine,
                 store,
-                f"{stage} paths",
+                Chains() if self.args.chains else Direct(),
+                stage=f"{stage} paths",
                 n=1 if evaluating else self.args.num_paths,
                 sampling_params=sampling_params,
                 grader=self.grader,
-                protocol=Chains() if self.args.chains else Direct(),
                 seed=self.args.seed + finished,
                 batch_size=self.args.sampling_batch_size,
                 description=f"sampling, {stage}",
             )
-        scored = None
         if self.process_reward is not None:
-            scored = score_sampled_paths(
+            scored = score_answers(
+                answers,
                 questions,
-                paths,
-                self.process_reward,
-                store,
-                f"{stage} scores",
-                step_weight=self.args.step_weight,
+                ChainScorer(self.process_reward, self.args.step_weight),
+                stage=f"{stage} scores",
                 batch_size=self.args.scoring_batch_size,
                 retry_failed=True,  # a path without a score has ended the run, so that no pair was made without it
                 description=f"scoring, {stage}",
             )
-        metrics = self._measures_of(
-            [path for found in paths.values() for path in found],
-            None if scored is None else [score for found in scored.values() for score in found],
-        )
-        if scored is not None:
-            return paths, {id_: [score.total for score in found] for id_, found in scored.items()}, metrics
-        gradable = {id_: found for id_, found in paths.items() if all(path.correct is not None for path in found)}
-        return paths, {id_: [float(bool(path.correct)) for path in found] for id_, found in gradable.items()}, metrics
+            pairs = zip(chain.from_iterable(answers), chain.from_iterable(scored), strict=True)
+            outcomes = [outcome for path, outcome in pairs if not isinstance(path, Failure)]
+            if failed := [outcome.reason for outcome in outcomes if isinstance(outcome, Failure)]:
+                raise RuntimeError(
+                    f"IterativeDPOTrainer: of {len(outcomes)} paths {len(failed)} have no score; the first {failed[0]}."
+                    " Fix the cause and run again, which scores these alone."
+                )
+            answers = scored
+        paths = paths_of(answers)
+        return paths, self._measures_of([path for found in paths.values() for path in found])
 
-    def _measures_of(self, paths: list[Path], scores: list[PathScore] | None) -> dict[str, float]:
-        metrics = path_metrics(paths, scores, token_counter(self.processing_class))
+    def _measures_of(self, paths: list[Path]) -> dict[str, float]:
+        metrics = path_metrics(paths, token_counter(self.processing_class))
         return metrics if self.args.chains else {"accuracy": metrics["accuracy"]}
 
     @contextmanager

@@ -67,12 +67,14 @@ class Path(NamedTuple):
         text: as sampled.
         tokens: number of sampled tokens; `None` if the engine does not say.
         correct: whether the chain's answer is right, False without one; `None` if the gold answer cannot be used.
+        score: the trajectory score; `None` without a process reward model.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     text: str
     tokens: int | None
     correct: bool | None
+    score: float | None = None
 
 
 class PathScore(NamedTuple):
@@ -110,14 +112,11 @@ def step_texts(scorable: str) -> list[str]:
     return [scorable[scorable.rindex(STEP_START, 0, end) : end] for end in scored_ends(scorable).steps]
 
 
-def path_metrics(
-    paths: Sequence[Path], scores: Sequence[PathScore] | None, count_tokens: Callable[[str], int]
-) -> dict[str, float]:
+def path_metrics(paths: Sequence[Path], count_tokens: Callable[[str], int]) -> dict[str, float]:
     """Measure a policy's paths as the paper does over the rounds (Fig. 6); NaN for a mean of nothing.
 
     Args:
-        paths: paths of any questions.
-        scores: scores of these paths, if there are any.
+        paths: paths of any questions, all of them scored or none.
         count_tokens: counts the tokens of a string.
 
     Returns:
@@ -132,9 +131,8 @@ def path_metrics(
         "complete": mean([found.problem is None for found in read]),
         "accuracy": mean([path.correct for path in paths if path.correct is not None]),
     }
-    if scores is not None:
-        metrics["trajectory_score"] = mean([score.total for score in scores])
-    return metrics
+    scores = [path.score for path in paths if path.score is not None]
+    return {**metrics, "trajectory_score": mean(scores)} if scores else metrics
 
 
 def mean(values: Sequence[float]) -> float:

@@ -19,7 +19,7 @@ from datasets import Dataset
 
 from .objective import last_part_mask, select_pairs
 from .pairs import Pair, pairs_dataset
-from .paths import Path, PathScore, path_score
+from .paths import Path, path_score
 from .sampling import path_of
 from .template import chain_ends
 
@@ -55,17 +55,15 @@ def make_step_pairs(
     return pairs_dataset(questions, pairs)
 
 
-def searched_paths(
-    searches: Sequence[Mapping[str, Any]], step_weight: float = 0.2
-) -> tuple[list[Path], list[PathScore]]:
-    """Return each search's kept chain, as a path, and its scores.
+def searched_paths(searches: Sequence[Mapping[str, Any]], step_weight: float = 0.2) -> list[Path]:
+    """Return each search's kept chain, as a scored path.
 
     Args:
         searches: values of the result of `search_answers`, without failures.
         step_weight: w of the trajectory score.
     """
     scores = [path_score(search["step_scores"], search.get("answer_score"), step_weight) for search in searches]
-    return [path_of(0, search) for search in searches], scores
+    return [path_of(0, {**search, "score": score.total}) for search, score in zip(searches, scores, strict=True)]
 
 
 def with_last_parts(

@@ -20,7 +20,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache, partial
 from itertools import compress, count, tee
 from typing import Any
@@ -136,10 +136,7 @@ def answer_questions(
     """
     sampling_params, grader = sampling_params or SamplingParams(), grader or Grader()
     texts = rows.select_columns([name for name in TEXTS if name in rows.column_names])
-    scorer: Scorer | None = getattr(protocol, "scorer", None)
-    scored_by = {} if scorer is None else scorer.settings
-    scores = _beside(stage, "scores", json.dumps(scored_by, sort_keys=True))
-    answers = Answers(texts, n, protocol.turns, store, stage, verdict_stage(stage, grader), scores, scorer)
+    answers = Answers(texts, n, protocol.turns, store, stage, verdict_stage(stage, grader))
     settings = {
         "engine": engine.settings,
         "protocol": getattr(protocol, "answer_settings", None) or protocol.settings,
@@ -156,13 +153,39 @@ def answer_questions(
 
         run(store, stage, rows, answer, settings=settings, n=n, description=description, **running)
     wait_for_all()
+    scorer: Scorer | None = getattr(protocol, "scorer", None)
     if scorer is not None:
-        score = _on_kept(scorer.score)
-        run(store, scores, _StoredSamples(answers, rows), score, settings=scored_by, description="scoring", **running)
+        answers = score_answers(answers, rows, scorer, **running)
     stored, grade = _StoredSamples(answers, texts), _on_kept(partial(grade_payloads, grader=grader))
     run(store, answers.verdicts, stored, grade, settings=_grading_settings(grader), description="grading", **running)
     wait_for_all()
     return answers
+
+
+def score_answers(
+    answers: Answers,
+    rows: Dataset | JoinedRows,
+    scorer: Scorer,
+    *,
+    stage: str | None = None,
+    description: str = "scoring",
+    **running: Any,
+) -> Answers:
+    """The same answers with scores, which are stored; `answer_questions` does it for protocols that have a scorer.
+
+    Args:
+        answers, rows: result of `answer_questions`, and its rows.
+        scorer: scores each sample; no engine is needed any more.
+        stage: stage of the scores; by default each scorer has its own.
+
+    Other arguments as for `answer_questions`.
+    """
+    made_by = json.dumps(scorer.settings, sort_keys=True)
+    scored = replace(answers, scores=stage or _beside(answers.stage, "scores", made_by), scorer=scorer)
+    stored, score = _StoredSamples(answers, rows), _on_kept(scorer.score)
+    run(answers.store, scored.scores, stored, score, settings=scorer.settings, description=description, **running)
+    wait_for_all()
+    return scored
 
 
 def answer_in_memory(
