@@ -27,7 +27,8 @@ from trl_mmreason.evaluation.evaluation_report import evaluate_into
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.question_table import QuestionTable
 from trl_mmreason.files import write_whole
-from trl_mmreason.miniature.cold_start import Lessons, cold_start
+from trl_mmreason.miniature.cold_start import cold_start
+from trl_mmreason.miniature.lessons import Lessons
 from trl_mmreason.miniature.models import FAMILIES, SIZES, build_model
 from trl_mmreason.miniature.tasks import CATEGORIES, LEVELS, Problem, make_problems, problems_dataset
 from trl_mmreason.sampling import SamplingParams

@@ -15,6 +15,7 @@ TEXTS += ["chain_of_step.template", "srpo.response"]
 TENSORS = ["functional", "turns", "parts", "stopping"]
 TENSORS += [f"{method}.objective" for method in ("adapo", "srpo", "chain_of_step", "sophia", "self_evolution")]
 ROWS = ["evaluation.results", "evaluation.files", "chain_of_step.pairs", "chain_of_step.declared", "adapo.prefilter"]
+ROWS += ["miniature.lessons", *(f"{method}.miniature" for method in ("adapo", "srpo", "self_evolution"))]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ from .checkpoint import restore_adapter, restore_weights, save_whole
 from .data import load_rows
 from .documented import documented
 from .files import NoSuchFolder, adapter_base, check_model_folder
-from .miniature.cold_start import Lessons, cold_start
+from .miniature.cold_start import cold_start
+from .miniature.lessons import Lessons
 from .miniature.models import FAMILIES, SIZES, build_model
 from .miniature.tasks import CATEGORIES, SPLITS, make_dataset
 from .model_card import MINIATURE

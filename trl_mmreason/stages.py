@@ -23,7 +23,7 @@ from .evaluation.evaluation_report import COMPARISON, evaluate_into, write_evalu
 from .evaluation.files import format_results
 from .evaluation.results import Results
 from .files import NoSuchFolder, atomic_path, write_whole
-from .miniature.cold_start import Lessons
+from .miniature.lessons import Lessons
 from .miniature.tasks import Problem, make_problems
 from .model_card import CARD, MINIATURE, add_results
 from .sampling.engine import Engine

@@ -12,8 +12,9 @@ from trl_mmreason.adapo.miniature import quick_then_worked, two_answers
 from trl_mmreason.chain_of_step.miniature import PLAIN_ANSWERS
 from trl_mmreason.miniature import cold_start as module
 from trl_mmreason.miniature.captions import DESCRIBE, caption
-from trl_mmreason.miniature.cold_start import Lessons, cold_start, demonstrations, teach
+from trl_mmreason.miniature.cold_start import cold_start, teach
 from trl_mmreason.miniature.judging import JUDGE, verdict
+from trl_mmreason.miniature.lessons import Lessons, demonstrations
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.miniature.solutions import boxed_thoughts, plain, solve
 from trl_mmreason.miniature.tasks import make_problems

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..miniature.cold_start import Lessons
+from ..miniature.lessons import Lessons
 from ..miniature.solutions import plain, quick
 
 

@@ -13,7 +13,8 @@ from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedModel
 
 from ..files import atomic_path
-from ..miniature.cold_start import Lessons, greedy_accuracy
+from ..miniature.cold_start import greedy_accuracy
+from ..miniature.lessons import Lessons
 from ..miniature.solutions import plain
 from ..miniature.tasks import Problem, problems_dataset
 from ..miniature.teacher import KnownTruthTeacher

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..miniature.captions import DESCRIBE
-from ..miniature.cold_start import Lessons
+from ..miniature.lessons import Lessons
 from ..miniature.solutions import boxed_thoughts
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..miniature.captions import DESCRIBE
-from ..miniature.cold_start import Lessons
+from ..miniature.lessons import Lessons
 from ..miniature.reasoner import RuleReasoner, ask_miniature
 from ..miniature.solutions import plain
 from ..miniature.tasks import Problem, problems_dataset

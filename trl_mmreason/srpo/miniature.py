@@ -8,7 +8,7 @@ from pathlib import Path
 from datasets import Dataset
 
 from ..miniature.captions import DESCRIBE
-from ..miniature.cold_start import Lessons
+from ..miniature.lessons import Lessons
 from ..miniature.solutions import tagged, tagged_quick
 from ..miniature.tasks import Problem, problems_dataset
 from ..miniature.teacher import KnownTruthTeacher
