@@ -22,6 +22,7 @@ from .engines.sharding import exact_rotary_frequencies, name_own_layers, use_who
 from .files import adapter_base, check_model_folder, check_model_path
 from .messages import PICTURE_COLUMNS, pictures_of, with_system_message
 from .parts import without_adapters
+from .precision import check_precision
 from .turns import tokenizer_of
 
 # A column that no data set has by itself → what makes rows with it; of several, the first counts.
@@ -267,6 +268,17 @@ def search_no_weights(args: Any) -> None:
     """
     if args is not None and args.ddp_find_unused_parameters is None:
         args.ddp_find_unused_parameters = False
+
+
+def prepare_models(trainer: Any) -> None:
+    """After TRL's constructor: check and prepare a trainer's model, and its reference if TRL made one."""
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    check_precision(trainer)
+    prepare_policy(policy, trainer.processing_class, trainer)
+    if getattr(trainer, "ref_model", None) is not None:
+        reference = trainer.accelerator.unwrap_model(trainer.ref_model)
+        reference.requires_grad_(trainer.args.sync_ref_model)  # one that stays may encode pictures once
+        prepare_policy(reference, trainer.processing_class, reference_of=policy)
 
 
 def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None, reference_of: Any = None) -> None:

@@ -31,7 +31,7 @@ from .construction import (
     NamedArguments,
     load_policy_processor,
     pad_left,
-    prepare_policy,
+    prepare_models,
     refuse_second_rollout,
     search_no_weights,
 )
@@ -46,7 +46,6 @@ from .functional import (
 )
 from .logged_questions import about_question, gather_without_pictures, prompts_alike, write_questions
 from .messages import pictures_of, with_system_message
-from .precision import check_precision
 from .reference import reference_from_policy
 from .rollouts.group_prompts import GroupPrompts, ProcessedPrompts
 from .rollouts.padding import carries_loss, score_by_length, sort_by_length
@@ -142,12 +141,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         with corrected_vllm(args), reference_from_policy(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)
 
-        check_precision(self)
-        prepare_policy(self.model, self.processing_class, self)
-        if self.ref_model is not None:
-            reference = self.accelerator.unwrap_model(self.ref_model)
-            reference.requires_grad_(self.args.sync_ref_model)  # one that stays may encode pictures once
-            prepare_policy(reference, self.processing_class, reference_of=self.accelerator.unwrap_model(self.model))
+        prepare_models(self)
         self.followup = followup
         self._grouped: GroupPrompts | None = None  # prompts of the rollout at hand
         self._outcome: GroupOutcome | None = None

@@ -16,14 +16,14 @@ from .construction import (
     check_template,
     config_of,
     load_policy_processor,
-    prepare_policy,
+    prepare_models,
     search_no_weights,
     with_pictures,
 )
 from .documented import documented
 from .messages import PICTURE_COLUMNS, completion_text
 from .parts import freeze_vision_encoder
-from .precision import check_precision, settle_on_cpu
+from .precision import settle_on_cpu
 
 
 @documented
@@ -114,11 +114,9 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
         # would be averaged by itself, and gradient accumulation would change the update.
         self.model_accepts_loss_kwargs = True
         self.data_collator = with_pictures(self.data_collator)
-        policy = self.accelerator.unwrap_model(self.model)
         if args.freeze_vision_encoder:
-            freeze_vision_encoder(policy, merger=args.freezes_merger)
-        check_precision(self)
-        prepare_policy(policy, self.processing_class, self)
+            freeze_vision_encoder(self.accelerator.unwrap_model(self.model), merger=args.freezes_merger)
+        prepare_models(self)
 
     @staticmethod
     def problem_of(completion: str) -> str | None:

@@ -36,7 +36,7 @@ from ..construction import (
     check_template,
     config_of,
     load_policy_processor,
-    prepare_policy,
+    prepare_models,
     search_no_weights,
     with_pictures,
 )
@@ -44,7 +44,6 @@ from ..engines.sharding import whole_parameters
 from ..files import atomic_path, write_whole
 from ..grading import Grader, grader_or_rules
 from ..parts import freeze_vision_encoder
-from ..precision import check_precision
 from ..reference import reference_from_policy
 from ..sampling.answering import answer_questions, score_answers
 from ..sampling.engine import Engine, Failure, SamplingParams
@@ -164,12 +163,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
         }
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy, merger=False)
-        check_precision(self)
-        prepare_policy(policy, self.processing_class, self)
-        if self.ref_model is not None:
-            reference = self.accelerator.unwrap_model(self.ref_model)
-            reference.requires_grad_(args.sync_ref_model)  # one that stays may encode pictures once
-            prepare_policy(reference, self.processing_class, reference_of=policy)
+        prepare_models(self)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
         """Train all unfinished rounds; return the `Trainer.train` output of the last one.

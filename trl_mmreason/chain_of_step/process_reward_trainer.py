@@ -19,12 +19,11 @@ from ..construction import (
     check_rows,
     config_of,
     load_policy_processor,
-    prepare_policy,
+    prepare_models,
     refuse_replaced,
     search_no_weights,
 )
 from ..parts import freeze_vision_encoder
-from ..precision import check_precision
 from .config import ProcessRewardConfig
 from .objective import auroc, label_accuracy, prm_loss
 from .paper import PAPER
@@ -101,8 +100,7 @@ class ProcessRewardTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
         self.data_collator = LabelledChains(ChainEncoder(policy.config, self.processing_class))
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy, merger=False)
-        check_precision(self)
-        prepare_policy(policy, self.processing_class, self)
+        prepare_models(self)
         self._since_log: list[Tensor] = []
 
     def compute_loss(
