@@ -290,8 +290,7 @@ def begin(args: StudyArguments, part: Part, seed: int) -> Start:
     policy, lessons = folder / "cold_start", part.taught(args)
 
     def teach() -> None:
-        known = {"in_steps": lessons.in_steps, "judging": lessons.judge is not None}
-        model, processor = build_model(args.family, args.size, seed=seed, **known)
+        model, processor = build_model(args.family, args.size, seed=seed, **lessons.vocabulary)
         cold_start(
             model,
             processor,

@@ -169,9 +169,7 @@ def policy_path(
     details = f"{family}-{size}-{category}-{arguments.cold_start_accuracy}-seed{training_args.seed}-{lessons.name}"
     folder = Path(training_args.output_dir) / "cold_start" / details
     if not folder.exists():
-        model, processor = build_model(
-            family, size, seed=training_args.seed, in_steps=lessons.in_steps, judging=lessons.judge is not None
-        )
+        model, processor = build_model(family, size, seed=training_args.seed, **lessons.vocabulary)
         cold_start(
             model.to(training_args.device),
             processor,

@@ -46,6 +46,11 @@ class Lessons:
     answers_every: int = 1
 
     @property
+    def vocabulary(self) -> dict[str, bool]:
+        """Arguments of `build_model`, so that the tokenizer knows the words of these lessons."""
+        return {"in_steps": self.in_steps, "judging": self.judge is not None}
+
+    @property
     def name(self) -> str:
         """A unique name of these lessons."""
         name = f"{self.write.__name__}-in-steps" if self.in_steps else self.write.__name__
