@@ -1,6 +1,5 @@
 """Examples in processes of their own, and the pipeline of a staged one in this process."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from trl import ModelConfig, TrlParser
 
 from trl_mmreason.cli import main
 from trl_mmreason.miniature.models import build_model
+from trl_mmreason.recipes import load_script
 from trl_mmreason.stages import Pipeline, StagedArguments
 
 ROOT = Path(__file__).parents[1]
@@ -31,11 +31,7 @@ SMALL_COMMON |= {"save_strategy": "no", "logging_steps": 1, "disable_tqdm": True
 
 def load_example(name):
     """The module of an example."""
-    spec = importlib.util.spec_from_file_location(f"{name}_example", ROOT / f"examples/{name}.py")
-    example = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = example  # dataclasses look their module up
-    spec.loader.exec_module(example)
-    return example
+    return load_script(name, f"{name}_example")
 
 
 def start(name, folder, *options, launcher=None):

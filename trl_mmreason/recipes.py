@@ -1,8 +1,11 @@
-"""Locate example scripts, configurations and constraints, in a checkout or in the installed wheel."""
+"""Locate and load example scripts, and locate configurations and constraints, in a checkout or the installed wheel."""
 
 from __future__ import annotations
 
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 from .suggestions import suggestion
 
@@ -15,6 +18,16 @@ ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).parents[1]
 def script(method: str) -> Path:
     """Path of the method's example script."""
     return ROOT / "examples" / f"{method}.py"
+
+
+def load_script(method: str, name: str) -> ModuleType:
+    """Execute the method's example script as the module `name`; as "__main__" it trains."""
+    spec = spec_from_file_location(name, script(method))
+    assert spec is not None
+    assert spec.loader is not None  # it is a Python file
+    sys.modules[name] = module = module_from_spec(spec)  # where dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
 
 
 def configs(method: str) -> list[str]:

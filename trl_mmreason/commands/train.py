@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
-from ..recipes import ROOT, config_file, script
+from ..recipes import ROOT, config_file, load_script
 
 SCRIPTS = {
     "adapo": "answers, checks the answer and answers again",
@@ -52,11 +51,7 @@ def _train(arguments: argparse.Namespace) -> None:
     refuse_missing_config(arguments.method, arguments.arguments)
     # As `python examples/….py` would run it; `runpy` would put the path into sys.argv, which --help and reports show.
     sys.argv = [f"mmreason train {arguments.method}", *arguments.arguments]
-    spec = spec_from_file_location("__main__", script(arguments.method))
-    assert spec is not None
-    assert spec.loader is not None  # it is a Python file
-    sys.modules["__main__"] = module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    load_script(arguments.method, "__main__")
 
 
 def refuse_missing_config(method: str, given: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from transformers import TrainingArguments
 from trl import ModelConfig
 
 from ..packages import missing_packages
-from ..recipes import config_file, script
+from ..recipes import config_file, load_script
 from ..script_parser import ScriptParser
 from .finding import Finding, one_line
 from .settings import ONLY_STAGE
@@ -39,11 +38,7 @@ class MethodParser:
 
     def __init__(self, method: str) -> None:
         self.method = method
-        spec = importlib.util.spec_from_file_location(f"{__package__}.{method}", script(method))
-        assert spec is not None
-        assert spec.loader is not None  # it is a Python file
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = load_script(method, f"{__package__}.{method}")
         hints = get_type_hints(module.main) if hasattr(module, "main") else {}
         self._types = [kind for name, kind in hints.items() if name != "return"]
         if not self._types:  # a pipeline of stages
