@@ -12,7 +12,8 @@ from trl import ModelConfig, TrlParser
 from trl_mmreason.cli import main
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.recipes import load_script
-from trl_mmreason.stages import Pipeline, StagedArguments
+from trl_mmreason.sections import StagedArguments
+from trl_mmreason.stages import Pipeline
 
 ROOT = Path(__file__).parents[1]
 ACCELERATE = (str(Path(sys.executable).with_name("accelerate")), "launch")

@@ -15,8 +15,10 @@ from transformers import TrainingArguments
 from trl import ModelConfig
 
 from .documented import documented
-from .script_parser import ScriptParser, WrongArgument, refuse_missing_packages, suggestion, without_gpu
+from .packages import refuse_missing_packages
+from .script_parser import ScriptParser, WrongArgument, without_gpu
 from .scripts import DataArguments
+from .suggestions import suggestion
 from .system_prompts import parse_optional_text
 
 

@@ -34,7 +34,6 @@ from .sampling.store import Store
 from .sampling.transformers_engine import TransformersEngine
 from .sampling.vllm_process import VLLMProcess
 from .scripts import exit_on_missing, load_data, policy_path, train_once, trainer_settings
-from .sections import StagedArguments as StagedArguments  # a name of this file, too
 from .sections import parse_arguments
 
 _logger = logging.getLogger(__name__)

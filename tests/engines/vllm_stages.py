@@ -20,6 +20,7 @@ from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.store import Store
 from trl_mmreason.sampling.vllm_process import VLLMProcess
+from trl_mmreason.sections import StagedArguments
 
 VLLM = {"dtype": "float32", "max_model_len": 1024}
 NOTED = []
@@ -47,7 +48,7 @@ class NotingSteps(TrainerCallback):
 
 
 @dataclass
-class Arguments(stages.StagedArguments):
+class Arguments(StagedArguments):
     STAGES = {"train": "train"}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from datasets import Dataset
 
 from ..sampling.answering import answer_questions
-from ..sampling.difficulty import Filtered, keep_rows
+from ..sampling.difficulty import NOT_GRADED, Filtered, keep_rows
 from ..sampling.engine import Engine, Failure
 from ..sampling.protocols import TwoTurn, last_verdict
 from ..sampling.store import Store
@@ -55,9 +55,8 @@ def prefilter(
     return keep_rows(rows, {id_: _reason(found) for id_, found in types.items()})
 
 
-_NOT_GRADED = "not graded: sampling failed, or the gold answer cannot be used"
 _HOMOGENEOUS: dict[frozenset[tuple[bool | None, bool | None]], str] = {
-    frozenset(): _NOT_GRADED,
+    frozenset(): NOT_GRADED,
     frozenset({(True, True)}): "too easy: all 1→1",
     frozenset({(False, False)}): "too hard: all 0→0",
 }
@@ -66,5 +65,5 @@ _HOMOGENEOUS: dict[frozenset[tuple[bool | None, bool | None]], str] = {
 def _reason(types: Sequence[tuple[bool | None, bool | None]]) -> str:
     """Reason to drop a question with trajectories of these types; empty if it is kept."""
     if any(None in kind for kind in types):
-        return _NOT_GRADED
+        return NOT_GRADED
     return _HOMOGENEOUS.get(frozenset(types), "")

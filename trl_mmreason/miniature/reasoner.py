@@ -163,8 +163,7 @@ def _build(tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
 
 
 def _messages(problem: Problem, description: str) -> list[dict[str, str]]:
-    question = problem.prompt[0]["content"]
-    return [{"role": "user", "content": REASON.format(question=question, caption=description)}]
+    return [{"role": "user", "content": ask_miniature(problem.prompt[0]["content"], description)}]
 
 
 def _lessons(problems: Sequence[Problem], rule: RuleReasoner, seed: int) -> Dataset:

@@ -19,6 +19,8 @@ from .protocols import AnsweringProtocol, Direct, last_verdict
 from .store import Store
 
 STAGE = "difficulty"
+NOT_GRADED = "not graded: sampling failed, or the gold answer cannot be used"
+"""The reason to drop a question without verdicts."""
 
 
 class Filtered(NamedTuple):
@@ -102,7 +104,7 @@ def keep_rows(rows: Dataset, reasons: Mapping[str, str]) -> Filtered:
 
 def _reason(share: float | None, low: float, high: float) -> str:
     if share is None:
-        return "not graded: sampling failed, or the gold answer cannot be used"
+        return NOT_GRADED
     if share < low:
         return f"too hard: fewer than {low:.0%} right"
     return f"too easy: more than {high:.0%} right" if share > high else ""
