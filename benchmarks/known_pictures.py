@@ -18,11 +18,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from padding import draw_answers
 from peft import LoraConfig
 from rounds import median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
-from trainer_overhead import TimedAdaPO
-from transformers import AutoModelForImageTextToText, PreTrainedModel, PrinterCallback
+from training import ALL_ROWS, TimedAdaPO, draw_answers, prepare, settings, train_on
+from transformers import AutoModelForImageTextToText, PreTrainedModel
 from workload import GROUP, questions
 
 from trl_mmreason import AdaPOConfig
@@ -60,28 +59,13 @@ def save_policy(folder: Path, side: int) -> None:
 
 def make_trainer(way: str, path: str, folder: str, arguments: Any, once: bool) -> TimedAdaPO:
     """A trainer with drawn answers, ready for training steps."""
-    asked = questions(arguments.questions, sides=[arguments.side], most_pictures=1)
-    on_gpu = torch.cuda.is_available()
+    rows = arguments.questions * GROUP
+    checkpointing = torch.cuda.is_available() or way == "lora"
+    run = settings(rows, arguments.batch, gradient_checkpointing=checkpointing, **ALL_ROWS)
     trainer = TimedAdaPO(
         path,
-        args=AdaPOConfig(
-            folder,
-            per_device_train_batch_size=arguments.batch,
-            gradient_accumulation_steps=arguments.questions * GROUP // arguments.batch,
-            num_generations=GROUP,
-            filter_zero_advantage=False,
-            filter_truncated=False,
-            gradient_checkpointing=on_gpu or way == "lora",
-            max_steps=1,
-            learning_rate=0.0,
-            optim="sgd",
-            save_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-            bf16=on_gpu,
-            use_cpu=not on_gpu,
-        ),
-        train_dataset=asked,
+        args=AdaPOConfig(folder, **run),
+        train_dataset=questions(arguments.questions, sides=[arguments.side], most_pictures=1),
         peft_config=LoraConfig(r=16, target_modules=LANGUAGE) if way == "lora" else None,
     )
     if way == "frozen":
@@ -89,10 +73,8 @@ def make_trainer(way: str, path: str, folder: str, arguments: Any, once: bool) -
     if not once:
         for model in models_of(trainer):
             del model.base_model.get_image_features  # what a trainer put before the model's own
-    tokens = arguments.tokens // 2
-    trainer.replayed = [draw_answers(trainer, [tokens] * arguments.questions * GROUP)] * 2
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
+    trainer.replayed = [draw_answers(trainer, [arguments.tokens // 2] * rows)] * 2
+    prepare(trainer)
     return trainer
 
 
@@ -111,11 +93,8 @@ def new_pictures(trainer: TimedAdaPO) -> None:
 
 def train_on_batch(trainer: TimedAdaPO, rows: list[dict[str, Any]]) -> float:
     """Train on a rollout batch; gives the seconds of scoring."""
-    trainer._buffered_inputs = None
     new_pictures(trainer)
-    for _ in range(trainer.args.steps_per_generation):
-        trainer.training_step(trainer.model_wrapped, [dict(row) for row in rows], None)
-    trainer.model_wrapped.zero_grad()
+    train_on(trainer, rows)
     return trainer.scoring_seconds
 
 

@@ -25,7 +25,7 @@ import torch
 from datasets import Dataset
 from rollouts import EndsAt
 from rounds import Seconds, median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
-from transformers import PrinterCallback
+from training import prepare, settings, train_on
 from workload import BOUND, GROUP, MEDIAN, lengths, questions, save_policy
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
@@ -126,25 +126,21 @@ def answers_end_at(trainer: AdaPOTrainer, turns: list[list[int]]) -> Iterator[No
 
 
 def make_trainer(
-    policy: str, folder: str, asked: Dataset, grader: Any, settings: dict[str, Any], turns: list[list[int]]
+    policy: str, folder: str, asked: Dataset, grader: Any, run: dict[str, Any], turns: list[list[int]]
 ) -> AdaPOTrainer:
     """A trainer that is ready for steps, and stays where it is."""
-    trainer = AdaPOTrainer(policy, args=AdaPOConfig(folder, **settings), train_dataset=asked, grader=grader)
-    trainer.remove_callback(PrinterCallback)
+    trainer = AdaPOTrainer(policy, args=AdaPOConfig(folder, **run), train_dataset=asked, grader=grader)
     with answers_end_at(trainer, turns):
-        trainer.train()
+        prepare(trainer)
     return trainer
 
 
 def train_step(trainer: AdaPOTrainer, rows: list[dict[str, Any]], turns: list[list[int]]) -> dict[str, float]:
     """One rollout batch and its update: what was logged."""
-    trainer._buffered_inputs = None
     trainer._metrics["train"].clear()
     torch.manual_seed(0)
     with answers_end_at(trainer, turns):
-        for _ in range(trainer.args.steps_per_generation):
-            trainer.training_step(trainer.model_wrapped, [dict(row) for row in rows], None)
-    trainer.model_wrapped.zero_grad()
+        train_on(trainer, rows)
     return {name: sum(values) / len(values) for name, values in trainer._metrics["train"].items() if values}
 
 
@@ -176,21 +172,8 @@ def main() -> None:
     asked = questions(arguments.questions)
     rows = [row for row in asked for _ in range(GROUP)]
     turns = [[arguments.tokens] * len(rows) if arguments.tokens else lengths(len(rows), seed=k) for k in (0, 1)]
-    settings: dict[str, Any] = {
-        "per_device_train_batch_size": GROUP,
-        "gradient_accumulation_steps": len(rows) // GROUP,
-        "num_generations": GROUP,
-        "max_completion_length": arguments.tokens or BOUND,
-        "max_steps": 1,
-        "learning_rate": 0.0,
-        "optim": "sgd",
-        "save_strategy": "no",
-        "report_to": [],
-        "disable_tqdm": True,
-        "bf16": torch.cuda.is_available(),
-        "use_cpu": not torch.cuda.is_available(),
-        "gradient_checkpointing": torch.cuda.is_available(),
-    }
+    others = {"max_completion_length": arguments.tokens or BOUND, "gradient_checkpointing": torch.cuda.is_available()}
+    run = settings(len(rows), GROUP, **others)
     numbers: dict[str, Any] = {}
     with TemporaryDirectory() as folder, judge() as url:
         policy = str(Path(folder) / "model")
@@ -201,7 +184,7 @@ def main() -> None:
             grader = {"grader": SlowGrader(), "judge": judged, "rules": Grader()}[name]
             graders = {"with": grader, "without": Afterwards(grader)}
             trainers = {
-                kind: make_trainer(policy, f"{folder}/{name}-{kind}", asked, one, settings, turns)
+                kind: make_trainer(policy, f"{folder}/{name}-{kind}", asked, one, run, turns)
                 for kind, one in graders.items()
             }
             steps = {kind: partial(train_step, trainer, rows, turns) for kind, trainer in trainers.items()}

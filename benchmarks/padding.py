@@ -10,7 +10,6 @@ The exit code is 1 above `--limit`, and where AdaPO's peak memory is above GRPO'
 from __future__ import annotations
 
 import gc
-import random
 import sys
 from functools import partial
 from pathlib import Path
@@ -20,22 +19,24 @@ from typing import Any
 import torch
 from rounds import forget_peak, median_ratio, medians_of, memory, middle_half, parser_of, take_turns, write_numbers
 from torch import Tensor
-from trainer_overhead import Answers, TimedAdaPO, TimedGRPO
-from transformers import PrinterCallback
-from trl import GRPOConfig, GRPOTrainer
+from training import (
+    ALL_ROWS,
+    REFERENCE,
+    TimedAdaPO,
+    TimedGRPO,
+    draw_answers,
+    draw_two_turns,
+    prepare,
+    settings,
+    train_on,
+)
+from trl import GRPOConfig
 from workload import GROUP, lengths, questions, save_policy
 
 from trl_mmreason import AdaPOConfig
 from trl_mmreason.commands.parsers import count, share
 from trl_mmreason.grading.reward import accuracy_reward
 from trl_mmreason.grpo import GroupOutcome
-
-
-def draw_answers(trainer: GRPOTrainer, tokens: list[int]) -> Answers:
-    """Answers of so many random tokens, each ended by the end-of-turn token."""
-    tokenizer, rng = trainer._tokenizer, random.Random(0)
-    words = [token for token in range(len(tokenizer)) if token not in tokenizer.added_tokens_decoder]
-    return [[*rng.choices(words, k=length - 1), tokenizer.eos_token_id] for length in tokens]
 
 
 class DropsSome(TimedAdaPO):
@@ -55,14 +56,12 @@ def train_on_batch(trainer: TimedGRPO, rows: list[dict[str, Any]]) -> float:
     Of a GPU it is what is allocated, of a CPU what the process holds beyond what it held before.
     """
     on_gpu = torch.cuda.is_initialized()
-    trainer._buffered_inputs = None
+    trainer._buffered_inputs = None  # freed before the first look at memory
     gc.collect()
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     held = 0.0 if on_gpu else forget_peak()
-    for _ in range(trainer.args.steps_per_generation):
-        trainer.training_step(trainer.model_wrapped, [dict(row) for row in rows], None)
-    trainer.model_wrapped.zero_grad()
+    train_on(trainer, rows)
     return torch.cuda.max_memory_allocated() / 2**20 if on_gpu else memory("VmHWM") - held
 
 
@@ -79,38 +78,17 @@ def main() -> None:
     asked = questions(arguments.questions)
     rows = [row for row in asked for _ in range(GROUP)]
     on_gpu = torch.cuda.is_available()
-    settings: dict[str, Any] = {
-        "per_device_train_batch_size": arguments.batch,
-        "gradient_accumulation_steps": len(rows) // arguments.batch,
-        "num_generations": GROUP,
-        "beta": 0.001,
-        "use_bias_correction_kl": False,
-        "max_steps": 1,
-        "learning_rate": 0.0,
-        "optim": "sgd",
-        "save_strategy": "no",
-        "report_to": [],
-        "disable_tqdm": True,
-        "bf16": on_gpu,
-        "use_cpu": not on_gpu,
-        "gradient_checkpointing": on_gpu,
-    }
+    run = settings(len(rows), arguments.batch, gradient_checkpointing=on_gpu, **REFERENCE)
     with TemporaryDirectory() as folder:
         path = str(Path(folder) / "model")
         save_policy(Path(path), arguments.size)
-        grpo = TimedGRPO(path, accuracy_reward, args=GRPOConfig(folder, **settings), train_dataset=asked)
-        settings |= {"filter_zero_advantage": False, "filter_truncated": False}  # all rows carry loss
-        adapo = DropsSome(path, args=AdaPOConfig(folder, **settings), train_dataset=asked)
+        grpo = TimedGRPO(path, accuracy_reward, args=GRPOConfig(folder, **run), train_dataset=asked)
+        adapo = DropsSome(path, args=AdaPOConfig(folder, **run, **ALL_ROWS), train_dataset=asked)
         adapo.dropped = arguments.dropped
-        between = len(adapo._followup_ids)
-        whole = lengths(len(rows), shortest=between + 2)
-        firsts = [(total - between) // 2 for total in whole]
-        seconds = [total - between - first for total, first in zip(whole, firsts, strict=True)]
-        grpo.replayed = [draw_answers(grpo, whole)]
-        adapo.replayed = [draw_answers(adapo, firsts), draw_answers(adapo, seconds)]
+        whole = lengths(len(rows), shortest=len(adapo._followup_ids) + 2)
+        grpo.replayed, adapo.replayed = [draw_answers(grpo, whole)], draw_two_turns(adapo, whole)
         for trainer in (grpo, adapo):
-            trainer.remove_callback(PrinterCallback)
-            trainer.train()
+            prepare(trainer)
         work = {"GRPO": partial(train_on_batch, grpo, rows), "AdaPO": partial(train_on_batch, adapo, rows)}
         times, peaks = take_turns(work, arguments.rounds)
     medians = medians_of(times)

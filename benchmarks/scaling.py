@@ -42,7 +42,7 @@ import torch
 from datasets import Dataset, load_from_disk
 from matplotlib.figure import Figure
 from rounds import forget_peak, memory, parser_of, take_turns
-from trainer_overhead import TimedAdaPO
+from training import TimedAdaPO
 from transformers import PrinterCallback, TrainerCallback
 from workload import GROUP, SIDES, questions, save_policy
 

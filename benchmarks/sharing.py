@@ -17,10 +17,8 @@ from unittest.mock import patch
 import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from padding import draw_answers
 from rounds import median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
-from trainer_overhead import TimedAdaPO
-from transformers import PrinterCallback
+from training import ALL_ROWS, REFERENCE, TimedAdaPO, draw_two_turns, prepare, settings, train_on
 from workload import GROUP, lengths, questions, save_policy
 
 from trl_mmreason import AdaPOConfig
@@ -36,13 +34,8 @@ def stay(rows: dict[str, Any], lengths: list[int], *_: Any) -> dict[str, Any]:
 
 def train_on_batch(trainer: TimedAdaPO, rows: list[dict[str, Any]], shares_out: bool) -> None:
     """Train on this process's part of a rollout batch."""
-    trainer._buffered_inputs = None
-    steps = trainer.args.steps_per_generation
     with nullcontext() if shares_out else patch.object(padding, "exchange_rows", stay):
-        for step in range(steps):
-            with nullcontext() if step == steps - 1 else trainer.model_wrapped.no_sync():
-                trainer.training_step(trainer.model_wrapped, [dict(row) for row in rows], None)
-    trainer.model_wrapped.zero_grad()
+        train_on(trainer, rows)
     trainer.accelerator.wait_for_everyone()
 
 
@@ -69,33 +62,11 @@ def main() -> None:
         if state.is_main_process:
             save_policy(Path(folder) / "model", arguments.size)
         state.wait_for_everyone()
-        args = AdaPOConfig(
-            folder,
-            per_device_train_batch_size=arguments.batch,
-            gradient_accumulation_steps=len(rows) // arguments.batch,
-            num_generations=GROUP,
-            beta=0.001,
-            use_bias_correction_kl=False,
-            filter_zero_advantage=False,  # all rows carry loss
-            filter_truncated=False,
-            max_steps=1,
-            learning_rate=0.0,
-            optim="sgd",
-            save_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-            bf16=torch.cuda.is_available(),
-            use_cpu=not torch.cuda.is_available(),
-        )
+        args = AdaPOConfig(folder, **settings(len(rows), arguments.batch, **REFERENCE, **ALL_ROWS))
         trainer = TimedAdaPO(str(Path(folder) / "model"), args=args, train_dataset=asked)
-        between = len(trainer._followup_ids)
-        everyone = lengths(len(rows) * state.num_processes, shortest=between + 2)
-        whole = everyone[state.process_index * len(rows) :][: len(rows)]
-        firsts = [(total - between) // 2 for total in whole]
-        seconds = [total - between - first for total, first in zip(whole, firsts, strict=True)]
-        trainer.replayed = [draw_answers(trainer, firsts), draw_answers(trainer, seconds)]
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
+        everyone = lengths(len(rows) * state.num_processes, shortest=len(trainer._followup_ids) + 2)
+        trainer.replayed = draw_two_turns(trainer, everyone[state.process_index * len(rows) :][: len(rows)])
+        prepare(trainer)
         work = {
             name: partial(train_on_batch, trainer, rows, name == "shared out") for name in ("as drawn", "shared out")
         }

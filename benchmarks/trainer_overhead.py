@@ -13,10 +13,8 @@ The rounds of the two trainers alternate, and a ratio is the median of theirs: a
 from __future__ import annotations
 
 import copy
-import random
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -26,75 +24,19 @@ from typing import Any
 import torch
 from datasets import Dataset
 from rounds import median_ratio, middle_half, parser_of, take_turns, write_numbers
-from transformers import PrinterCallback
+from training import REFERENCE, Answers, Call, TimedAdaPO, TimedGRPO, draw_answers, prepare, settings, train_on
 from trl import GRPOConfig, GRPOTrainer
+from workload import GROUP
 
-from trl_mmreason import AdaPOConfig, AdaPOTrainer
+from trl_mmreason import AdaPOConfig
 from trl_mmreason.commands.parsers import count
 from trl_mmreason.grading.reward import accuracy_reward
 from trl_mmreason.miniature.models import save_model
 from trl_mmreason.miniature.tasks import make_dataset
 from trl_mmreason.timing import device_clock
 
-GROUP = 8  # samples a question
 STEP = "training step without generation"
 NOT_AN_ANSWER = "99"  # no two digits sum to it
-
-Answers = list[list[int]]  # token ids of one turn, one list a row
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of generation: its arguments, and the seconds it took."""
-
-    arguments: tuple
-    seconds: float
-
-
-class TimedGRPO(GRPOTrainer):
-    """Takes the time of generation and of scoring.
-
-    Attributes:
-        replayed: the answers of each turn, which then stand for sampled ones; `None` samples.
-        calls: the calls of generation in the last batch.
-        scoring_seconds: what `_generate_and_score_completions` took for it.
-        shapes: of its prompts and completions.
-    """
-
-    replayed: list[Answers] | None = None
-
-    def _generate_single_turn(
-        self, prompt_ids: Any, images: Any, multimodal_fields: Any, num_generations: Any, has_tool_images: Any = False
-    ) -> tuple[Answers, None]:
-        arguments = (prompt_ids, images, multimodal_fields, num_generations, has_tool_images)
-        start = device_clock()
-        if self.replayed is None:
-            # Sampled to the full length, so the token that ends a turn has to take the place of the last one.
-            answers = [[*ids[:-1], self._tokenizer.eos_token_id] for ids in self.sample(*arguments)]
-        else:
-            answers = [list(ids) for ids in self.replayed[len(self.calls)]]
-        self.calls.append(Call(arguments, device_clock() - start))
-        return answers, None
-
-    def sample(self, *arguments: Any) -> Answers:
-        """TRL's generation, checked to have gone to the full length."""
-        answers = super()._generate_single_turn(*arguments)[0]
-        expected = self.generation_config.max_new_tokens
-        if {len(ids) for ids in answers} != {expected}:
-            raise RuntimeError(f"Expected {expected} tokens of every answer, got {[len(ids) for ids in answers]}.")
-        return answers
-
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self.calls: list[Call] = []
-        start = device_clock()
-        batch = super()._generate_and_score_completions(inputs)
-        self.scoring_seconds = device_clock() - start
-        self.shapes = [tuple(batch[name].shape) for name in ("prompt_ids", "completion_ids")]
-        return batch
-
-
-class TimedAdaPO(TimedGRPO, AdaPOTrainer):
-    """`TimedGRPO` around AdaPO."""
 
 
 def make_trainers(
@@ -103,51 +45,33 @@ def make_trainers(
     """Both trainers on the same checkpoint, neither yet prepared for training."""
     has_gpu = torch.cuda.is_available()
 
-    def settings(name: str, new_tokens: int) -> dict[str, Any]:
-        return {
+    def run(name: str, new_tokens: int) -> dict[str, Any]:
+        others = {
             "output_dir": str(folder / name),
-            "per_device_train_batch_size": batch,
-            "num_generations": GROUP,
             "max_completion_length": new_tokens,
             "generation_kwargs": {"min_new_tokens": new_tokens},
-            "beta": 0.001,
             "top_p": 0.99,  # AdaPO's, whose sorting takes its time in both
-            "use_bias_correction_kl": False,
-            # One step prepares the model as in real training; these two leave it as it was, and keep no state.
-            "max_steps": 1,
-            "learning_rate": 0.0,
-            "optim": "sgd",
             "model_init_kwargs": {"dtype": "bfloat16" if has_gpu else "float32"},
-            "use_cpu": not has_gpu,
-            "bf16": has_gpu,
             "gradient_checkpointing": has_gpu,
-            "save_strategy": "no",
-            "report_to": [],
-            "disable_tqdm": True,
         }
+        return settings(batch, batch, **others, **REFERENCE)
 
-    grpo = TimedGRPO(model, accuracy_reward, args=GRPOConfig(**settings("grpo", tokens)), train_dataset=questions)
-    adapo = TimedAdaPO(model, args=AdaPOConfig(**settings("adapo", tokens // 2)), train_dataset=questions)
+    grpo = TimedGRPO(model, accuracy_reward, args=GRPOConfig(**run("grpo", tokens)), train_dataset=questions)
+    adapo = TimedAdaPO(model, args=AdaPOConfig(**run("adapo", tokens // 2)), train_dataset=questions)
     return grpo, adapo
 
 
-def draw_answers(trainer: GRPOTrainer, questions: Dataset, lengths: list[int]) -> list[Answers]:
-    """Answers of each given length, one a trajectory, half of them right and each ended by the end-of-turn token.
+def draw_graded(trainer: GRPOTrainer, questions: Dataset, lengths: list[int]) -> list[Answers]:
+    """Answers of each given length, one a trajectory, half of them right.
 
     The right ones are spread so that a group has all four outcomes in two turns: no group is dropped.
     """
-    tokenizer = trainer._tokenizer
-    rng = random.Random(0)
-    words = [token for token in range(len(tokenizer)) if token not in tokenizer.added_tokens_decoder]
-
-    def answer(gold: str, length: int, right: bool) -> list[int]:
-        box = tokenizer(f"\\boxed{{{gold if right else NOT_AN_ANSWER}}}")["input_ids"]
-        return [*rng.choices(words, k=length - len(box) - 1), *box, tokenizer.eos_token_id]
-
-    return [
-        [answer(gold, length, sample // 2**turn % 2 == 0) for gold in questions["answer"] for sample in range(GROUP)]
-        for turn, length in enumerate(lengths)
-    ]
+    turns = []
+    for turn, length in enumerate(lengths):
+        rights = [sample // 2**turn % 2 == 0 for sample in range(GROUP)]
+        said = [gold if right else NOT_AN_ANSWER for gold in questions["answer"] for right in rights]
+        turns.append(draw_answers(trainer, [length] * len(said), [f"\\boxed{{{answer}}}" for answer in said]))
+    return turns
 
 
 # ------------------------------------------------------------------------------------------------------------ measuring
@@ -161,8 +85,7 @@ def measure_steps(grpo: TimedGRPO, adapo: TimedAdaPO, rows: list[dict], rounds: 
     """Scoring, loss and backward pass, and their sum, with replayed answers."""
 
     def step(trainer: TimedGRPO) -> float:
-        trainer.training_step(trainer.model_wrapped, [dict(row) for row in rows], None)  # a rollout adds columns
-        trainer.model_wrapped.zero_grad()
+        train_on(trainer, rows)
         return trainer.scoring_seconds
 
     contestants = {"grpo": partial(step, grpo), "adapo": partial(step, adapo)}
@@ -255,11 +178,10 @@ def main() -> None:
         model = arguments.model or str(save_model("qwen2_5_vl", "demo", f"{folder}/model"))
         grpo, adapo = make_trainers(model, Path(folder), questions, arguments.batch, arguments.tokens)
         answer_tokens = arguments.tokens - len(adapo._followup_ids)
-        grpo.replayed = draw_answers(grpo, questions, [arguments.tokens])
-        adapo.replayed = draw_answers(adapo, questions, [answer_tokens // 2, answer_tokens - answer_tokens // 2])
+        grpo.replayed = draw_graded(grpo, questions, [arguments.tokens])
+        adapo.replayed = draw_graded(adapo, questions, [answer_tokens // 2, answer_tokens - answer_tokens // 2])
         for trainer in (grpo, adapo):
-            trainer.remove_callback(PrinterCallback)
-            trainer.train()
+            prepare(trainer)
         steps = measure_steps(grpo, adapo, rows, arguments.rounds)
         generation = measure_generation(grpo, adapo, rows, max(2, arguments.rounds // 3))
     print(table(steps), table(generation), sep="\n\n")
