@@ -1,9 +1,8 @@
-"""`mmreason annotate` against servers on loopback: both ways, again, two processes, and what it refuses."""
+"""`mmreason annotate` against servers on loopback: both ways, again, and without one chain."""
 
 import pytest
 from chat_stub import Handler, chat_stub
 from commands import rows_of, write_questions
-from processes import launch
 
 from trl_mmreason.chain_of_step.prompts import JUDGE_PROMPT, step_judge_message
 from trl_mmreason.chain_of_step.template import ANSWER_END, ANSWER_START, REASONING_END, Chain, Step, render_chain
@@ -13,6 +12,7 @@ from trl_mmreason.sources import read_completions
 STEPS = [Step("Look", "There are 3 and 4.", "Plain."), Step("Add", "3+4=7", "Twice.")]
 # What the policy says, however often it is asked; the right answer is always 7.
 PATHS = {"cats": render_chain(Chain(STEPS, "7")), "dogs": render_chain(Chain(STEPS, "8")), "owls": "I do not know."}
+QUESTIONS = {name: f"How many {name}?" for name in PATHS}
 KEPT = "kept 2 of 6 chains\n"
 DROPPED = "dropped 2: repeated\ndropped 2: no_chain\n"
 
@@ -36,7 +36,7 @@ class Parties(Handler):
 
 @pytest.fixture
 def questions(tmp_path):
-    return write_questions(tmp_path, {name: f"How many {name}?" for name in PATHS})
+    return write_questions(tmp_path, QUESTIONS)
 
 
 def arguments(questions, output, url, by, *more):
@@ -119,22 +119,3 @@ def test_sampling_without_one_chain_is_an_error(questions, tmp_path, by):
     with chat_stub(Silent) as server, pytest.raises(SystemExit, match=message):
         main(arguments(questions, output, server.url, by))
     assert not output.exists()
-
-
-@pytest.mark.full
-def test_two_processes_share_the_work(questions, tmp_path):
-    output = tmp_path / "rows.parquet"
-    with chat_stub(Parties) as server:
-        command = arguments(questions, output, server.url, "monte-carlo")
-        said = launch("command_run.py", 2, *command)
-        assert len(server.bodies) == 22  # nothing was asked by both
-    assert said == f"{KEPT}{DROPPED}{output}\n"
-    assert rows_of(output)["step_labels"][:] == [[0.75, 0.75]] * 2
-
-
-def test_other_settings_than_the_store_s_are_said_in_a_line(questions, tmp_path):
-    with chat_stub(Parties) as server:
-        command = arguments(questions, tmp_path / "rows.parquet", server.url, "monte-carlo")
-        main(command)
-        with pytest.raises(SystemExit, match=r"mmreason annotate: .*other settings.*\n.*seed: 0 → 3"):
-            main([*command, "--seed", "3"])

@@ -1,16 +1,16 @@
-"""`mmreason reflect` against servers on loopback: one process, again, two processes, and what it refuses."""
+"""`mmreason reflect` against servers on loopback: once, again, with other prompts, and what the server refuses."""
 
 import json
 
 import pytest
 from chat_stub import Handler, chat_stub
 from commands import rows_of, write_questions
-from processes import launch
 
 from trl_mmreason.cli import main
 
 # The stub repeats what it is asked, so these questions bring their solutions along; the right answer is always 7.
 SOLUTIONS = ["<think>3 and 4</think><answer>7</answer>", "<think>3, 4?</think><answer>8</answer>", "I do not know."]
+QUESTIONS = {str(index): solution for index, solution in enumerate(SOLUTIONS)}
 
 
 class Parties(Handler):
@@ -28,7 +28,7 @@ class Parties(Handler):
 
 @pytest.fixture
 def questions(tmp_path):
-    return write_questions(tmp_path, {str(index): solution for index, solution in enumerate(SOLUTIONS)})
+    return write_questions(tmp_path, QUESTIONS)
 
 
 def arguments(questions, output, url, *more):
@@ -61,23 +61,12 @@ def test_reflect(questions, tmp_path, capsys):
     assert [row["images"][0].getpixel((0, 0)) for row in rows] == [(0, 0, 0), (0, 1, 0)]
 
 
-@pytest.mark.full
-def test_two_processes_share_the_work(questions, tmp_path):
-    output = tmp_path / "rows.parquet"
-    with chat_stub(Parties) as server:
-        said = launch("command_run.py", 2, *arguments(questions, output, server.url))
-        assert len(server.bodies) == 8  # nothing was asked by both
-    assert said == f"kept 2 of 3 answers\ndropped 1: answer: no <think>, or an empty one\n{output}\n"
-
-
-def test_what_the_store_or_the_server_refuses_is_said_in_a_line(questions, tmp_path):
-    with chat_stub(Parties) as server:
-        command = arguments(questions, tmp_path / "rows.parquet", server.url)
-        main([*command, "--size", "1"])
-        with pytest.raises(SystemExit, match=r"mmreason reflect: .*other settings.*\n.*temperature: 1.0 → 0.5"):
-            main([*command, "--teacher-temperature", "0.5"])
-        with pytest.raises(SystemExit, match="mmreason reflect: HTTP 404 .* There is no model 'absent'"):
-            main([*command, "--model", "absent", "--store", str(tmp_path / "new.sqlite")])
+def test_what_the_server_refuses_is_said_in_a_line(questions, tmp_path):
+    with (
+        chat_stub(Parties) as server,
+        pytest.raises(SystemExit, match="mmreason reflect: HTTP 404 .* There is no model 'absent'"),
+    ):
+        main(arguments(questions, tmp_path / "rows.parquet", server.url, "--model", "absent"))
 
 
 def test_prompts_can_be_taken_out_or_replaced(questions, tmp_path):

@@ -1,4 +1,4 @@
-"""`mmreason steps` against a server on loopback: once, again, and what it refuses."""
+"""`mmreason steps` against a server on loopback: once, again, and for other numbers of steps."""
 
 import pytest
 from chat_stub import Handler, chat_stub
@@ -10,11 +10,12 @@ from trl_mmreason.cli import main
 
 STEPS = [Step("Look", "There are 3 and 4.", "Plain.")] * 4 + [Step("Add", "3+4=7", "Twice.")]
 ANSWERS = {"cats": "7", "dogs": "8", "owls": "7"}  # the teacher's; the right one is always 7
+QUESTIONS = {name: f"How many {name}?" for name in ANSWERS}
 MALFORMED = "dropped 1: malformed reply: another answer than the reference"
 
 
-class Teacher(Handler):
-    """Writes five steps, but for owls only when asked again."""
+class Parties(Handler):
+    """A teacher who writes five steps, but for owls only when asked again."""
 
     def answer(self, body):
         text, _, times = self.noted(body)
@@ -25,7 +26,7 @@ class Teacher(Handler):
 
 @pytest.fixture
 def questions(tmp_path):
-    return write_questions(tmp_path, {name: f"How many {name}?" for name in ANSWERS})
+    return write_questions(tmp_path, QUESTIONS)
 
 
 def arguments(questions, output, url, *more):
@@ -34,7 +35,7 @@ def arguments(questions, output, url, *more):
 
 def test_steps(questions, tmp_path, capsys):
     output = tmp_path / "rows.parquet"
-    with chat_stub(Teacher) as server:
+    with chat_stub(Parties) as server:
         command = arguments(questions, output, server.url, "--system-prompt", "In steps.", "--openai-only")
         main(command)
         said = capsys.readouterr().out
@@ -61,18 +62,10 @@ def test_steps(questions, tmp_path, capsys):
 
 
 def test_other_numbers_of_steps_are_asked_for(questions, tmp_path):
-    with chat_stub(Teacher) as server:
+    with chat_stub(Parties) as server:
         command = arguments(questions, tmp_path / "rows.parquet", server.url, "--max-steps", "4", "--min-steps", "3")
         with pytest.raises(SystemExit, match=r"mmreason steps: no row was made.*\n.*\n.*too many steps"):
             main([*command, "--attempts", "1"])
         assert len(server.bodies) == 3
         assert server.bodies[0]["messages"][0]["content"] == step_data_prompt(3, 4)
     assert not (tmp_path / "rows.parquet").exists()
-
-
-def test_other_settings_than_the_store_s_are_said_in_a_line(questions, tmp_path):
-    with chat_stub(Teacher) as server:
-        command = arguments(questions, tmp_path / "rows.parquet", server.url)
-        main(command)
-        with pytest.raises(SystemExit, match=r"mmreason steps: .*other settings.*\n.*temperature: 1.0 → 0.5"):
-            main([*command, "--temperature", "0.5"])

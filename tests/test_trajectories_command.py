@@ -1,4 +1,4 @@
-"""`mmreason trajectories` against a server on loopback: selections, two reasoners, two processes, and refusals."""
+"""`mmreason trajectories` against a server on loopback: selections, and two reasoners."""
 
 import json
 import re
@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 from chat_stub import Handler, chat_stub
 from commands import rows_of, write_questions
-from processes import launch
 
 from trl_mmreason.cli import main
 from trl_mmreason.commands.trajectories import _RULES
-from trl_mmreason.miniature.models import build_model
 from trl_mmreason.sophia.objective import RULES
 
 QUESTIONS = {"id 0": "How many cats?", "id 1": "How many dogs?"}
@@ -42,20 +40,12 @@ def questions(tmp_path):
     return write_questions(tmp_path, QUESTIONS)
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    """A real one, saved."""
-    folder = tmp_path_factory.mktemp("tokenizer")
-    build_model("qwen2_5_vl", "test")[1].tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
 def arguments(questions, output, url, *more):
     models = ["--model", "policy", "--server", url, "--reasoner", "reasoner", "--reasoner-server", url]
     return ["trajectories", questions, str(output), *models, "--captions", "2", "--trajectories", "3", *more]
 
 
-def test_trajectories_and_other_selections_of_the_same(questions, tokenizer, tmp_path, capsys):
+def test_trajectories_and_other_selections_of_the_same(questions, checkpoints, tmp_path, capsys):
     output = tmp_path / "rows.parquet"
     with chat_stub(Parties) as server:
         with pytest.raises(
@@ -63,7 +53,7 @@ def test_trajectories_and_other_selections_of_the_same(questions, tokenizer, tmp
         ):
             main(arguments(questions, output, server.url))
         asked = [body["model"] for body in server.bodies]
-        main(arguments(questions, output, server.url, "--tokenizer", tokenizer))
+        main(arguments(questions, output, server.url, "--tokenizer", checkpoints("qwen2_5_vl")))
         assert capsys.readouterr().out == f"{TALLY}{output}\n"
         rows = rows_of(output)
         rest = ["--rule", "random", "--keep", "2", "--unselected", "--thinking-prompt", "null"]
@@ -111,24 +101,5 @@ def test_hard_categories_and_log_probabilities(tmp_path, capsys):
     assert capsys.readouterr().out.startswith(TALLY)
 
 
-@pytest.mark.full
-def test_two_processes_share_the_work(questions, tokenizer, tmp_path):
-    output = tmp_path / "rows.parquet"
-    with chat_stub(Parties) as server:
-        command = arguments(questions, output, server.url, "--tokenizer", tokenizer)
-        said = launch("command_run.py", 2, *command)
-        assert len(server.bodies) == 16  # nothing was asked by both
-    assert said == f"{TALLY}{output}\n"
-    assert len(rows_of(output)) == 2
-
-
 def test_the_rules_are_those_of_the_objective():
     assert _RULES == RULES
-
-
-def test_other_settings_than_the_store_s_are_said_in_a_line(questions, tmp_path):
-    output = tmp_path / "rows.parquet"
-    with chat_stub(Parties) as server:
-        main(arguments(questions, output, server.url, "--rule", "random"))
-        with pytest.raises(SystemExit, match=r"mmreason trajectories: .*other settings.*\n.*temperature: 1.0 → 0.5"):
-            main(arguments(questions, output, server.url, "--temperature", "0.5"))
