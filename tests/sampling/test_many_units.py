@@ -13,7 +13,7 @@ from trl_mmreason.sampling.engine import Sample
 from trl_mmreason.sampling.export import to_dataset
 from trl_mmreason.sampling.protocols import Direct
 from trl_mmreason.sampling.run import remember_questions, run
-from trl_mmreason.sampling.store import Record, Store
+from trl_mmreason.sampling.store import Record
 
 STAGE, SAMPLES = "answers", 8
 FEW, MANY = 2_000, 8_000
@@ -29,12 +29,6 @@ class Engine:
 class AllRight(Grader):
     def grade_batch(self, items):
         return [Verdict(True, "7", "") for _ in items]
-
-
-@pytest.fixture
-def store(tmp_path):
-    with Store(tmp_path / "answers.sqlite") as store:
-        yield store
 
 
 def questions(units, samples=SAMPLES):

@@ -17,15 +17,9 @@ from store_worker import SETTINGS, payload
 from trl_mmreason.sampling import Failure, progress
 from trl_mmreason.sampling.engine import UnsuitableEngine
 from trl_mmreason.sampling.run import Summary, run
-from trl_mmreason.sampling.store import SettingsChanged, Store, StoreError, Unit
+from trl_mmreason.sampling.store import SettingsChanged, StoreError, Unit
 
 STAGE = "answers"
-
-
-@pytest.fixture
-def store(tmp_path):
-    with Store(tmp_path / "answers.sqlite") as store:
-        yield store
 
 
 def rows(count):

@@ -11,7 +11,9 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from support import drawn_rows, load
+from support import FAMILY_NAMES, drawn_rows, full_but, load
+from text_reasoners import REASONERS, plain_ids, text_requests
+from transformers import ProcessorMixin
 from trl.data_utils import prepare_multimodal_messages
 
 from trl_mmreason.checkpoint import CheckpointError
@@ -26,9 +28,19 @@ PREFIXES = ("", "So 1+1")
 
 
 @pytest.fixture(scope="module")
-def engines(checkpoints):
-    """family → an engine on its test model, with batches of 4."""
-    return cache(lambda family: TransformersEngine(checkpoints(family), batch_size=4))
+def engines(checkpoints, reasoners):
+    """family or text-only reasoner → an engine on its test model, with batches of 4."""
+
+    def engine(name):
+        return TransformersEngine(reasoners(name) if name in REASONERS else checkpoints(name), batch_size=4)
+
+    return cache(engine)
+
+
+@pytest.fixture(params=[*full_but("qwen2_5_vl", FAMILY_NAMES), *REASONERS])
+def engine(request, engines):
+    """Of every family, and of text-only reasoners."""
+    return engines(request.param)
 
 
 @pytest.fixture
@@ -44,8 +56,17 @@ def requests_of(rows, **settings):
     ]
 
 
+def requests_for(engine, number, **settings):
+    """`requests_of` drawn rows where the engine's model sees, and else `text_requests`."""
+    if isinstance(engine.processing_class, ProcessorMixin):
+        return requests_of(drawn_rows(number), **settings)
+    return text_requests(number, **settings)
+
+
 def plain_inputs(processor, request):
-    """What the processor itself makes of one conversation, with the prefix's tokens behind."""
+    """What the processor or tokenizer itself makes of one conversation, with the prefix's tokens behind."""
+    if not isinstance(processor, ProcessorMixin):
+        return {"input_ids": torch.tensor([plain_ids(processor, request)])}
     conversation = prepare_multimodal_messages(list(request.messages), images=list(request.images))
     inputs = processor.apply_chat_template(
         [conversation], tokenize=True, return_dict=True, return_tensors="pt", add_generation_prompt=True
@@ -74,10 +95,9 @@ def watched(model, watch):
 
 
 class TestGreedy:
-    def test_a_batch_gives_what_plain_generate_gives_one_by_one(self, family, engines):
-        engine = engines(family)
+    def test_a_batch_gives_what_plain_generate_gives_one_by_one(self, engine):
         model, processor = engine.model, engine.processing_class
-        requests = requests_of(drawn_rows(9))
+        requests = requests_for(engine, 9)
         for request, (sample,) in zip(requests, engine.sample(requests, GREEDY), strict=True):
             inputs = plain_inputs(processor, request)
             settings = {"max_new_tokens": 8, "suppress_tokens": placeholder_ids(model.config)}
@@ -173,10 +193,9 @@ class TestPictures:
 
 class TestSeeds:
     @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "top_p": 0.9, "top_k": 40}], ids=["plain", "warped"])
-    def test_samples_do_not_depend_on_the_batch(self, family, engines, settings):
-        engine = engines(family)
+    def test_samples_do_not_depend_on_the_batch(self, engine, settings):
         sampling_params = SamplingParams(8, **settings)
-        requests = requests_of(drawn_rows(6), n=2)
+        requests = requests_for(engine, 6, n=2)
         together = engine.sample(requests, sampling_params)
         larger = TransformersEngine(engine.model, engine.processing_class, batch_size=12)
         assert larger.sample(requests[::-1], sampling_params)[::-1] == together  # other batches, other neighbours
@@ -258,17 +277,26 @@ class TestDistribution:
 
 
 class TestLogps:
-    def test_they_are_those_of_a_forward_pass(self, family, engines):
-        """Of the model itself, whatever the temperature, within 1e-4 in fp32 (PITFALL 16)."""
-        engine = engines(family)
-        requests = requests_of(drawn_rows(6))
-        samples = engine.sample(requests, SamplingParams(8, temperature=0.7, top_k=50, logprobs=True))
-        for request, (sample,) in zip(requests, samples, strict=True):
-            inputs = append(plain_inputs(engine.processing_class, request), sample.token_ids)
-            with torch.no_grad():
-                logits = engine.model(**inputs).logits[0, -len(sample.token_ids) - 1 : -1]
-            expected = logits.log_softmax(-1)[range(len(sample.token_ids)), sample.token_ids].tolist()
-            assert sample.logprobs == pytest.approx(expected, abs=1e-4)
+    def test_they_are_those_of_a_forward_pass_and_ids_keep_the_end_of_turn(self, engine):
+        """Of the model itself, whatever the temperature, within 1e-4 in fp32 (PITFALL 16).
+
+        What off-policy training weighs: the end is a decision of the model too.
+        """
+        eos_ids = end_of_turn_ids(engine.model, engine.processing_class)
+        requests, reasons = requests_for(engine, 6, n=4), set()
+        answers = engine.sample(requests, SamplingParams(8, temperature=0.7, top_k=50, logprobs=True))
+        for request, samples in zip(requests, answers, strict=True):
+            prompt = plain_inputs(engine.processing_class, request)
+            for sample in samples:
+                *others, last = sample.token_ids
+                reasons.add(sample.finish_reason)
+                assert not set(others) & set(eos_ids)
+                assert (last in eos_ids) == (sample.finish_reason == "stop")
+                with torch.no_grad():
+                    logits = engine.model(**append(prompt, sample.token_ids)).logits[0, -len(others) - 2 : -1]
+                expected = logits.log_softmax(-1)[range(len(others) + 1), sample.token_ids].tolist()
+                assert sample.logprobs == pytest.approx(expected, abs=1e-4)
+        assert reasons == {"stop", "length"}
 
     def test_none_unless_asked_for(self, qwen):
         assert qwen.sample([Request(QUESTION)], GREEDY)[0][0].logprobs is None
