@@ -80,6 +80,9 @@ def test_the_reference_is_the_sft_model_in_all_rounds_and_the_policy_moves_on(fa
     trainer = trainer_for(bases(family), tmp_path)
     trainer.train()
     assert same(trainer.ref_model, base)
+    place = parts_of(trainer.model)
+    moved = {place[name] for name in changed_weights(trainer.model, weights_of(base))}
+    assert moved == {"vision", "projector", "language"}  # Table 7
     first, _ = load(str(tmp_path / "round-1" / "policy"))
     second, _ = load(str(tmp_path / "round-2" / "policy"))
     assert same(trainer.model, second)
