@@ -6,9 +6,8 @@ import shutil
 import pytest
 from chat_stub import Handler, chat_stub
 from datasets import Dataset, Features, Image, List, Value
-from example_runs import ROOT, SMALL_COMMON, StagedExample, save_base
+from example_runs import SMALL_COMMON, StagedExample, save_base
 from safetensors.torch import load_file
-from trl import ModelConfig, TrlParser
 
 from trl_mmreason.miniature.captions import DESCRIBE, caption
 from trl_mmreason.miniature.solutions import plain, solve
@@ -16,8 +15,7 @@ from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.store import SettingsChanged, Store
 from trl_mmreason.script_parser import WrongArgument
 from trl_mmreason.sophia.arguments import SophiaArguments
-from trl_mmreason.sophia.config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
-from trl_mmreason.sophia.prompts import CAPTION_PROMPT, THINKING_PROMPT
+from trl_mmreason.sophia.prompts import CAPTION_PROMPT
 
 pytestmark = pytest.mark.full
 
@@ -212,28 +210,6 @@ def test_captions_are_learnt_as_answers_to_what_they_were_sampled_with(run, tmp_
     (rows,) = learnt
     captions = rows.select(range(len(Dataset.from_parquet(str(tmp_path / "trajectories.parquet"))), len(rows)))
     assert {prompt[-1]["content"] for prompt in captions["prompt"]} == {said}
-
-
-@pytest.mark.parametrize("size", ["8b", "38b"])
-def test_the_recipe_is_the_paper_s(size, tmp_path):
-    """Appendices B and C; eight processes."""
-    given = ["--config", str(ROOT / f"configs/sophia/internvl3_{size}.yaml")]
-    args, _ = TrlParser((SophiaArguments, ModelConfig)).parse_args_and_config(given)
-    args.common |= {"use_cpu": True, "bf16": False}
-    update, grpo = (
-        args.config("update", OffPolicyRewardConfig, tmp_path),
-        args.config("grpo", MixedGroupsGRPOConfig, tmp_path, max_completion_length=args.max_completion_length),
-    )
-    for config, rate in ((update, 2e-5), (grpo, 5e-7)):
-        assert (config.learning_rate, config.weight_decay, config.optim, config.beta) == (rate, 0.05, "adamw_torch", 0)
-        assert (config.lr_scheduler_type, config.lr_scheduler_kwargs["min_lr_rate"]) == ("cosine_with_min_lr", 0.25)
-        assert config.trainable_parts == ["language"]
-        assert 8 * config.per_device_train_batch_size * config.gradient_accumulation_steps == 512  # 64 questions · 8
-    assert (grpo.num_generations, grpo.max_completion_length, grpo.max_steps) == (8, 16384, 480)
-    assert args.judge_model == "Qwen/Qwen2.5-72B-Instruct"
-    assert args.difficulty == {"n": 16, "low": 0.4, "high": 0.6}
-    assert args.evaluation == {"temperature": 1.0, "top_p": 0.8}
-    assert (args.captions_as_data, args.thinking_prompt) == ("none", THINKING_PROMPT)
 
 
 @pytest.mark.parametrize(
