@@ -10,7 +10,7 @@ os.environ.setdefault("WANDB_DISABLED", "true")
 
 import pytest
 import torch
-from support import FAMILY_NAMES, drawn_rows, full_but, saved_model
+from support import FAMILY_NAMES, drawn_rows, full_but, load, saved_model
 
 torch.set_num_threads(1)
 
@@ -40,6 +40,12 @@ def checkpoints(tmp_path_factory):
         return made[family]
 
     return checkpoint
+
+
+@pytest.fixture
+def processor(checkpoints):
+    """Qwen2.5-VL's, made for this test alone."""
+    return load(checkpoints("qwen2_5_vl"))[1]
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """What several tests build: small checkpoints, drawn rows, trainers."""
 
+import hashlib
 import io
 import json
 from pathlib import Path
@@ -199,6 +200,17 @@ def logps_of(trainer, batch) -> torch.Tensor:
             **{name: batch[name] for name in PICTURE_FIELDS if name in batch},
         )
     return logps * batch["completion_mask"]
+
+
+def plain_sum(problem) -> str:
+    """The numbers of a problem of adding, with a + between them."""
+    return "+".join(map(str, problem.facts.values()))
+
+
+def words_and_digest(text: str) -> tuple[int, str]:
+    """How many words a text has, and a digest of them in their order; white space does not count."""
+    words = text.split()
+    return len(words), hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
 
 
 def png(colour="red", size: tuple[int, int] = (2, 2)) -> bytes:

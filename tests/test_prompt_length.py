@@ -19,11 +19,6 @@ def asked(words, *sizes, **columns):
 
 
 @pytest.fixture
-def processor(checkpoints):
-    return load(checkpoints("qwen2_5_vl"))[1]
-
-
-@pytest.fixture
 def warnings(caplog):
     return lambda: [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 

@@ -1,11 +1,11 @@
 """Chain-of-Step's prompts, and the replies to them read."""
 
-import hashlib
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import words_and_digest
 
 from trl_mmreason.chain_of_step.objective import judge_labels
 from trl_mmreason.chain_of_step.prompts import (
@@ -181,8 +181,7 @@ def test_the_prompts_show_the_formats_that_are_read():
 )
 def test_the_prompts_are_the_paper_s_word_for_word(prompt, words, digest):
     """Words and digest of the figures' text without bold type and fences; white space does not count."""
-    said = prompt.split()
-    assert (len(said), hashlib.sha256(" ".join(said).encode()).hexdigest()[:16]) == (words, digest)
+    assert words_and_digest(prompt) == (words, digest)
 
 
 def test_what_teacher_and_judge_are_told():

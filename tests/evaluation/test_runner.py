@@ -208,8 +208,8 @@ def test_another_grader_asks_nothing_again(drawn, tmp_path):
 class Counted:
     """An engine or a process reward model that counts what it is asked; it refuses the texts of `unscorable`."""
 
-    def __init__(self, asked, unscorable=()):
-        self.asked, self.settings, self.unscorable, self.count = asked, asked.settings, unscorable, 0
+    def __init__(self, asked):
+        self.asked, self.settings, self.unscorable, self.count = asked, asked.settings, (), 0
 
     def sample(self, requests, sampling_params):
         self.count += len(requests)

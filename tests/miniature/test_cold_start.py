@@ -7,6 +7,7 @@ import pytest
 import torch
 from accelerate import PartialState
 from processes import one_and_two
+from support import plain_sum
 
 from trl_mmreason.adapo.miniature import quick_then_worked, two_answers
 from trl_mmreason.chain_of_step.miniature import PLAIN_ANSWERS
@@ -82,10 +83,6 @@ def test_answers_in_tags_are_learnt_alone():
             a, b = row["prompt"][0]["content"].removeprefix("What is ").rstrip("?").split("+")
             total = int(a) + int(b)
             assert row["completion"][0]["content"] == f"<think>{a}+{b}={total}</think> <answer>{total}</answer>"
-
-
-def plain_sum(problem):
-    return "+".join(map(str, problem.facts.values()))
 
 
 def test_every_picture_is_described_and_every_fourth_answered():

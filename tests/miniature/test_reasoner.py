@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support import plain_sum
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_mmreason.miniature import reasoner as module
@@ -102,7 +103,7 @@ def test_the_rule_teaches_on_right_captions_and_on_some_that_lack_a_fact(monkeyp
     problems = make_problems(["adding"], 40)
     rows = module._lessons(problems, RuleReasoner(problems, slip_rate=0.0, second_look_rate=0.0), seed=0)
     right = {
-        reason(caption(problem)): rf"<think>{caption(problem)} {sum_of(problem)}={problem.answer}</think> "
+        reason(caption(problem)): rf"<think>{caption(problem)} {plain_sum(problem)}={problem.answer}</think> "
         rf"\boxed{{{problem.answer}}}"
         for problem in problems
     }
@@ -112,10 +113,6 @@ def test_the_rule_teaches_on_right_captions_and_on_some_that_lack_a_fact(monkeyp
     for row in rows:
         if row not in lacking:
             assert row["completion"][0]["content"] == right[row["prompt"][0]["content"]]
-
-
-def sum_of(problem):
-    return "+".join(map(str, problem.facts.values()))
 
 
 @pytest.mark.full

@@ -17,11 +17,6 @@ from trl_mmreason.sampling.vllm_engine import VLLMEngine, prompt_of, samples_of,
 QUESTION = [{"role": "user", "content": "What is 2+3?"}]
 
 
-@pytest.fixture
-def processor(checkpoints):
-    return load(checkpoints("qwen2_5_vl"))[1]
-
-
 class TestPrompt:
     def test_one_placeholder_a_picture_and_else_what_transformers_is_given(self, family, checkpoints):
         model, processor = load(checkpoints(family))

@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+from support import words_and_digest
 
 from trl_mmreason.sampling.asking import MalformedReply
 from trl_mmreason.self_evolution.prompts import (
@@ -23,33 +24,18 @@ def reply(scores=None):
     return f"[BEGIN THOUGHT]\nIt adds up.\n[END THOUGHT]\n\n[BEGIN SCORES]\n{said}\n[END SCORES]"
 
 
-def test_the_prompts_are_those_of_appendix_d():
-    """The actor's word for word; of the judge's its rules."""
-    assert ACTOR_PROMPT.split("\n\n") == [
-        "You must first think through the reasoning process as an internal monologue. The entire reasoning process "
-        "must be fully enclosed within a matching `<think>...</think>` pair, with no text outside these tags.",
-        r"After the closing `</think>` tag, you must output the final answer in the exact format `\boxed{ANSWER}`.",
-        r"The `\boxed{ }` must contain only the final answer value, with no additional words, steps, symbols, units, "
-        "or punctuation.",
-        "If the required format is not followed **exactly**, the answer is considered invalid.",
-    ]
-    said = iter(JUDGE_PROMPT.splitlines())
-    rules = [
-        "You are an expert evaluator for multimodal mathematical reasoning.",
-        "All scores must be real numbers in $[0, 1]$.",
-        *("1. answer_correctness", "- 1.0: fully correct", "- 0.5–0.9: almost correct"),
-        *("- 0.1–0.4: partial progress", "- 0.0: wrong or missing"),
-        *("2. reasoning_quality", "- 1.0: rigorous and logical", "- 0.5–0.9: minor gaps"),
-        *("- 0.1–0.4: fragmented reasoning", "- 0.0: invalid reasoning"),
-        *("3. visual_grounding", "- 1.0: correct use of visual elements", "- 0.5–0.9: minor misreadings"),
-        *("- 0.1–0.4: partial or incorrect usage", "- 0.0: no grounding or hallucination"),
-        *("- answer_correctness: 0.50", "- reasoning_quality: 0.30", "- visual_grounding: 0.20"),
-        "If the candidate solution fails to provide a clear and single final answer in the required format, **all "
-        "scores are set to 0.0**.",
-        *("[BEGIN THOUGHT]", "[END THOUGHT]", "[BEGIN SCORES]", "[END SCORES]"),
-        "Only valid JSON enclosed in the above tags is accepted.",
-    ]
-    assert all(rule in said for rule in rules)  # an iterator: in this order
+@pytest.mark.parametrize(
+    ("prompt", "lines", "words", "digest"),
+    [(ACTOR_PROMPT, 4, 79, "ff8334b3f9aa78e1"), (JUDGE_PROMPT, 37, 153, "1f81d906cc17a2ee")],
+    ids=["actor", "judge"],
+)
+def test_the_prompts_are_the_paper_s_word_for_word(prompt, lines, words, digest):
+    """Lines, words and digest of appendix D's text, whose empty lines and other white space do not count.
+
+    One thing is left out: the fence, three back quotes above and below, around the tags of the judge's output format.
+    """
+    assert len([line for line in prompt.splitlines() if line]) == lines
+    assert words_and_digest(prompt) == (words, digest)
 
 
 def test_the_score_is_made_of_its_parts():

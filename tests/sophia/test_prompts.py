@@ -1,9 +1,9 @@
 """SOPHIA's prompts: what is filled in where, and under which system message a completion is trained."""
 
-import hashlib
 import re
 
 import pytest
+from support import words_and_digest
 
 from trl_mmreason.grading import Grader
 from trl_mmreason.sophia.prompts import (
@@ -54,8 +54,7 @@ def test_the_example_is_right_and_looks_at_the_image_again():
 )
 def test_the_prompts_are_the_paper_s_word_for_word(prompt, words, digest):
     """Words and digest of the figures' text; white space does not count."""
-    said = prompt.split()
-    assert (len(said), hashlib.sha256(" ".join(said).encode()).hexdigest()[:16]) == (words, digest)
+    assert words_and_digest(prompt) == (words, digest)
 
 
 def test_the_paper_s_prompts():

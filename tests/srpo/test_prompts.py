@@ -1,8 +1,7 @@
 """SRPO's prompts are whole, and replies that are not what was asked for say why."""
 
-import hashlib
-
 import pytest
+from support import words_and_digest
 
 from trl_mmreason.sampling.asking import MalformedReply
 from trl_mmreason.srpo import prompts
@@ -44,8 +43,7 @@ def test_the_prompts_are_the_paper_s_word_for_word(prompt, words, digest):
     Two places differ: the teacher is not told the picture's address, and two full stops stand where the text at hand
     has a damaged "...</think>...".
     """
-    said = prompt.split()
-    assert (len(said), hashlib.sha256(" ".join(said).encode()).hexdigest()[:16]) == (words, digest)
+    assert words_and_digest(prompt) == (words, digest)
 
 
 @pytest.mark.parametrize(

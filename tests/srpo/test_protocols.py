@@ -33,11 +33,6 @@ class Says:
         ]
 
 
-@pytest.fixture
-def processor(checkpoints):
-    return load(checkpoints("qwen2_5_vl"))[1]
-
-
 def read(processor, texts, protocol=None, golds=None, **chat_template_kwargs):
     """The samples of a policy that writes `texts`; each gold answer is 2."""
     golds = golds or ["2"] * len(texts)

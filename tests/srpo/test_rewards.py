@@ -48,11 +48,6 @@ TABLE = {
 }
 
 
-@pytest.fixture
-def processor(checkpoints):
-    return load(checkpoints("qwen2_5_vl"))[1]
-
-
 def paid(rewards, ids, golds, **columns):
     return [function(completion_ids=ids, answer=golds, **columns) for function in rewards.functions]
 
