@@ -11,11 +11,11 @@ import torch
 from datasets import Dataset
 from every_trainer import four_steps, make
 from peft import LoraConfig
+from recorded import recorded_ids
 from support import drawn_rows
 from switch import let_cpus_take_the_engine
 
 from trl_mmreason import comparison
-from trl_mmreason.engines.replaced import replaced
 from trl_mmreason.sampling import Request, SamplingParams
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
@@ -29,14 +29,7 @@ rows = Dataset.from_list(drawn_rows(5, seed=3))
 
 def answered(trainer, stage, saved=None):
     """The token ids that this process sampled, and how long all graded samples are."""
-    ids, sample = [], TransformersEngine.sample
-
-    def record(self, *args):
-        answers = sample(self, *args)
-        ids.extend(answer.token_ids for (answer,) in answers)
-        return answers
-
-    with replaced(TransformersEngine, sample=record):
+    with recorded_ids(TransformersEngine) as ids:
         graded = comparison._answer(trainer, rows, TwoTurn("Again."), None, stage, saved)
     return {"ids": ids, "tokens": [one["tokens"] for (one,) in graded.samples]}
 

@@ -25,6 +25,7 @@ from trl_mmreason.sophia.prompts import reasoning_prompt
 from trl_mmreason.srpo.prompts import COT_PROMPT, TEACHER_SYSTEM_PROMPT, teacher_prompt
 
 FEWEST_STEPS, MOST_STEPS = 1, 2
+UPDATES = 150
 CAPTION_PROMPT, CAPTION = "What do you see?", "2 and 3"
 _SIZE = models.Size(hidden=128, layers=2, vision_hidden=64, vision_layers=1, heads=4)
 
@@ -76,7 +77,7 @@ def lessons():
     return short, long
 
 
-def save_parties(folder, updates=150):
+def save_parties(folder):
     """Teach the model and save it."""
     models.SIZES["served"] = _SIZE
     model, processor = models.build_model("qwen2_5_vl", "served", in_steps=True, judging=True)
@@ -85,8 +86,8 @@ def save_parties(folder, updates=150):
     tokenizer = processor.tokenizer
     short, long = ([_lesson(processor, *one) for one in some] for some in lessons())
     optimizer, chance = torch.optim.AdamW(model.parameters(), 2e-3), random.Random(0)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, updates)
-    for update in range(updates):
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, UPDATES)
+    for update in range(UPDATES):
         chosen = short if update % 2 else chance.sample(long, 4)
         inputs = collate([prompt for prompt, _ in chosen], tokenizer.pad_token_id)
         labels = torch.full_like(inputs["input_ids"], -100)

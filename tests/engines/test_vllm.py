@@ -10,6 +10,7 @@ import re
 import pytest
 import torch
 from processes import launch
+from recorded import TOLERANCE, differences
 from trl.generation.vllm_generation import VLLMGeneration
 
 pytest.importorskip("vllm")
@@ -28,7 +29,6 @@ CASES = {
     "self_evolution internvl": [],
     "sophia qwen3_vl": [],
 }
-TOLERANCE = 1e-4  # nats, in float32
 
 
 @pytest.fixture(scope="session")
@@ -57,11 +57,6 @@ def shared_runs(tmp_path_factory):
         return [torch.load(folder / f"results_{rank}.pt") for rank in range(2)]
 
     return run
-
-
-def differences(rollout, among=True):
-    """|sampled − trained log-probability| of the sampled tokens, in nats."""
-    return (rollout["sampled"] - rollout["trained"]).abs()[rollout["mask"] & among]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -7,6 +7,7 @@ way of sending them needs two GPUs; everything else is the real path.
 import pytest
 import torch
 from processes import launch
+from recorded import TOLERANCE, differences
 
 pytest.importorskip("vllm")
 
@@ -19,7 +20,6 @@ CASES = {
 }
 OTHERS = ["srpo", "chain_of_step", "self_evolution", "sophia"]
 TRAINED = [*((family, "adapo") for family in CASES), *(("qwen2_5_vl", method) for method in OTHERS)]
-TOLERANCE = 1e-4  # nats, in float32
 
 
 @pytest.fixture(scope="session")
@@ -35,11 +35,6 @@ def runs(tmp_path_factory):
         return made[family]
 
     return run
-
-
-def differences(rollout, among=True):
-    """|sampled − trained log-probability| of the sampled tokens, in nats."""
-    return (rollout["sampled"] - rollout["trained"]).abs()[rollout["mask"] & among]
 
 
 @pytest.mark.parametrize(("family", "method"), TRAINED)

@@ -2,6 +2,7 @@
 
 import torch
 from datasets import Dataset
+from recorded import recorded_ids
 from support import drawn_rows
 from trl import GRPOTrainer
 from trl.data_utils import prepare_multimodal_messages
@@ -37,14 +38,7 @@ def evaluations(trainer):
     rows, found = Dataset.from_list(drawn_rows(7, seed=2)), {}
     # under FSDP transformers answers
     for name, engine, is_fsdp in (("vllm", LoadedVLLM, False), ("transformers", TransformersEngine, True)):
-        ids, sample = [], engine.sample
-
-        def record(self, *args, sample=sample, ids=ids):
-            answers = sample(self, *args)
-            ids.extend(answer.token_ids for (answer,) in answers)
-            return answers
-
-        with replaced(engine, sample=record), replaced(trainer, is_fsdp_enabled=is_fsdp):
+        with recorded_ids(engine) as ids, replaced(trainer, is_fsdp_enabled=is_fsdp):
             graded = comparison._answer(trainer, rows, TwoTurn("Again."), None, name)
         found[name] = {"ids": ids, "ended": [(one["tokens"], one["finish_reasons"]) for (one,) in graded.samples]}
     return found
@@ -61,18 +55,13 @@ def prompts_read(trainer, rows, way):
         return outputs
 
     engine.generate = record
-    prompts = trainer_prompts(trainer, rows)
+    prompts = [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
     try:
         ids, images, fields = way._tokenize_prompts(trainer, prompts)
         way._generate_single_turn(trainer, ids, images, fields, 4)
     finally:
         engine.generate = answer
     return {"read": read, "trained": [list(row) for row in ids], "pictures": [len(row or []) for row in images]}
-
-
-def trainer_prompts(trainer, rows):
-    """The prompts as TRL hands them to generation, with their pictures in the messages."""
-    return [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
 
 
 def upstream_prompts(trainer, rows):
