@@ -16,8 +16,8 @@ from workload import GROUP
 from trl_mmreason import AdaPOTrainer
 from trl_mmreason.timing import device_clock
 
-REFERENCE = {"beta": 0.001, "use_bias_correction_kl": False}  # settings of AdaPO's KL term, for TRL's GRPO too
-ALL_ROWS = {"filter_zero_advantage": False, "filter_truncated": False}  # settings of AdaPO: all rows carry loss
+REFERENCE: dict[str, Any] = {"beta": 0.001, "use_bias_correction_kl": False}  # the KL term as AdaPO has it
+ALL_ROWS: dict[str, Any] = {"filter_zero_advantage": False, "filter_truncated": False}  # carry loss
 
 Answers = list[list[int]]
 """Token ids of one turn, one list a row."""
