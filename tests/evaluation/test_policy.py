@@ -3,10 +3,13 @@
 import pytest
 from accelerate import PartialState
 from datasets import Dataset
+from PIL import Image
 from processes import outcomes
 from scripted import Scripted
 from support import drawn_rows, load
 
+from trl_mmreason.evaluation.evaluation_report import evaluate_into
+from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.results import summarise
 from trl_mmreason.evaluation.runner import evaluate, evaluate_policy
 from trl_mmreason.miniature.cold_start import greedy_accuracy
@@ -91,6 +94,25 @@ def test_questions_that_share_an_id_stay_apart():
     assert [row["id"] for row in found.rows] == ["a#0", "a#1", "b"]
     assert len({question.problem for question in summarise(found).questions}) == 3
     assert len({request.seed for request in engine.asked}) == 3
+
+
+def test_its_evaluation_is_saved_with_the_settings_of_training_and_without_a_store(tmp_path):
+    """Pictures are kept under the ids of the samples, where questions share one."""
+    prompt, pictures = (
+        [{"role": "user", "content": "?"}],
+        [Image.new("RGB", (2, 2), colour) for colour in ("red", "blue")],
+    )
+    rows = Dataset.from_list([{"id": "a", "prompt": prompt, "answer": "7", "images": [one]} for one in pictures])
+    engine = Scripted(lambda request, times: "7")
+    results = evaluate_into(tmp_path, rows, engine, Direct(), resumable=False, training={"beta": 0.5})
+    saved = read_evaluation(tmp_path)
+    assert saved.results.metrics == results.metrics
+    assert saved.about["training"] == {"beta": 0.5}
+    assert {id_: one.getpixel((0, 0)) for id_, (one,) in saved.pictures.items()} == {
+        "a#0": (255, 0, 0),
+        "a#1": (0, 0, 255),
+    }
+    assert not (tmp_path / "answers.sqlite").exists()
 
 
 @pytest.mark.parametrize("gold", ["right", "wrong"])

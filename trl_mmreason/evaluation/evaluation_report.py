@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..sampling.engine import Engine, Failure
 from ..sampling.protocols import AnsweringProtocol
 from ..sampling.store import Store
 from .benchmarks import Benchmark
+from .curves import training_plots
 from .files import SavedEvaluation, headline, read_evaluation, result_problems, write_evaluation
 from .metrics import metric_of
 from .provenance import provenance_record
@@ -55,6 +57,8 @@ def evaluate_into(
     about: Mapping[str, Any] | None = None,
     benchmark: Benchmark | None = None,
     shown: int = 100,
+    resumable: bool = True,
+    training: Mapping[str, Any] | None = None,
     **asking: Any,
 ) -> Results:
     """Evaluate a policy, and save results, samples and report; stored answers are reused.
@@ -68,10 +72,12 @@ def evaluate_into(
             default the benchmark's, or the folder's name.
         benchmark: adds what is its own, as for `summarise`.
         shown: questions in the report.
+        resumable: off for a policy during training, as for `evaluate` without a store.
+        training: settings of that training, which are recorded, too.
         **asking: other arguments of `evaluate`: `n`, `sampling_params`, `grader`, `system_prompt` and `seed`, which are
             recorded, and those of `answer_questions`, such as `batch_size` and `description`.
     """
-    with Store(Path(folder) / "answers.sqlite") as store:
+    with Store(Path(folder) / "answers.sqlite") if resumable else nullcontext() as store:
         samples = evaluate(rows, engine, store, protocol, **asking)
     results = summarise(samples, benchmark, grader=asking.get("grader"))
     if PartialState().is_main_process:
@@ -79,7 +85,7 @@ def evaluate_into(
         named = {"name": name, "title": title, **(about or {})}
         recorded = {setting: asking[setting] for setting in _RECORDED if setting in asking}
         record = provenance_record(engine, protocol, command=command, benchmark=named, **recorded)
-        save_evaluation(folder, rows, samples, results, record, shown)
+        save_evaluation(folder, rows, samples, results, record | ({"training": training} if training else {}), shown)
     return results
 
 
@@ -102,7 +108,10 @@ def save_evaluation(
 
 
 def write_evaluation_report(
-    folders: Mapping[str, str | Path], output: str | Path | None = None, shown: int = 100
+    folders: Mapping[str, str | Path],
+    output: str | Path | None = None,
+    shown: int = 100,
+    log_history: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """Write the page, with curves over n for several samples a question or searches of several widths.
 
@@ -111,6 +120,7 @@ def write_evaluation_report(
             others are compared with.
         output: the file; by default in the first folder, `report.html`, or `compared.html` of several.
         shown: questions whose samples can be looked at.
+        log_history: `trainer.state.log_history` of the training between two evaluations, whose curves are then shown.
 
     Returns:
         The file; the curves are beside it, as a PNG file of its name.
@@ -126,6 +136,9 @@ def write_evaluation_report(
     asked = {row["id"]: question_text(row["prompt"]) for row in first.samples.rows}
     tables = _tables(results)  # refuses other questions
     plots = scaling_plots(saved)
+    curves: dict[str, Any] = {"plots": plots, "plots_title": "Inference-time scaling", "plots_note": INTERVALS_NOTE}
+    if log_history:
+        curves = {"plots": training_plots({"": log_history})}
     if plots:
         draw_scaling(plots).savefig(path.with_suffix(".png"), format="png", dpi=120)
     write_report(
@@ -141,9 +154,7 @@ def write_evaluation_report(
                 each.samples, first.pictures, shown, "" if len(saved) == 1 else name, asked
             )
         ],
-        plots=plots,
-        plots_title="Inference-time scaling",
-        plots_note=INTERVALS_NOTE,
+        **curves,
         notes=[*_other_prompts(saved), *(line for name, each in results.items() for line in _notes(name, each, saved))],
     )
     return path

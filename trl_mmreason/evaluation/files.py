@@ -54,7 +54,7 @@ class SavedEvaluation:
 
 
 def write_evaluation(
-    folder: str | Path, samples: Samples, results: Results, record: Mapping[str, Any], pictures: Dataset
+    folder: str | Path, samples: Samples, results: Results, record: Mapping[str, Any], pictured: Dataset
 ) -> None:
     """Write all files except the report.
 
@@ -62,7 +62,7 @@ def write_evaluation(
         folder: output folder, created if missing.
         samples, results: of `evaluate` and `summarise`.
         record: how the numbers were made, as JSON: benchmark, settings, versions.
-        pictures: the questions whose pictures are kept, with id and images.
+        pictured: the first questions, whose pictures are kept.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,8 @@ def write_evaluation(
     write_whole(folder / QUESTIONS, _as_jsonl(_table_lines(results)))
     write_whole(folder / PRINTED, f"{format_results(results)}\n")
     with atomic_path(folder / PICTURES) as unfinished:
-        pictures.select_columns(["id", "images"]).to_parquet(unfinished)
+        ids = [row["id"] for row in samples.rows[: len(pictured)]]
+        pictured.select_columns(["images"]).add_column("id", ids).to_parquet(unfinished)
     write_whole(
         folder / RESULTS, json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False)
     )  # last: it is complete

@@ -61,7 +61,7 @@ def evaluate(
     Args:
         rows: result of `load_benchmark` or `load_rows`.
         engine: the policy.
-        store: keeps every answer, verdict and score; `None` for a policy during training, of which nothing is kept.
+        store: keeps every answer, verdict and score; `None` for a policy during training.
         protocol: how it is asked.
         n: samples a question.
         sampling_params: greedy by default.
