@@ -11,15 +11,14 @@ policy of an example of several stages. A run that was finished is read, not rep
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-from trl_mmreason.evaluation.metrics import improves
+from trl_mmreason.evaluation.files import headline, read_evaluation
+from trl_mmreason.evaluation.metrics import Estimate, improves, metric_of
 
 ROOT = Path(__file__).parents[1]
 STAGED = {
@@ -29,49 +28,37 @@ STAGED = {
 }
 """Examples of several stages: the evaluations that stand for before and after."""
 
-Estimates = dict[str, dict[str, Any]]
-"""What was measured → value and interval."""
+Estimates = dict[str, Estimate]
+"""Metric and policy → value and interval."""
 
 
 def run_example(method: str, seed: int, root: Path, options: list[str]) -> Estimates:
     """The accuracies that the example measured, in their order."""
     folder = root / f"seed-{seed}"
-    staged = method in STAGED
-    finished = folder / ("evaluation/table.txt" if staged else "results.json")
-    if not finished.exists():
+    if not (folder / "evaluation/table.txt").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        config, section = ROOT / "configs" / method / "miniature.yaml", "common." if staged else ""
+        config, section = ROOT / "configs" / method / "miniature.yaml", "common." if method in STAGED else ""
         command = [sys.executable, str(ROOT / "examples" / f"{method}.py"), "--config", str(config)]
         command += [f"--{section}use_cpu", "true", f"--{section}seed", str(seed), "--output_dir", str(folder), *options]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         with (folder / "output.txt").open("w") as output:
             subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=output, stderr=output)
-    if staged:
-        measured = sorted((folder / "evaluation").glob("*/results.json"), key=lambda path: path.stat().st_mtime)
-        return {path.parent.name: accuracy_of(path) for path in measured}
-    found = json.loads(finished.read_text())
-    moments = [(metric, moment) for metric in ("acc_t1", "acc_t2") for moment in ("before", "after")]
-    return {f"{metric} {moment}": found[metric][moment] for metric, moment in moments}
-
-
-def accuracy_of(results: Path) -> dict[str, Any]:
-    """Value and interval, from the results of an evaluation."""
-    found = json.loads(results.read_text())["metrics"]["accuracy"]
-    return {"value": found["value"], "interval": (found["low"], found["high"])}
+    measured = sorted((folder / "evaluation").glob("*/results.json"), key=lambda path: path.stat().st_mtime)
+    metrics = {path.parent.name: read_evaluation(path.parent).results.metrics for path in measured}
+    shown = headline(next(iter(metrics.values())))
+    return {f"{name} {policy}": found[name] for name in shown for policy, found in metrics.items()}
 
 
 def rose(method: str, found: Estimates) -> bool:
     """Whether the interval after training lies above that before it."""
-    before, after = STAGED.get(method, ("acc_t2 before", "acc_t2 after"))
-    return improves(tuple(found[before]["interval"]), tuple(found[after]["interval"]))
+    metric = "accuracy" if method in STAGED else "acc_t2"
+    before, after = (found[f"{metric} {policy}"] for policy in STAGED.get(method, ("before", "after")))
+    return improves(before.interval, after.interval)
 
 
 def row_of(seed: int, names: list[str], found: Estimates, verdict: bool) -> str:
     """One line of the table, in Markdown."""
-    cells = [str(seed)]
-    for name in names:
-        (low, high), value = found[name]["interval"], found[name]["value"]
-        cells.append(f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]")
+    cells = [str(seed), *(metric_of(name.split()[0]).with_interval(found[name]) for name in names)]
     return f"| {' | '.join(cells)} | {'yes' if verdict else 'no'} |"
 
 

@@ -19,11 +19,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+
+from trl_mmreason.evaluation.files import read_evaluation
+from trl_mmreason.evaluation.metrics import Estimate
 
 ROOT = Path(__file__).parents[1]
 
-METRICS = ("acc_t1", "acc_t2")
+METRICS, MOMENTS = ("acc_t1", "acc_t2"), ("before", "after")
 
 PRECISIONS = {
     "float32": ["--bf16", "false", "--dtype", "float32"],
@@ -32,8 +34,8 @@ PRECISIONS = {
 }
 
 
-def run_quickstart(precision: str, seed: int, root: Path) -> dict[str, Any]:
-    """The results that the example writes: metric → before, after and change, each with value and interval.
+def run_quickstart(precision: str, seed: int, root: Path) -> dict[str, dict[str, Estimate]]:
+    """The results that the example writes: before and after → the metrics.
 
     Args:
         precision: a key of `PRECISIONS`.
@@ -41,8 +43,7 @@ def run_quickstart(precision: str, seed: int, root: Path) -> dict[str, Any]:
         root: folder of all runs.
     """
     folder = root / f"seed-{seed}" / precision
-    results = folder / "results.json"
-    if not results.exists():
+    if not (folder / "evaluation/table.txt").exists():
         settings = [*PRECISIONS[precision], "--use_cpu", "true", "--seed", str(seed), "--output_dir", str(folder)]
         if precision != "float32":
             settings += ["--model_name_or_path", str(cold_start_of(seed, root))]
@@ -52,7 +53,7 @@ def run_quickstart(precision: str, seed: int, root: Path) -> dict[str, Any]:
         begun = time.perf_counter()
         subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=sys.stderr)
         (folder / "seconds.json").write_text(json.dumps(time.perf_counter() - begun))
-    return json.loads(results.read_text())
+    return {moment: read_evaluation(folder / "evaluation" / moment).results.metrics for moment in MOMENTS}
 
 
 def cold_start_of(seed: int, root: Path) -> Path:
@@ -62,20 +63,19 @@ def cold_start_of(seed: int, root: Path) -> Path:
     return folder
 
 
-def reaches(results: dict[str, Any], float32: dict[str, Any]) -> bool:
+def reaches(after: dict[str, Estimate], float32: dict[str, Estimate]) -> bool:
     """Whether no accuracy after training lies below float32's by more than the two intervals."""
-    return all(results[m]["after"]["interval"][1] >= float32[m]["after"]["interval"][0] for m in METRICS)
+    return all(after[metric].interval[1] >= float32[metric].interval[0] for metric in METRICS)
 
 
-def row_of(seed: int, precision: str, results: dict[str, Any], float32: dict[str, Any]) -> str:
+def row_of(seed: int, precision: str, results: dict[str, dict[str, Estimate]], reached: bool) -> str:
     """One line of the table, in Markdown."""
     cells = [str(seed), precision]
     for metric in METRICS:
-        for moment in ("before", "after"):
-            estimate = results[metric][moment]
-            low, high = estimate["interval"]
-            cells.append(f"{estimate['value']:.3f} [{low:.3f}, {high:.3f}]")
-    return f"| {' | '.join(cells)} | {'yes' if reaches(results, float32) else 'no'} |"
+        for moment in MOMENTS:
+            estimate = results[moment][metric]
+            cells.append(f"{estimate.value:.3f} [{estimate.interval[0]:.3f}, {estimate.interval[1]:.3f}]")
+    return f"| {' | '.join(cells)} | {'yes' if reached else 'no'} |"
 
 
 def main() -> int:
@@ -90,8 +90,9 @@ def main() -> int:
         float32 = run_quickstart("float32", seed, root)
         for precision in arguments.precisions:
             results = run_quickstart(precision, seed, root)
-            rows.append(row_of(seed, precision, results, float32))
-            all_reach &= reaches(results, float32)
+            reached = reaches(results["after"], float32["after"])
+            rows.append(row_of(seed, precision, results, reached))
+            all_reach &= reached
     print("| seed | precision | acc@t1 before | acc@t1 after | acc@t2 before | acc@t2 after | reaches float32's |")
     print("|---|---|---|---|---|---|---|")
     print("\n".join(rows))

@@ -17,7 +17,9 @@ from support import drawn_rows, load
 from trl import ModelConfig
 
 from trl_mmreason import SRPOConfig
-from trl_mmreason.evaluation.metrics import metric_of
+from trl_mmreason.evaluation.files import read_evaluation
+from trl_mmreason.evaluation.metrics import format_table, metric_of
+from trl_mmreason.evaluation.results import compare_results
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.srpo.protocols import Reflection
@@ -67,10 +69,17 @@ def labels(metrics):
 def assert_everything_is_there(done, folder, trainer_name, metrics=TWO_TURNS):
     assert table_rows(done.stdout, metrics) == labels(metrics)  # once
     assert f"Report: {folder / 'report.html'}" in done.stdout
-    results = json.loads((folder / "results.json").read_text())
-    assert list(results) == metrics
-    assert results["acc_t2"]["before"]["value"] == 0.0  # a random model adds no digits
-    assert f"{trainer_name} on 16 questions of" in (folder / "report.html").read_text()
+    before, after = (read_evaluation(folder / "evaluation" / moment) for moment in ("before", "after"))
+    changes = compare_results(before.results, after.results)
+    table = format_table({name: changes[name] for name in metrics})
+    assert f"\n{table}\n\nacc@t2 " in done.stdout
+    assert f"```text\n{table}\n```" in (folder / "README.md").read_text()
+    assert changes["acc_t2"].before.value == 0.0  # a random model adds no digits
+    page = page_of(folder / "report.html")
+    title, headings = page.with_tag("h1")[0]["text"], [heading["text"] for heading in page.with_tag("h2")]
+    assert re.fullmatch(rf"{trainer_name} on miniature/adding \(\w+\): 16 questions", title)
+    assert headings == ["Comparison", "Training curves", "Trajectories"]
+    assert len(page.with_class("trajectory")) == 2 * 16
     with Image.open(folder / "curves.png") as curves:
         curves.verify()
     assert trainer_name in (folder / "README.md").read_text()
@@ -320,7 +329,7 @@ def test_local_rows_of_which_one_is_bad(checkpoints, tmp_path):
     done = run("adapo", checkpoints("qwen2_5_vl"), tmp_path / "out", *source)
     assert "rows: 1 of 4 rows cannot be used and were left out (1 × missing picture file)" in done.stderr
     assert "row 2 (id 'shape 2'), column 'images': missing picture file" in done.stderr
-    assert "AdaPO on 3 questions of" in (tmp_path / "out/report.html").read_text()
+    assert f"AdaPO on {file} (train): 3 questions" in (tmp_path / "out/report.html").read_text()
 
 
 @pytest.mark.full

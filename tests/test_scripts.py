@@ -17,7 +17,7 @@ from trl import ModelConfig, TrlParser
 
 from trl_mmreason import AdaPOTrainer
 from trl_mmreason.adapo.miniature import two_answers
-from trl_mmreason.comparison import _without_nan, train_and_compare
+from trl_mmreason.comparison import train_and_compare
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.script_parser import WrongArgument
@@ -40,11 +40,6 @@ def test_columns_can_be_given_on_the_command_line():
         ["--dataset_name", "x", "--columns", '{"prompt": "problem"}']
     )
     assert arguments.columns == {"prompt": "problem"}
-
-
-def test_results_are_strict_json():
-    text = json.dumps(_without_nan({"a": {"value": float("nan"), "interval": (0.5, float("nan"))}}), allow_nan=False)
-    assert json.loads(text) == {"a": {"value": None, "interval": [0.5, None]}}
 
 
 def test_fewer_rows_are_a_sample_of_all_and_not_the_first(tmp_path):

@@ -17,7 +17,9 @@ from .messages import text_of
 
 CARD = "README.md"
 PRINTED = "results.txt"
-"""Tables of results, as evaluations and comparisons write them."""
+"""The table of results in the folder of an evaluation."""
+COMPARED = "evaluation/table.txt"
+"""The table of the evaluations before and after training, in the folder of a run."""
 MINIATURE = "miniature/"
 """What names of the drawn tasks, and of the models built for them, begin with."""
 MINIATURE_RECORD = "trl_mmreason_miniature"
@@ -187,14 +189,14 @@ def results_in(folder: Path) -> dict[str, str]:
 
     Tables older than the end of training are those of an earlier run.
     """
-    tables = {"Before and after training": folder / PRINTED}
+    tables = {"Before and after training": folder / COMPARED}  # has `before` and `after` side by side
     tables |= {path.parent.name: path for path in sorted((folder / "evaluation").glob(f"*/{PRINTED}"))}
     trained = folder / "trainer_state.json"
     since = trained.stat().st_mtime_ns if trained.is_file() else 0
     return {
         title: path.read_text(encoding="utf-8")
         for title, path in tables.items()
-        if path.is_file() and path.stat().st_mtime_ns >= since
+        if path.is_file() and path.stat().st_mtime_ns >= since and title not in ("before", "after")
     }
 
 

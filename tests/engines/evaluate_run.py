@@ -28,10 +28,10 @@ rows = Dataset.from_list(drawn_rows(5, seed=3))
 
 
 def answered(trainer, stage, saved=None):
-    """The token ids that this process sampled, and how long all graded samples are."""
+    """The token ids that this process sampled, and how long the graded samples of all questions are."""
     with recorded_ids(TransformersEngine) as ids:
-        graded = comparison._answer(trainer, rows, TwoTurn("Again."), None, stage, saved)
-    return {"ids": ids, "tokens": [one["tokens"] for (one,) in graded.samples]}
+        table = comparison._evaluate(trainer, rows, TwoTurn("Again."), stage, saved).table
+    return {"ids": ids, "tokens": table.over[:, table.names.index("tokens")].tolist()}
 
 
 def sampled(folder):

@@ -33,14 +33,15 @@ def evaluations(trainer):
     """Seven questions to the trained policy, two turns each, as `train_and_compare` asks them, by each engine.
 
     Returns:
-        Engine → the token ids that this process sampled, and how long the graded samples are and why they ended.
+        Engine → the token ids that this process sampled, and how long the graded samples are and which were cut.
     """
     rows, found = Dataset.from_list(drawn_rows(7, seed=2)), {}
     # under FSDP transformers answers
     for name, engine, is_fsdp in (("vllm", LoadedVLLM, False), ("transformers", TransformersEngine, True)):
         with recorded_ids(engine) as ids, replaced(trainer, is_fsdp_enabled=is_fsdp):
-            graded = comparison._answer(trainer, rows, TwoTurn("Again."), None, name)
-        found[name] = {"ids": ids, "ended": [(one["tokens"], one["finish_reasons"]) for (one,) in graded.samples]}
+            table = comparison._evaluate(trainer, rows, TwoTurn("Again."), name).table
+        places = [table.names.index(name) for name in ("tokens", "truncated")]
+        found[name] = {"ids": ids, "ended": table.over[:, places].tolist()}
     return found
 
 

@@ -21,10 +21,9 @@ from written_samples import sample, samples
 
 from trl_mmreason.evaluation.curves import training_plots
 from trl_mmreason.evaluation.plots import Line, Plot
-from trl_mmreason.evaluation.report import Mark, ReportTable, TableRow, comparison_table, write_report
+from trl_mmreason.evaluation.report import Mark, ReportTable, TableRow, results_table, write_report
 from trl_mmreason.evaluation.results import compare_results, summarise
 from trl_mmreason.evaluation.trajectory import Piece, Trajectory, Turn, scored_pieces
-from trl_mmreason.sampling.protocols import TwoTurn
 
 SCRIPT = "<script>document.documentElement.dataset.attacked = 'yes'</script>"
 BREAKOUT = "</div></script><img src=x onerror=\"document.documentElement.dataset.attacked = 'yes'\">"
@@ -56,11 +55,13 @@ TRAJECTORIES = [
 ]
 
 
-COMPARISON = compare_results(
-    summarise(samples(*([sample(first, False)] for first in (False, True, False)))),
-    summarise(samples(*([sample(first, True)] for first in (False, True, False)))),
+BEFORE, AFTER = (
+    summarise(samples(*([sample(first, second)] for first in (False, True, False)))) for second in (False, True)
 )
-COMPARISON = {name: COMPARISON[name] for name in TwoTurn.metrics}
+CHANGES = {name: found.change for name, found in compare_results(BEFORE, AFTER).items()}
+COMPARISON = results_table(
+    {"before": BEFORE.metrics, "after": AFTER.metrics}, {"after": CHANGES}, title="Comparison", note="In percent."
+)
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def report(tmp_path):
         title="A run",
         command=f"python train.py {SCRIPT}",
         settings={"seed": 7, "prompt": SCRIPT},
-        tables=[comparison_table(COMPARISON)],
+        tables=[COMPARISON],
         trajectories=TRAJECTORIES,
         plots=training_plots({"": [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.4}]}),
     )

@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 
 from ..files import write_whole
 from ..pictures import page_data_url
-from .metrics import Change, Estimate, Metric, metric_of
+from .metrics import Estimate, Metric, metric_of
 from .plots import Plot
 from .trajectory import NOT_GRADED, Piece, Trajectory
 
@@ -159,19 +159,6 @@ def results_table(
             cells += [cell(metric, metrics[run].get(name)), cell(metric, change, signed=True)]
         rows.append(TableRow(metric.label, cells, [mark_of(metric, found.get(name)) for found in metrics.values()]))
     return ReportTable(title, header, rows, note, list(metrics))
-
-
-def comparison_table(comparison: Mapping[str, Change]) -> ReportTable:
-    """Build the table of a `compare_results` result, before and after training."""
-    before, after, change = (
-        {name: getattr(found, side) for name, found in comparison.items()} for side in ("before", "after", "change")
-    )
-    return results_table(
-        {"before": before, "after": after},
-        {"after": change},
-        title="Before and after training",
-        note=f"Percent, or what the name says. Brackets: 95 % bootstrap intervals over questions.{TURNS}",
-    )
 
 
 def side_by_side(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
