@@ -6,7 +6,7 @@ from support import adapo_trainer, drawn_rows, ids_of, load
 
 from trl_mmreason.adapo.prefilter import prefilter
 from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
-from trl_mmreason.evaluation.runner import evaluate, evaluate_policy
+from trl_mmreason.evaluation.runner import evaluate
 from trl_mmreason.sampling import Failure, Request, Sample, SamplingParams
 from trl_mmreason.sampling.generation import encode
 from trl_mmreason.sampling.protocols import TwoTurn
@@ -82,11 +82,10 @@ def test_four_ways_read_the_same_tokens(policy, tmp_path):
 
     model.eval()
     protocol, sampling_params = TwoTurn(EVALUATION_PROMPT), SamplingParams(bound, temperature=0.0)
-    asking = {"batch_size": 4, "chat_template_kwargs": KINDLY}
-    evaluate_policy(model, processor, dataset, protocol, sampling_params=sampling_params, **asking)
+    engine = TransformersEngine(model, processor, chat_template_kwargs=KINDLY)
+    evaluate(dataset, engine, None, protocol, sampling_params=sampling_params, batch_size=4)
     read["evaluation in training"] = by_heart.read_since()
 
-    engine = TransformersEngine(model, processor, chat_template_kwargs=KINDLY)
     with Store(tmp_path / "evaluation.sqlite") as store:
         evaluate(dataset, engine, store, TwoTurn(EVALUATION_PROMPT), sampling_params=SamplingParams(bound, 0.0))
     read["mmreason evaluate"] = by_heart.read_since()

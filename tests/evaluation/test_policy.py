@@ -3,15 +3,14 @@
 import pytest
 from accelerate import PartialState
 from datasets import Dataset
-from PIL import Image
 from processes import outcomes
-from scripted import Scripted
+from scripted import Scripted, picture, questions_of, reds
 from support import drawn_rows, load
 
 from trl_mmreason.evaluation.evaluation_report import evaluate_into
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.results import summarise
-from trl_mmreason.evaluation.runner import evaluate, evaluate_policy
+from trl_mmreason.evaluation.runner import evaluate
 from trl_mmreason.miniature.cold_start import greedy_accuracy
 from trl_mmreason.sampling import Failure, Sample, SamplingParams
 from trl_mmreason.sampling.answering import answer_questions
@@ -24,9 +23,8 @@ CHECK = TwoTurn("Please check.")
 
 def answers(policy, rows, protocol=CHECK, tokens=4, batch_size=3, **settings):
     dataset, sampling_params = Dataset.from_list(rows), SamplingParams(tokens, temperature=0.0)
-    return evaluate_policy(
-        *policy, dataset, protocol, sampling_params=sampling_params, batch_size=batch_size, **settings
-    )
+    engine = TransformersEngine(*policy, batch_size=batch_size)
+    return evaluate(dataset, engine, None, protocol, sampling_params=sampling_params, batch_size=batch_size, **settings)
 
 
 def texts(samples):
@@ -98,20 +96,13 @@ def test_questions_that_share_an_id_stay_apart():
 
 def test_its_evaluation_is_saved_with_the_settings_of_training_and_without_a_store(tmp_path):
     """Pictures are kept under the ids of the samples, where questions share one."""
-    prompt, pictures = (
-        [{"role": "user", "content": "?"}],
-        [Image.new("RGB", (2, 2), colour) for colour in ("red", "blue")],
-    )
-    rows = Dataset.from_list([{"id": "a", "prompt": prompt, "answer": "7", "images": [one]} for one in pictures])
-    engine = Scripted(lambda request, times: "7")
+    row = {"id": "a", "prompt": [{"role": "user", "content": "?"}], "answer": "7"}
+    rows, engine = questions_of([{**row, "images": [picture(red)]} for red in (1, 2)]), Scripted(lambda *_: "7")
     results = evaluate_into(tmp_path, rows, engine, Direct(), resumable=False, training={"beta": 0.5})
     saved = read_evaluation(tmp_path)
     assert saved.results.metrics == results.metrics
     assert saved.about["training"] == {"beta": 0.5}
-    assert {id_: one.getpixel((0, 0)) for id_, (one,) in saved.pictures.items()} == {
-        "a#0": (255, 0, 0),
-        "a#1": (0, 0, 255),
-    }
+    assert {id_: reds(found) for id_, found in saved.pictures.items()} == {"a#0": [1], "a#1": [2]}
     assert not (tmp_path / "answers.sqlite").exists()
 
 

@@ -6,10 +6,11 @@ from support import drawn_rows, ids_of, load
 
 from trl_mmreason.evaluation.metrics import metric_of
 from trl_mmreason.evaluation.results import compare_results, summarise
-from trl_mmreason.evaluation.runner import evaluate, evaluate_policy
+from trl_mmreason.evaluation.runner import evaluate
 from trl_mmreason.sampling import Sample, SamplingParams
 from trl_mmreason.sampling.engine import UnsuitableEngine
 from trl_mmreason.sampling.protocols import last_verdict
+from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.srpo.protocols import FirstSolution, Reflection
 
 SOLUTION = "<think>1+1=2</think> <answer>{}</answer>"
@@ -111,10 +112,9 @@ def test_a_random_policy_is_asked_with_the_system_prompt_and_gets_nothing_right(
     monkeypatch.setattr(processor, "apply_chat_template", spy)
     for prompt in (None, "Use the tags."):
         asked.clear()
-        found = evaluate_policy(
-            model, processor, Dataset.from_list(rows), Reflection(), batch_size=3, system_prompt=prompt,
-            sampling_params=SamplingParams(5, temperature=0.0),
-        )  # fmt: skip
+        asking = {"batch_size": 3, "system_prompt": prompt, "sampling_params": SamplingParams(5, temperature=0.0)}
+        engine = TransformersEngine(model, processor)
+        found = evaluate(Dataset.from_list(rows), engine, None, Reflection(), **asking)
         assert [transition(sample) for (sample,) in found.samples] == ["0→0"] * 4
         assert all(1 <= sample["tokens"] <= 5 for (sample,) in found.samples)
         assert any(asked) == (prompt is not None)

@@ -14,7 +14,6 @@ from itertools import chain
 from typing import Any
 
 from datasets import Dataset
-from transformers import PreTrainedModel, ProcessorMixin
 
 from ..sampling.answering import TEXTS, answer_in_memory, answer_questions, distinct_ids
 from ..sampling.engine import Engine, Failure, SamplingParams
@@ -89,34 +88,3 @@ def evaluate(
             if not isinstance(sample, Failure):
                 sample["measures"] = measure(sample)
     return Samples(rows_said, n, protocol.turns, samples)
-
-
-def evaluate_policy(
-    model: PreTrainedModel,
-    processing_class: ProcessorMixin,
-    rows: Dataset,
-    protocol: AnsweringProtocol,
-    *,
-    batch_size: int,
-    chat_template_kwargs: dict[str, Any] | None = None,
-    **asking: Any,
-) -> Samples:
-    """`evaluate` a policy during training, in memory.
-
-    Args:
-        model: answers in evaluation mode, and is left in the mode that it came in.
-        processing_class: its processor.
-        rows, protocol: as for `evaluate`.
-        batch_size: samples asked for at once.
-        chat_template_kwargs: handed to the chat template.
-        **asking: arguments of `evaluate`, such as `sampling_params` and `system_prompt`.
-
-    Raises:
-        TypeError: `processing_class` is not the processor of a vision-language model.
-    """
-    from ..sampling.transformers_engine import TransformersEngine  # here: it loads the models' libraries
-
-    engine = TransformersEngine(
-        model, processing_class, batch_size=batch_size, chat_template_kwargs=chat_template_kwargs
-    )
-    return evaluate(rows, engine, None, protocol, batch_size=batch_size, **asking)

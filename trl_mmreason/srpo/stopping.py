@@ -10,10 +10,11 @@ from datasets import Dataset
 from transformers import PreTrainedModel, ProcessorMixin, TrainerControl, TrainerState
 
 from ..engines.sharding import is_sharded
-from ..evaluation.runner import evaluate_policy
+from ..evaluation.runner import evaluate
 from ..messages import completion_text
 from ..sampling.engine import Failure, SamplingParams
 from ..sampling.protocols import last_verdict
+from ..sampling.transformers_engine import TransformersEngine
 from ..stopping import StopAtAccuracy
 from .config import SRPOConfig
 from .protocols import Reflection
@@ -65,16 +66,15 @@ def learnt(
         second_think: the format has a second `<think>`; off where the cold start's rows have none.
     """
     assert args.max_completion_length is not None  # SRPOConfig sees to it
-    protocol = Reflection()
-    samples = evaluate_policy(
-        model,
-        processing_class,
+    protocol, size, template = Reflection(), args.per_device_eval_batch_size, args.chat_template_kwargs
+    samples = evaluate(
         dataset,
+        TransformersEngine(model, processing_class, batch_size=size, chat_template_kwargs=template),
+        None,
         protocol,
         sampling_params=SamplingParams(args.max_completion_length, args.temperature, args.top_p, args.top_k or 0),
-        batch_size=args.per_device_eval_batch_size,
+        batch_size=size,
         system_prompt=args.reflection_prompt,
-        chat_template_kwargs=args.chat_template_kwargs,
         seed=args.seed,
         description="sampling responses",
     )
