@@ -19,6 +19,7 @@ from pathlib import Path
 
 from trl_mmreason.evaluation.files import headline, read_evaluation
 from trl_mmreason.evaluation.metrics import Estimate, improves, metric_of
+from trl_mmreason.model_card import EVALUATIONS
 
 ROOT = Path(__file__).parents[1]
 STAGED = {
@@ -35,7 +36,8 @@ Estimates = dict[str, Estimate]
 def run_example(method: str, seed: int, root: Path, options: list[str]) -> Estimates:
     """The accuracies that the example measured, in their order."""
     folder = root / f"seed-{seed}"
-    if not (folder / "evaluation/table.txt").exists():
+    evaluations = folder / ("evaluation" if method in STAGED else EVALUATIONS)
+    if not (evaluations / "table.txt").exists():
         folder.mkdir(parents=True, exist_ok=True)
         config, section = ROOT / "configs" / method / "miniature.yaml", "common." if method in STAGED else ""
         command = [sys.executable, str(ROOT / "examples" / f"{method}.py"), "--config", str(config)]
@@ -43,7 +45,7 @@ def run_example(method: str, seed: int, root: Path, options: list[str]) -> Estim
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         with (folder / "output.txt").open("w") as output:
             subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=output, stderr=output)
-    measured = sorted((folder / "evaluation").glob("*/results.json"), key=lambda path: path.stat().st_mtime)
+    measured = sorted(evaluations.glob("*/results.json"), key=lambda path: path.stat().st_mtime)
     metrics = {path.parent.name: read_evaluation(path.parent).results.metrics for path in measured}
     shown = headline(next(iter(metrics.values())))
     return {f"{name} {policy}": found[name] for name in shown for policy, found in metrics.items()}

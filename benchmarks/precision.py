@@ -22,6 +22,7 @@ from pathlib import Path
 
 from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.metrics import Estimate
+from trl_mmreason.model_card import COMPARED, EVALUATIONS
 
 ROOT = Path(__file__).parents[1]
 
@@ -43,7 +44,7 @@ def run_quickstart(precision: str, seed: int, root: Path) -> dict[str, dict[str,
         root: folder of all runs.
     """
     folder = root / f"seed-{seed}" / precision
-    if not (folder / "evaluation/table.txt").exists():
+    if not (folder / COMPARED).exists():
         settings = [*PRECISIONS[precision], "--use_cpu", "true", "--seed", str(seed), "--output_dir", str(folder)]
         if precision != "float32":
             settings += ["--model_name_or_path", str(cold_start_of(seed, root))]
@@ -53,7 +54,7 @@ def run_quickstart(precision: str, seed: int, root: Path) -> dict[str, dict[str,
         begun = time.perf_counter()
         subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=sys.stderr)
         (folder / "seconds.json").write_text(json.dumps(time.perf_counter() - begun))
-    return {moment: read_evaluation(folder / "evaluation" / moment).results.metrics for moment in MOMENTS}
+    return {moment: read_evaluation(folder / EVALUATIONS / moment).results.metrics for moment in MOMENTS}
 
 
 def cold_start_of(seed: int, root: Path) -> Path:

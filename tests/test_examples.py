@@ -21,6 +21,7 @@ from trl_mmreason.evaluation.files import read_evaluation
 from trl_mmreason.evaluation.metrics import format_table, metric_of
 from trl_mmreason.evaluation.results import compare_results
 from trl_mmreason.miniature.models import build_model
+from trl_mmreason.model_card import EVALUATIONS
 from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.srpo.protocols import Reflection
 from trl_mmreason.srpo.stopping import learnt
@@ -69,7 +70,7 @@ def labels(metrics):
 def assert_everything_is_there(done, folder, trainer_name, metrics=TWO_TURNS):
     assert table_rows(done.stdout, metrics) == labels(metrics)  # once
     assert f"Report: {folder / 'report.html'}" in done.stdout
-    before, after = (read_evaluation(folder / "evaluation" / moment) for moment in ("before", "after"))
+    before, after = (read_evaluation(folder / EVALUATIONS / moment) for moment in ("before", "after"))
     changes = compare_results(before.results, after.results)
     table = format_table({name: changes[name] for name in metrics})
     assert f"\n{table}\n\nacc@t2 " in done.stdout

@@ -16,6 +16,7 @@ from trl_mmreason.baselines.two_turns import SCoReTrainer
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.model_card import (
+    COMPARED,
     MINIATURE_RECORD,
     add_results,
     base_model,
@@ -67,8 +68,8 @@ def trained(tmp_path_factory):
     trainer = adapo_trainer(model, folder, rows, max_steps=1, trainer_kwargs={"processing_class": processor})
     trainer.train()
     trainer.save_model()
-    (folder / "evaluation").mkdir()
-    (folder / "evaluation/table.txt").write_text("acc@t2  50.0 [40.0, 60.0]\n")
+    (folder / COMPARED).parent.mkdir()
+    (folder / COMPARED).write_text("acc@t2  50.0 [40.0, 60.0]\n")
     trainer.create_model_card(dataset_name="miniature/adding")
     return read_card(folder)
 
@@ -159,10 +160,8 @@ def test_data_in_words():
 
 
 def test_results_of_an_earlier_run_are_left_out(tmp_path):
-    old, new, side = (
-        tmp_path / f"evaluation/{name}" for name in ("table.txt", "mathvista/results.txt", "after/results.txt")
-    )
-    for path, age in ((old, 100), (tmp_path / "trainer_state.json", 200), (new, 300), (side, 300)):
+    old, new = tmp_path / COMPARED, tmp_path / "evaluation/mathvista/results.txt"
+    for path, age in ((old, 100), (tmp_path / "trainer_state.json", 200), (new, 300)):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{path.name} {age}")
         os.utime(path, (age, age))

@@ -19,7 +19,7 @@ from .evaluation.metrics import format_table, improves
 from .evaluation.results import Results, compare_results
 from .evaluation.training_run import TRAINING_REPORT, write_training_report
 from .files import write_whole
-from .model_card import COMPARED
+from .model_card import COMPARED, EVALUATIONS
 from .sampling.engine import SamplingParams
 from .sampling.protocols import ComparedProtocol
 from .sampling.transformers_engine import TransformersEngine
@@ -41,7 +41,7 @@ def train_and_compare(
 ) -> bool | None:
     """Train and save; with evaluation rows also evaluate before and after, print the table and write the report.
 
-    The evaluations are saved into `evaluation/before` and `evaluation/after` of the output folder.
+    The evaluations are saved into `before` and `after` of `_evaluation` in the output folder.
 
     With `log_completions` a page of what the policy wrote in training comes last, after a push to the Hub, as it holds
     pictures of the data set.
@@ -83,7 +83,7 @@ def train_and_compare(
 def _evaluate(
     trainer: GRPOTrainer, rows: Dataset, protocol: ComparedProtocol, stage: str, saved: str | None = None, **asking: Any
 ) -> Results:
-    """Evaluate the policy into `evaluation/<stage>`, with the vLLM of its rollouts if it is in its processes.
+    """Evaluate the policy into its folder of `_evaluation`, with the vLLM of its rollouts if it is in its processes.
 
     `saved` is as for `whole_policy`, and `asking` for `evaluate_into`.
     """
@@ -91,7 +91,7 @@ def _evaluate(
     assert args.max_completion_length is not None  # the trainers see to it
     asking |= {"sampling_params": SamplingParams(args.max_completion_length, temperature=0.0), "resumable": False}
     asking |= {"command": command_line(), "description": f"evaluating {stage}"}
-    folder, size = Path(args.output_dir) / "evaluation" / stage, args.per_device_eval_batch_size
+    folder, size = Path(args.output_dir) / EVALUATIONS / stage, args.per_device_eval_batch_size
     with rollout_engine(trainer) as vllm:
         if vllm is not None:
             return evaluate_into(folder, rows, vllm, protocol, batch_size=_AT_ONCE, **asking)
@@ -114,7 +114,7 @@ def _report(trainer: GRPOTrainer, before: Results, after: Results, metrics: Sequ
     table = format_table({name: changes[name] for name in metrics if name in changes})
     write_whole(folder / COMPARED, f"{table}\n")  # for the model's card
     plot_curves(history, folder / "curves.png")
-    evaluations = {stage: folder / "evaluation" / stage for stage in ("before", "after")}
+    evaluations = {stage: folder / EVALUATIONS / stage for stage in ("before", "after")}
     report = write_evaluation_report(evaluations, folder / REPORT, log_history=history)
     better = improves(changes["acc_t2"].before.interval, changes["acc_t2"].after.interval)
     verdict = "rose by more than the intervals" if better else "did not rise by more than the intervals"

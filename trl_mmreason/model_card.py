@@ -18,8 +18,11 @@ from .messages import text_of
 CARD = "README.md"
 PRINTED = "results.txt"
 """The table of results in the folder of an evaluation."""
-COMPARED = "evaluation/table.txt"
-"""The table of the evaluations before and after training, in the folder of a run."""
+EVALUATIONS = "_evaluation"
+"""Evaluations before and after training, in the folder of a run. `Trainer` pushes nothing whose name begins with "_", and
+these are the questions and gold answers of a test set."""
+COMPARED = f"{EVALUATIONS}/table.txt"
+"""Their table."""
 MINIATURE = "miniature/"
 """What names of the drawn tasks, and of the models built for them, begin with."""
 MINIATURE_RECORD = "trl_mmreason_miniature"
@@ -196,7 +199,7 @@ def results_in(folder: Path) -> dict[str, str]:
     return {
         title: path.read_text(encoding="utf-8")
         for title, path in tables.items()
-        if path.is_file() and path.stat().st_mtime_ns >= since and title not in ("before", "after")
+        if path.is_file() and path.stat().st_mtime_ns >= since
     }
 
 
