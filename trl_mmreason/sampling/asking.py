@@ -89,19 +89,19 @@ class ReplyCollector:
             SettingsChanged: the store holds replies that were drawn in another way.
         """
 
-        def work(asked: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
-            requests = [replace(request(unit), seed=derive_seed(self.seed, stage, unit["id"])) for unit, _ in asked]
-            reads = [partial(read, unit) for unit, _ in asked]
+        def work(batch: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
+            requests = [replace(request(unit), seed=derive_seed(self.seed, stage, unit["id"])) for unit, _ in batch]
+            reads = [partial(read, unit) for unit, _ in batch]
             return ask_until_read(engine, self.sampling_params, requests, reads, self.attempts)
 
-        given = {
+        stage_settings = {
             "engine": engine.settings,
             "sampling_params": asdict(self.sampling_params),
             "seed": self.seed,
             **settings,
         }
         # `run` would try again with the same seed, and get the same reply.
-        run(self.store, stage, units, work, settings=given, **{**self.running, "retries": 0})
+        run(self.store, stage, units, work, settings=stage_settings, **{**self.running, "retries": 0})
         wait_for_all()
         return {record.id: record for record in self.store.records(stage)}
 
@@ -120,8 +120,8 @@ def ask_until_read(
         waiting = [k for k in range(len(requests)) if not isinstance(results.get(k), dict)]
         if not waiting:
             break
-        asked = [replace(requests[k], seed=derive_seed(requests[k].seed, attempt)) for k in waiting]
-        for k, samples in zip(waiting, engine.sample(asked, sampling_params), strict=True):
+        batch = [replace(requests[k], seed=derive_seed(requests[k].seed, attempt)) for k in waiting]
+        for k, samples in zip(waiting, engine.sample(batch, sampling_params), strict=True):
             results[k] = samples if isinstance(samples, Failure) else _read(samples[0], reads[k])
     return [results[k] for k in range(len(requests))]
 
@@ -137,15 +137,15 @@ def parsed_positions(
         dropped: reason → number of units; grows.
         prefix: prefix of the reasons.
     """
-    kept = []
+    positions = []
     for position, id_ in enumerate(ids):
         record = replies[id_]
         if record.status == "done":
-            kept.append(position)
+            positions.append(position)
         else:
             reason = record.reason if record.reason.startswith(_MALFORMED) else "sampling failed"
             dropped[f"{prefix}{reason}"] += 1
-    return kept
+    return positions
 
 
 def reference_answer(answer: Any) -> str:

@@ -102,8 +102,8 @@ class ChatRequest(Fields):
     def _without_what_means_nothing(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        told = {name: value for name, value in body.items() if value is not None and name not in _HARMLESS}
-        return {name: value for name, value in told.items() if name not in _NEUTRAL or value != _NEUTRAL[name]}
+        fields = {name: value for name, value in body.items() if value is not None and name not in _HARMLESS}
+        return {name: value for name, value in fields.items() if name not in _NEUTRAL or value != _NEUTRAL[name]}
 
     @field_validator("model")
     @classmethod
@@ -159,7 +159,7 @@ def completion(
     chat: ChatRequest, samples: Sequence[Sample], model: str, *, prompt_tokens: int, token_text: Callable[[int], str]
 ) -> dict[str, Any]:
     """Format a chat completion of OpenAI's API."""
-    answered = sum(len(sample.token_ids or ()) for sample in samples)
+    completion_tokens = sum(len(sample.token_ids or ()) for sample in samples)
     return {
         "id": f"chatcmpl-{secrets.token_hex(12)}",
         "object": "chat.completion",
@@ -168,8 +168,8 @@ def completion(
         "choices": [_choice(index, sample, chat, token_text) for index, sample in enumerate(samples)],
         "usage": {
             "prompt_tokens": prompt_tokens,
-            "completion_tokens": answered,
-            "total_tokens": prompt_tokens + answered,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
         },
     }
 

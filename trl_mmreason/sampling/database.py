@@ -105,7 +105,7 @@ class Database:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            cause, fix = next((meant for said, meant in _CAUSES.items() if said in str(error)), _UNKNOWN)
+            cause, fix = next((meant for fragment, meant in _CAUSES.items() if fragment in str(error)), _UNKNOWN)
             raise StoreError(f"{self.path}: {doing} failed: {cause} ({error}). Fix: {fix}.") from error
 
     def _connected(self) -> sqlite3.Connection:
@@ -156,11 +156,11 @@ class Database:
             logger.warning("%s: saving without a write-ahead log, which is slower: %s", self.path, why)
         connection.execute("PRAGMA synchronous = FULL")
 
-    def _set_journal(self, connection: sqlite3.Connection, wanted: str) -> str:
+    def _set_journal(self, connection: sqlite3.Connection, mode: str) -> str:
         deadline = time.monotonic() + self.busy_seconds
         while True:  # SQLite itself does not wait until others have left a write-ahead log
             try:
-                return connection.execute(f"PRAGMA journal_mode = {wanted}").fetchone()[0]
+                return connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0]
             except sqlite3.OperationalError as error:
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise

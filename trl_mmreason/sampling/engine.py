@@ -93,8 +93,8 @@ class Sample:
     @property
     def tokens(self) -> int | None:
         """Number of tokens, including a sampled end of turn; `None` if the engine does not report it."""
-        said = self.logprobs if self.token_ids is None else self.token_ids  # one for each token, both of them
-        return self.counted_tokens if said is None else len(said)
+        per_token = self.logprobs if self.token_ids is None else self.token_ids  # one for each token, both of them
+        return self.counted_tokens if per_token is None else len(per_token)
 
 
 class Failure(NamedTuple):

@@ -50,25 +50,25 @@ def to_dataset(store: Store, stage: str, rows: Dataset | None = None) -> Dataset
     return samples if rows is None else _joined(stage, samples, rows)
 
 
-def join_source_columns(made: Dataset, rows: Dataset, positions: Sequence[int], columns: Sequence[str]) -> Dataset:
+def join_source_columns(results: Dataset, rows: Dataset, positions: Sequence[int], columns: Sequence[str]) -> Dataset:
     """Join results with their source rows, copied as stored, pictures undecoded.
 
     Args:
-        made: one row a position.
-        rows: what it was made of.
+        results: one row a position.
+        rows: what they were made of.
         positions: in `rows`, in any order and with repetitions.
-        columns: the columns of the result. What `made` lacks is copied from `rows`; what neither has is left out.
+        columns: the columns of the result. What `results` lacks is copied from `rows`; what neither has is left out.
     """
     copied = rows.with_format(None).select_columns(
-        [column for column in columns if column in rows.column_names and column not in made.column_names]
+        [column for column in columns if column in rows.column_names and column not in results.column_names]
     )
-    order = [column for column in columns if column in (*made.column_names, *copied.column_names)]
+    order = [column for column in columns if column in (*results.column_names, *copied.column_names)]
     if not copied.column_names:
-        return made.select_columns(order)
+        return results.select_columns(order)
     if not positions:  # concatenating nothing would lose columns
-        return no_rows({**made.features, **copied.features}).select_columns(order)
+        return no_rows({**results.features, **copied.features}).select_columns(order)
     copied = copied.select(positions).flatten_indices(writer_batch_size=ROWS_A_BATCH)
-    return concatenate_datasets([made, copied], axis=1).select_columns(order)
+    return concatenate_datasets([results, copied], axis=1).select_columns(order)
 
 
 def no_rows(features: Mapping[str, Any]) -> Dataset:
@@ -146,17 +146,21 @@ def _check_rows(rows: Dataset, features: Features) -> None:
 
 def _joined(stage: str, samples: Dataset, rows: Dataset) -> Dataset:
     positions = {id_: position for position, id_ in enumerate(rows["id"][:])}
-    found = [positions.get(id_) for batch in samples.select_columns("id").iter(IDS_A_BATCH) for id_ in batch["id"]]
-    kept = [number for number, position in enumerate(found) if position is not None]
-    if len(kept) < len(found):
-        logger.warning("%s: %d samples are left out, whose ids are not in rows", stage, len(found) - len(kept))
-        samples = samples.select(kept).flatten_indices()
+    row_positions = [
+        positions.get(id_) for batch in samples.select_columns("id").iter(IDS_A_BATCH) for id_ in batch["id"]
+    ]
+    matched = [number for number, position in enumerate(row_positions) if position is not None]
+    if len(matched) < len(row_positions):
+        logger.warning(
+            "%s: %d samples are left out, whose ids are not in rows", stage, len(row_positions) - len(matched)
+        )
+        samples = samples.select(matched).flatten_indices()
     rows = rows.with_format(None).remove_columns("id")
     payload_columns = [column for column in samples.column_names if column not in EXPORTED_COLUMNS]
     order = [*EXPORTED_COLUMNS, *rows.column_names, *payload_columns]
-    if not kept:
+    if not matched:
         return no_rows({**samples.features, **rows.features}).select_columns(order)
-    repeated = rows.select([found[number] for number in kept])
+    repeated = rows.select([row_positions[number] for number in matched])
     # Writes a file even if `rows` is in memory: with many samples a row its pictures might not fit there again.
     copied = repeated.map(
         batched=True,

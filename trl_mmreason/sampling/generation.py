@@ -200,11 +200,11 @@ def generate(
 def _own_settings_only(model: PreTrainedModel | PeftModel) -> Iterator[None]:
     """Clear the model's generation settings in the block, as `generate` would fill missing arguments from them."""
     owner = without_adapters(model)
-    kept, owner.generation_config = owner.generation_config, GenerationConfig()
+    saved, owner.generation_config = owner.generation_config, GenerationConfig()
     try:
         yield
     finally:
-        owner.generation_config = kept
+        owner.generation_config = saved
 
 
 def _cut_after_end(ids: list[int], eos_ids: list[int]) -> list[int]:

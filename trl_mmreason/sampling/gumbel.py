@@ -150,11 +150,11 @@ class GumbelMaxSampler(LogitsProcessor):
 
 def warpers(sampling_params: SamplingParams) -> LogitsProcessorList:
     """Temperature, top-k and top-p of sampling parameters, in the order of transformers."""
-    found = LogitsProcessorList()
+    processors = LogitsProcessorList()
     if sampling_params.temperature not in (0, 1):
-        found.append(TemperatureLogitsWarper(float(sampling_params.temperature)))
+        processors.append(TemperatureLogitsWarper(float(sampling_params.temperature)))
     if sampling_params.top_k:
-        found.append(TopKLogitsWarper(sampling_params.top_k))
+        processors.append(TopKLogitsWarper(sampling_params.top_k))
     if sampling_params.top_p < 1:
-        found.append(TopPLogitsWarper(sampling_params.top_p))
-    return found
+        processors.append(TopPLogitsWarper(sampling_params.top_p))
+    return processors

@@ -90,9 +90,9 @@ def decode_live_rows(
             on_ended(ended.nonzero().squeeze(1).tolist(), input_ids[ended, begin:].tolist())
         running = left
         if left < _LEFT * len(rows) and _can_leave(model_kwargs):
-            kept = continues[rows].nonzero().squeeze(1)
-            rows = rows[kept]
-            _select_rows(model_kwargs, kept)
+            live = continues[rows].nonzero().squeeze(1)
+            rows = rows[live]
+            _select_rows(model_kwargs, live)
         read = 1 if model_kwargs["use_cache"] else None
         inputs = model.prepare_inputs_for_generation(input_ids[rows], next_sequence_length=read, **model_kwargs)
         outputs = model(**inputs, return_dict=True)

@@ -125,9 +125,9 @@ def _stages(stores: Sequence[Store]) -> dict[str, dict]:
 def _united(stage: str, stores: Sequence[Store], conflicts: list[str]) -> Iterator[Record]:
     """Yield each unit of the stage once, ordered by (id, index); append contradictions to `conflicts`."""
     streams = [zip(store.records(stage), repeat(store)) for store in stores]  # noqa: B905 - one of them is endless
-    together = heapq.merge(*streams, key=lambda found: found[0][:2])
-    for (id_, index), found in groupby(together, key=lambda one: one[0][:2]):
-        held = list(found)
+    together = heapq.merge(*streams, key=lambda pair: pair[0][:2])
+    for (id_, index), pairs in groupby(together, key=lambda one: one[0][:2]):
+        held = list(pairs)
         done = [(record, store) for record, store in held if record.status == "done"]
         chosen, owner = (done or held)[0]
         for record, store in done[1:]:

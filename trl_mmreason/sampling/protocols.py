@@ -129,11 +129,11 @@ class Direct:
     def answer(
         self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
-        found = [
+        answers = [
             sample if isinstance(sample, Failure) else _answered([sample])._replace(logprobs=sample.logprobs)
             for sample in sample_units(units, engine, sampling_params, seed)
         ]
-        return found if self.grades_cut else [_without_cut(answered) for answered in found]
+        return answers if self.grades_cut else [_without_cut(answer) for answer in answers]
 
 
 @dataclass(frozen=True)
@@ -168,19 +168,21 @@ class TwoTurn:
         self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
         rows = [row for row, _ in units]
-        found = sample_turns(rows, engine, sampling_params, self.followup, unit_seeds(units, seed), turns=self.turns)
-        return [given if isinstance(given, Failure) else _answered(given) for given in found]
+        conversations = sample_turns(
+            rows, engine, sampling_params, self.followup, unit_seeds(units, seed), turns=self.turns
+        )
+        return [samples if isinstance(samples, Failure) else _answered(samples) for samples in conversations]
 
 
 def sample_units(
     units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
 ) -> list[Sample | Failure]:
     """Sample one answer for each unit, starting from the row's `prefix` if it has one."""
-    asked = [
+    requests = [
         Request(row["prompt"], pictures_of(row), prefix=row.get("prefix", ""), seed=each)
         for (row, _), each in zip(units, unit_seeds(units, seed), strict=True)
     ]
-    drawn = engine.sample(asked, sampling_params)
+    drawn = engine.sample(requests, sampling_params)
     return [samples if isinstance(samples, Failure) else samples[0] for samples in drawn]
 
 
@@ -189,11 +191,11 @@ def unit_seeds(units: Sequence[RowSample], seed: int) -> list[int]:
     return [derive_seed(seed, row["id"], index) for row, index in units]
 
 
-def _without_cut(answered: Answered | Failure) -> Answered | Failure:
+def _without_cut(answer: Answered | Failure) -> Answered | Failure:
     """The answer; nothing of it is graded if it was cut."""
-    if isinstance(answered, Failure) or "length" not in answered.finish_reasons:
-        return answered
-    return answered._replace(turns=[turn._replace(graded="") for turn in answered.turns])
+    if isinstance(answer, Failure) or "length" not in answer.finish_reasons:
+        return answer
+    return answer._replace(turns=[turn._replace(graded="") for turn in answer.turns])
 
 
 def last_verdict(sample: Mapping[str, Any], turns: int) -> bool | None:
@@ -201,14 +203,14 @@ def last_verdict(sample: Mapping[str, Any], turns: int) -> bool | None:
 
     An answer that was never given is not right.
     """
-    given = [turn["correct"] for turn in sample["turns"]]
-    return None if None in given else len(given) == turns and given[-1]
+    verdicts = [turn["correct"] for turn in sample["turns"]]
+    return None if None in verdicts else len(verdicts) == turns and verdicts[-1]
 
 
-def _answered(given: Sequence[Sample]) -> Answered:
-    counts = [answer.tokens for answer in given]
+def _answered(samples: Sequence[Sample]) -> Answered:
+    counts = [answer.tokens for answer in samples]
     return Answered(
-        [AnsweredTurn(answer.text, answer.text) for answer in given],
-        [answer.finish_reason for answer in given],
+        [AnsweredTurn(answer.text, answer.text) for answer in samples],
+        [answer.finish_reason for answer in samples],
         None if None in counts else sum(count for count in counts if count is not None),
     )

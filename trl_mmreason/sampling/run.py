@@ -139,7 +139,7 @@ def run(
 
 
 def remember_questions(
-    store: Store, stage: str, rows: Any, asked: Callable[[Any], Any] = lambda prompt: prompt
+    store: Store, stage: str, rows: Any, question_of: Callable[[Any], Any] = lambda prompt: prompt
 ) -> None:
     """Store a digest of each id's question and gold answer, so that a changed question is noticed.
 
@@ -151,7 +151,7 @@ def remember_questions(
         stage: theirs; the questions are in one beside it.
         rows: a data set, or something with its `select_columns`; with a unique string `id`, and of `prompt`, `answer`
             and `choices` what there is.
-        asked: what of a prompt is asked; all of it by default.
+        question_of: what of a prompt is asked; all of it by default.
 
     Raises:
         SettingsChanged: an id had another prompt, answer or choices before, and the stage has units.
@@ -164,7 +164,7 @@ def remember_questions(
         """Yield pages of digests: of the questions now, and of those in the store."""
         questions = zip(ids, words, strict=True)
         while page := list(islice(questions, QUESTIONS_A_PAGE)):
-            now = {id_: _digests(row, asked) for id_, row in page}
+            now = {id_: _digests(row, question_of) for id_, row in page}
             yield now, {record.id: record.payload for record in store.find(beside, ((id_, 0) for id_ in now))}
 
     changed, new = {}, 0
@@ -193,11 +193,11 @@ def remember_questions(
 _WORDS = ("prompt", "answer", "choices")
 
 
-def _digests(row: Mapping[str, Any], asked: Callable[[Any], Any]) -> dict[str, str]:
+def _digests(row: Mapping[str, Any], question_of: Callable[[Any], Any]) -> dict[str, str]:
     answer = row.get("answer")
     golds = answer if isinstance(answer, list) else [answer]  # lists in all rows if there is one in any
-    words = {"prompt": asked(row.get("prompt")), "answer": golds, "choices": row.get("choices")}
-    return {name: hashlib.sha256(repr(_bare(said)).encode()).hexdigest()[:16] for name, said in words.items()}
+    words = {"prompt": question_of(row.get("prompt")), "answer": golds, "choices": row.get("choices")}
+    return {name: hashlib.sha256(repr(_bare(value)).encode()).hexdigest()[:16] for name, value in words.items()}
 
 
 def _bare(value: Any) -> Any:

@@ -98,21 +98,21 @@ class BatchingQueue:
 
     def _take(self) -> list[_Job]:
         """Take the first request and those that can share its batch."""
-        taken: list[_Job] = []
+        batch: list[_Job] = []
         left: list[_Job] = []
         room = self._batch_size
         for job in self._jobs:
             if job.outcome.done():
                 continue
-            if not taken or (job.sampling_params == taken[0].sampling_params and job.request.n <= room):
-                taken.append(job)
+            if not batch or (job.sampling_params == batch[0].sampling_params and job.request.n <= room):
+                batch.append(job)
                 room -= job.request.n
             else:
                 left.append(job)
         self._jobs = left
         if not left:
             self._arrived.clear()
-        return taken
+        return batch
 
     def _sample(self, requests: Sequence[Request], sampling_params: SamplingParams) -> list[ServedSamples | Failure]:
         outcomes = self._engine.sample(requests, sampling_params)
@@ -154,15 +154,17 @@ def create_app(
     @app.post("/v1/chat/completions")
     async def chat(http: HttpRequest) -> JSONResponse:
         body = await read_bytes(http, max_body_bytes)
-        asked = await run_in_threadpool(read_json, ChatRequest, body, model=model)
+        chat_request = await run_in_threadpool(read_json, ChatRequest, body, model=model)
         try:
-            outcome = await unless_gone(http, queue.sample(asked.request, asked.sampling_params))
+            outcome = await unless_gone(http, queue.sample(chat_request.request, chat_request.sampling_params))
         except ValueError as error:  # sampling parameters that the engine does not support
             raise ApiError(str(error)) from error
         if isinstance(outcome, Failure):
             raise ApiError(outcome.reason)
         samples, prompt_tokens = outcome
-        return JSONResponse(completion(asked, samples, model, prompt_tokens=prompt_tokens, token_text=token_text))
+        return JSONResponse(
+            completion(chat_request, samples, model, prompt_tokens=prompt_tokens, token_text=token_text)
+        )
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:

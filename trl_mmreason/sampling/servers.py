@@ -155,12 +155,12 @@ class _Server:
                 "/chat/completions", body={**await self._suppression(), **fields}, cast_to=object
             )
         except openai.APIStatusError as error:
-            said = f"HTTP {error.status_code} from {url}: {self._quoted(_message(error))}"
+            message = f"HTTP {error.status_code} from {url}: {self._quoted(_message(error))}"
             if error.status_code in _FIXES:
                 raise ServerError(
-                    f"{said.rstrip('.')}. {_FIXES[error.status_code].format(model=fields['model'])}"
+                    f"{message.rstrip('.')}. {_FIXES[error.status_code].format(model=fields['model'])}"
                 ) from None
-            raise RequestFailed(said, error.status_code) from None
+            raise RequestFailed(message, error.status_code) from None
         except openai.APIConnectionError as error:
             silent = await self.silence(CONNECT_SECONDS, retries=2)
             if silent:
@@ -385,9 +385,9 @@ def without_key(text: str, key: str) -> str:
     return (text.replace(key, "<key>") if key != "EMPTY" else text)[:_SHOWN]
 
 
-def api_key_of(given: str | None) -> str:
+def api_key_of(api_key: str | None) -> str:
     """The given API key, else the environment's, else a placeholder for servers without keys."""
-    return given or os.environ.get("OPENAI_API_KEY") or "EMPTY"
+    return api_key or os.environ.get("OPENAI_API_KEY") or "EMPTY"
 
 
 def import_openai() -> Any:

@@ -161,13 +161,13 @@ class Store:
 
     def stages(self) -> dict[str, dict[str, Any]]:
         """Name → settings of each stage, oldest first."""
-        found = self._database.read("SELECT name, settings FROM stages ORDER BY number")
-        return {name: json.loads(settings) for name, settings in found}
+        rows = self._database.read("SELECT name, settings FROM stages ORDER BY number")
+        return {name: json.loads(settings) for name, settings in rows}
 
     def finished(self, stage: str) -> set[Unit]:
         """The finished units, including those that finally failed."""
-        found = self._database.read('SELECT id, "index" FROM units WHERE stage = ?', self._number(stage))
-        return {Unit(*unit) for unit in found}
+        rows = self._database.read('SELECT id, "index" FROM units WHERE stage = ?', self._number(stage))
+        return {Unit(*unit) for unit in rows}
 
     def holds(self, stage: str, units: Iterable[tuple[str, int]]) -> Iterator[bool]:
         """Whether each unit is finished or finally failed; streams, so memory stays small."""
@@ -179,8 +179,8 @@ class Store:
 
     def failed(self, stage: str) -> dict[Unit, str]:
         """Failed units with their reasons, ordered by (id, index)."""
-        found = self._database.read(_FAILED, self._number(stage))
-        return {Unit(id_, index): reason for id_, index, reason in found}
+        rows = self._database.read(_FAILED, self._number(stage))
+        return {Unit(id_, index): reason for id_, index, reason in rows}
 
     def save(self, stage: str, records: Iterable[Record]) -> None:
         """Save all records or, if it raises, none; a unit that is done is not overwritten.
@@ -223,19 +223,19 @@ class Store:
         """The records of these units, in their order and without those that there are none of; each is read by itself,
         when it is its turn."""
         for unit in units:
-            found = self._database.read(_FIND, stage, *unit)
-            if not found:
+            rows = self._database.read(_FIND, stage, *unit)
+            if not rows:
                 self._number(stage)  # says so if there is no such stage
-            for id_, index, status, payload, reason in found:
+            for id_, index, status, payload, reason in rows:
                 yield Record(id_, index, status, json.loads(payload), reason)
 
     def _number(self, stage: str) -> int:
-        found = self._database.read("SELECT number FROM stages WHERE name = ?", stage)
-        if not found:
+        rows = self._database.read("SELECT number FROM stages WHERE name = ?", stage)
+        if not rows:
             raise StoreError(
                 f"{self.path} has no stage {stage!r}, but {list(self.stages())}. Fix: begin it by open_stage."
             )
-        return found[0][0]
+        return rows[0][0]
 
 
 def _checked(record: Record) -> tuple[str, int, str, str, str]:

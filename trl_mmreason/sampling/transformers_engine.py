@@ -164,10 +164,10 @@ class TransformersEngine:
         """Answer the requests of a window, longest first, so that running out of memory shows early."""
         encoded = [self._encode(request) for request in requests]
         results: list[Any] = [
-            found if isinstance(found, Failure) else [None] * request.n
-            for request, found in zip(requests, encoded, strict=True)
+            row if isinstance(row, Failure) else [None] * request.n
+            for request, row in zip(requests, encoded, strict=True)
         ]
-        lengths = [0 if isinstance(found, Failure) else len(found.prompt.ids) for found in encoded]
+        lengths = [0 if isinstance(row, Failure) else len(row.prompt.ids) for row in encoded]
         # Greedy answers are all alike: one is made.
         jobs = [
             _Job(number, k)
@@ -196,7 +196,7 @@ class TransformersEngine:
                 results[number] = self._too_large(lengths[number], sampling_params)
                 waiting = deque(job for job in waiting if job.request != number)
         if not sampling_params.temperature:
-            results = [found if isinstance(found, Failure) else found[:1] * len(found) for found in results]
+            results = [samples if isinstance(samples, Failure) else samples[:1] * len(samples) for samples in results]
         return results
 
     def _too_large(self, prompt_tokens: int, sampling_params: SamplingParams) -> Failure:
@@ -240,8 +240,8 @@ class TransformersEngine:
             return None
         samples = []
         for row, ids, reason, logprobs in zip(encoded, ending.ids, ending.reasons, drawing.logprobs(), strict=True):
-            said = ids[:-1] if ids[-1] in eos_ids else ids
-            text = cut_behind_stop(decode_after_prefix(self._tokenizer, said, row.prefix_ids), sampling_params.stop)
+            text_ids = ids[:-1] if ids[-1] in eos_ids else ids
+            text = cut_behind_stop(decode_after_prefix(self._tokenizer, text_ids, row.prefix_ids), sampling_params.stop)
             samples.append(Sample(text, "stop" if reason == "stop" else "length", ids, logprobs))
         return samples
 
@@ -260,12 +260,12 @@ def _check_fits(model: PreTrainedModel, processing_class: Any) -> None:
 def _windows(requests: Sequence[Request], answers: int) -> Iterator[list[Request]]:
     """Yield consecutive requests in windows of about `answers` answers."""
     window: list[Request] = []
-    asked = 0
+    count = 0
     for request in requests:
         window.append(request)
-        asked += request.n
-        if asked >= answers:
+        count += request.n
+        if count >= answers:
             yield window
-            window, asked = [], 0
+            window, count = [], 0
     if window:
         yield window

@@ -77,8 +77,8 @@ class VLLMProcess:
         if self._connection is None:
             self._begin()
         unreadable = [_unreadable(request) for request in requests]
-        asked = [request for request, failure in zip(requests, unreadable, strict=True) if failure is None]
-        answers = iter(self._ask((asked, sampling_params)))
+        readable = [request for request, failure in zip(requests, unreadable, strict=True) if failure is None]
+        answers = iter(self._ask((readable, sampling_params)))
         return [next(answers) if failure is None else failure for failure in unreadable]
 
     def close(self) -> None:
