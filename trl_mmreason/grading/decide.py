@@ -63,10 +63,10 @@ def _matches(
 ) -> bool:
     same = partial(same_answer, question=question, algebra=algebra)  # a choice is met exactly
     known = choices or implied_choices(gold)
-    if known and (wanted := chosen(gold, known, same)):
+    if known and (gold_labels := chosen(gold, known, same)):
         named = chosen(answer, known, same)
         if named is not None:
-            return named == wanted
+            return named == gold_labels
         if choices:
             return False
     elif choices and (named := chosen(answer, choices, same)) and len(named) == 1:

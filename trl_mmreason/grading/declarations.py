@@ -153,8 +153,8 @@ def _math_end(region: str) -> int:
 
 
 def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
-    found = pattern.search(text, start)
-    return found.start() if found else len(text)
+    match = pattern.search(text, start)
+    return match.start() if match else len(text)
 
 
 def _is_bare(text: str) -> bool:

@@ -125,13 +125,14 @@ _SPAN = re.compile(rf"(?P<low>{_NUMBER})\s*(?:-|~|to)\s*(?P<high>{_NUMBER})\s*(?
 
 def compare_spans(answer: str, gold: str, same: Same) -> bool | None:
     """Compare both ends of spans such as `20-29`, which are not differences; `None` if the gold is not a span."""
-    wanted, said = _SPAN.fullmatch(gold), _SPAN.fullmatch(answer)
-    if wanted is None:
+    gold_span, answer_span = _SPAN.fullmatch(gold), _SPAN.fullmatch(answer)
+    if gold_span is None:
         return None
-    if said is None:
+    if answer_span is None:
         return False
     return all(
-        same(f"{said[end]} {said['unit'] or ''}", f"{wanted[end]} {wanted['unit'] or ''}") for end in ("low", "high")
+        same(f"{answer_span[end]} {answer_span['unit'] or ''}", f"{gold_span[end]} {gold_span['unit'] or ''}")
+        for end in ("low", "high")
     )
 
 

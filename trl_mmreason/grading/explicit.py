@@ -117,9 +117,9 @@ class _Rewriter:
             self.position += 1
 
     def skip(self, token: str) -> bool:
-        found = self.peek() == token
-        self.position += found
-        return found
+        is_next = self.peek() == token
+        self.position += is_next
+        return is_next
 
     def sum(self) -> str:
         result = self.product()

@@ -101,8 +101,8 @@ class Grader:
             >>> Grader().grade("7", "1/0").correct is None  # the gold answer cannot be used
             True
         """
-        given = {"choices": choices, "question": question, "hint": hint, "id": id}
-        items = [{"completion": completion, "gold": gold, **given}]
+        fields = {"choices": choices, "question": question, "hint": hint, "id": id}
+        items = [{"completion": completion, "gold": gold, **fields}]
         return self._grade_all(items)[0] if self._grades_itself else self.grade_batch(items)[0]
 
     def grade_batch(self, items: Iterable[Mapping[str, Any]]) -> list[Verdict]:
@@ -162,8 +162,8 @@ class Grader:
     def _question(
         self, answer: str, golds: tuple[str, ...], choices: Mapping[str, str] | None = None, question: str | None = None
     ) -> GradingQuery:
-        asked = question and question[-_QUESTION_CHARACTERS:]
-        return GradingQuery(answer, golds, tuple((choices or {}).items()), asked, self.tolerance == "lenient")
+        question_tail = question and question[-_QUESTION_CHARACTERS:]
+        return GradingQuery(answer, golds, tuple((choices or {}).items()), question_tail, self.tolerance == "lenient")
 
     def _settle(self, opened: Sequence[Verdict | GradingQuery]) -> list[Verdict]:
         """Decide each open question once: from the cache, here, or in the workers."""
@@ -234,15 +234,15 @@ def _shared_workers(count: int, deadline_seconds: float, memory_bytes: int) -> W
 
 def _usable(gold: Gold | None, choices: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
     """The usable golds, and why the last of the others is unusable."""
-    given = list(gold) if isinstance(gold, list | tuple | set) else [gold]
+    golds = list(gold) if isinstance(gold, list | tuple | set) else [gold]
     usable, problem = [], "it is empty"
-    for one in given:
+    for one in golds:
         text = read_gold(one) if isinstance(one, str) else one
-        found = "it is empty" if text is None else gold_problem(text, choices)
-        if found is None:
+        reason = "it is empty" if text is None else gold_problem(text, choices)
+        if reason is None:
             usable.append(str(text))
         else:
-            problem = found
+            problem = reason
     return tuple(usable), problem
 
 

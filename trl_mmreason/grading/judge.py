@@ -148,21 +148,21 @@ class JudgeGrader:
         self, items: Sequence[Mapping[str, Any]], verdicts: list[Verdict], answers: Mapping[int, str]
     ) -> list[Verdict]:
         """Let the rules decide about the answers that the judge extracted."""
-        found = {i: answer for i, answer in answers.items() if verdicts[i].extracted is None}
-        decided = self.grader.grade_batch([{**items[i], "completion": rf"\boxed{{{found[i]}}}"} for i in found])
-        for i, verdict in zip(found, decided, strict=True):
+        extracted = {i: answer for i, answer in answers.items() if verdicts[i].extracted is None}
+        decided = self.grader.grade_batch([{**items[i], "completion": rf"\boxed{{{extracted[i]}}}"} for i in extracted])
+        for i, verdict in zip(extracted, decided, strict=True):
             reason = f"of the answer that the judge extracted: {verdict.reason}"
-            verdicts[i] = Verdict(verdict.correct, found[i], reason, "judge")
+            verdicts[i] = Verdict(verdict.correct, extracted[i], reason, "judge")
         return verdicts
 
     def _extracted(self, items: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
         shown = {i: shown_to_judge(item["completion"]) for i, item in items.items()}
-        asked = {
+        prompts = {
             i: extraction_prompt(_question(items[i]), text, items[i].get("hint") or "")
             for i, text in shown.items()
             if text
         }
-        replies = self._ask(asked)
+        replies = self._ask(prompts)
         return {i: _extraction(reply) for i, reply in replies.items()}
 
     def _ask(self, prompts: Mapping[int, str]) -> dict[int, str]:
@@ -179,8 +179,8 @@ class JudgeGrader:
 
 def extraction_prompt(question: str, response: str, hint: str = "") -> str:
     """Write the prompt of Figure A5 for one response; without a hint of the benchmark the field is empty."""
-    told = f"Hint: {hint}".strip()
-    return f"{EXTRACTION_EXAMPLES}\n{told}\nQuestion: {question}\nModel response: {response}\nExtracted answer:"
+    hint_line = f"Hint: {hint}".strip()
+    return f"{EXTRACTION_EXAMPLES}\n{hint_line}\nQuestion: {question}\nModel response: {response}\nExtracted answer:"
 
 
 def equivalence_prompt(question: str, gold: str, answer: str) -> str:

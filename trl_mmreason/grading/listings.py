@@ -58,21 +58,21 @@ def listing(text: str) -> Listing | None:
         return Listing("\\{", [], "\\}")
     held = bracketed(text)
     if held is None:
-        found = _both_signs(entries(text, bare=True))
-        return Listing("", found, "") if len(found) > 1 else None
+        items = _both_signs(entries(text, bare=True))
+        return Listing("", items, "") if len(items) > 1 else None
     opening, inside, closing = held
-    found = _both_signs(entries(inside, bare=False))
+    items = _both_signs(entries(inside, bare=False))
     if opening == "{":  # braces that lost their backslash
         opening, closing = "\\{", "\\}"
-    return Listing(opening, found, closing) if len(found) > 1 or opening in ("\\{", "[") else None
+    return Listing(opening, items, closing) if len(items) > 1 or opening in ("\\{", "[") else None
 
 
-def _both_signs(found: list[str]) -> list[str]:
+def _both_signs(items: list[str]) -> list[str]:
     """Replace each entry with ± by two."""
     signs = (("+", "-"), ("-", "+"))
     return [
         reading
-        for entry in found
+        for entry in items
         for reading in ([entry.replace("±", a).replace("∓", b) for a, b in signs] if "±" in entry else [entry])
     ]
 

@@ -228,15 +228,15 @@ def _unwrap(text: str) -> str:
     for match in re.finditer(r"\\([A-Za-z]+)\s*\{|\\.|[{}]", text, re.DOTALL):
         pieces.append(text[position : match.start()])
         position = match.end()
-        found = match.group()
-        if found.endswith("{") and found != "\\{":
+        token = match.group()
+        if token.endswith("{") and token != "\\{":
             wrapper = match.group(1) in _WRAPPERS
             wrapped.append(wrapper)
-            pieces.append(" " if wrapper else found)
-        elif found == "}":
-            pieces.append(" " if wrapped and wrapped.pop() else found)
+            pieces.append(" " if wrapper else token)
+        elif token == "}":
+            pieces.append(" " if wrapped and wrapped.pop() else token)
         else:
-            pieces.append(found)
+            pieces.append(token)
     return "".join([*pieces, text[position:]])
 
 

@@ -120,15 +120,15 @@ def _bound(text: str) -> float:
 
 
 def _intersection(left: list[Interval], right: list[Interval]) -> list[Interval]:
-    found = []
+    intervals = []
     for a, b in itertools.product(left, right):
         # of two ends at the same place the open one counts
         low = max(a, b, key=lambda one: (_bound(one.low), one.opening == "("))
         high = min(a, b, key=lambda one: (_bound(one.high), one.closing != ")"))
         bottom, top = _bound(low.low), _bound(high.high)
         if bottom < top or (bottom == top and (low.opening, high.closing) == ("[", "]")):
-            found.append(Interval(low.opening, low.low, high.high, high.closing))
-    return found
+            intervals.append(Interval(low.opening, low.low, high.high, high.closing))
+    return intervals
 
 
 def _joined(intervals: list[Interval]) -> list[Interval]:

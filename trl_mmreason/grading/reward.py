@@ -85,8 +85,8 @@ def ended_items(
     rows: Sequence[Mapping[str, Any]], texts: Sequence[str], columns: Sequence[str] = GRADED_COLUMNS
 ) -> list[dict[str, Any]]:
     """Make the items of finished answers, equal to those that a reward function makes from these columns."""
-    found = [[row[name] for row in rows] if name in rows[0] else None for name in columns]
-    return grading_items(texts, [row.get("answer") for row in rows], *found)
+    column_values = [[row[name] for row in rows] if name in rows[0] else None for name in columns]
+    return grading_items(texts, [row.get("answer") for row in rows], *column_values)
 
 
 _COLUMNS = {"prompts": "prompt", "choices": "choices", "hint": "hint", "id": "id"}
@@ -106,5 +106,5 @@ def log_verdicts(verdicts: Sequence[Verdict], log_metric: Callable[[str, float],
         "unusable_gold": [verdict.correct is None for verdict in verdicts],
         "no_answer": [verdict.correct is False and verdict.extracted is None for verdict in verdicts],
     }
-    for name, found in flags.items():
-        log_metric(f"grading/{name}", sum(found) / max(len(found), 1))
+    for name, values in flags.items():
+        log_metric(f"grading/{name}", sum(values) / max(len(values), 1))

@@ -166,8 +166,8 @@ def _quantities(text: str) -> list[_Quantity]:
     if len(text) > _MOST_NUMBERS * _LONGEST_NUMBER:
         return []
     parts = split_top(text, _COMMA)
-    found = [_quantity(part) for part in parts] if len(parts) <= _MOST_NUMBERS else []
-    return [one for one in found if one] if all(found) else []
+    quantities = [_quantity(part) for part in parts] if len(parts) <= _MOST_NUMBERS else []
+    return [one for one in quantities if one] if all(quantities) else []
 
 
 def _quantity(text: str) -> _Quantity | None:

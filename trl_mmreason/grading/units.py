@@ -292,7 +292,7 @@ def asked_unit(question: str | None) -> MeasurementUnit | None:
     """The one unit that a question asks for (`in cm`, `how many minutes`, `(km/h)`, `多少厘米`), if any."""
     if not question:
         return None
-    found = set()
+    candidates = set()
     for match in _ASKED.finditer(question[-_QUESTION_CHARACTERS:].replace("²", "^2").replace("³", "^3")):
         name = next(group for group in match.groups() if group)
         # Chinese sentences run on after the unit
@@ -300,5 +300,5 @@ def asked_unit(question: str | None) -> MeasurementUnit | None:
         usual = (one for one in names if len(one) > 1 or one in _LETTERS or not one.isascii())
         units = [unit for one in usual if (unit := parse_unit(one))]
         if units and units[0] != PERCENT:
-            found.add(units[0])
-    return found.pop() if len(found) == 1 else None
+            candidates.add(units[0])
+    return candidates.pop() if len(candidates) == 1 else None
