@@ -133,7 +133,7 @@ def write_evaluation_report(
     name, first = next(iter(saved.items()))
     path = Path(output) if output else Path(folders[name]) / (REPORT if len(saved) == 1 else COMPARISON)
     results = {name: each.results for name, each in saved.items()}
-    asked = {row["id"]: question_text(row["prompt"]) for row in first.samples.rows}
+    questions = {row["id"]: question_text(row["prompt"]) for row in first.samples.rows}
     tables = _tables(results)  # refuses other questions
     plots = scaling_plots(saved)
     curves: dict[str, Any] = {"plots": plots, "plots_title": "Inference-time scaling", "plots_note": INTERVALS_NOTE}
@@ -151,7 +151,7 @@ def write_evaluation_report(
             trajectory
             for name, each in saved.items()
             for trajectory in trajectories_of(
-                each.samples, first.pictures, shown, "" if len(saved) == 1 else name, asked
+                each.samples, first.pictures, shown, "" if len(saved) == 1 else name, questions
             )
         ],
         **curves,
@@ -165,7 +165,7 @@ def trajectories_of(
     pictures: Mapping[str, list[PIL.Image.Image]],
     shown: int,
     run: str,
-    asked: Mapping[str, str],
+    questions: Mapping[str, str],
 ) -> list[Trajectory]:
     """Collect the trajectories that the report shows: the first questions, with up to eight samples each.
 
@@ -174,17 +174,17 @@ def trajectories_of(
         pictures: id → the question's.
         shown: how many questions.
         run: what this evaluation is called among others.
-        asked: id → the question; others may have been asked with another prompt.
+        questions: id → the question; others may have been asked with another prompt.
     """
-    found = []
+    trajectories = []
     for row, tried in list(zip(samples.rows, samples.samples, strict=True))[:shown]:
         gold = row["answer"]
         for index, sample in enumerate(tried[:_SAMPLES_SHOWN]):
-            found.append(
+            trajectories.append(
                 Trajectory(
                     id=row["id"],
                     category=row.get("category") or "",
-                    question=asked[row["id"]],
+                    question=questions[row["id"]],
                     answer=gold if isinstance(gold, str) else " or ".join(gold or ()),
                     images=pictures.get(row["id"], ()),
                     run=run,
@@ -194,7 +194,7 @@ def trajectories_of(
                     problem=sample.reason if isinstance(sample, Failure) else sample.get("problem"),
                 )
             )
-    return found
+    return trajectories
 
 
 def _turns(sample: Mapping[str, Any] | Failure, turns: int) -> list[Turn | None]:
@@ -203,16 +203,16 @@ def _turns(sample: Mapping[str, Any] | Failure, turns: int) -> list[Turn | None]
     labels = (
         ["Answer"] if turns == 1 else ["First answer", "Second answer", *(f"Answer {k}" for k in range(3, turns + 1))]
     )
-    given: list[Turn | None] = [None] * turns
+    answers: list[Turn | None] = [None] * turns
     for place, turn in enumerate(sample["turns"]):
-        given[place] = Turn(
+        answers[place] = Turn(
             pieces=_pieces(sample, turn["text"]) if place == turns - 1 else [Piece(turn["text"])],
             correct=turn["correct"],
             label=labels[place],
             answer=turn["answer"],
             reason=turn["reason"],
         )
-    return given
+    return answers
 
 
 def _pieces(sample: Mapping[str, Any], text: str) -> list[Piece]:
@@ -232,21 +232,21 @@ def _tables(results: Mapping[str, Results]) -> list[ReportTable]:
     first, *others = results
     named = {"value": results[first]} if not others else results
     compared = {name: compare_results(results[first], results[name]) for name in others}
-    changes = {name: {metric: one.change for metric, one in found.items()} for name, found in compared.items()}
-    has_turns = any("acc_t1" in found.metrics for found in results.values())
+    changes = {name: {metric: one.change for metric, one in result.items()} for name, result in compared.items()}
+    has_turns = any("acc_t1" in result.metrics for result in results.values())
     note = _INTERVALS + (_CHANGES if others else "") + (TURNS if has_turns else "")
     title = "Comparison" if others else "Results"
-    metrics = {name: found.metrics for name, found in named.items()}
+    metrics = {name: result.metrics for name, result in named.items()}
     return [results_table(metrics, changes, title=title, note=note), _category_table(results)]
 
 
 def _category_table(results: Mapping[str, Results]) -> ReportTable:
     """Build a table of accuracies by category and run; that of the final answer is plotted."""
-    shown = {name: headline(found.metrics) for name, found in results.items()}
+    shown = {name: headline(result.metrics) for name, result in results.items()}
     columns = [(name, metric) for name in results for metric in shown[name]]
     rows = []
-    for category in dict.fromkeys(category for found in results.values() for category in found.categories):
-        of_run = {name: found.categories.get(category, (0, {})) for name, found in results.items()}
+    for category in dict.fromkeys(category for result in results.values() for category in result.categories):
+        of_run = {name: result.categories.get(category, (0, {})) for name, result in results.items()}
         numbers = [cell(metric_of(metric), of_run[name][1].get(metric)) for name, metric in columns]
         questions = max(count for count, _ in of_run.values())
         marks = [mark_of(metric_of(shown[name][-1]), of_run[name][1].get(shown[name][-1])) for name in results]

@@ -97,8 +97,8 @@ def verdicts_of(completion: Completion) -> list[bool | None]:
 def pieces_of(completion: Completion) -> list[Sequence[Piece]]:
     """The answers cut by the method's format, or whole."""
     for method in methods.declared():
-        if method.pieces is not None and (found := method.pieces(completion)) is not None:
-            return found
+        if method.pieces is not None and (pieces := method.pieces(completion)) is not None:
+            return pieces
     return [[Piece(text)] for text in answers_of(completion)]
 
 
@@ -152,8 +152,8 @@ def _number_columns(schema: pa.Schema) -> list[str]:
 def _questions(folder: Path, step: int, lines: Sequence[Completion]) -> list[LoggedQuestion]:
     """The questions of these lines; none if they were not logged, or belong to another run's lines."""
     questions = read_questions(folder, step)
-    asked = [question_text(line["prompt"]) for line in lines]
-    return questions if [question.question for question in questions] == asked else []
+    texts = [question_text(line["prompt"]) for line in lines]
+    return questions if [question.question for question in questions] == texts else []
 
 
 def _whole_groups(
@@ -161,13 +161,13 @@ def _whole_groups(
 ) -> list[tuple[Completion, LoggedQuestion]]:
     """Take lines with their questions in whole groups of one question; at least the first group."""
     known = questions or [LoggedQuestion(question_text(line["prompt"]), "", "", "", []) for line in lines]
-    kept: list[tuple[Completion, LoggedQuestion]] = []
+    pairs: list[tuple[Completion, LoggedQuestion]] = []
     for _, group in groupby(zip(lines, known, strict=True), key=lambda pair: pair[1]):
         members = list(group)
-        if kept and len(kept) + len(members) > most:
+        if pairs and len(pairs) + len(members) > most:
             break
-        kept += members
-    return kept
+        pairs += members
+    return pairs
 
 
 def _told_apart(trajectories: Sequence[Trajectory]) -> list[Trajectory]:

@@ -24,13 +24,13 @@ _PACKAGES = ("torch", "transformers", "trl", "peft", "vllm", "sympy", "latex2sym
 
 def versions() -> dict[str, str]:
     """Installed versions of the libraries that determine answers."""
-    found = {"trl_mmreason": __version__}
+    installed = {"trl_mmreason": __version__}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:  # an extra
             continue
-    return found
+    return installed
 
 
 def provenance_record(

@@ -147,14 +147,14 @@ def _lengths(samples: Samples) -> dict[str, Column]:
 
 def _measures(samples: Samples) -> dict[str, Column]:
     """The protocol's own measures, over the samples that have them."""
-    found = [
+    measures = [
         [sample.get("measures", {}) for sample in tried if not isinstance(sample, Failure)] for tried in samples.samples
     ]
-    names = dict.fromkeys(name for tried in found for one in tried for name in one)
+    names = dict.fromkeys(name for tried in measures for one in tried for name in one)
     return {
         name: (
-            np.array([sum(one.get(name) or 0.0 for one in tried) for tried in found]),
-            np.array([sum(one.get(name) is not None for one in tried) for tried in found]),
+            np.array([sum(one.get(name) or 0.0 for one in tried) for tried in measures]),
+            np.array([sum(one.get(name) is not None for one in tried) for tried in measures]),
         )
         for name in names
     }

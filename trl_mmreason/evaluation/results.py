@@ -148,8 +148,8 @@ def _own_scores(samples: Samples, usable: Sequence[int], benchmark: Benchmark | 
         # a problem that is drawn twice is two problems
         rows = [
             ({"id": id_, "group": f"{group}~{copy}"}, right)
-            for copy, (group, found) in enumerate(groups[k] for k in drawn)
-            for id_, right in found
+            for copy, (group, verdicts) in enumerate(groups[k] for k in drawn)
+            for id_, right in verdicts
         ]
         return scores([row for row, _ in rows], [right for _, right in rows])
 
@@ -160,7 +160,7 @@ def _counts(samples: Samples, usable: int) -> dict[str, int]:
     done = [sample for row in samples.samples for sample in row if not isinstance(sample, Failure)]
     final = [turn for sample in done if (turn := final_turn(sample, samples.turns)) is not None]
     total = len(samples.rows) * samples.n
-    found = Counter(
+    counts = Counter(
         {
             "questions": len(samples.rows),
             "samples": total,
@@ -171,14 +171,14 @@ def _counts(samples: Samples, usable: int) -> dict[str, int]:
             "malformed": sum("problem" in sample for sample in done),
         }
     )
-    found.update(f"decided_by_{turn['decided_by']}" for turn in final)
-    return dict(found)
+    counts.update(f"decided_by_{turn['decided_by']}" for turn in final)
+    return dict(counts)
 
 
 def _failures(samples: Samples) -> list[dict[str, Any]]:
     return [
         {"id": row["id"], "sample": index, "reason": sample.reason}
-        for row, found in zip(samples.rows, samples.samples, strict=True)
-        for index, sample in enumerate(found)
+        for row, tried in zip(samples.rows, samples.samples, strict=True)
+        for index, sample in enumerate(tried)
         if isinstance(sample, Failure)
     ]

@@ -61,8 +61,8 @@ def scaling_curves(evaluations: Mapping[str, SavedEvaluation]) -> dict[str, Curv
         metrics, tokens = each.results.metrics, _tokens(each)
         for kind, label in _CHOICES.items():
             if f"{kind}_{each.samples.n}" in metrics:
-                found = {n: metrics["accuracy" if n == 1 else f"{kind}_{n}"] for n in group_sizes(each.samples.n)}
-                points = {n: ScalingPoint(right, n * tokens) for n, right in found.items()}
+                accuracies = {n: metrics["accuracy" if n == 1 else f"{kind}_{n}"] for n in group_sizes(each.samples.n)}
+                points = {n: ScalingPoint(right, n * tokens) for n, right in accuracies.items()}
                 curves[label if len(sampled) == 1 else f"{name}, {label}"] = points
     searches = _searches(evaluations)
     for name, (label, points) in searches.items():
@@ -72,23 +72,23 @@ def scaling_curves(evaluations: Mapping[str, SavedEvaluation]) -> dict[str, Curv
 
 def _searches(evaluations: Mapping[str, SavedEvaluation]) -> dict[str, tuple[str, Curve]]:
     """Group searches that differ only in candidates: name of the first → the protocol's name, and their curve."""
-    found: dict[str, tuple[str, str, Curve]] = {}
+    searches: dict[str, tuple[str, str, Curve]] = {}
     for name, each in evaluations.items():
         settings = each.about.get("settings", {})
         protocol = dict(settings.get("protocol", {}))
         candidates = protocol.pop("candidates", None)
         if candidates is not None:
             key = json.dumps({**settings, "protocol": protocol}, sort_keys=True)
-            found.setdefault(key, (name, protocol["name"], {}))[2][candidates] = ScalingPoint(
+            searches.setdefault(key, (name, protocol["name"], {}))[2][candidates] = ScalingPoint(
                 each.results.metrics["accuracy"], _tokens(each)
             )
-    return {name: (label, curve) for name, label, curve in found.values()}
+    return {name: (label, curve) for name, label, curve in searches.values()}
 
 
 def _tokens(evaluation: SavedEvaluation) -> float:
     """Mean tokens of a sample; NaN if the engine does not count."""
-    found = evaluation.results.metrics.get("tokens")
-    return np.nan if found is None else found.value
+    tokens = evaluation.results.metrics.get("tokens")
+    return np.nan if tokens is None else tokens.value
 
 
 def sweep_of_weights(evaluation: SavedEvaluation) -> dict[float, Estimate]:

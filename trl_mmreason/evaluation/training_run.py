@@ -61,7 +61,7 @@ def write_training_report(folders: Mapping[str, Path], output: Path, *, shown: i
         command="",
         settings=side_by_side(settings),
         tables=[runs_table(histories) if several else progress_table(*histories.values())],
-        trajectories=[trajectory for found in logged.values() for trajectory in found.trajectories],
+        trajectories=[trajectory for completions in logged.values() for trajectory in completions.trajectories],
         plots=training_plots(histories),
         notes=[f"{name}: {note}" if several else note for name, note in notes],
     )
@@ -90,11 +90,11 @@ def progress_table(history: Sequence[Mapping[str, Any]]) -> ReportTable:
 def runs_table(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> ReportTable:
     """Build a table of each metric at the end of several runs, and its change since the start."""
     rows = []
-    for metric, found in _metrics(histories):
+    for metric, by_run in _metrics(histories):
         cells = [
-            ("", "") if one is None else (metric.text(one.end), metric.text(one.change, signed=True)) for one in found
+            ("", "") if one is None else (metric.text(one.end), metric.text(one.change, signed=True)) for one in by_run
         ]
-        rows.append(TableRow(metric.label, cells, [one and one.mark(metric) for one in found]))
+        rows.append(TableRow(metric.label, cells, [one and one.mark(metric) for one in by_run]))
     note = f"The end of each run, and its change since the start in small letters. {_MEANS} {_DRAWN}"
     return ReportTable("Comparison", ["", *histories], rows, note, list(histories))
 
@@ -145,7 +145,7 @@ def _states(folder: Path) -> list[Path]:
 
 def _settings(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
     """Read the run's settings from its text files; `training_args.bin` is a pickle and is not opened."""
-    found = {name: state[name] for name in _FROM_STATE if state.get(name) is not None}
+    settings = {name: state[name] for name in _FROM_STATE if state.get(name) is not None}
     newest = sorted(folder.glob("checkpoint-*"), key=lambda path: path.stat().st_mtime)[-1:]
     for file, names in _FROM_CONFIG.items():
         path = next((place / file for place in (folder, *newest) if (place / file).is_file()), None)
@@ -153,5 +153,5 @@ def _settings(folder: Path, state: Mapping[str, Any]) -> dict[str, Any]:
         for name in names:
             if values.get(name) is not None:
                 value = values[name]
-                found[name] = ", ".join(map(str, value)) if isinstance(value, list) else value
-    return found
+                settings[name] = ", ".join(map(str, value)) if isinstance(value, list) else value
+    return settings

@@ -128,11 +128,11 @@ def label(row: Row, *columns: str) -> str | None:
 
 def text(row: Row, *columns: str) -> str:
     """The text of the first of these columns that holds any; a row without text is refused."""
-    found = label(row, *columns)
-    if found is None:
+    value = label(row, *columns)
+    if value is None:
         column = next((name for name in columns if name in row), columns[0])
         raise UnusableCell(column, "empty", f"it holds {row.get(column)!r}; every row needs a string there")
-    return found
+    return value
 
 
 def listed(row: Row, column: str) -> list[str]:
@@ -162,11 +162,11 @@ def lettered(texts: Sequence[str], column: str) -> dict[str, str] | None:
 def letter(row: Row, column: str, choices: Mapping[str, str]) -> str:
     """The letter of the right choice."""
     answer = text(row, column)
-    found = _LETTER.fullmatch(answer)
-    if found is None or found[1].upper() not in choices:
+    match = _LETTER.fullmatch(answer)
+    if match is None or match[1].upper() not in choices:
         message = f"the answer is {answer!r} but the choices are {', '.join(choices)}"
         raise UnusableCell(column, "letter not among the choices", message)
-    return found[1].upper()
+    return match[1].upper()
 
 
 def required_choices(options: Sequence[str], column: str) -> dict[str, str]:

@@ -78,12 +78,12 @@ def load_benchmark(
     except ValueError as error:
         raise BenchmarkError(f"{name}: {error}") from error
     table = read_table(benchmark, source, split or benchmark.split, max_rows or benchmark.rows)
-    kept = _kept(benchmark, table.dataset, table.is_json)[:max_rows]
-    if not kept:
+    positions = _benchmark_positions(benchmark, table.dataset, table.is_json)[:max_rows]
+    if not positions:
         raise BenchmarkError(f"{name}: {table.name} has no rows of it among {len(table.dataset)}")
     root = table.image_root if image_root is None else Path(image_root)
     reader = _Reader(benchmark, root, template, benchmark.instruction if instruction is None else instruction)
-    checked = table.dataset.select(kept).map(
+    checked = table.dataset.select(positions).map(
         reader.check_line if table.is_json else reader.check,
         with_indices=True,
         features=_FEATURES,
@@ -92,13 +92,13 @@ def load_benchmark(
         load_from_cache_file=False,  # the pictures behind the paths may have changed
         desc=f"Checking {benchmark.title}",
     )
-    problems, summary = row_problems(checked, kept, f"{name}, from {table.name}")
+    problems, summary = row_problems(checked, positions, f"{name}, from {table.name}")
     if problems:
         raise BenchmarkError(f"{summary}:\n{list_first(problems, 20)}", problems)
     return _with_unique_ids(with_plain_answers(checked)).select_columns(list(_COLUMNS))
 
 
-def _kept(benchmark: Benchmark, table: Dataset, is_json: bool) -> list[int]:
+def _benchmark_positions(benchmark: Benchmark, table: Dataset, is_json: bool) -> list[int]:
     """Positions of the rows that belong to the benchmark."""
     keep = benchmark.keep
     if keep is None:
@@ -142,10 +142,10 @@ class _Reader:
         images, problems = [], []
         for column, value in question.images.items():
             try:
-                found = read_images(value, self.image_root)
-                if not found:
+                pictures = read_images(value, self.image_root)
+                if not pictures:
                     raise RefusedValue("missing picture", "it holds none; complete the copy")
-                images += found
+                images += pictures
             except RefusedValue as refused:
                 problems.append(refused.in_column(column))
         if problems:
@@ -154,10 +154,10 @@ class _Reader:
 
     def _row(self, question: Question, images: list[dict[str, Any]], index: int) -> dict[str, Any]:
         numbers = picture_numbers(question.images, len(images))
-        asked, choices, hint = name_pictures(question.question, question.choices, question.hint, numbers)
+        question_text, choices, hint = name_pictures(question.question, question.choices, question.hint, numbers)
         content = render(
             self.template,
-            question=asked,
+            question=question_text,
             choices=choices if question.choices_shown else None,
             hint=hint,
             instruction=self.instruction,
@@ -188,11 +188,11 @@ def _with_unique_ids(checked: Dataset) -> Dataset:
     if len(set(ids)) == len(ids):
         return checked
     seen: Counter[str] = Counter()
-    taken = set(ids)
+    used_ids = set(ids)
     unique = []
     for one in ids:
         seen[one] += 1
-        while seen[one] > 1 and f"{one}#{seen[one]}" in taken:
+        while seen[one] > 1 and f"{one}#{seen[one]}" in used_ids:
             seen[one] += 1
         unique.append(one if seen[one] == 1 else f"{one}#{seen[one]}")
     return checked.remove_columns("id").add_column("id", pa.array(unique, pa.string()), feature=Value("string"))

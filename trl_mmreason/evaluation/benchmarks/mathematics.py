@@ -83,11 +83,11 @@ def _math_vista_form(row: Row) -> tuple[str, Tolerance | None]:
 
 def _letter_of_text(row: Row, column: str, choices: Mapping[str, str]) -> str:
     answer = text(row, column)
-    found = next((one for one, choice in choices.items() if choice == answer), None)
-    if found is None:
+    right = next((one for one, choice in choices.items() if choice == answer), None)
+    if right is None:
         message = f"the answer {answer!r} is none of the choices {list(choices.values())}"
         raise UnusableCell(column, "answer not among the choices", message[:200])
-    return found
+    return right
 
 
 def _metadata(row: Row, name: str) -> str | None:

@@ -126,8 +126,8 @@ def _emma(row: Row) -> Question:
 
 
 def _unless_absent(row: Row, column: str) -> str:
-    found = label(row, column) or ""
-    return "" if found.lower() in _ABSENT else found
+    value = label(row, column) or ""
+    return "" if value.lower() in _ABSENT else value
 
 
 def _ai2d(row: Row) -> Question:

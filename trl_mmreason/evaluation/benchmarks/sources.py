@@ -35,9 +35,9 @@ def read_table(benchmark: Benchmark, source: Any, split: str, rows: int) -> Sour
     for column in benchmark.columns:
         names = (column,) if isinstance(column, str) else column
         if not any(name in present for name in names):
-            wanted = " or ".join(repr(name) for name in names)
+            missing = " or ".join(repr(name) for name in names)
             raise BenchmarkError(
-                f"{benchmark.name}: {table.name} has no column {wanted}; it has {list(present)}. Expected the columns "
+                f"{benchmark.name}: {table.name} has no column {missing}; it has {list(present)}. Expected the columns "
                 f"as published at {benchmark.source}"
             )
     return table if table.is_json else table._replace(dataset=undecoded(table.dataset))
@@ -64,11 +64,11 @@ def _open(benchmark: Benchmark, source: Any, split: str, rows: int) -> Source:
     return _repository(benchmark, str(source or benchmark.hub), split)
 
 
-def _joined(benchmark: Benchmark, splits: DatasetDict, wanted: Sequence[str]) -> Dataset:
-    missing = [split for split in wanted if split not in splits]
+def _joined(benchmark: Benchmark, splits: DatasetDict, split_names: Sequence[str]) -> Dataset:
+    missing = [split for split in split_names if split not in splits]
     if missing:
         raise BenchmarkError(f"{benchmark.name}: the DatasetDict has no split {missing[0]!r}; it has {list(splits)}")
-    return concatenate_datasets([splits[split] for split in wanted])
+    return concatenate_datasets([splits[split] for split in split_names])
 
 
 def _checked(benchmark: Benchmark, source: Path | Dataset, split: str) -> Source:
@@ -120,23 +120,23 @@ def _load_part(benchmark: Benchmark, path: str, config: str | None, split: str) 
 
 def _configurations(benchmark: Benchmark, path: str) -> list[tuple[str, str | None]]:
     """Yield (path, configuration) of each part to load."""
-    wanted = list(benchmark.configs)
-    if wanted and Path(path).is_dir() and any((Path(path) / config).is_dir() for config in wanted):
-        _check_complete(benchmark, path, [config for config in wanted if not (Path(path) / config).is_dir()])
+    configs = list(benchmark.configs)
+    if configs and Path(path).is_dir() and any((Path(path) / config).is_dir() for config in configs):
+        _check_complete(benchmark, path, [config for config in configs if not (Path(path) / config).is_dir()])
         if not (Path(path) / "README.md").is_file():
-            return [(str(Path(path) / config), None) for config in wanted]
+            return [(str(Path(path) / config), None) for config in configs]
     present = get_dataset_config_names(path)
-    if not wanted or (len(present) == 1 and present[0] not in wanted):  # a copy with all of it in one
+    if not configs or (len(present) == 1 and present[0] not in configs):  # a copy with all of it in one
         return [(path, present[0] if len(present) == 1 else None)]
-    _check_complete(benchmark, path, [config for config in wanted if config not in present], present)
-    return [(path, config) for config in wanted]
+    _check_complete(benchmark, path, [config for config in configs if config not in present], present)
+    return [(path, config) for config in configs]
 
 
 def _check_complete(benchmark: Benchmark, path: str, missing: Sequence[str], present: Sequence[str] = ()) -> None:
     """Refuse an incomplete copy of a benchmark."""
     if missing:
-        found = f"; it has {list(present)}" if present else ""
-        raise BenchmarkError(f"{benchmark.name}: {path!r} lacks the configurations {list(missing)}{found}")
+        available = f"; it has {list(present)}" if present else ""
+        raise BenchmarkError(f"{benchmark.name}: {path!r} lacks the configurations {list(missing)}{available}")
 
 
 def _where(benchmark: Benchmark) -> str:

@@ -40,10 +40,10 @@ def scores(rows: Sequence[Mapping[str, Any]], correct: Sequence[bool | None]) ->
     for row, right in zip(rows, correct, strict=True):
         if right is not None:
             verdicts[row["group"]][row["id"].rpartition("/")[2]] = right
-    complete = [found for problem, found in verdicts.items() if len(found) == _steps(problem) + 1]
+    complete = [by_step for problem, by_step in verdicts.items() if len(by_step) == _steps(problem) + 1]
     if not complete:
         return {}
-    counts = Counter(_outcome(found) for found in complete)
+    counts = Counter(_outcome(by_step) for by_step in complete)
     n, some_wrong, all_wrong = len(complete), counts["some steps wrong"], counts["all steps wrong"]
     mastered, general = counts["mastered"], counts["inadequate generalisation"]
     result = {
@@ -61,9 +61,9 @@ def scores(rows: Sequence[Mapping[str, Any]], correct: Sequence[bool | None]) ->
     return result
 
 
-def _outcome(found: Mapping[str, bool]) -> str:
-    steps = [right for step, right in found.items() if step != WHOLE]
-    if not found[WHOLE]:
+def _outcome(by_step: Mapping[str, bool]) -> str:
+    steps = [right for step, right in by_step.items() if step != WHOLE]
+    if not by_step[WHOLE]:
         return "inadequate generalisation" if all(steps) else "insufficient knowledge"
     if all(steps):
         return "mastered"
