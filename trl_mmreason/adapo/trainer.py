@@ -121,18 +121,18 @@ class AdaPOTrainer(GroupGRPOTrainer):
     ) -> list[float | None]:
         """TRL reward function: the type of each trajectory as a number, which `score_groups` turns into rewards."""
         turns = [[m["content"] for m in completion if m["role"] == "assistant"] for completion in completions]
-        given = [len(texts) > 1 or self.followup is None for texts in turns]
-        asked = [
+        has_second = [len(texts) > 1 or self.followup is None for texts in turns]
+        items = [
             item
             for index in ((0, -1) if self.followup else (0,))
             for item in grading_items([texts[index] for texts in turns], answer, prompts, choices, id)
         ]
-        verdicts = self._graded.finish(asked)
+        verdicts = self._graded.finish(items)
         if log_metric:
             log_verdicts(verdicts, log_metric)
         first, second = verdicts[: len(turns)], verdicts[-len(turns) :]
         # a second answer that was never given is not right
-        second_correct = [j.correct and told for j, told in zip(second, given, strict=True)]
+        second_correct = [j.correct and exists for j, exists in zip(second, has_second, strict=True)]
         if log_extra:
             log_extra("first_correct", [i.correct for i in first])
             if self.followup:
@@ -186,10 +186,10 @@ class AdaPOTrainer(GroupGRPOTrainer):
             truncated=graded & ~keep,
             zero_advantage=keep & ~informative.unsqueeze(1),
         )
-        kept = (keep & informative.unsqueeze(1)).flatten()
+        trained = (keep & informative.unsqueeze(1)).flatten()
         return GroupOutcome(
-            self.without_dropped(rewards, kept),
-            keep=kept,
+            self.without_dropped(rewards, trained),
+            keep=trained,
             # A question without P has no kept trajectory, so its coefficients multiply nothing.
             kl_coefs=betas.nan_to_num(args.beta).repeat_interleave(types.shape[1], dim=0),
             advantages=None if advantages is None else advantages.flatten(end_dim=1),
