@@ -61,9 +61,9 @@ def turn_advantages(rewards: Tensor, keep: Tensor) -> Tensor:
     Returns:
         (Q, G, turns) float, 0 where `keep` is False and where a group earns the same throughout.
     """
-    kept = keep.unsqueeze(2)
-    count = kept.sum(dim=1, keepdim=True)
-    mean = (rewards * kept).sum(dim=1, keepdim=True) / count.clamp(min=1)
-    apart = (rewards - mean) * kept
+    mask = keep.unsqueeze(2)
+    count = mask.sum(dim=1, keepdim=True)
+    mean = (rewards * mask).sum(dim=1, keepdim=True) / count.clamp(min=1)
+    apart = (rewards - mean) * mask
     std = (apart.square().sum(dim=1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
     return apart / (std + 1e-4)  # as TRL

@@ -89,5 +89,5 @@ def _instructed(prompt: Any) -> Any:
     """The prompt with the instruction appended to its last message."""
     if isinstance(prompt, str):
         return f"{prompt}\n{STEP_BY_STEP}"
-    *before, asked = prompt
-    return [*before, {**asked, "content": f"{text_of(asked['content'])}\n{STEP_BY_STEP}"}]
+    *before, last = prompt
+    return [*before, {**last, "content": f"{text_of(last['content'])}\n{STEP_BY_STEP}"}]

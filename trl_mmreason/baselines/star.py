@@ -65,7 +65,7 @@ def make_revisions(
 
 
 def _learnt(rows: Dataset, answers: Answers, followup: str) -> Revisions:
-    chosen, made, dropped = [], [], Counter[str]()
+    chosen, revisions, dropped = [], [], Counter[str]()
     for position, (id_, samples) in enumerate(answers.items()):
         for index, sample in enumerate(samples):
             if isinstance(sample, Failure):
@@ -81,20 +81,20 @@ def _learnt(rows: Dataset, answers: Answers, followup: str) -> Revisions:
                 continue
             texts = [turn["text"] for turn in sample["turns"]]
             chosen.append(position)
-            made.append({"id": f"{id_}#{index}", "said": texts[:revised], "completion": texts[revised]})
+            revisions.append({"id": f"{id_}#{index}", "said": texts[:revised], "completion": texts[revised]})
     picked = rows.select(chosen)
 
     def with_turns(row: dict[str, Any], place: int) -> dict[str, Any]:
         turns = [
             message
-            for text in made[place]["said"]
+            for text in revisions[place]["said"]
             for message in ({"role": "assistant", "content": text}, {"role": "user", "content": followup})
         ]
-        completion = [{"role": "assistant", "content": made[place]["completion"]}]
-        return {"id": made[place]["id"], "prompt": [*row["prompt"], *turns], "completion": completion}
+        completion = [{"role": "assistant", "content": revisions[place]["completion"]}]
+        return {"id": revisions[place]["id"], "prompt": [*row["prompt"], *turns], "completion": completion}
 
-    kept = [name for name in ("id", "prompt", "images") if name in picked.column_names]
-    return Revisions(picked.select_columns(kept).map(with_turns, with_indices=True), dict(dropped))
+    columns = [name for name in ("id", "prompt", "images") if name in picked.column_names]
+    return Revisions(picked.select_columns(columns).map(with_turns, with_indices=True), dict(dropped))
 
 
 def first_revision(correct: Sequence[bool | None]) -> int | None:

@@ -55,8 +55,8 @@ class FixedRewardsTrainer(AdaPOTrainer):
     args: FixedRewardsConfig
 
     def compute_rewards(self, first: Tensor, second: Tensor, keep: Tensor, errors: Tensor) -> RewardSignal:
-        given = {name: getattr(self.args, name) for name in ("r_01", "r_11", "r_10", "r_00")}
-        rewards = fixed_rewards(first, second, **given).masked_fill(~keep, torch.nan)
+        reward_values = {name: getattr(self.args, name) for name in ("r_01", "r_11", "r_10", "r_00")}
+        rewards = fixed_rewards(first, second, **reward_values).masked_fill(~keep, torch.nan)
         return RewardSignal(rewards, _coefficients(errors, self.args.beta, self.args.beta))
 
 
