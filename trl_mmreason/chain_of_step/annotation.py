@@ -72,8 +72,8 @@ class Annotated(NamedTuple):
     tokens: int | None = None
 
     def __str__(self) -> str:
-        said = tally(len(self.rows), self.dropped, "chains")
-        return said if self.tokens is None else f"{said}\n{self.tokens} tokens sampled for the labels"
+        text = tally(len(self.rows), self.dropped, "chains")
+        return text if self.tokens is None else f"{text}\n{self.tokens} tokens sampled for the labels"
 
 
 def chains_of(rows: Dataset, paths: Mapping[str, Sequence[Path]]) -> ChainRows:
@@ -87,7 +87,7 @@ def chains_of(rows: Dataset, paths: Mapping[str, Sequence[Path]]) -> ChainRows:
         Chains with the ids "<id of the question>#<index of the path>", in the order of the questions.
     """
     dropped: Counter[str] = Counter()
-    kept: dict[tuple[int, str], Path] = {}
+    chains: dict[tuple[int, str], Path] = {}
     for position, id_ in enumerate(ids := rows["id"][:]):
         for path in paths.get(id_, ()):
             problem = read_path(path.text).problem
@@ -95,17 +95,19 @@ def chains_of(rows: Dataset, paths: Mapping[str, Sequence[Path]]) -> ChainRows:
                 dropped["the gold answer cannot be used"] += 1
             elif problem is not None:
                 dropped[problem] += 1
-            elif (position, path.text) in kept:
+            elif (position, path.text) in chains:
                 dropped["repeated"] += 1
             else:
-                kept[position, path.text] = path
+                chains[position, path.text] = path
     columns = {
-        "id": [f"{ids[position]}#{path.index}" for (position, _), path in kept.items()],
-        "completion": [path.text for path in kept.values()],
-        "correct": [path.correct for path in kept.values()],
+        "id": [f"{ids[position]}#{path.index}" for (position, _), path in chains.items()],
+        "completion": [path.text for path in chains.values()],
+        "correct": [path.correct for path in chains.values()],
     }
-    made = Dataset.from_dict(columns, features=_CHAIN_FEATURES)
-    return ChainRows(join_source_columns(made, rows, [position for position, _ in kept], _CHAIN_COLUMNS), dict(dropped))
+    dataset = Dataset.from_dict(columns, features=_CHAIN_FEATURES)
+    return ChainRows(
+        join_source_columns(dataset, rows, [position for position, _ in chains], _CHAIN_COLUMNS), dict(dropped)
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- Monte Carlo
@@ -155,9 +157,9 @@ def annotate_by_monte_carlo(
         )
     _check_chains("annotate_by_monte_carlo", chains)
     steps = _steps(chains)
-    asked: dict[str, Any] = {"n": n, "sampling_params": sampling_params, "grader": grader, "seed": seed}
-    asked |= {"description": "continuing chains", **running}
-    answers = answer_questions(steps, engine, store, Continuation(), stage=MONTE_CARLO, **asked)
+    answer_options: dict[str, Any] = {"n": n, "sampling_params": sampling_params, "grader": grader, "seed": seed}
+    answer_options |= {"description": "continuing chains", **running}
+    answers = answer_questions(steps, engine, store, Continuation(), stage=MONTE_CARLO, **answer_options)
     failed: set[int] = set()
     correct: list[list[list[bool]]] = [[] for _ in range(len(chains))]
     tokens: int | None = 0
@@ -170,22 +172,22 @@ def annotate_by_monte_carlo(
                 correct[position][-1].append(sample["turns"][0]["correct"])
                 count = sample.get("tokens")
                 tokens = None if tokens is None or count is None else tokens + count
-    kept = [position for position in range(len(chains)) if position not in failed]
-    found = [monte_carlo_labels(correct[position]) for position in kept]
-    step_labels = [(soft if labels == "soft" else hard).tolist() for soft, hard in found]
+    positions = [position for position in range(len(chains)) if position not in failed]
+    soft_and_hard = [monte_carlo_labels(correct[position]) for position in positions]
+    step_labels = [(soft if labels == "soft" else hard).tolist() for soft, hard in soft_and_hard]
     dropped = {"sampling failed": len(failed)} if failed else {}
-    return Annotated(_labelled(chains, kept, step_labels), dropped, tokens)
+    return Annotated(_labelled(chains, positions, step_labels), dropped, tokens)
 
 
 def _steps(chains: Dataset) -> JoinedRows:
     """Make a row for each step: its chain's row with a new id and, as `prefix`, the chain up to that step."""
-    found = [
+    steps = [
         (position, f"{id_}/{number}-{_digest(text[:end])}", text[:end])
         for position, (id_, text) in enumerate(zip(chains["id"], chains["completion"], strict=True))
         for number, end in enumerate(chain_ends(text).steps, start=1)
     ]
-    columns = {"id": [id_ for _, id_, _ in found], "prefix": [prefix for _, _, prefix in found]}
-    return JoinedRows(chains, [position for position, _, _ in found], columns)
+    columns = {"id": [id_ for _, id_, _ in steps], "prefix": [prefix for _, _, prefix in steps]}
+    return JoinedRows(chains, [position for position, _, _ in steps], columns)
 
 
 def _digest(text: str) -> str:
@@ -232,8 +234,8 @@ def annotate_by_judge(
 
     def request(row: Row) -> Request:
         steps = parse_chain(row["completion"]).steps
-        said = step_judge_message(question_text(row["prompt"]), reference_answer(row["answer"]), steps)
-        return Request(with_system_message([{"role": "user", "content": said}], JUDGE_PROMPT), pictures_of(row))
+        message = step_judge_message(question_text(row["prompt"]), reference_answer(row["answer"]), steps)
+        return Request(with_system_message([{"role": "user", "content": message}], JUDGE_PROMPT), pictures_of(row))
 
     def read(row: Row, reply: str) -> dict[str, list[int]]:
         return {"ratings": read_ratings(reply, len(parse_chain(row["completion"]).steps))}
@@ -243,10 +245,10 @@ def annotate_by_judge(
     units = chains.remove_columns("id").add_column("id", ids)
     replies = asking.ask(JUDGED, judge, units, request, read, settings=settings)
     dropped: Counter[str] = Counter()
-    kept = parsed_positions(ids, replies, dropped)
+    positions = parsed_positions(ids, replies, dropped)
     correct = chains["correct"][:]
-    step_labels = [judge_labels(replies[ids[k]].payload["ratings"], correct[k]).tolist() for k in kept]
-    return Annotated(_labelled(chains, kept, step_labels), dict(dropped))
+    step_labels = [judge_labels(replies[ids[k]].payload["ratings"], correct[k]).tolist() for k in positions]
+    return Annotated(_labelled(chains, positions, step_labels), dict(dropped))
 
 
 def _check_chains(name: str, chains: Dataset) -> None:
@@ -260,8 +262,10 @@ def _check_chains(name: str, chains: Dataset) -> None:
         )
 
 
-def _labelled(chains: Dataset, kept: list[int], step_labels: list[list[float]]) -> Dataset:
+def _labelled(chains: Dataset, positions: list[int], step_labels: list[list[float]]) -> Dataset:
     """Make rows of the kept chains, with the labels of their steps and answers."""
-    correct = chains.select(kept)["correct"]
+    correct = chains.select(positions)["correct"]
     columns = {"step_labels": step_labels, "answer_label": [float(right) for right in correct]}
-    return join_source_columns(Dataset.from_dict(columns, features=_LABEL_FEATURES), chains, kept, _LABELLED_COLUMNS)
+    return join_source_columns(
+        Dataset.from_dict(columns, features=_LABEL_FEATURES), chains, positions, _LABELLED_COLUMNS
+    )

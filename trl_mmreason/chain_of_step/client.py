@@ -103,14 +103,14 @@ class ProcessRewardClient:
             body = b'{"rows": [' + b", ".join(encoded) + b"]}"
             reply = self._ask("POST", "/score", body, first_row=len(scores))
             try:
-                found = [
+                batch_scores = [
                     Scores(torch.tensor(one["steps"], dtype=torch.float32), one["answer"]) for one in reply["scores"]
                 ]
             except (KeyError, TypeError, ValueError):
                 raise self._unexpected(reply, "scores") from None
-            if len(found) != len(encoded):
+            if len(batch_scores) != len(encoded):
                 raise self._unexpected(reply, f"the scores of {len(encoded)} rows")
-            scores += found
+            scores += batch_scores
         return scores
 
     def _requests(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[list[bytes]]:
@@ -152,15 +152,15 @@ class ProcessRewardClient:
                 silent=True,
             ) from None
         self._silent = False
-        said = f"HTTP {response.status_code} from {self._shown_url}{path}: {_message(response)}"
+        message = f"HTTP {response.status_code} from {self._shown_url}{path}: {_message(response)}"
         if response.status_code >= 500:
-            raise _Passing(f"{said}. See the server's log", after=response.headers.get("Retry-After"))
+            raise _Passing(f"{message}. See the server's log", after=response.headers.get("Retry-After"))
         if response.status_code in (400, 413):
             of_call = f" Its row 0 is row {first_row} of this call." if first_row else ""
-            raise UnscorableRow(f"ProcessRewardClient: {said}.{of_call}")
+            raise UnscorableRow(f"ProcessRewardClient: {message}.{of_call}")
         if response.status_code != 200:
             raise ProcessRewardServerError(
-                f"ProcessRewardClient: {said}. Fix the address: it is that of `mmreason serve-prm`, without a path."
+                f"ProcessRewardClient: {message}. Fix the address: it is that of `mmreason serve-prm`, without a path."
             )
         try:
             return response.json()

@@ -94,11 +94,11 @@ class ProcessRewardConfig(SFTConfig):
     def __post_init__(self) -> None:
         settle_on_cpu(self)
         super().__post_init__()
-        for name, wanted in {**_UNUSED, "max_length": None, "remove_unused_columns": False}.items():
-            if getattr(self, name) != wanted:
+        for name, required in {**_UNUSED, "max_length": None, "remove_unused_columns": False}.items():
+            if getattr(self, name) != required:
                 raise ValueError(
                     f"ProcessRewardConfig: {name}={getattr(self, name)!r} has no meaning for a process reward model, "
-                    f"whose rows are scored whole and one by one; leave it {wanted!r}."
+                    f"whose rows are scored whole and one by one; leave it {required!r}."
                 )
         # Rows are encoded when they are put into a batch, as SFTTrainer does by itself where there are pictures.
         self.dataset_kwargs = {"skip_prepare_dataset": True}

@@ -61,8 +61,8 @@ class ChainRewards:
         if "answer" in rows[0]:
             self._graded.begin(ended_items(rows, [read_path(text).answer or "" for text in texts]))
         if self._scored and are_all:
-            asked = [{"prompt": text_messages(row["prompt"]), "images": row.get("images")} for row in rows]
-            self._scored.begin(row for row in scorable_rows(asked, texts) if row)
+            questions = [{"prompt": text_messages(row["prompt"]), "images": row.get("images")} for row in rows]
+            self._scored.begin(row for row in scorable_rows(questions, texts) if row)
 
     def trajectory_reward(
         self,
@@ -151,12 +151,12 @@ def path_measures(path: ReadPath) -> dict[str, float]:
 
 def score_measures(score: PathScore) -> dict[str, float]:
     """The available scores of one path; means over the batch are logged."""
-    found = {"trajectory_score": score.total}
+    measures = {"trajectory_score": score.total}
     if score.steps:
-        found["step_score"] = mean(score.steps)
+        measures["step_score"] = mean(score.steps)
     if score.answer is not None:
-        found["answer_score"] = score.answer
-    return found
+        measures["answer_score"] = score.answer
+    return measures
 
 
 def text_messages(prompt: Any) -> list[dict[str, str]]:

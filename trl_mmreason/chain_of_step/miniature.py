@@ -113,14 +113,14 @@ def label_drawn_chains(
                 seed=seed + number,
                 batch_size=batch_size,
             )
-            found = chains_of(rows, sampled)
-            if not len(found.rows):
-                raise ValueError(f"There is nothing to label: {found}. Give the policy more chains or epochs.")
-            chains = found.rows.shuffle(seed=seed)
+            chain_rows = chains_of(rows, sampled)
+            if not len(chain_rows.rows):
+                raise ValueError(f"There is nothing to label: {chain_rows}. Give the policy more chains or epochs.")
+            chains = chain_rows.rows.shuffle(seed=seed)
             by_rollouts = min(monte_carlo, len(chains)) if name == "train" else 0
             labelled = [annotate_by_judge(chains.select(range(by_rollouts, len(chains))), judge, store).rows]
             if by_rollouts:
-                made = annotate_by_monte_carlo(
+                annotated = annotate_by_monte_carlo(
                     chains.select(range(by_rollouts)),
                     engine,
                     store,
@@ -129,7 +129,7 @@ def label_drawn_chains(
                     seed=seed,
                     batch_size=batch_size,
                 )
-                labelled.append(made.rows)
+                labelled.append(annotated.rows)
         if PartialState().is_main_process:
             with atomic_path(labels_file(folder, name)) as unfinished:
                 concatenate_datasets(labelled).to_parquet(str(unfinished))

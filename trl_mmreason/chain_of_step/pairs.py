@@ -80,10 +80,14 @@ def pair_accuracies(pairs: Dataset, paths: Mapping[str, Sequence[Path]]) -> dict
     Args:
         pairs, paths: result and argument of `make_pairs`.
     """
-    right = {(id_, path.text): path.correct for id_, found in paths.items() for path in found}
-    said = {role: zip(pairs["id"], pairs[role], strict=True) for role in ("chosen", "rejected")}
-    graded = {role: [right[id_, message["content"]] for id_, [message] in found] for role, found in said.items()}
-    return {f"{role}_accuracy": mean([each for each in found if each is not None]) for role, found in graded.items()}
+    right = {(id_, path.text): path.correct for id_, question_paths in paths.items() for path in question_paths}
+    completions = {role: zip(pairs["id"], pairs[role], strict=True) for role in ("chosen", "rejected")}
+    graded = {
+        role: [right[id_, message["content"]] for id_, [message] in messages] for role, messages in completions.items()
+    }
+    return {
+        f"{role}_accuracy": mean([each for each in verdicts if each is not None]) for role, verdicts in graded.items()
+    }
 
 
 def pairs_dataset(questions: Dataset, pairs: Sequence[Pair]) -> Dataset:
@@ -101,16 +105,16 @@ def pairs_dataset(questions: Dataset, pairs: Sequence[Pair]) -> Dataset:
     columns = {
         "id": [ids[position] for position in positions],
         "prompt": [prompts[position] for position in positions],
-        "chosen": [_said(pair.chosen) for pair in pairs],
-        "rejected": [_said(pair.rejected) for pair in pairs],
+        "chosen": [_as_completion(pair.chosen) for pair in pairs],
+        "rejected": [_as_completion(pair.rejected) for pair in pairs],
         "chosen_score": [pair.chosen_score for pair in pairs],
         "rejected_score": [pair.rejected_score for pair in pairs],
     }
-    made = Dataset.from_dict(columns, features=PAIR_FEATURES)
+    dataset = Dataset.from_dict(columns, features=PAIR_FEATURES)
     if not set(PICTURE_COLUMNS) & set(questions.column_names):
-        return made.add_column("images", [[] for _ in pairs])
-    return join_source_columns(made, questions, positions, (*PAIR_FEATURES, *PICTURE_COLUMNS))
+        return dataset.add_column("images", [[] for _ in pairs])
+    return join_source_columns(dataset, questions, positions, (*PAIR_FEATURES, *PICTURE_COLUMNS))
 
 
-def _said(text: str) -> list[dict[str, str]]:
+def _as_completion(text: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": text}]

@@ -124,11 +124,11 @@ def path_metrics(paths: Sequence[Path], count_tokens: Callable[[str], int]) -> d
         paths that can be graded), and with scores trajectory_score.
     """
     read = [read_path(path.text) for path in paths]
-    lengths = [count_tokens(step) for found in read for step in step_texts(found.scorable)]
+    lengths = [count_tokens(step) for parsed in read for step in step_texts(parsed.scorable)]
     metrics = {
-        "steps": mean([found.steps for found in read]),
+        "steps": mean([parsed.steps for parsed in read]),
         "step_tokens": mean(lengths),
-        "complete": mean([found.problem is None for found in read]),
+        "complete": mean([parsed.problem is None for parsed in read]),
         "accuracy": mean([path.correct for path in paths if path.correct is not None]),
     }
     scores = [path.score for path in paths if path.score is not None]
@@ -151,9 +151,9 @@ def score_paths(
         texts: the paths.
         step_weight: w of the trajectory score.
     """
-    asked = scorable_rows(rows, texts)
-    found = iter(score([row for row in asked if row]) if any(asked) else [])
-    return [path_score(*next(found), step_weight) if row else PathScore([], None, 0.0) for row in asked]
+    scorable = scorable_rows(rows, texts)
+    scores = iter(score([row for row in scorable if row]) if any(scorable) else [])
+    return [path_score(*next(scores), step_weight) if row else PathScore([], None, 0.0) for row in scorable]
 
 
 def scorable_rows(rows: Sequence[Row], texts: Sequence[str]) -> list[Row]:

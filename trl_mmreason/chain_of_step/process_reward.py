@@ -202,8 +202,8 @@ def label_token_ids(
         ValueError: a token is not encoded as one, both are the same, or the model was made with others.
     """
     recorded = getattr(model.config, TOKENS_RECORD, None)
-    wanted = {"right": right_token, "wrong": wrong_token}
-    tokens = {label: wanted[label] or token for label, token in (recorded or DEFAULT_TOKENS).items()}
+    chosen = {"right": right_token, "wrong": wrong_token}
+    tokens = {label: chosen[label] or token for label, token in (recorded or DEFAULT_TOKENS).items()}
     if recorded is not None and tokens != recorded:
         raise ValueError(
             f"label_token_ids: the model was made with the tokens {recorded}, but {tokens} were asked for. Leave "

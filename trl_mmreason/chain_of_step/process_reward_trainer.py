@@ -154,8 +154,8 @@ class LabelledChains:
         inputs, positions = self._encoder.collate(chains)
         labels = torch.full(positions.shape, UNLABELLED)
         for target, row, chain, number in zip(labels, rows, chains, range(len(rows)), strict=True):
-            given = _labels(row, len(chain.steps), chain.answer is not None, f"row {number} of a batch")
-            target[: len(given)] = torch.tensor(given).nan_to_num(nan=UNLABELLED)
+            row_labels = _labels(row, len(chain.steps), chain.answer is not None, f"row {number} of a batch")
+            target[: len(row_labels)] = torch.tensor(row_labels).nan_to_num(nan=UNLABELLED)
         # `Trainer` counts `shift_labels` as they are; of `labels` it would leave the first column out.
         return {**inputs, "positions": positions, "labels": labels, "shift_labels": labels}
 
@@ -195,7 +195,7 @@ def _checked(rows: Any) -> Any:
     return rows.map(check, input_columns=["completion", "step_labels", "answer_label"], with_indices=True)
 
 
-def _labels(row: Mapping[str, Any], steps: int, answered: bool, where: str) -> list[float]:
+def _labels(row: Mapping[str, Any], steps: int, has_answer: bool, where: str) -> list[float]:
     """The answer's label, then the steps'; NaN for none."""
     step_labels = row["step_labels"] or []
     if len(step_labels) != steps:
@@ -209,7 +209,7 @@ def _labels(row: Mapping[str, Any], steps: int, answered: bool, where: str) -> l
             f"ProcessRewardTrainer: {where} has the step labels {step_labels} and the answer label "
             f"{row['answer_label']}, expected 0 to 1, or None or NaN for no label."
         )
-    if not answered and not math.isnan(labels[0]):
+    if not has_answer and not math.isnan(labels[0]):
         raise ValueError(
             f"ProcessRewardTrainer: {where} has the answer label {row['answer_label']}, but its chain has no answer; "
             "make it None."

@@ -111,7 +111,7 @@ class StepBeam:
     def answer(
         self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
-        found = step_beam_search(
+        searches = step_beam_search(
             [{**row, "id": f"{row['id']}#{index}"} for row, index in units],  # from which the candidates' seeds follow
             engine,
             self.process_reward,
@@ -120,7 +120,7 @@ class StepBeam:
             max_steps=self.max_steps,
             seed=seed,
         )
-        return [search if isinstance(search, Failure) else _searched(search) for search in found]
+        return [search if isinstance(search, Failure) else _searched(search) for search in searches]
 
 
 def _chain(sample: Sample) -> Answered:
@@ -134,7 +134,7 @@ def _continued(prefix: str, sample: Sample) -> Answered:
 
 
 def _searched(search: BeamSearched) -> Answered:
-    answered = search.answer is not None
+    has_answer = search.answer is not None
     return Answered(
         [AnsweredTurn(search.text, search.answer or "")],
         ["length" if search.problem == TOO_LONG else "stop"],
@@ -142,6 +142,6 @@ def _searched(search: BeamSearched) -> Answered:
         search.problem,
         step_ends=scored_ends(search.text).steps,
         step_scores=search.scores[: search.steps],
-        answer_score=search.scores[-1] if answered else None,
+        answer_score=search.scores[-1] if has_answer else None,
         extra={"worst": search.worst},
     )

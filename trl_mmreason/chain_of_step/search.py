@@ -101,19 +101,21 @@ def step_beam_search(
         ]
         if not open_searches:
             break
-        asked = [
+        requests = [
             Request(row["prompt"], pictures_of(row), search.text, n, derive_seed(seed, "search", row["id"], stage))
             for row, _, search in open_searches
         ]
-        drawn = engine.sample(asked, sampling_params)
+        drawn = engine.sample(requests, sampling_params)
         candidates = [
             [] if isinstance(samples, Failure) else _whole_parts(search, samples, only_answers=stage == max_steps)
             for (_, _, search), samples in zip(open_searches, drawn, strict=True)
         ]
         scores = _part_scores(process_reward, [row for row, _, _ in open_searches], candidates)
         problem = TOO_LONG if stage == max_steps else MALFORMED
-        for (_, k, search), samples, parts, found in zip(open_searches, drawn, candidates, scores, strict=True):
-            searches[k] = samples if isinstance(samples, Failure) else _kept(search, samples, parts, found, problem)
+        for (_, k, search), samples, parts, part_scores in zip(open_searches, drawn, candidates, scores, strict=True):
+            searches[k] = (
+                samples if isinstance(samples, Failure) else _advance(search, samples, parts, part_scores, problem)
+            )
     return searches
 
 
@@ -142,7 +144,7 @@ class _Candidate(NamedTuple):
 
 def _whole_parts(search: BeamSearched, samples: Sequence[Sample], *, only_answers: bool) -> list[_Candidate]:
     """The candidates that add exactly one whole part, without duplicates."""
-    found = []
+    candidates = []
     for text in dict.fromkeys(search.text + sample.text for sample in samples):
         try:
             ends = chain_ends(text)
@@ -150,8 +152,8 @@ def _whole_parts(search: BeamSearched, samples: Sequence[Sample], *, only_answer
             continue
         is_answer = ends.answer is not None
         if len(ends.steps) + is_answer == search.steps + 1 and is_answer >= only_answers:
-            found.append(_Candidate(text, is_answer))
-    return found
+            candidates.append(_Candidate(text, is_answer))
+    return candidates
 
 
 def _part_scores(
@@ -162,20 +164,20 @@ def _part_scores(
     Not the trajectory score: the kept steps are the same in all candidates of a row, so they order nothing; and as a
     step has no answer yet, any answer would beat it by the answer's share of that score, 1 - w.
     """
-    asked = [
+    chains = [
         {"prompt": row["prompt"], "images": pictures_of(row), "completion": candidate.text}
-        for row, found in zip(rows, candidates, strict=True)
-        for candidate in found
+        for row, parts in zip(rows, candidates, strict=True)
+        for candidate in parts
     ]
-    scores = iter(process_reward.score(asked) if asked else [])
-    return [[_last_score(next(scores)) for _ in found] for found in candidates]
+    scores = iter(process_reward.score(chains) if chains else [])
+    return [[_last_score(next(scores)) for _ in parts] for parts in candidates]
 
 
 def _last_score(scores: Scores) -> float:
     return float(scores.steps[-1]) if scores.answer is None else scores.answer
 
 
-def _kept(
+def _advance(
     search: BeamSearched,
     samples: Sequence[Sample],
     candidates: Sequence[_Candidate],

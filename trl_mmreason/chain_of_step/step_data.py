@@ -76,8 +76,8 @@ def make_step_data(
     )
 
     def request(row: Mapping[str, Any]) -> Request:
-        said = step_data_message(question_text(row["prompt"]), reference_answer(row["answer"]))
-        return Request(with_system_message([{"role": "user", "content": said}], prompt), pictures_of(row))
+        message = step_data_message(question_text(row["prompt"]), reference_answer(row["answer"]))
+        return Request(with_system_message([{"role": "user", "content": message}], prompt), pictures_of(row))
 
     def read(row: Mapping[str, Any], reply: str) -> dict[str, str]:
         chain = read_steps(reply, min_steps=min_steps, max_steps=max_steps)
@@ -93,10 +93,10 @@ def make_step_data(
     dropped: Counter[str] = Counter()
     usable = usable_questions(rows, grader)
     dropped["the gold answer cannot be used"] += len(rows) - len(usable)
-    asked = rows.select(usable)
-    remember_questions(store, STEP_DATA, asked)
-    replies = asking.ask(STEP_DATA, teacher, asked, request, read, settings=settings)
-    kept = parsed_positions(asked["id"][:], replies, dropped)
-    completions = [replies[id_].payload["completion"] for id_ in asked.select(kept)["id"]]
-    made = Dataset.from_dict({"completion": completions}, features=Features({"completion": Value("string")}))
-    return Filtered(join_source_columns(made, asked, kept, _COLUMNS), dict(+dropped))
+    questions = rows.select(usable)
+    remember_questions(store, STEP_DATA, questions)
+    replies = asking.ask(STEP_DATA, teacher, questions, request, read, settings=settings)
+    positions = parsed_positions(questions["id"][:], replies, dropped)
+    completions = [replies[id_].payload["completion"] for id_ in questions.select(positions)["id"]]
+    dataset = Dataset.from_dict({"completion": completions}, features=Features({"completion": Value("string")}))
+    return Filtered(join_source_columns(dataset, questions, positions, _COLUMNS), dict(+dropped))

@@ -47,8 +47,8 @@ def make_step_pairs(
         text, answer_score = search["turns"][0]["text"], search.get("answer_score")
         scores = [*search["step_scores"], *([] if answer_score is None else [answer_score])]
         ends = chain_ends(text)
-        kept = [0, *ends.steps, *([] if ends.answer is None else [ends.answer])]
-        stages = zip(kept[:-1], kept[1:], scores, search["extra"]["worst"], strict=True)
+        bounds = [0, *ends.steps, *([] if ends.answer is None else [ends.answer])]
+        stages = zip(bounds[:-1], bounds[1:], scores, search["extra"]["worst"], strict=True)
         for start, end, score, (worst, worst_score) in stages:
             if select_pairs((score, worst_score), threshold):
                 pairs.append(Pair(position, text[:end], text[:start] + worst, score, worst_score))

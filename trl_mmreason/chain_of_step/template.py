@@ -67,8 +67,8 @@ class ChainError(ValueError):
 
     whole = 0
 
-    def __init__(self, position: int, expected: str, found: str) -> None:
-        super().__init__(f"malformed chain at character {position}: expected {expected}, found {found}")
+    def __init__(self, position: int, expected: str, actual: str) -> None:
+        super().__init__(f"malformed chain at character {position}: expected {expected}, found {actual}")
         self.position = position
         self.expected = expected
 
@@ -240,8 +240,8 @@ class _Reader:
         gap = self._gap
         inked = gap.lstrip()
         position = self.position + len(gap) - len(inked)
-        found = repr(inked[:30]) if inked else self._next[0] if self._next else "the end of the text"
-        return ChainError(position, expected, found)
+        actual = repr(inked[:30]) if inked else self._next[0] if self._next else "the end of the text"
+        return ChainError(position, expected, actual)
 
     def _go_behind(self, token: re.Match[str]) -> None:
         self.position = token.end()
