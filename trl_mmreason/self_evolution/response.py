@@ -29,10 +29,10 @@ class Response(NamedTuple):
 def read_response(text: str) -> Response:
     """Parse a response, including the beginning that the chat template wrote."""
     answer = extract_answer(text)
-    found = _FORMAT.fullmatch(text)
+    match = _FORMAT.fullmatch(text)
     spans, saw_blank = closed_spans(without_thinking(text) or "")
     is_single = len(spans) == 1 and spans[0].is_box and not saw_blank
-    return Response(answer, is_single and found is not None and _is_balanced(found["inside"]), is_single)
+    return Response(answer, is_single and match is not None and _is_balanced(match["inside"]), is_single)
 
 
 def read_free_response(text: str) -> Response:

@@ -99,7 +99,7 @@ class SelfEvolutionRewards:
         self._sampling_params = SamplingParams(args.judge_max_tokens, args.judge_sampling_temperature, args.judge_top_p)
         self._judged = Ahead(self._ask, judged_by)
         self._seen: Sequence[Sequence[int]] | None = None
-        self._paid: list[float | None] = []
+        self._rewards: list[float | None] = []
         self._responses: list[Response] = []
         self.groups: list[Group] = []
         self.equal: Equality = equivalent
@@ -112,7 +112,7 @@ class SelfEvolutionRewards:
     def agreement_reward(self, **batch: Any) -> list[float | None]:
         """r · g(s); without a vote s itself, and `None` without a score."""
         self._read(**batch)
-        return self._paid
+        return self._rewards
 
     def format_reward(self, **batch: Any) -> list[float | None]:
         """−λ_fmt for a violated format."""
@@ -183,8 +183,10 @@ class SelfEvolutionRewards:
             Group(start, *(each[start : start + size] for each in gathered))
             for start in range(first - first % size, first + len(texts), size)
         ]
-        paid = {group.first + k: reward for group in self.groups for k, reward in enumerate(self._pay(group))}
-        self._paid = [paid[first + k] for k in range(len(texts))]
+        rewards = {
+            group.first + k: reward for group in self.groups for k, reward in enumerate(self._compute_rewards(group))
+        }
+        self._rewards = [rewards[first + k] for k in range(len(texts))]
         self._seen = completion_ids  # kept, so that no later list can be taken for this
         if log_metric:
             self._log(log_metric, scores, seconds, first, len(texts))
@@ -193,7 +195,7 @@ class SelfEvolutionRewards:
             if self.args.judge:
                 log_extra("judge_score", scores)
 
-    def _pay(self, group: Group) -> list[float | None]:
+    def _compute_rewards(self, group: Group) -> list[float | None]:
         if self.args.vote == "none":
             return [None if math.isnan(score) else score for score in group.scores]
         vote = self_consistency if self.args.vote == "self_consistency" else majority_vote
@@ -206,11 +208,11 @@ class SelfEvolutionRewards:
         self, texts: Sequence[str], prompts: Sequence[Any], images: Sequence[Any], seeds: Sequence[int]
     ) -> list[float]:
         """s of each response: 0 without one clear final answer, NaN if no reply could be read."""
-        asked = self._requests(texts, prompts, images, seeds, self._responses)
-        replies = self._judged.finish(asked.values())
+        requests = self._requests(texts, prompts, images, seeds, self._responses)
+        replies = self._judged.finish(requests.values())
         scores = {
             seed: math.nan if isinstance(reply, Failure) else reply["score"]
-            for seed, reply in zip(asked, replies, strict=True)
+            for seed, reply in zip(requests, replies, strict=True)
         }
         return [
             scores[seed] if response.is_single else 0.0 for seed, response in zip(seeds, self._responses, strict=True)
@@ -225,13 +227,13 @@ class SelfEvolutionRewards:
         responses: Iterable[Response],
     ) -> dict[int, Request]:
         """Requests to the judge by seed; equal responses to the same question are judged once."""
-        asked: dict[int, Request] = {}
+        requests: dict[int, Request] = {}
         for text, prompt, pictures, seed, response in zip(texts, prompts, images, seeds, responses, strict=True):
-            if response.is_single and seed not in asked:
-                said = judge_message(self.args.judge_prompt, asked_text(prompt), text, self._special_tokens)
+            if response.is_single and seed not in requests:
+                message = judge_message(self.args.judge_prompt, asked_text(prompt), text, self._special_tokens)
                 seen = pictures_of({"images": pictures})
-                asked[seed] = Request([{"role": "user", "content": said}], seen, seed=seed)
-        return asked
+                requests[seed] = Request([{"role": "user", "content": message}], seen, seed=seed)
+        return requests
 
     def _ask(self, requests: list[Request]) -> list[dict[str, Any] | Failure]:
         reads = [lambda reply: {"score": read_score(reply)}] * len(requests)

@@ -196,6 +196,6 @@ class SelfEvolutionTrainer(GroupGRPOTrainer):
             places = [winner[position] for winner in winners]
             measures[name] = [right[place] for place in places if place is not None and right[place] is not None]
         metrics = self._metrics[self._mode]
-        for name, found in measures.items():
-            if found:
-                metrics[name].append(sum(found) / len(found))
+        for name, values in measures.items():
+            if values:
+                metrics[name].append(sum(values) / len(values))
