@@ -83,11 +83,11 @@ class OffPolicyRewardConfig(CompletionSFTConfig):
         if self.beta < 0:
             raise ValueError(f"OffPolicyRewardConfig: beta={self.beta}, expected 0 or more.")
         check_chosen("OffPolicyRewardConfig", self.trainable_parts)
-        for name, wanted in _UNUSED.items():
-            if getattr(self, name) != wanted:
+        for name, required in _UNUSED.items():
+            if getattr(self, name) != required:
                 raise ValueError(
                     f"OffPolicyRewardConfig: {name}={getattr(self, name)!r} is not supported; "
-                    f"{_INSTEAD.get(name, f'leave it {wanted!r}')}."
+                    f"{_INSTEAD.get(name, f'leave it {required!r}')}."
                 )
 
 

@@ -50,10 +50,10 @@ def drawn_trajectories(
     """
     bounds = {"caption_sampling_params": SamplingParams(caption_tokens), "sampling_params": SamplingParams(tokens)}
     drawing = OffPolicySampling(**{"caption_prompt": DESCRIBE, "reason": ask_miniature, **bounds, **sampling})
-    asked: dict[str, Any] = {"count_tokens": token_counter(policy.processing_class), "batch_size": batch_size}
+    options: dict[str, Any] = {"count_tokens": token_counter(policy.processing_class), "batch_size": batch_size}
     reasoner = RuleReasoner(problems) if reasoner is None else reasoner
     with Store(replies) as store:
-        made = make_off_policy_data(problems_dataset(problems), policy, reasoner, store, drawing, **asked)
-    if not len(made.rows):
-        raise ValueError(f"SOPHIA: there is nothing to learn from: {made}. Give the policy a longer warm-up.")
-    return made
+        data = make_off_policy_data(problems_dataset(problems), policy, reasoner, store, drawing, **options)
+    if not len(data.rows):
+        raise ValueError(f"SOPHIA: there is nothing to learn from: {data}. Give the policy a longer warm-up.")
+    return data

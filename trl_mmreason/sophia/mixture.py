@@ -70,7 +70,7 @@ def mix(
 
 def mix_in(
     rows: Dataset,
-    given: Mapping[str, Mapping[str, Any]],
+    parts: Mapping[str, Mapping[str, Any]],
     *,
     thinking_prompt: str | None = None,
     seed: int = 0,
@@ -81,20 +81,20 @@ def mix_in(
 
     Args:
         rows: the trajectories, as `mix` takes a part.
-        given: name → `dataset`, a Hub id or file of completions, and its `share` of the result's rows.
+        parts: name → `dataset`, a Hub id or file of completions, and its `share` of the result's rows.
         thinking_prompt, seed: as in `mix`.
 
     Raises:
         ValueError: a part is called "trajectories", or `mix` refuses shares or rows.
     """
-    if "trajectories" in given:
+    if "trajectories" in parts:
         raise ValueError("mix_in: 'trajectories' is the name of the rows themselves. Fix: rename the other part.")
-    parts = {name: read_completions(one["dataset"]) for name, one in given.items()}
-    shares = {name: one["share"] for name, one in given.items()}
+    datasets = {name: read_completions(one["dataset"]) for name, one in parts.items()}
+    shares = {name: one["share"] for name, one in parts.items()}
     shares = {"trajectories": 1 - sum(shares.values()), **shares}
     if "reward" in rows.column_names:
         rows = rows.select([position for position, reward in enumerate(rows["reward"]) if reward != 0])
-    return mix({"trajectories": rows, **parts}, shares, thinking_prompt=thinking_prompt, seed=seed)
+    return mix({"trajectories": rows, **datasets}, shares, thinking_prompt=thinking_prompt, seed=seed)
 
 
 def with_captions(rows: Dataset, how: str, *, caption_prompt: str = CAPTION_PROMPT) -> Dataset:
@@ -139,11 +139,11 @@ def with_captions(rows: Dataset, how: str, *, caption_prompt: str = CAPTION_PROM
     for position, (caption, reward) in enumerate(zip(captions, rows["caption_reward"], strict=True)):
         if reward == 1:
             first.setdefault(caption, position)
-    asked = [{"role": "user", "content": caption_prompt}]
+    prompt = [{"role": "user", "content": caption_prompt}]
 
     def as_caption(row: Mapping[str, Any]) -> dict[str, Any]:
         caption = row["id"].rpartition(".")[0]
-        return {"id": caption, "prompt": asked, "completion": row["caption"], "reward": 1.0}
+        return {"id": caption, "prompt": prompt, "completion": row["caption"], "reward": 1.0}
 
     chosen = rows.select(first.values())
     described = chosen.map(as_caption, features=rows.features, writer_batch_size=ROWS_A_BATCH)

@@ -90,11 +90,11 @@ def select_trajectories(
         candidates = candidates & (caption_rewards(right) > threshold).unsqueeze(1)
     if whole is not None:
         candidates = candidates & torch.as_tensor(whole).bool()
-    found = [(int(k), int(n)) for k, n in candidates.nonzero()]
+    places = [(int(k), int(n)) for k, n in candidates.nonzero()]
     if rule in ("random", "without_shortest"):
-        order = torch.randperm(len(found), generator=torch.Generator().manual_seed(seed))
-        return [found[index] for index in order[:keep]]
-    return sorted(found, key=lambda place: int(lengths[place]))[:keep]  # sorting is stable
+        order = torch.randperm(len(places), generator=torch.Generator().manual_seed(seed))
+        return [places[index] for index in order[:keep]]
+    return sorted(places, key=lambda place: int(lengths[place]))[:keep]  # sorting is stable
 
 
 class ImportanceWeights(NamedTuple):

@@ -36,14 +36,14 @@ class FromCaption:
     def answer(
         self, units: Sequence[RowSample], engine: Engine, sampling_params: SamplingParams, seed: int
     ) -> Sequence[Answered | Failure]:
-        wanted = dict.fromkeys((row["question"], row["caption"]) for row, _ in units)
-        records = self.store.find(self.stage, wanted)
+        caption_ids = dict.fromkeys((row["question"], row["caption"]) for row, _ in units)
+        records = self.store.find(self.stage, caption_ids)
         captions = {(record.id, record.index): record.payload["turns"][0]["text"] for record in records}
-        asked = []
+        reasoning_units = []
         for row, index in units:
-            said = self.reason(question_text(row["prompt"]), captions[row["question"], row["caption"]])
-            asked.append(({"id": row["id"], "prompt": [{"role": "user", "content": said}]}, index))
-        answers = Direct(grades_cut=False).answer(asked, engine, sampling_params, seed)
+            message = self.reason(question_text(row["prompt"]), captions[row["question"], row["caption"]])
+            reasoning_units.append(({"id": row["id"], "prompt": [{"role": "user", "content": message}]}, index))
+        answers = Direct(grades_cut=False).answer(reasoning_units, engine, sampling_params, seed)
         if sampling_params.logprobs and any(not isinstance(one, Failure) and one.logprobs is None for one in answers):
             raise UnsuitableEngine(
                 "make_off_policy_data: sampling_params.logprobs is True, and the reasoner's engine gives no "

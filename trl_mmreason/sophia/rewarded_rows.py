@@ -33,13 +33,13 @@ def rewarded_rows(rows: Any, name: str) -> Any:
         return {"reward": finite_reward(reward, f"{name}: the reward of row {number}")}
 
     checked = rows.map(check, input_columns=["reward"], with_indices=True)
-    kept = checked.filter(lambda reward: reward != 0, input_columns=["reward"])
+    rewarded = checked.filter(lambda reward: reward != 0, input_columns=["reward"])
     if hasattr(rows, "__len__"):
-        if not len(kept):
+        if not len(rewarded):
             raise ValueError(f"{name}: the reward of all {len(rows)} rows is 0, so that none has a gradient.")
-        if left_out := len(rows) - len(kept):
+        if left_out := len(rows) - len(rewarded):
             logger.warning("%s: %d of %d rows have a reward of 0 and are left out", name, left_out, len(rows))
-    return kept
+    return rewarded
 
 
 def finite_reward(reward: Any, what: str) -> float:
@@ -61,10 +61,10 @@ def check_behavior(rows: Any, name: str, level: str, processing_class: Any) -> A
     fix = "Drop the row, or set importance_sampling to 'none'."
 
     def check(row: Row, number: int) -> Row:
-        given = row.get("behavior_logps")
-        if not given:
+        logps = row.get("behavior_logps")
+        if not logps:
             raise ValueError(f"{name}: row {number} has no behavior_logps, which importance weights need. {fix}")
-        wrong = next((logp for logp in given if not math.isfinite(logp) or logp > _ROUNDING), None)
+        wrong = next((logp for logp in logps if not math.isfinite(logp) or logp > _ROUNDING), None)
         if wrong is not None:
             raise ValueError(
                 f"{name}: the behavior_logps of row {number} hold {wrong}, expected natural logarithms of "
@@ -72,9 +72,9 @@ def check_behavior(rows: Any, name: str, level: str, processing_class: Any) -> A
             )
         if level == "token":
             ids = completion_ids(row, processing_class)
-            if not len(ids) - 1 <= len(given) <= len(ids):  # the end of the turn may not have been sampled
+            if not len(ids) - 1 <= len(logps) <= len(ids):  # the end of the turn may not have been sampled
                 raise ValueError(
-                    f"{name}: row {number} has {len(given)} behavior_logps, and {len(ids)} tokens in its completion "
+                    f"{name}: row {number} has {len(logps)} behavior_logps, and {len(ids)} tokens in its completion "
                     "under this policy's tokenizer, end of turn included: it was written with another tokenizer, or "
                     "would be read back in other tokens. Drop the row, or set importance_sampling to 'sequence'."
                 )
@@ -116,15 +116,15 @@ class RewardedCompletions:
         batch = self._collate([dict(row) for row in rows])
         batch["rewards"] = torch.tensor([row["reward"] for row in rows], dtype=torch.float32)
         if self._level != "none":
-            given = [torch.tensor(row["behavior_logps"]) for row in rows]
-            batch["behavior_logps"] = self._behavior(batch["labels"], given)
+            behavior_logps = [torch.tensor(row["behavior_logps"]) for row in rows]
+            batch["behavior_logps"] = self._behavior(batch["labels"], behavior_logps)
         if self._count_rows:
             batch["shift_labels"] = torch.zeros(len(rows), 1, dtype=torch.long)
         return batch
 
-    def _behavior(self, labels: Tensor, given: Sequence[Tensor]) -> Tensor:
+    def _behavior(self, labels: Tensor, behavior_logps: Sequence[Tensor]) -> Tensor:
         behavior = torch.full(labels.shape, torch.nan)
-        for row, row_labels, logps in zip(behavior, labels, given, strict=True):
+        for row, row_labels, logps in zip(behavior, labels, behavior_logps, strict=True):
             places = (row_labels != -100).nonzero().squeeze(1)
             places = places[: len(_sampled(row_labels[places], self._eos_token_id))]
             if self._level == "token":

@@ -165,13 +165,13 @@ def make_off_policy_data(
             "neither."
         )
     grader, dropped = grader or Grader(), Counter[str]()
-    asked, questions = _asked(rows, grader, dropped)
-    ids = asked["id"][:]
+    usable_rows, questions = _usable_rows(rows, grader, dropped)
+    ids = usable_rows["id"][:]
     hard = [False] * len(ids) if is_hard is None else [is_hard(row) for row in questions]
     stages = [HARD_TRAJECTORIES if one else TRAJECTORIES for one in hard]
 
     remember_questions(store, CAPTIONS, questions, question_text)
-    _describe(asked, policy, store, sampling, running)
+    _describe(usable_rows, policy, store, sampling, running)
     described, caption_counts = read_captions(store, ids, sampling.captions)
     reasoners = {TRAJECTORIES: reasoner} | ({} if hard_reasoner is None else {HARD_TRAJECTORIES: hard_reasoner})
     outcomes = _sample_trajectories(questions, described, stages, reasoners, store, sampling, grader=grader, **running)
@@ -185,8 +185,8 @@ def make_off_policy_data(
         return record.payload["turns"][0]["text"]
 
     selected = select(outcomes, ids, sampling, lambda *place: find(*place)["text"], count_tokens)
-    made = make_rows(
-        asked,
+    dataset = make_rows(
+        usable_rows,
         questions["prompt"],
         outcomes,
         selected,
@@ -197,7 +197,7 @@ def make_off_policy_data(
         logprobs=sampling.sampling_params.logprobs,
     )
     return OffPolicyData(
-        made,
+        dataset,
         dict(+(dropped + unrewarded(outcomes, selected, sampling.rule))),
         int(selected.any(axis=(1, 2)).sum()),
         caption_counts,
@@ -206,12 +206,14 @@ def make_off_policy_data(
     )
 
 
-def _asked(rows: Dataset, grader: Grader, dropped: Counter[str]) -> tuple[Dataset, Dataset]:
+def _usable_rows(rows: Dataset, grader: Grader, dropped: Counter[str]) -> tuple[Dataset, Dataset]:
     """Select the rows to ask about, also as plain prompts without pictures; count the others."""
     prompts, usable = _prompts(rows), _usable(rows, grader, dropped)
-    asked = rows.select(usable)
-    texts = asked.remove_columns([name for name in (*PICTURE_COLUMNS, "prompt") if name in asked.column_names])
-    return asked, texts.add_column("prompt", [prompts[position] for position in usable], feature=MESSAGES)
+    usable_rows = rows.select(usable)
+    texts = usable_rows.remove_columns(
+        [name for name in (*PICTURE_COLUMNS, "prompt") if name in usable_rows.column_names]
+    )
+    return usable_rows, texts.add_column("prompt", [prompts[position] for position in usable], feature=MESSAGES)
 
 
 def _prompts(rows: Dataset) -> list[list[dict[str, str]]]:
@@ -243,10 +245,10 @@ def _usable(rows: Dataset, grader: Grader, dropped: Counter[str]) -> list[int]:
     stored = (row for table in tables for row in table.to_pylist())
     pictured = [position for position, row in enumerate(stored) if pictures_of(row)]
     usable = set(usable_questions(rows, grader))
-    kept = [position for position in pictured if position in usable]
+    positions = [position for position in pictured if position in usable]
     dropped["no picture"] += len(rows) - len(pictured)
-    dropped["the gold answer cannot be used"] += len(pictured) - len(kept)
-    return kept
+    dropped["the gold answer cannot be used"] += len(pictured) - len(positions)
+    return positions
 
 
 def _describe(
@@ -299,12 +301,16 @@ def _sample_trajectories(
         "description": "reasoning",
         **asking,
     }
-    answered = []
+    reasoner_answers = []
     for stage, engine in reasoners.items():
-        places = [(position, k) for position, found in enumerate(captions) if stages[position] == stage for k in found]
+        places = [
+            (position, k) for position, numbers in enumerate(captions) if stages[position] == stage for k in numbers
+        ]
         if places:
-            answered.append(answer_questions(_units(questions, places), engine, store, protocol, stage=stage, **asking))
-    return read_outcomes(answered, questions["id"][:], sampling.captions, sampling.trajectories)
+            reasoner_answers.append(
+                answer_questions(_units(questions, places), engine, store, protocol, stage=stage, **asking)
+            )
+    return read_outcomes(reasoner_answers, questions["id"][:], sampling.captions, sampling.trajectories)
 
 
 def _units(questions: Dataset, places: Sequence[tuple[int, int]]) -> JoinedRows:

@@ -92,25 +92,27 @@ def unit_id(id_: str, caption: int) -> str:
 
 def read_captions(store: Store, ids: Sequence[str], count: int) -> tuple[list[list[int]], Sampled]:
     """Read the numbers of each question's captions, up to `count`, and count them."""
-    found: dict[str, list[int]] = {id_: [] for id_ in ids}
+    numbers: dict[str, list[int]] = {id_: [] for id_ in ids}
     truncated = failed = 0
     for record in store.records(CAPTIONS):
-        if record.id not in found or record.index >= count:
+        if record.id not in numbers or record.index >= count:
             continue
         if record.status == "failed":
             failed += 1
         else:
-            found[record.id].append(record.index)
+            numbers[record.id].append(record.index)
             truncated += "length" in record.payload["finish_reasons"]
-    done = sum(map(len, found.values()))
-    return list(found.values()), Sampled(done + failed, truncated, failed)
+    done = sum(map(len, numbers.values()))
+    return list(numbers.values()), Sampled(done + failed, truncated, failed)
 
 
-def read_outcomes(answered: Sequence[Answers], ids: Sequence[str], captions: int, trajectories: int) -> Outcomes:
+def read_outcomes(
+    reasoner_answers: Sequence[Answers], ids: Sequence[str], captions: int, trajectories: int
+) -> Outcomes:
     """Read the results of the trajectories, one by one.
 
     Args:
-        answered: answers of each reasoner; their ids are those of `unit_id`.
+        reasoner_answers: answers of each reasoner; their ids are those of `unit_id`.
         ids: ids of the questions.
         captions, trajectories: K and N.
     """
@@ -119,7 +121,7 @@ def read_outcomes(answered: Sequence[Answers], ids: Sequence[str], captions: int
     lengths = np.full(shape, _UNKNOWN, dtype=np.int32)
     positions = {id_: position for position, id_ in enumerate(ids)}
     total = truncated = failed = 0
-    for answers in answered:
+    for answers in reasoner_answers:
         for unit, samples in answers.items():
             id_, _, caption = unit.rpartition("#")
             for n, sample in enumerate(samples):
@@ -253,5 +255,5 @@ def make_rows(
     digest = hashlib.sha256()
     for example in examples():
         digest.update(repr(example).encode())
-    made = Dataset.from_generator(examples, features=features, fingerprint=digest.hexdigest()[:32])
-    return join_source_columns(made, rows, places[:, 0].tolist(), _COLUMNS)
+    dataset = Dataset.from_generator(examples, features=features, fingerprint=digest.hexdigest()[:32])
+    return join_source_columns(dataset, rows, places[:, 0].tolist(), _COLUMNS)
