@@ -160,8 +160,8 @@ def make_reflections(
         ratings = _ask(
             asking, RATINGS, scorer, rows, solutions, _scorer_messages, read_rating, images=making.scorer_sees_images
         )
-        kept = _answered(solutions, ratings, "rating", dropped)
-        solutions = [solution._replace(rating=ratings[solution.id].payload["score"]) for solution in kept]
+        rated = _with_reply(solutions, ratings, "rating", dropped)
+        solutions = [solution._replace(rating=ratings[solution.id].payload["score"]) for solution in rated]
     mix = select_mix(
         [solution.correct for solution in solutions],
         [solution.rating for solution in solutions],
@@ -179,7 +179,7 @@ def make_reflections(
         lambda question, solution: _teacher_messages(question, solution, making.second_thought),
         lambda reply: read_reflection(reply, second_thought=making.second_thought),
     )
-    chosen = _answered(chosen, replies, "reflection", dropped)
+    chosen = _with_reply(chosen, replies, "reflection", dropped)
     completions = [compose(solution, **replies[solution.id].payload) for solution in chosen]
     return Reflections(_as_rows(rows, chosen, completions, making.system_prompt), dict(+dropped))
 
@@ -232,18 +232,18 @@ def _ask(
         shown = row.get("images") if images else None
         return Request(messages(question_text(row["prompt"]), unit["solution"]), shown or ())
 
-    said = {message["role"]: message["content"] for message in messages("{question}", _TEMPLATE)}
+    template_messages = {message["role"]: message["content"] for message in messages("{question}", _TEMPLATE)}
     units = [{"id": solution.id, "solution": solution} for solution in solutions]
-    settings = {"messages": said, "images": images}
+    settings = {"messages": template_messages, "images": images}
     return asking.ask(stage, engine, units, request, lambda _, reply: read(reply), settings=settings)
 
 
-def _answered(
+def _with_reply(
     solutions: Sequence[PolicySolution], replies: Mapping[str, Record], what: str, dropped: Counter[str]
 ) -> list[PolicySolution]:
     """Select the solutions with a reply, and count the others."""
-    kept = parsed_positions([solution.id for solution in solutions], replies, dropped, prefix=f"{what}: ")
-    return [solutions[k] for k in kept]
+    positions = parsed_positions([solution.id for solution in solutions], replies, dropped, prefix=f"{what}: ")
+    return [solutions[k] for k in positions]
 
 
 def _scorer_messages(question: str, solution: PolicySolution) -> list[dict[str, str]]:
@@ -251,10 +251,10 @@ def _scorer_messages(question: str, solution: PolicySolution) -> list[dict[str, 
 
 
 def _teacher_messages(question: str, solution: PolicySolution, second_thought: bool) -> list[dict[str, str]]:
-    asked = teacher_prompt(
+    prompt = teacher_prompt(
         question, solution.cot, solution.answer, solution.ground_truth, second_thought=second_thought
     )
-    return with_system_message([{"role": "user", "content": asked}], TEACHER_SYSTEM_PROMPT)
+    return with_system_message([{"role": "user", "content": prompt}], TEACHER_SYSTEM_PROMPT)
 
 
 # ----------------------------------------------------------------------------------------------------------------- rows
@@ -272,5 +272,5 @@ def _as_rows(
         "first_correct": [solution.correct for solution in solutions],
         "rating": [solution.rating for solution in solutions],
     }
-    made = Dataset.from_dict(columns, features=_FEATURES)
-    return join_source_columns(made, rows, [solution.position for solution in solutions], _COLUMNS)
+    dataset = Dataset.from_dict(columns, features=_FEATURES)
+    return join_source_columns(dataset, rows, [solution.position for solution in solutions], _COLUMNS)

@@ -40,7 +40,7 @@ def drawn_reflections(
         ValueError: there is nothing to reflect on.
     """
     with Store(replies) as store:
-        made = make_reflections(
+        reflections = make_reflections(
             problems_dataset(problems),
             engine,
             KnownTruthTeacher(problems),
@@ -55,6 +55,8 @@ def drawn_reflections(
             ),
             batch_size=250,
         )
-    if not len(made.rows):
-        raise ValueError(f"There is nothing to reflect on: {made}. Teach the policy more, or give more problems.")
-    return made.rows
+    if not len(reflections.rows):
+        raise ValueError(
+            f"There is nothing to reflect on: {reflections}. Teach the policy more, or give more problems."
+        )
+    return reflections.rows

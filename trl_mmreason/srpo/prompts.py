@@ -154,7 +154,7 @@ _ESCAPE = re.compile(
 
 def _with_latex(text: str) -> str:
     """Double every backslash in JSON that does not begin an escape."""
-    return _ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", text)
+    return _ESCAPE.sub(lambda match: match[0] if match[1] else r"\\", text)
 
 
 def _read_object(reply: str) -> dict[str, Any]:

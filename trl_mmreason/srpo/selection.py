@@ -48,11 +48,11 @@ def read_solutions(rows: Dataset, answers: Answers, dropped: Counter[str]) -> li
     solutions = []
     for position, (id_, samples) in enumerate(answers.items()):
         for index, sample in enumerate(samples):
-            found = _solution(sample, f"{id_}#{index}", position, golds[position])
-            if isinstance(found, PolicySolution):
-                solutions.append(found)
+            solution = _solution(sample, f"{id_}#{index}", position, golds[position])
+            if isinstance(solution, PolicySolution):
+                solutions.append(solution)
             else:
-                dropped[found] += 1
+                dropped[solution] += 1
     return solutions
 
 
