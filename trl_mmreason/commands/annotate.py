@@ -61,11 +61,11 @@ def _annotate(arguments: argparse.Namespace) -> None:
         paths = sample_paths(rows, policy, store, PATHS, **{**settings, "n": arguments.paths})
         chains = chains_of(rows, paths)
         if judge is None:
-            made = annotate_by_monte_carlo(chains.rows, policy, store, **settings, labels=arguments.labels)
+            annotated = annotate_by_monte_carlo(chains.rows, policy, store, **settings, labels=arguments.labels)
         else:
             asking = {name: settings[name] for name in ("seed", "batch_size", "retry_failed")}
             asking |= {"sampling_params": options.own_sampling(arguments, "judge"), "attempts": arguments.attempts}
-            made = annotate_by_judge(chains.rows, judge, store, **asking)
-        return made._replace(dropped={**chains.dropped, **made.dropped})
+            annotated = annotate_by_judge(chains.rows, judge, store, **asking)
+        return annotated._replace(dropped={**chains.dropped, **annotated.dropped})
 
     options.run_pipeline("annotate", arguments, annotate, system_prompt=system_prompt)

@@ -105,14 +105,14 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from ..sampling.store import SettingsChanged, StoreError
 
     settings = _settings(arguments)
-    given = options.system_prompt("evaluate", arguments.system_prompt)
+    system_prompt = options.system_prompt("evaluate", arguments.system_prompt)
     with options.exit_on("evaluate", ValueError):  # of rows, their ids and splits
-        asked = [_load(arguments, given) for given in arguments.benchmarks]  # all, before anything takes time
-    _refuse_repeated([questions.name for questions in asked])
+        loaded = [_load(arguments, benchmark) for benchmark in arguments.benchmarks]  # all, before anything takes time
+    _refuse_repeated([questions.name for questions in loaded])
     done: dict[str, Any] = {}
     with options.exit_on("evaluate", SettingsChanged, StoreError, UnsuitableEngine, ProcessRewardServerError):
-        engine, protocol, system_prompt = _engine(arguments), *_protocol(arguments, given)
-        for questions in asked:
+        engine, protocol, system_prompt = _engine(arguments), *_protocol(arguments, system_prompt)
+        for questions in loaded:
             folder = Path(arguments.output) / questions.name
             if arguments.share:
                 _do_share(arguments, folder, questions, engine, protocol, system_prompt, settings)
@@ -205,7 +205,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     settings = options.sampling_settings(arguments)
     if arguments.protocol == "step-beam":
         settings["n"] = 1
-    names = [given.partition("=")[0].replace("/", "-") for given in arguments.benchmarks]
+    names = [benchmark.partition("=")[0].replace("/", "-") for benchmark in arguments.benchmarks]
     stores = [Path(arguments.output) / name / "answers.sqlite" for name in names]
     options.check_servers("evaluate", arguments, *stores)
     if arguments.judge:
@@ -217,18 +217,18 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return settings
 
 
-def _load(arguments: argparse.Namespace, given: str) -> _Questions:
+def _load(arguments: argparse.Namespace, benchmark: str) -> _Questions:
     from ..evaluation.benchmarks import BENCHMARKS, TEMPLATE, load_benchmark
     from ..evaluation.provenance import digest_of
     from ..rows import DataError
     from ..sampling.run import unique_ids
     from ..sources import SUFFIXES
 
-    name, _, source = given.partition("=")
+    name, _, source = benchmark.partition("=")
     known = BENCHMARKS.get(name)
-    if known is None and not source and (Path(given).exists() or Path(given).suffix in SUFFIXES):
-        stem = "-".join(re.findall(r"[\w-]+", Path(given).resolve().stem)).lstrip("-") or "name"
-        raise DataError(f"{given!r} has no name, expected NAME=FILE; write {stem}={given}")
+    if known is None and not source and (Path(benchmark).exists() or Path(benchmark).suffix in SUFFIXES):
+        stem = "-".join(re.findall(r"[\w-]+", Path(benchmark).resolve().stem)).lstrip("-") or "name"
+        raise DataError(f"{benchmark!r} has no name, expected NAME=FILE; write {stem}={benchmark}")
     if not re.fullmatch(r"\w[\w/.-]*", name) or ".." in name:  # a folder is called so
         raise DataError(f"{name!r} cannot be the name of a benchmark; use letters, digits, - and _")
     if known is None and not source:
@@ -312,35 +312,35 @@ def _engine(arguments: argparse.Namespace) -> Any:
     return options.load_engine("evaluate", arguments, **counted)
 
 
-def _protocol(arguments: argparse.Namespace, given: str | None) -> tuple[Any, str | None]:
-    """The protocol and its system prompt: `given`, unless the protocol has its own."""
+def _protocol(arguments: argparse.Namespace, system_prompt: str | None) -> tuple[Any, str | None]:
+    """The protocol and its system prompt: `system_prompt`, unless the protocol has its own."""
     if arguments.protocol == "direct":
         from ..sampling.protocols import Direct
 
-        return Direct(), given
+        return Direct(), system_prompt
     if arguments.protocol == "two-turn":
         from ..adapo.prompts import EVALUATION_PROMPT
         from ..sampling.protocols import TwoTurn
 
-        return TwoTurn(arguments.followup or EVALUATION_PROMPT), given
+        return TwoTurn(arguments.followup or EVALUATION_PROMPT), system_prompt
     if arguments.protocol == "reflection":
         from ..srpo.prompts import REFLECTION_PROMPT
         from ..srpo.protocols import Reflection
 
-        return Reflection(), REFLECTION_PROMPT if arguments.system_prompt is None else given
+        return Reflection(), REFLECTION_PROMPT if arguments.system_prompt is None else system_prompt
     from ..chain_of_step.protocols import Chains, StepBeam
 
     if arguments.protocol == "chain-of-step":
-        return Chains(), given
+        return Chains(), system_prompt
     process_reward = _process_reward(arguments.process_reward)
     if arguments.protocol == "best-of-n":
         weight = {} if arguments.step_weight is None else {"step_weight": arguments.step_weight}
-        return Chains(process_reward, **weight), given
-    return StepBeam(process_reward, arguments.n, arguments.max_steps or StepBeam.max_steps), given
+        return Chains(process_reward, **weight), system_prompt
+    return StepBeam(process_reward, arguments.n, arguments.max_steps or StepBeam.max_steps), system_prompt
 
 
-def _process_reward(given: str) -> Any:
+def _process_reward(source: str) -> Any:
     from ..chain_of_step.client import process_reward_from
 
     with options.exit_on("evaluate", ValueError, OSError):
-        return process_reward_from(given)
+        return process_reward_from(source)

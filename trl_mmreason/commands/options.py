@@ -83,17 +83,17 @@ def add_system_prompt(command: argparse.ArgumentParser, otherwise: str = "null f
     )
 
 
-def system_prompt(name: str, given: str | None) -> str | None:
+def system_prompt(name: str, value: str | None) -> str | None:
     """The text that `--system-prompt` means; `None` for "null" and without the option.
 
     Args:
         name: name of the command, for error messages.
-        given: see `read_system_prompt`.
+        value: see `read_system_prompt`.
     """
     from ..system_prompts import read_system_prompt
 
     with exit_on(name, OSError, ValueError):
-        return read_system_prompt("--system-prompt", given)
+        return read_system_prompt("--system-prompt", value)
 
 
 def add_reading(command: argparse.ArgumentParser) -> None:
@@ -208,17 +208,17 @@ def run_pipeline(
         )
         rows = rows_of_share(name, arguments, loaded.dataset)
         with Store(store_path) as store:
-            made = pipeline(rows, store, settings)
+            result = pipeline(rows, store, settings)
     if not is_main_process():
         return
     if arguments.share:
         print_share(arguments, len(rows), store.path)
         return
-    if not len(made.rows):
-        raise SystemExit(f"mmreason {name}: no row was made; OUTPUT is not written\n{made}")
+    if not len(result.rows):
+        raise SystemExit(f"mmreason {name}: no row was made; OUTPUT is not written\n{result}")
     with atomic_path(arguments.output) as unfinished:
-        made.rows.to_parquet(unfinished)
-    print(f"{made}\n{arguments.output}")  # noqa: T201 - what the command is asked for
+        result.rows.to_parquet(unfinished)
+    print(f"{result}\n{arguments.output}")  # noqa: T201 - what the command is asked for
 
 
 def is_main_process() -> bool:
@@ -292,7 +292,7 @@ def check_servers(name: str, arguments: argparse.Namespace, *stores: str | Path)
 
     if all(Path(store).exists() for store in stores):
         return
-    served = [option for option, given in vars(arguments).items() if given and f"_{option}".endswith("_server")]
+    served = [option for option, value in vars(arguments).items() if value and f"_{option}".endswith("_server")]
     with exit_on(name, ServerError):
         for option in served:
             load_engine(name, arguments, option.removesuffix("server").removesuffix("_") or None).check()
@@ -338,18 +338,18 @@ def load_engine(name: str, arguments: argparse.Namespace, party: str | None = No
 
 def template_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """`chat_template_kwargs` as a keyword of engines and of vLLM's server; empty without any."""
-    given = arguments.chat_template_kwargs
-    return {"chat_template_kwargs": given} if given else {}
+    template_kwargs = arguments.chat_template_kwargs
+    return {"chat_template_kwargs": template_kwargs} if template_kwargs else {}
 
 
-def check_folders(name: str, *given: str | None) -> None:
+def check_folders(name: str, *paths: str | None) -> None:
     """Refuse model paths that are not folders with a model; possible Hub ids pass.
 
     Args:
         name: name of the command, for error messages.
-        *given: what came for a model or an adapter.
+        *paths: what came for a model or an adapter.
     """
-    for path in given:
+    for path in paths:
         with exit_on(name, NoSuchFolder):
             if path is not None:
                 check_model_folder(path)

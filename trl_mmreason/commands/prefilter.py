@@ -53,18 +53,18 @@ def _prefilter(arguments: argparse.Namespace) -> None:
     bounds = {**_BOUNDS, **bounds}
     if bounds["low"] > bounds["high"]:
         raise SystemExit(f"mmreason prefilter: got --low {bounds['low']} above --high {bounds['high']}")
-    given = options.system_prompt("prefilter", arguments.system_prompt)
+    system_prompt = options.system_prompt("prefilter", arguments.system_prompt)
 
     def prefilter(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         policy = options.load_engine("prefilter", arguments)
-        return _rule(arguments, given, bounds)(rows, policy, store, **settings)
+        return _rule(arguments, system_prompt, bounds)(rows, policy, store, **settings)
 
     # SRPO's trainer puts its prompt before every question itself, so the rows have to stay without it.
-    in_rows = None if arguments.rule == "srpo" else given
+    in_rows = None if arguments.rule == "srpo" else system_prompt
     options.run_pipeline("prefilter", arguments, prefilter, system_prompt=in_rows)
 
 
-def _rule(arguments: argparse.Namespace, given: str | None, bounds: dict[str, Any]) -> Any:
+def _rule(arguments: argparse.Namespace, system_prompt: str | None, bounds: dict[str, Any]) -> Any:
     from functools import partial
 
     if arguments.rule == "adapo":
@@ -78,5 +78,5 @@ def _rule(arguments: argparse.Namespace, given: str | None, bounds: dict[str, An
     from ..srpo.prompts import REFLECTION_PROMPT
     from ..srpo.protocols import FirstSolution
 
-    prompt = REFLECTION_PROMPT if arguments.system_prompt is None else given
+    prompt = REFLECTION_PROMPT if arguments.system_prompt is None else system_prompt
     return partial(difficulty_filter, **bounds, system_prompt=prompt, protocol=FirstSolution())

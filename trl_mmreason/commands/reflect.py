@@ -53,13 +53,13 @@ def _reflect(arguments: argparse.Namespace) -> None:
             "mmreason reflect: --share is not supported: the mix is chosen over all questions. Fix: give several "
             "--server, --teacher-server or --scorer-server instead"
         )
-    given = _settings(arguments)
+    fields = _settings(arguments)
 
     def reflect(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
         from ..srpo.cold_start import ReflectionMaking, make_reflections
 
         drawn = {name: settings.pop(name) for name in ("n", "sampling_params", "seed")}
-        making = ReflectionMaking(**given, **drawn)
+        making = ReflectionMaking(**fields, **drawn)
         return make_reflections(
             rows,
             options.load_engine("reflect", arguments),

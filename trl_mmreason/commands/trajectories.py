@@ -69,7 +69,7 @@ def _trajectories(arguments: argparse.Namespace) -> None:
         )
     options.check_parties("trajectories", arguments, "reasoner", "hard_reasoner")
     with options.exit_on("trajectories", ValueError, OSError):
-        given = _settings(arguments)
+        fields = _settings(arguments)
         count_tokens = _counter(arguments.tokenizer) if arguments.tokenizer else None
 
     def sample(rows: Any, store: Any, settings: dict[str, Any]) -> Any:
@@ -87,7 +87,7 @@ def _trajectories(arguments: argparse.Namespace) -> None:
                 options.load_engine("trajectories", arguments),
                 options.load_engine("trajectories", arguments, "reasoner"),
                 store,
-                OffPolicySampling(**given, **drawn),
+                OffPolicySampling(**fields, **drawn),
                 hard_reasoner=options.load_engine("trajectories", arguments, "hard_reasoner"),
                 is_hard=(lambda row: row["category"] in hard) if hard else None,
                 count_tokens=count_tokens,
@@ -99,13 +99,13 @@ def _trajectories(arguments: argparse.Namespace) -> None:
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     prompts = {"caption_prompt": arguments.caption_prompt, "thinking_prompt": arguments.thinking_prompt}
-    given = {name: prompt for name, prompt in prompts.items() if prompt is not None}
-    if "thinking_prompt" in given:
-        given["thinking_prompt"] = parse_optional_text("--thinking-prompt", given["thinking_prompt"])
+    own_prompts = {name: prompt for name, prompt in prompts.items() if prompt is not None}
+    if "thinking_prompt" in own_prompts:
+        own_prompts["thinking_prompt"] = parse_optional_text("--thinking-prompt", own_prompts["thinking_prompt"])
     return {
         "caption_sampling_params": options.own_sampling(arguments, "caption"),
         **{name: getattr(arguments, name) for name in _SELECTION},
-        **given,
+        **own_prompts,
     }
 
 

@@ -31,8 +31,8 @@ def examine(config: str | None, model: str | None, methods: Sequence[str]) -> It
         except (OSError, ValueError) as error:
             yield Finding("FAIL", one_line(error))
             return
-        parser, found = check_method(config, methods)
-        yield from found
+        parser, findings = check_method(config, methods)
+        yield from findings
         if parser is None:
             return
         common, stages = read_settings(config, parser.configs)
@@ -40,7 +40,7 @@ def examine(config: str | None, model: str | None, methods: Sequence[str]) -> It
         yield from check_files(common, parser.reads)
         yield from of_all_stages(check_settings, stages)
         wrong = {where: list(check_values(settings, where)) for where, settings in stages.items()}
-        if all(each.level == "ok" for each in found):  # otherwise they are named above
+        if all(each.level == "ok" for each in findings):  # otherwise they are named above
             yield from of_all_stages(check_values, stages)
         stages = {where: settings for where, settings in stages.items() if not wrong[where]}  # that can be estimated
         stages |= {where: {**stages[where], "use_peft": False} for where in parser.whole if where in stages}

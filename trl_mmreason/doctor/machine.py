@@ -59,11 +59,11 @@ def check_packages(installed: Mapping[str, str | None]) -> Iterator[Finding]:
         pair = {package: str(installed[package]) for package in ("vllm", "transformers")}
         is_tested = all(Version(Version(version).base_version) == Version(tested[p]) for p, version in pair.items())
         text = " with ".join(f"{package} {version}" for package, version in pair.items())
-        wanted = ", ".join(f"{package}=={tested[package]}" for package in pair)
+        tested_pair = ", ".join(f"{package}=={tested[package]}" for package in pair)
         yield (
             Finding("ok", f"engine vLLM: {text}, a tested pair.")
             if is_tested
-            else Finding("note", f"engine vLLM: {text} is no tested pair; tested: {wanted}.")
+            else Finding("note", f"engine vLLM: {text} is no tested pair; tested: {tested_pair}.")
         )
 
 

@@ -71,8 +71,8 @@ def activation_memory(tokens: int, hidden: int, layers: int, *, checkpointing: b
         hidden, layers: h and the depth of the language model.
         checkpointing: whether layers are computed again in the backward pass.
     """
-    kept = (2 * layers + 34) if checkpointing else 34 * layers
-    return kept * tokens * hidden
+    factor = (2 * layers + 34) if checkpointing else 34 * layers
+    return factor * tokens * hidden
 
 
 def build_without_weights(config: Any) -> Any:

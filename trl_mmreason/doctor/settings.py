@@ -32,13 +32,13 @@ def read_settings(
         kinds: stage → the class whose defaults its settings have; `GRPOConfig` by default.
     """
     try:
-        given = yaml.safe_load(config_file(name).read_text(encoding="utf-8"))
+        config = yaml.safe_load(config_file(name).read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise ValueError(f"{name} is not YAML: {error}") from error
-    if not isinstance(given, dict):
+    if not isinstance(config, dict):
         raise ValueError(f"{name} is not a configuration: expected lines of the form `name: value`")
-    kinds, outside = kinds or {}, {**given, **(given.get("common") or {})}
-    sections = {key: each for key, each in given.items() if isinstance(each, dict) and "learning_rate" in each}
+    kinds, outside = kinds or {}, {**config, **(config.get("common") or {})}
+    sections = {key: each for key, each in config.items() if isinstance(each, dict) and "learning_rate" in each}
     stages = {key: {**outside, **each} for key, each in sections.items()} or {ONLY_STAGE: outside}
     complete = {key: {**_defaults(kinds.get(key, GRPOConfig)), **each} for key, each in stages.items()}
     return {**_defaults(GRPOConfig), **outside}, complete
@@ -63,9 +63,9 @@ def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]
         yield Finding("FAIL", f"{where}: {missing}.", f"{missing.fix(option)}.")
     bf16 = not settings["fp16"] if settings["bf16"] is None else settings["bf16"]  # as TRL's configurations read it
     if bf16 and not torch.cuda.is_available() and not settings["use_cpu"]:
-        given = "bf16: true" if settings["bf16"] else "bf16, on by default,"
+        setting = "bf16: true" if settings["bf16"] else "bf16, on by default,"
         fix = f"{shared}bf16 false {shared}use_cpu true, or a machine with one."
-        yield Finding("FAIL", f"{where}: {given} asks for a GPU, and there is none.", fix)
+        yield Finding("FAIL", f"{where}: {setting} asks for a GPU, and there is none.", fix)
 
 
 def check_values(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
@@ -85,8 +85,8 @@ def check_files(settings: Mapping[str, Any], read: Mapping[str, Iterable[str]] |
         settings: those outside sections.
         read: wanted stage, or not → the settings that it reads, where a method has stages.
     """
-    wanted = settings.get("stages") or ",".join(read or ())
-    needed = {key for stage, keys in (read or {}).items() if stage in str(wanted).split(",") for key in keys}
+    stages = settings.get("stages") or ",".join(read or ())
+    needed = {key for stage, keys in (read or {}).items() if stage in str(stages).split(",") for key in keys}
     skipped = {key for keys in (read or {}).values() for key in keys} - needed
     for key, value in settings.items():
         if not re.search(r"(dataset|dataset_name|datasets)$", key) or key in skipped:
@@ -105,11 +105,11 @@ def of_all_stages(
     check: Callable[[Mapping[str, Any], str], Iterator[Finding]], stages: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Finding]:
     """Check every stage; what is wrong with all of several is a fault of `common`, and said once."""
-    found = {where: list(check(settings, where)) for where, settings in stages.items()}
-    said = {where: {_in_common(each, where) for each in findings} for where, findings in found.items()}
-    shared = set.intersection(*said.values()) if len(said) > 1 else set()
+    by_stage = {where: list(check(settings, where)) for where, settings in stages.items()}
+    texts = {where: {_in_common(each, where) for each in findings} for where, findings in by_stage.items()}
+    shared = set.intersection(*texts.values()) if len(texts) > 1 else set()
     yield from sorted(shared)
-    for where, findings in found.items():
+    for where, findings in by_stage.items():
         yield from (each for each in findings if _in_common(each, where) not in shared)
 
 
