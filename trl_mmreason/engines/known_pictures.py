@@ -71,12 +71,12 @@ class KnownPictures:
         self.__signature__ = inspect.signature(self._inner.get_image_features)  # which `generate` reads
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = self.__signature__.bind(*args, **kwargs).arguments
-        given |= given.pop("kwargs", {})
-        about = {name: given.pop(name) for name in PIXELS if given.get(name) is not None}
-        if not all(self._is_usual(*option) for option in given.items()) or not self._weights_stay():
+        arguments = self.__signature__.bind(*args, **kwargs).arguments
+        arguments |= arguments.pop("kwargs", {})
+        inputs = {name: arguments.pop(name) for name in PIXELS if arguments.get(name) is not None}
+        if not all(self._is_usual(*option) for option in arguments.items()) or not self._weights_stay():
             return self._encode(*args, **kwargs)
-        pictures = self._features(about.pop("pixel_values"), about)
+        pictures = self._features(inputs.pop("pixel_values"), inputs)
         kind, stacked, flat = self._form
         pooled, *deeper = zip(*pictures, strict=True)
         outputs = kind(pooler_output=torch.stack(pooled) if stacked else pooled)
@@ -93,31 +93,33 @@ class KnownPictures:
     def _encode(self, *args: Any, **kwargs: Any) -> Any:
         return type(self._inner).get_image_features(self._inner, *args, **kwargs)
 
-    def _features(self, pixels: Tensor, about: dict[str, Tensor]) -> list[Features]:
+    def _features(self, pixels: Tensor, sizes: dict[str, Tensor]) -> list[Features]:
         """Features of each picture, or of each tile in a family that knows nothing of pictures."""
-        grids = about.get("image_grid_thw")
+        grids = sizes.get("image_grid_thw")
         pictures = pixels.split([1] * len(pixels) if grids is None else grids.prod(dim=1).tolist())
         precision = torch.is_autocast_enabled(pixels.device.type), pixels.dtype
-        described = zip(fingerprints(pictures), *(value.tolist() for value in about.values()), strict=True)
-        keys = [str((precision, *said)) for said in described]
+        described = zip(fingerprints(pictures), *(value.tolist() for value in sizes.values()), strict=True)
+        keys = [str((precision, *values)) for values in described]
         new = {key: place for place, key in enumerate(keys) if key not in self._known}
-        found = {key: self._known[key] for key in keys if key in self._known}
+        features = {key: self._known[key] for key in keys if key in self._known}
         for key, place in new.items():
-            found[key] = self._encode_one(pictures[place], {name: value[place, None] for name, value in about.items()})
-        self._keep(found)
-        return [[level.to(pixels.device) for level in found[key]] for key in keys]
+            features[key] = self._encode_one(
+                pictures[place], {name: value[place, None] for name, value in sizes.items()}
+            )
+        self._keep(features)
+        return [[level.to(pixels.device) for level in features[key]] for key in keys]
 
     @torch.no_grad()
-    def _encode_one(self, pixels: Tensor, about: dict[str, Tensor]) -> Features:
+    def _encode_one(self, pixels: Tensor, sizes: dict[str, Tensor]) -> Features:
         """Encode a picture by itself: with others it would be rounded otherwise, and differ after a resume."""
-        outputs = self._encode(pixels, **about, return_dict=True)
+        outputs = self._encode(pixels, **sizes, return_dict=True)
         pooled, layers = outputs.pooler_output, getattr(outputs, "deepstack_features", None) or []
         flat = any(isinstance(layer, Tensor) for layer in layers)  # up to transformers 5.17
         self._form = type(outputs), isinstance(pooled, Tensor), flat
         return [pooled[0], *(layers if flat else [layer[0] for layer in layers])]
 
-    def _keep(self, found: dict[str, Features]) -> None:
-        for key, picture in found.items():
+    def _keep(self, features: dict[str, Features]) -> None:
+        for key, picture in features.items():
             if key not in self._known:
                 self._known[key] = [level.to("cpu", copy=True) for level in picture]
             self._known.move_to_end(key)

@@ -52,9 +52,9 @@ class PictureHooks:
     """
 
     def __init__(self, model: Any, processor: ProcessorMixin) -> None:
-        taken = inspect.signature(model.forward).parameters
+        parameters = inspect.signature(model.forward).parameters
         inputs = processor.image_processor(images=[Image.new("RGB", (_SIDE, _SIDE))], return_tensors="pt")
-        self._picture = {name: inputs[name] for name in PIXELS if name in inputs and name in taken}
+        self._picture = {name: inputs[name] for name in PIXELS if name in inputs and name in parameters}
         self._model = model
         model.register_forward_pre_hook(self._before_model, with_kwargs=True)
 

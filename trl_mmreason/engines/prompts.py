@@ -54,13 +54,13 @@ class PromptMemory:
         """
         if not pictures:
             return ids
-        found = [(own, short) for own, count, short in self._known if count == pictures and ids[: len(own)] == own]
-        if not found:
+        matches = [(own, short) for own, count, short in self._known if count == pictures and ids[: len(own)] == own]
+        if not matches:
             raise PromptMismatch(
                 f"vLLM is to answer a prompt of {len(ids)} tokens with {pictures} picture(s), but the trainer has "
                 "tokenised none that it begins with. Pictures have to come with the prompt, not with a tool's result."
             )
-        own, short = max(found, key=lambda pair: len(pair[0]))
+        own, short = max(matches, key=lambda pair: len(pair[0]))
         return [*short, *ids[len(own) :]]
 
 
@@ -122,19 +122,19 @@ def find_pictures(prompt_ids: Sequence[int], image_token_id: int, lengths: Seque
     Raises:
         PromptMismatch: the prompt has other placeholders than these.
     """
-    found: list[dict[str, int]] = []
+    places: list[dict[str, int]] = []
     position = 0
     for length in lengths:
         while position < len(prompt_ids) and prompt_ids[position] != image_token_id:
             position += 1
-        found.append({"offset": position, "length": length})
+        places.append({"offset": position, "length": length})
         position += length
     own = sum(token == image_token_id for token in prompt_ids)
-    covered = [token for place in found for token in prompt_ids[place["offset"] : place["offset"] + place["length"]]]
+    covered = [token for place in places for token in prompt_ids[place["offset"] : place["offset"] + place["length"]]]
     if own != sum(lengths) or covered != [image_token_id] * own:
         raise PromptMismatch(
             f"The vLLM server makes other placeholders of a prompt's pictures than the trainer: {list(lengths)}, "
             f"{sum(lengths)} in all, where the trainer's prompt has {own}. The server expands pictures with the "
             "processor saved beside its model. Fix: train with that one, pixel limits included, or save yours there."
         )
-    return found
+    return places

@@ -10,11 +10,11 @@ from typing import Any
 @contextmanager
 def replaced(module: Any, **values: Any) -> Iterator[None]:
     """Set names of a module within the block; names that it lacks stay unset."""
-    kept = {name: getattr(module, name) for name in values if hasattr(module, name)}
-    for name in kept:
+    originals = {name: getattr(module, name) for name in values if hasattr(module, name)}
+    for name in originals:
         setattr(module, name, values[name])
     try:
         yield
     finally:
-        for name, value in kept.items():
+        for name, value in originals.items():
             setattr(module, name, value)

@@ -91,13 +91,15 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
             PromptMismatch: vLLM answered other prompts than those that are trained on.
         """
         pictures = None if images is None else [row or None for row in images]
-        given = prompts
+        engine_prompts = prompts
         if self.mode == "colocate" and pictures is not None:
             # huggingface/trl#6294, #6401: vLLM expands placeholders itself, so it has to get one a picture. Given the
             # expanded ones of TRL 1.16 it expands one of them again, and the policy answers a corrupted prompt.
-            given = [self.prompts.unexpanded(ids, len(row or [])) for ids, row in zip(prompts, pictures, strict=True)]
+            engine_prompts = [
+                self.prompts.unexpanded(ids, len(row or [])) for ids, row in zip(prompts, pictures, strict=True)
+            ]
         with self._one_random_state():
-            generated = super().generate(given, pictures, num_generations, profiler)
+            generated = super().generate(engine_prompts, pictures, num_generations, profiler)
         compare_prompts(prompts, generated[0])
         return generated
 
@@ -227,9 +229,9 @@ def without_placeholders(generation_kwargs: Mapping[str, Any] | None, config: An
         generation_kwargs: the user's, whose `logit_bias` of other tokens stays.
         config: the model's.
     """
-    given = dict(generation_kwargs or {})
+    settings = dict(generation_kwargs or {})
     bias = dict.fromkeys(placeholder_ids(config), _NEVER)
-    return {**given, "logit_bias": {**(given.get("logit_bias") or {}), **bias}} if bias else given
+    return {**settings, "logit_bias": {**(settings.get("logit_bias") or {}), **bias}} if bias else settings
 
 
 def remember_prompts(trainer: Any, prompts: Sequence[Any], tokenized: tuple) -> None:

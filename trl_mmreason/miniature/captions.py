@@ -91,19 +91,19 @@ def facts_in(description: str, question: UnseenProblem) -> dict[str, int] | None
     """
     sentence = READING[question.category].format(name="NAME", asked=question.asked, value="VALUE")
     pattern = re.escape(sentence).replace("NAME", _NAME).replace("VALUE", _VALUE)
-    said = [(found["name"], int(found["value"])) for found in re.finditer(pattern, description)]
-    told = dict(said)
-    names = _needed(question, told)
-    if len(told) < len(set(said)) or not told.keys() >= set(names):
+    pairs = [(match["name"], int(match["value"])) for match in re.finditer(pattern, description)]
+    stated = dict(pairs)
+    names = _needed(question, stated)
+    if len(stated) < len(set(pairs)) or not stated.keys() >= set(names):
         return None
-    facts = {name: told[name] for name in names}
+    facts = {name: stated[name] for name in names}
     if question.category == "triangle" and not 0 < sum(facts.values()) < 180:
         return None
     is_looked_up = question.category in ("bar_chart", "table") and question.level == 1
     return facts if is_looked_up or len(facts) > 1 else None
 
 
-def _needed(question: UnseenProblem, told: Collection[str]) -> Collection[str]:
+def _needed(question: UnseenProblem, stated: Collection[str]) -> Collection[str]:
     """Names of the facts that the question needs; all in the caption if it does not name any."""
     if question.category == "counting":
         return SHAPES
@@ -114,8 +114,8 @@ def _needed(question: UnseenProblem, told: Collection[str]) -> Collection[str]:
     if question.category == "bar_chart":
         return question.asked.split(" and ")
     if question.category == "table":
-        return [question.asked] if question.level == 1 else [n for n in told if n.startswith(f"{question.asked},")]
-    return told
+        return [question.asked] if question.level == 1 else [n for n in stated if n.startswith(f"{question.asked},")]
+    return stated
 
 
 def _answer(result: str, choices: Mapping[str, str] | None) -> str:

@@ -64,21 +64,21 @@ class KnownTruthTeacher:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Request) -> list[Sample] | Failure:
-        instruction, said = request.messages[0]["content"], request.messages[-1]["content"]
+        instruction, message = request.messages[0]["content"], request.messages[-1]["content"]
         is_chain_of_step = _STEP_DATA in instruction or _JUDGE in instruction
-        asked = _STEP_INPUT.fullmatch(said) if is_chain_of_step else _REFLECTION_INPUT.search(said)
-        if asked is None:
+        match = _STEP_INPUT.fullmatch(message) if is_chain_of_step else _REFLECTION_INPUT.search(message)
+        if match is None:
             method = "Chain-of-Step" if is_chain_of_step else "SRPO"
             return Failure(f"the request does not have the form of {method}'s prompt for teachers")
-        problem = self._known.get(_key(request.images[0], asked["question"])) if request.images else None
+        problem = self._known.get(_key(request.images[0], match["question"])) if request.images else None
         if problem is None:
-            return Failure(f"the teacher does not know this picture with the question {asked['question'][:60]!r}")
+            return Failure(f"the teacher does not know this picture with the question {match['question'][:60]!r}")
         if _JUDGE in instruction:
-            reply = _judgement(problem, asked["process"] or "")
+            reply = _judgement(problem, match["process"] or "")
         elif _STEP_DATA in instruction:
             reply = _worked(problem)
         else:
-            reply = _reflection(problem, asked["cot"], asked["answer"])
+            reply = _reflection(problem, match["cot"], match["answer"])
         return [Sample(reply, "stop")] * request.n
 
 
@@ -97,7 +97,7 @@ def _worked(problem: Problem) -> str:
 
 
 def _judgement(problem: Problem, process: str) -> str:
-    steps = [WorkedStep(found["name"], found["thought"], "") for found in _WRITTEN_STEP.finditer(process)]
+    steps = [WorkedStep(match["name"], match["thought"], "") for match in _WRITTEN_STEP.finditer(process)]
     ratings = ["1" if right else "-1" for right in true_labels(problem, steps)]
     return f"### Step Label: [{','.join(ratings)}]"
 

@@ -112,7 +112,7 @@ def exchange_rows(rows: Rows, lengths: Sequence[int], size: int, process: int, d
 
     plan = balance_rows([length for each in everyone for length in each["lengths"]], len(everyone), size)
     own = range(process * len(lengths), (process + 1) * len(lengths))
-    sent = [take(rows, [row - own.start for row in wanted if row in own]) for wanted in plan]
+    sent = [take(rows, [row - own.start for row in share if row in own]) for share in plan]
     received = join(_send(sent, device))
     by_source = sorted(plan[process], key=lambda row: row // len(lengths))  # each source keeps the order of the plan
     place = {row: number for number, row in enumerate(by_source)}

@@ -26,7 +26,7 @@ def sort_by_length(micro_batches: Sequence[Rows], window: int, accelerator: Acce
         window: so many in a row share their rows, those of one optimizer step.
         accelerator: accelerator of the trainer.
     """
-    made: list[Rows] = []
+    batches: list[Rows] = []
     for start in range(0, len(micro_batches), window):
         rows = join([split_pixel_values_by_grid(each) for each in micro_batches[start : start + window]])
         tokens = rows["prompt_mask"].sum(1) + rows["completion_mask"].sum(1)
@@ -36,8 +36,8 @@ def sort_by_length(micro_batches: Sequence[Rows], window: int, accelerator: Acce
         else:
             size = len(lengths) // window
             rows = exchange_rows(rows, lengths, size, accelerator.process_index, accelerator.device)
-        made += [unsplit_pixel_values_by_grid(part) for part in split_tensor_dict(rows, window)]
-    return made
+        batches += [unsplit_pixel_values_by_grid(part) for part in split_tensor_dict(rows, window)]
+    return batches
 
 
 def carries_loss(rows: Rows) -> Tensor:
@@ -74,15 +74,15 @@ def score_by_length(
     Returns:
         (B, scored) log-probabilities and entropies, 0 where nothing was computed, and the auxiliary loss.
     """
-    wanted = {"compute_entropy": compute_entropy, "compute_aux_loss": compute_aux_loss}
-    given = {"input_ids": input_ids, "attention_mask": attention_mask, **fields}
-    given = {name: value for name, value in given.items() if value is not None}
+    flags = {"compute_entropy": compute_entropy, "compute_aux_loss": compute_aux_loss}
+    inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **fields}
+    inputs = {name: value for name, value in inputs.items() if value is not None}
 
     def score_cut(inputs: Rows) -> tuple:
-        inputs, kept = cut_to_longest(inputs, scored)
+        inputs, completion_columns = cut_to_longest(inputs, scored)
         ids, mask = inputs.pop("input_ids"), inputs.pop("attention_mask")
-        *by_token, aux_loss = score(ids, mask, kept, **wanted, **inputs)
-        return *(each if each is None else pad(each, (0, scored - kept)) for each in by_token), aux_loss
+        *by_token, aux_loss = score(ids, mask, completion_columns, **flags, **inputs)
+        return *(each if each is None else pad(each, (0, scored - completion_columns)) for each in by_token), aux_loss
 
     lengths = attention_mask.sum(1).tolist()
     order = longest_first(lengths)
@@ -91,16 +91,16 @@ def score_by_length(
         order = [row for row in order if asked_for[row]] or order[-1:]
     batch_size = batch_size or len(order)
     if len(order) == len(lengths) <= batch_size:
-        return score_cut(given)
-    by_row = split_pixel_values_by_grid(given)
+        return score_cut(inputs)
+    by_row = split_pixel_values_by_grid(inputs)
     parts = [take(by_row, order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
     logps, entropies, aux_losses = zip(*(score_cut(unsplit_pixel_values_by_grid(part)) for part in parts), strict=True)
     places = torch.tensor(order, device=input_ids.device)
 
     def in_place(scores: Sequence[Tensor], others: Tensor | None = None) -> Tensor:
-        found = torch.cat(list(scores))
-        others = found.new_zeros(len(lengths), scored) if others is None else others.to(found.dtype)
-        return others.index_copy(0, places, found)
+        values = torch.cat(list(scores))
+        others = values.new_zeros(len(lengths), scored) if others is None else others.to(values.dtype)
+        return others.index_copy(0, places, values)
 
     return (
         in_place(logps, otherwise),
