@@ -125,16 +125,16 @@ def load_rows(
     if len(raw) == 0:
         raise DataError(f"{table.name} has no rows")
     present = json_columns(raw, table.name) if table.is_json else raw.column_names
-    found = find_columns(present, columns or {}, table.name)
+    source_columns = find_columns(present, columns or {}, table.name)
     _check_kept(keep_columns, present, table.name)
-    left_out = [column for column in present if column not in found.values() and column not in keep_columns]
+    left_out = [column for column in present if column not in source_columns.values() and column not in keep_columns]
     if left_out:
         logger.info("%s: left out the columns %s (keep_columns keeps some)", table.name, left_out)
-    if left_out and "images" not in found and "images" not in (columns or {}):
+    if left_out and "images" not in source_columns and "images" not in (columns or {}):
         _warn_of_pictures(raw, table, left_out)
 
     root = table.image_root if image_root is None else Path(image_root)
-    reader = RowReader(found, root, table.name, system_prompt)
+    reader = RowReader(source_columns, root, table.name, system_prompt)
     checked = _check_rows(raw, positions, reader, table.is_json, list(keep_columns), num_proc)
     return _sort_out(checked, positions, [*NAMES, *keep_columns], table.name, on_error)
 
@@ -157,7 +157,7 @@ def find_columns(present: Sequence[str], columns: Mapping[str, str | None], sour
         raise DataError(f"columns has the keys {unknown}; expected our names {NAMES} → names of the source's columns")
     if "prompt" in columns and columns["prompt"] is None:
         raise DataError(f"{source_name}: columns has no column for prompt (None), which every row needs: name one")
-    found: dict[str, str] = {}
+    source_columns: dict[str, str] = {}
     for name in NAMES:
         if name in columns:
             candidates = [] if columns[name] is None else [columns[name]]
@@ -165,8 +165,8 @@ def find_columns(present: Sequence[str], columns: Mapping[str, str | None], sour
             candidates = [name] if name in present else [each for each in SYNONYMS[name] if each in present]
             if name == "prompt" and not candidates:
                 candidates = [each for each in CONVERSATIONS if each in present]
-            if name == "answer" and not candidates and found.get("prompt") in CONVERSATIONS:
-                candidates = [found["prompt"]]
+            if name == "answer" and not candidates and source_columns.get("prompt") in CONVERSATIONS:
+                candidates = [source_columns["prompt"]]
         if len(candidates) > 1:
             raise DataError(
                 f"{source_name}: {name} could be any of {candidates}; say which with columns: {naming_column(name)}"
@@ -181,8 +181,8 @@ def find_columns(present: Sequence[str], columns: Mapping[str, str | None], sour
                 f"{list(present)}; name it with columns: {naming_column(name)}{without}"
             )
         if candidates:
-            found[name] = str(candidates[0])
-    return found
+            source_columns[name] = str(candidates[0])
+    return source_columns
 
 
 def _warn_of_pictures(raw: Dataset, source: Source, left_out: list[str]) -> None:
@@ -270,8 +270,8 @@ def row_problems(checked: Dataset, positions: Sequence[int], source_name: str) -
         positions: theirs in the source.
         source_name: begins the sentence.
     """
-    found = zip(positions, checked["id"], checked["problems"], strict=True)
-    problems = [RowProblem(row, id_, **problem) for row, id_, refused in found for problem in refused]
+    checked_rows = zip(positions, checked["id"], checked["problems"], strict=True)
+    problems = [RowProblem(row, id_, **problem) for row, id_, refused in checked_rows for problem in refused]
     bad_count = len({problem.row for problem in problems})
     return problems, f"{source_name}: {bad_count} of {len(checked)} rows cannot be used"
 

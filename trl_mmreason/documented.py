@@ -49,9 +49,9 @@ def documented(cls: _Class) -> _Class:
     missing = [name for name in known if name in inspect.get_annotations(cls) and not texts.get(name)]
     unknown = [name for name in texts if name not in known]
     faults = {"has no entry for": missing, "describes what is no field": unknown}
-    if found := " and ".join(f"{fault}: {', '.join(names)}" for fault, names in faults.items() if names):
+    if problems := " and ".join(f"{fault}: {', '.join(names)}" for fault, names in faults.items() if names):
         raise ValueError(
-            f"{cls.__name__}: the section 'Attributes:' of its docstring {found}. Fix: write 'name: text' for each "
+            f"{cls.__name__}: the section 'Attributes:' of its docstring {problems}. Fix: write 'name: text' for each "
             "field that the class declares, and indent continued lines by four spaces more."
         )
     for name, text in texts.items():

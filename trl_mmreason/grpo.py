@@ -218,21 +218,21 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         rows leave the batch.
         """
         grouped = multimodal_fields if isinstance(multimodal_fields, GroupPrompts) else None
-        given = prompt_ids, images, multimodal_fields
+        inputs = prompt_ids, images, multimodal_fields
         elsewhere = self.use_vllm or self.use_transformers_continuous_batching
         sharded = is_deepspeed_zero3_enabled() or self.is_fsdp_enabled
         if elsewhere or sharded or self.generation_config.get_generation_mode() not in TOKEN_BY_TOKEN:
             if grouped is not None:
-                given = (prompt_ids, images, {}) if elsewhere else grouped.rows(range(len(prompt_ids)))
-            generated = super()._generate_single_turn(*given, *args, **kwargs)
+                inputs = (prompt_ids, images, {}) if elsewhere else grouped.rows(range(len(prompt_ids)))
+            generated = super()._generate_single_turn(*inputs, *args, **kwargs)
         else:
             policy, prompt_of = self.accelerator.unwrap_model(self.model_wrapped), None
             if grouped is not None and can_share_prompts(policy, grouped.names, self.generation_config):
-                given, prompt_of = grouped.distinct(), torch.tensor(grouped.place, device=self.accelerator.device)
+                inputs, prompt_of = grouped.distinct(), torch.tensor(grouped.place, device=self.accelerator.device)
             elif grouped is not None:
-                given = grouped.rows(range(len(prompt_ids)))
+                inputs = grouped.rows(range(len(prompt_ids)))
             with ended_rows_leave(policy, self._tell_ended, prompt_of):
-                generated = super()._generate_single_turn(*given, *args, **kwargs)
+                generated = super()._generate_single_turn(*inputs, *args, **kwargs)
         self._tell_ended(range(len(generated[0])), generated[0])
         return generated
 
@@ -479,13 +479,13 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None or not (found := sorted(Path(checkpoint).glob("rollouts_*.pt"))):
+        if checkpoint is None or not (files := sorted(Path(checkpoint).glob("rollouts_*.pt"))):
             return
         file = self._rollouts_file(checkpoint)
         if not file.exists():
             raise CheckpointError(
                 f"{checkpoint} was written mid-rollout by a run with another number of processes: it has "
-                f"{found[0].name}, this run needs {file.name}. Resume with as many processes, or from a checkpoint "
+                f"{files[0].name}, this run needs {file.name}. Resume with as many processes, or from a checkpoint "
                 "between rollouts."
             )
         saved = torch.load(file, map_location="cpu", weights_only=True)

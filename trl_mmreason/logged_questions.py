@@ -95,7 +95,7 @@ def write_questions(
     """
     folder = Path(output_dir) / _FOLDER
     folder.mkdir(exist_ok=True)
-    names = [[_kept(picture, folder) for picture in of_question] for of_question in pictures] or [[] for _ in questions]
+    names = [[_save(picture, folder) for picture in of_question] for of_question in pictures] or [[] for _ in questions]
     rows = [{**question, "pictures": own} for question, own in zip(questions, names, strict=True)]
     pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), _table(output_dir, step))
 
@@ -124,7 +124,7 @@ def _table(output_dir: str | Path, step: int) -> Path:
     return Path(output_dir) / _FOLDER / f"questions_{step:05d}.parquet"
 
 
-def _kept(picture: Image.Image, folder: Path) -> str:
+def _save(picture: Image.Image, folder: Path) -> str:
     """Save a picture unless its file exists; return the file's name."""
     content = f"{picture.mode} {picture.size}".encode() + picture.tobytes()
     name = f"{hashlib.sha256(content).hexdigest()[:24]}.png"

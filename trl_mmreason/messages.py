@@ -52,11 +52,13 @@ def plain_messages(prompt: Any, where: str) -> list[dict[str, str]]:
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     plain: list[dict[str, str]] = []
     for message in messages or ():
-        given = _given(message)
-        text = _flat(given.get("content"), given.get("role") == "user" and all(one["role"] != "user" for one in plain))
-        if given.keys() != {"role", "content"} or text is None:
+        fields = _without_none(message)
+        text = _flat(
+            fields.get("content"), fields.get("role") == "user" and all(one["role"] != "user" for one in plain)
+        )
+        if fields.keys() != {"role", "content"} or text is None:
             break
-        plain.append({"role": given["role"], "content": text})
+        plain.append({"role": fields["role"], "content": text})
     if not plain or len(plain) < len(messages):
         raise ValueError(
             f"{where} has the prompt {prompt!r:.300}, expected messages of role and content alone, with strings as "
@@ -80,14 +82,14 @@ def conversation(value: Any) -> Any:
 def pictures_inside(value: Any) -> list[Any]:
     """The pictures inside the parts of messages, {"type": "image", "image": …}, in order."""
     messages = value if isinstance(value, list) else []
-    contents = [_given(message).get("content") for message in messages]
-    parts = [_given(part) for content in contents if isinstance(content, list) for part in content]
+    contents = [_without_none(message).get("content") for message in messages]
+    parts = [_without_none(part) for content in contents if isinstance(content, list) for part in content]
     return [part["image"] for part in parts if part.get("type") == "image" and "image" in part]
 
 
 def split_answer(messages: Any) -> tuple[Any, Any]:
     """Split off the assistant's last message: the other messages, and its content or `None`."""
-    if not isinstance(messages, list) or not messages or _given(messages[-1]).get("role") != "assistant":
+    if not isinstance(messages, list) or not messages or _without_none(messages[-1]).get("role") != "assistant":
         return messages, None
     return messages[:-1], messages[-1].get("content")
 
@@ -156,14 +158,14 @@ def _is_path(picture: str) -> bool:
 
 
 def _message(message: Any) -> Any:
-    given = _given(message)
-    if given.keys() == {"from", "value"}:
-        given = {"role": _SPEAKERS.get(str(given["from"]), given["from"]), "content": given["value"]}
-    content = given.get("content")
-    texts = [_part_text(_given(part)) for part in content] if isinstance(content, list) else [None]
+    fields = _without_none(message)
+    if fields.keys() == {"from", "value"}:
+        fields = {"role": _SPEAKERS.get(str(fields["from"]), fields["from"]), "content": fields["value"]}
+    content = fields.get("content")
+    texts = [_part_text(_without_none(part)) for part in content] if isinstance(content, list) else [None]
     if None not in texts:
-        given["content"] = "".join(map(str, texts))
-    return given or message
+        fields["content"] = "".join(map(str, texts))
+    return fields or message
 
 
 def _part_text(part: Mapping[str, Any]) -> Any:
@@ -173,7 +175,7 @@ def _part_text(part: Mapping[str, Any]) -> Any:
     return part["text"] if part.keys() == {"type", "text"} and part["type"] == "text" else None
 
 
-def _given(keys: Any) -> dict[str, Any]:
+def _without_none(keys: Any) -> dict[str, Any]:
     """The keys of a message or part without `None`, which Arrow adds for keys of other rows."""
     return {key: value for key, value in keys.items() if value is not None} if isinstance(keys, Mapping) else {}
 
@@ -182,7 +184,7 @@ def _flat(content: Any, pictures_come_first: bool) -> str | None:
     """The text of a content; `None` if it holds anything else."""
     if not isinstance(content, list | tuple):
         return content if isinstance(content, str) else None
-    parts = [_given(part) for part in content]
+    parts = [_without_none(part) for part in content]
     if pictures_come_first:
         parts = list(dropwhile(lambda part: part == {"type": "image"}, parts))
     is_text = [part.keys() == {"type", "text"} and part["type"] == "text" for part in parts]

@@ -77,12 +77,12 @@ def train_parts(trainer: Any, chosen: Sequence[str]) -> dict[str, ModelPart]:
         What is trained and frozen of every part.
     """
     policy = trainer.accelerator.unwrap_model(trainer.model)
-    found = train_only(policy, chosen)
+    parts = train_only(policy, chosen)
     keep_adapters_frozen(policy)
     if trainer.accelerator.is_main_process:
-        said = "; ".join(f"{name}: {part}" for name, part in found.items())
-        logger.warning("%s trains of %s", type(trainer).__name__, said)
-    return found
+        summary = "; ".join(f"{name}: {part}" for name, part in parts.items())
+        logger.warning("%s trains of %s", type(trainer).__name__, summary)
+    return parts
 
 
 def train_only(model: Any, chosen: Sequence[str]) -> dict[str, ModelPart]:
@@ -111,13 +111,13 @@ def train_only(model: Any, chosen: Sequence[str]) -> dict[str, ModelPart]:
             f"trainable_parts: nothing in {list(chosen)} can be trained: all of it was frozen before, or the adapter "
             "has no weights there. Choose other parts, or give the adapter other target_modules."
         )
-    found = {}
+    parts = {}
     for part in PARTS:
         names = [name for name in parameters if place[name] == part]
         trained = sum(parameters[name].numel() for name in names if parameters[name].requires_grad)
         frozen = sum(parameters[name].numel() for name in names) - trained
-        found[part] = ModelPart(_roots(names, [name for name in parameters if place[name] != part]), trained, frozen)
-    return found
+        parts[part] = ModelPart(_roots(names, [name for name in parameters if place[name] != part]), trained, frozen)
+    return parts
 
 
 def freeze_vision_encoder(model: Any, *, merger: bool = True) -> None:
@@ -174,8 +174,8 @@ def _ids(modules: Iterable[Any]) -> set[int]:
 
 def _roots(names: Sequence[str], others: Sequence[str]) -> list[str]:
     """The shortest dotted prefixes of `names` that no name in `others` has."""
-    taken = {prefix for name in others for prefix in _prefixes(name)}
-    return list(dict.fromkeys(next(p for p in _prefixes(name) if p not in taken) for name in names))
+    other_prefixes = {prefix for name in others for prefix in _prefixes(name)}
+    return list(dict.fromkeys(next(p for p in _prefixes(name) if p not in other_prefixes) for name in names))
 
 
 def _prefixes(name: str) -> list[str]:

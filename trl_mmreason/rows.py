@@ -178,8 +178,8 @@ def read_prompt(value: Any, image_count: int | None, system_prompt: str | None =
     if not isinstance(messages, list):
         raise _wrong_type(value, "a string or a list of messages with 'role' and 'content'")
     messages = [_read_message(message) for message in messages]
-    asked = next((message for message in messages if message["role"] == "user"), None)
-    if asked is None:
+    user_message = next((message for message in messages if message["role"] == "user"), None)
+    if user_message is None:
         raise RefusedValue("empty prompt", "the prompt has no user message; add the question as one")
     if messages[-1]["role"] == "assistant":
         raise RefusedValue(
@@ -187,8 +187,8 @@ def read_prompt(value: Any, image_count: int | None, system_prompt: str | None =
             "the last message is the assistant's, but the policy is to write that one; remove it, put it in `answer`, "
             "or name this column for `answer` too",
         )
-    asked["content"], placeholder_count = _strip_placeholders(asked["content"])
-    if not asked["content"].strip():
+    user_message["content"], placeholder_count = _strip_placeholders(user_message["content"])
+    if not user_message["content"].strip():
         raise RefusedValue("empty prompt", "the prompt has no text; write the question there")
     if any(PLACEHOLDER in message["content"] for message in messages):
         raise RefusedValue(
@@ -216,23 +216,23 @@ def read_prompt(value: Any, image_count: int | None, system_prompt: str | None =
 def _read_message(message: Any) -> dict[str, str]:
     if not isinstance(message, Mapping):
         raise _wrong_type(message, "a message with 'role' and 'content'")
-    given = {key: value for key, value in message.items() if value is not None}  # Arrow fills absent keys with None
-    if given.keys() != {"role", "content"}:
+    fields = {key: value for key, value in message.items() if value is not None}  # Arrow fills absent keys with None
+    if fields.keys() != {"role", "content"}:
         raise RefusedValue(
-            "wrong message", f"a message has the keys {sorted(given)}; it must have 'role' and 'content', no others"
+            "wrong message", f"a message has the keys {sorted(fields)}; it must have 'role' and 'content', no others"
         )
-    if given["role"] not in ROLES:
+    if fields["role"] not in ROLES:
         raise RefusedValue(
             "unknown role",
-            f"a message has the role {given['role']!r}; expected one of {ROLES}, or LLaVA's 'human' and 'gpt'",
+            f"a message has the role {fields['role']!r}; expected one of {ROLES}, or LLaVA's 'human' and 'gpt'",
         )
-    if not isinstance(given["content"], str):
+    if not isinstance(fields["content"], str):
         raise RefusedValue(
             "wrong message",
-            f"the content of a message is {_show(given['content'])}; it must be a string, or parts of text "
+            f"the content of a message is {_show(fields['content'])}; it must be a string, or parts of text "
             '({"type": "text", "text": …}) and pictures ({"type": "image"})',
         )
-    return {"role": given["role"], "content": given["content"]}
+    return {"role": fields["role"], "content": fields["content"]}
 
 
 def _strip_placeholders(text: str) -> tuple[str, int]:

@@ -159,17 +159,17 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
         """Predict as `Trainer` does, with rows prepared as the constructor prepares its own."""
         return super().predict(self._all_prepared(test_dataset), *args, **kwargs)
 
-    def _all_prepared(self, given: Any) -> Any:
+    def _all_prepared(self, datasets: Any) -> Any:
         prepare = partial(self.prepare_rows, args=self.args, processing_class=self.processing_class)
-        return _each(type(self).__name__, given, prepare)
+        return _each(type(self).__name__, datasets, prepare)
 
 
-def _each(name: str, given: Any, prepare: Callable[[Any], Any]) -> Any:
+def _each(name: str, dataset: Any, prepare: Callable[[Any], Any]) -> Any:
     """Prepare a data set or each of a mapping; `None` and names pass unchanged."""
-    if isinstance(given, Mapping):
-        return {role: _each(name, rows, prepare) for role, rows in given.items()}
-    if given is None or isinstance(given, str):
-        return given
-    if hasattr(given, "__len__") and not len(given):
+    if isinstance(dataset, Mapping):
+        return {role: _each(name, rows, prepare) for role, rows in dataset.items()}
+    if dataset is None or isinstance(dataset, str):
+        return dataset
+    if hasattr(dataset, "__len__") and not len(dataset):
         raise ValueError(f"{name}: a data set has no rows.")
-    return prepare(given)
+    return prepare(dataset)

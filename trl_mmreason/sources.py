@@ -71,9 +71,9 @@ def read_completions(source: str, split: str = "train") -> Dataset:
     read = read_source(source, split)
     columns = read.dataset.column_names
     if read.is_json or not {"prompt", "completion"} <= set(columns):
-        found = "lines of JSON or CSV" if read.is_json else f"the columns {columns}"
+        content = "lines of JSON or CSV" if read.is_json else f"the columns {columns}"
         raise DataError(
-            f"{source} has {found}, expected a parquet file, a folder of them or a Hub id, with `prompt` and "
+            f"{source} has {content}, expected a parquet file, a folder of them or a Hub id, with `prompt` and "
             "`completion` among the columns"
         )
     return read.dataset

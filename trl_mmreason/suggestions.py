@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-def suggestion(given: str, names: Iterable[str], folder: str = "") -> str:
+def suggestion(name: str, names: Iterable[str], folder: str = "") -> str:
     """The end of a message on an unknown name: the nearest of `names`, if one is near.
 
     Args:
-        given: the unknown name.
+        name: the unknown name.
         names: those that exist.
         folder: written before the nearest, such as "runs/".
     """
-    near = get_close_matches(given, sorted(names), n=1)
+    near = get_close_matches(name, sorted(names), n=1)
     return f"; did you mean `{folder}{near[0]}`?" if near else ""

@@ -23,29 +23,29 @@ def parse_optional_text(name: str, text: str | None) -> str | None:
     return text
 
 
-def read_system_prompt(option: str, given: str | None) -> str | None:
-    """The system prompt that `given` means; `None` for "null".
+def read_system_prompt(option: str, value: str | None) -> str | None:
+    """The system prompt that `value` means; `None` for "null".
 
     Args:
         option: what the user calls it, for error messages.
-        given: name of a method's prompt (`Method.system_prompts`), a file, or the text itself.
+        value: name of a method's prompt (`Method.system_prompts`), a file, or the text itself.
 
     Raises:
         ValueError: the text or the file is empty, or the file does not exist or is not UTF-8.
         OSError: the file cannot be read.
     """
-    given = parse_optional_text(option, given)
-    if given is None:
+    value = parse_optional_text(option, value)
+    if value is None:
         return None
-    named = methods.system_prompt_named(given)
+    named = methods.system_prompt_named(value)
     if named is not None:
         return named
-    path = os.path.expanduser(given)
+    path = os.path.expanduser(value)
     if os.path.isfile(path):
         text = Path(path).read_text(encoding="utf-8").strip()
         if not text:
-            raise ValueError(f"{option} {given}: the file is empty; give null for none")
+            raise ValueError(f"{option} {value}: the file is empty; give null for none")
         return text
-    if given.startswith(("/", "./", "../", "~")) and not given.startswith(_SWITCHES):
-        raise ValueError(f"{option} {given}: there is no such file")
-    return given
+    if value.startswith(("/", "./", "../", "~")) and not value.startswith(_SWITCHES):
+        raise ValueError(f"{option} {value}: there is no such file")
+    return value

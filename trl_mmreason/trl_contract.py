@@ -43,6 +43,6 @@ def changed_methods() -> list[str]:
             method = getattr(kind, name, None)
             if method is None:
                 changes.append(f"{kind.__name__}.{name} is gone")
-            elif (found := list(inspect.signature(method).parameters)) != expected:
-                changes.append(f"{kind.__name__}.{name} takes {found}, expected {expected}")
+            elif (parameters := list(inspect.signature(method).parameters)) != expected:
+                changes.append(f"{kind.__name__}.{name} takes {parameters}, expected {expected}")
     return changes

@@ -232,7 +232,9 @@ def _tables(results: Mapping[str, Results]) -> list[ReportTable]:
     first, *others = results
     named = {"value": results[first]} if not others else results
     compared = {name: compare_results(results[first], results[name]) for name in others}
-    changes = {name: {metric: one.change for metric, one in result.items()} for name, result in compared.items()}
+    changes = {
+        name: {metric: one.change for metric, one in comparison.items()} for name, comparison in compared.items()
+    }
     has_turns = any("acc_t1" in result.metrics for result in results.values())
     note = _INTERVALS + (_CHANGES if others else "") + (TURNS if has_turns else "")
     title = "Comparison" if others else "Results"
