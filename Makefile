@@ -9,9 +9,10 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: quickstart lint test test-all test-engines docs wheel wheel-test clean
 
-# One thread: models this small lose time on more.
+# Two processes of one thread, with half of the batch each: models this small lose time on more threads.
 quickstart: $(VENV)/.installed
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python examples/adapo.py --config configs/adapo/miniature.yaml
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/torchrun --standalone --nproc_per_node 2 examples/adapo.py \
+		--config configs/adapo/miniature.yaml --use_cpu true --per_device_train_batch_size 64
 
 PYTEST := $(BIN)/python -m pytest --ignore tests/engines -n logical --maxprocesses 8 --dist loadfile
 

@@ -19,8 +19,8 @@ CARD = "README.md"
 PRINTED = "results.txt"
 """The table of results in the folder of an evaluation."""
 EVALUATIONS = "_evaluation"
-"""Evaluations before and after training, in the folder of a run. `Trainer` pushes nothing whose name begins with "_", and
-these are the questions and gold answers of a test set."""
+"""Evaluations before and after training, in the folder of a run. They hold the questions and gold answers of a test set:
+`Trainer` pushes no name that begins with "_"."""
 COMPARED = f"{EVALUATIONS}/table.txt"
 """Their table."""
 MINIATURE = "miniature/"
