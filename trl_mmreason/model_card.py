@@ -19,7 +19,7 @@ CARD = "README.md"
 PRINTED = "results.txt"
 """The table of results in the folder of an evaluation."""
 EVALUATIONS = "_evaluation"
-"""Evaluations before and after training, in the folder of a run. They hold the questions and gold answers of a test set:
+"""Evaluations before and after training, in the folder of a run. They hold questions and gold answers of a test set:
 `Trainer` pushes no name that begins with "_"."""
 COMPARED = f"{EVALUATIONS}/table.txt"
 """Their table."""
