@@ -19,6 +19,8 @@ from loopback import serving
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from support import adapo_trainer, drawn_rows, load, saved_model
 
+from trl_mmreason.model_card import EVALUATIONS
+
 pytestmark = pytest.mark.full
 
 TOKEN = "hf_accepted"
@@ -49,6 +51,8 @@ def one_step_trainer(model, folder, **settings):
 def push_a_model(base, folder, **trainer_kwargs):
     trainer = one_step_trainer(base, folder, trainer_kwargs=trainer_kwargs)
     trainer.train()
+    (folder / EVALUATIONS / "before").mkdir(parents=True)
+    (folder / EVALUATIONS / "before/samples.jsonl").write_text("{}\n")
     trainer.push_to_hub()
     return compare_with_hub(trainer)
 
@@ -155,7 +159,7 @@ def test_a_trained_model_is_pushed_with_processor_arguments_and_card(hub):
     model = {"config.json", "generation_config.json", "model.safetensors"}
     processor = {"processor_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     assert pushed.files.keys() >= model | processor | {"training_args.bin", "README.md"}
-    assert [path for path in pushed.files if "/" in path] == []  # no checkpoint goes along
+    assert [path for path in pushed.files if "/" in path] == []  # no checkpoint and no evaluation goes along
 
 
 def test_the_reference_of_a_policy_passed_in_memory_is_not_pushed(hub, folder):
