@@ -104,8 +104,10 @@ def _evaluate(
 def _settings(args: GRPOConfig) -> dict[str, Any]:
     """The method's own settings, and those of TRL's that differ from their defaults; no secrets."""
     usual = {entry.name: entry.default for entry in fields(GRPOConfig)}
-    given = {name: value for name, value in args.to_dict().items() if value not in (None, [], {}, usual.get(name))}
-    return {name: given[name] for name in given if name not in ("hub_token", "accelerator_config", "disable_tqdm")}
+    settings = {name: value for name, value in args.to_dict().items() if value not in (None, [], {}, usual.get(name))}
+    return {
+        name: settings[name] for name in settings if name not in ("hub_token", "accelerator_config", "disable_tqdm")
+    }
 
 
 def _report(trainer: GRPOTrainer, before: Results, after: Results, metrics: Sequence[str]) -> bool:

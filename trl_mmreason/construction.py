@@ -52,19 +52,19 @@ def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:
     takes_more = any(one.kind is one.VAR_POSITIONAL for one in parameters)
 
     @functools.wraps(init)
-    def checked(self: Any, *given: Any, **named: Any) -> None:
+    def checked(self: Any, *positional: Any, **named: Any) -> None:
         misplaced = any(
             isinstance(value, kind) and name != place
-            for place, value in zip(names, given, strict=False)
+            for place, value in zip(names, positional, strict=False)
             for name, kind in (("args", TrainingArguments), ("train_dataset", Dataset))
         )
-        if misplaced or (len(given) > len(names) and not takes_more):
+        if misplaced or (len(positional) > len(names) and not takes_more):
             trainer, unnamed = type(self).__name__, ", ".join(name for name in names if name != "args")
             raise TypeError(
-                f"{trainer}: got {', '.join(type(value).__name__ for value in given)} without names, expected "
+                f"{trainer}: got {', '.join(type(value).__name__ for value in positional)} without names, expected "
                 f"{', '.join(names)}. Fix: {trainer}({unnamed}, args=…, train_dataset=…)."
             )
-        init(self, *given, **named)
+        init(self, *positional, **named)
 
     return checked
 
@@ -119,11 +119,12 @@ def check_rows(
             raise TypeError(f"{name}: {role} is what load_rows returned; pass its `.dataset`.")
         if isinstance(dataset, Dataset) and not len(dataset):
             raise ValueError(f"{name}: {role} has no rows.")
-        found = getattr(dataset, "column_names", None)
-        if found is not None and not columns <= set(found):
-            wanted = " and ".join(f"`{column}`" for column in sorted(columns, reverse=True))
+        column_names = getattr(dataset, "column_names", None)
+        if column_names is not None and not columns <= set(column_names):
+            expected = " and ".join(f"`{column}`" for column in sorted(columns, reverse=True))
             raise ValueError(
-                f"{name}: {role} has the columns {found}, expected {wanted} among them. Fix: {_source_of(columns)}"
+                f"{name}: {role} has the columns {column_names}, expected {expected} among them. "
+                f"Fix: {_source_of(columns)}"
             )
         if isinstance(dataset, Dataset) and (prompt := dataset.select_columns("prompt")[0]["prompt"]):
             if followup is not None:
@@ -154,9 +155,9 @@ def refuse_plain_prompt(name: str, prompt: Any) -> None:
 
 def _source_of(columns: set[str]) -> str:
     """How rows with these columns are made."""
-    makers = (made for column, made in _MADE_BY.items() if column in columns)
-    if made := next(makers, None):
-        return f"{made} such rows; `dataset.rename_columns` helps where only the names differ."
+    makers = (maker for column, maker in _MADE_BY.items() if column in columns)
+    if maker := next(makers, None):
+        return f"{maker} such rows; `dataset.rename_columns` helps where only the names differ."
     return "trl_mmreason.data.load_rows(..., columns={'answer': ...}) brings other names into this form."
 
 
@@ -172,10 +173,10 @@ def all_rewards(name: str, own: Sequence[Callable[..., Any]], added: Any) -> lis
         ValueError: an added one has the name of one of the method's.
     """
     further = added if isinstance(added, list) else [added] if added else []
-    taken = {function.__name__ for function in own} & {getattr(function, "__name__", "") for function in further}
-    if taken:
+    duplicates = {function.__name__ for function in own} & {getattr(function, "__name__", "") for function in further}
+    if duplicates:
         raise ValueError(
-            f"{name}: added reward functions have the names of built-in rewards, {sorted(taken)}, so that their "
+            f"{name}: added reward functions have the names of built-in rewards, {sorted(duplicates)}, so that their "
             "metrics would be mixed up. Rename them."
         )
     return [*own, *further]

@@ -169,8 +169,12 @@ def example(trainer: Any, category: str | None, scores: bool) -> str:
     if scores:
         return picture + _SCORE.format(model=model)
     tokens = getattr(trainer.args, "max_completion_length", None) or 512
-    said = training_system_prompt(trainer)
-    system = f'    {{"role": "system", "content": [{{"type": "text", "text": {said!r}}}]}},\n' if said else ""
+    system_prompt = training_system_prompt(trainer)
+    system = (
+        f'    {{"role": "system", "content": [{{"type": "text", "text": {system_prompt!r}}}]}},\n'
+        if system_prompt
+        else ""
+    )
     code = picture + _ANSWER.format(model=model, system=system, tokens=tokens)
     followup = getattr(trainer, "followup", None)
     return code + _SECOND_ANSWER.format(followup=followup, tokens=tokens) if followup else code

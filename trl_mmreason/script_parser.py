@@ -127,16 +127,16 @@ class ScriptParser(TrlParser):
             file: where it is.
             sections: whether keys such as `dpo.rounds` are allowed.
         """
-        given = yaml.safe_load(file.read_text(encoding="utf-8"))
+        config = yaml.safe_load(file.read_text(encoding="utf-8"))
         known = {action.dest for action in self._actions} | {"env"}
-        for key in given if isinstance(given, dict) else ():
+        for key in config if isinstance(config, dict) else ():
             if key not in known and not (sections and "." in str(key)):
                 raise ValueError(f"{self.config}: there is no {self._nearest(str(key))}")
 
-    def _nearest(self, given: str) -> str:
+    def _nearest(self, name: str) -> str:
         """The misspelt name of an argument, and the nearest that exists."""
-        dashes = "--" if given.startswith("--") else ""
-        return f"`{given}`{suggestion(given, [f'{dashes}{action.dest}' for action in self._actions])}"
+        dashes = "--" if name.startswith("--") else ""
+        return f"`{name}`{suggestion(name, [f'{dashes}{action.dest}' for action in self._actions])}"
 
     def _refuse_other_choices(self, part: Any) -> None:
         """Check a configuration file's values against choices; argparse checks the command line only."""
@@ -188,16 +188,16 @@ def wanted_checkpoint(args: TrainingArguments) -> str | None:
     Raises:
         WrongArgument: there is no such checkpoint.
     """
-    wanted = args.resume_from_checkpoint
-    if wanted in (None, False, "False", "false"):
+    value = args.resume_from_checkpoint
+    if value in (None, False, "False", "false"):
         return None
-    found = latest_checkpoint(args.output_dir) if str(wanted).lower() == "true" else str(wanted)
-    if found is None or not Path(found).is_dir():
+    checkpoint = latest_checkpoint(args.output_dir) if str(value).lower() == "true" else str(value)
+    if checkpoint is None or not Path(checkpoint).is_dir():
         there = sorted(path.name for path in Path(args.output_dir).glob("checkpoint-*"))
         raise WrongArgument(
-            f"resume_from_checkpoint={wanted}: there is no such checkpoint; {args.output_dir} has {there or 'none'}."
+            f"resume_from_checkpoint={value}: there is no such checkpoint; {args.output_dir} has {there or 'none'}."
         )
-    return found
+    return checkpoint
 
 
 def latest_checkpoint(output_dir: str) -> str | None:

@@ -346,10 +346,10 @@ def last_checkpoint(args: TrainingArguments) -> str | None:
 
     Without it a warning names the checkpoint that could be resumed from, if there is one.
     """
-    wanted, latest = wanted_checkpoint(args), latest_checkpoint(args.output_dir)
-    if wanted is None and latest is not None and args.process_index == 0:
+    checkpoint, latest = wanted_checkpoint(args), latest_checkpoint(args.output_dir)
+    if checkpoint is None and latest is not None and args.process_index == 0:
         logger.warning(
             f"{latest} was written by an earlier run, but training starts anew, and its checkpoints replace those of "
             "the same names. To resume that run: --resume_from_checkpoint true; to keep it: another --output_dir"
         )
-    return wanted
+    return checkpoint

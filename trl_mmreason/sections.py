@@ -110,12 +110,12 @@ class StagedArguments(DataArguments):
         Raises:
             WrongArgument: a setting is unknown, or refused.
         """
-        given = getattr(self, section)
-        for where, settings in (("common", self.common), (section, given)):
+        section_settings = getattr(self, section)
+        for where, settings in (("common", self.common), (section, section_settings)):
             for _, _, fault in unknown_names(where, settings, config_class):
                 raise WrongArgument(f"{where}: {fault}")
         try:
-            return config_class(str(folder), **{**self.common, **own, **given})
+            return config_class(str(folder), **{**self.common, **own, **section_settings})
         except (TypeError, ValueError) as error:
             raise WrongArgument(without_gpu(error, "--common.") or f"{section}: {error}") from error
 

@@ -93,7 +93,7 @@ class Pipeline:
         *,
         folder: str = "evaluation",
         rows: Dataset | None = None,
-        **asked: Any,
+        **asking: Any,
     ) -> dict[str, Results]:
         """Evaluate each policy, write its evaluation, and add the results to its model card.
 
@@ -102,25 +102,25 @@ class Pipeline:
             protocol: how they are asked.
             folder: in `output_dir`; the evaluation of each is the folder of its name there.
             rows: `eval_rows` by default.
-            **asked: arguments of `evaluate_into`.
+            **asking: arguments of `evaluate_into`.
         """
-        asked = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, **asked}
-        found = {
+        asking = {"seed": self.seed, "batch_size": self.args.sampling_batch_size, **asking}
+        results = {
             name: evaluate_into(
                 self.folder / folder / name,
                 self.eval_rows if rows is None else rows,
                 self.sampler(path),
                 protocol,
                 description=f"evaluating {name}",
-                **asked,
+                **asking,
             )
             for name, path in policies.items()
             if isinstance(path, str) or path.exists()
         }
         if PartialState().is_main_process:
-            for name, results in found.items():
-                add_results(Path(policies[name]), folder.replace("-", " ").capitalize(), format_results(results))
-        return found
+            for name, result in results.items():
+                add_results(Path(policies[name]), folder.replace("-", " ").capitalize(), format_results(result))
+        return results
 
     def compare(self, text: str, found: Mapping[str, Results], folder: str = "evaluation") -> None:
         """Write the page that compares evaluations; print `text` and save it as `table.txt`."""

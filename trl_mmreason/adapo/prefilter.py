@@ -52,7 +52,7 @@ def prefilter(
         ]
         for id_, samples in answers.items()
     }
-    return keep_rows(rows, {id_: _reason(found) for id_, found in types.items()})
+    return keep_rows(rows, {id_: _reason(trajectory_types) for id_, trajectory_types in types.items()})
 
 
 _HOMOGENEOUS: dict[frozenset[tuple[bool | None, bool | None]], str] = {

@@ -224,10 +224,16 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
         """Pairs of whole paths of the current policy, and metrics of the paths."""
         paths, metrics = self._sample(finished, store)
         if self.process_reward is not None:
-            scores = {id_: [path.score for path in found] for id_, found in paths.items()}
+            scores = {id_: [path.score for path in question_paths] for id_, question_paths in paths.items()}
         else:
-            gradable = {id_: found for id_, found in paths.items() if all(path.correct is not None for path in found)}
-            scores = {id_: [float(bool(path.correct)) for path in found] for id_, found in gradable.items()}
+            gradable = {
+                id_: question_paths
+                for id_, question_paths in paths.items()
+                if all(path.correct is not None for path in question_paths)
+            }
+            scores = {
+                id_: [float(bool(path.correct)) for path in question_paths] for id_, question_paths in gradable.items()
+            }
         pairs = make_pairs(
             self.questions,
             paths,
@@ -255,9 +261,9 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
                 batch_size=max(1, at_once // self.args.num_paths),
                 description=f"sampling, policy {finished}, training steps",
             )
-        found = {id_: search for id_, search in searches.items() if not isinstance(search, Failure)}
-        pairs = make_step_pairs(self.questions, found, threshold=self.args.pair_threshold)
-        return pairs, self._measures_of(searched_paths(list(found.values()), self.args.step_weight))
+        successful = {id_: search for id_, search in searches.items() if not isinstance(search, Failure)}
+        pairs = make_step_pairs(self.questions, successful, threshold=self.args.pair_threshold)
+        return pairs, self._measures_of(searched_paths(list(successful.values()), self.args.step_weight))
 
     def _sample(
         self, finished: int, store: Store, *, evaluating: bool = False
@@ -301,7 +307,7 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
                 )
             answers = scored
         paths = paths_of(answers)
-        return paths, self._measures_of([path for found in paths.values() for path in found])
+        return paths, self._measures_of([path for question_paths in paths.values() for path in question_paths])
 
     def _measures_of(self, paths: list[Path]) -> dict[str, float]:
         metrics = path_metrics(paths, token_counter(self.processing_class))

@@ -61,7 +61,7 @@ def paths_of(answers: Answers) -> dict[str, list[Path]]:
         id_: [path_of(index, sample) for index, sample in enumerate(samples) if not isinstance(sample, Failure)]
         for id_, samples in answers.items()
     }
-    return {id_: found for id_, found in paths.items() if found}
+    return {id_: question_paths for id_, question_paths in paths.items() if question_paths}
 
 
 def path_of(index: int, sample: Mapping[str, Any]) -> Path:

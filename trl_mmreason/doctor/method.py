@@ -77,8 +77,8 @@ class MethodParser:
             if not getattr(args, section):
                 continue
             known = {each.name for each in fields(kind)}
-            given = {**args.common, **getattr(args, section)}
-            settings = {name: value for name, value in given.items() if name in known}
+            merged_settings = {**args.common, **getattr(args, section)}
+            settings = {name: value for name, value in merged_settings.items() if name in known}
             lacking = {key: yaml.safe_load(value) for key, value in _lacking(settings).items()}
             try:
                 kind(args.output_dir, **{**settings, **lacking})
@@ -103,17 +103,17 @@ def check_method(config: str, methods: Sequence[str]) -> tuple[MethodParser | No
         methods: names of methods.
     """
     path = config_file(config)
-    given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    contents = yaml.safe_load(path.read_text(encoding="utf-8"))
     parsers = [MethodParser(method) for method in methods]
-    fewest = min(len(parser.unknown_keys(given)) for parser in parsers)
-    fitting = [parser for parser in parsers if len(parser.unknown_keys(given)) == fewest]
-    if 2 * fewest > len(given):
-        unknown = ", ".join(fitting[0].unknown_keys(given)[:3])
+    fewest = min(len(parser.unknown_keys(contents)) for parser in parsers)
+    fitting = [parser for parser in parsers if len(parser.unknown_keys(contents)) == fewest]
+    if 2 * fewest > len(contents):
+        unknown = ", ".join(fitting[0].unknown_keys(contents)[:3])
         text = f"{config} is no configuration of a method: no method has {unknown}."
         return None, [Finding("FAIL", text, "--config takes what `mmreason train METHOD --config` takes.")]
     own = [parser for parser in fitting if parser.method == path.parent.name]
-    faults = {parser: parser.faults(path, given) for parser in own or fitting}
-    parser = next((each for each, found in faults.items() if not found), next(iter(faults)))
+    faults = {parser: parser.faults(path, contents) for parser in own or fitting}
+    parser = next((each for each, parser_faults in faults.items() if not parser_faults), next(iter(faults)))
     if not faults[parser]:
         return parser, [Finding("ok", f"{config} is a configuration that {parser.method} takes.")]
     return parser, [

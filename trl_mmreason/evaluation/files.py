@@ -94,8 +94,8 @@ def read_evaluation(folder: str | Path) -> SavedEvaluation:
         raise DataError(f"{folder / RESULTS} has the format {whole.get('format')!r}, expected {EVALUATION_FORMAT}.")
     samples = _samples(_read_lines(folder / SAMPLES), whole["n"], whole["turns"])
     results = _results(whole, _read_lines(folder / QUESTIONS))
-    kept = pq.read_table(folder / PICTURES).to_pylist()
-    pictures = {row["id"]: [_decode(image) for image in row["images"]] for row in kept}
+    rows = pq.read_table(folder / PICTURES).to_pylist()
+    pictures = {row["id"]: [_decode(image) for image in row["images"]] for row in rows}
     about = {name: value for name, value in whole.items() if name not in _NUMBERS}
     return SavedEvaluation(samples, results, about, pictures)
 
@@ -105,7 +105,9 @@ def format_results(results: Results) -> str:
     counts = results.counts
     parts = [f"{counts['questions']} questions, {counts['samples']} samples"]
     lines = [["percent [95 % interval]", ""]]
-    lines += [[metric_of(name).label, metric_of(name).with_interval(found)] for name, found in results.metrics.items()]
+    lines += [
+        [metric_of(name).label, metric_of(name).with_interval(estimate)] for name, estimate in results.metrics.items()
+    ]
     parts.append(aligned(lines))
     if results.categories:
         parts.append(aligned(_category_lines(results)))
@@ -115,11 +117,11 @@ def format_results(results: Results) -> str:
 
 def format_overview(results: Mapping[str, Results]) -> str:
     """Format a table of accuracies, one line for each benchmark."""
-    shown = list(dict.fromkeys(name for found in results.values() for name in headline(found.metrics)))
+    shown = list(dict.fromkeys(name for result in results.values() for name in headline(result.metrics)))
     lines = [["", "questions", *(metric_of(name).label for name in shown)]]
-    for benchmark, found in results.items():
-        cells = [metric_of(name).with_interval(found.metrics[name]) for name in shown]
-        lines.append([benchmark, str(found.counts["questions"]), *cells])
+    for benchmark, result in results.items():
+        cells = [metric_of(name).with_interval(result.metrics[name]) for name in shown]
+        lines.append([benchmark, str(result.counts["questions"]), *cells])
     return aligned(lines)
 
 
@@ -130,8 +132,8 @@ def format_side_by_side(results: Mapping[str, Results]) -> str:
         results: name of the policy → what the same questions came to.
     """
     lines = [["percent [95 % interval]", *results]]
-    for name in dict.fromkeys(name for found in results.values() for name in found.metrics):
-        metric, known = metric_of(name), [found.metrics.get(name) for found in results.values()]
+    for name in dict.fromkeys(name for result in results.values() for name in result.metrics):
+        metric, known = metric_of(name), [result.metrics.get(name) for result in results.values()]
         lines.append([metric.label, *("" if one is None else metric.with_interval(one) for one in known)])
     return aligned(lines)
 
@@ -144,7 +146,7 @@ def headline(metrics: Mapping[str, Estimate]) -> list[str]:
 def result_problems(results: Results) -> list[str]:
     """One line for each kind of problem with samples or questions."""
     counts = results.counts
-    said = {
+    descriptions = {
         "failed": "samples failed and count as wrong (retry with --retry-failed)",
         "unusable_gold": "questions have a gold answer that cannot be used and count nowhere",
         "no_second_turn": "samples have no second answer, which counts as wrong",
@@ -159,7 +161,7 @@ def result_problems(results: Results) -> list[str]:
         "decided_by_tolerance": "answers are right within the benchmark's tolerance",
         "decided_by_text": "answers were compared as strings, as the benchmark does",
     }
-    lines = [f"{counts[name]} {words}" for name, words in said.items() if counts.get(name)]
+    lines = [f"{counts[name]} {words}" for name, words in descriptions.items() if counts.get(name)]
     lines += [f"  {each['id']}, sample {each['sample']}: {each['reason']}" for each in results.failures[:5]]
     if len(results.failures) > 5:
         lines.append("  …")
@@ -169,9 +171,9 @@ def result_problems(results: Results) -> list[str]:
 def results_as_json(results: Results) -> dict[str, Any]:
     """The numbers as JSON values, null for NaN."""
     return {
-        "metrics": {name: found.as_json() for name, found in results.metrics.items()},
+        "metrics": {name: estimate.as_json() for name, estimate in results.metrics.items()},
         "categories": {
-            name: {"questions": questions, **{metric: found.as_json() for metric, found in metrics.items()}}
+            name: {"questions": questions, **{metric: estimate.as_json() for metric, estimate in metrics.items()}}
             for name, (questions, metrics) in results.categories.items()
         },
         "counts": results.counts,
@@ -199,10 +201,10 @@ def _results(whole: Mapping[str, Any], lines: list[dict[str, Any]]) -> Results:
     names = tuple(adds[0])
     sides = np.array([[each[name] for name in names] for each in adds])
     return Results(
-        metrics={name: Estimate.from_json(found) for name, found in whole["metrics"].items()},
+        metrics={name: Estimate.from_json(estimate) for name, estimate in whole["metrics"].items()},
         categories={
-            category: (found.pop("questions"), {name: Estimate.from_json(each) for name, each in found.items()})
-            for category, found in whole["categories"].items()
+            category: (numbers.pop("questions"), {name: Estimate.from_json(each) for name, each in numbers.items()})
+            for category, numbers in whole["categories"].items()
         },
         counts=whole["counts"],
         failures=whole["failures"],
@@ -222,22 +224,22 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _lines(samples: Samples) -> Iterator[dict[str, Any]]:
-    for row, found in zip(samples.rows, samples.samples, strict=True):
+    for row, tried in zip(samples.rows, samples.samples, strict=True):
         about = {name: row[name] for name in _QUESTION if row.get(name) is not None}
-        for index, sample in enumerate(found):
-            said = {"failed": sample.reason} if isinstance(sample, Failure) else sample
+        for index, sample in enumerate(tried):
+            fields = {"failed": sample.reason} if isinstance(sample, Failure) else sample
             question = {"question": question_text(row["prompt"]), "gold": row["answer"], **about}
-            yield {"id": row["id"], "sample": index, **question, **said}
+            yield {"id": row["id"], "sample": index, **question, **fields}
 
 
 def _samples(lines: list[dict[str, Any]], n: int, turns: int) -> Samples:
     rows: list[dict[str, Any]] = []
-    found: list[list[dict[str, Any] | Failure]] = []
+    samples: list[list[dict[str, Any] | Failure]] = []
     for line in lines:
         id_, index, question, gold = (line.pop(name) for name in ("id", "sample", "question", "gold"))
         about = {name: line.pop(name) for name in _QUESTION if name in line}
         if index == 0:
             rows.append({"id": id_, "prompt": [{"role": "user", "content": question}], "answer": gold, **about})
-            found.append([])
-        found[-1].append(Failure(line["failed"]) if "failed" in line else line)
-    return Samples(rows, n, turns, found)
+            samples.append([])
+        samples[-1].append(Failure(line["failed"]) if "failed" in line else line)
+    return Samples(rows, n, turns, samples)

@@ -151,13 +151,15 @@ def results_table(
         header += [run, "change" if len(others) == 1 else f"{run} − {first}"]
     fullest_first = sorted(metrics.values(), key=len, reverse=True)  # whose order is then kept
     rows = []
-    for name in dict.fromkeys(name for found in fullest_first for name in found):
+    for name in dict.fromkeys(name for estimates in fullest_first for name in estimates):
         metric = metric_of(name)
         cells = [cell(metric, metrics[first].get(name))]
         for run in others:
             change = changes[run].get(name)
             cells += [cell(metric, metrics[run].get(name)), cell(metric, change, signed=True)]
-        rows.append(TableRow(metric.label, cells, [mark_of(metric, found.get(name)) for found in metrics.values()]))
+        rows.append(
+            TableRow(metric.label, cells, [mark_of(metric, estimates.get(name)) for estimates in metrics.values()])
+        )
     return ReportTable(title, header, rows, note, list(metrics))
 
 

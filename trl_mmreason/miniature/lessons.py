@@ -109,8 +109,8 @@ def demonstrations(problems: Sequence[Problem], lessons: Lessons, *, seed: int =
             added, other = _sum_in_words(rng, serial), _sum_in_words(rng, serial)
             judged, other, shown = (added, other, []) if number % 2 else (problem, rng.choice(problems), picture)
             response = rng.choice(_responses(judged, other, lessons))
-            asked = lessons.judge(judged.prompt[0]["content"], response)
-            rows.append(_row([_said(asked)], verdict(judged, response), shown))
+            judge_prompt = lessons.judge(judged.prompt[0]["content"], response)
+            rows.append(_row([_said(judge_prompt)], verdict(judged, response), shown))
         elif number % 4 == 0:
             added = _sum_in_words(rng, serial)
             rows.append(_row(added.prompt, lessons.write(solve(added)), []))

@@ -68,13 +68,13 @@ class RuleReasoner:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Request) -> list[Sample] | Failure:
-        asked = _ASKED.fullmatch(request.messages[-1]["content"])
-        if asked is None:
+        match = _ASKED.fullmatch(request.messages[-1]["content"])
+        if match is None:
             return Failure("the request does not end as SOPHIA's prompt for reasoners: question, caption, response")
-        if asked["question"] not in self._known:
-            return Failure(f"the reasoner does not know the question {asked['question'][:60]!r}")
+        if match["question"] not in self._known:
+            return Failure(f"the reasoner does not know the question {match['question'][:60]!r}")
         return [
-            Sample(self._reason(asked["question"], asked["caption"], derive_seed(request.seed, k)), "stop")
+            Sample(self._reason(match["question"], match["caption"], derive_seed(request.seed, k)), "stop")
             for k in range(request.n)
         ]
 

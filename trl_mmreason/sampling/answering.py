@@ -214,7 +214,7 @@ def answer_in_memory(
     """
     sampling_params, grader, state = sampling_params or SamplingParams(), grader or Grader(), patient_state()
     ids, scorer = distinct_ids(rows), getattr(protocol, "scorer", None)
-    answered: list[tuple[int, dict[str, Any] | Failure]] = []
+    numbered_samples: list[tuple[int, dict[str, Any] | Failure]] = []
     together = getattr(engine, "processes", 1)
     engines, total = state.num_processes // together, len(rows) * n
     number = state.process_index // together
@@ -231,10 +231,10 @@ def answer_in_memory(
             scores = [{}] * len(done) if scorer is None else scorer.score(answered_rows, payloads)
             for place, *parts in zip(done, payloads, verdicts, scores, strict=True):
                 answers[place] = _joined(*parts, scorer=scorer)
-            answered += zip(batch, answers, strict=True)
+            numbered_samples += zip(batch, answers, strict=True)
             progress.add(_record(unit, answer) for unit, answer in zip(units, answers, strict=True))
     is_first = state.process_index % together == 0
-    gathered = gather_object(answered if is_first else []) if state.num_processes > 1 else answered
+    gathered = gather_object(numbered_samples if is_first else []) if state.num_processes > 1 else numbered_samples
     samples = [sample for _, sample in sorted(gathered, key=lambda item: item[0])]
     failures = [sample.reason for sample in samples if isinstance(sample, Failure)]
     if failures and state.is_main_process:
@@ -366,8 +366,8 @@ def _grading_meanwhile(
 def _grade_kept(answers: Answers, grader: Grader | JudgeGrader, units: Sequence[RowSample]) -> None:
     """Grade the stored ones among these samples, and store the verdicts."""
     store = answers.store
-    kept = [(row, record) for row, index in units for record in store.find(answers.stage, [(row["id"], index)])]
-    done = [(row, record) for row, record in kept if record.status == "done"]
+    stored = [(row, record) for row, index in units for record in store.find(answers.stage, [(row["id"], index)])]
+    done = [(row, record) for row, record in stored if record.status == "done"]
     verdicts = grade_payloads([row for row, _ in done], [record.payload for _, record in done], grader)
     names = [unit_name(row, record.index) for row, record in done]
     store.open_stage(answers.verdicts, _grading_settings(grader))
@@ -399,7 +399,7 @@ def ask(
     """Sample once for each unit, as JSON; see `answer_questions`."""
     prompted = [({**row, "prompt": with_system_message(row["prompt"], system_prompt)}, index) for row, index in units]
     answers = protocol.answer(prompted, engine, sampling_params, seed)
-    return [answered if isinstance(answered, Failure) else _payload(answered) for answered in answers]
+    return [answer if isinstance(answer, Failure) else _payload(answer) for answer in answers]
 
 
 def grade_payloads(
@@ -425,9 +425,9 @@ def _joined(payload: Any, verdicts: Any, scores: Any = None, *, scorer: Scorer |
     return {**payload, **scored, "turns": [{"text": turn["text"], **graded} for turn, graded in turns]}
 
 
-def _payload(answered: Answered) -> dict[str, Any]:
-    fields = answered._asdict()
-    fields["turns"] = [{"text": turn.text} if turn.graded == turn.text else turn._asdict() for turn in answered.turns]
+def _payload(answer: Answered) -> dict[str, Any]:
+    fields = answer._asdict()
+    fields["turns"] = [{"text": turn.text} if turn.graded == turn.text else turn._asdict() for turn in answer.turns]
     return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -94,12 +94,12 @@ def usable_questions(rows: Dataset, grader: Grader) -> list[int]:
 
 def keep_rows(rows: Dataset, reasons: Mapping[str, str]) -> Filtered:
     """Keep the rows that have no reason to be dropped."""
-    kept = [index for index, row_id in enumerate(rows["id"]) if not reasons[row_id]]
+    positions = [index for index, row_id in enumerate(rows["id"]) if not reasons[row_id]]
     dropped: dict[str, int] = defaultdict(int)
     for reason in reasons.values():
         if reason:
             dropped[reason] += 1
-    return Filtered(rows.select(kept), dict(dropped))
+    return Filtered(rows.select(positions), dict(dropped))
 
 
 def _reason(share: float | None, low: float, high: float) -> str:

@@ -63,12 +63,12 @@ class Reflection:
         An engine that does not give its tokens leaves the length out.
         """
         read = sample["extra"]
-        found = {"reflection_tokens": read["reflection_tokens"] or None}
+        lengths = {"reflection_tokens": read["reflection_tokens"] or None}
         first, *others = [turn["correct"] for turn in sample["turns"]]
         if first is None:
-            return found
+            return lengths
         counts = read["reflects"] if self.missing_second_is_wrong else read["solves_again"]
-        return {"effectiveness": float(effectiveness(first, any(others), counts)), **found}
+        return {"effectiveness": float(effectiveness(first, any(others), counts)), **lengths}
 
 
 @dataclass(frozen=True)

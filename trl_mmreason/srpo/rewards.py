@@ -221,18 +221,18 @@ def read_scores(
 def measures(score: ReflectionScores) -> dict[str, float]:
     """The available metrics of one response; means over the batch are logged."""
     kind = (score.response.problem or "").split(" ")[0]
-    found: dict[str, float] = {
+    metrics: dict[str, float] = {
         "response/complete": not kind,
         **{f"response/{problem}": problem == kind for problem in RESPONSE_PROBLEMS},
         "length_response": score.tokens,
     }
     if score.first_tokens:
-        found["length_first"] = score.first_tokens
+        metrics["length_first"] = score.first_tokens
     if score.reflection_tokens:
-        found["length_reflection"] = score.reflection_tokens
+        metrics["length_reflection"] = score.reflection_tokens
     if score.graded:
         first, second = bool(score.first_correct), bool(score.second_correct)
-        found |= {
+        metrics |= {
             "reflected_share": score.solves_again,
             "acc_t1": first,
             "acc_t2": second,
@@ -242,7 +242,7 @@ def measures(score: ReflectionScores) -> dict[str, float]:
             "misjudgment_share": first and not second,
             "length_correct" if first else "length_incorrect": score.tokens,
         }
-    return {name: float(value) for name, value in found.items()}
+    return {name: float(value) for name, value in metrics.items()}
 
 
 def tokens_until(processing_class: Any, ids: Sequence[int], text: str, position: int) -> int:
