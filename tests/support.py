@@ -19,9 +19,9 @@ from trl_mmreason.miniature.tasks import make_problems, problems_dataset
 FAMILY_NAMES = sorted(FAMILIES)
 
 
-def full_but(everyday: str, names) -> list:
+def full_but(everyday, values) -> list:
     """Parameters of a test, of which `make test` runs one and `make test-all` the others too."""
-    return [pytest.param(name, marks=() if name == everyday else pytest.mark.full) for name in names]
+    return [pytest.param(value, marks=() if value == everyday else pytest.mark.full) for value in values]
 
 
 def saved_model(family: str, folder: Path) -> Path:

@@ -8,7 +8,7 @@ import torch
 from peft import LoraConfig
 from processes import begin
 from safetensors.torch import load_file, save_file
-from support import adapo_trainer, assert_weights, drawn_rows, load, weights_of
+from support import adapo_trainer, assert_weights, drawn_rows, full_but, load, weights_of
 from transformers import TrainerCallback
 
 from trl_mmreason.checkpoint import CheckpointError, restore_weights
@@ -37,7 +37,7 @@ def assert_same(whole, resumed):
     assert_weights(final, weights, atol=1e-6)
 
 
-@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+@pytest.mark.parametrize("lora", full_but(False, [False, True]), ids=["full", "lora"])
 def test_resumed_equals_uninterrupted(family, checkpoints, rows, tmp_path, lora):
     path = checkpoints(family)
     whole = outcome(trainer_for(path, tmp_path, rows, lora=lora))
@@ -48,7 +48,9 @@ def test_resumed_equals_uninterrupted(family, checkpoints, rows, tmp_path, lora)
     assert any(not torch.equal(start[name], weight) for name, weight in whole[1].items())  # something was learnt
 
 
-@pytest.mark.parametrize("settings", [{"num_iterations": 4}, {"steps_per_generation": 4}])
+@pytest.mark.parametrize(
+    "settings", full_but({"num_iterations": 4}, [{"num_iterations": 4}, {"steps_per_generation": 4}])
+)
 def test_a_checkpoint_amid_rollouts_keeps_the_rest_of_them(checkpoints, rows, tmp_path, settings):
     """Four optimizer steps share one generation; the checkpoint lies in the middle of them."""
     path = checkpoints("internvl")

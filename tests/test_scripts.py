@@ -10,8 +10,8 @@ from datasets import Dataset
 from example_runs import ROOT, start
 from peft import get_peft_model
 from support import FAMILY_NAMES, ParityGrader, adapo_config, changed_weights, drawn_rows, full_but, weights_of
-from test_text_only import FAMILIES as TEXT_ONLY
-from test_text_only import saved_reasoner
+from text_reasoners import REASONERS as TEXT_ONLY
+from text_reasoners import saved_reasoner
 from transformers import TrainingArguments
 from trl import ModelConfig, TrlParser
 

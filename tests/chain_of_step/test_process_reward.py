@@ -8,7 +8,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from solution_chains import chain_of_steps, prefixes
 from support import drawn_rows
-from test_text_only import saved_reasoner
+from text_reasoners import saved_reasoner
 from tokenizers import AddedToken
 from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -62,6 +62,7 @@ def test_a_choice_is_read_as_what_it_stands_for():
     assert scores(chosen, r"<think>8+1=9</think>\boxed{9}") == (0, 0, 1, 0.2)  # no letter
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("category", CATEGORIES)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("multiple_choice", [False, True])

@@ -37,6 +37,7 @@ def test_right_solutions_are_right_in_every_step(category, level, multiple_choic
             assert str(value) in step.thought
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("category", "level"), EVERY_KIND)
 @pytest.mark.parametrize("multiple_choice", [False, True])
 @pytest.mark.parametrize("error", ERRORS)

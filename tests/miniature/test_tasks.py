@@ -72,6 +72,7 @@ def test_answer_follows_from_the_facts(category, level):
         assert problem.answer == answer_by_hand(problem)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("category", "level"), EVERY_KIND)
 def test_splits_share_no_content_and_no_picture(category, level):
     problems = {

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from chat_stub import Handler, chat_stub
-from test_text_only import saved_reasoner
+from text_reasoners import saved_reasoner
 from transformers import AutoTokenizer
 
 from trl_mmreason.sampling import Request, SamplingParams
