@@ -71,6 +71,7 @@ def assert_everything_is_there(done, folder, trainer_name, metrics=TWO_TURNS):
     assert table_rows(done.stdout, metrics) == labels(metrics)  # once
     assert f"Report: {folder / 'report.html'}" in done.stdout
     before, after = (read_evaluation(folder / EVALUATIONS / moment) for moment in ("before", "after"))
+    assert "model" not in after.about["settings"]["engine"]  # it would be the policy before training
     changes = compare_results(before.results, after.results)
     table = format_table({name: changes[name] for name in metrics})
     assert f"\n{table}\n\nacc@t2 " in done.stdout

@@ -85,7 +85,12 @@ def evaluate_into(
         named = {"name": name, "title": title, **(about or {})}
         recorded = {setting: asking[setting] for setting in _RECORDED if setting in asking}
         record = provenance_record(engine, protocol, command=command, benchmark=named, **recorded)
-        save_evaluation(folder, rows, samples, results, record | ({"training": training} if training else {}), shown)
+        if training:
+            record["training"] = training
+            # It would name the checkpoint that training began with.
+            named = record["settings"]["engine"]
+            record["settings"]["engine"] = {name: value for name, value in named.items() if name != "model"}
+        save_evaluation(folder, rows, samples, results, record, shown)
     return results
 
 
