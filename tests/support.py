@@ -208,7 +208,7 @@ def plain_sum(problem) -> str:
 
 
 def words_and_digest(text: str) -> tuple[int, str]:
-    """How many words a text has, and a digest of them in their order; white space does not count."""
+    """The number of words, and a digest of them in their order; white space does not count."""
     words = text.split()
     return len(words), hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
 

@@ -63,7 +63,7 @@ def train_and_compare(
         raise ValueError(f"train_and_compare: the protocol has {protocol.turns} turns, expected 2: acc@t2 is compared.")
     title = f"{trainer._name} on {data_args.eval_dataset_name} ({data_args.eval_split})"
     asking: dict[str, Any] = {"system_prompt": system_prompt, "about": {"title": title}}
-    asking["training"] = {"policy": trainer.model.config._name_or_path, **asdict(data_args), **_settings(trainer.args)}
+    asking["training"] = asdict(data_args)
     checkpoint = last_checkpoint(trainer.args)
     before = None if rows is None else _evaluate(trainer, rows, protocol, "before", **asking)
     train_and_save(trainer, checkpoint)
@@ -85,12 +85,14 @@ def _evaluate(
 ) -> Results:
     """Evaluate the policy into its folder of `_evaluation`, with the vLLM of its rollouts if it is in its processes.
 
-    `saved` is as for `whole_policy`, and `asking` for `evaluate_into`.
+    `saved` is as for `whole_policy`, and `asking` for `evaluate_into`; the trainer's settings are added to `training`.
     """
     args = trainer.args
     assert args.max_completion_length is not None  # the trainers see to it
-    asking |= {"sampling_params": SamplingParams(args.max_completion_length, temperature=0.0), "resumable": False}
+    asking |= {"sampling_params": SamplingParams(args.max_completion_length, temperature=0.0)}
     asking |= {"command": command_line(), "description": f"evaluating {stage}"}
+    policy = {"policy": trainer.model.config._name_or_path}
+    asking["training"] = {**policy, **asking.get("training", {}), **_settings(args)}
     folder, size = Path(args.output_dir) / EVALUATIONS / stage, args.per_device_eval_batch_size
     with rollout_engine(trainer) as vllm:
         if vllm is not None:
@@ -104,9 +106,11 @@ def _evaluate(
 def _settings(args: GRPOConfig) -> dict[str, Any]:
     """The method's own settings, and those of TRL's that differ from their defaults; no secrets."""
     usual = {entry.name: entry.default for entry in fields(GRPOConfig)}
-    settings = {name: value for name, value in args.to_dict().items() if value not in (None, [], {}, usual.get(name))}
+    hidden = ("hub_token", "accelerator_config", "disable_tqdm")
     return {
-        name: settings[name] for name in settings if name not in ("hub_token", "accelerator_config", "disable_tqdm")
+        name: value
+        for name, value in args.to_dict().items()
+        if name not in hidden and value not in (None, [], {}, usual.get(name))
     }
 
 

@@ -98,7 +98,7 @@ def test_its_evaluation_is_saved_with_the_settings_of_training_and_without_a_sto
     """Pictures are kept under the ids of the samples, where questions share one."""
     row = {"id": "a", "prompt": [{"role": "user", "content": "?"}], "answer": "7"}
     rows, engine = questions_of([{**row, "images": [picture(red)]} for red in (1, 2)]), Scripted(lambda *_: "7")
-    results = evaluate_into(tmp_path, rows, engine, Direct(), resumable=False, training={"beta": 0.5})
+    results = evaluate_into(tmp_path, rows, engine, Direct(), training={"beta": 0.5})
     saved = read_evaluation(tmp_path)
     assert saved.results.metrics == results.metrics
     assert saved.about["training"] == {"beta": 0.5}

@@ -57,7 +57,6 @@ def evaluate_into(
     about: Mapping[str, Any] | None = None,
     benchmark: Benchmark | None = None,
     shown: int = 100,
-    resumable: bool = True,
     training: Mapping[str, Any] | None = None,
     **asking: Any,
 ) -> Results:
@@ -72,12 +71,11 @@ def evaluate_into(
             default the benchmark's, or the folder's name.
         benchmark: adds what is its own, as for `summarise`.
         shown: questions in the report.
-        resumable: off for a policy during training, as for `evaluate` without a store.
-        training: settings of that training, which are recorded, too.
+        training: settings of the policy's training, which are recorded. Its answers are not stored: it will change.
         **asking: other arguments of `evaluate`: `n`, `sampling_params`, `grader`, `system_prompt` and `seed`, which are
             recorded, and those of `answer_questions`, such as `batch_size` and `description`.
     """
-    with Store(Path(folder) / "answers.sqlite") if resumable else nullcontext() as store:
+    with nullcontext() if training else Store(Path(folder) / "answers.sqlite") as store:
         samples = evaluate(rows, engine, store, protocol, **asking)
     results = summarise(samples, benchmark, grader=asking.get("grader"))
     if PartialState().is_main_process:
