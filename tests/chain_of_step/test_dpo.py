@@ -149,6 +149,15 @@ def test_outcome_pairs_are_right_against_wrong_answers(bases, tmp_path):
     assert trainer.rounds == [{"round": 0, "train": {**trainer.rounds[0]["train"], "accuracy": 1 / 3, "pairs": 4}}]
 
 
+def test_a_question_whose_gold_answer_cannot_be_used_gives_no_pair(bases, tmp_path):
+    rows = questions().map(lambda row, i: {"answer": row["answer"] if i else ""}, with_indices=True)
+    trainer = trainer_for(bases("qwen2_5_vl"), tmp_path, rows=rows, rounds=1)
+    trainer.train()
+    pairs = Dataset.from_parquet(str(tmp_path / "round-1" / "pairs.parquet"))
+    assert len(pairs) == 3
+    assert rows["id"][0] not in pairs["id"]
+
+
 def test_the_policy_itself_samples_and_a_process_reward_model_scores(bases, tmp_path):
     """No part is scripted; a random policy writes no chain, so that every path scores 0 and there is no pair."""
     settings = {"trainer_kwargs": {"sampler": None}, "max_completion_length": 4}

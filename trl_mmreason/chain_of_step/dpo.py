@@ -223,21 +223,15 @@ class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
     def _pairs_of_paths(self, finished: int, store: Store) -> tuple[Dataset, dict[str, float]]:
         """Pairs of whole paths of the current policy, and metrics of the paths."""
         paths, metrics = self._sample(finished, store)
-        if self.process_reward is not None:
-            scores = {id_: [path.score for path in question_paths] for id_, question_paths in paths.items()}
-        else:
-            gradable = {
-                id_: question_paths
-                for id_, question_paths in paths.items()
-                if all(path.correct is not None for path in question_paths)
-            }
-            scores = {
-                id_: [float(bool(path.correct)) for path in question_paths] for id_, question_paths in gradable.items()
-            }
+        # Without a usable gold answer none is right, so that all scores are 0 and there is no pair.
+        scores = {
+            id_: [float(bool(path.correct)) if path.score is None else path.score for path in question_paths]
+            for id_, question_paths in paths.items()
+        }
         pairs = make_pairs(
             self.questions,
             paths,
-            scores,  # type: ignore[arg-type]  # with a process reward model every path has one
+            scores,
             threshold=self.args.pair_threshold,
             pairing=self.args.pairing,
             max_pairs=self.args.max_pairs,
