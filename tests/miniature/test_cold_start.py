@@ -182,6 +182,11 @@ def test_lessons_that_differ_have_names_that_differ():
     assert TAGGED_ANSWERS.name == "tagged"
 
 
+def test_a_model_knows_the_words_of_what_it_is_taught():
+    assert JUDGED_ANSWERS.vocabulary == {"in_steps": False, "judging": True}
+    assert PLAIN_ANSWERS.vocabulary == {"in_steps": True, "judging": False}
+
+
 def test_it_is_measured_every_so_many_steps_until_the_target_is_reached(tmp_path):
     model, processor = build_model("qwen2_5_vl", "test")
     rows = demonstrations(make_problems(["adding"], 8), PLAIN_ANSWERS)
