@@ -88,7 +88,11 @@ REFUSED = [
 
 # a server that is not there is said before the questions, which are not there either
 REFUSED += [
-    (f"{command} {options}", f"Nothing answers at {URL} (ConnectError). Start the server")
+    pytest.param(
+        f"{command} {options}",
+        f"Nothing answers at {URL} (ConnectError). Start the server",
+        marks=() if command == EVALUATE else pytest.mark.full,  # it takes a second and a half each
+    )
     for command, options in [
         (ANNOTATE, f"--server {URL}"),
         (ANNOTATE.replace("monte-carlo", "judge"), f"--judge j --judge-server {URL}"),

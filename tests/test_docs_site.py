@@ -16,9 +16,12 @@ import trl_mmreason
 
 ROOT = Path(__file__).parents[1]
 REPOSITORY = "https://example.org/repository"
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("mkdocs") is None, reason="mkdocs is not installed: pip install -e '.[docs]'"
-)
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(
+        importlib.util.find_spec("mkdocs") is None, reason="mkdocs is not installed: pip install -e '.[docs]'"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -86,6 +86,7 @@ def test_the_files_say_how_the_numbers_were_made(checkpoints, own, tmp_path, cap
     assert "Results" in (folder / "report.html").read_text()
 
 
+@pytest.mark.full
 def test_long_work_says_how_far_it_is_where_stderr_is_no_terminal(checkpoints, own, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(progress, "SECONDS_A_LINE", 0.01)  # a minute
     evaluate(tmp_path, own, "--model", checkpoints("qwen2_5_vl"), "--max-new-tokens", 6, "--batch-size", 1)
@@ -217,6 +218,7 @@ def test_protocols_in_steps(chained, tmp_path, protocol):
     assert ("step_scores" in (folder / "samples.jsonl").read_text()) == (protocol != "chain-of-step")
 
 
+@pytest.mark.full
 def test_another_scorer_in_the_same_folder_samples_nothing_again(chained, tmp_path, monkeypatch):
     asked, sample = [], TransformersEngine.sample
     monkeypatch.setattr(TransformersEngine, "sample", lambda *given: [asked.append(given[1]), sample(*given)][1])
@@ -232,6 +234,7 @@ def test_another_scorer_in_the_same_folder_samples_nothing_again(chained, tmp_pa
     assert scores != others
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("protocol", ["chain-of-step", "best-of-n", "step-beam"])
 def test_a_search_without_one_chain_is_an_error(chained, own, checkpoints, tmp_path, protocol, capsys):
     """An untrained policy writes none; its numbers are written and printed all the same."""
@@ -244,6 +247,7 @@ def test_a_search_without_one_chain_is_an_error(chained, own, checkpoints, tmp_p
     assert str(tmp_path / "own/report.html") in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_a_lora_adapter(checkpoints, own, tmp_path):
     """An adapter that does nothing gives the base's answers, and one that does something others."""
     path = checkpoints("qwen2_5_vl")
@@ -276,6 +280,7 @@ def test_a_server_gives_what_the_model_gives_in_this_process(checkpoints, own, t
     assert results_of(there)["settings"]["engine"]["kind"] == "server"
 
 
+@pytest.mark.full
 def test_a_search_on_a_server_counts_the_tokens_of_all_candidates(chained, tmp_path):
     """Of several samples a server tells how many tokens each has only when asked for their ids."""
     path = str(chained / "policy")

@@ -181,7 +181,9 @@ def test_srpo_from_nothing(tmp_path):
     options = [str(part) for key, value in early.items() for part in (f"--{key}", value)]
     done = run("srpo", "miniature/qwen2_5_vl/demo", folder, *options)
     assert table_rows(done.stdout, REFLECTIONS) == labels(REFLECTIONS)
-    told = r"SRPO's cold start: \d+% of the sampled responses complete, .* after \d+ steps, expected 95% and \+0 or more"
+    told = (
+        r"SRPO's cold start: \d+% of the sampled responses complete, .* after \d+ steps, expected 95% and \+0 or more"
+    )
     assert re.search(told, done.stderr)
     (base,) = (folder / "cold_start").glob("*/model.safetensors")
     (reflected,) = (folder / "reflection_sft").glob("*/model.safetensors")
@@ -193,6 +195,7 @@ def test_srpo_from_nothing(tmp_path):
     assert not list(folder.glob("*/*.unfinished"))
 
 
+@pytest.mark.full
 def test_srpo_does_not_repeat_a_cold_start(checkpoints, tmp_path):
     example = load_example("srpo")
     completion = "<think>1+1=2</think> <answer>2</answer> <reflection>Not so.</reflection> <answer>3</answer>"

@@ -19,6 +19,7 @@ def gemma3(tmp_path_factory):
     return save_gemma3(tmp_path_factory.mktemp("gemma3"))
 
 
+@pytest.mark.full
 def test_every_example_runs(gemma3, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     run = {**SMALL_RUN, "max_steps": 1}

@@ -74,6 +74,7 @@ def checked_by(endpoint, folder):
     return done.stderr.splitlines()
 
 
+@pytest.mark.full
 def test_a_hub_out_of_reach_is_asked_once_and_one_that_answers_decides(tmp_path):
     """Its client retries for 23 seconds in each of up to six requests."""
     *_, last = asked = checked_by("http://127.0.0.1:1", tmp_path)

@@ -430,6 +430,7 @@ def test_a_reference_encodes_as_its_policy_does(kind, checkpoints, drawn, tmp_pa
     assert asked == [2, 1]
 
 
+@pytest.mark.full
 def test_a_resumed_run_encodes_with_the_weights_of_its_checkpoint(checkpoints, tmp_path):
     rows = Dataset.from_list(drawn_rows(4)[::3])
     other, _ = load(checkpoints(FAMILY))

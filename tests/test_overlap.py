@@ -16,6 +16,7 @@ from support import (
     adapo_trainer,
     assert_weights,
     drawn_rows,
+    full_but,
     ids_of,
     is_even,
     maker,
@@ -156,7 +157,7 @@ def logged_by(trainer):
     return repr([{k: v for k, v in entry.items() if not k.startswith(timings)} for entry in trainer.state.log_history])
 
 
-@pytest.mark.parametrize("method", WRITTEN)
+@pytest.mark.parametrize("method", full_but("adapo", WRITTEN))
 def test_a_run_is_the_same_and_everything_is_asked_ahead(method, make, monkeypatch):
     alone, meanwhile = Party(overlaps=False), Party(overlaps=True)
     plain = make(method, alone)
@@ -241,6 +242,7 @@ class Judge(Handler):
         self.say(f"Judgement: {is_even(text):d}" if text.endswith("Judgement:") else text[-60:])
 
 
+@pytest.mark.full
 def test_a_judge_behind_http_gives_the_same_verdicts(make):
     runs = []
     for overlaps in (True, False):

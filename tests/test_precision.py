@@ -67,6 +67,7 @@ def test_trains_as_in_float32_saves_and_resumes(in_float32, base, tmp_path, way)
     assert losses_of(again) == losses_of(trainer)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", full_but("SRPOTrainer", TRAINERS))
 def test_a_model_in_memory_trains_as_its_checkpoint_does(base, tmp_path, name, caplog):
     """Loaded in bfloat16, it has the reference of a checkpoint loaded so: the same losses, bit for bit."""
@@ -146,6 +147,7 @@ def test_lost_updates_by_hand():
     assert lost_updates(weights, 0.001) == 3 / 8
 
 
+@pytest.mark.full
 def test_the_share_is_that_of_the_weights_that_a_step_leaves_as_they_are(base, tmp_path):
     """Adam's first step changes an entry by the learning rate, whatever its gradient is."""
     settings = {"max_steps": 1, "learning_rate": 1e-4, "lr_scheduler_type": "constant"}
@@ -197,6 +199,7 @@ def test_no_warning_where_updates_are_not_lost(base, tmp_path, caplog):
         setattr(trainer, engine, False)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", full_but("SRPOTrainer", [*GRPO, DPO]))
 def test_rounded_rotary_frequencies_are_pointed_out(base, tmp_path, name, caplog):
     """`.bfloat16()` casts them, and the reference, which is read from a checkpoint, has exact ones."""

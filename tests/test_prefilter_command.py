@@ -95,6 +95,7 @@ def test_a_server_that_is_not_there_is_said_at_once(questions, tmp_path):
     assert not list(tmp_path.iterdir())  # no store, either
 
 
+@pytest.mark.full
 def test_a_run_begins_if_one_of_its_servers_answers(questions, tmp_path, capsys):
     output = tmp_path / "kept.parquet"
     command = [*arguments(questions, output, "policy", "share"), "--low", "0", "--high", "1"]

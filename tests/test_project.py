@@ -1,6 +1,7 @@
 """Files around the package: workflows call targets that exist, and what packages are published by is valid."""
 
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -20,7 +21,8 @@ except ImportError:  # Python 3.10, where pytest brings it
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 TEMPLATES = sorted(path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -153,3 +155,9 @@ def test_the_metadata_name_the_repository_that_the_release_workflow_names(addres
     assert urls[:1] == ([f"Repository, {address}"] if address else [])
     [build] = [step for step in [*jobs_of(WORKFLOWS[1])][0]["steps"] if "make wheel-test" in step.get("run", "")]
     assert build["env"]["REPOSITORY_URL"] == "${{ github.server_url }}/${{ github.repository }}"
+
+
+def test_every_module_is_in_a_layer_but_a_method_s_folder_need_not_be():
+    layers = PYPROJECT["tool"]["importlinter"]["contracts"][0]["layers"]
+    modules = {module.name for module in pkgutil.iter_modules(trl_mmreason.__path__)}
+    assert modules - set(re.findall(r"\w+", " ".join(layers))) <= set(trl_mmreason.METHODS)

@@ -77,6 +77,7 @@ def test_rollouts_of_an_earlier_run_in_the_folder_are_not_taken(checkpoints, row
     assert not file.exists()
 
 
+@pytest.mark.full
 def test_rollouts_of_another_number_of_processes_are_refused(checkpoints, rows, tmp_path):
     path = checkpoints("internvl")
     amid_rollouts(path, tmp_path, rows, max_steps=SAVED).train()
@@ -131,6 +132,7 @@ def test_a_killed_run_resumes_from_its_checkpoint(checkpoints, rows, tmp_path):
     assert_same(whole, outcome(resumed, resume_from_checkpoint=True))
 
 
+@pytest.mark.full
 def test_the_best_model_is_really_loaded(checkpoints, rows, tmp_path):
     path = checkpoints("qwen2_vl")
     trainer = trainer_for(path, tmp_path, rows)
@@ -149,6 +151,7 @@ def damaged(folder, file_name, change):
     return str(file.parent)
 
 
+@pytest.mark.full
 def test_an_adapter_in_bfloat16_stays_so(checkpoints, rows, tmp_path):
     """TRL holds a QLoRA's adapter in bfloat16, and PEFT would load it as float32: then the run differs."""
 
@@ -173,6 +176,7 @@ def test_a_checkpoint_without_all_weights_is_refused(checkpoints, rows, tmp_path
         trainer_for(path, tmp_path, rows).train(resume_from_checkpoint=checkpoint)
 
 
+@pytest.mark.full
 def test_an_adapter_that_does_not_fit_is_refused(checkpoints, rows, tmp_path):
     path = checkpoints("qwen2_5_vl")
     trainer_for(path, tmp_path, rows, lora=True, max_steps=SAVED).train()

@@ -27,8 +27,11 @@ def test_the_method_of_the_contributing_page_trains(checkpoints, tmp_path):
         (package / name).parent.mkdir(exist_ok=True)
         (package / name).write_text(text, encoding="utf-8")
     (package / "concise" / "__init__.py").touch()
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)  # with its layers, of which the method needs none
 
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT / 'tests'}"}
+    study = {**environment, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    subprocess.run([Path(sys.executable).with_name("lint-imports")], env=study, cwd=tmp_path, check=True, timeout=300)
     command = [
         sys.executable,
         str(ROOT / "tests" / "sixth_method_run.py"),

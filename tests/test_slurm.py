@@ -155,6 +155,7 @@ def test_a_failure_of_training_is_the_job_s(submit):
     assert done.returncode == 3
 
 
+@pytest.mark.full
 def test_the_first_node_serves_and_the_others_train(submit):
     done, calls = submit("train_with_vllm.sbatch", NODES, "--learning_rate", "1e-6", TENSOR_PARALLEL=2)
     assert done.returncode == 0, done.stderr
@@ -179,6 +180,7 @@ def test_the_first_node_serves_and_the_others_train(submit):
         assert training.learning_rate == 1e-6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("variables", "status", "message"),
     [

@@ -292,6 +292,7 @@ def wheel(tmp_path_factory):
     return built
 
 
+@pytest.mark.full
 def test_the_wheel_holds_scripts_recipes_and_tested_versions(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     shipped = [*ROOT.glob("examples/*.py"), *ROOT.glob("configs/*/*.yaml"), *ROOT.glob("constraints*.txt")]

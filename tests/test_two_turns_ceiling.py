@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from two_turns_ceiling import ROWS, ceiling, decode_steps, draw_turns, table  # noqa: E402
@@ -29,6 +31,7 @@ def test_the_ceiling_is_the_mean_of_the_draws():
     assert ceiling(3, draws=2) == ((max(one) + max(other_one)) / 2, sum(after) / 2, sum(without) / 2)
 
 
+@pytest.mark.full
 def test_the_page_has_the_counted_steps():
     page = (ROOT / "benchmarks/README.md").read_text(encoding="utf-8")
     assert table(ROWS, draws=400) in page

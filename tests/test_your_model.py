@@ -8,7 +8,7 @@ import yaml
 from datasets import Dataset, Image, List
 from example_runs import ROOT, save_base, train_here
 from PIL import Image as Pictures
-from support import write_lines
+from support import full_but, write_lines
 from transformers import AutoModelForImageTextToText
 
 from trl_mmreason.chain_of_step.miniature import drawn_chains
@@ -58,7 +58,7 @@ def steps_of(folder):
     return json.loads((folder / "trainer_state.json").read_text())["global_step"]
 
 
-@pytest.mark.parametrize("method", ["adapo", "srpo"])
+@pytest.mark.parametrize("method", full_but("adapo", ["adapo", "srpo"]))
 def test_reinforcement_saves_an_adapter_and_compares(method, train):
     out = train(method, **SHORT, max_completion_length=8)
     assert steps_of(out) == 1
@@ -67,6 +67,7 @@ def test_reinforcement_saves_an_adapter_and_compares(method, train):
     assert ": 2 questions" in (out / "report.html").read_text()
 
 
+@pytest.mark.full
 def test_an_adapter_without_named_layers_trains_and_is_evaluated_on_the_way(policy, tmp_path, monkeypatch):
     options = {"model_name_or_path": policy, "output_dir": tmp_path / "out", **SHORT, "dtype": "float32"}
     options |= {"train_rows": 8, "eval_rows": 4, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8}
@@ -84,6 +85,7 @@ def test_an_adapter_without_named_layers_trains_and_is_evaluated_on_the_way(poli
     assert any("eval_reward" in entry for entry in logged)
 
 
+@pytest.mark.full
 def test_self_evolution_s_adapter_is_merged_into_what_is_measured(train, policy):
     bounds = {"max_completion_length": 8, "judge_max_tokens": 4}
     out = train("self_evolution", answers=2, **in_sections(["evolution"], **bounds))
@@ -109,6 +111,7 @@ def assert_layers_changed(whole, base):
     return changed
 
 
+@pytest.mark.full
 def test_sophia_s_stages_each_merge_an_adapter(train, policy, tmp_path):
     message = [{"role": "user", "content": "1+1?"}]
     rows = [{"prompt": message, "completion": "<think>1+1</think> 2", "reward": 1.0, "images": [picture()]}] * 4
@@ -122,6 +125,7 @@ def test_sophia_s_stages_each_merge_an_adapter(train, policy, tmp_path):
     assert {"before", "SOPHIA", "SOPHIA-GRPO"} <= {path.name for path in (out / "evaluation").iterdir()}
 
 
+@pytest.mark.full
 def test_the_cold_start_of_srpo_saves_an_adapter_which_its_last_line_merges(train, policy, tmp_path, monkeypatch):
     """Both recipes have the line, and SRPO's takes the folder that it writes."""
     message = [{"role": "user", "content": "1+1?"}]
@@ -152,6 +156,7 @@ def picture():
     return Pictures.new("RGB", (28, 28))
 
 
+@pytest.mark.full
 def test_chain_of_step_trains_whole_models_and_then_an_adapter(train, tmp_path):
     """Without dpo: a policy that has had one step on chains writes none that could be paired."""
     chains = drawn_chains(make_problems(["adding"], 4, seed=2), tmp_path / "steps.sqlite")

@@ -11,7 +11,7 @@ from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
 from processes import one_and_two
 from solution_chains import chain_of_steps
-from support import PATHS_RUN, assert_weights, changed_weights, drawn_rows, load, losses_of, maker, weights_of
+from support import PATHS_RUN, assert_weights, changed_weights, drawn_rows, full_but, load, losses_of, maker, weights_of
 from transformers import TrainerCallback
 
 from trl_mmreason import IterativeDPOConfig, IterativeDPOTrainer
@@ -178,7 +178,7 @@ def whole(bases, tmp_path_factory):
     return trainer
 
 
-@pytest.mark.parametrize("stage", ["sampling", "scoring", "training", "saving"])
+@pytest.mark.parametrize("stage", full_but("training", ["sampling", "scoring", "training", "saving"]))
 def test_killed_in_any_stage_it_resumes_there(whole, bases, tmp_path, stage):
     killed = saving(bases("qwen2_5_vl"), tmp_path / "killed")
     interrupt(killed, stage)
@@ -252,6 +252,7 @@ def test_other_settings_are_refused_and_lose_nothing(bases, tmp_path):
         assert (tmp_path / "round-1" / "policy").exists()
 
 
+@pytest.mark.full
 def test_paths_that_could_not_be_scored_are_scored_by_the_next_run(bases, tmp_path):
     class Failing(LengthReward):
         def score(self, rows):
@@ -269,6 +270,7 @@ def test_paths_that_could_not_be_scored_are_scored_by_the_next_run(bases, tmp_pa
     assert (tmp_path / "round-1" / "policy").exists()
 
 
+@pytest.mark.full
 def test_scores_are_kept_as_runs_of_earlier_versions_left_them_and_are_one_process_reward_model_s(bases, tmp_path):
     class Other(LengthReward):
         settings = {"kind": "other"}
@@ -285,6 +287,7 @@ def test_scores_are_kept_as_runs_of_earlier_versions_left_them_and_are_one_proce
         trainer_for(bases("qwen2_5_vl"), tmp_path, Other(), rounds=1).train()
 
 
+@pytest.mark.full
 def test_other_questions_without_ids_are_not_taken_for_those_before(bases, tmp_path):
     rows = questions().remove_columns(["id"])
     other = rows.map(lambda row: {"answer": "99"})
@@ -297,6 +300,7 @@ def test_other_questions_without_ids_are_not_taken_for_those_before(bases, tmp_p
     assert again.rounds[-1]["eval"]["accuracy"] == 0
 
 
+@pytest.mark.full
 def test_between_rounds_no_optimizer_is_kept(bases, tmp_path):
     trainer = trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=1)
     create, made = trainer.create_optimizer, []
@@ -312,6 +316,7 @@ def test_between_rounds_no_optimizer_is_kept(bases, tmp_path):
     assert [optimizer() for optimizer in made] == [None]
 
 
+@pytest.mark.full
 def test_a_policy_in_memory_that_is_killed_while_it_is_saved_is_saved_anew(bases, tmp_path, monkeypatch):
     model, processor = load(bases("qwen2_5_vl"))
     killed = trainer_for(model, tmp_path, trainer_kwargs={"processing_class": processor}, rounds=1)
@@ -346,6 +351,7 @@ def test_an_adapter_s_reference_is_its_base(family, bases, tmp_path):
             assert torch.equal(value, kept[name.replace(".base_layer", "")])
 
 
+@pytest.mark.full
 def test_a_frozen_encoder_s_adapter_stays_frozen_in_the_second_round(bases, tmp_path):
     """Each round makes an optimizer of what is trainable then, behind the reference passes of the round before."""
     adapter = LoraConfig(r=2, target_modules="all-linear", exclude_modules=["lm_head"], init_lora_weights="gaussian")
@@ -381,6 +387,7 @@ class NotingWriters(Writers):
         return super().sample(requests, sampling_params)
 
 
+@pytest.mark.full
 def test_rounds_draw_with_seeds_of_their_own_and_other_questions_are_answered_greedily(bases, tmp_path):
     given = {"eval_dataset": questions(2), "sampler": NotingWriters()}
     trainer_for(bases("qwen2_5_vl"), tmp_path, trainer_kwargs=given).train()
@@ -405,6 +412,7 @@ def test_questions_need_no_id_and_no_picture_column(bases, tmp_path):
     assert trainer.state.global_step == 2
 
 
+@pytest.mark.full
 def test_an_in_memory_policy_is_its_own_reference(bases, tmp_path):
     model, processor = load(bases("qwen2_5_vl"))
     with torch.no_grad():
@@ -443,6 +451,7 @@ def test_a_policy_without_the_tokens_is_refused(checkpoints, tmp_path):
         trainer_for(checkpoints("qwen2_5_vl"), tmp_path)
 
 
+@pytest.mark.full
 def test_the_folder_of_an_adapter_is_refused_and_the_adapter_itself_trains_against_itself(bases, tmp_path):
     base, processor = load(bases("qwen2_5_vl"))
     settings = {"r": 2, "target_modules": ["q_proj", "v_proj"], "init_lora_weights": False}

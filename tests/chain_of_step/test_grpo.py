@@ -137,6 +137,7 @@ def test_the_worked_example_of_the_specification(bases):
         assert rewards.function(prompts=["What?"], completion_ids=ids) == pytest.approx([expected])
 
 
+@pytest.mark.full
 def test_a_server_pays_what_a_model_in_process_pays(family, bases, tmp_path):
     """A step with a picture, two or none a row; the rewards are the same to the last digit."""
     prm = ProcessRewardModel.from_pretrained(bases(family), device="cpu")
@@ -279,6 +280,7 @@ def test_lora_trains_and_leaves_the_base_and_the_frozen_encoder(bases, tmp_path)
     assert {name for name, weight in trainer.model.named_parameters() if weight.requires_grad} == trained
 
 
+@pytest.mark.full
 def test_a_resumed_run_is_on_course(bases, tmp_path):
     def trainer():
         settings = {"save_steps": 1, "save_strategy": "steps", "max_steps": 2}

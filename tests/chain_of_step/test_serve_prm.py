@@ -212,6 +212,7 @@ def test_too_many_rows_are_told_to_come_later_and_others_are_answered(telling, h
     assert post(http, *map(row, range(12))).status_code == 200  # all have left
 
 
+@pytest.mark.full
 def test_nothing_is_scored_for_who_hung_up(telling, http):
     with ThreadPoolExecutor() as pool:
         with busy(telling, http, pool):
@@ -230,6 +231,7 @@ def test_nothing_is_scored_for_who_hung_up(telling, http):
     assert telling.batches == [["92", "92"], ["93"]]  # and what was begun is not continued
 
 
+@pytest.mark.full
 def test_hundreds_at_once_good_and_bad(telling, http):
     """Each of 400 gets the scores of its own rows, its own refusal, or status 503; health never waits."""
     asked = [[row(k), row(k + 1, [RED])] if k % 4 else [row(k), REFUSED["a malformed chain"][0]] for k in range(400)]

@@ -64,6 +64,7 @@ def test_a_part_of_a_benchmark_is_another_benchmark(readme, tmp_path):
         load_benchmark("emma", copy)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("readme", [True, False], ids=["with a readme", "folders only"])
 def test_the_full_olympiadbench_has_rows_with_and_without_pictures(readme, tmp_path):
     """Ten configurations, those of text alone without columns of pictures; proofs (TP) are none of them."""

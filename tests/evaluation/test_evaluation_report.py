@@ -6,6 +6,7 @@ import pytest
 from datasets import Dataset
 from pages import Page, dump_dom, enclosing, is_hidden, needs_browser, page_of, pixels_of, screenshot
 from PIL import Image
+from support import full_but
 from written_samples import sample, samples
 
 from trl_mmreason.cli import main
@@ -63,6 +64,7 @@ def test_one_page_says_it_all(two_turns):
     assert any("1 samples failed and count as wrong" in text["text"] for text in page.with_tag("li"))
 
 
+@pytest.mark.full
 @needs_browser
 def test_in_a_browser_it_filters_and_runs_nothing_foreign(two_turns, tmp_path):
     page = Page(dump_dom(two_turns.as_uri() + "#type=wrong→right", tmp_path))
@@ -73,7 +75,7 @@ def test_in_a_browser_it_filters_and_runs_nothing_foreign(two_turns, tmp_path):
 
 
 @needs_browser
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", full_but(False, [False, True]))
 def test_a_reader_sees_the_pictures(two_turns, tmp_path, dark):
     picture = screenshot(two_turns.as_uri(), tmp_path, dark=dark, size=(1280, 3000))
     assert pixels_of(picture, RED) > 4 * 40 * 30  # of each question, enlarged

@@ -84,6 +84,7 @@ def test_bootstrap_ignores_resamples_without_a_denominator():
     assert intervals([True, False], [True, True])["correction_rate"] == (1.0, 1.0)
 
 
+@pytest.mark.full
 def test_bootstrap_of_a_hundred_questions_agrees_with_the_normal_interval():
     # 50 of 100 right: standard error sqrt(0.5 * 0.5 / 100) = 0.05, so 0.5 ± 1.96 * 0.05 = (0.402, 0.598)
     flags = [True, False] * 50

@@ -17,6 +17,7 @@ from pages import (
     screenshot,
 )
 from PIL import Image
+from support import full_but
 from written_samples import sample, samples
 
 from trl_mmreason.evaluation.curves import training_plots
@@ -174,6 +175,7 @@ def test_one_id_for_two_questions_is_refused(tmp_path):
         page_with(tmp_path, [trajectory("q", "before", True, True), trajectory("q", "after", True, True, answer="5")])
 
 
+@pytest.mark.full
 @needs_browser
 def test_the_attack_runs_where_nothing_is_escaped(tmp_path):
     """The control of the next test: the browser runs scripts, and the mark would be seen."""
@@ -187,11 +189,16 @@ def test_the_attack_runs_where_nothing_is_escaped(tmp_path):
     ("filters", "expected"),
     [
         ("", [("q1", "before"), ("q1", "after"), ("q2", "before"), ("q2", "after"), ("q3", "before"), ("q3", "after")]),
-        ("#type=wrong→right", [("q1", "after"), ("q3", "after")]),
         ("#type=wrong→right&category=dots", [("q1", "after")]),
-        ("#run=before&text=SECOND+answer", [("q1", "before"), ("q2", "before")]),
-        ("#text=how+many", [("q1", "before"), ("q1", "after"), ("q2", "before"), ("q2", "after")]),
-        ("#type=right→wrong&run=after", []),
+        *(
+            pytest.param(*case, marks=pytest.mark.full)
+            for case in [
+                ("#type=wrong→right", [("q1", "after"), ("q3", "after")]),
+                ("#run=before&text=SECOND+answer", [("q1", "before"), ("q2", "before")]),
+                ("#text=how+many", [("q1", "before"), ("q1", "after"), ("q2", "before"), ("q2", "after")]),
+                ("#type=right→wrong&run=after", []),
+            ]
+        ),
     ],
 )
 def test_browser_filters_by_address_and_runs_no_foreign_script(report, tmp_path, filters, expected):
@@ -272,6 +279,7 @@ def test_scored_pieces_carry_their_number(tmp_path):
     assert page.with_class("answer-text")[0]["text"] == f"<|step|>One.{BREAKOUT}Three."
 
 
+@pytest.mark.full
 @needs_browser
 def test_filters_that_are_left_out_do_not_filter(tmp_path):
     page = page_with(tmp_path, [shown("q1", turn(True)), shown("q2", turn(None)), shown("q3", turn(True))])
@@ -295,6 +303,7 @@ def test_browser_draws_pictures_and_scores(tmp_path):
         assert pixels_of(dark, colour) > 500 * 20
 
 
+@pytest.mark.full
 @needs_browser
 def test_browser_asks_nobody_for_anything(tmp_path):
     leak = "<img src='http://leak.test/picture.png'><link rel='stylesheet' href='http://leak.test/style.css'>"
@@ -377,8 +386,8 @@ def whole_page(tmp_path_factory):
 
 
 @needs_browser
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("dark", full_but(False, [False, True]))
+@pytest.mark.parametrize("width", full_but(1280, [400, 1280]))
 def test_it_can_be_read_in_every_width_and_scheme(whole_page, tmp_path, width, dark):
     with Tab(whole_page.as_uri(), tmp_path, dark=dark, size=(width, 800)) as tab:
         assert tab.ask("document.documentElement.scrollWidth") == width
@@ -388,6 +397,7 @@ def test_it_can_be_read_in_every_width_and_scheme(whole_page, tmp_path, width, d
         assert (tab.errors, tab.requests) == ([], [])
 
 
+@pytest.mark.full
 @needs_browser
 def test_a_curve_is_pointed_at_zoomed_and_hidden(whole_page, tmp_path):
     with Tab(whole_page.as_uri(), tmp_path) as tab:

@@ -29,6 +29,7 @@ def test_one_sample_a_question():
     assert values(found) == {"accuracy": 2 / 3, "truncated": 1 / 3, "tokens": pytest.approx(40 / 3)}
 
 
+@pytest.mark.full
 @settings(deadline=None, max_examples=30)  # each draws its bootstraps
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=12))
 def test_two_turns_are_those_of_the_metrics(outcomes):

@@ -222,6 +222,7 @@ class Counted:
         return self.asked.score(rows)
 
 
+@pytest.mark.full
 def test_another_scorer_samples_nothing_again(cases, undisturbed, tmp_path):
     rows, policy, _, n, params = cases["best-of-n"]
     engine = Counted(TransformersEngine(*policy))
@@ -254,6 +255,7 @@ def test_scores_without_a_store_are_those_with_one(cases, undisturbed, tmp_path)
     assert_close(result_files(tmp_path, samples, rows), undisturbed["best-of-n"])
 
 
+@pytest.mark.full
 def test_a_chain_that_cannot_be_scored_is_kept_and_scored_later(cases, undisturbed, tmp_path):
     rows, policy, _, n, params = cases["best-of-n"]
     whole = [json.loads(line) for line in undisturbed["best-of-n"]["samples.jsonl"].splitlines()]

@@ -119,6 +119,7 @@ def test_a_failed_sample_is_not_chosen_and_a_gold_answer_that_cannot_be_used_doe
     assert [one.value for one in sweep.values()] == [0, 0, 0, 0, 0, 1 / 2, 1 / 2, 1 / 2, 1 / 2, 1 / 2, 1 / 2]
 
 
+@pytest.mark.full
 def test_curves_that_differ_in_more_than_n_are_told_apart(evaluations, tmp_path):
     chains = save(tmp_path / "a", samples(SEVEN, HALF), name="direct")
     right = samples([sample(True)], [sample(True)])
@@ -148,6 +149,7 @@ def test_the_picture(evaluations, folders):
     assert scaling_plots({"beam-4": evaluations["beam-4"]}) == []
 
 
+@pytest.mark.full
 def test_the_command_shows_it(folders, tmp_path):
     main(["report", *map(str, folders), "--output", str(tmp_path / "all.html")])
     page = page_of(tmp_path / "all.html")

@@ -113,6 +113,7 @@ def test_each_question_gets_its_own_outcome():
     assert [verdict.correct for verdict in verdicts] == [gold == "21" for gold in golds]
 
 
+@pytest.mark.full
 def test_a_timeout_is_not_remembered():
     hard = r"\boxed{\int_0^1 x^3 dx}"
     assert Grader(deadline_seconds=0.001).grade(hard, "1/4").decided_by == "timeout"

@@ -41,7 +41,11 @@ def test_label(case):
     check(case)
 
 
-@pytest.mark.parametrize("case", EXAMINED, ids=names(EXAMINED))
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.full if case["category"] == "limits" else ()) for case in EXAMINED],
+    ids=names(EXAMINED),
+)
 def test_examined_label(case, request):
     if "gap" in case:
         request.applymarker(pytest.mark.xfail(reason=case["gap"], strict=True))

@@ -168,6 +168,7 @@ def test_a_worker_killed_between_batches_is_replaced(workers):
     assert not set(process_ids(workers)) & set(before)
 
 
+@pytest.mark.full
 def test_all_workers_hang_and_the_batch_still_ends(workers):
     started = time.monotonic()
     outcomes = workers.decide([job("tower")] * 4 + [job("2", "2")])
@@ -175,6 +176,7 @@ def test_all_workers_hang_and_the_batch_still_ends(workers):
     assert time.monotonic() - started < 8
 
 
+@pytest.mark.full
 def test_start_up_does_not_count():
     slow = ["sh", "-c", f'sleep 1; exec "{sys.executable}" -c "$0" "$@"', DECIDER]
     workers = Workers(1, deadline_seconds=0.3, command=slow)
@@ -186,6 +188,7 @@ def test_nothing_a_decider_prints_is_taken_for_a_reply(workers):
     assert workers.decide([job("chatter", "2"), job("2", "2")]) == [Outcome(False, "decided"), Outcome(True, "decided")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGSTOP"])
 def test_a_busy_worker_stopped_from_outside(signal_name):
     workers = Workers(1, deadline_seconds=1.0, command=COMMAND)
@@ -201,6 +204,7 @@ def test_a_busy_worker_stopped_from_outside(signal_name):
     assert not alive(pid)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -278,6 +282,7 @@ def test_an_interruption_leaves_no_reply_behind(workers):
     assert outcomes == [Outcome(False, "decided"), Outcome(True, "decided")]
 
 
+@pytest.mark.full
 def test_no_process_and_no_descriptor_is_left(workers):
     workers.decide([job("2")] * 2)
     workers.close()
@@ -346,6 +351,7 @@ def start_parent(mode):
     return parent, [int(pid) for pid in parent.stdout.readline().split()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["idle", "busy"])
 def test_workers_do_not_outlive_a_killed_parent(mode):
     parent, pids = start_parent(mode)

@@ -197,6 +197,7 @@ def test_it_is_measured_every_so_many_steps_until_the_target_is_reached(tmp_path
     assert (path / "model.safetensors").exists()
 
 
+@pytest.mark.full
 def test_it_is_measured_after_the_last_step_too(tmp_path, monkeypatch, capsys):
     """Five steps, looked at every four: after the fourth and after the last."""
     model, processor = build_model("qwen2_5_vl", "test")
@@ -219,6 +220,7 @@ def two_steps(_, folder, __):
     return {"world_size": PartialState().num_processes, "moved": moved.detach()}
 
 
+@pytest.mark.full
 def test_two_processes_share_each_batch(tmp_path):
     alone, pair = one_and_two(two_steps, None, tmp_path, 2)
     assert alone["moved"].abs().max() > 4e-5

@@ -163,6 +163,7 @@ def test_parquet_gives_back_what_was_exported(store, tmp_path):
     assert_same_samples(again, rows)
 
 
+@pytest.mark.full
 def test_the_hub_gives_back_what_was_pushed(tmp_path):
     """By a process of its own, as the client reads its settings when it is imported."""
     with serving(DatasetHub("tester", TOKEN)) as hub:

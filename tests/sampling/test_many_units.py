@@ -112,6 +112,7 @@ def test_units_are_found_in_their_order_whatever_there_is(store, reads):
     assert list(store.holds(STAGE, [])) == []
 
 
+@pytest.mark.full
 def test_questions_are_remembered_some_at_a_time(store):
     """Of all of them the ids alone."""
     assert bytes_a_unit(lambda rows: remember_questions(store, STAGE, rows), samples=1) < 150
@@ -137,6 +138,7 @@ def test_a_graded_sample_is_read_by_two_queries(store, reads):
     assert len(reads) == 2 * FEW
 
 
+@pytest.mark.full
 def test_an_export_holds_a_number_of_each_unit(store, tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     stages = []

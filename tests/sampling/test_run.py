@@ -301,6 +301,7 @@ def slow_outcome(row, index):
     return outcome(row, index)
 
 
+@pytest.mark.full
 def test_without_a_terminal_there_is_no_bar_but_a_line_a_minute(store, capfd, monkeypatch):
     """Also while a batch takes longer than that; a run of less than a minute writes none."""
     do(store, 2, outcome, batch_size=2, retries=0, description="sampling")
@@ -317,6 +318,7 @@ def test_without_a_terminal_there_is_no_bar_but_a_line_a_minute(store, capfd, mo
     assert lines[-1].endswith("left, 0.0% truncated, 1 failed")
 
 
+@pytest.mark.full
 def test_other_processes_than_the_first_write_no_lines(store, capfd, monkeypatch):
     monkeypatch.setattr(progress, "SECONDS_A_LINE", 0.05)
     for rank in (1, 0):

@@ -276,6 +276,7 @@ def test_an_idle_engine_waits_for_those_that_come_with_the_first():
     assert [outcome.samples[0].text[:5] for outcome in outcomes] == [f"['{k}']" for k in range(8)]
 
 
+@pytest.mark.full
 def test_nobody_is_answered_who_hung_up(telling, client):
     with ThreadPoolExecutor() as pool, busy(telling, client, pool):
         with pytest.raises(openai.APITimeoutError):

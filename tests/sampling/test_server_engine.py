@@ -273,6 +273,7 @@ def test_a_server_that_does_not_list_its_models_is_used(caplog):
     assert warning.startswith("Nothing keeps the model 'm' at ")  # only where a call was answered
 
 
+@pytest.mark.full
 def test_no_server_at_all():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -302,6 +303,7 @@ def test_works_where_a_loop_runs_already(stub):
     assert len(asyncio.run(cell_of_a_notebook())[0]) == 1
 
 
+@pytest.mark.full
 def test_an_interrupt_ends_all_calls(stub):
     """Ctrl-C, not after the time-outs of what is in flight."""
     program = (

@@ -141,6 +141,7 @@ def texts(count):
     return [Request([{"role": "user", "content": f"question {k}"}], seed=k) for k in range(count)]
 
 
+@pytest.mark.full
 def test_a_slow_server_gets_fewer_calls_and_all_servers_get_the_same_calls():
     with chat_stub(Slow) as slow, chat_stub(Quick) as quick, chat_stub() as one:
         ServerEngine("m", one.url).sample(texts(60), SamplingParams())
@@ -156,6 +157,7 @@ def test_a_slow_server_gets_fewer_calls_and_all_servers_get_the_same_calls():
         assert len(slow.bodies) - before <= 3
 
 
+@pytest.mark.full
 def test_a_server_that_answers_again_gets_calls_again(monkeypatch, caplog):
     monkeypatch.setattr(servers, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(servers, "SILENT_LOOK_SECONDS", 0.05)

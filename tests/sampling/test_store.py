@@ -254,6 +254,7 @@ def test_a_file_that_was_deleted_or_replaced_is_not_written_to(store, path):
         store.save(STAGE, [done("b", 0)])
 
 
+@pytest.mark.full
 def test_files_and_folders_that_may_only_be_read_are_named():
     for error in outcomes(be_refused, 1)[0]:
         assert "it may not be written to" in error

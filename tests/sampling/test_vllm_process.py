@@ -65,6 +65,7 @@ def answers(engine, *requests):
     return [one if isinstance(one, Failure) else [json.loads(sample.text) for sample in one] for one in found]
 
 
+@pytest.mark.full
 def test_requests_are_answered_in_order_elsewhere_and_a_broken_picture_fails_alone(engine, tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     (row,) = drawn_rows(1)

@@ -324,6 +324,7 @@ def test_metrics_of_the_winners(logged):
 # --------------------------------------------------------------------------------------------------------- no labels
 
 
+@pytest.mark.full
 def test_no_label_is_read(checkpoints, tmp_path, caplog):
     """Permuted, wrong or removed answers change no parameter, bit for bit; only the accuracy that is logged."""
     rows, results = drawn_rows(4), []
@@ -375,6 +376,7 @@ def bytes_of_weights(trainer):
     return sum(storages.values())
 
 
+@pytest.mark.full
 def test_the_judge_takes_no_memory(checkpoints, tmp_path):
     """With LoRA, and beside the reference; without either it has to have a copy."""
     path, sizes = checkpoints("qwen2_5_vl"), {}

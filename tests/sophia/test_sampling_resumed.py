@@ -236,6 +236,7 @@ def test_processes_reason_about_each_other_s_captions(tmp_path):
 # ---------------------------------------------------------------------------------------------------------------- scale
 
 
+@pytest.mark.full
 def test_the_texts_are_never_in_memory_together(tmp_path, monkeypatch):
     """400 trajectories of 50 kB are 20 MB; of them 8 are read at a time, and a few more are held than that."""
     monkeypatch.setattr(store_module, "RECORDS_A_PAGE", 8)

@@ -212,6 +212,7 @@ def test_importance_weights_of_the_policy_itself_are_one(level, family, checkpoi
     )
 
 
+@pytest.mark.full
 def test_importance_weights_scale_the_loss_and_are_truncated(checkpoints, tmp_path):
     """Three rows whose behaviour was 2, 1/2 and 1/16 times as likely: weights, truncated, ¾, 2 and 4."""
     rows, folder = rewarded(3), checkpoints("qwen3_vl")
@@ -411,6 +412,7 @@ def _metrics_of(trainer, rows):
     }
 
 
+@pytest.mark.full
 def test_evaluation_is_the_mean_over_completions(trainer_on):
     """Whatever the batch, and of rows that are given then, or in prediction, as well."""
     losses, given = [], Dataset.from_list(rewarded(3))

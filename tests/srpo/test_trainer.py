@@ -91,6 +91,7 @@ def test_without_the_reflection_reward_only_the_first_solution_pays(trainer_on):
     assert logged["correction_share"] == 0.25  # measured all the same
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"])
 def test_every_loss_of_trl(trainer_on, loss_type):
     settings = {"importance_sampling_level": "sequence"} if loss_type == "luspo" else {}
@@ -196,6 +197,7 @@ def test_another_grader(trainer_on):
     assert step(trainer, [FAILED] * 8)["reward"] == pytest.approx(1.5)
 
 
+@pytest.mark.full
 def test_the_lengths_of_the_configuration_reach_the_reward(checkpoints, tmp_path):
     """KEPT and the end of its turn are L tokens; with T_target = L + 5 and T_max = L + 15, f_len = exp(-1/2)²."""
     model = checkpoints("qwen2_5_vl")
@@ -300,7 +302,9 @@ def updated(model, folder, texts, **settings):
     return weights_of(trainer.model)
 
 
-@pytest.mark.parametrize(("loss_type", "scale"), [("grpo", "group"), ("dapo", "batch")])
+@pytest.mark.parametrize(
+    ("loss_type", "scale"), [("grpo", "group"), pytest.param("dapo", "batch", marks=pytest.mark.full)]
+)
 def test_a_dropped_group_leaves_no_trace(checkpoints, tmp_path, loss_type, scale):
     """A step on three groups of which one is too easy is the step on the two others, in any micro-batches."""
     model, run = checkpoints("qwen2_5_vl"), {"loss_type": loss_type, "scale_rewards": scale}

@@ -89,6 +89,7 @@ def test_arms_that_answered_other_questions_are_refused():
         judge(BETTER, {7: {"ours": arm(1), "theirs": arm(1, 0)}})
 
 
+@pytest.mark.full
 def test_a_seed_that_says_otherwise_leaves_a_claim_undecided():
     """Nine seeds at +1 and one at -1/20: no draw of ten seeds but the rarest has a mean below zero."""
     better = {"ours": arm(*[1] * 20), "theirs": arm(*[0] * 20)}
