@@ -45,6 +45,7 @@ def arguments(questions, output, url, by, *more):
     return ["annotate", questions, str(output), "--by", by, *sampling, *judge, *more]
 
 
+@pytest.mark.full
 def test_by_monte_carlo(questions, tmp_path, capsys):
     output = tmp_path / "rows.parquet"
     with chat_stub(Parties) as server:
@@ -94,6 +95,7 @@ def test_by_a_judge(questions, tmp_path, capsys):
         main(command[:-2])  # its chains would be written beside prompts that the policy never saw
 
 
+@pytest.mark.full
 def test_both_ways_label_the_same_chains_into_one_folder(questions, tmp_path):
     """As the recipes do: half of the labels by each way (section 3.3), on chains that one store has."""
     labels, store = tmp_path / "labels", ["--store", str(tmp_path / "labels.sqlite")]

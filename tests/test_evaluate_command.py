@@ -187,6 +187,7 @@ def test_a_system_prompt_is_a_name_a_file_or_a_text(given, meant, tmp_path):
     assert options.system_prompt("evaluate", str(file) if given == "FILE" else given) == meant
 
 
+@pytest.mark.full
 def test_several_benchmarks_end_in_one_table(checkpoints, own, tmp_path, capsys):
     arguments = ["--model", checkpoints("qwen2_5_vl"), "--max-new-tokens", "4", "--output", str(tmp_path)]
     main(["evaluate", own, own.replace("own=", "again="), *arguments])
@@ -264,6 +265,7 @@ def test_a_lora_adapter(checkpoints, own, tmp_path):
     assert said["base"] == said["nothing"] != said["something"]
 
 
+@pytest.mark.full
 def test_a_server_gives_what_the_model_gives_in_this_process(checkpoints, own, tmp_path):
     path = checkpoints("qwen2_5_vl")
     arguments = [own, "--max-new-tokens", 6, "--protocol", "two-turn"]

@@ -109,6 +109,7 @@ class WithoutModel(Handler):
         self.reply(404, {"error": {"message": "no such model"}})
 
 
+@pytest.mark.full
 def test_a_first_try_that_failed_does_not_block_the_corrected_one(questions, tmp_path):
     """Neither its settings nor its questions count, as nothing was answered."""
     output = tmp_path / "kept.parquet"

@@ -2,7 +2,7 @@
 
 import pytest
 from datasets import Dataset
-from support import adapo_trainer, drawn_rows, ids_of, load
+from support import adapo_trainer, drawn_rows, full_but, ids_of, load
 
 from trl_mmreason.adapo.prefilter import prefilter
 from trl_mmreason.adapo.prompts import EVALUATION_PROMPT
@@ -58,7 +58,7 @@ TEMPLATES = {
 }
 
 
-@pytest.fixture(params=TEMPLATES)
+@pytest.fixture(params=full_but("template with an argument", TEMPLATES))
 def policy(request, family, checkpoints):
     """A model with its processor, and the tokens of what it says."""
     model, processor = load(checkpoints(family))

@@ -73,6 +73,7 @@ def test_the_table_adds_up():
     ]
 
 
+@pytest.mark.full
 def test_a_run_logs_each_part_and_prints_the_table(checkpoints, rows, tmp_path, capsys):
     settings = {"max_steps": 2, "logging_steps": 1, "disable_tqdm": False, "eval_strategy": "steps", "eval_steps": 2}
     arguments = {"grader": ParityGrader(), "eval_dataset": Dataset.from_list(rows)}

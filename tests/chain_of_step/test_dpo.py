@@ -122,6 +122,7 @@ def test_a_vllm_that_sampled_is_closed_before_the_round_trains(bases, tmp_path):
     assert all(at_steps)
 
 
+@pytest.mark.full
 def test_the_second_round_begins_with_the_first_one_s_policy_against_the_same_reference(bases, tmp_path):
     """Its first loss is not log 2, which it would be for a policy that equals its reference; the first round's is."""
     trainer = trainer_for(bases("qwen2_5_vl"), tmp_path, learning_rate=1e-2)
@@ -231,6 +232,7 @@ def raise_at(number, owner, name):
     setattr(owner, name, call)
 
 
+@pytest.mark.full
 def test_a_finished_run_does_nothing_and_more_rounds_go_on(bases, tmp_path):
     trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=1).train()
     again = trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=1)
@@ -244,6 +246,7 @@ def test_a_finished_run_does_nothing_and_more_rounds_go_on(bases, tmp_path):
     assert [entry["round"] for entry in more.rounds] == [0, 1]
 
 
+@pytest.mark.full
 def test_other_settings_are_refused_and_lose_nothing(bases, tmp_path):
     trainer_for(bases("qwen2_5_vl"), tmp_path, rounds=1).train()
     for changed, problem in (({"beta": 0.5}, "beta: '0.1' → '0.5'"), ({"num_paths": 4}, "num_paths: '3' → '4'")):
@@ -333,7 +336,7 @@ def test_a_policy_in_memory_that_is_killed_while_it_is_saved_is_saved_anew(bases
     assert same(load(resumed.sampler.policies[0])[0], load(bases("qwen2_5_vl"))[0])
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "internvl"])
+@pytest.mark.parametrize("family", full_but("qwen2_5_vl", ["qwen2_5_vl", "internvl"]))
 def test_an_adapter_s_reference_is_its_base(family, bases, tmp_path):
     adapter = LoraConfig(r=2, target_modules="all-linear", exclude_modules=["lm_head"])
     trainer = trainer_for(bases(family), tmp_path, trainer_kwargs={"peft_config": adapter})

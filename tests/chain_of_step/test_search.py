@@ -192,6 +192,7 @@ class Recording:
         return drawn
 
 
+@pytest.mark.full
 def test_a_real_policy_finds_answers_and_samples_no_kept_token_again(engine, prm):
     recording = Recording(engine)
     found = step_beam_search(QUESTIONS, recording, prm, n=6, **REAL)

@@ -271,6 +271,7 @@ def test_a_forked_process_starts_its_own(workers):
     assert process_ids(workers) == inherited
 
 
+@pytest.mark.full
 def test_an_interruption_leaves_no_reply_behind(workers):
     workers.decide([job("2")] * 2)
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -389,6 +390,7 @@ def test_the_environment_of_a_worker(tmp_path, monkeypatch):
     workers.close()
 
 
+@pytest.mark.full
 def test_the_real_worker_imports_no_deep_learning():
     program = textwrap.dedent("""
         import sys

@@ -94,6 +94,7 @@ class Slow(Parity):
         return super().grade_batch(items)
 
 
+@pytest.mark.full
 def test_nothing_more_is_begun_when_the_engine_fails(tmp_path):
     grader, engine = Slow(), echo()
 

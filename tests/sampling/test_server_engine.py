@@ -55,6 +55,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.full
 def test_what_is_wrong_with_one_request_harms_no_other(stub):
     """All faults in one call of `sample`, with good requests between them; every outcome stands at its place."""
     requests = [request for text in FAULTS for request in (asked(text), asked(f"beside {text}"))]

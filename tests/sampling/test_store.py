@@ -287,6 +287,7 @@ def test_a_full_disk_loses_nothing_that_was_saved(store, path):
         assert len(again.finished(STAGE)) == 40
 
 
+@pytest.mark.full
 def test_a_file_that_cannot_grow_loses_nothing_that_was_saved(path):
     (told,) = outcomes(fill_the_disk, 1, path)
     assert "the disk refuses" in told["error"] or "the disk is full" in told["error"]
