@@ -12,7 +12,7 @@ from datasets import Dataset
 from loopback import served
 from peft import LoraConfig, get_peft_model
 from processes import begin, launch
-from support import drawn_rows, load
+from support import drawn_rows, full_but, load
 from taught_policy import questions, reward_model, teach
 from transformers import AutoTokenizer
 
@@ -206,7 +206,7 @@ def test_protocols_of_two_answers(checkpoints, own, tmp_path, protocol):
     assert "<reflection>" in asks if protocol == "reflection" else asks is None
 
 
-@pytest.mark.parametrize("protocol", ["chain-of-step", "best-of-n", "step-beam"])
+@pytest.mark.parametrize("protocol", full_but("chain-of-step", ["chain-of-step", "best-of-n", "step-beam"]))
 def test_protocols_in_steps(chained, tmp_path, protocol):
     scored = [] if protocol == "chain-of-step" else ["--process-reward", chained / "scorer", "--n", 4]
     folder = evaluate(

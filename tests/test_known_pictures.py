@@ -264,6 +264,7 @@ def test_models_without_pictures_stay_as_they_are():
     assert set(vars(language)) == before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_generation_encodes_what_is_new_and_writes_what_it_would(family, drawn, encodings):
     (plain, processor), (model, _) = frozen(family), frozen(family)

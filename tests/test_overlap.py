@@ -219,6 +219,7 @@ def test_an_error_of_the_grader_ends_the_run(overlaps, make):
         make("adapo", Broken(overlaps)).train()
 
 
+@pytest.mark.full
 def test_the_time_of_rewards_is_the_waiting_that_is_left(make, monkeypatch):
     class Slow(Party):
         def grade_batch(self, items):

@@ -43,6 +43,7 @@ def test_two_processes_share_the_work(command, options, asked, checkpoints, tmp_
     assert len(one) == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("command", "options", "other", "named"),
     [

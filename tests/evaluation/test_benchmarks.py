@@ -57,6 +57,7 @@ def test_a_missing_column_is_named(name, layout, tmp_path):
     assert BENCHMARKS[name].source in str(caught.value)
 
 
+@pytest.mark.full
 @each_layout
 def test_a_picture_that_is_missing_or_broken_is_named(name, layout, tmp_path):
     position = 1 if BENCHMARKS[name].keep else 0
@@ -78,6 +79,7 @@ def test_a_picture_that_is_missing_or_broken_is_named(name, layout, tmp_path):
     assert str(problem) in str(caught.value)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "column", "value", "expected"),
     [

@@ -334,6 +334,7 @@ _UNITS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("unit", _UNITS)
 @pytest.mark.parametrize("frame", ["{}", r"\boxed{{{}}}", "The answer is ${}$."], ids=["alone", "boxed", "declared"])
 def test_the_time_is_linear(unit, frame):

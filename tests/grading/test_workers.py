@@ -112,6 +112,7 @@ def test_an_empty_batch_starts_nothing(workers):
     assert process_ids(workers) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("answer", "gold", "status", "detail"),
     [

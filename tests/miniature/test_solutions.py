@@ -157,6 +157,7 @@ def test_the_first_mistake_is_told_from_what_was_written(working, answer, expect
     assert first_mistake(PROBLEM, working, answer) == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("category", "level"), EVERY_KIND)
 @pytest.mark.parametrize("multiple_choice", [False, True])
 def test_the_first_mistake_of_a_solver_is_found_in_every_category(category, level, multiple_choice):

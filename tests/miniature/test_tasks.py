@@ -99,6 +99,7 @@ def test_sums_are_split_one_fifth_held_out_with_every_digit_on_both_sides():
     assert held_out == {(b, a) for a, b in held_out}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("category", "values"),
     [

@@ -132,7 +132,7 @@ def normalised(rewards):
     ],
     ids=["MV", "SC", "judge", "MV+JS", "SC+JS"],
 )
-@pytest.mark.parametrize("advantages", ["grpo", "log_sum_exp", "centred"])
+@pytest.mark.parametrize("advantages", full_but("log_sum_exp", ["grpo", "log_sum_exp", "centred"]))
 def test_the_ablations(settings, rewards, advantages, answering):
     """The rows of Tables 2 and 6."""
     shape = {"advantages": "log_sum_exp", "centre_advantages": True} if advantages == "centred" else {}

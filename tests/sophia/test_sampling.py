@@ -120,6 +120,7 @@ def test_a_data_set_of_single_pictures(tmp_path):
 # ------------------------------------------------------------------------------------------------------------ selection
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("settings", "ids"),
     [
