@@ -6,6 +6,7 @@ quarter as deep. Ways of training:
 
     frozen   the encoder is not trained
     lora     adapters on the language model, with gradient checkpointing
+    whole    all weights are trained: a micro-batch encodes its picture once, and computes one gradient for it
 
 Rounds alternate, and every round's pictures are new to the model.
 """
@@ -30,7 +31,7 @@ from trl_mmreason.engines.pictures import vision_weights
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.parts import freeze_vision_encoder, without_adapters
 
-WAYS = ("frozen", "lora")
+WAYS = ("frozen", "lora", "whole")
 LANGUAGE = r".*language_model.*\.(q|k|v|o|gate|up|down)_proj"
 VISION = {"hidden_size": 160, "intermediate_size": 428, "depth": 8, "num_heads": 4, "out_hidden_size": 256}
 TEXT = {

@@ -1,9 +1,10 @@
-"""Encode a picture once, as long as no weight that encodes it is trained.
+"""Encode equal pictures once: in a pass, and in all passes while no weight that encodes them is trained.
 
 The answers of a group have the same pictures. TRL lets the model encode them again for each answer, in the reference's
 pass and in the policy's, and PEFT with gradient checkpointing computes gradients through the encoder
-(`enable_input_require_grads`), although no weight of it is trained. Here the language model is given the features that
-an earlier pass computed, without gradients.
+(`enable_input_require_grads`), although no weight of it is trained. Here the rows of a pass share the features of a
+picture, and its gradient is the sum of theirs. Where no weight of the encoder or projector is trained, the language
+model is given the features that an earlier pass computed, without gradients.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ Features = list[Tensor]
 
 
 def encode_pictures_once(model: Any, policy: Any = None) -> None:
-    """Let a vision-language model, with or without adapters, keep what it encodes; others stay as they are.
+    """Let a vision-language model, with or without adapters, encode equal pictures once; others stay as they are.
 
-    It encodes as before while a weight of the encoder or of the projector is trained, if there are adapters on them,
-    which may be switched on and off, or if they are sharded, as processes then have to encode together.
+    It keeps the features for later passes unless a weight of the encoder or of the projector is trained, or they are
+    sharded, as processes then have to encode together. With adapters on them, which may drop out or be switched off, it
+    encodes as before.
 
     Args:
         model: not wrapped yet.
-        policy: of which the model is the reference. It encodes once only while the policy does: both then round alike,
-            and their divergence begins at 0 and not at 1e-7, which Adam would enlarge.
+        policy: of which the model is the reference. It keeps features only while the policy does: both then round
+            alike, and their divergence begins at 0 and not at 1e-7, which Adam would enlarge.
     """
     base = without_adapters(model)
     inner = base.base_model
@@ -54,7 +56,7 @@ def encode_pictures_once(model: Any, policy: Any = None) -> None:
 
 
 class KnownPictures:
-    """A model's `get_image_features` that encodes those pictures alone whose features it does not know.
+    """A model's `get_image_features` that encodes each picture once, and those not whose features it knows.
 
     Args:
         model: with its head.
@@ -74,9 +76,10 @@ class KnownPictures:
         arguments = self.__signature__.bind(*args, **kwargs).arguments
         arguments |= arguments.pop("kwargs", {})
         inputs = {name: arguments.pop(name) for name in PIXELS if arguments.get(name) is not None}
-        if not all(self._is_usual(*option) for option in arguments.items()) or not self._weights_stay():
+        if not all(self._is_usual(*option) for option in arguments.items()) or _has_adapter(self._model):
             return self._encode(*args, **kwargs)
-        pictures = self._features(inputs.pop("pixel_values"), inputs)
+        features_of = self._known_features if self._weights_stay() else self._shared_features
+        pictures = features_of(inputs.pop("pixel_values"), inputs)
         kind, stacked, flat = self._form
         pooled, *deeper = zip(*pictures, strict=True)
         outputs = kind(pooler_output=torch.stack(pooled) if stacked else pooled)
@@ -93,30 +96,38 @@ class KnownPictures:
     def _encode(self, *args: Any, **kwargs: Any) -> Any:
         return type(self._inner).get_image_features(self._inner, *args, **kwargs)
 
-    def _features(self, pixels: Tensor, sizes: dict[str, Tensor]) -> list[Features]:
+    def _known_features(self, pixels: Tensor, sizes: dict[str, Tensor]) -> list[Features]:
         """Features of each picture, or of each tile in a family that knows nothing of pictures."""
-        grids = sizes.get("image_grid_thw")
-        pictures = pixels.split([1] * len(pixels) if grids is None else grids.prod(dim=1).tolist())
-        precision = torch.is_autocast_enabled(pixels.device.type), pixels.dtype
-        described = zip(fingerprints(pictures), *(value.tolist() for value in sizes.values()), strict=True)
-        keys = [str((precision, *values)) for values in described]
+        pictures, keys = _split(pixels, sizes)
         new = {key: place for place, key in enumerate(keys) if key not in self._known}
         features = {key: self._known[key] for key in keys if key in self._known}
         for key, place in new.items():
-            features[key] = self._encode_one(
-                pictures[place], {name: value[place, None] for name, value in sizes.items()}
-            )
+            # By itself: with others it would be rounded otherwise, and differ after a resume.
+            with torch.no_grad():
+                (features[key],) = self._encode_these(
+                    pictures[place], {name: value[place, None] for name, value in sizes.items()}
+                )
         self._keep(features)
         return [[level.to(pixels.device) for level in features[key]] for key in keys]
 
-    @torch.no_grad()
-    def _encode_one(self, pixels: Tensor, sizes: dict[str, Tensor]) -> Features:
-        """Encode a picture by itself: with others it would be rounded otherwise, and differ after a resume."""
+    def _shared_features(self, pixels: Tensor, sizes: dict[str, Tensor]) -> list[Features]:
+        """The same, of weights that change: nothing is kept, and rows with one picture have one gradient for it."""
+        pictures, keys = _split(pixels, sizes)
+        order = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+        firsts = [keys.index(key) for key in order]
+        features = self._encode_these(
+            torch.cat([pictures[place] for place in firsts]), {name: value[firsts] for name, value in sizes.items()}
+        )
+        return [features[order[key]] for key in keys]
+
+    def _encode_these(self, pixels: Tensor, sizes: dict[str, Tensor]) -> list[Features]:
         outputs = self._encode(pixels, **sizes, return_dict=True)
         pooled, layers = outputs.pooler_output, getattr(outputs, "deepstack_features", None) or []
         flat = any(isinstance(layer, Tensor) for layer in layers)  # up to transformers 5.17
+        if flat:
+            layers = [layer.split([len(picture) for picture in pooled]) for layer in layers]
         self._form = type(outputs), isinstance(pooled, Tensor), flat
-        return [pooled[0], *(layers if flat else [layer[0] for layer in layers])]
+        return [list(levels) for levels in zip(pooled, *layers, strict=True)]
 
     def _keep(self, features: dict[str, Features]) -> None:
         for key, picture in features.items():
@@ -131,7 +142,7 @@ class KnownPictures:
     def _weights_stay(self) -> bool:
         """Whether features stay what they are; those of other weights, from a checkpoint for example, are forgotten."""
         trained = any(weight.requires_grad for model in self._untrained for weight in vision_weights(model))
-        if trained or is_sharded(self._model) or _has_adapter(self._model):
+        if trained or is_sharded(self._model):
             return False
         weights = vision_weights(self._model)
         state = [(weight.data_ptr(), weight._version) for weight in weights]
@@ -139,6 +150,15 @@ class KnownPictures:
             self._known.clear()
             self._weights = state
         return True
+
+
+def _split(pixels: Tensor, sizes: dict[str, Tensor]) -> tuple[Sequence[Tensor], list[str]]:
+    """The pixels of each picture, or tile, and a key that is equal for those whose features are."""
+    grids = sizes.get("image_grid_thw")
+    pictures = pixels.split([1] * len(pixels) if grids is None else grids.prod(dim=1).tolist())
+    precision = torch.is_autocast_enabled(pixels.device.type), pixels.dtype
+    described = zip(fingerprints(pictures), *(value.tolist() for value in sizes.values()), strict=True)
+    return pictures, [str((precision, *values)) for values in described]
 
 
 def fingerprints(pictures: Sequence[Tensor]) -> list[int]:
