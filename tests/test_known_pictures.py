@@ -22,6 +22,7 @@ from support import (
     srpo_trainer,
     weights_of,
 )
+from transformers import Ovis2Config, Ovis2ForConditionalGeneration
 
 from trl_mmreason import (
     IterativeDPOConfig,
@@ -291,6 +292,19 @@ def test_models_without_pictures_stay_as_they_are():
 
 @pytest.mark.full
 @pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_generation_with_a_trained_encoder_writes_what_it_would(family, drawn, encodings):
+    (plain, processor), (model, _) = build_model(family, "test"), build_model(family, "test")
+    inputs = asked_about(processor, drawn[:1], drawn[1:2], drawn[:1])
+    encode_pictures_once(model)
+    asked = encodings(model)
+    settings = {"max_new_tokens": 4, "do_sample": False, "num_return_sequences": 2, "num_beams": 2}
+    for _ in range(2):
+        assert torch.equal(model.generate(**inputs, **settings), plain.generate(**inputs, **settings))
+    assert asked == [2, 2]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_generation_encodes_what_is_new_and_writes_what_it_would(family, drawn, encodings):
     (plain, processor), (model, _) = frozen(family), frozen(family)
     inputs = asked_about(processor, drawn[:1], drawn[1:2], drawn[:1])
@@ -313,6 +327,38 @@ def test_other_outputs_are_the_models_own(drawn, encodings):
     for _ in range(2):
         assert model.get_image_features(**given, output_hidden_states=True).hidden_states is not None
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_family_that_reads_more_than_features_encodes_as_its_own_code_does(trained):
+    """Ovis2 reads `visual_indicator_features`, too."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision = {
+        "image_size": 28,
+        "patch_size": 14,
+        "hidden_stride": 1,
+        "num_visual_indicator_tokens": 2,
+        "vocab_size": 12,
+    }
+    text = {"model_type": "qwen2", "num_key_value_heads": 2, "vocab_size": 20}
+    config = Ovis2Config(
+        vision_config=sizes | vision,
+        text_config=sizes | text,
+        image_token_id=9,
+        visual_indicator_token_ids=[10, 11],
+        vocab_size=20,
+        hidden_size=16,
+    )
+    model = Ovis2ForConditionalGeneration(config).requires_grad_(trained)
+    inputs = {
+        "input_ids": torch.tensor([[10, 9, 9, 9, 9, 11, 3]] * 2),
+        "pixel_values": torch.rand(1, 3, 28, 28).repeat(2, 1, 1, 1),
+    }
+    expected = passes(model, inputs)
+    encode_pictures_once(model)
+    for _ in range(2):
+        assert torch.equal(passes(model, inputs), expected)
 
 
 def test_features_take_a_bounded_memory_and_the_longest_unused_go(drawn, encodings, monkeypatch):

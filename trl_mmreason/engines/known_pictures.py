@@ -28,6 +28,7 @@ KEPT = 2**30
 """Bytes of features that are kept in main memory, for each model: 256 pictures of 1,024 tokens and 2,048 channels."""
 
 _OPTIONS = ("vision_feature_layer", "vision_feature_select_strategy", "output_hidden_states")
+_OUTPUTS = {"last_hidden_state", "pooler_output", "hidden_states", "attentions", "deepstack_features"}
 _FACTORS = torch.randint(1, 2**62, (4096,), generator=torch.Generator().manual_seed(0)) * 2 + 1  # odd
 
 Features = list[Tensor]
@@ -43,8 +44,8 @@ def encode_pictures_once(model: Any, policy: Any = None) -> None:
 
     Args:
         model: not wrapped yet.
-        policy: of which the model is the reference. It keeps features only while the policy does: both then round
-            alike, and their divergence begins at 0 and not at 1e-7, which Adam would enlarge.
+        policy: of which the model is the reference. It keeps features only while the policy does: in a pass of the same
+            rows both then round alike, and their divergence begins at 0 and not at 1e-7, which Adam would enlarge.
     """
     base = without_adapters(model)
     inner = base.base_model
@@ -79,7 +80,11 @@ class KnownPictures:
         if not all(self._is_usual(*option) for option in arguments.items()) or _has_adapter(self._model):
             return self._encode(*args, **kwargs)
         features_of = self._known_features if self._weights_stay() else self._shared_features
-        pictures = features_of(inputs.pop("pixel_values"), inputs)
+        try:
+            pictures = features_of(inputs.pop("pixel_values"), inputs)
+        except _OtherOutputs:
+            del self._inner.get_image_features
+            return self._encode(*args, **kwargs)
         kind, stacked, flat = self._form
         pooled, *deeper = zip(*pictures, strict=True)
         outputs = kind(pooler_output=torch.stack(pooled) if stacked else pooled)
@@ -98,7 +103,8 @@ class KnownPictures:
 
     def _known_features(self, pixels: Tensor, sizes: dict[str, Tensor]) -> list[Features]:
         """Features of each picture, or of each tile in a family that knows nothing of pictures."""
-        pictures, keys = _split(pixels, sizes)
+        pictures = _split(pixels, sizes)
+        keys = _keys_of(pictures, sizes)
         new = {key: place for place, key in enumerate(keys) if key not in self._known}
         features = {key: self._known[key] for key in keys if key in self._known}
         for key, place in new.items():
@@ -112,7 +118,8 @@ class KnownPictures:
 
     def _shared_features(self, pixels: Tensor, sizes: dict[str, Tensor]) -> list[Features]:
         """The same, of weights that change: nothing is kept, and rows with one picture have one gradient for it."""
-        pictures, keys = _split(pixels, sizes)
+        pictures = _split(pixels, sizes)
+        keys = _keys_of(pictures, sizes)
         order = {key: place for place, key in enumerate(dict.fromkeys(keys))}
         firsts = [keys.index(key) for key in order]
         features = self._encode_these(
@@ -122,6 +129,8 @@ class KnownPictures:
 
     def _encode_these(self, pixels: Tensor, sizes: dict[str, Tensor]) -> list[Features]:
         outputs = self._encode(pixels, **sizes, return_dict=True)
+        if not outputs.keys() <= _OUTPUTS or len(outputs.pooler_output) != len(_split(pixels, sizes)):
+            raise _OtherOutputs
         pooled, layers = outputs.pooler_output, getattr(outputs, "deepstack_features", None) or []
         flat = any(isinstance(layer, Tensor) for layer in layers)  # up to transformers 5.17
         if flat:
@@ -152,13 +161,21 @@ class KnownPictures:
         return True
 
 
-def _split(pixels: Tensor, sizes: dict[str, Tensor]) -> tuple[Sequence[Tensor], list[str]]:
-    """The pixels of each picture, or tile, and a key that is equal for those whose features are."""
+class _OtherOutputs(Exception):
+    """The model is of a family that reads more than features of each picture, such as Ovis2, or has them otherwise."""
+
+
+def _split(pixels: Tensor, sizes: dict[str, Tensor]) -> Sequence[Tensor]:
+    """The pixels of each picture, or of each tile in a family that knows nothing of pictures."""
     grids = sizes.get("image_grid_thw")
-    pictures = pixels.split([1] * len(pixels) if grids is None else grids.prod(dim=1).tolist())
-    precision = torch.is_autocast_enabled(pixels.device.type), pixels.dtype
+    return pixels.split([1] * len(pixels) if grids is None else grids.prod(dim=1).tolist())
+
+
+def _keys_of(pictures: Sequence[Tensor], sizes: dict[str, Tensor]) -> list[str]:
+    """Equal for pictures whose features are."""
+    precision = torch.is_autocast_enabled(pictures[0].device.type), pictures[0].dtype
     described = zip(fingerprints(pictures), *(value.tolist() for value in sizes.values()), strict=True)
-    return pictures, [str((precision, *values)) for values in described]
+    return [str((precision, *values)) for values in described]
 
 
 def fingerprints(pictures: Sequence[Tensor]) -> list[int]:
