@@ -57,7 +57,7 @@ def encode_pictures_once(model: Any, policy: Any = None) -> None:
 
 
 class KnownPictures:
-    """A model's `get_image_features` that encodes each picture once, and those not whose features it knows.
+    """A model's `get_image_features` that encodes equal pictures once, and none whose features it knows.
 
     Args:
         model: with its head.
@@ -110,9 +110,7 @@ class KnownPictures:
         for key, place in new.items():
             # By itself: with others it would be rounded otherwise, and differ after a resume.
             with torch.no_grad():
-                (features[key],) = self._encode_these(
-                    pictures[place], {name: value[place, None] for name, value in sizes.items()}
-                )
+                (features[key],) = self._encode_these([place], pictures, sizes)
         self._keep(features)
         return [[level.to(pixels.device) for level in features[key]] for key in keys]
 
@@ -120,16 +118,15 @@ class KnownPictures:
         """The same, of weights that change: nothing is kept, and rows with one picture have one gradient for it."""
         pictures = _split(pixels, sizes)
         keys = _keys_of(pictures, sizes)
-        order = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-        firsts = [keys.index(key) for key in order]
-        features = self._encode_these(
-            torch.cat([pictures[place] for place in firsts]), {name: value[firsts] for name, value in sizes.items()}
-        )
-        return [features[order[key]] for key in keys]
+        distinct = list(dict.fromkeys(keys))
+        encoded = self._encode_these([keys.index(key) for key in distinct], pictures, sizes)
+        features = dict(zip(distinct, encoded, strict=True))
+        return [features[key] for key in keys]
 
-    def _encode_these(self, pixels: Tensor, sizes: dict[str, Tensor]) -> list[Features]:
-        outputs = self._encode(pixels, **sizes, return_dict=True)
-        if not outputs.keys() <= _OUTPUTS or len(outputs.pooler_output) != len(_split(pixels, sizes)):
+    def _encode_these(self, places: list[int], pictures: Sequence[Tensor], sizes: dict[str, Tensor]) -> list[Features]:
+        pixels = torch.cat([pictures[place] for place in places])
+        outputs = self._encode(pixels, **{name: value[places] for name, value in sizes.items()}, return_dict=True)
+        if not outputs.keys() <= _OUTPUTS or len(outputs.pooler_output) != len(places):
             raise _OtherOutputs
         pooled, layers = outputs.pooler_output, getattr(outputs, "deepstack_features", None) or []
         flat = any(isinstance(layer, Tensor) for layer in layers)  # up to transformers 5.17
