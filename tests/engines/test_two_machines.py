@@ -1,4 +1,4 @@
-"""Two launchers on loopback stand for two machines: they train as one launcher with two processes does."""
+"""Two launchers on loopback stand for two machines: they train as two processes of one machine do."""
 
 import os
 import subprocess
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import free_port
+from processes import free_port, launch
+from switch import environment
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 300
@@ -40,31 +41,28 @@ def finish(processes, logs):
 
 @pytest.mark.parametrize("engine", TYPES)
 def test_two_machines_train_as_one(engine, checkpoints, tmp_path):
+    """One machine with two processes has the variables that one launcher sets, without a Python that imports anew."""
     model = checkpoints("qwen2_5_vl")
-    runs = {}
-    for name, machines in {"one": 1, "two": 2}.items():
-        folder, port = tmp_path / name, free_port()
-        folder.mkdir()
-        logs = [tmp_path / f"{name}_{rank}.log" for rank in range(machines)]
-        address = ["--main_process_ip", "127.0.0.1", "--main_process_port", port, "--num_machines", machines]
-        finish(
-            [
-                start(engine, model, folder, log, "--machine_rank", rank, *address)
-                for rank, log in zip(range(machines), logs, strict=True)
-            ],
-            logs,
-        )
-        runs[name] = [torch.load(folder / f"process_{rank}.pt") for rank in range(2)]
-    for name, machines in {"one": [0, 0], "two": [0, 1]}.items():
-        assert [part["distributed_type"] for part in runs[name]] == [TYPES[engine]] * 2
-        assert [part["world_size"] for part in runs[name]] == [2, 2]
-        assert [part["machine"] for part in runs[name]] == machines
-        assert [part["local_world_size"] for part in runs[name]] == [2 // len(set(machines))] * 2
-        for weight in runs[name][0]["weights"]:
-            assert torch.equal(runs[name][0]["weights"][weight], runs[name][1]["weights"][weight]), weight
-        assert runs[name][0]["changed"] > 20
-    one, two = runs["one"][0], runs["two"][0]
-    assert len(two["losses"]) == 2
-    assert two["losses"] == pytest.approx(one["losses"], abs=1e-6)
-    for name, weight in one["weights"].items():
-        torch.testing.assert_close(two["weights"][name], weight, atol=1e-6, rtol=0)
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    launch("engines/two_machines_run.py", 2, model, one, environment=environment(engine), seconds=SECONDS)
+    logs = [tmp_path / f"machine_{rank}.log" for rank in range(2)]
+    address = ["--main_process_ip", "127.0.0.1", "--main_process_port", free_port(), "--num_machines", 2]
+    finish(
+        [start(engine, model, two, log, "--machine_rank", rank, *address) for rank, log in enumerate(logs)],
+        logs,
+    )
+    together, apart = ([torch.load(folder / f"process_{rank}.pt") for rank in range(2)] for folder in (one, two))
+    for run in (together, apart):
+        assert [part["distributed_type"] for part in run] == [TYPES[engine]] * 2
+        assert [part["world_size"] for part in run] == [2, 2]
+        for weight in run[0]["weights"]:
+            assert torch.equal(run[0]["weights"][weight], run[1]["weights"][weight]), weight
+        assert run[0]["changed"] > 20
+    assert [part["local_world_size"] for part in together] == [2, 2]
+    assert [(part["machine"], part["local_world_size"]) for part in apart] == [("0", 1), ("1", 1)]
+    assert len(apart[0]["losses"]) == 2
+    assert apart[0]["losses"] == pytest.approx(together[0]["losses"], abs=1e-6)
+    for name, weight in together[0]["weights"].items():
+        torch.testing.assert_close(apart[0]["weights"][name], weight, atol=1e-6, rtol=0)
