@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import torch
 from commands import rows_of
 from datasets import Dataset
 from processes import free_port
@@ -33,6 +34,8 @@ pytest.importorskip("vllm")
 NOBODY = "http://127.0.0.1:9/v1"  # a port where nothing listens
 MODEL_TOKENS = 2048
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+if not torch.cuda.is_available():
+    ENVIRONMENT["TORCH_COMPILE_DISABLE"] = "1"  # vLLM reads it; compiling takes half a minute
 START_SECONDS = 300
 
 
