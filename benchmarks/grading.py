@@ -198,10 +198,9 @@ def measure_ours(
     mix = [item for items in batches.values() for item in items]
     rng.shuffle(mix)
     said = {part: ours(items) for part, items in {"mix": mix, **batches}.items()}
-    figures["mix"].add(said["mix"]["cold"], said["mix"]["correct"], mix)
-    figures["mix, warm cache"].add(said["mix"]["warm"], said["mix"]["correct"], mix)
-    for part, items in batches.items():
-        figures[part].add(said[part]["cold"], said[part]["correct"], items)
+    for part, items in {"mix": mix, **batches}.items():
+        for name, cache in ((part, "cold"), (f"{part}, warm cache", "warm")):
+            figures[name].add(said[part][cache], said[part]["correct"], items)
     return list(said.values())
 
 
@@ -270,7 +269,7 @@ def measure_accuracy(cap_seconds: float) -> dict[str, Any]:
 def print_speed(figures: Figures, hangs: dict[str, int], starting: dict[str, float]) -> None:
     """Answers per second, ours over each other's, and shares of right verdicts."""
     columns = {"ours": "ours", **OTHERS}
-    print(f"{'answers per second':20}" + "".join(f"{title:>22}" for title in columns.values()))
+    print(f"{'answers per second':22}" + "".join(f"{title:>22}" for title in columns.values()))
     for part, mine in figures["ours"].items():
         cells = [f"{mine.per_second:22,.0f}"]
         for name in OTHERS:
@@ -278,7 +277,7 @@ def print_speed(figures: Figures, hangs: dict[str, int], starting: dict[str, flo
             if other:
                 ratio = mine.per_second / other.per_second
                 cells.append(f"{f'{other.per_second:,.1f} (x {ratio:,.0f})':>22}")
-        print(f"{part:20}" + "".join(cells))
+        print(f"{part:22}" + "".join(cells))
     print(f"\n{'rightly graded':20}" + "".join(f"{title:>22}" for title in columns.values()))
     for part in ("mix", *SHARES):
         print(f"{part:20}" + "".join(f"{statistics.mean(figures[name][part].right):22.1%}" for name in columns))
