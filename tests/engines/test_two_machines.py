@@ -13,6 +13,7 @@ from switch import environment
 ROOT = Path(__file__).parents[2]
 SECONDS = 300
 TYPES = {"zero3": "DEEPSPEED", "fsdp2": "FSDP"}
+CPU = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def start(engine, model, folder, log, *place):
@@ -21,10 +22,10 @@ def start(engine, model, folder, log, *place):
     command += ["--config_file", str(ROOT / f"configs/accelerate/two_nodes_{engine}.yaml"), "--mixed_precision", "no"]
     command += ["--num_processes", "2", *map(str, place), str(ROOT / "tests/engines/two_machines_run.py")]
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-    cpu = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"}
+    own = {**CPU, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"}
     with log.open("wb") as file:
         return subprocess.Popen(
-            [*command, model, str(folder)], env={**os.environ, **cpu}, stdout=file, stderr=file, start_new_session=True
+            [*command, model, str(folder)], env={**os.environ, **own}, stdout=file, stderr=file, start_new_session=True
         )
 
 
@@ -46,7 +47,8 @@ def test_two_machines_train_as_one(engine, checkpoints, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()
     two.mkdir()
-    launch("engines/two_machines_run.py", 2, model, one, environment=environment(engine), seconds=SECONDS)
+    variables = {**environment(engine), **CPU}
+    launch("engines/two_machines_run.py", 2, model, one, environment=variables, seconds=SECONDS)
     logs = [tmp_path / f"machine_{rank}.log" for rank in range(2)]
     address = ["--main_process_ip", "127.0.0.1", "--main_process_port", free_port(), "--num_machines", 2]
     finish(

@@ -24,7 +24,7 @@ class SameSamples(TrainerCallback):
 
 
 def weights_of(trainer):
-    """The whole of every weight, by no code that saves."""
+    """The whole of every weight."""
     return whole_state(dict(trainer.accelerator.unwrap_model(trainer.model).named_parameters()), keep=True)
 
 
