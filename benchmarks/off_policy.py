@@ -1,4 +1,4 @@
-"""A training step of OffPolicyRewardTrainer beside TRL's SFTTrainer, on the same batches of pictures and completions.
+"""A training step of OffPolicyRewardTrainer beside TRL's SFTTrainer, on the same batches of the standard workload.
 
 A step is the trainer's `training_step`, forward and backward without the optimizer, which is the same code in both.
 Rounds alternate, and a ratio is the median of theirs. With `--unrewarded` a share of the rows has reward 0: ours leaves
@@ -16,11 +16,11 @@ from datasets import Dataset
 from rounds import median_ratio, medians_of, parser_of, take_turns, write_numbers
 from transformers import PreTrainedModel, ProcessorMixin
 from trl import SFTConfig, SFTTrainer
+from workload import lengths, questions
 
 from trl_mmreason import OffPolicyRewardConfig, OffPolicyRewardTrainer
 from trl_mmreason.commands.parsers import count
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.miniature.tasks import make_problems
 
 WAYS = ("OffPolicyRewardTrainer", "SFTTrainer")
 
@@ -30,12 +30,16 @@ def build(size: str) -> tuple[PreTrainedModel, ProcessorMixin]:
     return model.to("cuda" if torch.cuda.is_available() else "cpu"), processor
 
 
-def draw_rows(n: int, tokens: int, unrewarded: float) -> Dataset:
-    rows = []
-    for number, problem in enumerate(make_problems(["adding"], n)):
-        completion = " ".join(["7"] * (tokens // 2))
-        row = {"prompt": problem.prompt, "images": [problem.image], "reward": float(number >= unrewarded * n)}
-        rows.append({**row, "completion": [{"role": "assistant", "content": completion}]})
+def draw_rows(n: int, unrewarded: float) -> Dataset:
+    rows = [
+        {
+            "prompt": question["prompt"],
+            "images": question["images"],
+            "completion": [{"role": "assistant", "content": "7" * tokens}],  # a token a digit
+            "reward": float(number >= unrewarded * n),
+        }
+        for number, (question, tokens) in enumerate(zip(questions(n), lengths(n), strict=True))
+    ]
     return Dataset.from_list(rows)
 
 
@@ -69,12 +73,11 @@ def epoch(trainer: SFTTrainer, batches: list[Any]) -> None:
 def main() -> None:
     parser = parser_of(__doc__, rounds=5)
     parser.add_argument("--size", default="demo", help="of the miniature model: test, demo or study")
-    parser.add_argument("--rows", type=count, default=16, help="completions")
-    parser.add_argument("--tokens", type=count, default=128, help="of each completion")
+    parser.add_argument("--rows", type=count, default=32, help="completions")
     parser.add_argument("--unrewarded", type=float, default=0.0, help="share of the rows with reward 0")
     parser.add_argument("--batch-size", type=count, default=8, help="rows of a step")
     given = parser.parse_args()
-    rows = draw_rows(given.rows, given.tokens, given.unrewarded)
+    rows = draw_rows(given.rows, given.unrewarded)
     contestants = {}
     with tempfile.TemporaryDirectory() as folder:
         for way in WAYS:

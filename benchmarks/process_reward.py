@@ -3,7 +3,7 @@
 The other ways are what a user would write without this package: for each step, and for the answer, the chain up to
 there goes through the model, and two entries of the logits at its last token are compared; once with the logits of all
 tokens, as models give them by default, and once with `logits_to_keep=1`. All get the same batch size and model:
-random weights, Qwen2.5-VL's vocabulary, chains of `--steps` steps about a drawn picture.
+random weights, Qwen2.5-VL's vocabulary, and chains of the standard workload, which have more steps where they are longer.
 
 Peak memory is measured in a process for each way: on a GPU what torch had allocated beyond the model, on a CPU how far
 the process grew. Rounds alternate, and a ratio is the median of theirs.
@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from rounds import median_ratio, medians_of, parser_of, take_turns, write_numbers
+from workload import lengths, questions
 
 from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
 from trl_mmreason.chain_of_step.template import ANSWER_END, Chain, Step, chain_ends, render_chain
@@ -27,10 +28,10 @@ from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 from trl_mmreason.commands.parsers import count
 from trl_mmreason.messages import pictures_of
 from trl_mmreason.miniature.models import build_model
-from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.sampling.generation import collate, encode
 
 VOCABULARY = 151_936  # rows of the embeddings of Qwen2.5-VL
+STEP = 41  # tokens of a step
 
 Rows = list[dict[str, Any]]
 Scored = list[list[float | None]]  # a row's steps, then its answer
@@ -43,13 +44,13 @@ def build(size: str) -> ProcessRewardModel:
     return ProcessRewardModel(model.to("cuda" if torch.cuda.is_available() else "cpu"), processor)
 
 
-def draw_rows(n: int, steps: int, words: int) -> Rows:
-    """Chains of the wanted number of steps, whose parts together have so many words a step."""
-    thought = " ".join(["The first digit is 3."] * max(1, words // 5))
+def draw_rows(n: int) -> Rows:
+    """Chains of about the lengths of the standard workload, in steps of equal length; a chain has a step at least."""
     rows = []
-    for number, problem in enumerate(make_problems(["adding"], n)):
-        chain = Chain([Step(f"Look {k}", f"{thought} {number}", "I looked twice.") for k in range(steps)], "7")
-        rows.append({"prompt": problem.prompt, "images": [problem.image], "completion": render_chain(chain)})
+    for number, (question, tokens) in enumerate(zip(questions(n), lengths(n), strict=True)):
+        names = (f"Look {k}" for k in range(max(1, round(tokens / STEP))))
+        chain = Chain([Step(name, f"The first digit is 3. {number}", "I looked twice.") for name in names], "7")
+        rows.append({**question, "completion": render_chain(chain)})
     return rows
 
 
@@ -111,24 +112,22 @@ def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
 def main() -> int:
     parser = parser_of(__doc__, rounds=3)
     parser.add_argument("--size", default="demo", help="of the miniature model: test, demo or study")
-    parser.add_argument("--rows", type=count, default=8, help="chains")
-    parser.add_argument("--steps", type=count, default=6, help="of each chain")
-    parser.add_argument("--words", type=count, default=10, help="in the thought of a step")
+    parser.add_argument("--rows", type=count, default=32, help="chains")
     parser.add_argument("--batch-size", type=count, default=8, help="rows in a forward pass, of both ways")
     parser.add_argument("--limit", type=float, default=3.0, help="the ratio of times that is expected at least")
     args = parser.parse_args()
-    rows = draw_rows(args.rows, args.steps, args.words)
+    rows = draw_rows(args.rows)
     # First of all: a process begins with the peak of the one that starts it.
     peaks = {way: in_a_process(peak_mib, way, args.size, rows, args.batch_size) for way in WAYS}
     prm = build(args.size)
-    tokens = len(prm.processing_class.tokenizer(rows[0]["completion"], add_special_tokens=False)["input_ids"])
+    tokens = [len(prm.processing_class.tokenizer(row["completion"])["input_ids"]) for row in rows]
     contestants = {way: partial(score, prm, rows, args.batch_size) for way, score in WAYS.items()}
     seconds, found = take_turns(contestants, args.rounds)
-    one, *others = (torch.tensor(scored[-1]) for scored in found.values())
+    one, *others = (torch.tensor([score for row in scored[-1] for score in row]) for scored in found.values())
     difference = max((one - other).abs().max().item() for other in others)
     medians = medians_of(seconds)
     ratios = {way: median_ratio(times, seconds["one pass"]) for way, times in seconds.items()}
-    print(f"{args.rows} chains of {args.steps} steps, {tokens} tokens each, {prm.model.device}")
+    print(f"{args.rows} chains of {min(tokens)} to {max(tokens)} tokens, {sum(tokens)} in all, {prm.model.device}")
     for way in WAYS:
         print(f"{way:22} {medians[way]:8.3f} s  x {ratios[way]:5.1f}   peak {peaks[way]:6.0f} MiB")
     print(f"scores differ by {difference:.1e} at most")

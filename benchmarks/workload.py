@@ -39,8 +39,7 @@ def questions(n: int, *, sides: Sequence[int] = SIDES, fewest_pictures: int = 1,
 
 
 def save_policy(folder: Path, size: str) -> None:
-    """A randomly initialised Qwen2.5-VL of a size of the miniature, which sees pictures as large as they are."""
+    """A randomly initialised Qwen2.5-VL of a size of the miniature, which sees these pictures as large as they are."""
     model, processor = build_model("qwen2_5_vl", size)
-    processor.image_processor.size["longest_edge"] = max(SIDES) ** 2
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
