@@ -38,7 +38,7 @@ def by_loop(model: PreTrainedModel, processor: ProcessorMixin, rows: Dataset, to
     grader = Grader()
     found: Answers = []
     for row in rows:
-        [text] = one_by_one(model, processor, [row], tokens)
+        [text] = one_by_one(model, processor, [row], [tokens])
         question = row["prompt"][-1]["content"]
         found.append((text, grader.grade(text, row["answer"], choices=row["choices"], question=question).correct))
     return found

@@ -1,8 +1,8 @@
 """Pictures that are encoded once a group: the time of training on a rollout over that where every row encodes its own.
 
-AdaPO trains on answers that were drawn beforehand: scoring by the reference, rewards, and forward and backward passes
-of all micro-batches. The model has Qwen2.5-VL-3B's proportions of encoder to language model, an eighth as wide and a
-quarter as deep. Ways of training:
+AdaPO trains on the standard workload, whose answers were drawn beforehand: scoring by the reference, rewards, and
+forward and backward passes of all micro-batches. The model has Qwen2.5-VL-3B's proportions of encoder to language
+model, an eighth as wide and a quarter as deep. Ways of training:
 
     frozen   the encoder is not trained
     lora     adapters on the language model, with gradient checkpointing
@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from peft import LoraConfig
 from rounds import median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
-from training import ALL_ROWS, TimedAdaPO, draw_answers, prepare, settings, train_on
+from training import ALL_ROWS, TimedAdaPO, draw_two_turns, prepare, settings, train_on
 from transformers import AutoModelForImageTextToText, PreTrainedModel
-from workload import GROUP, questions
+from workload import GROUP, lengths, questions
 
 from trl_mmreason import AdaPOConfig
 from trl_mmreason.commands.parsers import count
@@ -43,7 +43,7 @@ TEXT = {
 }
 
 
-def save_policy(folder: Path, side: int) -> None:
+def save_policy(folder: Path, longest_side: int) -> None:
     """A policy of these proportions, which sees pictures as large as they are."""
     model, processor = build_model("qwen2_5_vl")
     config = model.config
@@ -54,7 +54,7 @@ def save_policy(folder: Path, side: int) -> None:
     config.text_config.layer_types = ["full_attention"] * TEXT["num_hidden_layers"]
     torch.manual_seed(0)
     AutoModelForImageTextToText.from_config(config).save_pretrained(folder)
-    processor.image_processor.size["longest_edge"] = side**2
+    processor.image_processor.size["longest_edge"] = longest_side**2
     processor.save_pretrained(folder)
 
 
@@ -66,7 +66,7 @@ def make_trainer(way: str, path: str, folder: str, arguments: Any, once: bool) -
     trainer = TimedAdaPO(
         path,
         args=AdaPOConfig(folder, **run),
-        train_dataset=questions(arguments.questions, sides=[arguments.side], most_pictures=1),
+        train_dataset=questions(arguments.questions, sides=arguments.sides),
         peft_config=LoraConfig(r=16, target_modules=LANGUAGE) if way == "lora" else None,
     )
     if way == "frozen":
@@ -74,7 +74,7 @@ def make_trainer(way: str, path: str, folder: str, arguments: Any, once: bool) -
     if not once:
         for model in models_of(trainer):
             del model.base_model.get_image_features  # what a trainer put before the model's own
-    trainer.replayed = [draw_answers(trainer, [arguments.tokens // 2] * rows)] * 2
+    trainer.replayed = draw_two_turns(trainer, lengths(rows, shortest=len(trainer._followup_ids) + 2))
     prepare(trainer)
     return trainer
 
@@ -102,16 +102,15 @@ def train_on_batch(trainer: TimedAdaPO, rows: list[dict[str, Any]]) -> float:
 def main() -> None:
     parser = parser_of(__doc__, rounds=7)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
-    parser.add_argument("--side", type=count, default=448, help="of the square pictures, in pixels")
-    parser.add_argument("--tokens", type=count, default=256, help="of both answers together")
-    parser.add_argument("--questions", type=count, default=1, help=f"with {GROUP} trajectories each")
+    parser.add_argument("--sides", type=count, nargs="+", default=[224, 336, 448], help="of square pictures, in pixels")
+    parser.add_argument("--questions", type=count, default=4, help=f"with {GROUP} trajectories each")
     parser.add_argument("--batch", type=count, default=4, help="trajectories a micro-batch")
     arguments = parser.parse_args()
     numbers = {}
     print(f"{'way':<8}{'every row, s':>14}{'once a group, s':>17}{'ratio':>8}   middle half")
     with TemporaryDirectory() as folder:
         path = str(Path(folder) / "model")
-        save_policy(Path(path), arguments.side)
+        save_policy(Path(path), max(arguments.sides))
         for way in arguments.ways:
             trainers = {
                 name: make_trainer(way, path, folder, arguments, once)

@@ -1,19 +1,21 @@
-"""A training step of OffPolicyRewardTrainer beside TRL's SFTTrainer, on the same batches of the standard workload.
+"""A training step of OffPolicyRewardTrainer beside TRL's SFTTrainer, on the same rows of the standard workload.
 
-A step is the trainer's `training_step`, forward and backward without the optimizer, which is the same code in both.
+A step is the trainer's `training_step` on all micro-batches, forward and backward without the optimizer, which is the
+same code in both. Ours puts rows of like length into a micro-batch, with `--unsorted` as they come.
 Rounds alternate, and a ratio is the median of theirs. With `--unrewarded` a share of the rows has reward 0: ours leaves
 them out, and SFTTrainer, which knows no rewards, trains on all.
 """
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from functools import partial
 from typing import Any
 
 import torch
 from datasets import Dataset
-from rounds import median_ratio, medians_of, parser_of, take_turns, write_numbers
+from rounds import median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
 from transformers import PreTrainedModel, ProcessorMixin
 from trl import SFTConfig, SFTTrainer
 from workload import lengths, questions
@@ -43,10 +45,18 @@ def draw_rows(n: int, unrewarded: float) -> Dataset:
     return Dataset.from_list(rows)
 
 
-def make_trainer(way: str, folder: str, size: str, rows: Dataset, batch_size: int) -> SFTTrainer:
-    model, processor = build(size)
+class Unsorted(OffPolicyRewardTrainer):
+    """Takes rows as they come."""
+
+    def _sorts_rows(self) -> bool:
+        return False
+
+
+def make_trainer(way: str, folder: str, rows: Dataset, given: argparse.Namespace) -> SFTTrainer:
+    model, processor = build(given.size)
     settings: dict[str, Any] = {
-        "per_device_train_batch_size": batch_size,
+        "per_device_train_batch_size": given.batch_size,
+        "gradient_accumulation_steps": given.rows // given.batch_size,
         "bf16": torch.cuda.is_available(),
         "use_cpu": not torch.cuda.is_available(),
         "gradient_checkpointing": False,
@@ -57,17 +67,18 @@ def make_trainer(way: str, folder: str, size: str, rows: Dataset, batch_size: in
     if way == "OffPolicyRewardTrainer":
         parts = ["vision", "projector", "language"]
         config = OffPolicyRewardConfig(folder, trainable_parts=parts, **settings)
-        return OffPolicyRewardTrainer(model, args=config, **common)
+        return (Unsorted if given.unsorted else OffPolicyRewardTrainer)(model, args=config, **common)
     plain = SFTConfig(folder, completion_only_loss=True, **settings)
     return SFTTrainer(model, args=plain, **common)
 
 
-def epoch(trainer: SFTTrainer, batches: list[Any]) -> None:
-    """A training step on every batch."""
+def step(trainer: SFTTrainer, loaded: list[Any]) -> None:
+    """A training step on all that the data loader gave."""
+    batches, items = trainer.get_batch_samples(iter(loaded), len(loaded), trainer.args.device)
+    trainer.current_gradient_accumulation_steps = len(batches)  # as `train` would set it
     for batch in batches:
-        items = trainer._get_num_items_in_batch([batch], trainer.args.device)
         trainer.training_step(trainer.model, batch, num_items_in_batch=items)
-        trainer.model.zero_grad()
+    trainer.model.zero_grad()
 
 
 def main() -> None:
@@ -75,21 +86,23 @@ def main() -> None:
     parser.add_argument("--size", default="demo", help="of the miniature model: test, demo or study")
     parser.add_argument("--rows", type=count, default=32, help="completions")
     parser.add_argument("--unrewarded", type=float, default=0.0, help="share of the rows with reward 0")
-    parser.add_argument("--batch-size", type=count, default=8, help="rows of a step")
+    parser.add_argument("--batch-size", type=count, default=4, help="rows of a micro-batch")
+    parser.add_argument("--unsorted", action="store_true", help="ours takes rows as they come, too")
     given = parser.parse_args()
     rows = draw_rows(given.rows, given.unrewarded)
     contestants = {}
     with tempfile.TemporaryDirectory() as folder:
         for way in WAYS:
-            trainer = make_trainer(way, folder, given.size, rows, given.batch_size)
-            trainer.current_gradient_accumulation_steps = 1  # as `train` would set it
-            contestants[way] = partial(epoch, trainer, list(trainer.get_train_dataloader()))
+            trainer = make_trainer(way, folder, rows, given)
+            contestants[way] = partial(step, trainer, list(trainer.get_train_dataloader()))
         seconds, _ = take_turns(contestants, given.rounds)
     medians = medians_of(seconds)
     write_numbers(given, seconds=seconds)
     print(f"{given.rows} rows, {given.unrewarded:.0%} of them without reward; medians of {given.rounds} rounds")
     for way, median in medians.items():
-        print(f"{way:24} {median:8.3f} s   x {median_ratio(seconds[way], seconds[WAYS[0]]):.2f}")
+        print(f"{way:24} {median:8.3f} s")
+    pair = [seconds[way] for way in WAYS]
+    print(f"ratio {median_ratio(*pair):.2f} (middle half {middle_half(*pair)})")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 The other ways are what a user would write without this package: for each step, and for the answer, the chain up to
 there goes through the model, and two entries of the logits at its last token are compared; once with the logits of all
 tokens, as models give them by default, and once with `logits_to_keep=1`. All get the same batch size and model:
-random weights, Qwen2.5-VL's vocabulary, and chains of the standard workload, which have more steps where they are longer.
+random weights, Qwen2.5-VL's vocabulary, and chains of the standard workload, longer ones of more steps.
 
 Peak memory is measured in a process for each way: on a GPU what torch had allocated beyond the model, on a CPU how far
 the process grew. Rounds alternate, and a ratio is the median of theirs.

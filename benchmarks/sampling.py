@@ -68,7 +68,7 @@ def by_engine(engine: EndsAt, rows: list[dict[str, Any]]) -> list[str]:
     requests = [Request(row["prompt"], row["images"], seed=number) for number, row in enumerate(rows)]
     texts = []
     for result, tokens in zip(engine.sample(requests, SamplingParams(BOUND, temperature=0)), engine.drawn, strict=True):
-        if isinstance(result, Failure) or len(result[0].token_ids) != tokens:
+        if isinstance(result, Failure) or result[0].tokens != tokens:
             raise RuntimeError(f"Expected an answer of {tokens} tokens, got {result}.")
         texts.append(result[0].text)
     return texts

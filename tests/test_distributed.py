@@ -145,7 +145,8 @@ def srpo(model, folder, rows_a_process):
         {"prompt": row["prompt"], "images": row["images"], "completion": completion.format("so " * (1 + number))}
         for number, row in enumerate(rows[:12])
     ]
-    sft = sft_trainer(model, folder, demonstrations, per_device_train_batch_size=rows_a_process, **SGD)
+    sorting = {"per_device_train_batch_size": rows_a_process // 3, "gradient_accumulation_steps": 3}
+    sft = sft_trainer(model, folder, demonstrations, **sorting, **SGD)
     sft.train()
     rows = [{**row, "answer": "1"} for row in rows]
     bounds = {"filter_min_accuracy": 0.1, "filter_max_accuracy": 0.9}

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
+from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
 
 from .checkpoint import CheckpointRestoreMixin
 from .construction import (
@@ -21,9 +23,11 @@ from .construction import (
     with_pictures,
 )
 from .documented import documented
+from .like_length import one_by_one, sort_rows
 from .messages import PICTURE_COLUMNS, completion_text
 from .parts import freeze_vision_encoder
 from .precision import settle_on_cpu
+from .turns import tokenizer_of
 
 
 @documented
@@ -64,6 +68,8 @@ class CompletionSFTConfig(SFTConfig):
 class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
     """Trains a policy on completions in a format; a subclass says which.
 
+    Rows of like length share a micro-batch, among those of one optimizer step. The update is the same.
+
     Args:
         model: path or id of a checkpoint, or a model.
         args: instance of the subclass's configuration.
@@ -80,6 +86,8 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
     """Of the output folder, if there are no `args`."""
     _format: ClassVar[str] = "text"
     """A completion in the format, for error messages and to try the chat template with."""
+    _padding: ClassVar[Mapping[str, float]] = {"labels": -100}
+    """Padding of what the collator gives for each token, where it is not 0."""
 
     args: CompletionSFTConfig
     data_collator: Any
@@ -113,6 +121,7 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
         # Some families say that their loss takes no count of tokens, although it does. Without it each micro-batch
         # would be averaged by itself, and gradient accumulation would change the update.
         self.model_accepts_loss_kwargs = True
+        self._rows_join = isinstance(self.data_collator, DataCollatorForVisionLanguageModeling)
         self.data_collator = with_pictures(self.data_collator)
         if args.freeze_vision_encoder:
             freeze_vision_encoder(self.accelerator.unwrap_model(self.model), merger=args.freezes_merger)
@@ -150,6 +159,31 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
             return {**converted, "images": []} if pictureless else converted
 
         return rows.map(convert, input_columns=["prompt", "completion"], with_indices=True)
+
+    def get_train_dataloader(self) -> Any:
+        """As `Trainer`'s; where micro-batches are sorted, each comes as a list of batches of one row."""
+        if not self._sorts_rows():
+            return super().get_train_dataloader()
+        collate, self.data_collator = self.data_collator, partial(one_by_one, self.data_collator)
+        try:
+            return super().get_train_dataloader()
+        finally:
+            self.data_collator = collate
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
+        """The micro-batches of an optimizer step, of rows of like length, longest first, and the number of labels."""
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if not batches or not isinstance(batches[0], list):
+            return batches, items
+        padding = {"input_ids": tokenizer_of(self.processing_class).pad_token_id, **self._padding}
+        batches = sort_rows(batches, padding)
+        return batches, self._get_num_items_in_batch(batches, device)
+
+    def _sorts_rows(self) -> bool:
+        """Whether a micro-batch has padding to save, and the loss is a sum over rows, whichever share a micro-batch."""
+        padded = self._train_batch_size > 1 and self.args.gradient_accumulation_steps > 1
+        adds_up = self.compute_loss_func is None and self.label_smoother is None and not self.aux_loss_enabled
+        return padded and adds_up and self._rows_join and isinstance(self.train_dataset, Dataset)
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as `Trainer` does, with rows prepared as the constructor prepares its own."""

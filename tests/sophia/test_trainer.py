@@ -89,6 +89,7 @@ def test_rewards_of_one_and_the_mean_are_supervised_training(checkpoints, tmp_pa
     rows = [{**row, "reward": 1.0} for row in rewarded(12)]
     path = checkpoints("qwen2_5_vl")
     run = {**RUN, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 3, "seed": 3}
+    run["adam_epsilon"] = 1e-3  # ours sorts rows, and Adam makes rounding of gradients near zero visible
     plain_rows = [{name: row[name] for name in ("prompt", "images")} for row in rows]
     for row, rewarded_row in zip(plain_rows, rows, strict=True):
         row["completion"] = [{"role": "assistant", "content": rewarded_row["completion"]}]

@@ -130,7 +130,7 @@ def joined_pictures(prompts: Sequence[Prompt]) -> dict[str, Tensor]:
     """Concatenate what is known of the prompts' pictures, in order."""
     names = dict.fromkeys(name for prompt in prompts for name in prompt.picture_fields)
     return {
-        name: _concatenate([prompt.picture_fields[name] for prompt in prompts if name in prompt.picture_fields])
+        name: concatenate([prompt.picture_fields[name] for prompt in prompts if name in prompt.picture_fields])
         for name in names
     }
 
@@ -139,7 +139,7 @@ def _left_pad(rows: Sequence[list[int]], width: int, value: int) -> Tensor:
     return torch.tensor([[value] * (width - len(row)) + row for row in rows])
 
 
-def _concatenate(parts: Sequence[Tensor]) -> Tensor:
+def concatenate(parts: Sequence[Tensor]) -> Tensor:
     """Concatenate along the first dimension, padding others with zeros, as pictures may differ in tiles."""
     largest = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -53,6 +54,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
     _suffix = "off-policy"
     _format = "<think>\nThoughts.\n</think>\n\nAn answer."  # as thinking models' templates write it
     _tag_names = ["trl", "trl-mmreason", "sophia", "off-policy-reward"]
+    _padding = {**CompletionSFTTrainer._padding, "behavior_logps": math.nan}
     _name = "SOPHIA"
     _paper = PAPER
 
