@@ -1,7 +1,7 @@
 """A training step of OffPolicyRewardTrainer beside TRL's SFTTrainer, on the same rows of the standard workload.
 
-A step is the trainer's `training_step` on all micro-batches, forward and backward without the optimizer, which is the
-same code in both. Ours puts rows of like length into a micro-batch, with `--unsorted` as they come.
+A step is loading and collating all rows, and the trainer's `training_step` on all micro-batches, forward and backward;
+without the optimizer, which is the same code in both. Ours puts rows of like length into a micro-batch, with `--unsorted` as they come.
 Rounds alternate, and a ratio is the median of theirs. With `--unrewarded` a share of the rows has reward 0: ours leaves
 them out, and SFTTrainer, which knows no rewards, trains on all.
 """
@@ -72,9 +72,10 @@ def make_trainer(way: str, folder: str, rows: Dataset, given: argparse.Namespace
     return SFTTrainer(model, args=plain, **common)
 
 
-def step(trainer: SFTTrainer, loaded: list[Any]) -> None:
-    """A training step on all that the data loader gave."""
-    batches, items = trainer.get_batch_samples(iter(loaded), len(loaded), trainer.args.device)
+def step(trainer: SFTTrainer) -> None:
+    """A training step on all rows."""
+    steps = trainer.args.gradient_accumulation_steps
+    batches, items = trainer.get_batch_samples(iter(trainer.get_train_dataloader()), steps, trainer.args.device)
     trainer.current_gradient_accumulation_steps = len(batches)  # as `train` would set it
     for batch in batches:
         trainer.training_step(trainer.model, batch, num_items_in_batch=items)
@@ -82,7 +83,7 @@ def step(trainer: SFTTrainer, loaded: list[Any]) -> None:
 
 
 def main() -> None:
-    parser = parser_of(__doc__, rounds=5)
+    parser = parser_of(__doc__, rounds=7)
     parser.add_argument("--size", default="demo", help="of the miniature model: test, demo or study")
     parser.add_argument("--rows", type=count, default=32, help="completions")
     parser.add_argument("--unrewarded", type=float, default=0.0, help="share of the rows with reward 0")
@@ -94,7 +95,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for way in WAYS:
             trainer = make_trainer(way, folder, rows, given)
-            contestants[way] = partial(step, trainer, list(trainer.get_train_dataloader()))
+            contestants[way] = partial(step, trainer)
         seconds, _ = take_turns(contestants, given.rounds)
     medians = medians_of(seconds)
     write_numbers(given, seconds=seconds)

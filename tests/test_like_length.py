@@ -18,7 +18,7 @@ from support import (
 )
 
 from trl_mmreason import OffPolicyRewardConfig, OffPolicyRewardTrainer
-from trl_mmreason.like_length import join_rows, sort_rows
+from trl_mmreason.like_length import ROW_SIZES, collate_rows, sort_rows
 
 RUN = {**SUPERVISED_RUN, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
 off_policy_trainer = maker(OffPolicyRewardTrainer, OffPolicyRewardConfig, **RUN)
@@ -40,28 +40,44 @@ def long_and_short(n=16):
     ]
 
 
-def batch_of(lengths):
-    """A micro-batch of rows of these lengths, as they are collated one by one."""
-    return [{"input_ids": torch.full((1, length), length), "reward": torch.tensor([length])} for length in lengths]
+def collate_one(rows):
+    """A row of so many tokens; a picture of two patches in those of even length."""
+    (length,) = rows
+    row = {"input_ids": torch.full((1, length), length), "attention_mask": torch.ones(1, length, dtype=torch.long)}
+    row["reward"] = torch.tensor([length])
+    return row if length % 2 else {**row, "pixel_values": torch.full((2, 3), length)}
 
 
 def test_the_longest_rows_of_an_optimizer_step_come_first():
-    made = sort_rows([batch_of([3, 9, 4]), batch_of([8, 2, 7]), batch_of([5])], {"input_ids": -1})
+    padding = {"input_ids": -1, "attention_mask": 0}
+    batches = [collate_rows(collate_one, padding, lengths) for lengths in ([3, 9, 4], [8, 2, 7], [5])]
+    made = sort_rows(batches, padding)
     assert [batch["reward"].tolist() for batch in made] == [[9, 8, 7], [5, 4, 3], [2]]
     assert made[1]["input_ids"].tolist() == [[5] * 5, [4] * 4 + [-1], [3] * 3 + [-1] * 2]
+    assert made[1]["attention_mask"].sum(1).tolist() == [5, 4, 3]
+    assert [batch["pixel_values"][:, 0].tolist() for batch in made] == [[8, 8], [4, 4], [2, 2]]
 
 
 @pytest.mark.parametrize("family", full_but("qwen2_5_vl", FAMILY_NAMES))
-def test_joined_rows_are_what_the_collator_makes_of_them(family, checkpoints, tmp_path):
+def test_rows_by_themselves_make_the_batch_that_the_collator_makes(family, checkpoints, tmp_path):
+    """Whole, and taken apart and joined again in another order."""
     settings = {"importance_sampling": "sequence", "sequence_reduction": "sum"}
     trainer = off_policy_trainer(checkpoints(family), tmp_path, long_and_short(), **settings)
     rows = list(trainer.train_dataset)[:6]
-    expected = trainer.data_collator(rows)
-    padding = {"input_ids": trainer.processing_class.tokenizer.pad_token_id, **trainer._padding}
-    found = join_rows([trainer.data_collator([row]) for row in rows], padding)
-    assert found.keys() == expected.keys() >= {"labels", "pixel_values", "rewards", "behavior_logps", "shift_labels"}
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=0, equal_nan=True)
+    batch = collate_rows(trainer.data_collator, trainer._padding, rows)
+    lengths = batch["attention_mask"].sum(1).tolist()
+    order = sorted(range(6), key=lambda row: -lengths[row])
+    assert order != sorted(order)
+    (sorted_batch,) = sort_rows([batch], trainer._padding)
+    assert batch.pop(ROW_SIZES).keys() == batch.keys()
+    for found, expected in (
+        (batch, trainer.data_collator(rows)),
+        (sorted_batch, trainer.data_collator([rows[row] for row in order])),
+    ):
+        assert found.keys() == expected.keys()
+        assert expected.keys() >= {"labels", "pixel_values", "rewards", "behavior_logps", "shift_labels"}
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("make", full_but(off_policy_trainer, [off_policy_trainer, sft_trainer]))
@@ -93,7 +109,8 @@ def test_the_update_is_that_of_rows_in_any_order(make, checkpoints, tmp_path, mo
         ({}, True),
         ({"gradient_accumulation_steps": 1}, False),  # no other micro-batch to share rows with
         ({"per_device_train_batch_size": 1}, False),  # no padding
-        ({"label_smoothing_factor": 0.1}, False),  # which averages over a micro-batch
+        ({"train_sampling_strategy": "batch_rebalance"}, False),  # sizes follow from lengths
+        ({"accelerator_config": {"dispatch_batches": True}}, False),  # cuts batches by their first dimension
         ({"trainer_kwargs": {"compute_loss_func": lambda outputs, labels, num_items_in_batch: outputs.loss}}, False),
         ({"trainer_kwargs": {"data_collator": list}}, False),  # nobody knows what it makes of a row
     ],
@@ -101,6 +118,8 @@ def test_the_update_is_that_of_rows_in_any_order(make, checkpoints, tmp_path, mo
 def test_where_rows_are_sorted(settings, sorts, checkpoints, tmp_path):
     trainer = sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, long_and_short(), **{**RUN, **settings})
     assert trainer._sorts_rows() == sorts
+    trainer.loss_is_scaled_for_ga = False  # as a subclass says whose loss is a mean over the micro-batch
+    assert not trainer._sorts_rows()
 
 
 def test_a_stream_stays_as_it_comes(checkpoints, tmp_path):

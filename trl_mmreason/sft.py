@@ -23,7 +23,7 @@ from .construction import (
     with_pictures,
 )
 from .documented import documented
-from .like_length import one_by_one, sort_rows
+from .like_length import ROW_SIZES, collate_rows, sort_rows
 from .messages import PICTURE_COLUMNS, completion_text
 from .parts import freeze_vision_encoder
 from .precision import settle_on_cpu
@@ -86,8 +86,11 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
     """Of the output folder, if there are no `args`."""
     _format: ClassVar[str] = "text"
     """A completion in the format, for error messages and to try the chat template with."""
-    _padding: ClassVar[Mapping[str, float]] = {"labels": -100}
-    """Padding of what the collator gives for each token, where it is not 0."""
+    _token_fields: ClassVar[Mapping[str, float]] = {
+        **dict.fromkeys(("attention_mask", "token_type_ids", "mm_token_type_ids"), 0),
+        "labels": -100,
+    }
+    """What the collator gives for each token, beside `input_ids`, and its padding."""
 
     args: CompletionSFTConfig
     data_collator: Any
@@ -121,7 +124,7 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
         # Some families say that their loss takes no count of tokens, although it does. Without it each micro-batch
         # would be averaged by itself, and gradient accumulation would change the update.
         self.model_accepts_loss_kwargs = True
-        self._rows_join = isinstance(self.data_collator, DataCollatorForVisionLanguageModeling)
+        self._collates_as_trl = type(self.data_collator) is DataCollatorForVisionLanguageModeling
         self.data_collator = with_pictures(self.data_collator)
         if args.freeze_vision_encoder:
             freeze_vision_encoder(self.accelerator.unwrap_model(self.model), merger=args.freezes_merger)
@@ -161,10 +164,10 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
         return rows.map(convert, input_columns=["prompt", "completion"], with_indices=True)
 
     def get_train_dataloader(self) -> Any:
-        """As `Trainer`'s; where micro-batches are sorted, each comes as a list of batches of one row."""
+        """As `Trainer`'s; where rows are sorted by length, a batch also says how it is taken apart."""
         if not self._sorts_rows():
             return super().get_train_dataloader()
-        collate, self.data_collator = self.data_collator, partial(one_by_one, self.data_collator)
+        collate, self.data_collator = self.data_collator, partial(collate_rows, self.data_collator, self._padding)
         try:
             return super().get_train_dataloader()
         finally:
@@ -173,17 +176,24 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
         """The micro-batches of an optimizer step, of rows of like length, longest first, and the number of labels."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        if not batches or not isinstance(batches[0], list):
-            return batches, items
-        padding = {"input_ids": tokenizer_of(self.processing_class).pad_token_id, **self._padding}
-        batches = sort_rows(batches, padding)
-        return batches, self._get_num_items_in_batch(batches, device)
+        sorts = bool(batches) and ROW_SIZES in batches[0]
+        return sort_rows(batches, self._padding) if sorts else batches, items
+
+    @property
+    def _padding(self) -> dict[str, float]:
+        return {"input_ids": tokenizer_of(self.processing_class).pad_token_id, **self._token_fields}
 
     def _sorts_rows(self) -> bool:
         """Whether a micro-batch has padding to save, and the loss is a sum over rows, whichever share a micro-batch."""
-        padded = self._train_batch_size > 1 and self.args.gradient_accumulation_steps > 1
-        adds_up = self.compute_loss_func is None and self.label_smoother is None and not self.aux_loss_enabled
-        return padded and adds_up and self._rows_join and isinstance(self.train_dataset, Dataset)
+        args = self.args
+        padded = self._train_batch_size > 1 and args.gradient_accumulation_steps > 1
+        # A subclass whose loss is a mean over the micro-batch says so to `Trainer` by `loss_is_scaled_for_ga`.
+        averaged = self.aux_loss_enabled or getattr(self, "loss_is_scaled_for_ga", None) is False
+        adds_up = self.compute_loss_func is None and not averaged
+        # That strategy makes micro-batches of different sizes, and `dispatch_batches` cuts batches itself.
+        as_loaded = args.train_sampling_strategy == "batch_rebalance" or self.accelerator.dispatch_batches
+        known = self._collates_as_trl and isinstance(self.train_dataset, Dataset) and not as_loaded
+        return padded and adds_up and known
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as `Trainer` does, with rows prepared as the constructor prepares its own."""

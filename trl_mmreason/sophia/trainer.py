@@ -54,7 +54,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
     _suffix = "off-policy"
     _format = "<think>\nThoughts.\n</think>\n\nAn answer."  # as thinking models' templates write it
     _tag_names = ["trl", "trl-mmreason", "sophia", "off-policy-reward"]
-    _padding = {**CompletionSFTTrainer._padding, "behavior_logps": math.nan}
+    _token_fields = {**CompletionSFTTrainer._token_fields, "behavior_logps": math.nan}
     _name = "SOPHIA"
     _paper = PAPER
 
