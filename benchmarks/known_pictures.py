@@ -100,7 +100,7 @@ def train_on_batch(trainer: TimedAdaPO, rows: list[dict[str, Any]]) -> float:
 
 
 def main() -> None:
-    parser = parser_of(__doc__, rounds=7)
+    parser = parser_of(__doc__, rounds=5)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--sides", type=count, nargs="+", default=[224, 336, 448], help="of square pictures, in pixels")
     parser.add_argument("--questions", type=count, default=4, help=f"with {GROUP} trajectories each")
