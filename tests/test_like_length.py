@@ -2,90 +2,99 @@
 
 import pytest
 import torch
-from datasets import IterableDataset
+from datasets import Dataset, IterableDataset
+from every_trainer import LEARNT, make
 from PIL import Image
 from support import (
     FAMILY_NAMES,
-    SUPERVISED_RUN,
     assert_weights,
     changed_weights,
     drawn_rows,
     full_but,
     losses_of,
-    maker,
-    sft_trainer,
     weights_of,
 )
 
-from trl_mmreason import OffPolicyRewardConfig, OffPolicyRewardTrainer
-from trl_mmreason.like_length import ROW_SIZES, collate_rows, sort_rows
+from trl_mmreason.like_length import ROW_SIZES, Layout, collate_rows, sort_rows
 
-RUN = {**SUPERVISED_RUN, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
-off_policy_trainer = maker(OffPolicyRewardTrainer, OffPolicyRewardConfig, **RUN)
-REFLECTION = "<think>a</think> <answer>7</answer> <reflection>{}</reflection> <answer>7</answer>"
+TRAINERS = ["OffPolicyRewardTrainer", "ReflectionSFTTrainer", "ProcessRewardTrainer"]
+SORTING = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+SGD = {"optim": "sgd", "learning_rate": 0.01, "max_grad_norm": 0.0}
 
 
-def long_and_short(n=16):
+def long_and_short(name, n=16):
     """Rows with one picture, two pictures or none, one of them wide, and completions of very different lengths."""
     rows = drawn_rows(n)
     rows[3]["images"] = [Image.new("RGB", (168, 56), "red")]
     return [
         {
-            **{name: row[name] for name in ("prompt", "images")},
-            "completion": REFLECTION.format("so " * (1 + number**2 % 61)),
-            "reward": [1.0, -0.5, 2.0][number % 3],
+            **{column: row[column] for column in ("prompt", "images")},
+            **LEARNT[name](number if name == "ProcessRewardTrainer" else number**2 % 61),
             "behavior_logps": [-1.0 - number],
         }
         for number, row in enumerate(rows)
     ]
 
 
+def trainer_for(name, model, folder, **settings):
+    rows = settings.pop("rows", None) or Dataset.from_list(long_and_short(name))
+    return make(name, model, folder, rows=rows, **{**SORTING, **settings})
+
+
 def collate_one(rows):
     """A row of so many tokens; a picture of two patches in those of even length."""
     (length,) = rows
     row = {"input_ids": torch.full((1, length), length), "attention_mask": torch.ones(1, length, dtype=torch.long)}
-    row["reward"] = torch.tensor([length])
+    row["labels"] = torch.full((1, length // 2), length)
     return row if length % 2 else {**row, "pixel_values": torch.full((2, 3), length)}
 
 
-def test_the_longest_rows_of_an_optimizer_step_come_first():
-    padding = {"input_ids": -1, "attention_mask": 0}
-    batches = [collate_rows(collate_one, padding, lengths) for lengths in ([3, 9, 4], [8, 2, 7], [5])]
-    made = sort_rows(batches, padding)
-    assert [batch["reward"].tolist() for batch in made] == [[9, 8, 7], [5, 4, 3], [2]]
-    assert made[1]["input_ids"].tolist() == [[5] * 5, [4] * 4 + [-1], [3] * 3 + [-1] * 2]
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_longest_rows_of_an_optimizer_step_come_first(side):
+    layout = Layout({"input_ids": -1, "attention_mask": 0}, side, {"labels": -100})
+    batches = [collate_rows(collate_one, layout, lengths) for lengths in ([3, 9, 4], [8, 2, 7], [5])]
+    assert batches[2]["input_ids"].tolist() == [[5] * 5]
+    made = sort_rows(batches, layout)
+    assert [batch["input_ids"].amax(1).tolist() for batch in made] == [[9, 8, 7], [5, 4, 3], [2]]
+    padded = {
+        "left": [[5] * 5, [-1] + [4] * 4, [-1] * 2 + [3] * 3],
+        "right": [[5] * 5, [4] * 4 + [-1], [3] * 3 + [-1] * 2],
+    }
+    assert made[1]["input_ids"].tolist() == padded[side]
     assert made[1]["attention_mask"].sum(1).tolist() == [5, 4, 3]
     assert [batch["pixel_values"][:, 0].tolist() for batch in made] == [[8, 8], [4, 4], [2, 2]]
+    assert [row[row != -100].tolist() for row in made[1]["labels"]] == [[5, 5], [4, 4], [3]]
 
 
 @pytest.mark.parametrize("family", full_but("qwen2_5_vl", FAMILY_NAMES))
-def test_rows_by_themselves_make_the_batch_that_the_collator_makes(family, checkpoints, tmp_path):
+@pytest.mark.parametrize("name", TRAINERS)
+def test_rows_by_themselves_make_the_batch_that_the_collator_makes(name, family, checkpoints, tmp_path):
     """Whole, and taken apart and joined again in another order."""
-    settings = {"importance_sampling": "sequence", "sequence_reduction": "sum"}
-    trainer = off_policy_trainer(checkpoints(family), tmp_path, long_and_short(), **settings)
+    own = {"importance_sampling": "sequence", "sequence_reduction": "sum"} if name == "OffPolicyRewardTrainer" else {}
+    trainer = trainer_for(name, checkpoints(family), tmp_path, **own)
     rows = list(trainer.train_dataset)[:6]
-    batch = collate_rows(trainer.data_collator, trainer._padding, rows)
+    layout = trainer.batch_layout()
+    batch = collate_rows(trainer.data_collator, layout, rows)
     lengths = batch["attention_mask"].sum(1).tolist()
     order = sorted(range(6), key=lambda row: -lengths[row])
     assert order != sorted(order)
-    (sorted_batch,) = sort_rows([batch], trainer._padding)
+    (sorted_batch,) = sort_rows([batch], layout)
     assert batch.pop(ROW_SIZES).keys() == batch.keys()
     for found, expected in (
         (batch, trainer.data_collator(rows)),
         (sorted_batch, trainer.data_collator([rows[row] for row in order])),
     ):
-        assert found.keys() == expected.keys()
-        assert expected.keys() >= {"labels", "pixel_values", "rewards", "behavior_logps", "shift_labels"}
-        for name, value in expected.items():
-            torch.testing.assert_close(found[name], value, rtol=0, atol=0, equal_nan=True)
+        assert found.keys() == expected.keys() >= {"labels", "pixel_values"}
+        for field, value in expected.items():
+            torch.testing.assert_close(found[field], value, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("make", full_but(off_policy_trainer, [off_policy_trainer, sft_trainer]))
-def test_the_update_is_that_of_rows_in_any_order(make, checkpoints, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", full_but("OffPolicyRewardTrainer", TRAINERS))
+def test_the_update_is_that_of_rows_in_any_order(name, checkpoints, tmp_path, monkeypatch):
     """Both get the rows of an optimizer step; what is sorted pads less."""
     found, computed = {}, {}
     for way in ("as they come", "sorted"):
-        trainer = make(checkpoints("qwen2_5_vl"), tmp_path / way, long_and_short(), **RUN)
+        trainer = trainer_for(name, checkpoints("qwen2_5_vl"), tmp_path / way, **SGD)
         before, sizes = weights_of(trainer.model), []
         if way == "as they come":
             monkeypatch.setattr(trainer, "_sorts_rows", lambda: False)
@@ -98,7 +107,7 @@ def test_the_update_is_that_of_rows_in_any_order(make, checkpoints, tmp_path, mo
     assert [shape[0] for shape in computed["sorted"]] == [2] * 8  # two steps of four micro-batches
     assert computed["sorted"][:4] == sorted(computed["sorted"][:4], reverse=True)
     padded = {way: sum(shape.numel() for shape in shapes) for way, shapes in computed.items()}
-    assert padded["sorted"] < 0.9 * padded["as they come"]
+    assert padded["sorted"] < 0.95 * padded["as they come"]
     assert losses_of(found["sorted"]) == pytest.approx(losses_of(found["as they come"]), rel=1e-6)
     assert_weights(found["sorted"].model, found["as they come"].model, atol=1e-5)
 
@@ -112,19 +121,24 @@ def test_the_update_is_that_of_rows_in_any_order(make, checkpoints, tmp_path, mo
         ({"train_sampling_strategy": "batch_rebalance"}, False),  # sizes follow from lengths
         ({"accelerator_config": {"dispatch_batches": True}}, False),  # cuts batches by their first dimension
         ({"trainer_kwargs": {"compute_loss_func": lambda outputs, labels, num_items_in_batch: outputs.loss}}, False),
-        ({"trainer_kwargs": {"data_collator": list}}, False),  # nobody knows what it makes of a row
     ],
 )
 def test_where_rows_are_sorted(settings, sorts, checkpoints, tmp_path):
-    trainer = sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, long_and_short(), **{**RUN, **settings})
+    trainer = trainer_for("ReflectionSFTTrainer", checkpoints("qwen2_5_vl"), tmp_path, **settings)
     assert trainer._sorts_rows() == sorts
     trainer.loss_is_scaled_for_ga = False  # as a subclass says whose loss is a mean over the micro-batch
     assert not trainer._sorts_rows()
 
 
-def test_a_stream_stays_as_it_comes(checkpoints, tmp_path):
-    rows = IterableDataset.from_generator(lambda: iter(long_and_short()))
-    trainer = sft_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, **RUN)
-    assert not trainer._sorts_rows()
+@pytest.mark.parametrize("kind", ["stream", "collator"])
+def test_what_nobody_can_take_apart_stays_as_it_comes(kind, checkpoints, tmp_path):
+    name, path = "ReflectionSFTTrainer", checkpoints("qwen2_5_vl")
+    if kind == "stream":
+        stream = IterableDataset.from_generator(lambda: iter(long_and_short(name)))
+        trainer = trainer_for(name, path, tmp_path, rows=stream)
+    else:
+        plain = trainer_for(name, path, tmp_path / "plain")
+        trainer = trainer_for(name, path, tmp_path, trainer_kwargs={"data_collator": plain.data_collator})
+    assert ROW_SIZES not in next(iter(trainer.get_train_dataloader()))
     trainer.train()
     assert len(losses_of(trainer)) == 2

@@ -7,10 +7,13 @@ sorted after they are collated: what an optimizer step sees is taken apart and j
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from datasets import Dataset
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -21,36 +24,58 @@ ROW_SIZES = "row_sizes"
 
 Row = dict[str, Tensor]
 """A batch of one row."""
-Padding = Mapping[str, float]
-"""Field with a value for each token → its padding, which is on the right."""
 
 
-def collate_rows(collate: Callable[[list[Any]], Mapping[str, Tensor]], padding: Padding, rows: Sequence[Any]) -> Any:
+@dataclass(frozen=True)
+class Layout:
+    """How a collator pads.
+
+    Attributes:
+        tokens: field with a value for each token → its padding.
+        side: of that padding.
+        others: field of other values, of which rows may have more or fewer → its padding, on the right; 0 by default.
+    """
+
+    tokens: Mapping[str, float]
+    side: Literal["left", "right"] = "right"
+    others: Mapping[str, float] = field(default_factory=dict)
+
+    def widened(self, value: Tensor, padding: float, tokens: int) -> Tensor:
+        missing = tokens - value.shape[1]
+        return pad(value, (missing, 0) if self.side == "left" else (0, missing), value=padding)
+
+    def cut(self, value: Tensor, tokens: int) -> Tensor:
+        return value[:, -tokens:] if self.side == "left" else value[:, :tokens]
+
+
+def collate_rows(collate: Callable[[list[Any]], Mapping[str, Tensor]], layout: Layout, rows: Sequence[Any]) -> Any:
     """Collate rows into a batch that can be taken apart: what `collate` makes of them, and `ROW_SIZES`."""
     alone = [dict(collate([row])) for row in rows]
-    batch = join_rows(alone, padding)
+    batch = join_rows(alone, layout)
     sizes = {name: torch.tensor([len(row[name]) if name in row else 0 for row in alone]) for name in batch}
     return {**batch, ROW_SIZES: sizes}
 
 
-def join_rows(rows: Sequence[Row], padding: Padding) -> dict[str, Tensor]:
+def join_rows(rows: Sequence[Row], layout: Layout) -> dict[str, Tensor]:
     """Join rows into one batch; what some of them lack, as pictures, is that of the others."""
     tokens = max(row["input_ids"].shape[1] for row in rows)
 
-    def widen(name: str, value: Tensor) -> Tensor:
-        return pad(value, (0, tokens - value.shape[1]), value=padding[name]) if name in padding else value
+    def join(name: str) -> Tensor:
+        values = [row[name] for row in rows if name in row]
+        if name in layout.tokens:
+            values = [layout.widened(value, layout.tokens[name], tokens) for value in values]
+        return concatenate(values, layout.others.get(name, 0))
 
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: concatenate([widen(name, row[name]) for row in rows if name in row]) for name in names}
+    return {name: join(name) for name in dict.fromkeys(name for row in rows for name in row)}
 
 
-def split_rows(batch: Mapping[str, Any], padding: Padding) -> list[Row]:
-    """Take a batch of `collate_rows` apart, without its padding."""
+def split_rows(batch: Mapping[str, Any], layout: Layout) -> list[Row]:
+    """Take a batch of `collate_rows` apart, without the padding of its tokens."""
     sizes = {name: each.tolist() for name, each in batch[ROW_SIZES].items()}
     parts = {name: batch[name].split(each) for name, each in sizes.items()}
     return [
         {
-            name: part[number][:, :tokens] if name in padding else part[number]
+            name: layout.cut(part[number], tokens) if name in layout.tokens else part[number]
             for name, part in parts.items()
             if sizes[name][number]
         }
@@ -58,9 +83,51 @@ def split_rows(batch: Mapping[str, Any], padding: Padding) -> list[Row]:
     ]
 
 
-def sort_rows(batches: Sequence[Mapping[str, Any]], padding: Padding) -> list[dict[str, Tensor]]:
+def sort_rows(batches: Sequence[Mapping[str, Any]], layout: Layout) -> list[dict[str, Tensor]]:
     """Make as large batches of the same rows, sorted by length, longest first, from those of `collate_rows`."""
-    parts = [split_rows(batch, padding) for batch in batches]
+    parts = [split_rows(batch, layout) for batch in batches]
     rows = sorted((row for part in parts for row in part), key=lambda row: -row["input_ids"].shape[1])
     ends = accumulate(len(part) for part in parts)
-    return [join_rows(rows[end - len(part) : end], padding) for part, end in zip(parts, ends, strict=True)]
+    return [join_rows(rows[end - len(part) : end], layout) for part, end in zip(parts, ends, strict=True)]
+
+
+class LikeLengthMixin:
+    """Before `SFTTrainer` among the bases: sorts the rows of an optimizer step where the update stays the same."""
+
+    args: Any
+    data_collator: Any
+
+    def batch_layout(self) -> Layout | None:
+        """How `data_collator`, which gives tensors alone, pads; `None` leaves rows as they come."""
+        raise NotImplementedError
+
+    def get_train_dataloader(self) -> Any:
+        """As `Trainer`'s; where rows are sorted, a batch also says how it is taken apart."""
+        layout = self.batch_layout()
+        if layout is None or not self._sorts_rows():
+            return super().get_train_dataloader()  # type: ignore[misc]
+        collate, self.data_collator = self.data_collator, partial(collate_rows, self.data_collator, layout)
+        try:
+            return super().get_train_dataloader()  # type: ignore[misc]
+        finally:
+            self.data_collator = collate
+
+    def get_batch_samples(self, *args: Any) -> tuple[list[Any], Any]:
+        """The micro-batches of an optimizer step, of rows of like length, longest first, and the number of labels."""
+        batches, items = super().get_batch_samples(*args)  # type: ignore[misc]
+        if not batches or ROW_SIZES not in batches[0]:
+            return batches, items
+        layout = self.batch_layout()
+        assert layout is not None  # or the data loader would not have told the sizes
+        return sort_rows(batches, layout), items
+
+    def _sorts_rows(self) -> bool:
+        """Whether a micro-batch has padding to save, and the loss is a sum over rows, whichever share a micro-batch."""
+        me: Any = self  # a trainer
+        padded = me._train_batch_size > 1 and self.args.gradient_accumulation_steps > 1
+        # A subclass whose loss is a mean over the micro-batch says so to `Trainer` by `loss_is_scaled_for_ga`.
+        averaged = me.aux_loss_enabled or getattr(self, "loss_is_scaled_for_ga", None) is False
+        adds_up = me.compute_loss_func is None and not averaged
+        # That strategy makes micro-batches of different sizes, and `dispatch_batches` cuts batches itself.
+        as_loaded = self.args.train_sampling_strategy == "batch_rebalance" or me.accelerator.dispatch_batches
+        return padded and adds_up and isinstance(me.train_dataset, Dataset) and not as_loaded

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
 
@@ -23,7 +22,7 @@ from .construction import (
     with_pictures,
 )
 from .documented import documented
-from .like_length import ROW_SIZES, collate_rows, sort_rows
+from .like_length import Layout, LikeLengthMixin
 from .messages import PICTURE_COLUMNS, completion_text
 from .parts import freeze_vision_encoder
 from .precision import settle_on_cpu
@@ -65,7 +64,7 @@ class CompletionSFTConfig(SFTConfig):
             )
 
 
-class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
+class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, LikeLengthMixin, SFTTrainer):
     """Trains a policy on completions in a format; a subclass says which.
 
     Rows of like length share a micro-batch, among those of one optimizer step. The update is the same.
@@ -163,37 +162,10 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
 
         return rows.map(convert, input_columns=["prompt", "completion"], with_indices=True)
 
-    def get_train_dataloader(self) -> Any:
-        """As `Trainer`'s; where rows are sorted by length, a batch also says how it is taken apart."""
-        if not self._sorts_rows():
-            return super().get_train_dataloader()
-        collate, self.data_collator = self.data_collator, partial(collate_rows, self.data_collator, self._padding)
-        try:
-            return super().get_train_dataloader()
-        finally:
-            self.data_collator = collate
-
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
-        """The micro-batches of an optimizer step, of rows of like length, longest first, and the number of labels."""
-        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        sorts = bool(batches) and ROW_SIZES in batches[0]
-        return sort_rows(batches, self._padding) if sorts else batches, items
-
-    @property
-    def _padding(self) -> dict[str, float]:
-        return {"input_ids": tokenizer_of(self.processing_class).pad_token_id, **self._token_fields}
-
-    def _sorts_rows(self) -> bool:
-        """Whether a micro-batch has padding to save, and the loss is a sum over rows, whichever share a micro-batch."""
-        args = self.args
-        padded = self._train_batch_size > 1 and args.gradient_accumulation_steps > 1
-        # A subclass whose loss is a mean over the micro-batch says so to `Trainer` by `loss_is_scaled_for_ga`.
-        averaged = self.aux_loss_enabled or getattr(self, "loss_is_scaled_for_ga", None) is False
-        adds_up = self.compute_loss_func is None and not averaged
-        # That strategy makes micro-batches of different sizes, and `dispatch_batches` cuts batches itself.
-        as_loaded = args.train_sampling_strategy == "batch_rebalance" or self.accelerator.dispatch_batches
-        known = self._collates_as_trl and isinstance(self.train_dataset, Dataset) and not as_loaded
-        return padded and adds_up and known
+    def batch_layout(self) -> Layout | None:
+        """How TRL's collator pads; `None` for any other."""
+        padding = {"input_ids": tokenizer_of(self.processing_class).pad_token_id, **self._token_fields}
+        return Layout(padding) if self._collates_as_trl else None
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as `Trainer` does, with rows prepared as the constructor prepares its own."""

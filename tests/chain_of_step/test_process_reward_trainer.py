@@ -100,7 +100,8 @@ def test_gradient_accumulation_does_not_change_the_update(bases, tmp_path):
 
 def one_step(model, folder, rows_a_process):
     """An optimizer step and an evaluation."""
-    run = {"per_device_train_batch_size": rows_a_process, "per_device_eval_batch_size": 2}
+    run = {"per_device_train_batch_size": rows_a_process // 3, "gradient_accumulation_steps": 3}
+    run["per_device_eval_batch_size"] = 2
     run |= {"optim": "sgd", "learning_rate": 1.0, "max_steps": 1}
     eval_rows = labelled_rows(7, seed=1)  # which two processes cannot share evenly
     trainer = trainer_for(model, folder, labelled_rows(12), eval_rows, **run)

@@ -228,7 +228,7 @@ def logit_differences(
     Args:
         model: with or without adapters and a wrapper for data-parallel training.
         inputs: its inputs; B rows of T tokens.
-        positions: (B, P) in [0, T).
+        positions: (B, P) in [−T, 0), counted from the end of a row.
         token_ids: token ids of + and −.
 
     Returns:

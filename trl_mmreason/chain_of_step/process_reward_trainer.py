@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from ..construction import (
     refuse_replaced,
     search_no_weights,
 )
+from ..like_length import Layout, LikeLengthMixin
 from ..parts import freeze_vision_encoder
 from .config import ProcessRewardConfig
 from .objective import auroc, label_accuracy, prm_loss
@@ -37,12 +39,12 @@ UNLABELLED = -100.0
 _OWN_INPUTS = ("positions", "labels", "shift_labels")
 
 
-class ProcessRewardTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
+class ProcessRewardTrainer(NamedArguments, CheckpointRestoreMixin, LikeLengthMixin, SFTTrainer):
     """Trains a vision-language model to score every step of a chain, and its answer.
 
     Every labelled position of an optimizer step weighs the same, however rows are shared out over processes and
-    accumulated. A model that lacks the template's tokens gets them. Accuracy and AUROC of steps and answers are logged,
-    in training over the chains since the last log.
+    accumulated; rows of like length share a micro-batch. A model that lacks the template's tokens gets them. Accuracy
+    and AUROC of steps and answers are logged, in training over the chains since the last log.
 
     Args:
         model: path or id of a checkpoint, or a model. With a `peft_config` it needs the template's tokens, and any
@@ -97,11 +99,17 @@ class ProcessRewardTrainer(NamedArguments, CheckpointRestoreMixin, SFTTrainer):
         policy = self.accelerator.unwrap_model(self.model)
         add_chain_tokens(policy, self.processing_class)
         self._token_ids = _label_token_ids(policy, self.processing_class, args)
-        self.data_collator = LabelledChains(ChainEncoder(policy.config, self.processing_class))
+        self._encoder = ChainEncoder(policy.config, self.processing_class)
+        self.data_collator = LabelledChains(self._encoder)
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy, merger=False)
         prepare_models(self)
         self._since_log: list[Tensor] = []
+
+    def batch_layout(self) -> Layout:
+        """How `LabelledChains` pads."""
+        layout = self._encoder.layout
+        return replace(layout, others={**layout.others, **dict.fromkeys(("labels", "shift_labels"), UNLABELLED)})
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..like_length import Layout
 from ..messages import completion_text, pictures_of
 from ..sampling.generation import ProcessingClass, Prompt, collate, encode, placeholder_ids, tokenizer_of
 from ..sampling.loading import ENCODING_ERRORS
@@ -22,6 +23,8 @@ from .tokens import chain_token_ids
 
 ANSWER, STEPS = slice(0, 1), slice(1, None)
 """Which columns of a (B, P) batch of positions, scores or labels belong to the answer and to the steps."""
+LAST = -1
+"""Position of a row's last token."""
 
 
 class UnscorableRow(ValueError):
@@ -120,18 +123,23 @@ class ChainEncoder:
         """Make a batch of encoded rows.
 
         Returns:
-            The model's inputs, left-padded, and (B, P) where in the T tokens of a row its scores are: the answer's,
-            then the steps'. Places without a score point to the last token, whose hidden state is a real one.
+            The model's inputs, left-padded, and (B, P) where in a row its scores are: the answer's, then the steps'.
+            They are counted from the row's end, so that padding does not change them. Places
+            without a score point to that token, whose hidden state is a real one.
         """
         inputs = collate([chain.prompt for chain in chains], self._pad)
-        width = inputs["input_ids"].shape[1]
-        positions = torch.full((len(chains), 1 + max(len(chain.steps) for chain in chains)), width - 1)
+        positions = torch.full((len(chains), 1 + max(len(chain.steps) for chain in chains)), LAST)
         for row, chain in zip(positions, chains, strict=True):
-            padding = width - len(chain.prompt.ids)
-            row[1 : 1 + len(chain.steps)] = padding + torch.tensor(chain.steps, dtype=torch.long)
+            row[1 : 1 + len(chain.steps)] = torch.tensor(chain.steps, dtype=torch.long) - len(chain.prompt.ids)
             if chain.answer is not None:
-                row[0] = padding + chain.answer
+                row[0] = chain.answer - len(chain.prompt.ids)
         return inputs, positions
+
+    @property
+    def layout(self) -> Layout:
+        """How `collate` pads the model's inputs and the positions."""
+        fields = dict.fromkeys(("attention_mask", "token_type_ids", "mm_token_type_ids"), 0)
+        return Layout({"input_ids": self._pad, **fields}, side="left", others={"positions": LAST})
 
 
 def _amid(tokens: Sequence[str]) -> re.Pattern[str]:

@@ -139,13 +139,14 @@ def _left_pad(rows: Sequence[list[int]], width: int, value: int) -> Tensor:
     return torch.tensor([[value] * (width - len(row)) + row for row in rows])
 
 
-def concatenate(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate along the first dimension, padding others with zeros, as pictures may differ in tiles."""
+def concatenate(parts: Sequence[Tensor], padding: float = 0) -> Tensor:
+    """Concatenate along the first dimension, with padding behind the others, as pictures may differ in tiles."""
     largest = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
 
     def fill(part: Tensor) -> Tensor:
         missing = [large - size for large, size in zip(largest, part.shape[1:], strict=True)]
-        return pad(part, [amount for lack in reversed(missing) for amount in (0, lack)]) if any(missing) else part
+        amounts = [amount for lack in reversed(missing) for amount in (0, lack)]
+        return pad(part, amounts, value=padding) if any(missing) else part
 
     return torch.cat([fill(part) for part in parts])
 
