@@ -115,10 +115,9 @@ class LikeLengthMixin:
     def get_batch_samples(self, *args: Any) -> tuple[list[Any], Any]:
         """The micro-batches of an optimizer step, of rows of like length, longest first, and the number of labels."""
         batches, items = super().get_batch_samples(*args)  # type: ignore[misc]
-        if not batches or ROW_SIZES not in batches[0]:
-            return batches, items
         layout = self.batch_layout()
-        assert layout is not None  # or the data loader would not have told the sizes
+        if layout is None or not batches or ROW_SIZES not in batches[0]:
+            return batches, items
         return sort_rows(batches, layout), items
 
     def _sorts_rows(self) -> bool:
