@@ -124,8 +124,8 @@ class ChainEncoder:
 
         Returns:
             The model's inputs, left-padded, and (B, P) where in a row its scores are: the answer's, then the steps'.
-            They are counted from the row's end, so that padding does not change them. Places
-            without a score point to that token, whose hidden state is a real one.
+            They are counted from the row's end, so that padding does not change them. Places without a score point to
+            the last token, whose hidden state is a real one.
         """
         inputs = collate([chain.prompt for chain in chains], self._pad)
         positions = torch.full((len(chains), 1 + max(len(chain.steps) for chain in chains)), LAST)
