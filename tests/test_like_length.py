@@ -51,7 +51,7 @@ def collate_one(rows):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_the_longest_rows_of_an_optimizer_step_come_first(side):
-    layout = Layout({"input_ids": -1, "attention_mask": 0}, side, {"labels": -100})
+    layout = Layout(-1, side, others={"labels": -100})
     batches = [collate_rows(collate_one, layout, lengths) for lengths in ([3, 9, 4], [8, 2, 7], [5])]
     assert batches[2]["input_ids"].tolist() == [[5] * 5]
     made = sort_rows(batches, layout)

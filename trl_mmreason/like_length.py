@@ -1,7 +1,8 @@
 """Put rows of like length into one micro-batch of supervised training, so that less padding is computed.
 
 Only the model's processor tells how long a row is, as a picture takes as many tokens as it has patches. So rows are
-sorted after they are collated: what an optimizer step sees is taken apart and joined again.
+sorted after they are collated: what an optimizer step sees is taken apart and joined again. The data loader gives
+whole batches all the same: its workers hand over each tensor as an open file, of which there may not be many.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from datasets import Dataset
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .sampling.generation import concatenate
+from .sampling.generation import TOKEN_FIELDS, concatenate
 
 ROW_SIZES = "row_sizes"
 """Entry of a batch: field → (B,), how many entries of its first dimension are those of each row."""
@@ -31,21 +32,33 @@ class Layout:
     """How a collator pads.
 
     Attributes:
-        tokens: field with a value for each token → its padding.
-        side: of that padding.
+        pad_token_id: padding of `input_ids`.
+        side: where tokens are padded.
+        by_token: field with a value for each token, beside a model's inputs → its padding.
         others: field of other values, of which rows may have more or fewer → its padding, on the right; 0 by default.
     """
 
-    tokens: Mapping[str, float]
+    pad_token_id: int
     side: Literal["left", "right"] = "right"
+    by_token: Mapping[str, float] = field(default_factory=dict)
     others: Mapping[str, float] = field(default_factory=dict)
 
-    def widened(self, value: Tensor, padding: float, tokens: int) -> Tensor:
+    def widened(self, name: str, value: Tensor, tokens: int) -> Tensor:
+        """A field of a row, padded to so many tokens if it has a value for each."""
+        if not self._has_tokens(name):
+            return value
+        padding = self.pad_token_id if name == "input_ids" else self.by_token.get(name, 0)
         missing = tokens - value.shape[1]
         return pad(value, (missing, 0) if self.side == "left" else (0, missing), value=padding)
 
-    def cut(self, value: Tensor, tokens: int) -> Tensor:
+    def cut(self, name: str, value: Tensor, tokens: int) -> Tensor:
+        """The opposite."""
+        if not self._has_tokens(name):
+            return value
         return value[:, -tokens:] if self.side == "left" else value[:, :tokens]
+
+    def _has_tokens(self, name: str) -> bool:
+        return name in TOKEN_FIELDS or name in self.by_token
 
 
 def collate_rows(collate: Callable[[list[Any]], Mapping[str, Tensor]], layout: Layout, rows: Sequence[Any]) -> Any:
@@ -61,9 +74,7 @@ def join_rows(rows: Sequence[Row], layout: Layout) -> dict[str, Tensor]:
     tokens = max(row["input_ids"].shape[1] for row in rows)
 
     def join(name: str) -> Tensor:
-        values = [row[name] for row in rows if name in row]
-        if name in layout.tokens:
-            values = [layout.widened(value, layout.tokens[name], tokens) for value in values]
+        values = [layout.widened(name, row[name], tokens) for row in rows if name in row]
         return concatenate(values, layout.others.get(name, 0))
 
     return {name: join(name) for name in dict.fromkeys(name for row in rows for name in row)}
@@ -74,11 +85,7 @@ def split_rows(batch: Mapping[str, Any], layout: Layout) -> list[Row]:
     sizes = {name: each.tolist() for name, each in batch[ROW_SIZES].items()}
     parts = {name: batch[name].split(each) for name, each in sizes.items()}
     return [
-        {
-            name: layout.cut(part[number], tokens) if name in layout.tokens else part[number]
-            for name, part in parts.items()
-            if sizes[name][number]
-        }
+        {name: layout.cut(name, part[number], tokens) for name, part in parts.items() if sizes[name][number]}
         for number, tokens in enumerate(batch["attention_mask"].sum(1).tolist())
     ]
 
@@ -94,12 +101,16 @@ def sort_rows(batches: Sequence[Mapping[str, Any]], layout: Layout) -> list[dict
 class LikeLengthMixin:
     """Before `SFTTrainer` among the bases: sorts the rows of an optimizer step where the update stays the same."""
 
+    accelerator: Any
     args: Any
+    aux_loss_enabled: bool
+    compute_loss_func: Any
     data_collator: Any
+    train_dataset: Any
 
     def batch_layout(self) -> Layout | None:
         """How `data_collator`, which gives tensors alone, pads; `None` leaves rows as they come."""
-        raise NotImplementedError
+        return getattr(self.data_collator, "layout", None)
 
     def get_train_dataloader(self) -> Any:
         """As `Trainer`'s; where rows are sorted, a batch also says how it is taken apart."""
@@ -122,11 +133,10 @@ class LikeLengthMixin:
 
     def _sorts_rows(self) -> bool:
         """Whether a micro-batch has padding to save, and the loss is a sum over rows, whichever share a micro-batch."""
-        me: Any = self  # a trainer
-        padded = me._train_batch_size > 1 and self.args.gradient_accumulation_steps > 1
+        padded = self.args.train_batch_size > 1 and self.args.gradient_accumulation_steps > 1
         # A subclass whose loss is a mean over the micro-batch says so to `Trainer` by `loss_is_scaled_for_ga`.
-        averaged = me.aux_loss_enabled or getattr(self, "loss_is_scaled_for_ga", None) is False
-        adds_up = me.compute_loss_func is None and not averaged
+        averaged = self.aux_loss_enabled or getattr(self, "loss_is_scaled_for_ga", None) is False
+        adds_up = self.compute_loss_func is None and not averaged
         # That strategy makes micro-batches of different sizes, and `dispatch_batches` cuts batches itself.
-        as_loaded = self.args.train_sampling_strategy == "batch_rebalance" or me.accelerator.dispatch_batches
-        return padded and adds_up and isinstance(me.train_dataset, Dataset) and not as_loaded
+        as_loaded = self.args.train_sampling_strategy == "batch_rebalance" or self.accelerator.dispatch_batches
+        return padded and adds_up and isinstance(self.train_dataset, Dataset) and not as_loaded

@@ -85,11 +85,8 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, LikeLengthMix
     """Of the output folder, if there are no `args`."""
     _format: ClassVar[str] = "text"
     """A completion in the format, for error messages and to try the chat template with."""
-    _token_fields: ClassVar[Mapping[str, float]] = {
-        **dict.fromkeys(("attention_mask", "token_type_ids", "mm_token_type_ids"), 0),
-        "labels": -100,
-    }
-    """What the collator gives for each token, beside `input_ids`, and its padding."""
+    _token_fields: ClassVar[Mapping[str, float]] = {"labels": -100}
+    """What the collator gives for each token, beside the model's inputs, and its padding."""
 
     args: CompletionSFTConfig
     data_collator: Any
@@ -164,8 +161,9 @@ class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, LikeLengthMix
 
     def batch_layout(self) -> Layout | None:
         """How TRL's collator pads; `None` for any other."""
-        padding = {"input_ids": tokenizer_of(self.processing_class).pad_token_id, **self._token_fields}
-        return Layout(padding) if self._collates_as_trl else None
+        if not self._collates_as_trl:
+            return None
+        return Layout(tokenizer_of(self.processing_class).pad_token_id, by_token=self._token_fields)
 
     def evaluate(self, eval_dataset: Any = None, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as `Trainer` does, with rows prepared as the constructor prepares its own."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from .config import ProcessRewardConfig
 from .objective import auroc, label_accuracy, prm_loss
 from .paper import PAPER
 from .process_reward import DEFAULT_TOKENS, TOKENS_RECORD, label_token_ids, logit_differences
-from .scored_chain import ANSWER, STEPS, ChainEncoder, read_completion
+from .scored_chain import ANSWER, LAST, STEPS, ChainEncoder, read_completion
 from .tokens import add_chain_tokens
 
 UNLABELLED = -100.0
@@ -99,17 +98,11 @@ class ProcessRewardTrainer(NamedArguments, CheckpointRestoreMixin, LikeLengthMix
         policy = self.accelerator.unwrap_model(self.model)
         add_chain_tokens(policy, self.processing_class)
         self._token_ids = _label_token_ids(policy, self.processing_class, args)
-        self._encoder = ChainEncoder(policy.config, self.processing_class)
-        self.data_collator = LabelledChains(self._encoder)
+        self.data_collator = LabelledChains(ChainEncoder(policy.config, self.processing_class))
         if args.freeze_vision_encoder:
             freeze_vision_encoder(policy, merger=False)
         prepare_models(self)
         self._since_log: list[Tensor] = []
-
-    def batch_layout(self) -> Layout:
-        """How `LabelledChains` pads."""
-        layout = self._encoder.layout
-        return replace(layout, others={**layout.others, **dict.fromkeys(("labels", "shift_labels"), UNLABELLED)})
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -156,6 +149,8 @@ class LabelledChains:
 
     def __init__(self, encoder: ChainEncoder) -> None:
         self._encoder = encoder
+        others = {"positions": LAST, "labels": UNLABELLED, "shift_labels": UNLABELLED}
+        self.layout = Layout(encoder.pad_token_id, side="left", others=others)
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         chains = [self._encoder.encode(row, f"row {number} of a batch") for number, row in enumerate(rows)]

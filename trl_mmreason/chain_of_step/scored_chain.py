@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..like_length import Layout
 from ..messages import completion_text, pictures_of
 from ..sampling.generation import ProcessingClass, Prompt, collate, encode, placeholder_ids, tokenizer_of
 from ..sampling.loading import ENCODING_ERRORS
@@ -81,7 +80,7 @@ class ChainEncoder:
         self._step_end, self._answer_end = ids[STEP_END], ids[ANSWER_END]
         self._amid_placeholders = _amid(self._tokenizer.convert_ids_to_tokens(placeholder_ids(config)))
         pad, eos = self._tokenizer.pad_token_id, self._tokenizer.eos_token_id
-        self._pad = eos if pad is None else pad
+        self.pad_token_id = eos if pad is None else pad
 
     def encode(self, row: Mapping[str, Any], where: str) -> ScoredChain:
         """Encode one row.
@@ -127,19 +126,13 @@ class ChainEncoder:
             They are counted from the row's end, so that padding does not change them. Places without a score point to
             the last token, whose hidden state is a real one.
         """
-        inputs = collate([chain.prompt for chain in chains], self._pad)
+        inputs = collate([chain.prompt for chain in chains], self.pad_token_id)
         positions = torch.full((len(chains), 1 + max(len(chain.steps) for chain in chains)), LAST)
         for row, chain in zip(positions, chains, strict=True):
             row[1 : 1 + len(chain.steps)] = torch.tensor(chain.steps, dtype=torch.long) - len(chain.prompt.ids)
             if chain.answer is not None:
                 row[0] = chain.answer - len(chain.prompt.ids)
         return inputs, positions
-
-    @property
-    def layout(self) -> Layout:
-        """How `collate` pads the model's inputs and the positions."""
-        fields = dict.fromkeys(("attention_mask", "token_type_ids", "mm_token_type_ids"), 0)
-        return Layout({"input_ids": self._pad, **fields}, side="left", others={"positions": LAST})
 
 
 def _amid(tokens: Sequence[str]) -> re.Pattern[str]:

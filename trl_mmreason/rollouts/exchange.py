@@ -16,11 +16,11 @@ from accelerate.utils import gather_object
 from torch import Tensor, distributed
 from torch.nn.functional import pad
 
+from ..sampling.generation import TOKEN_FIELDS
+
 Rows = dict[str, Any]
 """Name → a tensor or a list with an entry a row, a tensor of no dimension, or `None`; pictures as TRL has them."""
 
-A_VALUE_A_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
-"""Fields over prompt and completion."""
 _A_VALUE_A_PROMPT_TOKEN = ("prompt_ids", "prompt_mask")
 _A_VALUE_A_COMPLETION_TOKEN = (
     "completion_ids",
@@ -122,7 +122,7 @@ def exchange_rows(rows: Rows, lengths: Sequence[int], size: int, process: int, d
 def _widen(rows: Rows, prompt: int, completion: int) -> Rows:
     """Pad to as many columns of prompts, on their left, and of completions, on their right."""
     left, right = prompt - rows["prompt_ids"].shape[1], completion - rows["completion_ids"].shape[1]
-    sides = dict.fromkeys(_A_VALUE_A_PROMPT_TOKEN, (left, 0)) | dict.fromkeys(A_VALUE_A_TOKEN, (left, right))
+    sides = dict.fromkeys(_A_VALUE_A_PROMPT_TOKEN, (left, 0)) | dict.fromkeys(TOKEN_FIELDS, (left, right))
     for name in _A_VALUE_A_COMPLETION_TOKEN:  # some of which may have a value a row instead
         if isinstance(rows.get(name), Tensor) and rows[name].shape[1:] == rows["completion_ids"].shape[1:]:
             sides[name] = (0, right)

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from trl.trainer.utils import split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
 
-from .exchange import A_VALUE_A_TOKEN, Rows, exchange_rows, join, longest_first, take
+from ..sampling.generation import TOKEN_FIELDS
+from .exchange import Rows, exchange_rows, join, longest_first, take
 
 
 def sort_by_length(micro_batches: Sequence[Rows], window: int, accelerator: Accelerator) -> list[Rows]:
@@ -122,5 +123,5 @@ def cut_to_longest(inputs: Rows, scored: int) -> tuple[Rows, int]:
     used = inputs["attention_mask"].any(dim=0).nonzero().squeeze(1).tolist()
     prompts = inputs["attention_mask"].shape[1] - scored
     first, end = used[0], max(used[-1], prompts) + 1
-    cut = {name: inputs[name][:, first:end] for name in A_VALUE_A_TOKEN if name in inputs}
+    cut = {name: inputs[name][:, first:end] for name in TOKEN_FIELDS if name in inputs}
     return {**inputs, **cut}, end - prompts

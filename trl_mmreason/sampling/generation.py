@@ -25,6 +25,9 @@ from ..turns import ProcessingClass, continued_ids, tokenizer_of
 from .engine import Request
 from .live_rows import can_share_prompts, decode_live_rows
 
+TOKEN_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
+"""Inputs of a model with a value for each token."""
+
 
 @dataclass(frozen=True)
 class Prompt:
