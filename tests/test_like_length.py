@@ -52,17 +52,18 @@ def collate_one(rows):
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_the_longest_rows_of_an_optimizer_step_come_first(side):
     layout = Layout(-1, side, others={"labels": -100})
-    batches = [collate_rows(collate_one, layout, lengths) for lengths in ([3, 9, 4], [8, 2, 7], [5])]
+    batches = [collate_rows(collate_one, layout, lengths) for lengths in ([3, 9, 4], [8, 1, 7], [5])]
     assert batches[2]["input_ids"].tolist() == [[5] * 5]
     made = sort_rows(batches, layout)
-    assert [batch["input_ids"].amax(1).tolist() for batch in made] == [[9, 8, 7], [5, 4, 3], [2]]
+    assert [batch["input_ids"].amax(1).tolist() for batch in made] == [[9, 8, 7], [5, 4, 3], [1]]
     padded = {
         "left": [[5] * 5, [-1] + [4] * 4, [-1] * 2 + [3] * 3],
         "right": [[5] * 5, [4] * 4 + [-1], [3] * 3 + [-1] * 2],
     }
     assert made[1]["input_ids"].tolist() == padded[side]
     assert made[1]["attention_mask"].sum(1).tolist() == [5, 4, 3]
-    assert [batch["pixel_values"][:, 0].tolist() for batch in made] == [[8, 8], [4, 4], [2, 2]]
+    assert [batch["pixel_values"][:, 0].tolist() for batch in made[:2]] == [[8, 8], [4, 4]]
+    assert "pixel_values" not in made[2]  # its row has no picture
     assert [row[row != -100].tolist() for row in made[1]["labels"]] == [[5, 5], [4, 4], [3]]
 
 
@@ -126,7 +127,13 @@ def test_the_update_is_that_of_rows_in_any_order(name, checkpoints, tmp_path, mo
 def test_where_rows_are_sorted(settings, sorts, checkpoints, tmp_path):
     trainer = trainer_for("ReflectionSFTTrainer", checkpoints("qwen2_5_vl"), tmp_path, **settings)
     assert trainer._sorts_rows() == sorts
-    trainer.loss_is_scaled_for_ga = False  # as a subclass says whose loss is a mean over the micro-batch
+
+
+@pytest.mark.parametrize(("said", "value"), [("loss_is_scaled_for_ga", False), ("aux_loss_enabled", True)])
+def test_a_loss_that_is_a_mean_over_the_micro_batch_leaves_rows_as_they_come(said, value, checkpoints, tmp_path):
+    """As a subclass says of its own, and TRL of the auxiliary loss of a mixture of experts."""
+    trainer = trainer_for("ReflectionSFTTrainer", checkpoints("qwen2_5_vl"), tmp_path)
+    setattr(trainer, said, value)
     assert not trainer._sorts_rows()
 
 
