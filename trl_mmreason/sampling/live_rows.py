@@ -1,6 +1,7 @@
 """Decoding that reads a prompt once for all of its answers, and removes finished rows from the batch.
 
-With a long tail of lengths most rows of a batch have ended long before its last one has.
+With a long tail of lengths most rows of a batch have ended long before its last one has. The model may be compiled, and
+then has a static cache.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from transformers import (
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.generation import GenerationMode
 
+from .static_rows import StaticRows
+
 TOKEN_BY_TOKEN = (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH)
 """What `decode_live_rows` replaces."""
 
 _LAYERS = {DynamicLayer, DynamicSlidingWindowLayer}
 _BY_TOKEN = ("attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids")  # (..., B, L)
 _OF_PICTURES = ("pixel", "image", "video")  # read with the prompt and not again
+_STATIC_ATTENTION = ("sdpa", "eager")
 Ended = Callable[[list[int], list[list[int]]], None]
 _LEFT = 7 / 8  # rows leave when fewer than this share of the model's batch continues: each time copies the cache
 
@@ -40,6 +44,7 @@ def decode_live_rows(
     generation_config: GenerationConfig,
     on_ended: Ended | None = None,
     prompt_of: Tensor | None = None,
+    static: StaticRows | None = None,
     **model_kwargs: Any,
 ) -> Tensor:
     """Sample or decode greedily, as a `custom_generate` for transformers' `generate`.
@@ -54,25 +59,36 @@ def decode_live_rows(
         on_ended: told the places and new ids of rows that have ended, while others continue.
         prompt_of: (B,) which of the P prompts each row continues, if `can_share_prompts` says so; by default each row
             has one of its own.
+        static: buffers of a static cache; then the model is compiled as `generate` would, by the settings'
+            `compile_config`, and rows leave when half of them have ended.
 
     Returns:
         (B, L + T), with padding after the end of a row.
+
+    Raises:
+        ValueError: with `static`, a model that cannot be compiled with a static cache.
     """
     outputs = model._prefill(input_ids, generation_config, model_kwargs)
+    begin, place = input_ids.shape[1], torch.arange(len(input_ids), device=input_ids.device)
     if prompt_of is not None:
-        input_ids, outputs.logits = input_ids[prompt_of], outputs.logits[prompt_of, -1:]
+        input_ids, outputs.logits, place = input_ids[prompt_of], outputs.logits[prompt_of, -1:], prompt_of
+    logits = _last(outputs, input_ids)
+    model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs)
+    del outputs  # or the logits of the whole prompt stay in memory
     rows = torch.arange(len(input_ids), device=input_ids.device)  # of the batch, which the model computes
-    continues = torch.ones_like(rows, dtype=torch.bool)
-    begin, running = input_ids.shape[1], len(input_ids)
+    forward: Callable[..., Any] = model
+    if static is not None:
+        forward, rows = _compiled(model, generation_config, model_kwargs), static.padded(rows)
+        place = place[rows]
+        model_kwargs["past_key_values"] = static.filled(
+            model_kwargs["past_key_values"], place, generation_config.max_length
+        )
+        _select_inputs(model_kwargs, place)
+    elif prompt_of is not None:
+        _select_rows(model_kwargs, place)
+    continues = torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)
+    running = len(input_ids)
     while True:
-        logits = outputs.logits[:, -1].to(input_ids.device, torch.float32, copy=True)
-        model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs)
-        del outputs  # or the logits of the whole prompt stay in memory
-        if prompt_of is not None:
-            _select_rows(model_kwargs, prompt_of)
-            prompt_of = None
-        if len(rows) < len(input_ids):
-            logits = logits.new_zeros(len(input_ids), logits.shape[1]).index_copy_(0, rows, logits)
         scores = logits_processor(input_ids, logits)
         if generation_config.do_sample:
             drawn = torch.multinomial(scores.softmax(-1), num_samples=1).squeeze(1)
@@ -89,19 +105,30 @@ def decode_live_rows(
         if on_ended and left < running:
             on_ended(ended.nonzero().squeeze(1).tolist(), input_ids[ended, begin:].tolist())
         running = left
-        if left < _LEFT * len(rows) and _can_leave(model_kwargs):
-            live = continues[rows].nonzero().squeeze(1)
-            rows = rows[live]
-            _select_rows(model_kwargs, live)
+        if static is None:
+            leave = left < _LEFT * len(rows) and _can_leave(model_kwargs)
+        else:
+            leave = static.size(left) < len(rows)
+        if leave:
+            before, rows = rows, continues.nonzero().squeeze(1)
+            rows = rows if static is None else static.padded(rows)
+            _select_rows(model_kwargs, torch.searchsorted(before, rows))
         read = 1 if model_kwargs["use_cache"] else None
         inputs = model.prepare_inputs_for_generation(input_ids[rows], next_sequence_length=read, **model_kwargs)
-        outputs = model(**inputs, return_dict=True)
+        outputs = forward(**inputs, return_dict=True)
+        logits = _last(outputs, input_ids)
+        model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs)
+        del outputs
+        if len(rows) != len(input_ids):
+            logits = logits.new_zeros(len(input_ids), logits.shape[1]).index_copy_(0, rows, logits)
 
 
 @contextmanager
-def ended_rows_leave(model: Any, on_ended: Ended | None = None, prompt_of: Tensor | None = None) -> Iterator[None]:
+def ended_rows_leave(
+    model: Any, on_ended: Ended | None = None, prompt_of: Tensor | None = None, static: StaticRows | None = None
+) -> Iterator[None]:
     """Let `model.generate` use `decode_live_rows` with these arguments; the model may have an adapter."""
-    decode = partial(decode_live_rows, on_ended=on_ended, prompt_of=prompt_of)
+    decode = partial(decode_live_rows, on_ended=on_ended, prompt_of=prompt_of, static=static)
     model.generate = partial(model.generate, custom_generate=decode)
     try:
         yield
@@ -136,9 +163,36 @@ def _is_known(cache: Any, tensors: Iterable[str]) -> bool:
     return all(name in _BY_TOKEN or name.startswith(_OF_PICTURES) for name in tensors)
 
 
+def _compiled(model: PreTrainedModel, settings: GenerationConfig, model_kwargs: dict[str, Any]) -> Callable[..., Any]:
+    """The model's pass, compiled; `model_kwargs` has the state of the prompts."""
+    attention = model.config.get_text_config(decoder=True)._attn_implementation
+    quantizer = getattr(model, "hf_quantizer", None)
+    why = None
+    if not _can_leave(model_kwargs) or {type(layer) for layer in model_kwargs["past_key_values"].layers} != {
+        DynamicLayer
+    }:
+        why = f"{type(model).__name__} keeps more of a row than a key-value cache of full attention"
+    elif attention not in _STATIC_ATTENTION:
+        why = f"attn_implementation={attention!r} is not known to read a static cache; 'sdpa' is"
+    elif quantizer is not None and not quantizer.is_compileable:
+        why = f"weights quantised by {type(quantizer).__name__} cannot be compiled"
+    if why is not None:
+        raise ValueError(f"compile_generation=True: {why}. Fix: leave it False, or sample with vLLM (use_vllm=True).")
+    return model.get_compiled_call(settings.compile_config)
+
+
+def _last(outputs: Any, input_ids: Tensor) -> Tensor:
+    """(B, V) logits of the next token, in 32 bit; a copy, as a compiled model uses the same memory again."""
+    return outputs.logits[:, -1].to(input_ids.device, torch.float32, copy=True)
+
+
 def _select_rows(model_kwargs: dict[str, Any], rows: Tensor) -> None:
     """Let the model's state be that of these rows, some of which may be there several times."""
     model_kwargs["past_key_values"].batch_select_indices(rows)
+    _select_inputs(model_kwargs, rows)
+
+
+def _select_inputs(model_kwargs: dict[str, Any], rows: Tensor) -> None:
     for name in _BY_TOKEN:
         if model_kwargs.get(name) is not None:
             model_kwargs[name] = model_kwargs[name].index_select(-2, rows)

@@ -1,0 +1,84 @@
+"""A static cache whose rows can become fewer, for a compiled model.
+
+A CUDA graph replays a pass on tensors at the addresses that it was recorded with, and each shape has its own graph. So
+buffers stay from one rollout to the next, a batch has one of a few sizes, and a smaller one is their first rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache
+from transformers.cache_utils import DynamicLayer, StaticLayer
+
+_FEWEST = 8  # rows; a step of fewer takes as long, as it reads the same weights
+_MULTIPLE = 128  # tokens that a buffer holds, so that few lengths of prompts need a new one
+
+
+class StaticRows:
+    """Buffers of a policy's key-value cache, kept from one rollout to the next."""
+
+    def __init__(self) -> None:
+        self._cache = Cache(layers=[])
+        self._rows = self._tokens = 0
+
+    def size(self, rows: int) -> int:
+        """Rows of the smallest batch that holds so many: the largest one seen, halved."""
+        size = max(self._rows, rows)
+        while size // 2 >= max(rows, _FEWEST):
+            size //= 2
+        return size
+
+    def padded(self, rows: Tensor) -> Tensor:
+        """(N,) → (`size(N)`,), where the last row is there several times."""
+        return torch.cat([rows, rows[-1:].expand(self.size(len(rows)) - len(rows))])
+
+    def filled(self, prompts: DynamicCache, prompt_of: Tensor, tokens: int) -> Cache:
+        """Copy the state of prompts into the buffers, which grow if they must.
+
+        Args:
+            prompts: of full attention in every layer; lost with this call, as layers are let go one by one.
+            prompt_of: (`size(N)`,) the prompt that each row continues.
+            tokens: most that a row will have.
+
+        Returns:
+            The cache of these rows. `batch_select_indices` makes them fewer.
+        """
+        layers = prompts.layers
+        known = [layer.keys.dtype for layer in self._cache.layers] == [layer.keys.dtype for layer in layers]
+        if not known or len(prompt_of) > self._rows or tokens > self._tokens:
+            self._rows = max(self._rows, len(prompt_of))
+            self._tokens = max(self._tokens, -(-tokens // _MULTIPLE) * _MULTIPLE)
+            self._cache = Cache(layers=[])  # lets go of the former buffers
+            self._cache = Cache(layers=[_Layer(layer, self._rows, self._tokens) for layer in layers])
+        for number, layer in enumerate(self._cache.layers):
+            layer.fill(layers[number], prompt_of)
+            layers[number] = DynamicLayer()
+        return self._cache
+
+
+class _Layer(StaticLayer):
+    """The first rows of buffers that stay where they are."""
+
+    def __init__(self, like: DynamicLayer, rows: int, tokens: int) -> None:
+        super().__init__(max_cache_len=tokens)
+        self.lazy_initialization(like.keys[:1].expand(rows, -1, -1, -1), like.values[:1].expand(rows, -1, -1, -1))
+        self._buffers: tuple[Tensor, Tensor] = (self.keys, self.values)
+
+    def fill(self, prompts: DynamicLayer, prompt_of: Tensor) -> None:
+        self._narrow(len(prompt_of))
+        tokens = prompts.keys.shape[2]
+        self.keys[:, :, :tokens] = prompts.keys[prompt_of]
+        self.values[:, :, :tokens] = prompts.values[prompt_of]
+        self.cumulative_length.fill_(tokens)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        keys, values = self.keys[indices], self.values[indices]
+        self._narrow(len(indices))
+        self.keys.copy_(keys)
+        self.values.copy_(values)
+
+    def _narrow(self, rows: int) -> None:
+        self.keys, self.values = (buffer[:rows] for buffer in self._buffers)
+        torch._dynamo.mark_static_address(self.keys)
+        torch._dynamo.mark_static_address(self.values)
