@@ -53,6 +53,7 @@ from .rollouts.prompt_length import without_overlong_prompts
 from .rollouts.read_once import RowsReadOnce
 from .rollouts.two_turn_rollout import roll_out_two_turns
 from .sampling.live_rows import TOKEN_BY_TOKEN, can_share_prompts, ended_rows_leave
+from .sampling.static_rows import StaticRows
 from .timing import Stopwatch, format_seconds
 from .turns import next_turn_ids
 
@@ -141,6 +142,15 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         with corrected_vllm(args), reference_from_policy(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)
 
+        self._static = None
+        if getattr(self.args, "compile_generation", False):
+            if not self._rows_can_leave():
+                raise ValueError(
+                    f"{type(self).__name__}: compile_generation=True with ZeRO-3, FSDP2 or beam search, expected whole "
+                    "weights on each process and answers sampled token by token. Fix: leave it False, or sample with "
+                    "vLLM (use_vllm=True)."
+                )
+            self._static = StaticRows()
         prepare_models(self)
         self.followup = followup
         self._grouped: GroupPrompts | None = None  # prompts of the rollout at hand
@@ -219,11 +229,9 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         """
         grouped = multimodal_fields if isinstance(multimodal_fields, GroupPrompts) else None
         inputs = prompt_ids, images, multimodal_fields
-        elsewhere = self.use_vllm or self.use_transformers_continuous_batching
-        sharded = is_deepspeed_zero3_enabled() or self.is_fsdp_enabled
-        if elsewhere or sharded or self.generation_config.get_generation_mode() not in TOKEN_BY_TOKEN:
+        if not self._rows_can_leave():
             if grouped is not None:
-                inputs = (prompt_ids, images, {}) if elsewhere else grouped.rows(range(len(prompt_ids)))
+                inputs = (prompt_ids, images, {}) if self._samples_elsewhere else grouped.rows(range(len(prompt_ids)))
             generated = super()._generate_single_turn(*inputs, *args, **kwargs)
         else:
             policy, prompt_of = self.accelerator.unwrap_model(self.model_wrapped), None
@@ -231,10 +239,20 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
                 inputs, prompt_of = grouped.distinct(), torch.tensor(grouped.place, device=self.accelerator.device)
             elif grouped is not None:
                 inputs = grouped.rows(range(len(prompt_ids)))
-            with ended_rows_leave(policy, self._tell_ended, prompt_of):
+            with ended_rows_leave(policy, self._tell_ended, prompt_of, self._static):
                 generated = super()._generate_single_turn(*inputs, *args, **kwargs)
         self._tell_ended(range(len(generated[0])), generated[0])
         return generated
+
+    @property
+    def _samples_elsewhere(self) -> bool:
+        return self.use_vllm or self.use_transformers_continuous_batching
+
+    def _rows_can_leave(self) -> bool:
+        """Whether transformers samples token by token, and no other process needs this one at every token."""
+        if self._samples_elsewhere or is_deepspeed_zero3_enabled() or self.is_fsdp_enabled:
+            return False
+        return self.generation_config.get_generation_mode() in TOKEN_BY_TOKEN
 
     def _tell_ended(self, places: Sequence[int], ids: list[list[int]]) -> None:
         known = [place for place in places if place < len(self._sampled)]  # spare rows of a second turn come after

@@ -1,0 +1,236 @@
+"""A compiled model with a static cache answers as transformers' own decoding does."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from support import adapo_config, adapo_trainer, full_but, untimed, weights_of
+from test_live_rows import END, LENGTHS, EndAt, Record, answers, conversations, prompts_of
+from torch._dynamo.utils import counters
+from transformers import CompileConfig, DynamicCache, Qwen3NextConfig, Qwen3NextForCausalLM
+
+from trl_mmreason.miniature.models import FAMILIES, build_model
+from trl_mmreason.sampling.generation import collate
+from trl_mmreason.sampling.live_rows import decode_live_rows, ended_rows_leave
+from trl_mmreason.sampling.static_rows import StaticRows
+
+TRACED = CompileConfig(backend="eager")  # torch records the pass and guards it; no code is generated
+
+
+def state_of(*prompts: list[float]) -> DynamicCache:
+    """A cache of one layer and one head of width 1, whose keys are these numbers and whose values their negatives."""
+    keys, cache = torch.tensor(prompts, dtype=torch.float32)[:, None, :, None], DynamicCache()
+    cache.update(keys, -keys, 0)
+    return cache
+
+
+def rows_of(static: Any, tokens: int) -> list[list[float]]:
+    layer = static.layers[0]
+    assert layer.values.equal(-layer.keys)
+    return layer.keys[:, 0, :tokens, 0].tolist()
+
+
+def batches_of(model: Any) -> list[int]:
+    """Rows of each later pass but those over prompts, seen where the inputs are made, as hooks would be compiled."""
+    seen: list[int] = []
+    prepare = model.prepare_inputs_for_generation
+
+    def prepared(*args: Any, **kwargs: Any) -> Any:
+        inputs = prepare(*args, **kwargs)
+        if inputs["input_ids"].shape[1] == 1:
+            seen.append(len(inputs["input_ids"]))
+        return inputs
+
+    model.prepare_inputs_for_generation = prepared
+    return seen
+
+
+def test_rows_are_copies_of_their_prompts_and_become_fewer_in_the_same_place():
+    static = StaticRows()
+    rows = static.padded(torch.arange(16))
+    assert rows.equal(torch.arange(16))
+    place = torch.tensor([0] * 8 + [1] * 8)
+    cache = static.filled(state_of([1, 2], [3, 4]), place, tokens=5)
+    layer = cache.layers[0]
+    assert layer.keys.shape == (16, 1, 128, 1)
+    assert rows_of(cache, 3) == [[1, 2, 0]] * 8 + [[3, 4, 0]] * 8
+    address = layer.keys.data_ptr(), layer.values.data_ptr(), layer.cumulative_length.data_ptr()
+    new = torch.arange(16.0).view(16, 1, 1, 1)
+    layer.update(new, -new)
+    assert layer.get_seq_length() == 3
+    cache.batch_select_indices(torch.tensor([2, 3, 5, 7, 8, 9, 12, 15]))
+    assert rows_of(cache, 3) == [
+        [1, 2, 2],
+        [1, 2, 3],
+        [1, 2, 5],
+        [1, 2, 7],
+        [3, 4, 8],
+        [3, 4, 9],
+        [3, 4, 12],
+        [3, 4, 15],
+    ]
+    again = static.filled(state_of([5, 6, 7]), torch.zeros(8, dtype=torch.long), tokens=128)
+    assert again is cache
+    assert rows_of(cache, 3) == [[5, 6, 7]] * 8
+    assert cache.layers[0].get_seq_length() == 3
+    assert address == (layer.keys.data_ptr(), layer.values.data_ptr(), layer.cumulative_length.data_ptr())
+
+
+@pytest.mark.parametrize(
+    ("prompt_of", "tokens", "shape"), [([0] * 9, 128, (9, 1, 128, 1)), ([0] * 4, 129, (8, 1, 256, 1))]
+)
+def test_buffers_grow_in_one_direction_and_keep_the_other(prompt_of, tokens, shape):
+    static = StaticRows()
+    static.filled(state_of([1.0]), torch.zeros(8, dtype=torch.long), tokens=3)
+    cache = static.filled(state_of([2.0]), torch.tensor(prompt_of), tokens)
+    assert cache.layers[0]._buffers[0].shape == shape
+    assert rows_of(cache, 1) == [[2.0]] * len(prompt_of)
+
+
+def test_buffers_of_another_dtype_are_made_anew():
+    static = StaticRows()
+    static.filled(state_of([1.0]), torch.zeros(2, dtype=torch.long), tokens=3)
+    keys, cache = torch.ones(1, 1, 1, 1, dtype=torch.bfloat16), DynamicCache()
+    cache.update(keys, keys, 0)
+    assert static.filled(cache, torch.zeros(2, dtype=torch.long), 3).layers[0].keys.dtype == torch.bfloat16
+
+
+def test_a_batch_has_few_sizes():
+    """24 rows are halved to 12 and no further, as fewer than 8 save nothing."""
+    static = StaticRows()
+    static.filled(state_of([1.0]), torch.zeros(24, dtype=torch.long), tokens=1)
+    assert [static.size(rows) for rows in (24, 13, 12, 7, 1)] == [24, 24, 12, 12, 12]
+    assert static.size(30) == 30
+    few = StaticRows()
+    few.filled(state_of([1.0]), torch.zeros(4, dtype=torch.long), tokens=1)
+    assert [few.size(rows) for rows in (4, 2, 1)] == [4, 4, 4]
+    assert static.padded(torch.tensor([3, 8, 9])).tolist() == [3, 8] + [9] * 10
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.parametrize("family", full_but("qwen2_5_vl", FAMILIES))
+def test_answers_and_log_probabilities_are_those_of_transformers(family, sampled, monkeypatch):
+    monkeypatch.setattr("trl_mmreason.sampling.static_rows._FEWEST", 2)
+    model, processor = build_model(family, "test")
+    three, place = conversations(processor)[:3], [0, 0, 1, 2, 2, 2, 1, 0]  # the first has no picture
+    repeated = collate([three[number] for number in place], 0)
+    begin = repeated["input_ids"].shape[1]
+    settings = {"do_sample": sampled, "max_new_tokens": 24, "eos_token_id": [END], "pad_token_id": 0}
+
+    def decode(inputs, **custom):
+        torch.manual_seed(0)
+        record = Record()
+        rows = model.generate(**inputs, logits_processor=[record, EndAt(LENGTHS)], **settings, **custom)
+        return rows[:, begin:], record.of(rows[:, begin:])
+
+    plain, there = decode(repeated)
+    ways = {
+        "each its own prompt": (repeated, None),
+        "shared prompts": (collate(three, 0), torch.tensor(place)),
+    }
+    static = StaticRows()
+    for way, (inputs, prompt_of) in ways.items():
+        seen = batches_of(model)
+        compiled = partial(decode_live_rows, prompt_of=prompt_of, static=static)
+        ours, here = decode(inputs, custom_generate=compiled, compile_config=TRACED)
+        assert ours.equal(plain), way
+        for one, other in zip(here, there, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+        # the first token comes from the prompt's pass; 4 rows of 8 continue after 4 tokens, 2 after 9
+        assert seen == [8] * 3 + [4] * 5 + [2] * 15
+
+
+def test_a_pass_is_compiled_once_whatever_rows_and_prompts_come():
+    model, processor = build_model("qwen2_5_vl", "test")
+    model.eval()
+    static, encoded = StaticRows(), conversations(processor)
+    torch._dynamo.reset()
+    counters.clear()
+    graphs = []
+    for count in (8, 5, 8):  # 5 rows are padded to 8
+        inputs, lengths = collate(encoded[:count], 0), LENGTHS[:count]
+        settings = {"max_new_tokens": 24, "eos_token_id": [END], "pad_token_id": 0, "compile_config": TRACED}
+        found = []
+        for custom in (None, partial(decode_live_rows, static=static)):
+            torch.manual_seed(0)
+            found.append(
+                model.generate(
+                    **inputs, **settings, do_sample=True, logits_processor=[EndAt(lengths)], custom_generate=custom
+                )
+            )
+        assert found[0].equal(found[1])
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs == [1, 1, 1]
+    assert not counters["graph_break"]
+
+
+def test_generated_code_answers_as_transformers_does():
+    """With torch's default compiler, weights of an adapter, and in a half-size batch."""
+    model, processor = build_model("qwen2_5_vl", "test")
+    adapted = get_peft_model(model, LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False)).eval()
+    inputs = {name: value.repeat_interleave(2, 0) for name, value in prompts_of(processor, pictures=False).items()}
+    settings = {"do_sample": True, "max_new_tokens": 12, "eos_token_id": [END], "pad_token_id": 0}
+    seen = batches_of(model)
+
+    def decode():
+        torch.manual_seed(0)
+        return adapted.generate(**inputs, logits_processor=[EndAt(LENGTHS * 2)], **settings)
+
+    plain = decode()
+    seen.clear()
+    with ended_rows_leave(adapted, static=StaticRows()):
+        settings["compile_config"] = CompileConfig()
+        assert decode().equal(plain)
+    assert set(seen) == {16, 8}
+
+
+def test_models_that_cannot_be_compiled_with_a_static_cache_are_named():
+    text = {"vocab_size": 8, "hidden_size": 8, "num_attention_heads": 1, "num_key_value_heads": 1}
+    linear = Qwen3NextForCausalLM(Qwen3NextConfig(**text, num_hidden_layers=4, num_experts=2, num_experts_per_tok=1))
+    compiled = partial(decode_live_rows, static=StaticRows())
+    ids = torch.ones(2, 3, dtype=torch.long)
+    with pytest.raises(ValueError, match="Qwen3NextForCausalLM keeps more of a row than a key-value cache"):
+        linear.generate(ids, custom_generate=compiled, max_new_tokens=2, pad_token_id=0)
+    model, processor = build_model("qwen2_5_vl", "test")
+    model.config.get_text_config()._attn_implementation_internal = "flex_attention"
+    with pytest.raises(ValueError, match="attn_implementation='flex_attention' is not known to read a static cache"):
+        answers(model, prompts_of(processor, pictures=False), compiled)
+
+
+def test_training_samples_and_learns_the_same(checkpoints, rows, tmp_path):
+    """Both turns, two steps, of which the second samples from the changed weights."""
+    runs = {}
+    for compiles in (False, True):
+        settings = {"compile_generation": True, "generation_kwargs": {"compile_config": TRACED}} if compiles else {}
+        trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path / str(compiles), rows, **settings)
+        trainer.train()
+        runs[compiles] = trainer
+    plain, compiled = (runs[way].state.log_history[:2] for way in (False, True))
+    for step, other in zip(plain, compiled, strict=True):
+        assert untimed(step) == pytest.approx(untimed(other), abs=1e-5)
+    weights = weights_of(runs[True].model)
+    for key, value in weights_of(runs[False].model).items():
+        torch.testing.assert_close(weights[key], value, atol=1e-5, rtol=0)
+    assert runs[True].model._compiled_call
+    assert not hasattr(runs[False].model, "_compiled_call")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"use_vllm": True}, {"use_transformers_continuous_batching": True}, {"cache_implementation": "static"}],
+    ids=str,
+)
+def test_one_way_to_sample_is_chosen(tmp_path, other):
+    name, value = next(iter(other.items()))
+    with pytest.raises(ValueError, match=rf"AdaPOConfig: compile_generation=True with {name}={value!r}"):
+        adapo_config(tmp_path, compile_generation=True, **other)
+
+
+def test_beams_are_not_compiled(checkpoints, rows, tmp_path):
+    settings = {"compile_generation": True, "generation_kwargs": {"num_beams": 2}}
+    with pytest.raises(ValueError, match="AdaPOTrainer: compile_generation=True with ZeRO-3, FSDP2 or beam search"):
+        adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, **settings)
