@@ -15,6 +15,7 @@ from trl import GRPOConfig
 from trl.data_utils import is_conversational, prepare_multimodal_messages
 
 from . import torchvision_free  # noqa: F401  processors load without torchvision from here on
+from .engines.input_hooks import keep_one_input_hook
 from .engines.known_pictures import encode_pictures_once
 from .engines.patches import use_matrix_product_for_patches
 from .engines.pictures import let_every_pass_see_a_picture
@@ -303,6 +304,7 @@ def prepare_policy(policy: Any, processing_class: Any, trainer: Any = None, refe
     name_own_layers(base)
     use_whole_head(base)
     use_matrix_product_for_patches(base)
+    keep_one_input_hook(base)
     encode_pictures_once(policy, reference_of)
     hooks = let_every_pass_see_a_picture(policy, processing_class)
     if trainer is None or hooks is None or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:

@@ -201,15 +201,20 @@ def test_models_that_cannot_be_compiled_with_a_static_cache_are_named():
         answers(model, prompts_of(processor, pictures=False), compiled)
 
 
-def test_training_samples_and_learns_the_same(checkpoints, rows, tmp_path):
-    """Both turns, two steps, of which the second samples from the changed weights."""
+@pytest.mark.parametrize("settings", [{}, {"bf16": True, "gradient_checkpointing": True}], ids=str)
+def test_training_samples_and_learns_the_same_and_compiles_once(checkpoints, rows, tmp_path, settings):
+    """Both turns, three steps, of which the later ones sample from changed weights."""
     runs = {}
+    torch._dynamo.reset()
+    counters.clear()
     for compiles in (False, True):
-        settings = {"compile_generation": True, "generation_kwargs": {"compile_config": TRACED}} if compiles else {}
-        trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path / str(compiles), rows, **settings)
+        more = {"compile_generation": True, "generation_kwargs": {"compile_config": TRACED}} if compiles else {}
+        folder = tmp_path / str(compiles)
+        trainer = adapo_trainer(checkpoints("qwen2_5_vl"), folder, rows, max_steps=3, **settings, **more)
         trainer.train()
         runs[compiles] = trainer
-    plain, compiled = (runs[way].state.log_history[:2] for way in (False, True))
+    assert counters["stats"]["unique_graphs"] == 2  # of the pass, and of what converts its outputs to 32 bit
+    plain, compiled = (runs[way].state.log_history[:3] for way in (False, True))
     for step, other in zip(plain, compiled, strict=True):
         assert untimed(step) == pytest.approx(untimed(other), abs=1e-5)
     weights = weights_of(runs[True].model)

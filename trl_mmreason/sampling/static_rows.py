@@ -6,6 +6,8 @@ buffers stay from one rollout to the next, a batch has one of a few sizes, and a
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache
@@ -71,6 +73,10 @@ class _Layer(StaticLayer):
         self.keys[:, :, :tokens] = prompts.keys[prompt_of]
         self.values[:, :, :tokens] = prompts.values[prompt_of]
         self.cumulative_length.fill_(tokens)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        # under autocast values come in 16 bit, rotated keys in 32; a dynamic cache holds both in 32
+        return super().update(key_states.to(self.dtype), value_states.to(self.dtype), *args, **kwargs)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         keys, values = self.keys[indices], self.values[indices]

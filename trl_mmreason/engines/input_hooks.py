@@ -1,0 +1,22 @@
+"""Keep one set of the hooks that let gradients start at the embeddings of a model.
+
+transformers registers them each time activation checkpointing is turned on, and removes them only from models that have
+loaded an adapter themselves. TRL turns it off and on for each rollout and each scoring without gradients, so that
+hooks pile up: after 10,000 times every pass takes 6 ms longer.
+"""
+
+from __future__ import annotations
+
+from types import MethodType
+
+from transformers import PreTrainedModel
+
+
+def keep_one_input_hook(model: PreTrainedModel) -> None:
+    """Let the model remove these hooks before it registers them again."""
+    model.enable_input_require_grads = MethodType(_replace_input_hooks, model)  # type: ignore[method-assign]
+
+
+def _replace_input_hooks(model: PreTrainedModel) -> None:
+    model.disable_input_require_grads()
+    type(model).enable_input_require_grads(model)
