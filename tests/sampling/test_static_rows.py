@@ -80,6 +80,21 @@ def test_rows_are_copies_of_their_prompts_and_become_fewer_in_the_same_place():
     assert address == (layer.keys.data_ptr(), layer.values.data_ptr(), layer.cumulative_length.data_ptr())
 
 
+def test_passes_read_as_many_tokens_as_rows_may_have_and_at_most_twice_that():
+    static = StaticRows()
+    layer = static.filled(state_of([1, 2, 3]), torch.zeros(8, dtype=torch.long), tokens=600).layers[0]
+    address, seen = layer.keys.data_ptr(), []
+    for tokens in (4, 128, 129, 257, 513, 600):
+        static.reach(tokens)
+        assert (layer.keys.shape, layer.values.shape) == ((8, 1, layer.max_cache_len, 1),) * 2
+        seen.append(layer.max_cache_len)
+    assert seen == [128, 128, 256, 512, 640, 640]
+    assert layer.keys.data_ptr() == address
+    assert layer.keys[:, 0, :4, 0].tolist() == [[1, 2, 3, 0]] * 8
+    static.filled(state_of([4.0] * 128), torch.zeros(8, dtype=torch.long), tokens=600)
+    assert layer.max_cache_len == 256  # room for the next token
+
+
 @pytest.mark.parametrize(
     ("prompt_of", "tokens", "shape"), [([0] * 9, 128, (9, 1, 128, 1)), ([0] * 4, 129, (8, 1, 256, 1))]
 )
@@ -119,6 +134,7 @@ def test_answers_and_log_probabilities_are_those_of_transformers(family, sampled
     three, place = conversations(processor)[:3], [0, 0, 1, 2, 2, 2, 1, 0]  # the first has no picture
     repeated = collate([three[number] for number in place], 0)
     begin = repeated["input_ids"].shape[1]
+    monkeypatch.setattr("trl_mmreason.sampling.static_rows._MULTIPLE", begin + 4)  # after 4 tokens passes read more
     settings = {"do_sample": sampled, "max_new_tokens": 24, "eos_token_id": [END], "pad_token_id": 0}
 
     def decode(inputs, **custom):

@@ -113,6 +113,8 @@ def decode_live_rows(
             before, rows = rows, continues.nonzero().squeeze(1)
             rows = rows if static is None else static.padded(rows)
             _select_rows(model_kwargs, torch.searchsorted(before, rows))
+        if static is not None:
+            static.reach(input_ids.shape[1])
         read = 1 if model_kwargs["use_cache"] else None
         inputs = model.prepare_inputs_for_generation(input_ids[rows], next_sequence_length=read, **model_kwargs)
         outputs = forward(**inputs, return_dict=True)

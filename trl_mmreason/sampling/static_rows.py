@@ -22,7 +22,8 @@ class StaticRows:
 
     def __init__(self) -> None:
         self._cache = Cache(layers=[])
-        self._rows = self._tokens = 0
+        self._rows = self._tokens = 0  # of the buffers
+        self._read = 0  # tokens of a row that a pass reads
 
     def size(self, rows: int) -> int:
         """Rows of the smallest batch that holds so many: the largest one seen, halved."""
@@ -53,14 +54,26 @@ class StaticRows:
             self._tokens = max(self._tokens, -(-tokens // _MULTIPLE) * _MULTIPLE)
             self._cache = Cache(layers=[])  # lets go of the former buffers
             self._cache = Cache(layers=[_Layer(layer, self._rows, self._tokens) for layer in layers])
+        self._read = 0
+        self.reach(prompts.get_seq_length() + 1)
         for number, layer in enumerate(self._cache.layers):
             layer.fill(layers[number], prompt_of)
             layers[number] = DynamicLayer()
         return self._cache
 
+    def reach(self, tokens: int) -> None:
+        """Let passes read so many tokens of a row at least: twice as many as before, or more."""
+        if tokens > self._read:
+            self._read = self._read or _MULTIPLE
+            while self._read < tokens:
+                self._read *= 2
+            self._read = min(self._read, self._tokens)
+            for layer in self._cache.layers:
+                layer.show(len(layer.keys), self._read)
+
 
 class _Layer(StaticLayer):
-    """The first rows of buffers that stay where they are."""
+    """The first rows and tokens of buffers that stay where they are."""
 
     def __init__(self, like: DynamicLayer, rows: int, tokens: int) -> None:
         super().__init__(max_cache_len=tokens)
@@ -68,7 +81,7 @@ class _Layer(StaticLayer):
         self._buffers: tuple[Tensor, Tensor] = (self.keys, self.values)
 
     def fill(self, prompts: DynamicLayer, prompt_of: Tensor) -> None:
-        self._narrow(len(prompt_of))
+        self.show(len(prompt_of), self.max_cache_len)
         tokens = prompts.keys.shape[2]
         self.keys[:, :, :tokens] = prompts.keys[prompt_of]
         self.values[:, :, :tokens] = prompts.values[prompt_of]
@@ -80,11 +93,12 @@ class _Layer(StaticLayer):
 
     def batch_select_indices(self, indices: Tensor) -> None:
         keys, values = self.keys[indices], self.values[indices]
-        self._narrow(len(indices))
+        self.show(len(indices), self.max_cache_len)
         self.keys.copy_(keys)
         self.values.copy_(values)
 
-    def _narrow(self, rows: int) -> None:
-        self.keys, self.values = (buffer[:rows] for buffer in self._buffers)
+    def show(self, rows: int, tokens: int) -> None:
+        self.max_cache_len = tokens
+        self.keys, self.values = (buffer[:rows, :, :tokens] for buffer in self._buffers)
         torch._dynamo.mark_static_address(self.keys)
         torch._dynamo.mark_static_address(self.values)
