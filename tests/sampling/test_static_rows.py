@@ -160,28 +160,33 @@ def test_answers_and_log_probabilities_are_those_of_transformers(family, sampled
         assert seen == [8] * 3 + [4] * 5 + [2] * 15
 
 
-def test_a_pass_is_compiled_once_whatever_rows_and_prompts_come():
+def test_a_pass_is_compiled_for_one_size_and_for_all_others_together(monkeypatch):
+    monkeypatch.setattr("trl_mmreason.sampling.static_rows._FEWEST", 2)
     model, processor = build_model("qwen2_5_vl", "test")
     model.eval()
     static, encoded = StaticRows(), conversations(processor)
     torch._dynamo.reset()
     counters.clear()
-    graphs = []
-    for count in (8, 5, 8):  # 5 rows are padded to 8
-        inputs, lengths = collate(encoded[:count], 0), LENGTHS[:count]
+    graphs, sizes = [], []
+    # 5 rows are padded to 8; the last lengths leave 3 rows of 8 at once, which are padded to 4
+    for lengths in (LENGTHS, LENGTHS[:5], [3, 3, 3, 3, 3, 9, 24, 12]):
+        inputs = collate(encoded[: len(lengths)], 0)
         settings = {"max_new_tokens": 24, "eos_token_id": [END], "pad_token_id": 0, "compile_config": TRACED}
-        found = []
+        found, seen = [], batches_of(model)
         for custom in (None, partial(decode_live_rows, static=static)):
             torch.manual_seed(0)
+            seen.clear()
+            ending = [EndAt(lengths)]
             found.append(
-                model.generate(
-                    **inputs, **settings, do_sample=True, logits_processor=[EndAt(lengths)], custom_generate=custom
-                )
+                model.generate(**inputs, **settings, do_sample=True, logits_processor=ending, custom_generate=custom)
             )
         assert found[0].equal(found[1])
         graphs.append(counters["stats"]["unique_graphs"])
-    assert graphs == [1, 1, 1]
+        sizes.append([seen.count(size) for size in (8, 4, 2)])
+    assert graphs == [2, 2, 2]
     assert not counters["graph_break"]
+    # passes with more than 4, with 3 or 4, and with fewer rows that continue, up to that for token 24
+    assert sizes == [[3, 5, 15], [1, 2, 20], [2, 6, 15]]
 
 
 def test_generated_code_answers_as_transformers_does():
