@@ -189,6 +189,7 @@ def test_a_pass_is_compiled_for_one_size_and_for_all_others_together(monkeypatch
     assert sizes == [[3, 5, 15], [1, 2, 20], [2, 6, 15]]
 
 
+@pytest.mark.full
 def test_generated_code_answers_as_transformers_does():
     """With torch's default compiler, weights of an adapter, and in a half-size batch."""
     model, processor = build_model("qwen2_5_vl", "test")
@@ -229,9 +230,9 @@ def test_training_samples_and_learns_the_same_and_compiles_once(checkpoints, row
     torch._dynamo.reset()
     counters.clear()
     for compiles in (False, True):
-        more = {"compile_generation": True, "generation_kwargs": {"compile_config": TRACED}} if compiles else {}
-        folder = tmp_path / str(compiles)
-        trainer = adapo_trainer(checkpoints("qwen2_5_vl"), folder, rows, max_steps=3, **settings, **more)
+        settings = {**settings, "compile_generation": compiles, "max_steps": 3}
+        trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path / str(compiles), rows, **settings)
+        trainer.generation_config.compile_config = TRACED
         trainer.train()
         runs[compiles] = trainer
     assert counters["stats"]["unique_graphs"] == 1

@@ -31,8 +31,8 @@ class RolloutConfig(GRPOConfig):
             `vllm_max_model_length`.
         vllm_dtype: dtype of a colocated vLLM: "float32", "bfloat16" or "float16"; by default that in which the policy
             is trained (`engine_dtype`). A server has a dtype of its own: start it with `--dtype`.
-        compile_generation: without vLLM, compile the model's pass over a token of each row, with a static cache whose
-            buffers stay allocated; meant for GPUs (docs/vllm.md). `generation_kwargs={"compile_config": …}` says how.
+        compile_generation: without vLLM, compile the pass over the next token of each row, with a static cache that
+            stays allocated; for GPUs (docs/vllm.md).
     """
 
     loss_type: str = "grpo"
