@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_trainer import GRPO, make, saved_base
 from peft import LoraConfig, get_peft_model
 from support import adapo_config, adapo_trainer, full_but, untimed, weights_of
 from test_live_rows import END, LENGTHS, EndAt, Record, answers, conversations, prompts_of
@@ -224,14 +225,14 @@ def test_models_that_cannot_be_compiled_with_a_static_cache_are_named():
 
 
 @pytest.mark.parametrize("settings", [{}, {"bf16": True, "gradient_checkpointing": True}], ids=str)
-def test_training_samples_and_learns_the_same_and_compiles_once(checkpoints, rows, tmp_path, settings):
-    """Both turns, three steps, of which the later ones sample from changed weights."""
-    runs = {}
+@pytest.mark.parametrize("name", full_but("AdaPOTrainer", GRPO))
+def test_training_samples_and_learns_the_same_and_compiles_once(tmp_path, name, settings):
+    """Three steps, of which the later ones sample from changed weights; AdaPO in two turns."""
+    base, runs = saved_base("qwen2_5_vl", tmp_path / "base"), {}
     torch._dynamo.reset()
     counters.clear()
     for compiles in (False, True):
-        settings = {**settings, "compile_generation": compiles, "max_steps": 3}
-        trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path / str(compiles), rows, **settings)
+        trainer = make(name, base, tmp_path / str(compiles), compile_generation=compiles, max_steps=3, **settings)
         trainer.generation_config.compile_config = TRACED
         trainer.train()
         runs[compiles] = trainer
