@@ -7,14 +7,14 @@ hooks pile up: after 9,000 times every pass takes 20 ms longer (`benchmarks/inpu
 
 from __future__ import annotations
 
-from types import MethodType
+from functools import partial
 
 from transformers import PreTrainedModel
 
 
 def keep_one_input_hook(model: PreTrainedModel) -> None:
     """Let the model remove these hooks before it registers them again."""
-    model.enable_input_require_grads = MethodType(_replace_input_hooks, model)  # type: ignore[method-assign]
+    model.enable_input_require_grads = partial(_replace_input_hooks, model)  # type: ignore[method-assign]
 
 
 def _replace_input_hooks(model: PreTrainedModel) -> None:

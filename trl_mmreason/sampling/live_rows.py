@@ -59,8 +59,8 @@ def decode_live_rows(
         on_ended: told the places and new ids of rows that have ended, while others continue.
         prompt_of: (B,) which of the P prompts each row continues, if `can_share_prompts` says so; by default each row
             has one of its own.
-        static: buffers of a static cache; then the model is compiled as `generate` would, by the settings'
-            `compile_config`, and rows leave when half of them have ended.
+        static: buffers of a static cache; then the model is compiled, by the settings' `compile_config`, and rows leave
+            when half of them have ended.
 
     Returns:
         (B, L + T), with padding after the end of a row.
@@ -78,7 +78,8 @@ def decode_live_rows(
     rows = torch.arange(len(input_ids), device=input_ids.device)  # of the batch, which the model computes
     forward: Callable[..., Any] = model
     if static is not None:
-        forward, rows = _compiled(model, generation_config, model_kwargs), static.padded(rows)
+        _check_compiles(model, model_kwargs)
+        forward, rows = static.compiled(model, generation_config.compile_config), static.padded(rows)
         place = place[rows]
         model_kwargs["past_key_values"] = static.filled(
             model_kwargs["past_key_values"], place, generation_config.max_length
@@ -87,7 +88,7 @@ def decode_live_rows(
     elif prompt_of is not None:
         _select_rows(model_kwargs, place)
     continues = torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)
-    running = len(input_ids)
+    running = distinct = len(input_ids)  # `rows` may have the last one several times
     while True:
         scores = logits_processor(input_ids, logits)
         if generation_config.do_sample:
@@ -110,19 +111,22 @@ def decode_live_rows(
         else:
             leave = static.size(left) < len(rows)
         if leave:
-            before, rows = rows, continues.nonzero().squeeze(1)
+            before, rows, distinct = rows, continues.nonzero().squeeze(1), left
             rows = rows if static is None else static.padded(rows)
             _select_rows(model_kwargs, torch.searchsorted(before, rows))
         if static is not None:
             static.reach(input_ids.shape[1])
         read = 1 if model_kwargs["use_cache"] else None
         inputs = model.prepare_inputs_for_generation(input_ids[rows], next_sequence_length=read, **model_kwargs)
+        if static is not None:
+            inputs["attention_mask"] = _copied(inputs["attention_mask"])
         outputs = forward(**inputs, return_dict=True)
         logits = _last(outputs, input_ids)
         model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs)
         del outputs
         if len(rows) != len(input_ids):
-            logits = logits.new_zeros(len(input_ids), logits.shape[1]).index_copy_(0, rows, logits)
+            scattered = logits.new_zeros(len(input_ids), logits.shape[1])
+            logits = scattered.index_copy_(0, rows[:distinct], logits[:distinct])
 
 
 @contextmanager
@@ -165,8 +169,8 @@ def _is_known(cache: Any, tensors: Iterable[str]) -> bool:
     return all(name in _BY_TOKEN or name.startswith(_OF_PICTURES) for name in tensors)
 
 
-def _compiled(model: PreTrainedModel, settings: GenerationConfig, model_kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """The model's pass, compiled; `model_kwargs` has the state of the prompts."""
+def _check_compiles(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> None:
+    """Refuse models that cannot be compiled with a static cache; `model_kwargs` has the state of the prompts."""
     attention = model.config.get_text_config(decoder=True)._attn_implementation
     quantizer = getattr(model, "hf_quantizer", None)
     why = None
@@ -180,7 +184,13 @@ def _compiled(model: PreTrainedModel, settings: GenerationConfig, model_kwargs: 
         why = f"weights quantised by {type(quantizer).__name__} cannot be compiled"
     if why is not None:
         raise ValueError(f"compile_generation=True: {why}. Fix: leave it False, or sample with vLLM (use_vllm=True).")
-    return model.get_compiled_call(settings.compile_config)
+
+
+def _copied(mask: Any) -> Any:
+    """A mask, or those of each kind of layer, that is no view: what is one sometimes is compiled for twice."""
+    if isinstance(mask, dict):
+        return {kind: _copied(each) for kind, each in mask.items()}
+    return mask if mask is None else mask.clone()
 
 
 def _last(outputs: Any, input_ids: Tensor) -> Tensor:

@@ -6,24 +6,43 @@ buffers stay from one rollout to the next, a batch has one of a few sizes, and a
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache
+from transformers import Cache, CompileConfig, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, StaticLayer
+from transformers.integrations import sdpa_attention
+
+from ..engines.replaced import replaced
 
 _FEWEST = 8  # rows; a step of fewer takes as long, as it reads the same weights
-_MULTIPLE = 128  # tokens that a buffer holds, so that few lengths of prompts need a new one
+_MULTIPLE = 128  # tokens that buffers hold, and that a pass reads at first
+_BEHIND = (
+    16  # tokens of a buffer that no pass reads: of a view as long as its buffer torch would take one for the other
+)
 
 
 class StaticRows:
-    """Buffers of a policy's key-value cache, kept from one rollout to the next."""
+    """Buffers of a policy's key-value cache and its compiled pass, kept from one rollout to the next."""
 
     def __init__(self) -> None:
         self._cache = Cache(layers=[])
         self._rows = self._tokens = 0  # of the buffers
         self._read = 0  # tokens of a row that a pass reads
+        self._pass: Callable[..., Any] | None = None
+        self._compiled_as: tuple[PreTrainedModel, CompileConfig] | None = None
+
+    def compiled(self, model: PreTrainedModel, config: CompileConfig | None) -> Callable[..., Any]:
+        """The model's pass over a token of each row, compiled when it is called."""
+        config = config or CompileConfig()
+        if self._pass is None or self._compiled_as != (model, config):
+            once = torch.compile(model.__call__, **config.to_dict())
+            self._pass, self._compiled_as = partial(_packing_heads, once), (model, config)
+        return self._pass
 
     def size(self, rows: int) -> int:
         """Rows of the smallest batch that holds so many: the largest one seen, halved."""
@@ -51,8 +70,10 @@ class StaticRows:
         known = [layer.keys.dtype for layer in self._cache.layers] == [layer.keys.dtype for layer in layers]
         if not known or len(prompt_of) > self._rows or tokens > self._tokens:
             self._rows = max(self._rows, len(prompt_of))
-            self._tokens = max(self._tokens, -(-tokens // _MULTIPLE) * _MULTIPLE)
-            self._cache = Cache(layers=[])  # lets go of the former buffers
+            if tokens > self._tokens:  # by a quarter at least, as every growth makes graphs useless
+                self._tokens = -(-max(tokens, self._tokens * 5 // 4) // _MULTIPLE) * _MULTIPLE
+            self._cache = Cache(layers=[])
+            gc.collect()  # after a compilation the former buffers are in reference cycles
             self._cache = Cache(layers=[_Layer(layer, self._rows, self._tokens) for layer in layers])
         self._read = 0
         self.reach(prompts.get_seq_length() + 1)
@@ -72,19 +93,34 @@ class StaticRows:
                 layer.show(len(layer.keys), self._read)
 
 
+def _packing_heads(compiled: Callable[..., Any], **inputs: Any) -> Any:
+    """Run a compiled pass whose queries share keys and values as those of transformers' uncompiled passes do.
+
+    While it compiles, transformers copies keys and values for each of their queries instead (`sdpa_attention_forward`),
+    which would move several times what the cache has, at every token.
+    """
+    with replaced(sdpa_attention, is_torchdynamo_compiling=_not_compiling):
+        return compiled(**inputs)
+
+
+def _not_compiling() -> bool:
+    return False
+
+
 class _Layer(StaticLayer):
     """The first rows and tokens of buffers that stay where they are."""
 
     def __init__(self, like: DynamicLayer, rows: int, tokens: int) -> None:
-        super().__init__(max_cache_len=tokens)
+        super().__init__(max_cache_len=tokens + _BEHIND)
         self.lazy_initialization(like.keys[:1].expand(rows, -1, -1, -1), like.values[:1].expand(rows, -1, -1, -1))
         self._buffers: tuple[Tensor, Tensor] = (self.keys, self.values)
 
     def fill(self, prompts: DynamicLayer, prompt_of: Tensor) -> None:
         self.show(len(prompt_of), self.max_cache_len)
         tokens = prompts.keys.shape[2]
-        self.keys[:, :, :tokens] = prompts.keys[prompt_of]
-        self.values[:, :, :tokens] = prompts.values[prompt_of]
+        for buffer, state in zip(self._buffers, (prompts.keys, prompts.values), strict=True):
+            buffer[: len(prompt_of), :, :tokens] = state[prompt_of]
+            buffer[: len(prompt_of), :, tokens:] = 0  # what is masked must be finite
         self.cumulative_length.fill_(tokens)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
