@@ -233,7 +233,7 @@ def test_a_compiled_pass_does_not_copy_keys_and_values_for_each_query(monkeypatc
     inputs = prompts_of(processor, pictures=False)
     assert copies_of_heads(model, inputs) == []
     monkeypatch.setattr("trl_mmreason.sampling.static_rows._not_compiling", lambda: True)
-    # where this fails, transformers packs heads in compiled passes, too: `_packing_heads` can go
+    # where this fails, transformers packs heads in compiled passes, too: `_not_compiling` can go
     assert len(copies_of_heads(model, inputs)) == 2 * layers
 
 

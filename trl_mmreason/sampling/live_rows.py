@@ -69,26 +69,25 @@ def decode_live_rows(
         ValueError: with `static`, a model that cannot be compiled with a static cache.
     """
     outputs = model._prefill(input_ids, generation_config, model_kwargs)
-    begin, place = input_ids.shape[1], torch.arange(len(input_ids), device=input_ids.device)
     if prompt_of is not None:
-        input_ids, outputs.logits, place = input_ids[prompt_of], outputs.logits[prompt_of, -1:], prompt_of
+        input_ids, outputs.logits = input_ids[prompt_of], outputs.logits[prompt_of, -1:]
     logits = _last(outputs, input_ids)
     model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs)
     del outputs  # or the logits of the whole prompt stay in memory
     rows = torch.arange(len(input_ids), device=input_ids.device)  # of the batch, which the model computes
+    place = rows if prompt_of is None else prompt_of
     forward: Callable[..., Any] = model
     if static is not None:
         _check_compiles(model, model_kwargs)
         forward, rows = static.compiled(model, generation_config.compile_config), static.padded(rows)
-        place = place[rows]
-        model_kwargs["past_key_values"] = static.filled(
-            model_kwargs["past_key_values"], place, generation_config.max_length
-        )
-        _select_inputs(model_kwargs, place)
+        state = static.filled(model_kwargs["past_key_values"], place[rows], generation_config.max_length)
+        model_kwargs["past_key_values"] = state
+        _select_inputs(model_kwargs, place[rows])
     elif prompt_of is not None:
         _select_rows(model_kwargs, place)
     continues = torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)
-    running = distinct = len(input_ids)  # `rows` may have the last one several times
+    begin, running = input_ids.shape[1], len(input_ids)
+    distinct = running  # `rows` may have the last one several times
     while True:
         scores = logits_processor(input_ids, logits)
         if generation_config.do_sample:
@@ -118,8 +117,6 @@ def decode_live_rows(
             static.reach(input_ids.shape[1])
         read = 1 if model_kwargs["use_cache"] else None
         inputs = model.prepare_inputs_for_generation(input_ids[rows], next_sequence_length=read, **model_kwargs)
-        if static is not None:
-            inputs["attention_mask"] = _copied(inputs["attention_mask"])
         outputs = forward(**inputs, return_dict=True)
         logits = _last(outputs, input_ids)
         model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs)
@@ -174,9 +171,9 @@ def _check_compiles(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> Non
     attention = model.config.get_text_config(decoder=True)._attn_implementation
     quantizer = getattr(model, "hf_quantizer", None)
     why = None
-    if not _can_leave(model_kwargs) or {type(layer) for layer in model_kwargs["past_key_values"].layers} != {
-        DynamicLayer
-    }:
+    if not _can_leave(model_kwargs) or any(
+        type(layer) is not DynamicLayer for layer in model_kwargs["past_key_values"].layers
+    ):
         why = f"{type(model).__name__} keeps more of a row than a key-value cache of full attention"
     elif attention not in _STATIC_ATTENTION:
         why = f"attn_implementation={attention!r} is not known to read a static cache; 'sdpa' is"
@@ -184,13 +181,6 @@ def _check_compiles(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> Non
         why = f"weights quantised by {type(quantizer).__name__} cannot be compiled"
     if why is not None:
         raise ValueError(f"compile_generation=True: {why}. Fix: leave it False, or sample with vLLM (use_vllm=True).")
-
-
-def _copied(mask: Any) -> Any:
-    """A mask, or those of each kind of layer, that is no view: what is one sometimes is compiled for twice."""
-    if isinstance(mask, dict):
-        return {kind: _copied(each) for kind, each in mask.items()}
-    return mask if mask is None else mask.clone()
 
 
 def _last(outputs: Any, input_ids: Tensor) -> Tensor:

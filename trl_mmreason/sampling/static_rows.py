@@ -21,9 +21,7 @@ from ..engines.replaced import replaced
 
 _FEWEST = 8  # rows; a step of fewer takes as long, as it reads the same weights
 _MULTIPLE = 128  # tokens that buffers hold, and that a pass reads at first
-_BEHIND = (
-    16  # tokens of a buffer that no pass reads: of a view as long as its buffer torch would take one for the other
-)
+_BEHIND = 16  # tokens of a buffer that no pass reads, as torch would take equal lengths of view and buffer for one
 
 
 class StaticRows:
@@ -33,16 +31,14 @@ class StaticRows:
         self._cache = Cache(layers=[])
         self._rows = self._tokens = 0  # of the buffers
         self._read = 0  # tokens of a row that a pass reads
-        self._pass: Callable[..., Any] | None = None
-        self._compiled_as: tuple[PreTrainedModel, CompileConfig] | None = None
+        self._compiled: tuple[PreTrainedModel, CompileConfig, Callable[..., Any]] | None = None
 
     def compiled(self, model: PreTrainedModel, config: CompileConfig | None) -> Callable[..., Any]:
         """The model's pass over a token of each row, compiled when it is called."""
         config = config or CompileConfig()
-        if self._pass is None or self._compiled_as != (model, config):
-            once = torch.compile(model.__call__, **config.to_dict())
-            self._pass, self._compiled_as = partial(_packing_heads, once), (model, config)
-        return self._pass
+        if self._compiled is None or self._compiled[:2] != (model, config):
+            self._compiled = model, config, torch.compile(model.__call__, **config.to_dict())
+        return partial(_run, self._compiled[2])
 
     def size(self, rows: int) -> int:
         """Rows of the smallest batch that holds so many: the largest one seen, halved."""
@@ -93,14 +89,22 @@ class StaticRows:
                 layer.show(len(layer.keys), self._read)
 
 
-def _packing_heads(compiled: Callable[..., Any], **inputs: Any) -> Any:
-    """Run a compiled pass whose queries share keys and values as those of transformers' uncompiled passes do.
+def _run(compiled: Callable[..., Any], **inputs: Any) -> Any:
+    """Run a compiled pass whose queries share keys and values, as they do where transformers does not compile.
 
     While it compiles, transformers copies keys and values for each of their queries instead (`sdpa_attention_forward`),
     which would move several times what the cache has, at every token.
     """
+    inputs["attention_mask"] = _copied(inputs["attention_mask"])
     with replaced(sdpa_attention, is_torchdynamo_compiling=_not_compiling):
         return compiled(**inputs)
+
+
+def _copied(mask: Any) -> Any:
+    """A mask, or those of each kind of layer, that is no view: what is one sometimes is compiled for twice."""
+    if isinstance(mask, dict):
+        return {kind: _copied(each) for kind, each in mask.items()}
+    return mask if mask is None else mask.clone()
 
 
 def _not_compiling() -> bool:
