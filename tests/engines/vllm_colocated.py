@@ -48,6 +48,11 @@ if "dropout" in options:
     settings["dropout"] = 0.5
 trainer = trainer_for(method, policy, folder / "run", lora="lora" in options, **settings)
 engine = trainer.vllm_generation.llm.llm_engine
+if shared:
+    # On CPUs with AVX-512 vLLM names its shared memory alike in all runs, and removes it when C++ ends, which processes
+    # of a fork server skip. Both have it open now, and do not need the name.
+    for segment in Path("/dev/shm").glob("*-cpushm_*"):
+        segment.unlink(missing_ok=True)
 results = {"dtype": str(engine.model_config.dtype), "image": model.config.image_token_id}
 if method == "adapo":
     results["two_ways"] = {bound: two_ways(trainer, bound) for bound in ((16,) if shared else (2, 16))}
