@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -107,6 +110,15 @@ def test_buffers_grow_in_one_direction_and_keep_the_other(prompt_of, tokens, sha
     assert rows_of(cache, 1) == [[2.0]] * len(prompt_of)
 
 
+def test_buffers_grow_by_a_quarter_at_least():
+    static, place = StaticRows(), torch.zeros(8, dtype=torch.long)
+    lengths = []
+    for tokens in (600, 641, 640):  # 5 · 128 tokens; a quarter more is 800, and 7 · 128 hold that
+        layer = static.filled(state_of([1.0]), place, tokens).layers[0]
+        lengths.append(layer._buffers[0].shape[2] - 16)
+    assert lengths == [640, 896, 896]
+
+
 def test_buffers_of_another_dtype_are_made_anew():
     static = StaticRows()
     static.filled(state_of([1.0]), torch.zeros(2, dtype=torch.long), tokens=3)
@@ -199,7 +211,7 @@ def test_rollouts_of_all_kinds_share_five_graphs():
     settings = {"do_sample": True, "eos_token_id": [END], "pad_token_id": 0, "compile_config": TRACED}
     for training in (True, False):
         model.train(training)
-        for places in ([1] * 8, range(8), [7] * 16):
+        for places in (range(8), [1] * 8, [7] * 16):
             inputs = collate([encoded[place] for place in places], 0)
             for most in (4, 100):
                 found = []
@@ -211,6 +223,36 @@ def test_rollouts_of_all_kinds_share_five_graphs():
                 assert found[0].equal(found[1])
     # the first size; those of any buffer, then of any length, then of any number of rows; and that of evaluation
     assert counters["stats"]["unique_graphs"] == 5
+
+
+def test_each_model_and_way_to_compile_has_its_own_pass():
+    (model, processor), static = build_model("qwen2_5_vl", "test"), StaticRows()
+    inputs, compiled = prompts_of(processor, pictures=False), partial(decode_live_rows, static=static)
+    other = deepcopy(model)
+    with torch.no_grad():
+        other.get_output_embeddings().weight.neg_()
+    assert not answers(model, inputs, None).equal(answers(other, inputs, None))
+    for each in (model, other):
+        assert answers(each, inputs, compiled, compile_config=TRACED).equal(answers(each, inputs, None))
+    first = static.compiled(model, TRACED).args
+    assert static.compiled(model, CompileConfig(backend="eager")).args == first
+    assert static.compiled(model, CompileConfig(backend="aot_eager")).args != first
+
+
+def test_former_buffers_are_gone_before_larger_ones_are_made():
+    model, processor = build_model("qwen2_5_vl", "test")
+    static = StaticRows()
+    torch._dynamo.reset()
+    gc.disable()  # after a compilation they are in cycles
+    try:
+        compiled = partial(decode_live_rows, static=static)
+        answers(model, prompts_of(processor, pictures=False), compiled, compile_config=TRACED)
+        former = [weakref.ref(buffer) for layer in static._cache.layers for buffer in layer._buffers]
+        assert all(buffer() is not None for buffer in former)
+        static.filled(state_of([1.0]), torch.zeros(16, dtype=torch.long), tokens=1)
+        assert all(buffer() is None for buffer in former)
+    finally:
+        gc.enable()
 
 
 def copies_of_heads(model, inputs) -> list[int]:
