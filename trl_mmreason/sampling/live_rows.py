@@ -87,7 +87,6 @@ def decode_live_rows(
         _select_rows(model_kwargs, place)
     continues = torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)
     begin, running = input_ids.shape[1], len(input_ids)
-    distinct = running  # `rows` may have the last one several times
     while True:
         scores = logits_processor(input_ids, logits)
         if generation_config.do_sample:
@@ -110,7 +109,7 @@ def decode_live_rows(
         else:
             leave = static.size(left) < len(rows)
         if leave:
-            before, rows, distinct = rows, continues.nonzero().squeeze(1), left
+            before, rows = rows, continues.nonzero().squeeze(1)
             rows = rows if static is None else static.padded(rows)
             _select_rows(model_kwargs, torch.searchsorted(before, rows))
         if static is not None:
@@ -121,9 +120,8 @@ def decode_live_rows(
         logits = _last(outputs, input_ids)
         model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs)
         del outputs
-        if len(rows) != len(input_ids):
-            scattered = logits.new_zeros(len(input_ids), logits.shape[1])
-            logits = scattered.index_copy_(0, rows[:distinct], logits[:distinct])
+        if len(rows) != len(input_ids):  # a row that is there several times has the same logits each time
+            logits = logits.new_zeros(len(input_ids), logits.shape[1]).index_copy_(0, rows, logits)
 
 
 @contextmanager
