@@ -74,7 +74,10 @@ class PictureHooks:
         pixels = kwargs.get("pixel_values")
         if pixels is not None and len(pixels) == 0:  # of a text-only micro-batch, out of a batch with pictures
             kwargs, pixels = {name: value for name, value in kwargs.items() if name not in PIXELS}, None
-        if pixels is None and not _continues(kwargs) and (is_sharded(model) or self._is_trained()):
+        # Pictures come with a prompt, before any answer. Asking a static cache for its length would wait for the device.
+        ids, cache = kwargs.get("input_ids"), kwargs.get("past_key_values")
+        begun = cache is not None and ids is not None and ids.shape[1] == 1
+        if pixels is None and not begun and (is_sharded(model) or self._is_trained()):
 
             def join(embeddings: nn.Module, inputs: Any, embedded: Tensor) -> Tensor:
                 hook.remove()
@@ -95,15 +98,6 @@ class PictureHooks:
         # what joins the pieces of a picture belongs to no layer: LLaVA-NeXT's image_newline
         loose = [weight for part in (model, model.base_model) for weight in part.parameters(recurse=False)]
         return sum((0 * part.sum() for part in _tensors([used, loose])), torch.zeros((), device=model.device))
-
-
-def _continues(kwargs: dict[str, Any]) -> bool:
-    """Whether a pass reads tokens of an answer; pictures come with its prompt, before."""
-    ids, cache = kwargs.get("input_ids"), kwargs.get("past_key_values")
-    if cache is None:
-        return False
-    # a static cache has its length on the device, and asking for it at every token would wait for that
-    return (ids is not None and ids.shape[1] == 1) or bool(cache.get_seq_length() > 0)
 
 
 def _tensors(nested: Any) -> list[Tensor]:
