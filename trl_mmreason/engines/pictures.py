@@ -74,7 +74,7 @@ class PictureHooks:
         pixels = kwargs.get("pixel_values")
         if pixels is not None and len(pixels) == 0:  # of a text-only micro-batch, out of a batch with pictures
             kwargs, pixels = {name: value for name, value in kwargs.items() if name not in PIXELS}, None
-        # Pictures come with a prompt, before any answer. Asking a static cache for its length would wait for the device.
+        # Pictures come with a prompt, before an answer. Asking a static cache for its length would wait for the device.
         ids, cache = kwargs.get("input_ids"), kwargs.get("past_key_values")
         begun = cache is not None and ids is not None and ids.shape[1] == 1
         if pixels is None and not begun and (is_sharded(model) or self._is_trained()):
