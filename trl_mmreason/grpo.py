@@ -11,7 +11,7 @@ import math
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -52,7 +52,14 @@ from .rollouts.padding import carries_loss, score_by_length, sort_by_length
 from .rollouts.prompt_length import without_overlong_prompts
 from .rollouts.read_once import RowsReadOnce
 from .rollouts.two_turn_rollout import roll_out_two_turns
-from .sampling.live_rows import TOKEN_BY_TOKEN, can_share_prompts, ended_rows_leave
+from .sampling.live_rows import (
+    TOKEN_BY_TOKEN,
+    UnknownCacheError,
+    can_decode,
+    can_share_prompts,
+    ended_rows_leave,
+    step_aside,
+)
 from .sampling.static_rows import StaticRows
 from .timing import Stopwatch, format_seconds
 from .turns import next_turn_ids
@@ -228,19 +235,23 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         rows leave the batch.
         """
         grouped = multimodal_fields if isinstance(multimodal_fields, GroupPrompts) else None
-        inputs = prompt_ids, images, multimodal_fields
-        if not self._rows_can_leave():
+        policy = self.accelerator.unwrap_model(self.model_wrapped)
+        sample = super()._generate_single_turn
+        ours = self._rows_can_leave() and can_decode(policy)
+        generated = None
+        if ours and grouped is not None and can_share_prompts(policy, grouped.names, self.generation_config):
+            prompt_of = torch.tensor(grouped.place, device=self.accelerator.device)
+            try:
+                with ended_rows_leave(policy, self._tell_ended, prompt_of, self._static):
+                    generated = sample(*grouped.distinct(), *args, **kwargs)
+            except UnknownCacheError as error:
+                step_aside(str(error))
+        if generated is None:
+            inputs = prompt_ids, images, multimodal_fields
             if grouped is not None:
                 inputs = (prompt_ids, images, {}) if self._samples_elsewhere else grouped.rows(range(len(prompt_ids)))
-            generated = super()._generate_single_turn(*inputs, *args, **kwargs)
-        else:
-            policy, prompt_of = self.accelerator.unwrap_model(self.model_wrapped), None
-            if grouped is not None and can_share_prompts(policy, grouped.names, self.generation_config):
-                inputs, prompt_of = grouped.distinct(), torch.tensor(grouped.place, device=self.accelerator.device)
-            elif grouped is not None:
-                inputs = grouped.rows(range(len(prompt_ids)))
-            with ended_rows_leave(policy, self._tell_ended, prompt_of, self._static):
-                generated = super()._generate_single_turn(*inputs, *args, **kwargs)
+            with ended_rows_leave(policy, self._tell_ended, static=self._static) if ours else nullcontext():
+                generated = sample(*inputs, *args, **kwargs)
         self._tell_ended(range(len(generated[0])), generated[0])
         return generated
 

@@ -1,4 +1,4 @@
-"""The private TRL methods that this package overrides, with their expected parameters.
+"""The private methods that this package overrides or calls, with their expected parameters.
 
 `tests/test_trl_contract.py` holds the rest of what is relied on; this is what `mmreason doctor` looks at, too.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 TRAINER_PARAMETERS = {
     "_generate": ["self", "prompts"],
@@ -31,9 +32,32 @@ VLLM_PARAMETERS = {
 }
 """Method of `VLLMGeneration`, which engines/vllm.py overrides → its parameters."""
 
+GENERATION_ARGUMENTS = {
+    "_prefill": ["input_ids", "generation_config", "model_kwargs"],
+    "_update_model_kwargs_for_generation": ["outputs", "model_kwargs"],
+    "prepare_inputs_for_generation": ["input_ids", "next_sequence_length"],
+    "_supports_default_dynamic_cache": [],
+}
+"""Method of a transformers model, which sampling/live_rows.py calls → the arguments that it gives."""
+
+
+def changed_generation(model: Any) -> list[str]:
+    """Describe each method of a model's generation that is missing or cannot be called as before."""
+    changes = []
+    for name, arguments in GENERATION_ARGUMENTS.items():
+        method = getattr(model, name, None)
+        if method is None:
+            changes.append(f"{type(model).__name__}.{name} is gone")
+            continue
+        try:
+            inspect.signature(method).bind(**dict.fromkeys(arguments))
+        except TypeError as error:
+            changes.append(f"{type(model).__name__}.{name} cannot be called with {arguments}: {error}")
+    return changes
+
 
 def changed_methods() -> list[str]:
-    """Describe each method that is missing or has other parameters."""
+    """Describe each method of TRL that is missing or has other parameters."""
     from trl import GRPOTrainer  # TRL takes seconds to load
     from trl.generation.vllm_generation import VLLMGeneration
 

@@ -22,6 +22,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..engines.replaced import replaced
 from ..sampling.generation import ProcessingClass, tokenizer_of
 from ..sampling.loading import fingerprint, load_model, load_processor, processor_fingerprint
 from .scored_chain import ANSWER, STEPS, ChainEncoder, ScoredChain
@@ -261,12 +262,5 @@ def _projecting(head: Any, positions: Tensor, token_ids: tuple[int, int]) -> Ite
         difference = (scored * (weight[right].float() - weight[wrong].float())).sum(dim=-1)
         return difference if bias is None else difference + (bias[right].float() - bias[wrong].float())
 
-    hooked = head.__dict__.get("forward")  # accelerate puts one there when it spreads a model over devices
-    head.forward = project
-    try:
+    with replaced(head, forward=project):  # accelerate sets one, too, when it spreads a model over devices
         yield
-    finally:
-        if hooked is None:
-            del head.forward
-        else:
-            head.forward = hooked

@@ -7,16 +7,20 @@ hooks pile up: after 9,000 times every pass takes 20 ms longer (`benchmarks/inpu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from transformers import PreTrainedModel
 
 
 def keep_one_input_hook(model: PreTrainedModel) -> None:
     """Let the model remove these hooks before it registers them again."""
-    model.enable_input_require_grads = partial(_replace_input_hooks, model)  # type: ignore[method-assign]
+    register: Any = model.enable_input_require_grads
+    if getattr(register, "func", None) is not _replace_input_hooks:  # otherwise an earlier trainer has done it
+        model.enable_input_require_grads = partial(_replace_input_hooks, model, register)  # type: ignore[method-assign]
 
 
-def _replace_input_hooks(model: PreTrainedModel) -> None:
+def _replace_input_hooks(model: PreTrainedModel, register: Callable[[], None]) -> None:
     model.disable_input_require_grads()
-    type(model).enable_input_require_grads(model)
+    register()

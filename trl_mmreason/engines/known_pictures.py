@@ -49,7 +49,8 @@ def encode_pictures_once(model: Any, policy: Any = None) -> None:
     """
     base = without_adapters(model)
     inner = base.base_model
-    if not hasattr(inner, "get_image_features") or _drops_out(base):
+    own = vars(inner).get("get_image_features")  # of an earlier trainer, or set by the user
+    if not hasattr(inner, "get_image_features") or not isinstance(own, KnownPictures | None) or _drops_out(base):
         return
     if inspect.signature(inner.get_image_features).parameters.keys() <= {*PIXELS, *_OPTIONS, "kwargs"}:
         untrained = [without_adapters(each) for each in (model, policy) if each is not None]

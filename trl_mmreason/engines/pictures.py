@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from transformers import ProcessorMixin
+from transformers import Cache, ProcessorMixin
 
 from ..parts import without_adapters
 from .sharding import is_sharded
@@ -75,8 +75,8 @@ class PictureHooks:
         if pixels is not None and len(pixels) == 0:  # of a text-only micro-batch, out of a batch with pictures
             kwargs, pixels = {name: value for name, value in kwargs.items() if name not in PIXELS}, None
         # Pictures come with a prompt, before an answer. Asking a static cache for its length would wait for the device.
-        ids, cache = kwargs.get("input_ids"), kwargs.get("past_key_values")
-        begun = cache is not None and ids is not None and ids.shape[1] == 1
+        ids, caches = kwargs.get("input_ids"), [value for value in kwargs.values() if isinstance(value, Cache)]
+        begun = bool(caches) and ids is not None and ids.shape[1] == 1
         if pixels is None and not begun and (is_sharded(model) or self._is_trained()):
 
             def join(embeddings: nn.Module, inputs: Any, embedded: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Replace names in TRL's modules temporarily."""
+"""Replace attributes of modules, classes or objects temporarily."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ from typing import Any
 
 
 @contextmanager
-def replaced(module: Any, **values: Any) -> Iterator[None]:
-    """Set names of a module within the block; names that it lacks stay unset."""
-    originals = {name: getattr(module, name) for name in values if hasattr(module, name)}
-    for name in originals:
-        setattr(module, name, values[name])
+def replaced(owner: Any, **values: Any) -> Iterator[None]:
+    """Set attributes within the block, and leave the owner as it was; names that it lacks stay unset.
+
+    Args:
+        owner: what it inherits is inherited again afterwards; what was set on itself is put back.
+        **values: name → value.
+    """
+    values = {name: value for name, value in values.items() if hasattr(owner, name)}
+    own = {name: vars(owner)[name] for name in values if name in vars(owner)}
+    for name, value in values.items():
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        for name, value in originals.items():
-            setattr(module, name, value)
+        for name in values:
+            if name in own:
+                setattr(owner, name, own[name])
+            else:
+                delattr(owner, name)

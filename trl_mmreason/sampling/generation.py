@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from transformers import GenerationConfig, PreTrainedModel, ProcessorMixin
 from ..parts import without_adapters
 from ..turns import ProcessingClass, continued_ids, tokenizer_of
 from .engine import Request
-from .live_rows import can_share_prompts, decode_live_rows
+from .live_rows import UnknownCacheError, can_decode, can_share_prompts, decode_live_rows, step_aside
 
 TOKEN_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
 """Inputs of a model with a value for each token."""
@@ -173,10 +173,11 @@ def generate(
     eos_ids = end_of_turn_ids(model, processing_class)
     own_pad = tokenizer_of(processing_class).pad_token_id
     pad_token_id = eos_ids[0] if own_pad is None else own_pad
+    rows, given = prompts, settings
     distinct = list({id(prompt): prompt for prompt in prompts}.values())
     fields = {name for prompt in distinct for name in (*prompt.token_fields, *prompt.picture_fields)}
-    decode: Any = decode_live_rows
-    if len(distinct) < len(prompts) and can_share_prompts(model, fields, GenerationConfig()):
+    decode: Any = decode_live_rows if can_decode(model) else None
+    if decode and len(distinct) < len(prompts) and can_share_prompts(model, fields, GenerationConfig()):
         place = {id(prompt): number for number, prompt in enumerate(distinct)}
         shared = torch.tensor([place[id(prompt)] for prompt in prompts], device=model.device)
         decode, prompts = partial(decode_live_rows, prompt_of=shared), distinct
@@ -195,8 +196,12 @@ def generate(
         "custom_generate": decode,
         **settings,
     }
-    with _own_settings_only(model):
-        answers = model.generate(**inputs, **settings)[:, width:].tolist()
+    try:
+        with _own_settings_only(model):
+            answers = model.generate(**inputs, **settings)[:, width:].tolist()
+    except UnknownCacheError as error:
+        step_aside(str(error))
+        return generate(model, processing_class, [replace(prompt) for prompt in rows], **given)
     return [_cut_after_end(ids, eos_ids) for ids in answers]
 
 

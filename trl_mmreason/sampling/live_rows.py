@@ -6,24 +6,34 @@ then has a static cache.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
 from transformers import (
+    Cache,
     DynamicCache,
     GenerationConfig,
+    GenerationMixin,
     LogitsProcessorList,
     PreTrainedModel,
+    RepetitionPenaltyLogitsProcessor,
     StoppingCriteriaList,
 )
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.generation import GenerationMode
 
+from ..engines.replaced import replaced
+from ..parts import without_adapters
+from ..trl_contract import changed_generation
 from .static_rows import StaticRows
+
+_logger = logging.getLogger(__name__)
 
 TOKEN_BY_TOKEN = (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH)
 """What `decode_live_rows` replaces."""
@@ -32,6 +42,8 @@ _LAYERS = {DynamicLayer, DynamicSlidingWindowLayer}
 _BY_TOKEN = ("attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids")  # (..., B, L)
 _OF_PICTURES = ("pixel", "image", "video")  # read with the prompt and not again
 _STATIC_ATTENTION = ("sdpa", "eager")
+_OF_PROMPTS = ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size", "guidance_scale")
+"""Settings whose logits processors keep something of each prompt that the batch began with."""
 Ended = Callable[[list[int], list[list[int]]], None]
 _LEFT = 7 / 8  # rows leave when fewer than this share of the model's batch continues: each time copies the cache
 
@@ -67,12 +79,15 @@ def decode_live_rows(
 
     Raises:
         ValueError: with `static`, a model that cannot be compiled with a static cache.
+        UnknownCacheError: with `prompt_of`, a model whose cache cannot be copied; no token has been drawn yet.
     """
-    outputs = model._prefill(input_ids, generation_config, model_kwargs)
+    outputs = model._prefill(input_ids=input_ids, generation_config=generation_config, model_kwargs=model_kwargs)
     if prompt_of is not None:
         input_ids, outputs.logits = input_ids[prompt_of], outputs.logits[prompt_of, -1:]
+        for processor in logits_processor:
+            _repeat_padding(processor, prompt_of)
     logits = _last(outputs, input_ids)
-    model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs)
+    model_kwargs = model._update_model_kwargs_for_generation(outputs=outputs, model_kwargs=model_kwargs)
     del outputs  # or the logits of the whole prompt stay in memory
     rows = torch.arange(len(input_ids), device=input_ids.device)  # of the batch, which the model computes
     place = rows if prompt_of is None else prompt_of
@@ -80,10 +95,12 @@ def decode_live_rows(
     if static is not None:
         _check_compiles(model, model_kwargs)
         forward, rows = static.compiled(model, generation_config.compile_config), static.padded(rows)
-        state = static.filled(model_kwargs["past_key_values"], place[rows], generation_config.max_length)
-        model_kwargs["past_key_values"] = state
+        name, prompts = _cache_of(model_kwargs)
+        model_kwargs[name] = static.filled(prompts, place[rows], generation_config.max_length)
         _select_inputs(model_kwargs, place[rows])
     elif prompt_of is not None:
+        if not _can_leave(model_kwargs):
+            raise UnknownCacheError(f"{type(model).__name__} has a cache that is not known")
         _select_rows(model_kwargs, place)
     continues = torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)
     begin, running = input_ids.shape[1], len(input_ids)
@@ -115,10 +132,12 @@ def decode_live_rows(
         if static is not None:
             static.reach(input_ids.shape[1])
         read = 1 if model_kwargs["use_cache"] else None
-        inputs = model.prepare_inputs_for_generation(input_ids[rows], next_sequence_length=read, **model_kwargs)
+        inputs = model.prepare_inputs_for_generation(
+            input_ids=input_ids[rows], next_sequence_length=read, **model_kwargs
+        )
         outputs = forward(**inputs, return_dict=True)
         logits = _last(outputs, input_ids)
-        model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs)
+        model_kwargs = model._update_model_kwargs_for_generation(outputs=outputs, model_kwargs=model_kwargs)
         del outputs
         if len(rows) != len(input_ids):  # a row that is there several times has the same logits each time
             logits = logits.new_zeros(len(input_ids), logits.shape[1]).index_copy_(0, rows, logits)
@@ -130,15 +149,45 @@ def ended_rows_leave(
 ) -> Iterator[None]:
     """Let `model.generate` use `decode_live_rows` with these arguments; the model may have an adapter."""
     decode = partial(decode_live_rows, on_ended=on_ended, prompt_of=prompt_of, static=static)
-    model.generate = partial(model.generate, custom_generate=decode)
-    try:
+    with replaced(model, generate=partial(model.generate, custom_generate=decode)):
         yield
-    finally:
-        del model.generate
+
+
+class UnknownCacheError(RuntimeError):
+    """Prompts cannot be shared, as the model's cache is not one that is known."""
+
+
+def can_decode(model: Any) -> bool:
+    """Whether `decode_live_rows` may take the place of a model's own decoding.
+
+    It may not where a `generate` was set on the model, or is its class's own, nor where transformers has changed; of
+    that a warning tells once.
+
+    Args:
+        model: with or without an adapter.
+    """
+    base = without_adapters(model)
+    if type(base).generate is not GenerationMixin.generate or "generate" in vars(base) or "generate" in vars(model):
+        return False
+    changes = changed_generation(base)
+    if changes:
+        step_aside(changes[0])
+    return not changes
+
+
+@cache
+def step_aside(why: str) -> None:
+    """Warn once that answers are sampled by `generate` itself."""
+    _logger.warning(
+        "transformers %s: %s. Answers are sampled by its own `generate`, which is slower: each row reads its prompt, "
+        "and ended rows stay in the batch. `mmreason doctor` names the versions that were tested.",
+        transformers.__version__,
+        why,
+    )
 
 
 def can_share_prompts(model: Any, fields: Iterable[str], settings: GenerationConfig) -> bool:
-    """Whether several rows can continue one prompt, whose state is then copied.
+    """Whether several rows can continue one prompt, whose state is then copied, if `can_decode` says so.
 
     Args:
         model: with or without an adapter.
@@ -146,6 +195,8 @@ def can_share_prompts(model: Any, fields: Iterable[str], settings: GenerationCon
         settings: of the generation.
     """
     if settings.use_cache is False or settings.cache_implementation not in (None, "dynamic"):
+        return False
+    if any(getattr(settings, name, None) for name in _OF_PROMPTS):
         return False
     if model.config.is_encoder_decoder or not model._supports_default_dynamic_cache():
         return False
@@ -155,7 +206,12 @@ def can_share_prompts(model: Any, fields: Iterable[str], settings: GenerationCon
 def _can_leave(model_kwargs: dict[str, Any]) -> bool:
     """Whether this code knows all of the model's per-row state."""
     tensors = (name for name, value in model_kwargs.items() if isinstance(value, Tensor))
-    return _is_known(model_kwargs.get("past_key_values"), tensors)
+    return _is_known(_cache_of(model_kwargs)[1], tensors)
+
+
+def _cache_of(model_kwargs: dict[str, Any]) -> tuple[str, Any]:
+    """Name and value of the cache: `cache`, or `past_key_values` up to transformers 5.23; `None` without one."""
+    return next(((name, value) for name, value in model_kwargs.items() if isinstance(value, Cache)), ("", None))
 
 
 def _is_known(cache: Any, tensors: Iterable[str]) -> bool:
@@ -170,7 +226,7 @@ def _check_compiles(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> Non
     quantizer = getattr(model, "hf_quantizer", None)
     why = None
     if not _can_leave(model_kwargs) or any(
-        type(layer) is not DynamicLayer for layer in model_kwargs["past_key_values"].layers
+        type(layer) is not DynamicLayer for layer in _cache_of(model_kwargs)[1].layers
     ):
         why = f"{type(model).__name__} keeps more of a row than a key-value cache of full attention"
     elif attention not in _STATIC_ATTENTION:
@@ -188,7 +244,7 @@ def _last(outputs: Any, input_ids: Tensor) -> Tensor:
 
 def _select_rows(model_kwargs: dict[str, Any], rows: Tensor) -> None:
     """Let the model's state be that of these rows, some of which may be there several times."""
-    model_kwargs["past_key_values"].batch_select_indices(rows)
+    _cache_of(model_kwargs)[1].batch_select_indices(rows)
     _select_inputs(model_kwargs, rows)
 
 
@@ -196,3 +252,11 @@ def _select_inputs(model_kwargs: dict[str, Any], rows: Tensor) -> None:
     for name in _BY_TOKEN:
         if model_kwargs.get(name) is not None:
             model_kwargs[name] = model_kwargs[name].index_select(-2, rows)
+
+
+def _repeat_padding(processor: Any, prompt_of: Tensor) -> None:
+    """Let a logits processor that knows each prompt's padding know each row's."""
+    if isinstance(processor, RepetitionPenaltyLogitsProcessor):
+        padding = getattr(processor, "prompt_ignore_length", None)  # transformers 5.17 has none
+        if isinstance(padding, Tensor):
+            processor.prompt_ignore_length = padding[prompt_of.to(padding.device)]

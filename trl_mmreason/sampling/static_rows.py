@@ -129,7 +129,7 @@ class _Layer(StaticLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         # under autocast values come in 16 bit, rotated keys in 32; a dynamic cache holds both in 32
-        return super().update(key_states.to(self.dtype), value_states.to(self.dtype), *args, **kwargs)
+        return super().update(key_states.to(self.keys.dtype), value_states.to(self.values.dtype), *args, **kwargs)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         keys, values = self.keys[indices], self.values[indices]
