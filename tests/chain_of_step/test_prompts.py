@@ -158,14 +158,14 @@ def test_malformed_ratings_are_named(reply, problem):
 )
 def test_a_megabyte_of_anything_is_read_in_linear_time(piece):
     hostile = piece * (1_000_000 // len(piece))
-    started = time.perf_counter()
+    started = time.process_time()
     for reply in (hostile, f"{step(1)}{hostile}", f"{step(1)}{hostile}\n{ANSWER}"):
         with pytest.raises(MalformedReply):
             read_steps(reply)
     for opening in ("", "### Step Label: [1"):
         with pytest.raises(MalformedReply):
             read_ratings(opening + hostile, 2)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_the_prompts_show_the_formats_that_are_read():

@@ -163,7 +163,7 @@ def test_a_token_within_the_answer_and_a_chain_without_steps_are_refused():
 @pytest.mark.parametrize("piece", [*SPECIAL_TOKENS, FIRST, f"{FIRST}<|reasoning_proceed|>", " ", "<", "<|", "a"])
 def test_a_megabyte_of_anything_is_read_in_linear_time(piece):
     opened = f"<|reasoning_start|>{FIRST}<|reasoning_proceed|>"
-    started = time.perf_counter()
+    started = time.process_time()
     for opening in ("", opened, opened.removesuffix("<|reasoning_proceed|>")):
         text = opening + piece * (1_000_000 // len(piece))
         try:
@@ -171,4 +171,4 @@ def test_a_megabyte_of_anything_is_read_in_linear_time(piece):
         except ChainError:
             continue
         assert len(chain.steps) == text.count("<|reasoning_step_end|>")
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5

@@ -259,7 +259,7 @@ def nested(link, depth):
 )
 @pytest.mark.parametrize("gold", ["7", "x > 3"])
 def test_what_might_take_for_ever_takes_no_time(answer, gold):
-    start = time.perf_counter()
+    start = time.process_time()
     with suppress(Refused, NeedsAlgebra):
         assert same_answer(answer, gold) is False
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2

@@ -101,9 +101,9 @@ def test_numbers_within_a_tolerance(answer, gold, tolerance, expected):
     ],
 )
 def test_hostile_texts_are_no_numbers_and_cost_nothing(hostile):
-    started = time.monotonic()
+    started = time.process_time()
     assert within(hostile, "1", FIVE_PERCENT) is False
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_a_wrong_number_gets_a_second_look_and_nothing_else_changes():

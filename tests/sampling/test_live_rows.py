@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
+import textwrap
 from functools import partial
 from typing import Any
 
@@ -10,19 +13,21 @@ import torch
 from peft import LoraConfig, get_peft_model
 from support import adapo_trainer, full_but
 from transformers import (
+    DynamicCache,
     GenerationConfig,
     LogitsProcessor,
     Qwen3NextConfig,
     Qwen3NextForCausalLM,
     SuppressTokensLogitsProcessor,
 )
+from transformers.generation import utils as generation_utils
 from trl import GRPOTrainer
 
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
 from trl_mmreason.sampling.engine import Request, SamplingParams
 from trl_mmreason.sampling.generation import Prompt, collate, encode, placeholder_ids
-from trl_mmreason.sampling.live_rows import can_share_prompts, decode_live_rows, ended_rows_leave
+from trl_mmreason.sampling.live_rows import can_decode, can_share_prompts, decode_live_rows, ended_rows_leave, step_aside
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
 LENGTHS = [2, 9, 3, 24, 4, 5, 1, 12]
@@ -208,9 +213,129 @@ def test_rows_stay_where_the_cache_cannot_be_cut(kept):
     assert set(seen) == {8}
 
 
-def test_training_samples_what_trl_samples_and_computes_fewer_rows(checkpoints, rows, tmp_path):
+@pytest.fixture
+def trainer(checkpoints, rows, tmp_path):
+    """AdaPO whose answers end often, so that rows leave."""
     trainer = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, max_completion_length=24)
     trainer.generation_config.eos_token_id = trainer.eos_token_ids = list(range(0, 400, 4))
+    return trainer
+
+
+def rollouts(trainer, rows) -> tuple[list[list[int]], list[list[int]]]:
+    """The answers that TRL samples to four rows of each question, and ours; questions have different lengths."""
+    prompts = [
+        [{"role": "user", "content": row["prompt"][-1]["content"] + " now" * number}]
+        for number, row in enumerate(rows[:3])
+        for _ in range(4)
+    ]
+    torch.manual_seed(0)
+    plain, _ = GRPOTrainer._generate_single_turn(trainer, *GRPOTrainer._tokenize_prompts(trainer, prompts), 4)
+    torch.manual_seed(0)
+    ours, _ = trainer._generate_single_turn(*trainer._tokenize_prompts(prompts), 4)
+    return plain, ours
+
+
+PENALTIES = {
+    "repetition_penalty": 50.0,
+    "no_repeat_ngram_size": 1,
+    "encoder_repetition_penalty": 3.0,
+    "encoder_no_repeat_ngram_size": 1,
+    "min_new_tokens": 12,
+}
+
+
+def test_logits_processors_know_each_row_of_its_own_prompt(trainer, rows):
+    """transformers makes them for the batch that `generate` is given: three prompts, of which each has four rows."""
+    without, _ = rollouts(trainer, rows)
+    for name, value in PENALTIES.items():
+        setattr(trainer.generation_config, name, value)
+        plain, ours = rollouts(trainer, rows)
+        assert ours == plain != without, name
+        setattr(trainer.generation_config, name, None)
+
+
+def rename_prefill(monkeypatch) -> None:
+    """As in a release of transformers that has another name for the pass over prompts."""
+    mixin = generation_utils.GenerationMixin
+    source = textwrap.dedent(inspect.getsource(mixin._sample)).replace("self._prefill(", "self._read_prompts(")
+    there = {}
+    exec(source, vars(generation_utils), there)
+    monkeypatch.setattr(mixin, "_read_prompts", mixin._prefill, raising=False)
+    monkeypatch.setattr(mixin, "_sample", there["_sample"])
+    monkeypatch.delattr(mixin, "_prefill")
+
+
+def give_prefill_an_argument(monkeypatch) -> None:
+    mixin = generation_utils.GenerationMixin
+    prefill, sample = mixin._prefill, textwrap.dedent(inspect.getsource(mixin._sample))
+    there = {}
+    exec(sample.replace("self._prefill(", "self._prefill(None, "), vars(generation_utils), there)
+    monkeypatch.setattr(mixin, "_prefill", lambda self, mask, *args, **kwargs: prefill(self, *args, **kwargs))
+    monkeypatch.setattr(mixin, "_sample", there["_sample"])
+
+
+def use_another_cache(monkeypatch) -> None:
+    class OtherCache(DynamicCache):
+        def batch_select_indices(self, indices: torch.Tensor) -> None:
+            raise NotImplementedError
+
+    monkeypatch.setattr(generation_utils, "DynamicCache", OtherCache)
+
+
+CHANGES = {
+    "no prefill": (rename_prefill, "Qwen2_5_VLForConditionalGeneration._prefill is gone"),
+    "other arguments": (give_prefill_an_argument, "Qwen2_5_VLForConditionalGeneration._prefill cannot be called with"),
+    "other cache": (use_another_cache, "Qwen2_5_VLForConditionalGeneration has a cache that is not known"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_where_transformers_has_changed_generate_itself_samples_and_one_warning_says_so(
+    change, trainer, rows, monkeypatch, caplog
+):
+    step_aside.cache_clear()
+    engine = TransformersEngine(trainer.model, trainer.processing_class)
+    problem = problems_dataset(make_problems(["adding"], 1))[0]
+    three = [Request(problem["prompt"], images=problem["images"], n=3)]
+    sampled = engine.sample(three, SamplingParams(4))
+    alter, reason = CHANGES[change]
+    alter(monkeypatch)
+    seen = rows_computed(trainer.model)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            plain, ours = rollouts(trainer, rows)
+            assert ours == plain
+        assert set(seen) <= {12, 3}  # no row has left; where the cache is another one, three prompts were read in vain
+        assert engine.sample(three, SamplingParams(4)) == sampled
+    (warning,) = (record.getMessage() for record in caplog.records if record.name.endswith("live_rows"))
+    assert reason in warning
+    assert "Answers are sampled by its own `generate`, which is slower" in warning
+
+
+def test_a_generate_that_was_set_on_the_model_is_called_as_trl_calls_it_and_stays(trainer, rows, tmp_path):
+    """`from_pretrained` puts one there, too, for checkpoints that bring their own decoding."""
+    asked = []
+
+    def own(**inputs):
+        asked.append((len(inputs["input_ids"]), "custom_generate" in inputs))
+        return type(trainer.model).generate(trainer.model, **inputs)
+
+    trainer.model.generate = own
+    plain, ours = rollouts(trainer, rows)
+    assert ours == plain
+    assert asked == [(12, False)] * 2
+    assert trainer.model.generate is own
+    engine = TransformersEngine(trainer.model, trainer.processing_class)
+    engine.sample([Request(rows[0]["prompt"], images=rows[0]["images"], n=2)], SamplingParams(4))
+    assert asked[2:] == [(2, False)]
+    del trainer.model.generate
+    assert can_decode(trainer.model)
+    with ended_rows_leave(trainer.model):
+        assert "generate" in vars(trainer.model)
+    assert "generate" not in vars(trainer.model)
+
+
+def test_training_samples_what_trl_samples_and_computes_fewer_rows(trainer, rows):
     prompts = [row["prompt"] for row in rows for _ in range(4)]
     seen = rows_computed(trainer.model)
     torch.manual_seed(0)

@@ -77,11 +77,11 @@ def test_a_judge_may_think_of_scores_before_it_speaks():
 
 
 def test_long_replies_are_read_quickly():
-    start = time.perf_counter()
+    start = time.process_time()
     for said in ("[BEGIN SCORES]" * 20_000, reply("```" + " " * 100_000 + "x"), reply("`" * 100_000)):
         with pytest.raises(MalformedReply):
             read_score(said)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize(

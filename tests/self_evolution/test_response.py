@@ -40,6 +40,6 @@ def test_responses(text, answer, is_well_formed, is_single):
 
 
 def test_long_responses_are_read_quickly():
-    start = time.perf_counter()
+    start = time.process_time()
     read_response("<think>" + "a{" * 50_000 + "</think>" + r"\boxed{" * 20_000)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2

@@ -195,6 +195,6 @@ def test_a_less_than_sign_at_the_end_of_words_is_no_cut_tag():
 @pytest.mark.parametrize("piece", ["<think>", "</think>", "<think></think>", "<", "</", "<answer>7</answer>", " \n"])
 def test_a_megabyte_of_anything_is_read_in_linear_time(piece):
     text = piece * (1_000_000 // len(piece))
-    started = time.perf_counter()
+    started = time.process_time()
     assert parse(text).problem
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5

@@ -193,7 +193,7 @@ def generate(
         # Under ZeRO-3 transformers would wait for every process at every token, though the weights are whole here and
         # the processes ask for different things.
         "synced_gpus": False,
-        "custom_generate": decode,
+        **({"custom_generate": decode} if decode else {}),
         **settings,
     }
     try:

@@ -42,8 +42,8 @@ _LAYERS = {DynamicLayer, DynamicSlidingWindowLayer}
 _BY_TOKEN = ("attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids")  # (..., B, L)
 _OF_PICTURES = ("pixel", "image", "video")  # read with the prompt and not again
 _STATIC_ATTENTION = ("sdpa", "eager")
-_OF_PROMPTS = ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size", "guidance_scale")
-"""Settings whose logits processors keep something of each prompt that the batch began with."""
+_OF_PROMPTS = ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size")
+"""Settings whose logits processors keep the prompts that the batch began with."""
 Ended = Callable[[list[int], list[list[int]]], None]
 _LEFT = 7 / 8  # rows leave when fewer than this share of the model's batch continues: each time copies the cache
 
