@@ -3,18 +3,19 @@ PYTHON ?= python3
 VENV ?= .venv
 ENGINES_VENV ?= .venv-engines
 WHEEL_VENV ?= .venv-wheel
+TORCH ?= $(shell grep '^torch==' constraints.txt)
 BIN := $(VENV)/bin
 # Where this is set, as in many containers, every process would compile all that it imports: pip does not (see below).
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: quickstart lint test test-all test-engines docs wheel wheel-test clean
+.PHONY: quickstart lint test test-all test-oldest test-newest test-engines docs wheel wheel-test clean
 
 # Two processes of one thread, with half of the batch each: models this small lose time on more threads.
 quickstart: $(VENV)/.installed
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/torchrun --standalone --nproc_per_node 2 examples/adapo.py \
 		--config configs/adapo/miniature.yaml --use_cpu true --per_device_train_batch_size 64
 
-PYTEST := $(BIN)/python -m pytest --ignore tests/engines -n logical --maxprocesses 8 --dist loadfile
+PYTEST := python -m pytest --ignore tests/engines -n logical --maxprocesses 8 --dist loadfile
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -24,10 +25,15 @@ lint: $(VENV)/.installed
 
 # what one needs while working
 test: lint
-	$(PYTEST) -m "not slow and not full"
+	$(BIN)/$(PYTEST) -m "not slow and not full"
 
 test-all: lint
-	$(PYTEST) -m "not slow"
+	$(BIN)/$(PYTEST) -m "not slow"
+
+# the tests of `make test` with the oldest or the newest packages that pyproject.toml allows. torch is that of
+# constraints.txt, which has a build for CPUs; TORCH=torch takes the newest, TORCH=torch==2.11.0 the oldest
+test-oldest test-newest: test-%: .venv-%/.installed
+	.venv-$*/bin/$(PYTEST) -m "not slow and not full"
 
 # vLLM, ZeRO and FSDP2, with the GPUs of this machine if it has any; vLLM brings an older transformers, whose vision
 # encoders return their features in another form
@@ -62,9 +68,17 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --no-compile --upgrade -c constraints.txt torch -e ".[dev]"
 	touch $@
 
+.venv-oldest/.installed .venv-newest/.installed: .venv-%/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear .venv-$*
+	echo "$(TORCH)" > .venv-$*/constraints.txt
+	test $* = newest || grep -oE '"[[:alnum:]_-]+>=[0-9.]+' pyproject.toml | tr -d '"' | sed 's/>=/==/' | grep -v '^torch==' \
+		| sort -u >> .venv-$*/constraints.txt
+	.venv-$*/bin/python -m pip install --no-compile -c .venv-$*/constraints.txt torch -e ".[dev,tracking]"
+	touch $@
+
 $(ENGINES_VENV)/.installed: pyproject.toml constraints-engines.txt tests/engines/environment.py
 	$(PYTHON) tests/engines/environment.py $(ENGINES_VENV)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(ENGINES_VENV) $(WHEEL_VENV) runs build dist *.egg-info
+	rm -rf $(VENV) $(ENGINES_VENV) $(WHEEL_VENV) .venv-oldest .venv-newest runs build dist *.egg-info

@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from packaging.requirements import Requirement
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -30,13 +32,14 @@ from trl_mmreason.doctor import (
     read_settings,
 )
 from trl_mmreason.doctor.estimate import estimate_memory
-from trl_mmreason.doctor.machine import pinned_versions
+from trl_mmreason.doctor.machine import check_contract, pinned_versions
 from trl_mmreason.doctor.memory import activation_memory, build_without_weights, count_parameters, training_memory
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.parts import parts_of
 from trl_mmreason.recipes import ROOT
 from trl_mmreason.scripts import LORA_TARGETS
 
+(OPENAI,) = (one.specifier for one in map(Requirement, requires("trl-mmreason")) if one.name == "openai")
 TESTED = {"torch": "2.13.0", "transformers": "5.23.0", "trl": "1.16.0", "vllm": None, "deepspeed": None}
 
 
@@ -176,11 +179,17 @@ def test_pinned_versions_are_fine():
     assert {finding.level for finding in check_packages(TESTED)} == {"ok"}
 
 
-def test_a_version_that_was_not_tested_is_noted_and_one_that_is_refused_fails():
-    found = levels(check_packages({**TESTED, "transformers": "5.99.0"}))
+def test_a_version_between_those_that_were_tested_is_noted_and_one_outside_fails_with_its_known_problems():
+    found = levels(check_packages({**TESTED, "transformers": "5.20.0"}))
     assert (found["transformers"], found["trl"]) == ("note", "ok")
-    failed = [str(finding) for finding in check_packages({**TESTED, "trl": "1.17.0"}) if finding.level == "FAIL"]
-    assert failed == ['FAIL  trl 1.17.0: <1.17,>=1.16 is required. Fix: pip install "trl<1.17,>=1.16"']
+    other, changes = {**TESTED, "trl": "1.17.0", "openai": "1.9.0"}, {"trl": ["one", "another"]}
+    assert [str(finding) for finding in check_packages(other, changes) if finding.level == "FAIL"] == [
+        'FAIL  trl 1.17.0: not tested, 2 known problems; <1.17,>=1.16 is required. Fix: pip install "trl<1.17,>=1.16"',
+        f'FAIL  openai 1.9.0: not tested, 0 known problems; {OPENAI} is required. Fix: pip install "openai{OPENAI}"',
+    ]
+    changed, kept = check_contract({"trl": ["GRPOTrainer._generate is gone"], "transformers": []})
+    assert str(changed) == 'FAIL  trl: GRPOTrainer._generate is gone. Fix: pip install "trl<1.17,>=1.16"'
+    assert kept.level == "ok"
 
 
 @pytest.mark.parametrize(("transformers", "level"), [("5.17.0", "ok"), ("5.23.0", "note")])

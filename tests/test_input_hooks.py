@@ -54,10 +54,21 @@ def test_a_model_has_one_hook_and_a_copy_looks_after_itself(checkpoints):
     assert hooks_of(model) == 1
     copy = deepcopy(model)
     off_and_on(copy)
-    assert copy.enable_input_require_grads.args == (copy,)
+    its, register = copy.enable_input_require_grads.args
+    assert (its, register.__self__) == (copy, copy)
     assert hooks_of(model) == 1
     model.disable_input_require_grads()
     assert hooks_of(model) == 0
+
+
+def test_a_method_that_the_user_has_set_is_called(checkpoints):
+    model, _ = load(checkpoints("qwen2_5_vl"))
+    called = []
+    model.enable_input_require_grads = lambda: called.append(model)
+    for _ in range(2):  # as for two trainers
+        keep_one_input_hook(model)
+    model.enable_input_require_grads()
+    assert called == [model]
 
 
 @pytest.mark.parametrize("adapter", full_but(False, [False, True]))

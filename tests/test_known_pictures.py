@@ -290,6 +290,14 @@ def test_models_without_pictures_stay_as_they_are():
     assert set(vars(language)) == before
 
 
+def test_a_method_that_the_user_has_set_stays():
+    model, _ = frozen(FAMILY)
+    inner = model.base_model
+    inner.get_image_features = own = functools.partial(type(inner).get_image_features, inner)
+    encode_pictures_once(model)
+    assert inner.get_image_features is own
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 @pytest.mark.parametrize("trained", [False, True])

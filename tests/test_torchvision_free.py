@@ -1,5 +1,6 @@
 """Processors load without torchvision, and what they save loads where torchvision exists."""
 
+import importlib
 import importlib.util
 import json
 from pathlib import Path
@@ -7,6 +8,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from support import load
+from transformers import processing_utils
+
+from trl_mmreason import torchvision_free
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torchvision") is not None, reason="torchvision is installed: nothing stands in for it"
@@ -52,3 +56,13 @@ def test_a_video_is_refused_with_a_reason(checkpoints):
     frames = [Image.new("RGB", (56, 56))] * 2
     with pytest.raises(ImportError, match="torchvision"):
         processor(text="<|vision_start|><|video_pad|><|vision_end|>", videos=[frames])
+
+
+@pytest.mark.parametrize("table", ["MODALITY_TO_BASE_CLASS_MAPPING", "_LazyAutoProcessorMapping"])
+def test_a_transformers_without_these_tables_is_told_and_refuses_nothing(table, monkeypatch, caplog):
+    with monkeypatch.context() as changed:
+        changed.delattr(processing_utils, table)
+        importlib.reload(torchvision_free)
+    (record,) = caplog.records
+    assert "so that processors of Qwen-VL and InternVL need torchvision" in record.getMessage()
+    importlib.reload(torchvision_free)

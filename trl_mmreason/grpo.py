@@ -11,7 +11,7 @@ import math
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -235,23 +235,24 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         rows leave the batch.
         """
         grouped = multimodal_fields if isinstance(multimodal_fields, GroupPrompts) else None
-        policy = self.accelerator.unwrap_model(self.model_wrapped)
-        sample = super()._generate_single_turn
-        ours = self._rows_can_leave() and can_decode(policy)
-        generated = None
-        if ours and grouped is not None and can_share_prompts(policy, grouped.names, self.generation_config):
-            prompt_of = torch.tensor(grouped.place, device=self.accelerator.device)
-            try:
-                with ended_rows_leave(policy, self._tell_ended, prompt_of, self._static):
-                    generated = sample(*grouped.distinct(), *args, **kwargs)
-            except UnknownCacheError as error:
-                step_aside(str(error))
-        if generated is None:
-            inputs = prompt_ids, images, multimodal_fields
+        inputs = prompt_ids, images, multimodal_fields
+        policy, prompt_of = self.accelerator.unwrap_model(self.model_wrapped), None
+        if not (self._rows_can_leave() and can_decode(policy)):
             if grouped is not None:
                 inputs = (prompt_ids, images, {}) if self._samples_elsewhere else grouped.rows(range(len(prompt_ids)))
-            with ended_rows_leave(policy, self._tell_ended, static=self._static) if ours else nullcontext():
-                generated = sample(*inputs, *args, **kwargs)
+            generated = super()._generate_single_turn(*inputs, *args, **kwargs)
+        else:
+            if grouped is not None and can_share_prompts(policy, grouped.names, self.generation_config):
+                inputs, prompt_of = grouped.distinct(), torch.tensor(grouped.place, device=self.accelerator.device)
+            elif grouped is not None:
+                inputs = grouped.rows(range(len(prompt_ids)))
+            try:
+                with ended_rows_leave(policy, self._tell_ended, prompt_of, self._static):
+                    generated = super()._generate_single_turn(*inputs, *args, **kwargs)
+            except UnknownCacheError as error:
+                step_aside(str(error))
+                inputs = grouped.rows(range(len(prompt_ids)))  # type: ignore[union-attr]  # prompts were shared
+                generated = super()._generate_single_turn(*inputs, *args, **kwargs)
         self._tell_ended(range(len(generated[0])), generated[0])
         return generated
 

@@ -9,8 +9,10 @@ when the processor is saved, so that the checkpoint loads unchanged where torchv
 from __future__ import annotations
 
 import importlib.util
+import logging
 from typing import Any, NoReturn
 
+import transformers
 from transformers import processing_utils, video_processing_utils
 
 if importlib.util.find_spec("torchvision") is None:
@@ -38,11 +40,18 @@ if importlib.util.find_spec("torchvision") is None:
                 "installed. Install torchvision, or leave videos out of the prompt."
             )
 
-    # A processor finds the class of its parts by these two tables. AutoVideoProcessor cannot even be imported usefully
-    # without torchvision, so the stand-in is what "video_processor" means here; the second entry is the base class
-    # that a part is checked against.
-    processing_utils._LazyAutoProcessorMapping._MAPPING_NAMES["video_processor"] = (
-        __name__,
-        "VideoProcessorStandIn",
-    )
-    processing_utils.MODALITY_TO_BASE_CLASS_MAPPING["video_processor"] = "ImageProcessingMixin"
+    # A processor finds the class of its parts by these two private tables. AutoVideoProcessor cannot even be imported
+    # usefully without torchvision, so the stand-in is what "video_processor" means here; the second entry is the base
+    # class that a part is checked against.
+    _classes = getattr(getattr(processing_utils, "_LazyAutoProcessorMapping", None), "_MAPPING_NAMES", None)
+    _bases = getattr(processing_utils, "MODALITY_TO_BASE_CLASS_MAPPING", None)
+    if _classes is None or _bases is None:
+        logging.getLogger(__name__).warning(
+            "transformers %s finds the parts of a processor in another way than the versions that were tested, so that "
+            "processors of Qwen-VL and InternVL need torchvision. Fix: pip install torchvision, or a tested version, "
+            "which `mmreason doctor` names.",
+            transformers.__version__,
+        )
+    else:
+        _classes["video_processor"] = (__name__, "VideoProcessorStandIn")
+        _bases["video_processor"] = "ImageProcessingMixin"

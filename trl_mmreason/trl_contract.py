@@ -32,6 +32,12 @@ VLLM_PARAMETERS = {
 }
 """Method of `VLLMGeneration`, which engines/vllm.py overrides → its parameters."""
 
+CHECKPOINT_PARAMETERS = {
+    "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],
+    "_load_best_model": ["self"],
+}
+"""Method of transformers' `Trainer`, which checkpoint.py overrides → its parameters."""
+
 GENERATION_ARGUMENTS = {
     "_prefill": ["input_ids", "generation_config", "model_kwargs"],
     "_update_model_kwargs_for_generation": ["outputs", "model_kwargs"],
@@ -41,32 +47,42 @@ GENERATION_ARGUMENTS = {
 """Method of a transformers model, which sampling/live_rows.py calls → the arguments that it gives."""
 
 
-def changed_generation(model: Any) -> list[str]:
-    """Describe each method of a model's generation that is missing or cannot be called as before."""
-    changes = []
-    for name, arguments in GENERATION_ARGUMENTS.items():
-        method = getattr(model, name, None)
-        if method is None:
-            changes.append(f"{type(model).__name__}.{name} is gone")
-            continue
-        try:
-            inspect.signature(method).bind(**dict.fromkeys(arguments))
-        except TypeError as error:
-            changes.append(f"{type(model).__name__}.{name} cannot be called with {arguments}: {error}")
-    return changes
-
-
-def changed_methods() -> list[str]:
-    """Describe each method of TRL that is missing or has other parameters."""
+def changed_methods() -> dict[str, list[str]]:
+    """Package → each method of it that is missing or takes other arguments than expected."""
+    from transformers import GenerationMixin, Trainer
     from trl import GRPOTrainer  # TRL takes seconds to load
     from trl.generation.vllm_generation import VLLMGeneration
 
+    return {
+        "trl": [*_changed(GRPOTrainer, TRAINER_PARAMETERS), *_changed(VLLMGeneration, VLLM_PARAMETERS)],
+        "transformers": [*_changed(Trainer, CHECKPOINT_PARAMETERS), *changed_generation(GenerationMixin)],
+    }
+
+
+def _changed(kind: type, methods: dict[str, list[str]]) -> list[str]:
     changes = []
-    for kind, methods in ((GRPOTrainer, TRAINER_PARAMETERS), (VLLMGeneration, VLLM_PARAMETERS)):
-        for name, expected in methods.items():
-            method = getattr(kind, name, None)
-            if method is None:
-                changes.append(f"{kind.__name__}.{name} is gone")
-            elif (parameters := list(inspect.signature(method).parameters)) != expected:
-                changes.append(f"{kind.__name__}.{name} takes {parameters}, expected {expected}")
+    for name, expected in methods.items():
+        method = getattr(kind, name, None)
+        if method is None:
+            changes.append(f"{kind.__name__}.{name} is gone")
+        elif (parameters := list(inspect.signature(method).parameters)) != expected:
+            changes.append(f"{kind.__name__}.{name} takes {parameters}, expected {expected}")
+    return changes
+
+
+def changed_generation(model: Any) -> list[str]:
+    """Describe each method of a model, or of its class, that is missing or cannot be called as live_rows.py does."""
+    changes = []
+    kind = model if isinstance(model, type) else type(model)
+    for name, arguments in GENERATION_ARGUMENTS.items():
+        method = getattr(model, name, None)
+        if method is None:
+            changes.append(f"{kind.__name__}.{name} is gone")
+            continue
+        # a method of a class takes the model, too, unless it is one of the class itself
+        bound = hasattr(method, "__self__") or not isinstance(model, type)
+        try:
+            inspect.signature(method).bind(*([] if bound else [model]), **dict.fromkeys(arguments))
+        except TypeError as error:
+            changes.append(f"{kind.__name__}.{name} cannot be called with {arguments}: {error}")
     return changes

@@ -27,7 +27,13 @@ from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
 from trl_mmreason.sampling.engine import Request, SamplingParams
 from trl_mmreason.sampling.generation import Prompt, collate, encode, placeholder_ids
-from trl_mmreason.sampling.live_rows import can_decode, can_share_prompts, decode_live_rows, ended_rows_leave, step_aside
+from trl_mmreason.sampling.live_rows import (
+    can_decode,
+    can_share_prompts,
+    decode_live_rows,
+    ended_rows_leave,
+    step_aside,
+)
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 
 LENGTHS = [2, 9, 3, 24, 4, 5, 1, 12]

@@ -15,9 +15,9 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "doctor",
         help="check versions, GPUs, memory and a model's chat template",
-        description="Check the installed versions, the GPUs and TRL's private methods; for a configuration or a "
-        "model, also its requirements, the memory of training, and whether its chat template and its processor "
-        "support two turns. Prints one line a finding. Exit status 1 if something will not work.",
+        description="Check the installed versions, the GPUs and the private methods that are relied on; for a "
+        "configuration or a model, also its requirements, the memory of training, and whether its chat template and "
+        "its processor support two turns. Prints one line a finding. Exit status 1 if something will not work.",
         epilog="example: mmreason doctor --config adapo/your_model.yaml --model Qwen/Qwen2.5-VL-3B-Instruct",
     )
     command.add_argument("--config", metavar="FILE", help="configuration of a method, or the name of a shipped recipe")

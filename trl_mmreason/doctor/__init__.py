@@ -1,10 +1,11 @@
-"""Checks of `mmreason doctor`: versions, devices, the contract with TRL, a configuration, a model."""
+"""Checks of `mmreason doctor`: versions, devices, private methods relied on, a configuration, a model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..trl_contract import changed_methods
 from .estimate import check_memory
 from .finding import Finding, one_line
 from .machine import PACKAGES, check_contract, check_devices, check_packages, installed_version
@@ -21,9 +22,10 @@ def examine(config: str | None, model: str | None, methods: Sequence[str]) -> It
         model: path or Hub id of a policy; that of the configuration by default.
         methods: names of the methods that a configuration can belong to.
     """
-    yield from check_packages({package: installed_version(package) for package in PACKAGES})
+    changes = changed_methods()
+    yield from check_packages({package: installed_version(package) for package in PACKAGES}, changes)
     yield from check_devices()
-    yield from check_contract()
+    yield from check_contract(changes)
     stages: dict[str, dict[str, Any]] = {}
     if config is not None:
         try:

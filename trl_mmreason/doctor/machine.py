@@ -1,9 +1,9 @@
-"""Check the installed packages, the devices and TRL's private methods."""
+"""Check the installed packages, the devices and the private methods that this package relies on."""
 
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 import torch
@@ -11,11 +11,14 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from ..recipes import ROOT
-from ..trl_contract import changed_methods
 from .finding import Finding
 from .memory import GIB
 
-PACKAGES = ("torch", "transformers", "trl", "accelerate", "peft", "vllm", "deepspeed")
+PACKAGES = (
+    *("torch", "transformers", "trl", "accelerate", "peft", "datasets"),
+    *("openai", "fastapi", "pydantic", "uvicorn", "bitsandbytes", "vllm", "deepspeed"),
+)
+_EXTRAS = ("server", "tracking")  # whose packages are checked where they are installed
 
 
 @cache
@@ -34,17 +37,26 @@ def installed_version(package: str) -> str | None:
         return None
 
 
-def check_packages(installed: Mapping[str, str | None]) -> Iterator[Finding]:
+def check_packages(
+    installed: Mapping[str, str | None], changes: Mapping[str, Sequence[str]] | None = None
+) -> Iterator[Finding]:
     """Compare installed versions with the requirements and with the tested versions.
 
     Args:
         installed: package → version, or `None`.
+        changes: package → its private methods that are not those expected, as `changed_methods` describes them.
     """
     for requirement in _requirements():
         version = installed.get(requirement.name)
         if version is not None and not requirement.specifier.contains(version, prereleases=True):
             fix = f'pip install "{requirement.name}{requirement.specifier}"'
-            yield Finding("FAIL", f"{requirement.name} {version}: {requirement.specifier} is required.", fix)
+            known = len((changes or {}).get(requirement.name, ()))
+            yield Finding(
+                "FAIL",
+                f"{requirement.name} {version}: not tested, {known} known problem{'s' * (known != 1)}; "
+                f"{requirement.specifier} is required.",
+                fix,
+            )
     has_engine = bool(installed.get("vllm") or installed.get("deepspeed"))
     name = "constraints-engines.txt" if has_engine else "constraints.txt"
     tested = pinned_versions().get(name, {})
@@ -68,12 +80,13 @@ def check_packages(installed: Mapping[str, str | None]) -> Iterator[Finding]:
 
 
 def _requirements() -> list[Requirement]:
-    """This package's requirements without extras; none where it runs uninstalled."""
+    """This package's requirements and those of `_EXTRAS`; none where it runs uninstalled."""
     try:
         lines = importlib.metadata.requires("trl-mmreason") or []
     except importlib.metadata.PackageNotFoundError:
         return []
-    return [requirement for requirement in map(Requirement, lines) if requirement.marker is None]
+    extras = [{"extra": name} for name in _EXTRAS]
+    return [one for one in map(Requirement, lines) if one.marker is None or any(map(one.marker.evaluate, extras))]
 
 
 def check_devices() -> Iterator[Finding]:
@@ -86,11 +99,15 @@ def check_devices() -> Iterator[Finding]:
         yield Finding("note", f"no GPU that torch {torch.__version__} can use: training runs on the CPU.")
 
 
-def check_contract() -> Iterator[Finding]:
-    """Check that TRL's private methods still match this package's overrides."""
-    changes = changed_methods()
-    if not changes:
-        yield Finding("ok", "TRL's private methods are those that this package overrides.")
-    pin = pinned_versions().get("constraints.txt", {}).get("trl")
-    for change in changes:
-        yield Finding("FAIL", f"TRL: {change}.", f'pip install "trl=={pin}"')
+def check_contract(changes: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
+    """Say of private methods whether they still are what this package expects.
+
+    Args:
+        changes: package → what has changed, as `changed_methods` describes it.
+    """
+    required = {requirement.name: requirement for requirement in _requirements()}
+    for package, changed in changes.items():
+        if not changed:
+            yield Finding("ok", f"{package}: its private methods are those that this package relies on.")
+        for change in changed:
+            yield Finding("FAIL", f"{package}: {change}.", f'pip install "{required.get(package, package)}"')
