@@ -47,11 +47,12 @@ from .functional import (
 from .logged_questions import about_question, gather_without_pictures, prompts_alike, write_questions
 from .messages import pictures_of, with_system_message
 from .reference import reference_from_policy
+from .rollouts.context import check_context
 from .rollouts.group_prompts import GroupPrompts, ProcessedPrompts
 from .rollouts.padding import carries_loss, score_by_length, sort_by_length
 from .rollouts.prompt_length import without_overlong_prompts
 from .rollouts.read_once import RowsReadOnce
-from .rollouts.two_turn_rollout import roll_out_two_turns
+from .rollouts.two_turn_rollout import log_turns, roll_out_two_turns
 from .sampling.live_rows import (
     TOKEN_BY_TOKEN,
     UnknownCacheError,
@@ -275,27 +276,16 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
     def _generate(self, prompts: list) -> tuple:
         with self._timed("generation"):
             generated = list(super()._generate(prompts))
-        _, _, env_mask, _, _, extra, images, _ = generated
+        _, completion_ids, env_mask, _, _, extra, images, _ = generated
         if self.followup is not None:
             generated[3] = extra.pop("_messages")  # TRL decodes both turns and what lies between into one text
             images = extra.pop("_images")  # TRL forgets pictures that stand in the messages
-            self._log_turn_lengths(env_mask)
+            log_turns(self, completion_ids, env_mask)
         # Rows without pictures among rows with some: the processors want an empty list, where TRL leaves `None`.
         generated[6] = [row or [] for row in images] if images is not None and any(images) else None
         if self._grouped is not None:  # TRL processes all pictures again to score the answers
             self.processing_class = ProcessedPrompts(self.processing_class, self._grouped)
         return tuple(generated)
-
-    def _log_turn_lengths(self, env_mask: list[list[int]]) -> None:
-        lengths = []
-        for mask in env_mask:
-            first = mask.index(0) if 0 in mask else len(mask)
-            lengths.append([first, sum(mask) - first])
-        first, second = self.accelerator.gather(torch.tensor(lengths, device=self.accelerator.device)).T.float()
-        metrics = self._metrics[self._mode]
-        metrics["length_t1"].append(first.mean().item())
-        if (second > 0).any():
-            metrics["length_t2"].append(second[second > 0].mean().item())
 
     # ------------------------------------------------------------------------------------------------------- groups
 
@@ -385,6 +375,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as TRL does, and log at the end where the time went."""
+        check_context(self)
         self._stopwatch = watch = Stopwatch()
         with watch.part("rest"):
             result = super().train(*args, **kwargs)

@@ -26,11 +26,13 @@ TRAINER_PARAMETERS = {
 
 VLLM_PARAMETERS = {
     "_init_vllm": ["self"],
+    "_iter_named_params": ["self"],
+    "_fix_param_name_to_vllm": ["self", "name", "extra_prefixes"],
     "sync_weights": ["self"],
     "generate": ["self", "prompts", "images", "num_generations", "profiler"],
     "_place_features": ["self", "features", "prompt_ids"],
 }
-"""Method of `VLLMGeneration`, which engines/vllm.py overrides → its parameters."""
+"""Method of `VLLMGeneration`, which engines/vllm.py overrides or calls → its parameters."""
 
 CHECKPOINT_PARAMETERS = {
     "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],

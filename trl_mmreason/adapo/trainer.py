@@ -21,7 +21,8 @@ from .objective import adaptive_rewards, error_rate, informative_groups, kl_coef
 
 logger = logging.get_logger(__name__)
 
-# A trajectory of type i→j is graded 2i + j, and TRUNCATED more when an answer hit the length limit.
+# A trajectory of type i→j is graded 2i + j, and TRUNCATED more when an answer hit the length limit, or left no room for
+# the second one in vLLM's context.
 TRUNCATED = 4
 
 
@@ -137,7 +138,10 @@ class AdaPOTrainer(GroupGRPOTrainer):
             log_extra("first_correct", [i.correct for i in first])
             if self.followup:
                 log_extra("second_correct", second_correct)
-        ended = [ids[-1] in self.eos_token_ids for ids in completion_ids]
+        # without a second answer the first was cut, or left no room for one in the context
+        ended = [
+            ids[-1] in self.eos_token_ids and exists for ids, exists in zip(completion_ids, has_second, strict=True)
+        ]
         return [
             None if i.correct is None or j is None else 2 * i.correct + j + TRUNCATED * (not end)
             for i, j, end in zip(first, second_correct, ended, strict=True)

@@ -39,7 +39,8 @@ def whole(weight: Any, *, changed: bool = False) -> Iterator[Tensor]:
         with deepspeed.zero.GatheredParameters([weight], modifier_rank=0 if changed else None):
             yield weight.data
     elif isinstance(weight, DTensor):
-        full = weight.detach().full_tensor()  # type: ignore[attr-defined]
+        there = weight.detach().to(weight.device_mesh.device_type)  # with CPU offloading it lies elsewhere
+        full = there.full_tensor()  # type: ignore[attr-defined]
         yield full
         if changed:
             with torch.no_grad():

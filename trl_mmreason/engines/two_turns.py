@@ -23,6 +23,7 @@ class TwoTurns:
         end_ids: the tokens that end an answer. An answer that does not end with one of them was cut, and gets no
             second turn.
         tell_ended: is called with the rows whose answer has ended, a first or a second one, and with its ids.
+        longest_prompt: tokens of the longest prompt that vLLM takes. A row whose second one is longer gets none.
 
     Attributes:
         read_tokens, cached_tokens: how many tokens the second prompts have, and how many of them were in the prefix
@@ -35,8 +36,10 @@ class TwoTurns:
         followup_ids: Sequence[int],
         end_ids: Collection[int],
         tell_ended: Callable[[list[int], list[list[int]]], None],
+        longest_prompt: int,
     ) -> None:
         self.llm, self.followup_ids, self.end_ids, self.tell_ended = llm, list(followup_ids), end_ids, tell_ended
+        self.longest_prompt = longest_prompt
         self.read_tokens = self.cached_tokens = 0
 
     def generate(self, prompts: list[dict[str, Any]], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
@@ -72,7 +75,8 @@ class TwoTurns:
                 row = rows[output.request_id]
                 outputs[row].append(output)
                 answer = answers[row] = list(output.outputs[0].token_ids)
-                if len(outputs[row]) == 1 and answer[-1] in self.end_ids:
+                length = len(output.prompt_token_ids) + len(answer) + len(self.followup_ids)
+                if len(outputs[row]) == 1 and answer[-1] in self.end_ids and length <= self.longest_prompt:
                     ids = [*prompts[row]["prompt_token_ids"], *answer, *self.followup_ids]
                     seconds[row] = {**prompts[row], "prompt_token_ids": ids}
             if seconds:

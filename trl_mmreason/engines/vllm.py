@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import broadcast_object_list, is_peft_model
+from torch import Tensor
 from transformers import ProcessorMixin
 from trl.data_utils import is_conversational
 from trl.generation import vllm_generation
@@ -21,6 +23,7 @@ from trl.trainer import grpo_trainer
 
 from ..sampling.generation import placeholder_ids
 from ..sampling.vllm_engine import LoadedVLLM
+from .merged import merged_parameters
 from .prompts import PromptMemory, compare_prompts, find_pictures, unexpanded_prompts
 from .replaced import replaced
 from .two_turns import TwoTurns
@@ -65,8 +68,30 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
     def _init_vllm(self) -> None:
         # TRL has no setting for the engine's dtype, and vLLM reads a float32 checkpoint as bfloat16.
         engine = getattr(vllm_generation, "LLM", None)  # not there without vLLM, which `super()` refuses
-        with replaced(vllm_generation, LLM=engine and partial(engine, dtype=self._dtype), VLLMClient=PictureClient):
+
+        def build(**settings: Any) -> Any:
+            # vLLM cannot be handed new weights in 4 bit, which TRL makes it keep for a QLoRA: it keeps whole ones.
+            return engine(**{**settings, "quantization": None}, dtype=self._dtype)  # type: ignore[misc]
+
+        with replaced(vllm_generation, LLM=build, VLLMClient=PictureClient):
             super()._init_vllm()
+        if self.mode == "colocate":
+            self.context, self.longest_prompt = (most := self.llm.llm_engine.model_config.max_model_len), most - 1
+            self.context_setting = "vllm_max_model_length"
+        else:
+            context = [self.vllm_client.context() if self.accelerator.is_main_process else 0]
+            # without pictures a server takes no prompt after which it could not give all tokens that are asked for
+            (self.context,) = broadcast_object_list(context)
+            self.longest_prompt = self.context - self.max_completion_length
+            self.context_setting = "the server's --max-model-len"
+
+    def _iter_named_params(self) -> Iterator[tuple[str, Tensor]]:
+        """As TRL's; adapters are merged beside the policy, which stays as it is."""
+        if not is_peft_model(self.model):
+            yield from super()._iter_named_params()
+            return
+        for name, weight in merged_parameters(self.model):
+            yield self._fix_param_name_to_vllm(name), weight
 
     def sync_weights(self) -> None:
         """Send the policy's weights to vLLM, and reset its caches."""
@@ -89,7 +114,14 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
 
         Raises:
             PromptMismatch: vLLM answered other prompts than those that are trained on.
+            ValueError: a prompt leaves no room for an answer.
         """
+        if (most := max(map(len, prompts))) > self.longest_prompt:
+            raise ValueError(
+                f"A prompt has {most} tokens, its pictures' included, but vLLM takes at most {self.longest_prompt}, as "
+                f"its context holds {self.context}. Fix: max_prompt_length={self.longest_prompt} leaves such rows out; "
+                f"to keep them, raise {self.context_setting}."
+            )
         pictures = None if images is None else [row or None for row in images]
         engine_prompts = prompts
         if self.mode == "colocate" and pictures is not None:
@@ -155,7 +187,7 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
             own = [(row - first, answer) for row, answer in zip(rows, ids, strict=True) if row - first in mine]
             tell_ended([row for row, _ in own], [answer for _, answer in own])
 
-        turns = TwoTurns(self.llm, followup_ids, end_ids, tell_own)
+        turns = TwoTurns(self.llm, followup_ids, end_ids, tell_own, self.longest_prompt)
         with replaced(self.llm, generate=turns.generate):
             _, ids, nested, _ = self.generate(prompts, images, 1, profiler)
         env_mask = [[int(bool(token)) for token in row] for row in nested]

@@ -41,6 +41,10 @@ class PictureClient(VLLMClient):
             sent = dict(zip(rows, executor.map(send, rows.values()), strict=True))
         return [sent[_same(row)] for row in images]
 
+    def context(self) -> int:
+        """The tokens that prompt and answer may have together."""
+        return self._get(f"{self.base_url}/v1/models")["data"][0]["max_model_len"]
+
     def reset_encoder_cache(self) -> None:
         """Drop the server's picture features of earlier weights.
 

@@ -37,13 +37,21 @@ def prompt_length(
     return len(encode(processing_class, prompt, pictures_of(row), **template).ids)
 
 
+def prompt_lengths(rows: Dataset, processing_class: Any, **prompting: Any) -> list[int]:
+    """Count the tokens of all prompts; under several processes each measures a share of the rows."""
+    state = PartialState()
+    with state.split_between_processes(list(range(len(rows)))) as share:
+        lengths = [prompt_length(rows[place], processing_class, **prompting) for place in share]
+    return gather_object(lengths) if state.num_processes > 1 else lengths
+
+
 def without_overlong_prompts(
     rows: Any, processing_class: Any, max_tokens: int | None, *, name: str, **prompting: Any
 ) -> Any:
     """Return the rows whose prompt has at most `max_tokens` tokens, and warn about the others.
 
-    Nothing is ever truncated: half a picture would be lost, or the end of a question. Under several processes each
-    measures a share of the rows. The rows of a stream are measured as they come, so that nobody can count them.
+    Nothing is ever truncated: half a picture would be lost, or the end of a question. The rows of a stream are measured
+    as they come, so that nobody can count them.
 
     Args:
         rows: a `Dataset` or `IterableDataset` of rows as for `prompt_length`; anything else comes back as it is, for
@@ -60,11 +68,7 @@ def without_overlong_prompts(
         return rows
     if isinstance(rows, IterableDataset):
         return rows.filter(lambda row: prompt_length(row, processing_class, **prompting) <= max_tokens)
-    state = PartialState()
-    with state.split_between_processes(list(range(len(rows)))) as share:
-        lengths = [prompt_length(rows[place], processing_class, **prompting) for place in share]
-    if state.num_processes > 1:
-        lengths = gather_object(lengths)
+    lengths = prompt_lengths(rows, processing_class, **prompting)
     overlong = [place for place, length in enumerate(lengths) if length > max_tokens]
     if not overlong:
         return rows
@@ -76,7 +80,7 @@ def without_overlong_prompts(
     fix = "raise max_prompt_length, or let the processor scale pictures down"
     if len(overlong) == len(rows):
         raise ValueError(f"{message} No row is left. Fix: {fix}.")
-    if state.is_main_process:
+    if PartialState().is_main_process:
         named = ", ".join(repr(ids[place]) for place in overlong[:_NAMED]) + (", …" if len(overlong) > _NAMED else "")
         logger.warning(f"{message} These rows were left out: {named}. To keep them, {fix}.")
     dropped = set(overlong)

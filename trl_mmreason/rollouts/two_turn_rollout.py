@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
 import torch
+from transformers.utils import logging
 from trl.extras.profiling import profiling_context
 
 from ..construction import refuse_plain_prompt
+from .context import longest_prompt
+
+logger = logging.get_logger(__name__)
 
 SampledTurns = tuple[list[list[int]], list[list[int]], Any]
 """Of each row: ids of both answers and the follow-up between them, 1 where a token was sampled, log-probabilities."""
@@ -18,8 +23,8 @@ SampledTurns = tuple[list[list[int]], list[list[int]], Any]
 def roll_out_two_turns(prompts: list, trainer: Any) -> dict[str, Any]:
     """Sample an answer, add the follow-up, and sample a second answer.
 
-    A first answer that was cut gets no second turn. With a colocated vLLM a second turn begins as soon as its own first
-    answer has ended, otherwise when all have.
+    A first answer that was cut gets no second turn, nor does one that leaves no room for it in vLLM's context. With a
+    colocated vLLM a second turn begins as soon as its own first answer has ended, otherwise when all have.
 
     Args:
         prompts: conversations, already repeated for every generation.
@@ -70,6 +75,34 @@ def _without_barrier(trainer: Any, prompt_ids: list, images: Any) -> SampledTurn
     return tuple(sampled)
 
 
+def log_turns(trainer: Any, completion_ids: list[list[int]], env_mask: list[list[int]]) -> None:
+    """Log the mean length of each turn, and the share of rows whose first answer left no room for a second one.
+
+    Args:
+        trainer: as for `roll_out_two_turns`.
+        completion_ids, env_mask: of each row, as that returns them.
+    """
+    turns = []
+    for ids, mask in zip(completion_ids, env_mask, strict=True):
+        first = mask.index(0) if 0 in mask else len(mask)
+        turns.append([first, sum(mask) - first, 0 not in mask and ids[-1] in trainer.eos_token_ids])
+    first, second, no_room = trainer.accelerator.gather(
+        torch.tensor(turns, device=trainer.accelerator.device)
+    ).T.float()
+    metrics = trainer._metrics[trainer._mode]
+    metrics["length_t1"].append(first.mean().item())
+    if (second > 0).any():
+        metrics["length_t2"].append(second[second > 0].mean().item())
+    metrics["no_room_t2"].append(no_room.mean().item())
+    if no_room.any():
+        logger.warning_once(
+            f"{type(trainer).__name__}: {int(no_room.sum())} of {len(no_room)} first answers of a batch left no room "
+            f"for a second one in vLLM's context of {trainer.vllm_generation.context} tokens, and got none "
+            f"(no_room_t2). Fix: raise {trainer.vllm_generation.context_setting}, or lower max_prompt_length or "
+            "max_completion_length."
+        )
+
+
 def turn_after_turn(trainer: Any, prompt_ids: list, images: Any, grouped: Any) -> SampledTurns:
     """Sample all first answers, then all second answers.
 
@@ -79,7 +112,13 @@ def turn_after_turn(trainer: Any, prompt_ids: list, images: Any, grouped: Any) -
     """
     generations = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
     first_ids, logprobs = trainer._generate_single_turn(prompt_ids, images, grouped, generations)
-    ended = [row for row, ids in enumerate(first_ids) if ids[-1] in trainer.eos_token_ids]
+    most = longest_prompt(trainer) or math.inf
+    between = len(trainer._followup_ids)
+    ended = [
+        row
+        for row, ids in enumerate(first_ids)
+        if ids[-1] in trainer.eos_token_ids and len(prompt_ids[row]) + len(ids) + between <= most
+    ]
     second_ids, second_logprobs = _second_answers(trainer, prompt_ids, first_ids, ended, grouped)
 
     completion_ids = [list(ids) for ids in first_ids]
@@ -98,7 +137,7 @@ def _second_answers(
 ) -> tuple[list, Any]:
     """Sample y2 for the rows whose y1 ended.
 
-    Every process continues equally many rows, the most that any has; the spare ones repeat a row and are thrown
+    Every process continues equally many rows, the most that any has; the spare ones repeat a prompt and are thrown
     away. Sharded models need every process in `generate`, and vLLM's server mode hands the results back in slices
     of equal length.
     """
@@ -106,8 +145,9 @@ def _second_answers(
     most = int(counts.max())
     if most == 0:
         return [], []
-    rows = [*ended, *[(ended or [0])[0]] * (most - len(ended))]
-    longer = [[*prompt_ids[row], *first_ids[row], *trainer._followup_ids] for row in rows]
+    spare = most - len(ended)
+    rows = [*ended, *[0] * spare]
+    longer = [[*prompt_ids[row], *first_ids[row], *trainer._followup_ids] for row in ended] + [prompt_ids[0]] * spare
     _, images, fields = grouped.rows(rows)
     fields = {
         # Fields with one value a token (token types) are lists of lists; what was appended is all text, type 0.
