@@ -1,4 +1,4 @@
-"""What vLLM is sent of a policy with an adapter, and that the policy stays as it is bit for bit; vLLM itself is not here."""
+"""What vLLM is sent of a policy with an adapter, and that the policy stays as it is bit for bit; without vLLM."""
 
 import copy
 

@@ -49,6 +49,7 @@ import json, os, sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 name = os.path.basename(sys.argv[0])
 line = dict(name=name, node=os.environ["NODE"], arguments=sys.argv[1:], dev=os.environ.get("VLLM_SERVER_DEV_MODE"))
+line |= dict(key=os.environ.get("VLLM_API_KEY"))
 with open(os.environ["NOTES"], "a") as file:
     file.write(json.dumps(line) + "\\n")
 if name == "accelerate":
@@ -171,6 +172,10 @@ def test_the_first_node_serves_and_the_others_train(submit):
     assert json.loads(flags["--weight-transfer-config"]) == {"backend": "nccl"}
     assert (flags["--logprobs-mode"], flags["--max-logprobs"]) == ("processed_logprobs", "-1")
     assert flags["--tensor-parallel-size"] == "2"
+    assert flags["--host"] == "localhost"  # the first node, not every interface
+    (key,) = {call["key"] for call in calls if call["name"] != "health"}
+    assert len(key) == 32
+    assert key not in str([call.get("arguments") for call in calls])  # which other users of the node see
     started = launchers(calls)
     assert {node: launcher.machine_rank for node, (launcher, _) in started.items()} == {"node-b": 0, "node-c": 1}
     for launcher, training in started.values():

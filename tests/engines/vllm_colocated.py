@@ -1,8 +1,9 @@
 """A training run with vLLM in its process: `python vllm_colocated.py FAMILY METHOD FOLDER [OPTION …]`.
 
 Run by test_vllm.py. Options: `memory` passes the policy as a model whose weights differ from those in its folder,
-`lora` trains an adapter, `dropout` drops half of its inputs, `shared` shares one vLLM between two processes,
-`side_by_side` puts pictures directly beside each other, `checks` does what needs no second engine afterwards.
+`lora` trains an adapter, `qlora` one of a base in 4 bit, `dropout` drops half of its inputs, `shared` shares one vLLM
+between two processes, `side_by_side` puts pictures directly beside each other, `checks` does what needs no second
+engine afterwards.
 """
 
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from vllm_policies import random_policy, rule_out_placeholders, save, train, trainer_for, write
-from vllm_turns import sampled_tokens, two_ways
+from vllm_turns import sampled_tokens, short_of_room, two_ways
 
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
 if not torch.cuda.is_available():
@@ -46,7 +47,8 @@ else:
 settings = {"vllm_tensor_parallel_size": 2, "per_device_train_batch_size": 6} if shared else {}
 if "dropout" in options:
     settings["dropout"] = 0.5
-trainer = trainer_for(method, policy, folder / "run", lora="lora" in options, **settings)
+trainer = trainer_for(method, policy, folder / "run", lora="lora" in options, qlora="qlora" in options, **settings)
+frozen = {name: weight.clone() for name, weight in trainer.model.named_parameters() if not weight.requires_grad}
 engine = trainer.vllm_generation.llm.llm_engine
 if shared:
     # On CPUs with AVX-512 vLLM names its shared memory alike in all runs, and removes it when C++ ends, which processes
@@ -56,8 +58,12 @@ if shared:
 results = {"dtype": str(engine.model_config.dtype), "image": model.config.image_token_id}
 if method == "adapo":
     results["two_ways"] = {bound: two_ways(trainer, bound) for bound in ((16,) if shared else (2, 16))}
+    if "checks" in options:
+        results["short"] = short_of_room(trainer, results["two_ways"][16])
 with sampled_tokens(engine) as results["tokens"]:
     results["rollouts"] = train(trainer)
+now = dict(trainer.model.named_parameters())
+results["frozen"] = {name: torch.equal(weight, now[name]) for name, weight in frozen.items()}
 if family == "llava_next":
     from vllm.model_executor.models.llava_next import LlavaNextForConditionalGeneration as Upstream
 

@@ -6,6 +6,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from support import SMALL_RUN, ParityGrader, drawn_rows, is_even, recorded_batches
+from transformers import BitsAndBytesConfig
 
 from trl_mmreason import (
     AdaPOConfig,
@@ -103,17 +104,20 @@ class EveryOtherGrader:
         return [Verdict(number % 2 == 0, None, "") for number, _ in enumerate(items)]
 
 
-def trainer_for(method, policy, folder, *, lora=False, dropout=0.0, **settings):
+def trainer_for(method, policy, folder, *, lora=False, qlora=False, dropout=0.0, **settings):
     """A trainer of one of our methods that samples with vLLM.
 
     Args:
         policy: folder of a saved policy, or a model.
-        lora, dropout: whether it trains an adapter, and how much of its inputs it drops.
+        lora, qlora, dropout: whether it trains an adapter, of a base in 4 bit, and how much of its inputs it drops.
     """
     run = {**RUN, **settings}
+    if qlora:
+        quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+        run["model_init_kwargs"] = {"dtype": "float32", "quantization_config": quantization}
     shared = {
         "train_dataset": questions(),
-        **({"peft_config": LoraConfig(**LORA, lora_dropout=dropout)} if lora else {}),
+        **({"peft_config": LoraConfig(**LORA, lora_dropout=dropout)} if lora or qlora else {}),
     }
     if method == "adapo":
         # nothing is filtered out, so that every sampled token is compared

@@ -7,7 +7,7 @@ from support import drawn_rows
 from trl.data_utils import prepare_multimodal_messages
 
 from trl_mmreason.engines.replaced import replaced
-from trl_mmreason.rollouts.two_turn_rollout import turn_after_turn
+from trl_mmreason.rollouts.two_turn_rollout import log_turns, turn_after_turn
 
 QUESTIONS, GENERATIONS = 12, 2  # twice as many rows as the engine takes at once
 # A random policy repeats itself until it is cut; with the penalty greedy answers end, too.
@@ -52,6 +52,35 @@ def two_ways(trainer, bound):
     ]
     found["hit_rates"] = trainer._metrics["train"].pop("prefix_cache_hit_rate_t2", [])
     return found
+
+
+def short_of_room(trainer, ways):
+    """What `two_ways` gives, and what is logged, in a context that holds about half of the second prompts.
+
+    Args:
+        ways: what `two_ways(trainer, 16)` gave.
+    """
+    rows = zip(ways["prompts"], ways["without_barrier"][1], strict=True)
+    seconds = [len(prompt) + mask.index(0) + len(ways["followup"]) for prompt, mask in rows if 0 in mask]
+    context = sorted(seconds)[len(seconds) // 2] + 2
+    generation = trainer.vllm_generation
+    engine = generation.llm.llm_engine
+    with (
+        replaced(engine.model_config, max_model_len=context),  # by which prompts are refused
+        replaced(engine.engine_core.engine_core.scheduler, max_model_len=context),  # and by which answers end
+        replaced(generation, context=context, longest_prompt=context - 1),
+    ):
+        again = two_ways(trainer, 16)
+        log_turns(trainer, *again["without_barrier"][:2])
+        try:
+            generation.generate([[7] * context], None, 1)
+        except ValueError as error:
+            refused = str(error)
+    logged = trainer._metrics["train"]
+    again |= {"context": context, "refused": refused, "no_room": logged.pop("no_room_t2")}
+    for name in ("length_t1", "length_t2"):
+        logged.pop(name, None)
+    return again
 
 
 @contextmanager

@@ -62,6 +62,11 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
                 "(`name_or_path` is empty) from which vLLM could build its own. Fix: save the policy and its processor "
                 "to a folder, and pass the folder."
             )
+        if getattr(model, "is_loaded_in_8bit", False):
+            raise ValueError(
+                "use_vllm with load_in_8bit: such a base cannot be merged with its adapter for vLLM. Fix: "
+                "load_in_4bit, or use_vllm=False."
+            )
         settings["generation_kwargs"] = without_placeholders(settings.get("generation_kwargs"), model.config)
         super().__init__(**settings)
 
@@ -80,8 +85,8 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
             self.context_setting = "vllm_max_model_length"
         else:
             context = [self.vllm_client.context() if self.accelerator.is_main_process else 0]
-            # without pictures a server takes no prompt after which it could not give all tokens that are asked for
             (self.context,) = broadcast_object_list(context)
+            # without pictures a server takes no prompt after which it could not give all tokens that are asked for
             self.longest_prompt = self.context - self.max_completion_length
             self.context_setting = "the server's --max-model-len"
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from trl.generation.vllm_client import VLLMClient, to_openai_messages
 
 
 class PictureClient(VLLMClient):
-    """`VLLMClient` that reports the server's tokens for each picture, and resets its encoder cache."""
+    """`VLLMClient` that reports the server's tokens for each picture, resets its encoder cache, and sends its key.
+
+    The key is that of the environment's `VLLM_API_KEY`, which `vllm serve` reads too.
+    """
+
+    def check_server(self, *args: Any, **kwargs: Any) -> None:
+        """As TRL's, which then asks for the model's name; from here on the server's key is sent, if it has one."""
+        if key := os.environ.get("VLLM_API_KEY"):
+            self.session.headers["Authorization"] = f"Bearer {key}"
+        super().check_server(*args, **kwargs)
 
     def image_features(self, images: list[list | None], max_concurrent_requests: int = 64) -> list[dict | None]:
         """Process pictures on the server, as TRL does, and keep each picture's tokens in `picture_spans`.
