@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import torch
+from accelerate.utils import is_peft_model
 from every_trainer import DPO, SAVED, four_steps, make
 from judged import judge_by
 from peft import LoraConfig
@@ -19,6 +20,7 @@ from switch import let_cpus_take_the_engine
 from transformers import AutoModelForImageTextToText
 
 from trl_mmreason.chain_of_step.tokens import trainable_token_indices
+from trl_mmreason.engines.merged import merged_parameters
 from trl_mmreason.engines.sharding import loading_whole, whole_state
 
 let_cpus_take_the_engine()
@@ -62,10 +64,12 @@ def trainer_for(way, folder):
 
 
 def outcome_of(trainer):
-    """Losses, and the whole of every trained weight, by no code that saves."""
+    """Losses, the whole of every trained weight, by no code that saves, and what vLLM would be sent of an adapter."""
     policy = trainer.accelerator.unwrap_model(trainer.model)
     trained = {name: weight for name, weight in policy.named_parameters() if weight.requires_grad}
-    return {"losses": losses_of(trainer), "weights": whole_state(trained, keep=True)}
+    sent = merged_parameters(policy) if is_peft_model(policy) else ()
+    found = {"losses": losses_of(trainer), "sent": {name: weight.to("cpu", copy=True) for name, weight in sent}}
+    return {**found, "weights": whole_state(trained, keep=True)}
 
 
 def begun_again(way, folder):

@@ -59,9 +59,10 @@ def outcome(policies, tmp_path_factory):
 def assert_same(found, expected):
     losses = expected["losses"][-len(found["losses"]) :]
     assert found["losses"] == pytest.approx(losses, abs=1e-5, rel=1e-6)  # a sum over tokens is large
-    assert found["weights"].keys() == expected["weights"].keys()
-    for name, weight in expected["weights"].items():
-        torch.testing.assert_close(found["weights"][name], weight, atol=1e-6, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+    for kind in ("weights", "sent"):
+        assert found[kind].keys() == expected[kind].keys()
+        for name, weight in expected[kind].items():
+            torch.testing.assert_close(found[kind][name], weight, atol=1e-6, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

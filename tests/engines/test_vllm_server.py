@@ -84,6 +84,19 @@ def test_a_picture_seen_before_an_update_is_encoded_anew(runs):
     assert differences(runs("qwen2_5_vl")["after_own_sync"]).mean() < TOLERANCE
 
 
+def test_the_longest_prompt_is_what_the_server_takes(runs):
+    """Without pictures it refuses one after which 8 tokens, as many as an answer may have, do not fit its 1,024."""
+    context = runs("qwen2_5_vl")["context"]
+    assert (context["context"], context["longest"], context["answers"]) == (1024, 1016, 1)
+    assert "400" in context["server's"]
+    assert "A prompt has 1017 tokens, its pictures' included, but vLLM takes at most 1016" in context["ours"]
+    assert "raise the server's --max-model-len" in context["ours"]
+
+
+def test_a_server_answers_with_its_key_alone(runs):
+    assert runs("qwen2_5_vl")["context"]["without key"] == 401
+
+
 def test_trl_still_leaves_the_encoder_cache(runs):
     rollout = runs("qwen2_5_vl")["after_upstream_sync"]
     pictured = (rollout["pictures"] > 0).unsqueeze(1)

@@ -1,5 +1,9 @@
 """What a colocated run shows after its training, with the engine that it has."""
 
+from functools import partial
+
+import pytest
+import requests
 import torch
 from datasets import Dataset
 from recorded import recorded_ids
@@ -135,6 +139,21 @@ def placeholders_of_random_policy(trainer, family):
     return counts
 
 
+def served_context(generation):
+    """How many answers the longest prompt without pictures gets, and what we and the server say of a longer one."""
+    client, longest = generation.vllm_client, generation.longest_prompt
+    _, answers, _, _ = generation.generate([[7] * longest], None, 1)
+    shown = {"context": generation.context, "longest": longest, "answers": len(answers)}
+    asks = {"ours": partial(generation.generate, images=None, num_generations=1)}
+    asks["server's"] = partial(client.generate, max_tokens=generation.max_completion_length)
+    for name, ask in asks.items():
+        with pytest.raises(Exception, match="Request failed|A prompt has") as error:
+            ask([[7] * (longest + 1)])
+        shown[name] = str(error.value)
+    shown["without key"] = requests.get(f"{client.base_url}/v1/models", timeout=60).status_code
+    return shown
+
+
 def served_checks(trainer, family):
     """What test_vllm_server.py asserts beside the rollouts of the training run."""
     rows = next(iter(trainer.get_train_dataloader()))
@@ -149,6 +168,7 @@ def served_checks(trainer, family):
     finally:
         processor.size = size
     shown |= {"placeholders": placeholders_of_random_policy(trainer, family)}
+    shown |= {"context": served_context(trainer.vllm_generation)}
     client = trainer.vllm_generation.vllm_client
     client.base_url += "/elsewhere"  # a server that is no vLLM in development mode
     try:

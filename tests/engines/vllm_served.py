@@ -21,7 +21,7 @@ from vllm_policies import random_policy, rule_out_placeholders, save, train, tra
 
 from trl_mmreason.engines import vllm as corrections
 
-os.environ |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+os.environ |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_API_KEY": "a key"}
 if not torch.cuda.is_available():
     os.environ["TORCH_COMPILE_DISABLE"] = "1"  # vLLM reads it; compiling takes half a minute
 SETTINGS = ["--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "12", "--enable-scale-out"]
