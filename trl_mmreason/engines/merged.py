@@ -31,7 +31,8 @@ def merged_parameters(model: Any) -> Iterator[tuple[str, Tensor]]:
     Args:
         model: a `PeftModel`.
     """
-    wrapper, seen = "", set()
+    wrapper = ""
+    seen: set[int] = set()
     for path, module in model.get_base_model().named_modules():
         if wrapper and path.startswith(wrapper):
             continue  # a part of what was yielded
