@@ -167,11 +167,11 @@ def write(trainer, texts):
     sample, tokenizer = trainer._generate_single_turn, trainer.processing_class.tokenizer
 
     def generate(prompt_ids, *args, **kwargs):
-        ids, logps = sample(prompt_ids, *args, **kwargs)
+        ids, _ = sample(prompt_ids, *args, **kwargs)
         assert len(ids) == len(prompt_ids)
         first = trainer.accelerator.process_index * len(ids) + trainer.state.global_step
         chosen = [texts[(first + row) % len(texts)] for row in range(len(ids))]
-        return [[*ids_of(trainer.processing_class, text), tokenizer.eos_token_id] for text in chosen], logps
+        return [[*ids_of(trainer.processing_class, text), tokenizer.eos_token_id] for text in chosen], None
 
     trainer._generate_single_turn = generate
 

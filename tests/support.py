@@ -3,6 +3,8 @@
 import hashlib
 import io
 import json
+import math
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer, ReflectionSFTConfig, ReflectionSFTTrainer, SRPOConfig, SRPOTrainer
+from trl_mmreason.facts import NothingTrained
 from trl_mmreason.grading import Verdict
 from trl_mmreason.miniature.models import FAMILIES, build_model
 from trl_mmreason.miniature.tasks import make_problems, problems_dataset
@@ -117,6 +120,12 @@ sft_trainer = maker(ReflectionSFTTrainer, ReflectionSFTConfig, **SUPERVISED_RUN)
 # one step, without a prompt and without the accuracy filter
 _OPEN = {"max_steps": 1, "reflection_prompt": None, "filter_min_accuracy": 0.0, "filter_max_accuracy": 1.0}
 srpo_trainer = maker(SRPOTrainer, SRPOConfig, **{**SMALL_RUN, **_OPEN})
+
+
+def train_on_anything(trainer) -> None:
+    """Train, also on texts that teach nothing, which ends a run with an error."""
+    with suppress(NothingTrained):
+        trainer.train()
 
 
 def losses_of(trainer) -> list[float]:
@@ -240,3 +249,16 @@ def recorded_batches(trainer) -> list[dict]:
     batches, prepare = [], trainer._generate_and_score_completions
     trainer._generate_and_score_completions = lambda inputs: batches.append(prepare(inputs)) or batches[-1]
     return batches
+
+
+def with_nan(trainer, steps):
+    """Let the loss of these steps be NaN in the last process."""
+    compute_loss, last = trainer.compute_loss, trainer.accelerator.num_processes - 1
+
+    def spoilt(*args, **kwargs):
+        loss = compute_loss(*args, **kwargs)
+        is_spoilt = trainer.state.global_step in steps and trainer.accelerator.process_index == last
+        return loss * math.nan if is_spoilt else loss
+
+    trainer.compute_loss = spoilt
+    return trainer

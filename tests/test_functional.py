@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from trl_mmreason.functional import aggregate_token_loss, k3_divergence, turn_of_token
+from trl_mmreason.functional import aggregate_token_loss, informative_groups, k3_divergence, turn_of_token
 
 # Two rows of three tokens; the mask keeps two of the first row and one of the second.
 LOSS = torch.tensor([[1.0, 3.0, 50.0], [8.0, 70.0, 90.0]])
@@ -49,3 +49,16 @@ def test_k3_divergence():
 def test_turns_change_at_the_users_turn_and_padding_follows():
     env_mask = torch.tensor([[1, 1, 0, 0, 1, 1], [1, 1, 1, 1, 1, 1]])
     assert turn_of_token(env_mask).tolist() == [[1, 1, 2, 2, 2, 2], [1, 1, 1, 1, 1, 1]]
+
+
+def test_informative_groups_need_two_kept_and_different_rewards():
+    rewards = torch.tensor(
+        [
+            [1.0, 1.0, 1.0],  # all the same
+            [1.0, torch.nan, 1.0],  # the kept ones are the same
+            [1.0, torch.nan, 0.5],
+            [1.0, torch.nan, torch.nan],  # one kept
+            [torch.nan, torch.nan, torch.nan],
+        ]
+    )
+    assert informative_groups(rewards).tolist() == [False, False, True, False, False]

@@ -88,3 +88,18 @@ def turn_of_token(env_mask: Tensor) -> Tensor:
         tensor([[1, 1, 2, 2, 2]])
     """
     return 1 + ((1 - env_mask.long()).cumsum(dim=1) > 0).long()
+
+
+def informative_groups(rewards: Tensor) -> Tensor:
+    """Find the groups with a gradient: two or more kept trajectories whose rewards are not all the same.
+
+    Args:
+        rewards: (Q, G), NaN where a trajectory is not kept.
+
+    Returns:
+        (Q,) bool.
+    """
+    missing = rewards.isnan()
+    highest = rewards.masked_fill(missing, -torch.inf).amax(dim=1)
+    lowest = rewards.masked_fill(missing, torch.inf).amin(dim=1)
+    return ((~missing).sum(dim=1) >= 2) & (highest > lowest)

@@ -37,10 +37,12 @@ from .construction import (
 )
 from .engines.replaced import replaced
 from .engines.vllm import corrected_vllm, remember_prompts
+from .facts import RunFactsMixin, check_fills_a_rollout, observe_difference, observe_groups
 from .functional import (
     SEQUENCE_NORMALISED_LOSSES,
     TOKEN_NORMALISED_LOSSES,
     aggregate_token_loss,
+    informative_groups,
     k3_divergence,
     turn_of_token,
 )
@@ -52,9 +54,11 @@ from .rollouts.group_prompts import GroupPrompts, ProcessedPrompts
 from .rollouts.padding import carries_loss, score_by_length, sort_by_length
 from .rollouts.prompt_length import without_overlong_prompts
 from .rollouts.read_once import RowsReadOnce
+from .rollouts.reward_values import checked_rewards, refuse_infinite
 from .rollouts.two_turn_rollout import log_turns, roll_out_two_turns
 from .sampling.live_rows import (
     TOKEN_BY_TOKEN,
+    SampledLogprobs,
     UnknownCacheError,
     can_decode,
     can_share_prompts,
@@ -94,7 +98,7 @@ def without_ungraded(rewards: Tensor) -> GroupOutcome:
     return GroupOutcome(rewards.masked_fill(~keep.unsqueeze(1), torch.nan), keep)
 
 
-class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
+class GroupGRPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin, GRPOTrainer):
     """GRPO whose rewards, filters and KL coefficients may depend on whole groups, with an optional second turn.
 
     A subclass overrides `score_groups`, and `log_rollouts` if it has measures of its own. With a `followup`, the policy
@@ -149,6 +153,7 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         search_no_weights(args)
         with corrected_vllm(args), reference_from_policy(model, args, kwargs.get("peft_config")):
             super().__init__(model, reward_funcs, args, **kwargs)
+        check_fills_a_rollout(self)
 
         self._static = None
         if getattr(self.args, "compile_generation", False):
@@ -247,9 +252,12 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
                 inputs, prompt_of = grouped.distinct(), torch.tensor(grouped.place, device=self.accelerator.device)
             elif grouped is not None:
                 inputs = grouped.rows(range(len(prompt_ids)))
+            logprobs = SampledLogprobs(self.temperature) if self._compares_policies else None
             try:
-                with ended_rows_leave(policy, self._tell_ended, prompt_of, self._static):
-                    generated = super()._generate_single_turn(*inputs, *args, **kwargs)
+                with ended_rows_leave(policy, self._tell_ended, prompt_of, self._static, logprobs):
+                    ids, _ = generated = super()._generate_single_turn(*inputs, *args, **kwargs)
+                if logprobs is not None:
+                    generated = ids, logprobs.of_rows(ids)
             except UnknownCacheError as error:
                 step_aside(str(error))
                 inputs = grouped.rows(range(len(prompt_ids)))  # type: ignore[union-attr]  # prompts were shared
@@ -266,6 +274,17 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
         if self._samples_elsewhere or is_deepspeed_zero3_enabled() or self.is_fsdp_enabled:
             return False
         return self.generation_config.get_generation_mode() in TOKEN_BY_TOKEN
+
+    @property
+    def _compares_policies(self) -> bool:
+        """Whether to compare log-probabilities of sampled tokens with those of the training pass.
+
+        That is before the first update, when they are of one policy. vLLM's are relative to what `top_p` and others
+        leave, and cannot be compared then.
+        """
+        if not self.model.training or self.facts.updates or self.rollout_func not in (None, roll_out_two_turns):
+            return False
+        return not (self.use_vllm and (self.top_p < 1 or self.top_k > 0 or self.min_p))
 
     def _tell_ended(self, places: Sequence[int], ids: list[list[int]]) -> None:
         known = [place for place in places if place < len(self._sampled)]  # spare rows of a second turn come after
@@ -292,8 +311,14 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
     def _calculate_rewards(self, inputs: list, prompts: list, completions: list, completion_ids_list: list) -> Tensor:
         self._forget_prompts()
         shown = [{name: value for name, value in row.items() if name not in self.hidden_columns} for row in inputs]
-        with self._timed("rewards"):
-            rewards = super()._calculate_rewards(shown, prompts, completions, completion_ids_list)
+        functions, names = self.reward_funcs, self.reward_func_names
+        self.reward_funcs = [checked_rewards(*each) for each in zip(functions, names, strict=True)]
+        try:
+            with self._timed("rewards"):
+                rewards = super()._calculate_rewards(shown, prompts, completions, completion_ids_list)
+        finally:
+            self.reward_funcs = functions
+        refuse_infinite(rewards, names)
         self._outcome = self.score_groups(rewards)
         self.log_rollouts(inputs, completion_ids_list)
         return self._outcome.rewards
@@ -328,6 +353,8 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
             self._logs["advantages"].clear()
             self._logs["advantages"].extend([*logged, *by_turn.mean(dim=1).tolist()])
         batch["tool_mask"] = env_mask * outcome.keep[local].unsqueeze(1)
+        if self.model.training:
+            self._observe_groups(outcome)
         kept_tokens = (batch["completion_mask"] * batch["tool_mask"]).sum()
         batch["num_items_in_batch"] = self.accelerator.gather(kept_tokens).sum()
 
@@ -343,6 +370,20 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
             batch["kl_coefs"] = (coefs[local] * weight).expand(-1, 2)
             batch["turn"] = turn
         return batch
+
+    def _observe_groups(self, outcome: GroupOutcome) -> None:
+        """Add the groups of a rollout to the facts of the run."""
+        if outcome.advantages is None:
+            total = (outcome.rewards * self.reward_weights.to(outcome.rewards)).nansum(dim=1)
+            teaches = informative_groups(self.in_groups(total.masked_fill(~outcome.keep, torch.nan)))
+        else:
+            by_turn = outcome.advantages.view(len(outcome.keep), -1)
+            teaches = self.in_groups((by_turn != 0).any(dim=1) & outcome.keep).any(dim=1)
+        dropped = {name: values[-1] for name, values in self._metrics["train"].items() if name.startswith("dropped_")}
+        observe_groups(self.facts, teaches, {name.removeprefix("dropped_"): share for name, share in dropped.items()})
+
+    def only_groups_teach(self) -> bool:
+        return not (self._entropy_bonus_enabled or self.aux_loss_enabled)
 
     def _forget_prompts(self) -> None:
         """Let the processor process again."""
@@ -449,9 +490,11 @@ class GroupGRPOTrainer(NamedArguments, CheckpointRestoreMixin, GRPOTrainer):
             for name, values in metrics.items():  # TRL has logged a mean over no token as 0
                 del values[logged.get(name, 0) :]
             return loss
+        assert logps is not None  # `super()` has just scored this batch
+        if self._compares_policies and (sampled := inputs.get("sampling_per_token_logps")) is not None:
+            observe_difference(self.facts, logps, sampled, mask.bool() & ~sampled.isnan())
         if "kl_coefs" not in inputs:
             return loss
-        assert logps is not None  # `super()` has just scored this batch
         log_ratio = self._log_ratio(logps, inputs, mask) if self.args.use_bias_correction_kl else None
         divergence = k3_divergence(logps, inputs["ref_per_token_logps"], log_ratio)
         self._log_turn_kl(divergence.detach() * mask, mask, inputs["turn"])

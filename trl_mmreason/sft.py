@@ -22,6 +22,7 @@ from .construction import (
     with_pictures,
 )
 from .documented import documented
+from .facts import RunFactsMixin
 from .like_length import Layout, LikeLengthMixin
 from .messages import PICTURE_COLUMNS, completion_text
 from .parts import freeze_vision_encoder
@@ -64,7 +65,7 @@ class CompletionSFTConfig(SFTConfig):
             )
 
 
-class CompletionSFTTrainer(NamedArguments, CheckpointRestoreMixin, LikeLengthMixin, SFTTrainer):
+class CompletionSFTTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin, LikeLengthMixin, SFTTrainer):
     """Trains a policy on completions in a format; a subclass says which.
 
     Rows of like length share a micro-batch, among those of one optimizer step. The update is the same.

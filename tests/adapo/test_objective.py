@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trl_mmreason.adapo.objective import adaptive_rewards, error_rate, informative_groups, kl_coefficients
+from trl_mmreason.adapo.objective import adaptive_rewards, error_rate, kl_coefficients
 
 NAN = float("nan")
 
@@ -75,16 +75,3 @@ def test_kl_coefficients_follow_the_gap_between_the_two_right_rewards():
     beta_1, beta_2 = kl_coefficients(error_rate(first), beta=0.02, kl_scale=0.1, **settings)
     assert beta_1.item() == pytest.approx(0.02 + 0.03)
     assert beta_2.item() == pytest.approx(0.02)
-
-
-def test_informative_groups_need_two_kept_and_different_rewards():
-    rewards = torch.tensor(
-        [
-            [1.0, 1.0, 1.0],  # all the same
-            [1.0, NAN, 1.0],  # the kept ones are the same
-            [1.0, NAN, 0.5],
-            [1.0, NAN, NAN],  # one kept
-            [NAN, NAN, NAN],
-        ]
-    )
-    assert informative_groups(rewards).tolist() == [False, False, True, False, False]

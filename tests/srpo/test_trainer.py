@@ -14,6 +14,7 @@ from support import (
     load,
     recorded_batches,
     srpo_trainer,
+    train_on_anything,
     weights_of,
     written_by_hand,
 )
@@ -45,7 +46,7 @@ def trainer_on(checkpoints, tmp_path):
 def step(trainer, texts):
     """One training step on these texts, and what was logged."""
     written_by_hand(trainer, texts)
-    trainer.train()
+    train_on_anything(trainer)
     return trainer.state.log_history[0]
 
 
@@ -62,7 +63,7 @@ def test_a_step_with_every_family(family, checkpoints, rows, tmp_path):
 
 def test_sampling_for_real(rows, trainer_on):
     trainer = trainer_on(rows, max_completion_length=8)
-    trainer.train()
+    train_on_anything(trainer)
     logged = trainer.state.log_history[0]
     assert logged["response/complete"] == 0  # a random policy
     assert 1 <= logged["length_response"] <= 8

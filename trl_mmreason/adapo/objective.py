@@ -105,18 +105,3 @@ def kl_coefficients(
     """
     correction = (k_01 - k_11) * (error_rate - threshold) * kl_scale
     return correction.clamp(min=0.0) + beta, (-correction).clamp(min=0.0) + beta
-
-
-def informative_groups(rewards: Tensor) -> Tensor:
-    """Find the groups with a gradient: two or more kept trajectories whose rewards are not all the same (A.2).
-
-    Args:
-        rewards: (Q, G), NaN where a trajectory is not kept.
-
-    Returns:
-        (Q,) bool.
-    """
-    missing = rewards.isnan()
-    highest = rewards.masked_fill(missing, -torch.inf).amax(dim=1)
-    lowest = rewards.masked_fill(missing, torch.inf).amin(dim=1)
-    return ((~missing).sum(dim=1) >= 2) & (highest > lowest)

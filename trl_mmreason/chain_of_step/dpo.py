@@ -41,6 +41,7 @@ from ..construction import (
     with_pictures,
 )
 from ..engines.sharding import whole_parameters
+from ..facts import RunFactsMixin
 from ..files import atomic_path, write_whole
 from ..grading import Grader, grader_or_rules
 from ..parts import freeze_vision_encoder
@@ -82,7 +83,7 @@ _DECIDING = (
 )
 
 
-class IterativeDPOTrainer(NamedArguments, CheckpointRestoreMixin, DPOTrainer):
+class IterativeDPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin, DPOTrainer):
     """Trains a policy on pairs of its own paths, in rounds; the reference stays the initial policy.
 
     `train()` resumes a killed run, in whichever round and stage it stopped. After it, `state.log_history` has the

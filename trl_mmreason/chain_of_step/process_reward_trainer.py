@@ -23,6 +23,7 @@ from ..construction import (
     refuse_replaced,
     search_no_weights,
 )
+from ..facts import RunFactsMixin
 from ..like_length import Layout, LikeLengthMixin
 from ..parts import freeze_vision_encoder
 from .config import ProcessRewardConfig
@@ -38,7 +39,7 @@ UNLABELLED = -100.0
 _OWN_INPUTS = ("positions", "labels", "shift_labels")
 
 
-class ProcessRewardTrainer(NamedArguments, CheckpointRestoreMixin, LikeLengthMixin, SFTTrainer):
+class ProcessRewardTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin, LikeLengthMixin, SFTTrainer):
     """Trains a vision-language model to score every step of a chain, and its answer.
 
     Every labelled position of an optimizer step weighs the same, however rows are shared out over processes and

@@ -48,6 +48,29 @@ Ended = Callable[[list[int], list[list[int]]], None]
 _LEFT = 7 / 8  # rows leave when fewer than this share of the model's batch continues: each time copies the cache
 
 
+class SampledLogprobs:
+    """Log-probabilities of sampled tokens under the model's own distribution, which no processor has changed.
+
+    Args:
+        temperature: divides the logits.
+    """
+
+    def __init__(self, temperature: float) -> None:
+        self._temperature = temperature
+        self._steps: list[Tensor] = []  # (B,) each
+
+    def record(self, logits: Tensor, tokens: Tensor) -> None:
+        """Add a step: (B, V) logits of the model, (B,) sampled tokens."""
+        self._steps.append((logits / self._temperature).log_softmax(-1).gather(1, tokens[:, None]).squeeze(1))
+
+    def of_rows(self, ids: list[list[int]]) -> list[list[float]] | None:
+        """Log-probabilities of each row's tokens, which are of different numbers; `None` if none was recorded."""
+        if not self._steps:
+            return None
+        by_row = torch.stack(self._steps, dim=1).tolist()
+        return [row[: len(row_ids)] for row, row_ids in zip(by_row, ids, strict=True)]
+
+
 def decode_live_rows(
     model: PreTrainedModel,
     input_ids: Tensor,
@@ -57,6 +80,7 @@ def decode_live_rows(
     on_ended: Ended | None = None,
     prompt_of: Tensor | None = None,
     static: StaticRows | None = None,
+    logprobs: SampledLogprobs | None = None,
     **model_kwargs: Any,
 ) -> Tensor:
     """Sample or decode greedily, as a `custom_generate` for transformers' `generate`.
@@ -73,6 +97,7 @@ def decode_live_rows(
             has one of its own.
         static: buffers of a static cache; then the model is compiled, by the settings' `compile_config`, and rows leave
             when half of them have ended.
+        logprobs: records the log-probability of each sampled token.
 
     Returns:
         (B, L + T), with padding after the end of a row.
@@ -110,6 +135,8 @@ def decode_live_rows(
             drawn = torch.multinomial(scores.softmax(-1), num_samples=1).squeeze(1)
         else:
             drawn = scores.argmax(-1)
+        if logprobs is not None:
+            logprobs.record(logits, drawn)
         padding = generation_config._pad_token_tensor
         drawn = drawn if padding is None else drawn.where(continues, padding.to(drawn.device))
         input_ids = torch.cat([input_ids, drawn[:, None]], dim=1)
@@ -145,10 +172,14 @@ def decode_live_rows(
 
 @contextmanager
 def ended_rows_leave(
-    model: Any, on_ended: Ended | None = None, prompt_of: Tensor | None = None, static: StaticRows | None = None
+    model: Any,
+    on_ended: Ended | None = None,
+    prompt_of: Tensor | None = None,
+    static: StaticRows | None = None,
+    logprobs: SampledLogprobs | None = None,
 ) -> Iterator[None]:
     """Let `model.generate` use `decode_live_rows` with these arguments; the model may have an adapter."""
-    decode = partial(decode_live_rows, on_ended=on_ended, prompt_of=prompt_of, static=static)
+    decode = partial(decode_live_rows, on_ended=on_ended, prompt_of=prompt_of, static=static, logprobs=logprobs)
     with replaced(model, generate=partial(model.generate, custom_generate=decode)):
         yield
 
