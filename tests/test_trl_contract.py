@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import torch
 from support import adapo_trainer
-from transformers import GenerationMixin, Trainer
+from transformers import GenerationConfig, GenerationMixin, Trainer
 from transformers.integrations import deepspeed
 from trl import GRPOTrainer
 from trl.generation import vllm_generation
@@ -116,6 +116,13 @@ def test_dr_grpo_still_divides_by_the_attribute_that_two_turns_double():
 def test_the_loss_reads_the_log_probabilities_that_are_kept_for_the_kl_term():
     source = inspect.getsource(GRPOTrainer._compute_loss)
     assert source.count("self._get_per_token_logps_and_entropies(") == 1
+
+
+def test_transformers_still_fills_sampling_settings_from_the_checkpoint():
+    """huggingface/trl#5783: once this fails, `own_settings_only` may have nothing left to do."""
+    source = inspect.getsource(GenerationMixin._prepare_generation_config)
+    assert "generation_config.update(**self.generation_config.to_dict(), defaults_only=True" in source
+    assert GenerationConfig._get_default_generation_params()["typical_p"] == 1.0
 
 
 # ----------------------------------------------------------------------------------------------- vLLM (engines/vllm.py)

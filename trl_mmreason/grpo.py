@@ -56,6 +56,7 @@ from .rollouts.prompt_length import without_overlong_prompts
 from .rollouts.read_once import RowsReadOnce
 from .rollouts.reward_values import checked_rewards, refuse_infinite
 from .rollouts.two_turn_rollout import log_turns, roll_out_two_turns
+from .sampling.generation import own_settings_only, warn_of_ignored_settings
 from .sampling.live_rows import (
     TOKEN_BY_TOKEN,
     SampledLogprobs,
@@ -155,6 +156,8 @@ class GroupGRPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin, GR
             super().__init__(model, reward_funcs, args, **kwargs)
         check_fills_a_rollout(self)
 
+        if not self.use_vllm and self.accelerator.is_main_process:
+            warn_of_ignored_settings(type(self).__name__, self.model, self.generation_config)
         self._static = None
         if getattr(self.args, "compile_generation", False):
             if not self._rows_can_leave():
@@ -237,31 +240,34 @@ class GroupGRPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin, GR
     def _generate_single_turn(
         self, prompt_ids: list, images: Any, multimodal_fields: Any, *args: Any, **kwargs: Any
     ) -> tuple:
-        """As TRL's; unless another process needs this one at every token, a group's prompt is read once, and finished
-        rows leave the batch.
+        """As TRL's, with the trainer's sampling settings alone; unless another process needs this one at every token, a
+        group's prompt is read once, and finished rows leave the batch.
         """
         grouped = multimodal_fields if isinstance(multimodal_fields, GroupPrompts) else None
         inputs = prompt_ids, images, multimodal_fields
         policy, prompt_of = self.accelerator.unwrap_model(self.model_wrapped), None
-        if not (self._rows_can_leave() and can_decode(policy)):
-            if grouped is not None:
-                inputs = (prompt_ids, images, {}) if self._samples_elsewhere else grouped.rows(range(len(prompt_ids)))
-            generated = super()._generate_single_turn(*inputs, *args, **kwargs)
-        else:
-            if grouped is not None and can_share_prompts(policy, grouped.names, self.generation_config):
-                inputs, prompt_of = grouped.distinct(), torch.tensor(grouped.place, device=self.accelerator.device)
-            elif grouped is not None:
-                inputs = grouped.rows(range(len(prompt_ids)))
-            logprobs = SampledLogprobs(self.temperature) if self._compares_policies else None
-            try:
-                with ended_rows_leave(policy, self._tell_ended, prompt_of, self._static, logprobs):
-                    ids, _ = generated = super()._generate_single_turn(*inputs, *args, **kwargs)
-                if logprobs is not None:
-                    generated = ids, logprobs.of_rows(ids)
-            except UnknownCacheError as error:
-                step_aside(str(error))
-                inputs = grouped.rows(range(len(prompt_ids)))  # type: ignore[union-attr]  # prompts were shared
+        with own_settings_only(policy):
+            if not (self._rows_can_leave() and can_decode(policy)):
+                if grouped is not None and self._samples_elsewhere:
+                    inputs = prompt_ids, images, {}
+                elif grouped is not None:
+                    inputs = grouped.rows(range(len(prompt_ids)))
                 generated = super()._generate_single_turn(*inputs, *args, **kwargs)
+            else:
+                if grouped is not None and can_share_prompts(policy, grouped.names, self.generation_config):
+                    inputs, prompt_of = grouped.distinct(), torch.tensor(grouped.place, device=self.accelerator.device)
+                elif grouped is not None:
+                    inputs = grouped.rows(range(len(prompt_ids)))
+                logprobs = SampledLogprobs(self.temperature) if self._compares_policies else None
+                try:
+                    with ended_rows_leave(policy, self._tell_ended, prompt_of, self._static, logprobs):
+                        ids, _ = generated = super()._generate_single_turn(*inputs, *args, **kwargs)
+                    if logprobs is not None:
+                        generated = ids, logprobs.of_rows(ids)
+                except UnknownCacheError as error:
+                    step_aside(str(error))
+                    inputs = grouped.rows(range(len(prompt_ids)))  # type: ignore[union-attr]  # prompts were shared
+                    generated = super()._generate_single_turn(*inputs, *args, **kwargs)
         self._tell_ended(range(len(generated[0])), generated[0])
         return generated
 
@@ -325,8 +331,12 @@ class GroupGRPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin, GR
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         system_prompt = self.system_prompt if self.model.training else self.eval_system_prompt
-        inputs = [{**row, "prompt": with_system_message(row["prompt"], system_prompt)} for row in inputs]
+        inputs = [dict(row) for row in inputs]
         for row in inputs:
+            if system_prompt is not None:
+                if self.environment_factories is not None:  # it may bring the prompt; TRL then begins with an empty one
+                    row.setdefault("prompt", [{"role": "user", "content": ""}])
+                row["prompt"] = with_system_message(row["prompt"], system_prompt)
             if "images" in row or "image" in row:
                 row["images"] = pictures_of(row)
         if self.log_completions:
@@ -463,9 +473,11 @@ class GroupGRPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin, GR
         by_micro_batch = self._entropy_bonus_enabled or self.top_entropy_quantile < 1 or self.aux_loss_enabled
         return self.loss_type in SEQUENCE_NORMALISED_LOSSES | TOKEN_NORMALISED_LOSSES and not by_micro_batch
 
-    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> tuple:
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
+    ) -> tuple:
         score = partial(super()._get_per_token_logps_and_entropies, model)
-        outputs = self._score(score, *args, **kwargs)
+        outputs = self._score(score, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
         self._policy_logps = outputs[0]  # the KL term of `compute_loss` reads them: no second forward pass
         return outputs
 

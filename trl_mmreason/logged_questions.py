@@ -56,7 +56,7 @@ def about_question(row: Mapping[str, Any], hidden: Set[str] = frozenset()) -> di
     seen = {name: value for name, value in row.items() if name not in hidden and value is not None}
     answer = seen.get("answer", "")
     return {
-        "question": question_text(row["prompt"]),
+        "question": question_text(row.get("prompt", "")),
         "id": str(seen.get("id", "")),
         "category": str(seen.get("category", "")),
         "answer": answer if isinstance(answer, str) else " or ".join(map(str, answer)),

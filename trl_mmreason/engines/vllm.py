@@ -67,7 +67,9 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
                 "use_vllm with load_in_8bit: such a base cannot be merged with its adapter for vLLM. Fix: "
                 "load_in_4bit, or use_vllm=False."
             )
-        settings["generation_kwargs"] = without_placeholders(settings.get("generation_kwargs"), model.config)
+        # A server takes these two from the checkpoint's generation_config.json if a request leaves them out.
+        penalties = dict.fromkeys(("presence_penalty", "frequency_penalty"), 0.0)
+        settings["generation_kwargs"] = penalties | without_placeholders(settings.get("generation_kwargs"), model.config)
         super().__init__(**settings)
 
     def _init_vllm(self) -> None:

@@ -54,8 +54,8 @@ def without_overlong_prompts(
     as they come, so that nobody can count them.
 
     Args:
-        rows: a `Dataset` or `IterableDataset` of rows as for `prompt_length`; anything else comes back as it is, for
-            TRL to refuse.
+        rows: a `Dataset` or `IterableDataset` of rows as for `prompt_length`; rows without prompts, which environments
+            bring, come back as they are, and so does anything else, for TRL to refuse.
         processing_class: the policy's processor or tokenizer.
         max_tokens: token limit of a prompt; `None` keeps every row.
         name: name of the trainer, for messages.
@@ -65,6 +65,8 @@ def without_overlong_prompts(
         ValueError: every prompt is too long.
     """
     if max_tokens is None or not isinstance(rows, Dataset | IterableDataset):
+        return rows
+    if "prompt" not in (rows.column_names or ["prompt"]):
         return rows
     if isinstance(rows, IterableDataset):
         return rows.filter(lambda row: prompt_length(row, processing_class, **prompting) <= max_tokens)

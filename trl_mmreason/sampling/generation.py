@@ -6,6 +6,7 @@ matter, a conversation that cannot be encoded harms no other, and batches may mi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +28,13 @@ from .live_rows import UnknownCacheError, can_decode, can_share_prompts, decode_
 
 TOKEN_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
 """Inputs of a model with a value for each token."""
+
+_logger = logging.getLogger(__name__)
+
+# of a generation_config.json: the caller sets these tokens and the length, or they are no setting
+_NO_SAMPLER = {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "max_length"}
+_NO_SAMPLER |= {"transformers_version", "_from_model_config"}
+_DEFAULTS = GenerationConfig._get_default_generation_params()
 
 
 @dataclass(frozen=True)
@@ -197,7 +205,7 @@ def generate(
         **settings,
     }
     try:
-        with _own_settings_only(model):
+        with own_settings_only(model):
             answers = model.generate(**inputs, **settings)[:, width:].tolist()
     except UnknownCacheError as error:
         step_aside(str(error))
@@ -206,7 +214,7 @@ def generate(
 
 
 @contextmanager
-def _own_settings_only(model: PreTrainedModel | PeftModel) -> Iterator[None]:
+def own_settings_only(model: PreTrainedModel | PeftModel) -> Iterator[None]:
     """Clear the model's generation settings in the block, as `generate` would fill missing arguments from them."""
     owner = without_adapters(model)
     saved, owner.generation_config = owner.generation_config, GenerationConfig()
@@ -214,6 +222,29 @@ def _own_settings_only(model: PreTrainedModel | PeftModel) -> Iterator[None]:
         yield
     finally:
         owner.generation_config = saved
+
+
+def warn_of_ignored_settings(name: str, model: PreTrainedModel | PeftModel, own: GenerationConfig) -> None:
+    """Warn of the checkpoint's sampling settings that a trainer, which samples in `own_settings_only`, leaves out.
+
+    Args:
+        name: name of the trainer.
+        model: whose `generation_config.json` came with the checkpoint.
+        own: the trainer's settings; what they leave open transformers would take from the checkpoint's.
+    """
+    checkpoint = without_adapters(model).generation_config.to_diff_dict()
+    ignored = {
+        setting: value
+        for setting, value in checkpoint.items()
+        if getattr(own, setting, None) is None and setting not in _NO_SAMPLER and value != _DEFAULTS.get(setting)
+    }
+    if ignored:
+        _logger.warning(
+            "%s: the checkpoint's generation_config.json sets %s; rollouts leave this out, since updates assume that "
+            "they are sampled from the policy itself. To sample with it, set generation_kwargs in the configuration.",
+            name,
+            ", ".join(f"{setting}={value!r}" for setting, value in ignored.items()),
+        )
 
 
 def _cut_after_end(ids: list[int], eos_ids: list[int]) -> list[int]:

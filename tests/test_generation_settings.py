@@ -1,0 +1,101 @@
+"""Rollouts are sampled with the trainer's settings; those of the checkpoint's generation_config.json are left out."""
+
+from contextlib import contextmanager
+
+import pytest
+from support import ParityGrader, adapo_trainer, load, prepared_batch
+from transformers import GenerationConfig
+
+UNLIKELY = list(range(100, 300))
+HOSTILE = {  # transformers' `generate` would take each of them from the checkpoint, and samples otherwise or stops
+    "min_p": 0.5,
+    "typical_p": 0.3,
+    "epsilon_cutoff": 0.02,
+    "top_h": 0.3,
+    "no_repeat_ngram_size": 1,
+    "encoder_repetition_penalty": 3.0,
+    "bad_words_ids": [[token] for token in UNLIKELY],
+    "sequence_bias": [[[120], 50.0]],
+    "begin_suppress_tokens": UNLIKELY,
+    "min_new_tokens": 3,
+    "forced_eos_token_id": 120,
+    "exponential_decay_length_penalty": (1, 5.0),
+    "watermarking_config": {"bias": 20.0, "seeding_scheme": "selfhash"},
+    "max_time": 0.0,
+    "num_beams": 2,
+    "use_cache": False,
+    "cache_implementation": "offloaded",
+    "stop_strings": ["7"],
+    "guidance_scale": 1.5,
+}
+
+
+@pytest.fixture(scope="module")
+def trainer(checkpoints, rows, tmp_path_factory):
+    return adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path_factory.mktemp("run"), rows, filter_truncated=False)
+
+
+@contextmanager
+def checkpoint_with(trainer, settings):
+    """Let the checkpoint have had these sampling settings."""
+    own = trainer.model.generation_config
+    trainer.model.generation_config = hostile = GenerationConfig(**{**own.to_dict(), **settings})
+    try:
+        yield trainer
+        assert trainer.model.generation_config is hostile  # a saved model keeps them
+    finally:
+        trainer.model.generation_config = own
+
+
+def sampled(trainer):
+    """The sampled tokens of each row, without what the user says between two answers."""
+    batch = prepared_batch(trainer)
+    pairs = zip(batch["completion_ids"], batch["completion_mask"] * batch["tool_mask"], strict=True)
+    return [ids[mask.bool()].tolist() for ids, mask in pairs]
+
+
+@pytest.fixture(scope="module")
+def clean(trainer):
+    return sampled(trainer)
+
+
+@pytest.mark.parametrize("name", ["all", *HOSTILE])
+def test_the_checkpoints_settings_change_no_token(trainer, clean, name):
+    with checkpoint_with(trainer, HOSTILE if name == "all" else {name: HOSTILE[name]}):
+        assert sampled(trainer) == clean
+
+
+def test_nor_where_rows_cannot_leave_the_batch(trainer, monkeypatch):
+    monkeypatch.setattr(trainer, "_rows_can_leave", lambda: False)
+    plain = sampled(trainer)
+    with checkpoint_with(trainer, HOSTILE):
+        assert sampled(trainer) == plain
+
+
+def test_what_the_configuration_asks_for_is_sampled_with(checkpoints, rows, tmp_path):
+    asked = {"no_repeat_ngram_size": 1, "bad_words_ids": [[token] for token in UNLIKELY]}
+    with_settings = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, generation_kwargs=asked, filter_truncated=False)
+    answers = sampled(with_settings)
+    assert not {token for ids in answers for token in ids} & set(UNLIKELY)
+    image = with_settings.model.config.image_token_id
+    assert with_settings.generation_config.suppress_tokens == [image]
+    quarter = with_settings.model.generation_config.eos_token_id  # tokens that end turns, as the checkpoint says
+    assert set(with_settings.eos_token_ids) == set(quarter)
+    assert {ids[-1] for ids in answers} & set(quarter)
+
+
+def test_one_warning_names_what_is_left_out(checkpoints, rows, tmp_path, caplog):
+    def warnings_with(**settings):
+        model, processor = load(checkpoints("qwen2_5_vl"))
+        model.generation_config.update(**settings)
+        caplog.clear()
+        given = {"processing_class": processor, "grader": ParityGrader()}
+        adapo_trainer(model, tmp_path, rows, model_init_kwargs=None, trainer_kwargs=given)
+        return [message for message in caplog.messages if "generation_config.json" in message]
+
+    # what many checkpoints have and the trainer sets anew is no news
+    assert warnings_with(do_sample=True, temperature=0.7, top_p=0.8, top_k=20, repetition_penalty=1.05) == []
+    (warning,) = warnings_with(do_sample=True, min_p=0.15, no_repeat_ngram_size=3, typical_p=1.0)
+    assert warning.startswith("AdaPOTrainer: ")
+    assert "min_p=0.15, no_repeat_ngram_size=3;" in warning
+    assert "generation_kwargs" in warning
