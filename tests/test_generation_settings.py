@@ -74,7 +74,9 @@ def test_nor_where_rows_cannot_leave_the_batch(trainer, monkeypatch):
 
 def test_what_the_configuration_asks_for_is_sampled_with(checkpoints, rows, tmp_path):
     asked = {"no_repeat_ngram_size": 1, "bad_words_ids": [[token] for token in UNLIKELY]}
-    with_settings = adapo_trainer(checkpoints("qwen2_5_vl"), tmp_path, rows, generation_kwargs=asked, filter_truncated=False)
+    with_settings = adapo_trainer(
+        checkpoints("qwen2_5_vl"), tmp_path, rows, generation_kwargs=asked, filter_truncated=False
+    )
     answers = sampled(with_settings)
     assert not {token for ids in answers for token in ids} & set(UNLIKELY)
     image = with_settings.model.config.image_token_id

@@ -240,6 +240,38 @@ def with_pictures(collate: Callable[[list[dict[str, Any]]], Any]) -> Callable[[l
     return collate_rows
 
 
+def without_picture_columns(rows: Any, processing_class: Any, name: str) -> Any:
+    """For a text-only policy remove the empty columns of pictures, by which TRL tells a data set of pictures.
+
+    Args:
+        rows: a `Dataset` or `IterableDataset`.
+        processing_class: the policy's processor, which leaves rows as they are, or a text-only policy's tokenizer.
+        name: name of the trainer.
+
+    Raises:
+        ValueError: a row has a picture; of a stream when the row comes.
+    """
+    columns = [column for column in PICTURE_COLUMNS if column in column_names(rows)]
+    if isinstance(processing_class, ProcessorMixin) or not columns:
+        return rows
+
+    def check(*values: Any) -> dict[str, Any]:
+        *pictures, number = values
+        if pictures_of(dict(zip(columns, pictures, strict=True))):
+            raise ValueError(
+                f"{name}: row {number} has a picture, which a text-only policy cannot see. Leave such rows out, put what "
+                "they show into words, or train a vision-language model."
+            )
+        return {}
+
+    return rows.map(check, input_columns=columns, with_indices=True).remove_columns(columns)
+
+
+def column_names(rows: Any) -> list[str]:
+    """Names of a data set's columns; a stream may not know them before its first row."""
+    return rows.column_names or list(next(iter(rows), ()))
+
+
 def check_template(name: str, processing_class: Any, spoken: str) -> None:
     """Refuse a chat template that changes the assistant's text, such as one that drops thoughts.
 

@@ -41,11 +41,12 @@ def parts_of(model: Any) -> dict[str, str]:
     """Map parameter name → one of `PARTS`; an adapter's weights belong to the part they adapt.
 
     `vision` is the image encoder, `language` the decoder with its embeddings and head, `projector` what joins the two.
+    A text-only model is `language` alone.
     """
     base = without_adapters(model)
     encoder, decoder = base.get_encoder(modality="image"), base.get_decoder()
     if encoder is base or encoder is base.base_model:
-        raise ValueError(f"parts_of: {type(base).__name__} has no image encoder, expected a vision-language model.")
+        return {name: "language" for name, _ in model.named_parameters()}
     language = _ids([decoder, base.get_output_embeddings()])
     vision = _ids([encoder]) - _merger_ids(encoder)
 

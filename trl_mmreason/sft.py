@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+from transformers import ProcessorMixin
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
 
@@ -15,11 +16,13 @@ from .construction import (
     NamedArguments,
     check_rows,
     check_template,
+    column_names,
     config_of,
     load_policy_processor,
     prepare_models,
     search_no_weights,
     with_pictures,
+    without_picture_columns,
 )
 from .documented import documented
 from .facts import RunFactsMixin
@@ -139,11 +142,12 @@ class CompletionSFTTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin
     def prepare_rows(self, rows: Any, args: CompletionSFTConfig, processing_class: Any) -> Any:
         """Check each completion and make it one message of the assistant; idempotent.
 
-        A prompt that is a string is one message of the user. Rows without pictures get an empty list of them, so that
-        all go the same way.
+        A prompt that is a string is one message of the user. For a vision-language policy rows without pictures get an
+        empty list of them, so that all go the same way; for a text-only policy no row has any.
         """
-        columns = rows.column_names or list(next(iter(rows), ()))  # a stream may not know
-        pictureless = not set(PICTURE_COLUMNS) & set(columns)
+        rows = without_picture_columns(rows, processing_class, type(self).__name__)
+        columns = column_names(rows)
+        pictureless = isinstance(processing_class, ProcessorMixin) and not set(PICTURE_COLUMNS) & set(columns)
         rows = rows.remove_columns([name for name in columns if name in ("messages", args.dataset_text_field)])
 
         def convert(prompt: Any, completion: Any, row: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from math import isnan
 from pathlib import Path as FilePath
@@ -39,6 +40,7 @@ from ..construction import (
     prepare_models,
     search_no_weights,
     with_pictures,
+    without_picture_columns,
 )
 from ..engines.sharding import whole_parameters
 from ..facts import RunFactsMixin
@@ -140,8 +142,9 @@ class IterativeDPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin,
         processing_class = processing_class or load_policy_processor(model, args)
         ids = chain_token_ids(processing_class) if args.chains else {}
         check_template("IterativeDPOTrainer", processing_class, EXAMPLE)
-        self.questions = with_ids(train_dataset)
-        self.eval_questions = None if eval_dataset is None else with_ids(eval_dataset)
+        in_sight = partial(without_picture_columns, processing_class=processing_class, name="IterativeDPOTrainer")
+        self.questions = with_ids(in_sight(train_dataset))
+        self.eval_questions = None if eval_dataset is None else with_ids(in_sight(eval_dataset))
         self.process_reward = None if process_reward_model is None else process_reward_from(process_reward_model)
         self.grader = grader_or_rules(grader, type(self).__name__)
         self.sampler = sampler
@@ -150,7 +153,8 @@ class IterativeDPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin,
         self._start = model if isinstance(model, str) else None
         search_no_weights(args)
         with reference_from_policy(model, args, kwargs.get("peft_config")):
-            super().__init__(model, args=args, train_dataset=_NO_PAIRS_YET, processing_class=processing_class, **kwargs)
+            pairs = in_sight(_NO_PAIRS_YET)
+            super().__init__(model, args=args, train_dataset=pairs, processing_class=processing_class, **kwargs)
         self.data_collator = with_pictures(self.data_collator)
         if args.pairing == STEP_WISE:
             self.data_collator = with_last_parts(self.data_collator, (ids[STEP_END], ids[ANSWER_END]))
@@ -330,6 +334,9 @@ class IterativeDPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin,
             with atomic_path(folder / "pairs.parquet") as unfinished:
                 pairs.select_columns(list(PAIR_FEATURES)).to_parquet(unfinished)
         self.train_dataset = pairs
+        if not self._is_vision_dataset:  # pairs with pictures are prepared batch by batch
+            pairs = without_picture_columns(pairs, self.processing_class, "IterativeDPOTrainer")
+            self.train_dataset = self._prepare_dataset(pairs, self.processing_class, self.args, "train")
         self.args.output_dir = str(folder)
         try:
             output = super().train(get_last_checkpoint(str(folder)), **kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from ..construction import (
     prepare_models,
     refuse_replaced,
     search_no_weights,
+    without_picture_columns,
 )
 from ..facts import RunFactsMixin
 from ..like_length import Layout, LikeLengthMixin
@@ -82,14 +84,16 @@ class ProcessRewardTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin
         columns = {"prompt", "completion", "step_labels", "answer_label"}
         check_rows("ProcessRewardTrainer", train_dataset, eval_dataset, columns)
         search_no_weights(args)
+        processing_class = processing_class or load_policy_processor(model, args)
+        check = partial(_checked, processing_class=processing_class)
         super().__init__(
             model,
             args=args,
-            train_dataset=train_dataset and _checked(train_dataset),
-            eval_dataset={name: _checked(rows) for name, rows in eval_dataset.items()}
+            train_dataset=train_dataset and check(train_dataset),
+            eval_dataset={name: check(rows) for name, rows in eval_dataset.items()}
             if isinstance(eval_dataset, dict)
-            else eval_dataset and _checked(eval_dataset),
-            processing_class=processing_class or load_policy_processor(model, args),
+            else eval_dataset and check(eval_dataset),
+            processing_class=processing_class,
             compute_metrics=_evaluation_metrics,
             **kwargs,
         )
@@ -186,8 +190,9 @@ def _evaluation_metrics(prediction: EvalPrediction) -> dict[str, float]:
     return {"loss": loss.item(), **score_metrics(differences, labels)}
 
 
-def _checked(rows: Any) -> Any:
+def _checked(rows: Any, processing_class: Any) -> Any:
     """Check each chain against its labels, and turn completions into strings."""
+    rows = without_picture_columns(rows, processing_class, "ProcessRewardTrainer")
 
     def check(completion: Any, step_labels: Any, answer_label: Any, number: int) -> dict[str, str]:
         where = f"row {number}"

@@ -69,7 +69,9 @@ class VerifiedGeneration(vllm_generation.VLLMGeneration):
             )
         # A server takes these two from the checkpoint's generation_config.json if a request leaves them out.
         penalties = dict.fromkeys(("presence_penalty", "frequency_penalty"), 0.0)
-        settings["generation_kwargs"] = penalties | without_placeholders(settings.get("generation_kwargs"), model.config)
+        settings["generation_kwargs"] = penalties | without_placeholders(
+            settings.get("generation_kwargs"), model.config
+        )
         super().__init__(**settings)
 
     def _init_vllm(self) -> None:

@@ -9,9 +9,11 @@ from typing import Any, SupportsFloat
 
 import torch
 from torch import Tensor
-from trl.data_utils import apply_chat_template, prepare_multimodal_messages
+from trl.data_utils import apply_chat_template
 
 from ..rows import Row
+from ..sampling.generation import conversation_of
+from ..turns import tokenizer_of
 
 logger = logging.getLogger(__name__)
 
@@ -85,9 +87,9 @@ def check_behavior(rows: Any, name: str, level: str, processing_class: Any) -> A
 
 def completion_ids(row: Row, processing_class: Any) -> list[int]:
     """Tokens of a completion up to its end of turn, as in TRL's collator."""
-    parts = {role: prepare_multimodal_messages(row[role]) for role in ("prompt", "completion")}
+    parts = {role: conversation_of(processing_class, row[role], []) for role in ("prompt", "completion")}
     text = apply_chat_template(parts, processing_class)["completion"]
-    tokenizer = processing_class.tokenizer
+    tokenizer = tokenizer_of(processing_class)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     return _sampled(torch.tensor(ids), tokenizer.eos_token_id).tolist()
 

@@ -14,6 +14,7 @@ from ..functional import k3_divergence
 from ..parts import train_parts, without_adapters
 from ..reference import initial_policy, prepare_reference
 from ..sft import CompletionSFTTrainer
+from ..turns import tokenizer_of
 from .config import OffPolicyRewardConfig
 from .objective import importance_weights, off_policy_loss
 from .paper import PAPER
@@ -84,7 +85,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
             )
         self.data_collator = RewardedCompletions(
             self.data_collator,
-            self.processing_class.tokenizer.eos_token_id,
+            tokenizer_of(self.processing_class).eos_token_id,
             level=self.args.importance_sampling,
             count_rows=self.args.sequence_reduction == "sum",
         )

@@ -1,0 +1,53 @@
+"""Supervised trainers on text-only policies: rows of `load_rows` have a column of pictures, which is empty."""
+
+import pytest
+from every_trainer import DPO, GRPO, TRAINERS, make, rows_of
+from support import changed_weights, full_but, weights_of
+from text_reasoners import saved_reasoner
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from trl_mmreason.chain_of_step.tokens import add_chain_tokens
+
+SUPERVISED = [name for name in TRAINERS if name not in GRPO]
+OWN = {name: {"freeze_vision_encoder": False} for name in ("ChainOfStepSFTTrainer", "ProcessRewardTrainer", DPO)}
+OWN["OffPolicyRewardTrainer"] = {"trainable_parts": ["language"]}
+
+
+@pytest.fixture(scope="module", params=full_but("qwen2", ["qwen2", "llama"]))
+def policy(request, tmp_path_factory):
+    folder = saved_reasoner(request.param, tmp_path_factory.mktemp(request.param))
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    add_chain_tokens(model, tokenizer)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def text_rows(name):
+    return rows_of(name).map(lambda row: {"images": []})
+
+
+@pytest.mark.parametrize("name", SUPERVISED)
+def test_rows_without_pictures_train(name, policy, tmp_path):
+    trainer = make(name, policy, tmp_path, rows=text_rows(name), **OWN.get(name, {}))
+    before = weights_of(trainer.model)
+    trainer.train()
+    assert changed_weights(trainer.model, before) == set(before)
+
+
+def test_the_loss_covers_the_completions_and_is_that_of_rows_without_the_column(policy, tmp_path):
+    name = "ReflectionSFTTrainer"
+    losses = []
+    for rows in (text_rows(name), text_rows(name).remove_columns("images")):
+        trainer = make(name, policy, tmp_path, rows=rows, eval_strategy="no")
+        losses.append(trainer.evaluate(rows)["eval_loss"])
+        (row, *_) = trainer.get_train_dataloader().dataset
+        answer = trainer.processing_class.decode([token for token in row["labels"] if token != -100])
+        assert answer.startswith("<think>a</think>")
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("name", SUPERVISED)
+def test_a_row_with_a_picture_is_refused(name, policy, tmp_path):
+    with pytest.raises(ValueError, match=f"{name}: row 0 has a picture, which a text-only policy cannot see"):
+        make(name, policy, tmp_path, **OWN.get(name, {}))
