@@ -236,7 +236,7 @@ def warn_of_ignored_settings(name: str, model: PreTrainedModel | PeftModel, own:
     ignored = {
         setting: value
         for setting, value in checkpoint.items()
-        if getattr(own, setting, None) is None and setting not in _NO_SAMPLER and value != _DEFAULTS.get(setting)
+        if getattr(own, setting, None) is None and setting not in _NO_SAMPLER and value != _DEFAULTS.get(setting, False)
     }
     if ignored:
         _logger.warning(

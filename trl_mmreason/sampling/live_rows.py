@@ -44,6 +44,7 @@ _OF_PICTURES = ("pixel", "image", "video")  # read with the prompt and not again
 _STATIC_ATTENTION = ("sdpa", "eager")
 _OF_PROMPTS = ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size")
 """Settings whose logits processors keep the prompts that the batch began with."""
+_GENERATE = GenerationMixin.generate  # transformers' own, whatever is set in its place later
 Ended = Callable[[list[int], list[list[int]]], None]
 _LEFT = 7 / 8  # rows leave when fewer than this share of the model's batch continues: each time copies the cache
 
@@ -198,7 +199,7 @@ def can_decode(model: Any) -> bool:
         model: with or without an adapter.
     """
     base = without_adapters(model)
-    if type(base).generate is not GenerationMixin.generate or "generate" in vars(base) or "generate" in vars(model):
+    if type(base).generate is not _GENERATE or "generate" in vars(base) or "generate" in vars(model):
         return False
     changes = changed_generation(base)
     if changes:
