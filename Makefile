@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # Where this is set, as in many containers, every process would compile all that it imports: pip does not (see below).
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: quickstart lint test test-all test-oldest test-newest test-engines docs wheel wheel-test clean
+.PHONY: quickstart lint test test-all test-oldest test-newest test-engines test-trl docs wheel wheel-test clean
 
 # Two processes of one thread, with half of the batch each: models this small lose time on more threads.
 quickstart: $(VENV)/.installed
@@ -39,6 +39,11 @@ test-oldest test-newest: test-%: .venv-%/.installed
 # encoders return their features in another form
 test-engines: $(ENGINES_VENV)/.installed
 	$(ENGINES_VENV)/bin/python -m pytest tests/engines tests/test_known_pictures.py -n auto --dist loadfile
+
+# TRL's own tests of its GRPO, DPO and SFT trainers, on ours: make test-trl TRL=path-of-its-checkout, at our series' tag
+test-trl: $(VENV)/.installed
+	PYTHONPATH=.:tests/trl_suite $(BIN)/python -m pytest -c /dev/null --rootdir $(TRL) --noconftest -p trl_suite -W ignore \
+		-n logical $(addprefix $(TRL)/tests/test_,grpo_trainer.py dpo_trainer.py sft_trainer.py)
 
 # the site, in build/docs; the variable silences an announcement of mkdocs-material
 docs: $(VENV)/.installed

@@ -259,8 +259,8 @@ def without_picture_columns(rows: Any, processing_class: Any, name: str) -> Any:
         *pictures, number = values
         if pictures_of(dict(zip(columns, pictures, strict=True))):
             raise ValueError(
-                f"{name}: row {number} has a picture, which a text-only policy cannot see. Leave such rows out, put what "
-                "they show into words, or train a vision-language model."
+                f"{name}: row {number} has a picture, which a text-only policy cannot see. Fix: leave it out, or train "
+                "a vision-language model."
             )
         return {}
 

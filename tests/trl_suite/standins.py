@@ -76,7 +76,9 @@ def build_models(cache: Path) -> set[str]:
 
     torch.manual_seed(0)
     for family in TEXTS:
-        config = getattr(transformers, f"{family}Config")(vocab_size=151936, pad_token_id=151643, eos_token_id=151645, **width)
+        config = getattr(transformers, f"{family}Config")(
+            vocab_size=151936, pad_token_id=151643, eos_token_id=151645, **width
+        )
         version = {"Qwen2": "-2.5", "Llama": "-3.2", "Mistral": "-0.2"}.get(family, "")
         save(f"tiny-{family}ForCausalLM{version}", AutoModelForCausalLM.from_config(config), tokenizer)
         if family in ("Qwen2", "Qwen3", "Llama"):

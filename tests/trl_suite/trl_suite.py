@@ -76,7 +76,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         source = inspect.getsource(item.function) + repr(getattr(item, "callspec", None) and item.callspec.params)
         source = source.split("def ", 1)[1]  # not the parameters of other cases
-        absent = set(re.findall(r"(?:trl-internal-testing|google|Qwen|HuggingFaceTB)/[\w.-]*For[\w.-]*|Qwen/[\w.-]+", source)) - MODELS
+        absent = (
+            set(
+                re.findall(r"(?:trl-internal-testing|google|Qwen|HuggingFaceTB)/[\w.-]*For[\w.-]*|Qwen/[\w.-]+", source)
+            )
+            - MODELS
+        )
         why = next((why for name, why in DIFFERENT.items() if name in item.name), None)
         if absent or why:
             item.add_marker(pytest.mark.skip(reason=why or f"no stand-in for {sorted(absent)[0]}"))
