@@ -50,6 +50,8 @@ def text_tokenizer() -> PreTrainedTokenizerFast:
     trained = train_tokenizer(corpus(), special_tokens=special, named_tokens={})
     state = json.loads(trained.backend_tokenizer.to_str())
     place = {**{token: 1000 + id_ for token, id_ in state["model"]["vocab"].items()}, **QWEN}
+    taken = set(place.values())  # every id is a word, so that random policies write texts of different lengths
+    place |= {"w" * (1 + id_ % 5) + str(id_): id_ for id_ in range(151643) if id_ not in taken}
     state["model"]["vocab"] = place
     for token in state["added_tokens"]:
         token["id"] = place[token["content"]]
@@ -77,7 +79,7 @@ def build_models(cache: Path) -> set[str]:
     torch.manual_seed(0)
     for family in TEXTS:
         config = getattr(transformers, f"{family}Config")(
-            vocab_size=151936, pad_token_id=151643, eos_token_id=151645, **width
+            vocab_size=151660, pad_token_id=151643, eos_token_id=151645, **width
         )
         version = {"Qwen2": "-2.5", "Llama": "-3.2", "Mistral": "-0.2"}.get(family, "")
         save(f"tiny-{family}ForCausalLM{version}", AutoModelForCausalLM.from_config(config), tokenizer)
