@@ -1,6 +1,9 @@
 """The text of messages with pictures and without."""
 
+import math
+
 import pytest
+from support import png
 
 from trl_mmreason.messages import pictures_of, plain_messages, question_text, text_of
 
@@ -22,12 +25,12 @@ def test_the_question_is_the_first_user_message():
 
 
 def test_the_pictures_of_a_row_are_a_list(tmp_path):
-    picture = tmp_path / "one.png"
-    picture.touch()
-    links = ["https://example.org/one.png", "data:image/png;base64,iVBORw0KGgo=", "iVBORw0KGgo/+A=="]
-    assert pictures_of({"images": [str(picture), *links]}) == [str(picture), *links]
-    assert pictures_of({"image": str(picture)}) == [str(picture)]
-    assert pictures_of({"image": None}) == pictures_of({"images": None}) == pictures_of({}) == []
+    (tmp_path / "one.png").write_bytes(png())
+    path, link = str(tmp_path / "one.png"), "https://example.org/one.png"  # a link is for transformers to fetch
+    assert [one if one == link else one.size for one in pictures_of({"images": [path, link]})] == [(2, 2), link]
+    assert pictures_of({"image": path})[0].mode == "RGB"
+    for value in (None, [], [None], "", [""], math.nan, [math.nan], {"bytes": None, "path": None}):
+        assert pictures_of({"images": value}) == pictures_of({"image": value}) == pictures_of({}) == []
 
 
 @pytest.mark.parametrize("row", [{"images": ["pictures/lost.png"]}, {"image": "pictures/lost.png"}])

@@ -47,7 +47,7 @@ from .functional import (
     turn_of_token,
 )
 from .logged_questions import about_question, gather_without_pictures, prompts_alike, write_questions
-from .messages import pictures_of, with_system_message
+from .messages import with_plain_pictures, with_system_message
 from .reference import reference_from_policy
 from .rollouts.context import check_context
 from .rollouts.group_prompts import GroupPrompts, ProcessedPrompts
@@ -331,14 +331,12 @@ class GroupGRPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin, GR
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         system_prompt = self.system_prompt if self.model.training else self.eval_system_prompt
-        inputs = [dict(row) for row in inputs]
+        inputs = [with_plain_pictures(row) for row in inputs]
         for row in inputs:
             if system_prompt is not None:
                 if self.environment_factories is not None:  # it may bring the prompt; TRL then begins with an empty one
                     row.setdefault("prompt", [{"role": "user", "content": ""}])
                 row["prompt"] = with_system_message(row["prompt"], system_prompt)
-            if "images" in row or "image" in row:
-                row["images"] = pictures_of(row)
         if self.log_completions:
             self._keep_questions(inputs)
         one_answer_a_row = self.followup is not None or not (self.tools or self.rollout_func)

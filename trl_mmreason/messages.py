@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Mapping
 from itertools import dropwhile
 from typing import Any
+
+from .pictures import open_picture
 
 PLACEHOLDER = "<image>"
 PICTURE_COLUMNS = ("images", "image")
@@ -95,19 +97,54 @@ def split_answer(messages: Any) -> tuple[Any, Any]:
 
 
 def pictures_of(row: Mapping[str, Any]) -> list[Any]:
-    """The row's pictures as a list, empty for `None`.
+    """The row's pictures as models see them (`open_picture`); empty for any form of none.
 
     Raises:
         FileNotFoundError: one is the path of a file that does not exist.
+        DECODING_ERRORS: one cannot be read.
     """
-    pictures = row.get("images") or [image for image in [row.get("image")] if image is not None]
-    for picture in pictures:
-        if isinstance(picture, str) and _is_path(picture) and not os.path.isfile(picture):
-            raise FileNotFoundError(
-                f"The picture {picture!r} does not exist here (looked from {os.getcwd()}). Fix the path, or load the "
-                "data set with trl_mmreason.data.load_rows, which checks all rows before training."
-            )
-    return pictures
+    return [open_picture(picture) for picture in stored_pictures(row)]
+
+
+def stored_pictures(row: Mapping[str, Any]) -> list[Any]:
+    """The row's pictures as they are stored, unopened; `None` and the like are none."""
+    return present_pictures(row.get("images")) or present_pictures(row.get("image"))
+
+
+def present_pictures(value: Any) -> list[Any]:
+    """The pictures in a value: one or a list of them, in which `None`, "", NaN and empty records are none."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return [one for one in values if not _is_no_picture(one)]
+
+
+def _is_no_picture(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return not (value.get("bytes") or value.get("path"))
+    return (
+        value is None
+        or (isinstance(value, str | bytes) and not value)
+        or (isinstance(value, float) and math.isnan(value))
+    )
+
+
+def with_plain_pictures(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with its pictures as models see them, those inside its messages too; idempotent."""
+    opened = dict(row)
+    if opened.keys() & set(PICTURE_COLUMNS):
+        opened["images"] = pictures_of(row)
+    if isinstance(row.get("prompt"), list):
+        opened["prompt"] = [_with_plain_parts(message) for message in row["prompt"]]
+    return opened
+
+
+def _with_plain_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    parts = [
+        {**part, "image": open_picture(part["image"])} if part.get("image") is not None else part for part in content
+    ]
+    return {**message, "content": parts}
 
 
 def completion_text(completion: Any, where: str) -> str:
@@ -150,11 +187,6 @@ def with_system_message(prompt: Any, text: str | None) -> Any:
             f"A row has a system message of its own, {str(prompt[0]['content'])[:60]!r}; drop it, or {fix}."
         )
     return [{"role": "system", "content": text}, *prompt]
-
-
-def _is_path(picture: str) -> bool:
-    """Whether a picture's string is a path. Links and data URIs are none, and base64, whose letters have no dot."""
-    return "." in picture and not picture.startswith(("http://", "https://", "data:"))
 
 
 def _message(message: Any) -> Any:

@@ -1,14 +1,117 @@
-"""Encode pictures as files, and for HTML pages."""
+"""Open pictures as every model sees them, and encode them as files and for HTML pages."""
 
 from __future__ import annotations
 
 import base64
 import io
+import os
+import struct
+from collections.abc import Mapping
+from typing import Any
 
-from PIL import Image
+import numpy as np
+from PIL import ExifTags, Image, ImageOps
 
+# What Pillow was seen to raise for damaged bytes of eleven formats, and what its parsers of headers raise.
+DECODING_ERRORS = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    RuntimeError,
+    EOFError,
+    LookupError,
+    struct.error,
+    Image.DecompressionBombError,
+)
+_LINKS = ("http://", "https://")
 _MAX_SIDE_PIXELS = 768  # larger pictures are shrunk, or a few hundred photographs make a page that no browser opens
 _LARGE_BYTES = 100_000  # as a PNG file only photographs get larger, and these hold as JPEG what a reader sees
+
+
+def plain_picture(image: Image.Image) -> Image.Image:
+    """Return a picture as models see it: upright, in RGB, transparent parts white; itself if it is so already.
+
+    Training, every engine and `load_rows` use this one function, so that a picture is the same wherever it comes from.
+    Of several frames it takes the current one, which is the first of a file just opened.
+
+    Raises:
+        DECODING_ERRORS: it cannot be read, or has pixels of 32 bits.
+    """
+    upright = _upright(image)
+    if upright.mode == "RGB" and not upright.has_transparency_data:
+        return upright
+    repaired = repaired_picture(upright)
+    return upright.convert("RGB") if repaired is None else repaired
+
+
+def open_picture(value: Any) -> Any:
+    """Open a picture of a row as models see it; see `plain_picture`.
+
+    Args:
+        value: a PIL picture, a path, the bytes of a file, {"bytes": …, "path": …}, a data URL or base64. A link is
+            returned as it is, for transformers to fetch.
+
+    Raises:
+        FileNotFoundError: it is the path of a file that does not exist.
+        DECODING_ERRORS: it cannot be read.
+        TypeError: it is something else.
+    """
+    if isinstance(value, Image.Image):
+        return plain_picture(value)
+    if isinstance(value, Mapping):
+        value = value.get("bytes") or value.get("path")
+    if isinstance(value, str) and value.startswith(_LINKS):
+        return value
+    if isinstance(value, str | os.PathLike) and _is_path(str(value)):
+        if not os.path.isfile(value):
+            raise FileNotFoundError(
+                f"The picture {str(value)!r} does not exist here (looked from {os.getcwd()}). Fix the path, or load "
+                "the data set with trl_mmreason.data.load_rows, which checks all rows before training."
+            )
+        return plain_picture(decode(value))
+    if isinstance(value, str):
+        value = base64.b64decode(value.partition(",")[2] if value.startswith("data:") else value)
+    if isinstance(value, bytes):
+        return plain_picture(decode(value))
+    raise TypeError(f"A picture is {value!r:.80} ({type(value).__name__}); expected a PIL picture, a path or bytes.")
+
+
+def decode(source: str | os.PathLike | bytes) -> Image.Image:
+    """Decode a picture file, given by its path or its bytes, upright and in its own mode."""
+    with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+        image.load()  # closes the file
+        return _upright(image)
+
+
+def repaired_picture(picture: Image.Image) -> Image.Image | None:
+    """Return an RGB picture where `picture.convert("RGB")` would be wrong, otherwise None.
+
+    Pillow paints transparent pixels in whatever colour hides below them (mostly black, so that black drawings
+    vanish), and clips 16 bits to 8 instead of scaling.
+    """
+    if picture.mode in ("I", "F"):
+        raise ValueError(f"its pixels have 32 bits (mode {picture.mode!r}) without an agreed range; use 8 or 16")
+    if picture.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8)).convert("RGB")
+    if not picture.has_transparency_data:
+        return None
+    picture = picture.convert("RGBA")
+    if picture.getchannel("A").getextrema() == (255, 255):
+        return None
+    white = Image.new("RGBA", picture.size, "white")
+    return Image.alpha_composite(white, picture).convert("RGB")
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turn a picture as its EXIF says, and take the orientation out of it; itself if there is nothing to turn."""
+    if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
+        return image
+    return ImageOps.exif_transpose(image)
+
+
+def _is_path(picture: str) -> bool:
+    """Whether a picture's string is a path. Data URLs are none, and base64, whose letters have no dot."""
+    return "." in picture and not picture.startswith("data:")
 
 
 def png_of(image: Image.Image) -> bytes:
@@ -20,7 +123,7 @@ def page_data_url(image: Image.Image) -> str:
     """Encode as a data URL, shrunk if it is large, and as JPEG if that is much smaller."""
     picture = _shrunk(image)
     file, kind = picture_file(picture, "PNG"), "png"
-    if len(file) > _LARGE_BYTES and picture.mode in ("L", "RGB"):
+    if len(file) > _LARGE_BYTES:
         jpeg = picture_file(picture, "JPEG", quality=85)
         if len(jpeg) < len(file) / 2:
             file, kind = jpeg, "jpeg"
@@ -28,7 +131,7 @@ def page_data_url(image: Image.Image) -> str:
 
 
 def _shrunk(image: Image.Image) -> Image.Image:
-    picture = image if image.mode in ("L", "RGB", "RGBA") else image.convert("RGBA")
+    picture = plain_picture(image)
     if max(picture.size) > _MAX_SIDE_PIXELS:
         picture = picture.copy()  # thumbnail() works in place
         picture.thumbnail((_MAX_SIDE_PIXELS, _MAX_SIDE_PIXELS))

@@ -12,20 +12,18 @@ import math
 import os
 import re
 import string
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 import PIL.Image
 
 from .grading.decide import gold_problem
 from .grading.extraction import read_gold
-from .messages import PLACEHOLDER, conversation, pictures_inside, split_answer
-from .pictures import picture_file
+from .messages import PLACEHOLDER, conversation, pictures_inside, present_pictures, split_answer
+from .pictures import DECODING_ERRORS, decode, picture_file, repaired_picture
 
 NAMES = ("prompt", "images", "answer", "choices", "id", "category")
 
@@ -36,17 +34,6 @@ ROLES = ("system", "user", "assistant", "tool")  # those that TRL knows
 MESSAGES = datasets.List({"role": datasets.Value("string"), "content": datasets.Value("string")})
 """Type of a column of messages."""
 
-# What Pillow was seen to raise for damaged bytes of eleven formats, and what its parsers of headers raise.
-DECODING_ERRORS = (
-    OSError,
-    ValueError,
-    SyntaxError,
-    RuntimeError,
-    EOFError,
-    LookupError,
-    struct.error,
-    PIL.Image.DecompressionBombError,
-)
 # The image processors of the Qwen-VL family refuse longer shapes in the middle of training.
 _MAX_ASPECT_RATIO = 200
 _MAX_FILE_NAME = 255  # characters between two slashes, on all usual file systems; a small picture in base64 has more
@@ -57,8 +44,6 @@ _PICTURE_NAME = re.compile(r"\S+\.(png|jpe?g|webp|bmp|gif|tiff?)", re.IGNORECASE
 _LONE_LETTER = re.compile(r"\(?([A-Z])\)?[.:]?")
 
 _IMAGE_ROOT = "give the folder that relative paths start from (--image-root, or image_root=…)"
-
-_decode = datasets.Image().decode_example  # upright, in its own mode
 
 
 def naming_column(name: str, column: str = "…") -> str:
@@ -317,14 +302,11 @@ def read_images(value: Any, image_root: Path) -> list[dict[str, Any]]:
     """Return {"bytes", "path"} for each picture, as `datasets.Image(mode="RGB")` stores it, decoding each once.
 
     Args:
-        value: None, one picture, or a list of pictures. A picture is a path, the bytes of a picture file, or a
-            dictionary with "bytes" or "path".
+        value: one picture or a list of them, or any form of none (`present_pictures`). A picture is a path, the bytes
+            of a picture file, or a dictionary with "bytes" or "path".
         image_root: the folder that relative paths start from.
     """
-    if value is None or value == "":
-        return []
-    pictures = value if isinstance(value, list) else [value]
-    return [_read_picture(picture, image_root) for picture in pictures]
+    return [_read_picture(picture, image_root) for picture in present_pictures(value)]
 
 
 def read_inside(pictures: Sequence[Any], image_root: Path, *, beside: int) -> list[dict[str, Any]]:
@@ -352,8 +334,8 @@ def _read_picture(value: Any, image_root: Path) -> dict[str, Any]:
     else:
         raise _wrong_type(value, 'a path, the bytes of a picture file, or {"bytes": …, "path": …}')
     try:
-        picture = _decode(stored)
-        repaired = _repaired(picture)
+        picture = decode(stored["bytes"] or stored["path"])
+        repaired = repaired_picture(picture)
     except DECODING_ERRORS as error:
         raise RefusedValue("unreadable picture", f"{where} cannot be decoded ({error}); save it again") from error
     width, height = picture.size
@@ -392,25 +374,6 @@ def _existing_file(path: str, image_root: Path) -> Path:
     if not os.path.isfile(file):  # `Path.is_file` raises where a name is too long for the file system
         raise RefusedValue("missing picture file", f"{str(file)!r} does not exist; fix the path, or {_IMAGE_ROOT}")
     return file
-
-
-def _repaired(picture: PIL.Image.Image) -> PIL.Image.Image | None:
-    """Return an RGB picture where `picture.convert("RGB")` would be wrong, otherwise None.
-
-    Pillow paints transparent pixels in whatever colour hides below them (mostly black, so that black drawings
-    vanish), and clips 16 bits to 8 instead of scaling.
-    """
-    if picture.mode in ("I", "F"):
-        raise ValueError(f"its pixels have 32 bits (mode {picture.mode!r}) without an agreed range; use 8 or 16")
-    if picture.mode.startswith("I;16"):
-        return PIL.Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8)).convert("RGB")
-    if not picture.has_transparency_data:
-        return None
-    picture = picture.convert("RGBA")
-    if picture.getchannel("A").getextrema() == (255, 255):
-        return None
-    white = PIL.Image.new("RGBA", picture.size, "white")
-    return PIL.Image.alpha_composite(white, picture).convert("RGB")
 
 
 def stored_picture(picture: PIL.Image.Image) -> dict[str, Any]:

@@ -211,7 +211,7 @@ def test_pictures_stand_before_the_first_text_of_the_user_in_order(stub):
     sent = stub.bodies[0]["messages"]
     assert [part["type"] for part in sent[1]["content"]] == ["image_url"] * 3 + ["text"]
     assert [sent[0], *sent[2:]] == [messages[0], *messages[2:]]
-    assert stub.pictures == [(0, 0, 255), (0, 255, 0), (0, 0, 255)]
+    assert stub.pictures == [(0, 0, 255), (127, 255, 127), (0, 0, 255)]  # half transparent green is on white
     assert set(stub.picture_info) == {()}
     assert blue.info["icc_profile"] == b"of a camera"  # the caller's picture is as it was
 

@@ -13,7 +13,7 @@ import torch
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from ..messages import completion_text, pictures_of
-from ..rows import DECODING_ERRORS
+from ..pictures import DECODING_ERRORS
 from ..sampling.pictures import data_url
 from ..sampling.servers import CONNECT_SECONDS, public_address
 from .paths import ProcessReward

@@ -11,6 +11,8 @@ from typing import Any
 import datasets
 import torch
 
+from ..messages import with_plain_pictures
+
 
 class RowsReadOnce(torch.utils.data.Dataset):
     """Rows of a data set, each read once a batch; of equal batches in a row only the first is read.
@@ -34,6 +36,7 @@ class RowsReadOnce(torch.utils.data.Dataset):
         """The rows at these places; torch's DataLoader asks for a batch so."""
         if places != self._places:
             distinct = list(dict.fromkeys(places))
-            read = dict(zip(distinct, self.rows.__getitems__(distinct), strict=True))
+            rows = map(with_plain_pictures, self.rows.__getitems__(distinct))
+            read = dict(zip(distinct, rows, strict=True))
             self._places, self._batch = list(places), [read[place] for place in places]
         return [dict(row) for row in self._batch]

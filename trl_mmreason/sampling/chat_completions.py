@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import PIL.Image
-
-from ..rows import DECODING_ERRORS
+from ..pictures import DECODING_ERRORS
 from .engine import Request, Sample, SamplingParams
 from .pictures import data_url
 
@@ -23,7 +21,7 @@ class RequestFailed(Exception):
 def chat_messages(request: Request) -> list[dict[str, Any]]:
     """Convert a request to a chat endpoint's messages, with pictures before the user's first text.
 
-    Pictures travel as PNG, in RGB as local processors see them, without what else their files held.
+    Pictures travel as PNG, as engines in this process see them, without what else their files held.
 
     Raises:
         RequestFailed: a picture cannot be read, or there is no user message to put pictures into.
@@ -34,7 +32,7 @@ def chat_messages(request: Request) -> list[dict[str, Any]]:
         if first is None:
             raise RequestFailed(f"{len(request.images)} pictures came without a user message to put them into")
         try:
-            urls = [data_url(_plain(image)) for image in request.images]
+            urls = [data_url(image) for image in request.images]
         except DECODING_ERRORS as error:
             raise RequestFailed(f"a picture cannot be read: {error}") from error
         pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
@@ -42,12 +40,6 @@ def chat_messages(request: Request) -> list[dict[str, Any]]:
     if request.prefix:
         messages.append({"role": "assistant", "content": request.prefix})
     return messages
-
-
-def _plain(image: PIL.Image.Image) -> PIL.Image.Image:
-    plain = image.convert("RGB")
-    plain.info = {}
-    return plain
 
 
 def read_reply(reply: Any, sampling_params: SamplingParams) -> list[Sample]:

@@ -22,6 +22,7 @@ from torch.nn.functional import pad
 from transformers import GenerationConfig, PreTrainedModel, ProcessorMixin
 
 from ..parts import without_adapters
+from ..pictures import plain_picture
 from ..turns import ProcessingClass, continued_ids, tokenizer_of
 from .engine import Request
 from .live_rows import UnknownCacheError, can_decode, can_share_prompts, decode_live_rows, step_aside
@@ -69,7 +70,7 @@ def conversation_of(
     if isinstance(processing_class, ProcessorMixin):
         from trl.data_utils import prepare_multimodal_messages  # here: TRL takes seconds to load
 
-        return prepare_multimodal_messages(list(messages), images=list(images))
+        return prepare_multimodal_messages(list(messages), images=[plain_picture(image) for image in images])
     if images:
         raise ValueError(
             f"it has {len(images)} picture(s), which a text-only model cannot see; leave them out, put what they show "

@@ -29,8 +29,8 @@ from ..checkpoint import check_adapter_restored
 from ..engines.patches import use_matrix_product_for_patches
 from ..engines.sharding import loading_whole
 from ..files import check_model_path
+from ..pictures import DECODING_ERRORS
 from ..precision import keep_training_layout
-from ..rows import DECODING_ERRORS
 from .engine import Failure
 from .generation import ProcessingClass
 from .run import patient_state

@@ -8,8 +8,7 @@ from typing import Any
 
 import PIL.Image
 
-from ..pictures import picture_file
-from ..rows import DECODING_ERRORS
+from ..pictures import DECODING_ERRORS, picture_file, plain_picture
 
 MOST_PIXELS = 1 << 26
 """Of one picture: 64 million, a large photograph."""
@@ -18,13 +17,12 @@ _READ = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 
 def data_url(image: PIL.Image.Image) -> str:
-    """Encode as PNG in RGB or RGBA, equivalent for processors, without the file's metadata.
+    """Encode as PNG, as models see it (`plain_picture`), without the file's metadata.
 
     Raises:
         DECODING_ERRORS: the picture cannot be read.
     """
-    transparent = "A" in image.getbands() or image.info.get("transparency") is not None  # as transformers has it
-    plain = image.convert("RGBA" if transparent else "RGB")
+    plain = plain_picture(image).copy()
     plain.info = {}
     file = picture_file(plain, "PNG", compress_level=1)  # a fifth of the usual level's time for a sixth more bytes
     return f"data:image/png;base64,{base64.b64encode(file).decode()}"

@@ -10,6 +10,7 @@ from typing import Any
 from transformers import GenerationConfig
 from transformers.utils.peft_utils import find_adapter_config_file
 
+from ..pictures import plain_picture
 from .engine import Failure, Request, Sample, SamplingParams, derive_seed
 from .generation import (
     ProcessingClass,
@@ -174,9 +175,10 @@ def prompt_of(
     Earlier answers that were sampled follow the generation prompt as they were sampled, and the prefix's own
     tokens come last, as in `TransformersEngine`. `eos_ids` end an answer.
     """
-    images = list(request.images)
+    # a picture that cannot be read is its request's failure here, and would be everybody's in vLLM
+    images = [plain_picture(image) for image in request.images]
     for image in images:
-        image.load()  # a picture that cannot be read is its request's failure here, and would be everybody's in vLLM
+        image.load()
     conversation = conversation_of(processing_class, request.first_messages, images)
     text = processing_class.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True, **template)
     tokenizer = tokenizer_of(processing_class)

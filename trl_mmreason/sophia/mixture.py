@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset, Features, Image, List, Value, concatenate_datasets
 
-from ..messages import completion_text, pictures_of, plain_messages
+from ..messages import completion_text, plain_messages, stored_pictures
 from ..rows import MESSAGES
 from ..sampling.export import ROWS_A_BATCH
 from ..sources import read_completions
@@ -191,7 +191,7 @@ def _unified(name: str, part: Dataset, features: Features, thinking_prompt: str 
         text = completion_text(row["completion"], f"part {name!r}, prompt {str(prompt)[:60]!r}")
         columns = {
             "prompt": prompt_for(plain_messages(prompt, f"mix: part {name!r}"), text, thinking_prompt),
-            "images": pictures_of(row),
+            "images": stored_pictures(row),
             "completion": text,
             "reward": row.get("reward", 1.0),
             "behavior_logps": row.get("behavior_logps"),

@@ -20,7 +20,7 @@ import torch
 from datasets import Dataset
 
 from ..grading import Grader
-from ..messages import PICTURE_COLUMNS, pictures_of, plain_messages, question_text
+from ..messages import PICTURE_COLUMNS, pictures_of, plain_messages, question_text, stored_pictures
 from ..rows import MESSAGES, Row
 from ..sampling.answering import JoinedRows, answer_questions, ask
 from ..sampling.difficulty import tally, usable_questions
@@ -243,7 +243,7 @@ def _usable(rows: Dataset, grader: Grader, dropped: Counter[str]) -> list[int]:
     columns = [name for name in PICTURE_COLUMNS if name in rows.column_names]
     tables = rows.select_columns(columns).with_format("arrow").iter(ROWS_A_BATCH)  # in which no picture is decoded
     stored = (row for table in tables for row in table.to_pylist())
-    pictured = [position for position, row in enumerate(stored) if pictures_of(row)]
+    pictured = [position for position, row in enumerate(stored) if stored_pictures(row)]
     usable = set(usable_questions(rows, grader))
     positions = [position for position in pictured if position in usable]
     dropped["no picture"] += len(rows) - len(pictured)

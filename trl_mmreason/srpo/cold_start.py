@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from datasets import Dataset, Features, Value
 
 from ..grading import Grader
-from ..messages import question_text, with_system_message
+from ..messages import pictures_of, question_text, with_system_message
 from ..rows import MESSAGES, DataError
 from ..sampling.answering import answer_questions
 from ..sampling.asking import ReplyCollector, parsed_positions
@@ -229,8 +229,8 @@ def _ask(
 
     def request(unit: Mapping[str, Any]) -> Request:
         row = rows[unit["solution"].position]
-        shown = row.get("images") if images else None
-        return Request(messages(question_text(row["prompt"]), unit["solution"]), shown or ())
+        shown = pictures_of(row) if images else ()
+        return Request(messages(question_text(row["prompt"]), unit["solution"]), shown)
 
     template_messages = {message["role"]: message["content"] for message in messages("{question}", _TEMPLATE)}
     units = [{"id": solution.id, "solution": solution} for solution in solutions]
