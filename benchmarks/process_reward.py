@@ -26,8 +26,8 @@ from trl_mmreason.chain_of_step.process_reward import ProcessRewardModel
 from trl_mmreason.chain_of_step.template import ANSWER_END, Chain, Step, chain_ends, render_chain
 from trl_mmreason.chain_of_step.tokens import add_chain_tokens
 from trl_mmreason.commands.parsers import count
-from trl_mmreason.messages import pictures_of
 from trl_mmreason.miniature.models import build_model
+from trl_mmreason.pictures import pictures_of
 from trl_mmreason.sampling.generation import collate, encode
 
 VOCABULARY = 151_936  # rows of the embeddings of Qwen2.5-VL

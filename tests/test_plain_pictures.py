@@ -12,8 +12,7 @@ from picture_kinds import make_pictures
 from support import adapo_trainer, full_but, load, prepared_batch, sft_trainer
 
 from trl_mmreason.data import load_rows
-from trl_mmreason.messages import pictures_of
-from trl_mmreason.pictures import plain_picture
+from trl_mmreason.pictures import pictures_of, plain_picture
 from trl_mmreason.sampling.engine import Request
 from trl_mmreason.sampling.generation import encode
 from trl_mmreason.sampling.pictures import data_url, picture_of

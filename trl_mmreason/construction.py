@@ -21,8 +21,9 @@ from .engines.patches import use_matrix_product_for_patches
 from .engines.pictures import let_every_pass_see_a_picture
 from .engines.sharding import exact_rotary_frequencies, name_own_layers, use_whole_head
 from .files import adapter_base, check_model_folder, check_model_path
-from .messages import PICTURE_COLUMNS, pictures_of, with_system_message
+from .messages import with_system_message
 from .parts import without_adapters
+from .pictures import PICTURE_COLUMNS, pictures_of
 from .precision import check_precision
 from .turns import tokenizer_of
 

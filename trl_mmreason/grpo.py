@@ -47,7 +47,8 @@ from .functional import (
     turn_of_token,
 )
 from .logged_questions import about_question, gather_without_pictures, prompts_alike, write_questions
-from .messages import with_plain_pictures, with_system_message
+from .messages import with_system_message
+from .pictures import with_plain_pictures
 from .reference import reference_from_policy
 from .rollouts.context import check_context
 from .rollouts.group_prompts import GroupPrompts, ProcessedPrompts

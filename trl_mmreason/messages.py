@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from itertools import dropwhile
 from typing import Any
 
-from .pictures import open_picture
-
 PLACEHOLDER = "<image>"
-PICTURE_COLUMNS = ("images", "image")
 _SPEAKERS = {"human": "user", "gpt": "assistant"}  # LLaVA's names of roles
 
 
@@ -94,57 +90,6 @@ def split_answer(messages: Any) -> tuple[Any, Any]:
     if not isinstance(messages, list) or not messages or _without_none(messages[-1]).get("role") != "assistant":
         return messages, None
     return messages[:-1], messages[-1].get("content")
-
-
-def pictures_of(row: Mapping[str, Any]) -> list[Any]:
-    """The row's pictures as models see them (`open_picture`); empty for any form of none.
-
-    Raises:
-        FileNotFoundError: one is the path of a file that does not exist.
-        DECODING_ERRORS: one cannot be read.
-    """
-    return [open_picture(picture) for picture in stored_pictures(row)]
-
-
-def stored_pictures(row: Mapping[str, Any]) -> list[Any]:
-    """The row's pictures as they are stored, unopened; `None` and the like are none."""
-    return present_pictures(row.get("images")) or present_pictures(row.get("image"))
-
-
-def present_pictures(value: Any) -> list[Any]:
-    """The pictures in a value: one or a list of them, in which `None`, "", NaN and empty records are none."""
-    values = value if isinstance(value, list | tuple) else [value]
-    return [one for one in values if not _is_no_picture(one)]
-
-
-def _is_no_picture(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return not (value.get("bytes") or value.get("path"))
-    return (
-        value is None
-        or (isinstance(value, str | bytes) and not value)
-        or (isinstance(value, float) and math.isnan(value))
-    )
-
-
-def with_plain_pictures(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with its pictures as models see them, those inside its messages too; idempotent."""
-    opened = dict(row)
-    if opened.keys() & set(PICTURE_COLUMNS):
-        opened["images"] = pictures_of(row)
-    if isinstance(row.get("prompt"), list):
-        opened["prompt"] = [_with_plain_parts(message) for message in row["prompt"]]
-    return opened
-
-
-def _with_plain_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    parts = [
-        {**part, "image": open_picture(part["image"])} if part.get("image") is not None else part for part in content
-    ]
-    return {**message, "content": parts}
 
 
 def completion_text(completion: Any, where: str) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
+import math
 import os
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,7 @@ DECODING_ERRORS = (
     struct.error,
     Image.DecompressionBombError,
 )
+PICTURE_COLUMNS = ("images", "image")
 _LINKS = ("http://", "https://")
 _MAX_SIDE_PIXELS = 768  # larger pictures are shrunk, or a few hundred photographs make a page that no browser opens
 _LARGE_BYTES = 100_000  # as a PNG file only photographs get larger, and these hold as JPEG what a reader sees
@@ -63,17 +67,81 @@ def open_picture(value: Any) -> Any:
     if isinstance(value, str) and value.startswith(_LINKS):
         return value
     if isinstance(value, str | os.PathLike) and _is_path(str(value)):
-        if not os.path.isfile(value):
-            raise FileNotFoundError(
-                f"The picture {str(value)!r} does not exist here (looked from {os.getcwd()}). Fix the path, or load "
-                "the data set with trl_mmreason.data.load_rows, which checks all rows before training."
-            )
-        return plain_picture(decode(value))
+        return plain_picture(decode(_existing(value)))
     if isinstance(value, str):
         value = base64.b64decode(value.partition(",")[2] if value.startswith("data:") else value)
     if isinstance(value, bytes):
         return plain_picture(decode(value))
     raise TypeError(f"A picture is {value!r:.80} ({type(value).__name__}); expected a PIL picture, a path or bytes.")
+
+
+def pictures_of(row: Mapping[str, Any]) -> list[Any]:
+    """The row's pictures as models see them (`open_picture`); empty for any form of none.
+
+    Raises:
+        FileNotFoundError: one is the path of a file that does not exist.
+        DECODING_ERRORS: one cannot be read.
+    """
+    return [open_picture(picture) for picture in stored_pictures(row)]
+
+
+def stored_pictures(row: Mapping[str, Any]) -> list[Any]:
+    """The row's pictures as they are stored, unopened; `None` and the like are none."""
+    return present_pictures(row.get("images")) or present_pictures(row.get("image"))
+
+
+def present_pictures(value: Any) -> list[Any]:
+    """The pictures in a value: one or a list of them, in which `None`, "", NaN and empty records are none."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return [one for one in values if not _is_no_picture(one)]
+
+
+def _is_no_picture(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return not (value.get("bytes") or value.get("path"))
+    return (
+        value is None
+        or (isinstance(value, str | bytes) and not value)
+        or (isinstance(value, float) and math.isnan(value))
+    )
+
+
+def with_plain_pictures(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with its pictures as models see them, those inside its messages too; idempotent."""
+    opened = dict(row)
+    if opened.keys() & set(PICTURE_COLUMNS):
+        opened["images"] = pictures_of(row)
+    if isinstance(row.get("prompt"), list):
+        opened["prompt"] = [_with_plain_parts(message) for message in row["prompt"]]
+    return opened
+
+
+def _with_plain_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    parts = [
+        {**part, "image": open_picture(part["image"])} if part.get("image") is not None else part for part in content
+    ]
+    return {**message, "content": parts}
+
+
+def picture_digest(value: Any) -> bytes:
+    """A digest of a picture as it is stored: of its file's bytes, or of the pixels of a PIL picture.
+
+    Args:
+        value: as for `open_picture`.
+
+    Raises:
+        FileNotFoundError: it is the path of a file that does not exist.
+    """
+    if isinstance(value, Mapping):
+        value = value.get("bytes") or value.get("path")
+    if isinstance(value, Image.Image):
+        value = f"{value.mode} {value.size} ".encode() + value.tobytes()
+    elif isinstance(value, str | os.PathLike) and _is_path(str(value)) and not str(value).startswith(_LINKS):
+        value = _existing(value).read_bytes()
+    return hashlib.sha256(value.encode() if isinstance(value, str) else value).digest()
 
 
 def decode(source: str | os.PathLike | bytes) -> Image.Image:
@@ -107,6 +175,15 @@ def _upright(image: Image.Image) -> Image.Image:
     if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
         return image
     return ImageOps.exif_transpose(image)
+
+
+def _existing(path: str | os.PathLike) -> Path:
+    if not os.path.isfile(path):
+        raise FileNotFoundError(
+            f"The picture {str(path)!r} does not exist here (looked from {os.getcwd()}). Fix the path, or load the "
+            "data set with trl_mmreason.data.load_rows, which checks all rows before training."
+        )
+    return Path(path)
 
 
 def _is_path(picture: str) -> bool:

@@ -22,8 +22,8 @@ import PIL.Image
 
 from .grading.decide import gold_problem
 from .grading.extraction import read_gold
-from .messages import PLACEHOLDER, conversation, pictures_inside, present_pictures, split_answer
-from .pictures import DECODING_ERRORS, decode, picture_file, repaired_picture
+from .messages import PLACEHOLDER, conversation, pictures_inside, split_answer
+from .pictures import DECODING_ERRORS, decode, picture_file, present_pictures, repaired_picture
 
 NAMES = ("prompt", "images", "answer", "choices", "id", "category")
 

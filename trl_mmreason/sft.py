@@ -27,8 +27,9 @@ from .construction import (
 from .documented import documented
 from .facts import RunFactsMixin
 from .like_length import Layout, LikeLengthMixin
-from .messages import PICTURE_COLUMNS, completion_text
+from .messages import completion_text
 from .parts import freeze_vision_encoder
+from .pictures import PICTURE_COLUMNS
 from .precision import settle_on_cpu
 from .turns import tokenizer_of
 

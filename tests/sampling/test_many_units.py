@@ -12,7 +12,8 @@ from trl_mmreason.sampling.database import Database
 from trl_mmreason.sampling.engine import Sample
 from trl_mmreason.sampling.export import to_dataset
 from trl_mmreason.sampling.protocols import Direct
-from trl_mmreason.sampling.run import remember_questions, run
+from trl_mmreason.sampling.questions import remember_questions
+from trl_mmreason.sampling.run import run
 from trl_mmreason.sampling.store import Record
 
 STAGE, SAMPLES = "answers", 8

@@ -6,19 +6,22 @@ from functools import partial
 
 import pytest
 from datasets import Dataset, Features, Json, List, Value
+from PIL import Image as Pictures
 from scripted import Scripted
+from support import png
 
 from trl_mmreason.adapo.prefilter import prefilter
 from trl_mmreason.baselines.star import make_revisions
-from trl_mmreason.chain_of_step.annotation import annotate_by_monte_carlo
+from trl_mmreason.chain_of_step.annotation import annotate_by_judge, annotate_by_monte_carlo
 from trl_mmreason.chain_of_step.sampling import sample_paths, search_answers
 from trl_mmreason.chain_of_step.step_data import make_step_data
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
 from trl_mmreason.grading import Grader
 from trl_mmreason.sampling import SamplingParams
 from trl_mmreason.sampling.difficulty import difficulty_filter
-from trl_mmreason.sampling.run import remember_questions
+from trl_mmreason.sampling.questions import remember_questions
 from trl_mmreason.sampling.store import Record, SettingsChanged, Store
+from trl_mmreason.sophia.sampling import OffPolicySampling, make_off_policy_data
 from trl_mmreason.srpo.cold_start import make_reflections
 
 STAGE = "answers"
@@ -99,6 +102,49 @@ def test_many_changes_are_listed_in_part(tmp_path):
     assert str(refusal.value).splitlines()[1:-1] == [*(f"  answer of {id_!r}" for id_ in ids[:5]), "  …"]
 
 
+def in_each_form(folder, colour):
+    """A picture of this colour as data sets store it, and as the path of one file."""
+    (folder / "picture.png").write_bytes(png(colour))
+    return {"PIL": Pictures.new("RGB", (2, 2), colour), "bytes": png(colour), "path": str(folder / "picture.png")}
+
+
+@pytest.mark.parametrize("form", ["PIL", "bytes", "path"])
+def test_another_picture_under_an_id_is_refused(tmp_path, form):
+    """Of a path the file is read: another file under the same path, of the same size, is another picture."""
+    path = tmp_path / "s.sqlite"
+
+    def pictured(colour, column="images"):
+        picture = in_each_form(tmp_path, colour)[form]
+        return Dataset.from_list([row(**{column: picture if column == "image" else [picture]})])
+
+    remember(path, pictured("red"))
+    remember(path, pictured("red"))
+    remember(path, pictured("red", "image"))
+    for other in (pictured("blue"), Dataset.from_list([row(images=None)]), [row()]):
+        with pytest.raises(SettingsChanged, match="1 rows of stage") as refusal:
+            remember(path, other)
+        assert "  images of 'cats'\n" in str(refusal.value)
+    if form == "path":
+        remember(path, pictured("red"))
+        (tmp_path / "picture.png").unlink()
+        with pytest.raises(FileNotFoundError, match="picture.png' does not exist here"):
+            remember(path, Dataset.from_list([row(images=[str(tmp_path / "picture.png")])]))
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_store_that_did_not_record_pictures_is_refused_where_there_are_any(tmp_path, recorded):
+    """Older versions recorded the words alone, and a judge's stage nothing."""
+    path = tmp_path / "s.sqlite"
+    with Store(path) as store:
+        if recorded:
+            remember_questions(store, STAGE, Dataset.from_list([row(), row("dogs")]))
+        store.open_stage(STAGE, {})
+        store.save(STAGE, [Record("cats", 0, "done", {})])
+    remember(path, [row()])
+    with pytest.raises(SettingsChanged, match="  images of 'cats'\n.*an older version, which did not record them"):
+        remember(path, Dataset.from_list([row(images=[Pictures.new("RGB", (2, 2))])]))
+
+
 # ------------------------------------------------------------------------------------------------------------ pipelines
 
 
@@ -139,6 +185,18 @@ PIPELINES = {
 }
 
 
+def judge(rows, engine, store, grader):
+    chains = rows.add_column("completion", [CHAIN] * len(rows)).add_column("correct", [True] * len(rows))
+    annotate_by_judge(chains, engine, store)
+
+
+def describe(rows, engine, store, grader):
+    make_off_policy_data(rows, engine, engine, store, OffPolicySampling(captions=1, trajectories=1), grader=grader)
+
+
+ASKED = {"make_step_data": make_step_data, "annotate_by_judge": judge, "make_off_policy_data": describe}
+
+
 class Own(Grader):
     """A grader of one's own, whose repr is Python's: it holds its address."""
 
@@ -163,6 +221,20 @@ def test_another_grader_grades_anew_and_asks_nobody_and_other_questions_are_refu
         assert len(asked.asked) == first
         with pytest.raises(SettingsChanged, match="  answer of 'cats"):
             pipeline(Dataset.from_list([row(answer="8")]), asked, store, grader=Own())
+        assert len(asked.asked) == first
+
+
+@pytest.mark.parametrize("pipeline", {**PIPELINES, **ASKED}.values(), ids=[*PIPELINES, *ASKED])
+def test_other_pictures_are_refused(tmp_path, pipeline):
+    with Store(tmp_path / "s.sqlite") as store:
+        for colour in ("red", "red", "blue"):
+            asked, pictured = engine(), Dataset.from_list([row(images=[Pictures.new("RGB", (8, 8), colour)])])
+            if colour == "blue":
+                with pytest.raises(SettingsChanged, match="  images of 'cats"):
+                    pipeline(pictured, asked, store, grader=Own())
+            else:
+                pipeline(pictured, asked, store, grader=Own())
+        assert not asked.asked
 
 
 def test_another_grader_is_refused_where_answers_are_kept_with_their_verdicts(tmp_path):

@@ -18,13 +18,15 @@ from typing import Any, Literal, NamedTuple
 from datasets import Dataset, Features, List, Value
 
 from ..grading import Grader
-from ..messages import pictures_of, question_text, with_system_message
+from ..messages import question_text, with_system_message
+from ..pictures import pictures_of
 from ..rows import Row
 from ..sampling.answering import JoinedRows, answer_questions
 from ..sampling.asking import ReplyCollector, parsed_positions, reference_answer
 from ..sampling.difficulty import tally
 from ..sampling.engine import Engine, Failure, Request, SamplingParams
 from ..sampling.export import join_source_columns
+from ..sampling.questions import remember_questions
 from ..sampling.store import Store
 from .objective import judge_labels, monte_carlo_labels
 from .paths import SAMPLING_PARAMS, Path, read_path
@@ -243,6 +245,7 @@ def annotate_by_judge(
     settings = {"messages": {"system": JUDGE_PROMPT, "user": step_judge_message("{question}", "{answer}", [])}}
     ids = [f"{id_}-{_digest(text)}" for id_, text in zip(chains["id"], chains["completion"], strict=True)]
     units = chains.remove_columns("id").add_column("id", ids)
+    remember_questions(store, JUDGED, units)
     replies = asking.ask(JUDGED, judge, units, request, read, settings=settings)
     dropped: Counter[str] = Counter()
     positions = parsed_positions(ids, replies, dropped)

@@ -12,8 +12,8 @@ import httpx2
 import torch
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from ..messages import completion_text, pictures_of
-from ..pictures import DECODING_ERRORS
+from ..messages import completion_text
+from ..pictures import DECODING_ERRORS, pictures_of
 from ..sampling.pictures import data_url
 from ..sampling.servers import CONNECT_SECONDS, public_address
 from .paths import ProcessReward

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from datasets import Dataset, Features, Value
 
-from ..messages import PICTURE_COLUMNS
+from ..pictures import PICTURE_COLUMNS
 from ..rows import MESSAGES
 from ..sampling.export import join_source_columns
 from .objective import select_pairs

@@ -10,9 +10,10 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from ..messages import pictures_of
+from ..pictures import pictures_of
 from ..rows import Row
 from ..sampling.engine import SamplingParams
+from ..sampling.questions import image_digests
 from .objective import trajectory_score
 from .template import ANSWER_END, ANSWER_START, STEP_START, ChainError, has_token, parse_chain, scored_ends
 
@@ -181,6 +182,7 @@ def with_ids(questions: Dataset) -> Dataset:
 
 
 def question_digests(questions: Dataset) -> list[str]:
-    """Return a digest of each question's words, without its pictures."""
+    """Return a digest of each question's words and pictures."""
     words = questions.select_columns([name for name in _WORDS if name in questions.column_names])
-    return [hashlib.sha256(repr(row).encode()).hexdigest()[:16] for row in words]
+    digests = zip(words, image_digests(questions), strict=True)
+    return [hashlib.sha256(f"{row}{image or ''}".encode()).hexdigest()[:16] for row, image in digests]

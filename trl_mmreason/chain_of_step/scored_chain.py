@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..messages import completion_text, pictures_of
+from ..messages import completion_text
+from ..pictures import pictures_of
 from ..sampling.generation import ProcessingClass, Prompt, collate, encode, placeholder_ids, tokenizer_of
 from ..sampling.loading import ENCODING_ERRORS
 from .template import ANSWER_END, STEP_END, ChainError, Ends, scored_ends

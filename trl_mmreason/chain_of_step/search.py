@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..messages import pictures_of
+from ..pictures import pictures_of
 from ..rows import Row
 from ..sampling.engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from .paths import SAMPLING_PARAMS, ProcessReward

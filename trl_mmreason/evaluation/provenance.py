@@ -17,6 +17,7 @@ from ..grading.grader import grader_settings
 from ..grading.version import grader_version
 from ..sampling.engine import Engine, SamplingParams
 from ..sampling.protocols import AnsweringProtocol
+from ..sampling.questions import image_digests
 from .runner import GREEDY
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "vllm", "sympy", "latex2sympy2_extended", "pillow", "datasets")
@@ -69,11 +70,13 @@ def provenance_record(
 
 
 def digest_of(rows: Dataset) -> str:
-    """Digest of the questions and their gold answers, in order, without pictures."""
+    """Digest of the questions, their pictures and their gold answers, in order."""
     digest = hashlib.sha256()
     names = ("id", "prompt", "answer", "choices", "group", "tolerance")
-    for row in rows.select_columns([name for name in names if name in rows.column_names]):
+    words_of_rows = rows.select_columns([name for name in names if name in rows.column_names])
+    for row, image in zip(words_of_rows, image_digests(rows), strict=True):
         words = [row["id"], *(message["content"] for message in row["prompt"]), repr(row["answer"])]
         words += [json.dumps(row.get(name), sort_keys=True) for name in ("choices", "group", "tolerance")]
+        words += [f"{image:016x}"] if image else []
         digest.update(repr(words).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:16]

@@ -10,7 +10,8 @@ from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
 from transformers.utils import logging
 
-from ..messages import pictures_of, with_system_message
+from ..messages import with_system_message
+from ..pictures import pictures_of
 from ..sampling.generation import encode
 
 logger = logging.get_logger(__name__)

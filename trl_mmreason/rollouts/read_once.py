@@ -11,7 +11,7 @@ from typing import Any
 import datasets
 import torch
 
-from ..messages import with_plain_pictures
+from ..pictures import with_plain_pictures
 
 
 class RowsReadOnce(torch.utils.data.Dataset):

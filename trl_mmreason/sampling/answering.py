@@ -36,7 +36,8 @@ from ..messages import with_system_message
 from .engine import Engine, Failure, SamplingParams
 from .progress import Progress
 from .protocols import Answered, AnsweringProtocol, RowSample, Scorer
-from .run import Work, patient_state, remember_questions, run, wait_for_all
+from .questions import remember_questions
+from .run import Work, patient_state, run, wait_for_all
 from .store import Record, Store
 
 logger = logging.getLogger(__name__)

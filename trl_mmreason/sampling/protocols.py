@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from ..messages import pictures_of
+from ..pictures import pictures_of
 from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from .turns import sample_turns
 

@@ -11,7 +11,6 @@ with Store("runs/answers.sqlite") as store:
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import sys
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .engine import Failure, UnsuitableEngine
 from .progress import Progress
-from .store import Record, SettingsChanged, Store, Unit
+from .store import Record, Store, Unit
 
 if TYPE_CHECKING:
     from accelerate import PartialState
@@ -38,8 +37,6 @@ Work = Callable[[list[tuple[Any, int]]], Sequence["Payload | Failure"]]
 # An engine counts as gone when at least so many units, over two batches or more, raised one after the other.
 BREAKDOWN_UNITS = 8
 FAILURES_LISTED = 20
-CHANGES_LISTED = 5
-QUESTIONS_A_PAGE = 250
 _PATIENCE = timedelta(days=7)
 
 
@@ -136,75 +133,6 @@ def run(
     if failures:
         _warn(stage, failures, total)
     return Summary(total, progress.done, skipped, len(failures), progress.truncated)
-
-
-def remember_questions(
-    store: Store, stage: str, rows: Any, question_of: Callable[[Any], Any] = lambda prompt: prompt
-) -> None:
-    """Store a digest of each id's question and gold answer, so that a changed question is noticed.
-
-    Rows may be added later, and changed while the stage is empty, as after a first try that failed. Pictures are not
-    compared, which would take reading them all.
-
-    Args:
-        store: where results go.
-        stage: theirs; the questions are in one beside it.
-        rows: a data set, or something with its `select_columns`; with a unique string `id`, and of `prompt`, `answer`
-            and `choices` what there is.
-        question_of: what of a prompt is asked; all of it by default.
-
-    Raises:
-        SettingsChanged: an id had another prompt, answer or choices before, and the stage has units.
-    """
-    ids, beside = unique_ids(rows), f"{stage}-questions"
-    words = rows.select_columns(["id", *(name for name in _WORDS if name in rows.column_names)]).with_format(None)
-    store.open_stage(beside, {})
-
-    def pages() -> Iterator[tuple[dict[str, Payload], dict[str, Payload]]]:
-        """Yield pages of digests: of the questions now, and of those in the store."""
-        questions = zip(ids, words, strict=True)
-        while page := list(islice(questions, QUESTIONS_A_PAGE)):
-            now = {id_: _digests(row, question_of) for id_, row in page}
-            yield now, {record.id: record.payload for record in store.find(beside, ((id_, 0) for id_ in now))}
-
-    changed, new = {}, 0
-    for now, then in pages():
-        new += len(now) - len(then)
-        for id_, digests in then.items():
-            if digests != now[id_]:
-                changed[id_] = [name for name, digest in now[id_].items() if digests[name] != digest]
-    if changed:
-        replaced = (Record(id_, 0, "done", now[id_]) for now, _ in pages() for id_ in now if id_ in changed)
-        if store.overwrite(beside, replaced, results=stage):
-            changed = {}
-    if changed:
-        listed = [f"  {' and '.join(names)} of {id_!r}" for id_, names in islice(changed.items(), CHANGES_LISTED)]
-        listed += ["  …"] * (len(changed) > CHANGES_LISTED)
-        raise SettingsChanged(
-            f"{store.path}: {len(changed)} rows of stage {stage!r} changed under the same id, and results must not "
-            "mix:\n" + "\n".join(listed) + "\n"
-            "Fix: take the questions back, give those that changed other ids, or give another file."
-        )
-    if new:
-        for now, then in pages():
-            store.save(beside, [Record(id_, 0, "done", digests) for id_, digests in now.items() if id_ not in then])
-
-
-_WORDS = ("prompt", "answer", "choices")
-
-
-def _digests(row: Mapping[str, Any], question_of: Callable[[Any], Any]) -> dict[str, str]:
-    answer = row.get("answer")
-    golds = answer if isinstance(answer, list) else [answer]  # lists in all rows if there is one in any
-    words = {"prompt": question_of(row.get("prompt")), "answer": golds, "choices": row.get("choices")}
-    return {name: hashlib.sha256(repr(_bare(value)).encode()).hexdigest()[:16] for name, value in words.items()}
-
-
-def _bare(value: Any) -> Any:
-    """Remove the keys that Arrow adds to a row because other rows have them."""
-    if isinstance(value, Mapping):
-        return sorted((key, _bare(one)) for key, one in value.items() if one is not None)
-    return [_bare(one) for one in value] if isinstance(value, list) else value
 
 
 def patient_state(*, cpu: bool = False) -> PartialState:

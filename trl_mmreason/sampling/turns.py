@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..messages import pictures_of
+from ..pictures import pictures_of
 from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 
 

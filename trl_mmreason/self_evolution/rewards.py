@@ -22,7 +22,7 @@ from accelerate.utils import gather_object
 from ..ahead import Ahead
 from ..evaluation.voting import Equality, cluster_answers, votes_of, winning_position
 from ..grading import Grader, equivalent
-from ..messages import pictures_of
+from ..pictures import pictures_of
 from ..sampling.asking import ask_until_read
 from ..sampling.engine import Engine, Failure, Request, SamplingParams, derive_seed
 from ..sampling.generation import tokenizer_of

@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset, Features, Image, List, Value, concatenate_datasets
 
-from ..messages import completion_text, plain_messages, stored_pictures
+from ..messages import completion_text, plain_messages
+from ..pictures import stored_pictures
 from ..rows import MESSAGES
 from ..sampling.export import ROWS_A_BATCH
 from ..sources import read_completions

@@ -20,14 +20,16 @@ import torch
 from datasets import Dataset
 
 from ..grading import Grader
-from ..messages import PICTURE_COLUMNS, pictures_of, plain_messages, question_text, stored_pictures
+from ..messages import plain_messages, question_text
+from ..pictures import PICTURE_COLUMNS, pictures_of, stored_pictures
 from ..rows import MESSAGES, Row
 from ..sampling.answering import JoinedRows, answer_questions, ask
 from ..sampling.difficulty import tally, usable_questions
 from ..sampling.engine import Engine, Failure, SamplingParams
 from ..sampling.export import ROWS_A_BATCH
 from ..sampling.protocols import Direct, RowSample
-from ..sampling.run import remember_questions, run, wait_for_all
+from ..sampling.questions import remember_questions
+from ..sampling.run import run, wait_for_all
 from ..sampling.store import Store
 from .objective import select_trajectories
 from .prompts import CAPTION_PROMPT, MAX_TOKENS, THINKING_PROMPT, reasoning_prompt
@@ -170,7 +172,7 @@ def make_off_policy_data(
     hard = [False] * len(ids) if is_hard is None else [is_hard(row) for row in questions]
     stages = [HARD_TRAJECTORIES if one else TRAJECTORIES for one in hard]
 
-    remember_questions(store, CAPTIONS, questions, question_text)
+    remember_questions(store, CAPTIONS, questions, question_text, pictured=usable_rows)
     _describe(usable_rows, policy, store, sampling, running)
     described, caption_counts = read_captions(store, ids, sampling.captions)
     reasoners = {TRAJECTORIES: reasoner} | ({} if hard_reasoner is None else {HARD_TRAJECTORIES: hard_reasoner})

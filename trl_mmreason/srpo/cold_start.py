@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from datasets import Dataset, Features, Value
 
 from ..grading import Grader
-from ..messages import pictures_of, question_text, with_system_message
+from ..messages import question_text, with_system_message
+from ..pictures import pictures_of
 from ..rows import MESSAGES, DataError
 from ..sampling.answering import answer_questions
 from ..sampling.asking import ReplyCollector, parsed_positions
