@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Image, Json, List, Value
 
+from .row_cache import cache_arguments
 from .rows import MESSAGES, NAMES, DataError, RefusedValue, RowProblem, RowReader, looks_like_picture, naming_column
 from .sources import LINE, Source, json_columns, json_features, parse_line, parsed_lines, read_source, undecoded
 
@@ -211,12 +212,11 @@ def _check_rows(
     raw: Dataset, positions: Sequence[int], reader: RowReader, is_json: bool, keep: list[str], num_proc: int | None
 ) -> Dataset:
     """Return one checked row for every row of `raw`: the six columns, the kept ones, and `problems`."""
-    if is_json:
-        kept_features = json_features(raw, keep)
-    else:
-        kept_features = {column: raw.features[column] for column in keep}
-        raw = undecoded(raw)
-    return raw.map(
+    columns = raw.features
+    kept_features = json_features(raw, keep) if is_json else {column: columns[column] for column in keep}
+    keeps = is_json or raw.cache_files  # of rows that are in memory alone nothing goes to disk
+    caching = cache_arguments(raw, reader, keep, is_json) if keeps else {"load_from_cache_file": False}
+    return (raw if is_json else undecoded(raw)).map(
         _check_json_line if is_json else _check_row,
         with_indices=True,
         fn_kwargs={"positions": positions, "reader": reader, "keep": keep},
@@ -224,8 +224,8 @@ def _check_rows(
         remove_columns=[column for column in raw.column_names if column not in keep],
         num_proc=num_proc,
         writer_batch_size=100,  # rows held in memory before writing; a row may hold megabytes of pictures
-        load_from_cache_file=False,  # the pictures behind the paths may have changed
         desc="Checking rows",
+        **caching,
     )
 
 
