@@ -60,6 +60,11 @@ def system_prompt_named(name: str) -> str | None:
     return next((method.system_prompts[name] for method in declared() if name in method.system_prompts), None)
 
 
+def system_prompt_names() -> list[str]:
+    """The names of all methods' system prompts."""
+    return [name for method in declared() for name in method.system_prompts]
+
+
 def weighted_scores(sample: Mapping[str, Any]) -> Mapping[float, float] | None:
     """A sample's score for each weight of the steps, by the first method that declares it."""
     known = (method.weighted_scores(sample) for method in declared() if method.weighted_scores is not None)

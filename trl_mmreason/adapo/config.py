@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..documented import documented
 from ..engines.config import RolloutConfig
-from ..system_prompts import parse_optional_text
+from ..system_prompts import read_optional_text
 from .prompts import EVALUATION_PROMPT
 
 ZERO_ADVANTAGE_CRITERIA = ("reward", "correctness")
@@ -70,7 +70,7 @@ class AdaPOConfig(RolloutConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.evaluation_prompt = parse_optional_text("AdaPOConfig: evaluation_prompt", self.evaluation_prompt)
+        self.evaluation_prompt = read_optional_text("AdaPOConfig: evaluation_prompt", self.evaluation_prompt)
         if self.beta < 0:
             raise ValueError(f"AdaPOConfig: beta={self.beta} is out of range, expected beta >= 0.")
         self._check_zero_advantage()

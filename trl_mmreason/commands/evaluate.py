@@ -51,8 +51,18 @@ def add(commands: Any) -> None:
     options.add_reading(command)
     options.add_share(command)
     command.add_argument("--limit", type=parsers.count, help="use only the first LIMIT questions")
-    command.add_argument("--prompt-template", help="template that joins question, choices, hint and instruction")
-    command.add_argument("--instruction", help="text below the question, or null; the benchmark's by default")
+    command.add_argument(
+        "--prompt-template",
+        type=parsers.text_or_file,
+        metavar="FILE|TEXT",
+        help="template that joins question, choices, hint and instruction",
+    )
+    command.add_argument(
+        "--instruction",
+        type=parsers.text_or_file,
+        metavar="FILE|TEXT",
+        help="text below the question, or null; the benchmark's by default",
+    )
     options.add_sampling(command)
     options.add_party(command, "judge", "model to ask about answers that the rules call wrong; text-only will do")
     command.add_argument(
@@ -73,7 +83,10 @@ def _add_protocol(command: argparse.ArgumentParser) -> None:
         help="samples of each question, or step-beam's candidates a step; by default 1, or 4 with --process-reward",
     )
     command.add_argument(
-        "--followup", help="--protocol two-turn: user message after the first answer; AdaPO's by default"
+        "--followup",
+        type=parsers.text_or_file,
+        metavar="FILE|TEXT",
+        help="--protocol two-turn: user message after the first answer; AdaPO's by default",
     )
     options.add_system_prompt(command, "null for none; reflection: the paper's by default")
     command.add_argument(

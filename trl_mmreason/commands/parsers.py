@@ -14,6 +14,16 @@ def count(text: str) -> int:
     return int(text)
 
 
+def text_or_file(text: str) -> str:
+    """Parse a text, which may be in a file of that name; "null" and an empty one stay as they are."""
+    from ..system_prompts import read_optional_text
+
+    try:
+        return (read_optional_text("", text) if text.strip() else text) or text
+    except (ValueError, OSError) as error:
+        raise argparse.ArgumentTypeError(str(error).strip()) from error
+
+
 def address(text: str) -> str:
     """Parse the address of a server."""
     if not text.startswith(("http://", "https://")):

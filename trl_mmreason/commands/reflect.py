@@ -39,7 +39,12 @@ def add(commands: Any) -> None:
         help="attempts to get a parsable reply from teacher or scorer",
     )
     options.add_own_sampling(command, "teacher", "a teacher's or scorer's reply", max_new_tokens=1024)
-    command.add_argument("--cot-prompt", help="system message to the policy, or null; by default the paper's")
+    command.add_argument(
+        "--cot-prompt",
+        type=parsers.text_or_file,
+        metavar="FILE|TEXT",
+        help="system message to the policy, or null; by default the paper's",
+    )
     options.add_system_prompt(command, "null for none; by default the paper's. It is that of the rows")
     command.set_defaults(run=_reflect)
 

@@ -21,7 +21,12 @@ def add(commands: Any) -> None:
     options.add_arguments(command, output=options.ROWS)
     command.add_argument("--revisions", type=parsers.count, default=2, help="revisions of each answer")
     command.add_argument("--n", type=parsers.count, default=1, help="trajectories sampled for each question")
-    command.add_argument("--followup", help="user message after every answer but the last; AdaPO's by default")
+    command.add_argument(
+        "--followup",
+        type=parsers.text_or_file,
+        metavar="FILE|TEXT",
+        help="user message after every answer but the last; AdaPO's by default",
+    )
     options.add_system_prompt(command)
     command.set_defaults(run=_revise)
 

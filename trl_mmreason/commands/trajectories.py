@@ -55,9 +55,17 @@ def add(commands: Any) -> None:
     command.add_argument("--unselected", action="store_true", help="write the other trajectories too, with reward 0")
     command.add_argument("--logprobs", action="store_true", help="write the reasoner's log-probabilities too")
     command.add_argument("--tokenizer", help="path or Hub id of a tokenizer that counts tokens if a server does not")
-    command.add_argument("--caption-prompt", help="prompt for captions; by default the paper's")
     command.add_argument(
-        "--thinking-prompt", help="system message of rows that think in tags, or null; by default the paper's"
+        "--caption-prompt",
+        type=parsers.text_or_file,
+        metavar="FILE|TEXT",
+        help="prompt for captions; by default the paper's",
+    )
+    command.add_argument(
+        "--thinking-prompt",
+        type=parsers.text_or_file,
+        metavar="FILE|TEXT",
+        help="system message of rows that think in tags, or null; by default the paper's",
     )
     command.set_defaults(run=_trajectories, max_new_tokens=_TOKENS)
 

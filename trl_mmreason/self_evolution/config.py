@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..documented import documented
 from ..engines.config import RolloutConfig
-from ..system_prompts import parse_optional_text
+from ..system_prompts import read_optional_text
 from .prompts import ACTOR_PROMPT, JUDGE_PROMPT
 
 _SIDES = [f"{side}_{what}" for side in ("high", "low") for what in ("weight", "threshold", "temperature")]
@@ -97,7 +97,7 @@ class SelfEvolutionConfig(RolloutConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.actor_prompt = parse_optional_text("SelfEvolutionConfig: actor_prompt", self.actor_prompt)
+        self.actor_prompt = read_optional_text("SelfEvolutionConfig: actor_prompt", self.actor_prompt)
         if self.actor_prompt_in_evaluation and self.actor_prompt is None:
             raise ValueError(
                 "SelfEvolutionConfig: actor_prompt_in_evaluation=True, but actor_prompt is None. Set the prompt, or "
@@ -119,8 +119,10 @@ class SelfEvolutionConfig(RolloutConfig):
                 raise ValueError(f"SelfEvolutionConfig: {name}={getattr(self, name)}, expected a finite number.")
         if self.judge_batch_size is not None and self.judge_batch_size < 1:
             raise ValueError(f"SelfEvolutionConfig: judge_batch_size={self.judge_batch_size}, expected 1 or more.")
-        if not parse_optional_text("SelfEvolutionConfig: judge_prompt", self.judge_prompt):
+        judge_prompt = read_optional_text("SelfEvolutionConfig: judge_prompt", self.judge_prompt)
+        if judge_prompt is None:
             raise ValueError("SelfEvolutionConfig: judge_prompt is None, expected a prompt.")
+        self.judge_prompt = judge_prompt
         if (self.vote == "none" or not self.judge) and self.modulation != _DEFAULT_MODULATION:
             raise ValueError(
                 f"SelfEvolutionConfig: with vote={self.vote!r} and judge={self.judge} nothing is modulated; leave the "

@@ -11,7 +11,7 @@ from ..sampling.chat import Chat
 from ..sampling.engine import Engine, SamplingParams
 from ..sampling.server_engine import ServerEngine
 from ..sections import StagedArguments, optional_section, unknown_names
-from ..system_prompts import parse_optional_text
+from ..system_prompts import parse_optional_text, read_optional_text
 from .config import MixedGroupsGRPOConfig, OffPolicyRewardConfig
 from .mixture import CAPTIONS_AS_DATA
 from .prompts import THINKING_PROMPT
@@ -117,7 +117,8 @@ class SophiaArguments(StagedArguments):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.mixed_in = optional_section("mixed_in", self.mixed_in, "names with `dataset` and `share`")
-        for name in ("thinking_prompt", "warm_up_dataset", "judge_model", "judge_server"):
+        self.thinking_prompt = read_optional_text("thinking_prompt", self.thinking_prompt)
+        for name in ("warm_up_dataset", "judge_model", "judge_server"):
             setattr(self, name, parse_optional_text(name, getattr(self, name)))
         for name, known in (("reasoner", ("model", "rule")), ("captions_as_data", CAPTIONS_AS_DATA)):
             if getattr(self, name) not in known:

@@ -9,7 +9,7 @@ import torch
 from ..documented import documented
 from ..engines.config import RolloutConfig
 from ..sft import CompletionSFTConfig
-from ..system_prompts import parse_optional_text
+from ..system_prompts import read_optional_text
 from .objective import brevity
 from .prompts import REFLECTION_PROMPT
 
@@ -64,7 +64,7 @@ class SRPOConfig(RolloutConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.reflection_prompt = parse_optional_text("SRPOConfig: reflection_prompt", self.reflection_prompt)
+        self.reflection_prompt = read_optional_text("SRPOConfig: reflection_prompt", self.reflection_prompt)
         if not self.brevity_coef >= 0:
             raise ValueError(f"SRPOConfig: brevity_coef={self.brevity_coef} is out of range, expected 0 or more.")
         if not 0 <= self.filter_min_accuracy <= self.filter_max_accuracy <= 1:
