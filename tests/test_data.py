@@ -217,30 +217,6 @@ def test_kept_columns(tmp_path, caplog):
         load_rows(mixed, keep_columns=["reward"])
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
-@pytest.mark.parametrize("value", ["pictures/red.png", ["red.JPG"], png(), {"bytes": png(), "path": None}])
-def test_pictures_in_a_column_of_unknown_name_are_not_left_out_silently(tmp_path, ending, value, caplog):
-    if ending == "jsonl" and not isinstance(value, str | list):
-        pytest.skip("JSON holds no bytes")
-    rows = [{"q": "p", "answer": "a", "img": value, "level": "1.png?"}, {"q": "p", "answer": "a", "img": None}]
-    file = tmp_path / f"r.{ending}"
-    write_lines(file, rows) if ending == "jsonl" else Dataset.from_list(rows).to_parquet(file)
-    load_rows(file, columns={"prompt": "q"})
-    [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert warning == (
-        'r: no column of pictures was found; left out: img. Fix: --columns \'{"images": "img"}\', or '
-        'columns={"images": "img"} in Python; null (None) if the pictures are not needed'
-    )
-
-
-def test_columns_without_pictures_and_what_was_decided_about_give_no_warning(tmp_path, caplog):
-    rows = [{"prompt": "p", "answer": "a", "img": "red.png", "note": "see a.png here", "raw": b"no picture"}]
-    Dataset.from_list(rows).to_parquet(tmp_path / "r.parquet")
-    load_rows(tmp_path / "r.parquet", columns={"images": None})
-    load_rows(tmp_path / "r.parquet", keep_columns=["img"])
-    assert caplog.text == ""
-
-
 def test_max_rows_takes_the_first_rows_before_the_checks(tmp_path):
     rows = [{"prompt": "p", "answer": answer} for answer in ["", "b", "c"]]
     rows = load_rows(write_lines(tmp_path / "r.jsonl", rows), max_rows=2)

@@ -26,6 +26,7 @@ from .parts import without_adapters
 from .pictures import PICTURE_COLUMNS, pictures_of
 from .precision import check_precision
 from .turns import tokenizer_of
+from .unseen_media import refuse_unseen_media
 
 # A column that no data set has by itself → what makes rows with it; of several, the first counts.
 _MADE_BY = {
@@ -102,7 +103,8 @@ def check_rows(
 ) -> None:
     """Refuse a data set that lacks columns, rows, or all the answers that are required, before slow work starts.
 
-    Of the prompts the first is looked at: a data set has most often one form.
+    So is one with media that the model would not see. Of the prompts the first alone is tried with the system prompt: a
+    data set has most often one form.
 
     Args:
         name: name of the trainer.
@@ -132,6 +134,8 @@ def check_rows(
             if followup is not None:
                 refuse_plain_prompt(name, prompt)
             with_system_message(prompt, system_prompt)  # raises where a prompt cannot have it
+        if isinstance(dataset, Dataset):
+            refuse_unseen_media(f"{name}: {role}", dataset)
         if "answer" in columns and isinstance(dataset, Dataset):
             answers = dataset.select_columns("answer")["answer"]  # without decoding pictures
             if all(answer in (None, "") for answer in answers):

@@ -21,8 +21,9 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Image, Json, List, Value
 
 from .row_cache import cache_arguments
-from .rows import MESSAGES, NAMES, DataError, RefusedValue, RowProblem, RowReader, looks_like_picture, naming_column
-from .sources import LINE, Source, json_columns, json_features, parse_line, parsed_lines, read_source, undecoded
+from .rows import MESSAGES, NAMES, DataError, RefusedValue, RowProblem, RowReader, naming_column
+from .sources import LINE, json_columns, json_features, parse_line, read_source, undecoded
+from .unseen_media import is_media_column
 
 __all__ = ["SYNONYMS", "DataError", "LoadedRows", "RowProblem", "find_columns", "load_rows"]
 
@@ -41,7 +42,6 @@ SYNONYMS = {
 # turn is the answer where nothing else is.
 CONVERSATIONS = ("messages", "conversations")
 _REQUIRED = ("prompt", "answer")
-_ROWS_LOOKED_AT = 20  # for pictures in columns of unknown names
 
 CHECKED_FEATURES = {
     "prompt": MESSAGES,
@@ -131,11 +131,11 @@ def load_rows(
     left_out = [column for column in present if column not in source_columns.values() and column not in keep_columns]
     if left_out:
         logger.info("%s: left out the columns %s (keep_columns keeps some)", table.name, left_out)
-    if left_out and "images" not in source_columns and "images" not in (columns or {}):
-        _warn_of_pictures(raw, table, left_out)
 
     root = table.image_root if image_root is None else Path(image_root)
-    reader = RowReader(source_columns, root, table.name, system_prompt)
+    if "images" in (columns or {}):  # which pictures the model sees has been decided; `None`: no media at all
+        left_out = [column for column in left_out if "images" in source_columns and is_media_column(column)]
+    reader = RowReader(source_columns, root, table.name, system_prompt, tuple(left_out))
     checked = _check_rows(raw, positions, reader, table.is_json, list(keep_columns), num_proc)
     return _sort_out(checked, positions, [*NAMES, *keep_columns], table.name, on_error)
 
@@ -184,20 +184,6 @@ def find_columns(present: Sequence[str], columns: Mapping[str, str | None], sour
         if candidates:
             source_columns[name] = str(candidates[0])
     return source_columns
-
-
-def _warn_of_pictures(raw: Dataset, source: Source, left_out: list[str]) -> None:
-    """Warn if columns that are left out hold pictures, as the first rows show: without them text alone is read."""
-    first = raw.select(range(min(len(raw), _ROWS_LOOKED_AT)))
-    rows = list(parsed_lines(first) if source.is_json else undecoded(first.select_columns(left_out)))
-    pictured = [name for name in left_out if any(looks_like_picture(row.get(name)) for row in rows)]
-    if pictured:
-        logger.warning(
-            "%s: no column of pictures was found; left out: %s. Fix: %s; null (None) if the pictures are not needed",
-            source.name,
-            ", ".join(pictured),
-            naming_column("images", pictured[0]),
-        )
 
 
 def _check_kept(keep_columns: Sequence[str], present: Sequence[str], source_name: str) -> None:

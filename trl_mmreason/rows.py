@@ -7,7 +7,6 @@ of the row's list of problems, so that one row can report all its mistakes at on
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import re
@@ -24,6 +23,7 @@ from .grading.decide import gold_problem
 from .grading.extraction import read_gold
 from .messages import PLACEHOLDER, conversation, pictures_inside, split_answer
 from .pictures import DECODING_ERRORS, decode, picture_file, present_pictures, repaired_picture
+from .unseen_media import NO_MEDIA, media_mark, unseen_media
 
 NAMES = ("prompt", "images", "answer", "choices", "id", "category")
 
@@ -40,10 +40,16 @@ _MAX_FILE_NAME = 255  # characters between two slashes, on all usual file system
 
 _PLACEHOLDERS_AT_START = re.compile(r"\A(?:\s*<image>)+\s*")
 _PLACEHOLDERS_AT_END = re.compile(r"\s*(?:<image>\s*)+\Z")
-_PICTURE_NAME = re.compile(r"\S+\.(png|jpe?g|webp|bmp|gif|tiff?)", re.IGNORECASE)
 _LONE_LETTER = re.compile(r"\(?([A-Z])\)?[.:]?")
 
 _IMAGE_ROOT = "give the folder that relative paths start from (--image-root, or image_root=…)"
+
+
+_NO_PICTURES = """; or read the text alone: --columns '{"images": null}', or columns={"images": None} in Python"""
+
+
+def _reading_pictures(column: str) -> str:
+    return f"{naming_column('images', column)}; null (None) if the pictures are not needed"
 
 
 def naming_column(name: str, column: str = "…") -> str:
@@ -104,12 +110,14 @@ class RowReader:
         image_root: the folder that relative paths of pictures start from.
         source_name: used for the ids of rows that have none of their own.
         system_prompt: put before every prompt as a system message, or None.
+        unread: columns that are left out, in which a row is searched for media that its model would not see.
     """
 
     columns: Mapping[str, str]
     image_root: Path
     source_name: str
     system_prompt: str | None = None
+    unread: tuple[str, ...] = ()
 
     def check(self, row: Mapping[str, Any], index: int) -> dict[str, Any]:
         """Return the six columns of the common row, and `problems`: a list of column, reason and message.
@@ -136,6 +144,11 @@ class RowReader:
         if inside:
             images = read("prompt", lambda _: read_inside(inside, self.image_root, beside=len(images))) or []
         image_count = None if problems else len(images)
+        unread = {column: row.get(column) for column in self.unread}
+        has_pictures = bool(images or problems)
+        if unseen := unseen_media(unread, has_pictures=has_pictures, image_root=self.image_root, fix=_reading_pictures):
+            alone = _NO_PICTURES if unseen.reason == "video or audio" else ""
+            problems.append({**unseen._asdict(), "message": unseen.message + alone})
         choices = read("choices", read_choices)
         return {
             "prompt": read("prompt", lambda value: read_prompt(value, image_count, self.system_prompt)) or [],
@@ -175,6 +188,12 @@ def read_prompt(value: Any, image_count: int | None, system_prompt: str | None =
     user_message["content"], placeholder_count = _strip_placeholders(user_message["content"])
     if not user_message["content"].strip():
         raise RefusedValue("empty prompt", "the prompt has no text; write the question there")
+    if mark := next(filter(None, (media_mark(message["content"]) for message in messages)), None):
+        raise RefusedValue(
+            "video or audio",
+            f"the prompt has the mark {mark}, and {NO_MEDIA}; put frames into `images` and remove it, or write the tag "
+            "in other words",
+        )
     if any(PLACEHOLDER in message["content"] for message in messages):
         raise RefusedValue(
             "misplaced <image>",
@@ -345,21 +364,6 @@ def _read_picture(value: Any, image_root: Path) -> dict[str, Any]:
             f"{where} is {width}×{height} pixels; sides may differ by a factor of {_MAX_ASPECT_RATIO} at most: crop it",
         )
     return stored if repaired is None else stored_picture(repaired)
-
-
-def looks_like_picture(value: Any) -> bool:
-    """Whether a value is a path or the bytes of a picture, or holds one; no file is opened."""
-    if isinstance(value, list):
-        return any(map(looks_like_picture, value))
-    if isinstance(value, Mapping):
-        return looks_like_picture(value.get("bytes") or value.get("path"))
-    if isinstance(value, bytes):
-        try:
-            PIL.Image.open(io.BytesIO(value)).close()
-        except DECODING_ERRORS:
-            return False
-        return True
-    return isinstance(value, str) and (_PICTURE_NAME.fullmatch(value) is not None)
 
 
 def _existing_file(path: str, image_root: Path) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, Features, Image, LargeList, List, load_dataset
+from datasets import Audio, Dataset, DatasetDict, Features, Image, LargeList, List, Video, load_dataset
 from datasets.exceptions import DatasetsError
 
 from .files import is_missing_path
@@ -184,9 +184,9 @@ def undecoded(dataset: Dataset) -> Dataset:
 
 
 def _stored(feature: Any) -> Any:
-    """A feature whose pictures, however deep, are not decoded; itself if it has none."""
-    if isinstance(feature, Image):
-        return Image(decode=False)
+    """A feature whose media, however deep, are not decoded; itself if it has none."""
+    if isinstance(feature, Image | Audio | Video):
+        return type(feature)(decode=False)
     if isinstance(feature, List | LargeList):
         inner = _stored(feature.feature)
         return feature if inner == feature.feature else type(feature)(inner)

@@ -33,6 +33,7 @@ from ..grading.grader import grader_settings
 from ..grading.tolerance import grade_answers
 from ..grading.version import grader_version
 from ..messages import with_system_message
+from ..unseen_media import refuse_unseen_media
 from .engine import Engine, Failure, SamplingParams
 from .progress import Progress
 from .protocols import Answered, AnsweringProtocol, RowSample, Scorer
@@ -145,6 +146,8 @@ def answer_questions(
         "system_prompt": system_prompt,
         "seed": seed,
     }
+    if isinstance(rows, Dataset):
+        refuse_unseen_media("answer_questions: rows", rows)
     remember_questions(store, stage, rows)
     with _grading_meanwhile(answers, grader) as grade_last_batch:
 
