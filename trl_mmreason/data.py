@@ -92,8 +92,13 @@ def load_rows(
     - `id`: the row's own, or "<source>-<index>".
     - `category`: a string or None.
 
-    Every call decodes every picture once, about 4 ms for 640 × 480 pixels; `num_proc` shares that out. For many runs,
-    save the result (`dataset.to_parquet`) and read that with `datasets.load_dataset`.
+    The first call decodes every picture, 4 to 10 ms for 640 × 480 pixels; `num_proc` shares that out. Later calls read
+    what it wrote (`row_cache`), unless rows, arguments, this package, or path, size or time of change of a picture
+    differ.
+
+    A row with media that the model would not see is a bad row: video or audio, or a picture in a column that is not
+    read while the row has no other. With `images` in `columns`, pictures in other columns are ignored; with None, all
+    media.
 
     Args:
         source: a Hub id, a .parquet, .jsonl, .json or .csv file, a folder of such files, an image folder with a
