@@ -125,6 +125,7 @@ class GroupGRPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin, GR
 
     hidden_columns: ClassVar[frozenset[str]] = frozenset()
     _buffered_inputs: Any  # `None`, or micro-batches
+    reward_funcs: list[Any]
     processing_class: Any  # during a rollout `ProcessedPrompts` may stand in its place
 
     def __init__(
