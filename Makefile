@@ -36,7 +36,7 @@ test-oldest test-newest: test-%: .venv-%/.installed
 	.venv-$*/bin/$(PYTEST) -m "not slow and not full"
 
 # vLLM, ZeRO and FSDP2, with the GPUs of this machine if it has any; vLLM brings an older transformers, whose vision
-# encoders return their features in another form
+# encoders return their features in another form. ENGINES_VENV=../engines-0.32 VLLM=0.32.0: another vLLM
 test-engines: $(ENGINES_VENV)/.installed
 	$(ENGINES_VENV)/bin/python -m pytest tests/engines tests/test_known_pictures.py -n auto --dist loadfile
 
@@ -82,7 +82,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 $(ENGINES_VENV)/.installed: pyproject.toml constraints-engines.txt tests/engines/environment.py
-	$(PYTHON) tests/engines/environment.py $(ENGINES_VENV)
+	$(PYTHON) tests/engines/environment.py $(ENGINES_VENV) $(VLLM)
 	touch $@
 
 clean:

@@ -1,13 +1,15 @@
 """A training run with vLLM in its process: `python vllm_colocated.py FAMILY METHOD FOLDER [OPTION …]`.
 
 Run by test_vllm.py. Options: `memory` passes the policy as a model whose weights differ from those in its folder,
-`lora` trains an adapter, `qlora` one of a base in 4 bit, `dropout` drops half of its inputs, `shared` shares one vLLM
-between two processes, `side_by_side` puts pictures directly beside each other, `checks` does what needs no second
-engine afterwards.
+`lora` trains an adapter, `qlora` one of a base in 4 bit, `dropout` drops half its inputs, `shared` shares one vLLM
+between two processes, `side_by_side` puts pictures beside each other, `nan` makes the loss of the second update
+NaN, `checks` does what needs no second engine afterwards.
 """
 
+import math
 import os
 import sys
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -60,9 +62,16 @@ if method == "adapo":
     results["two_ways"] = {bound: two_ways(trainer, bound) for bound in ((16,) if shared else (2, 16))}
     if "checks" in options:
         results["short"] = short_of_room(trainer, results["two_ways"][16])
+if "nan" in options:
+    compute_loss = trainer.compute_loss
+    trainer.compute_loss = lambda *args, **kwargs: (
+        compute_loss(*args, **kwargs) * (math.nan if trainer.state.global_step == 1 else 1.0)
+    )
 with sampled_tokens(engine) as results["tokens"]:
     results["rollouts"] = train(trainer)
 now = dict(trainer.model.named_parameters())
+results["finite"] = all(weight.isfinite().all() for weight in now.values() if weight.is_floating_point())
+results["facts"] = asdict(trainer.facts)
 results["frozen"] = {name: torch.equal(weight, now[name]) for name, weight in frozen.items()}
 if family == "llava_next":
     from vllm.model_executor.models.llava_next import LlavaNextForConditionalGeneration as Upstream
