@@ -18,24 +18,25 @@ def longest_prompt(trainer: Any) -> int | None:
 
 
 def check_context(trainer: Any) -> None:
-    """Before training, compare the limits of prompts and answers with the context, and measure evaluation's prompts.
+    """Before training, compare the limits of prompts and answers with the context, and prompts with what vLLM takes.
+
+    Prompts are measured where that is not known: of an evaluation, and of training if `max_prompt_length` is too large.
 
     Args:
         trainer: a `GroupGRPOTrainer`.
 
     Raises:
-        ValueError: vLLM would refuse prompts that `max_prompt_length` lets pass, or prompts of the evaluation.
+        ValueError: vLLM would refuse a prompt that was measured.
     """
     name, args, longest = type(trainer).__name__, trainer.args, longest_prompt(trainer)
     most = getattr(args, "max_prompt_length", None)
+    fix = ""
     if longest is not None:
         fix = f"raise {trainer.vllm_generation.context_setting}"
         if most is not None and most > longest:
-            raise ValueError(
-                f"{name}: max_prompt_length={most}, but vLLM takes prompts of at most {longest} tokens, as its context "
-                f"holds {trainer.vllm_generation.context}. Fix: {fix}, or max_prompt_length={longest}."
-            )
-        _check_evaluation(trainer, longest, fix)
+            _check_prompts(trainer, "train_dataset", trainer.system_prompt, f"{fix}, or max_prompt_length={longest}.")
+        if args.eval_strategy != "no":
+            _check_prompts(trainer, "eval_dataset", trainer.eval_system_prompt, f"{fix}, or leave these rows out.")
     context = _context(trainer)
     if most is None or context is None or not trainer.is_world_process_zero():
         return
@@ -63,20 +64,18 @@ def _context(trainer: Any) -> int | None:
     return getattr(config, "max_position_embeddings", None)
 
 
-def _check_evaluation(trainer: Any, longest: int, fix: str) -> None:
-    """Refuse prompts of the evaluation that would end the run. To leave them out is for the user to decide."""
-    if trainer.args.eval_strategy == "no":
-        return
-    datasets = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {"": trainer.eval_dataset}
-    prompting = {"system_prompt": trainer.eval_system_prompt, **trainer.chat_template_kwargs}
-    for key, rows in datasets.items():
+def _check_prompts(trainer: Any, role: str, system_prompt: str | None, fix: str) -> None:
+    """Refuse prompts that would end the run. To leave them out is for the user to decide."""
+    datasets, longest = getattr(trainer, role), trainer.vllm_generation.longest_prompt
+    prompting = {"system_prompt": system_prompt, **trainer.chat_template_kwargs}
+    for key, rows in datasets.items() if isinstance(datasets, dict) else [("", datasets)]:
         if not isinstance(rows, Dataset):
             continue
         lengths = prompt_lengths(rows, trainer.processing_class, **prompting)
         if max(lengths) > longest:
             overlong = sum(length > longest for length in lengths)
             raise ValueError(
-                f"{type(trainer).__name__}: {overlong} of {len(rows)} prompts of eval_dataset"
-                f"{key and f'[{key!r}]'} have more tokens, their pictures' included, than vLLM takes ({longest}); the "
-                f"longest has {max(lengths)}. Fix: {fix}, or leave these rows out."
+                f"{type(trainer).__name__}: {overlong} of {len(rows)} prompts of {role}{key and f'[{key!r}]'} have "
+                f"more tokens, their pictures' included, than vLLM takes ({longest}); the longest has {max(lengths)}. "
+                f"Fix: {fix}"
             )
