@@ -127,6 +127,7 @@ class GroupGRPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin, GR
     _buffered_inputs: Any  # `None`, or micro-batches
     reward_funcs: list[Any]
     processing_class: Any  # during a rollout `ProcessedPrompts` may stand in its place
+    reward_funcs: list[Any]  # while rewards are computed, each with a check of what it returns
 
     def __init__(
         self,
