@@ -26,10 +26,12 @@ from datasets import Dataset
 from rollouts import EndsAt
 from rounds import Seconds, median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
 from training import prepare, settings, train_on
+from transformers import GenerationMixin
 from workload import BOUND, GROUP, MEDIAN, lengths, questions, save_policy
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.commands.parsers import count
+from trl_mmreason.engines.replaced import replaced
 from trl_mmreason.grading import Grader, JudgeGrader, Verdict
 from trl_mmreason.sampling import Failure, SamplingParams
 from trl_mmreason.sampling.answering import answer_questions
@@ -109,8 +111,8 @@ def judge() -> Iterator[str]:
 @contextmanager
 def answers_end_at(trainer: AdaPOTrainer, turns: list[list[int]]) -> Iterator[None]:
     """Let every answer end at its length, turn by turn."""
-    kind, end = type(trainer.model), trainer.processing_class.tokenizer.eos_token_id
-    plain, calls = kind.generate, 0
+    end, calls = trainer.processing_class.tokenizer.eos_token_id, 0
+    plain = GenerationMixin.generate
 
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal calls
@@ -118,11 +120,8 @@ def answers_end_at(trainer: AdaPOTrainer, turns: list[list[int]]) -> Iterator[No
         calls += 1
         return plain(self, *args, logits_processor=[EndsAt(tokens, end, self.device)], **kwargs)
 
-    kind.generate = generate
-    try:
+    with replaced(GenerationMixin, generate=generate):
         yield
-    finally:
-        kind.generate = plain
 
 
 def make_trainer(
