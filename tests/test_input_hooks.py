@@ -16,8 +16,8 @@ def hooks_of(model) -> int:
 
 
 def off_and_on(model) -> None:
-    model.activation_checkpointing_disable()
-    model.activation_checkpointing_enable()
+    model.gradient_checkpointing_disable()  # as TRL calls it; transformers 5.17 has no other name
+    model.gradient_checkpointing_enable()
 
 
 class CountHooks(TrainerCallback):
