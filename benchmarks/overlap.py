@@ -26,7 +26,7 @@ from datasets import Dataset
 from rollouts import EndsAt
 from rounds import Seconds, median_ratio, medians_of, middle_half, parser_of, take_turns, write_numbers
 from training import prepare, settings, train_on
-from transformers import GenerationMixin
+from transformers import LogitsProcessorList
 from workload import BOUND, GROUP, MEDIAN, lengths, questions, save_policy
 
 from trl_mmreason import AdaPOConfig, AdaPOTrainer
@@ -111,16 +111,16 @@ def judge() -> Iterator[str]:
 @contextmanager
 def answers_end_at(trainer: AdaPOTrainer, turns: list[list[int]]) -> Iterator[None]:
     """Let every answer end at its length, turn by turn."""
-    end, calls = trainer.processing_class.tokenizer.eos_token_id, 0
-    plain = GenerationMixin.generate
+    kind, end, calls = type(trainer.model), trainer.processing_class.tokenizer.eos_token_id, 0
+    processors = kind._get_logits_processor
 
-    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def ending(self: Any, *args: Any, **kwargs: Any) -> LogitsProcessorList:
         nonlocal calls
         tokens = turns[calls % len(turns)]
         calls += 1
-        return plain(self, *args, logits_processor=[EndsAt(tokens, end, self.device)], **kwargs)
+        return LogitsProcessorList([*processors(self, *args, **kwargs), EndsAt(tokens, end, self.device)])
 
-    with replaced(GenerationMixin, generate=generate):
+    with replaced(kind, _get_logits_processor=ending):
         yield
 
 

@@ -24,7 +24,7 @@ from support import (
     weights_of,
 )
 from telling_scorer import chain
-from transformers import GenerationMixin, LogitsProcessor
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from trl_mmreason import ChainOfStepGRPOConfig, ChainOfStepGRPOTrainer
 from trl_mmreason.ahead import Ahead
@@ -97,13 +97,13 @@ class Writes(LogitsProcessor):
 
 def let_write(monkeypatch, trainer, texts):
     """Let the policy decode these texts, one a row and the same in every batch."""
-    tokenizer = trainer.processing_class.tokenizer
-    generate, ids = GenerationMixin.generate, [ids_of(trainer.processing_class, text) for text in texts]
+    kind, tokenizer = type(trainer.model), trainer.processing_class.tokenizer
+    processors, ids = kind._get_logits_processor, [ids_of(trainer.processing_class, text) for text in texts]
 
     def write(self, *args, **kwargs):
-        return generate(self, *args, logits_processor=[Writes(ids, tokenizer.eos_token_id)], **kwargs)
+        return LogitsProcessorList([*processors(self, *args, **kwargs), Writes(ids, tokenizer.eos_token_id)])
 
-    monkeypatch.setattr(GenerationMixin, "generate", write)
+    monkeypatch.setattr(kind, "_get_logits_processor", write)
 
 
 make_grpo = maker(GroupGRPOTrainer, RolloutConfig, **SMALL_RUN)

@@ -107,6 +107,8 @@ def decode_live_rows(
         ValueError: with `static`, a model that cannot be compiled with a static cache.
         UnknownCacheError: with `prompt_of`, a model whose cache cannot be copied; no token has been drawn yet.
     """
+    if static is not None:
+        _check_compiles(model, model_kwargs)
     outputs = model._prefill(input_ids=input_ids, generation_config=generation_config, model_kwargs=model_kwargs)
     if prompt_of is not None:
         input_ids, outputs.logits = input_ids[prompt_of], outputs.logits[prompt_of, -1:]
@@ -119,7 +121,6 @@ def decode_live_rows(
     place = rows if prompt_of is None else prompt_of
     forward: Callable[..., Any] = model
     if static is not None:
-        _check_compiles(model, model_kwargs)
         forward, rows = static.compiled(model, generation_config.compile_config), static.padded(rows)
         name, prompts = _cache_of(model_kwargs)
         model_kwargs[name] = static.filled(prompts, place[rows], generation_config.max_length)
@@ -253,7 +254,7 @@ def _is_known(cache: Any, tensors: Iterable[str]) -> bool:
 
 
 def _check_compiles(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> None:
-    """Refuse models that cannot be compiled with a static cache; `model_kwargs` has the state of the prompts."""
+    """Refuse models that cannot be compiled with a static cache; `model_kwargs` has the cache."""
     attention = model.config.get_text_config(decoder=True)._attn_implementation
     quantizer = getattr(model, "hf_quantizer", None)
     why = None
