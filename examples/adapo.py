@@ -16,6 +16,7 @@ from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.script_parser import ScriptParser
 from trl_mmreason.scripts import (
     DataArguments,
+    claim_output_dir,
     exit_on_missing,
     load_data,
     policy_path,
@@ -25,6 +26,7 @@ from trl_mmreason.scripts import (
 
 def main(data_args: DataArguments, training_args: AdaPOConfig, model_args: ModelConfig) -> None:
     followup = training_args.evaluation_prompt or EVALUATION_PROMPT  # one-turn ablations are compared in two turns too
+    claim_output_dir(data_args, training_args)
     train_rows, evaluation_rows = load_data(data_args, training_args.seed)
     policy = policy_path(data_args, model_args, training_args, two_answers(followup))
     trainer = AdaPOTrainer(

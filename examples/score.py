@@ -15,6 +15,7 @@ from trl_mmreason.sampling.protocols import TwoTurn
 from trl_mmreason.script_parser import ScriptParser
 from trl_mmreason.scripts import (
     DataArguments,
+    claim_output_dir,
     exit_on_missing,
     load_data,
     policy_path,
@@ -24,6 +25,7 @@ from trl_mmreason.scripts import (
 
 def main(data_args: DataArguments, training_args: SCoReConfig, model_args: ModelConfig) -> None:
     followup = str(training_args.evaluation_prompt)  # SCoReConfig refuses None
+    claim_output_dir(data_args, training_args)
     train_rows, evaluation_rows = load_data(data_args, training_args.seed)
     policy = policy_path(data_args, model_args, training_args, two_answers(followup))
     trainer = SCoReTrainer(

@@ -19,7 +19,14 @@ from trl_mmreason.miniature.tasks import make_problems
 from trl_mmreason.model_card import MINIATURE
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.script_parser import ScriptParser, WrongArgument
-from trl_mmreason.scripts import exit_on_missing, load_data, policy_path, train_once, trainer_settings
+from trl_mmreason.scripts import (
+    claim_output_dir,
+    exit_on_missing,
+    load_data,
+    policy_path,
+    train_once,
+    trainer_settings,
+)
 from trl_mmreason.sources import read_completions
 from trl_mmreason.srpo.arguments import ReflectionArguments
 from trl_mmreason.srpo.miniature import TAGGED_ANSWERS, drawn_reflections
@@ -30,6 +37,7 @@ _ASKED = 100  # questions of RL that the cold start is measured on
 
 
 def main(data_args: ReflectionArguments, training_args: SRPOConfig, model_args: ModelConfig) -> None:
+    claim_output_dir(data_args, training_args)
     train_rows, evaluation_rows = load_data(data_args, training_args.seed)
     policy = policy_path(data_args, model_args, training_args, TAGGED_ANSWERS)
     settings = trainer_settings(model_args, training_args, evaluation_rows)

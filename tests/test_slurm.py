@@ -6,6 +6,7 @@ What the scripts hand to the launchers and to vLLM is tested, and when the job e
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,24 +35,37 @@ for node in ${nodes//,/ }; do
     SLURM_PROCID=$rank NODE=$node "$@" & pids+=($!)
     rank=$((rank + 1))
 done
-trap 'kill "${pids[@]}" 2>/dev/null; exit 143' TERM
+trap 'for pid in "${pids[@]}"; do pkill -KILL -P "$pid"; kill -KILL "$pid"; done 2>/dev/null; exit 143' TERM
+trap 'kill -USR1 "${pids[@]}"' USR1
 status=0
-for pid in "${pids[@]}"; do wait "$pid" || status=$?; done
+for pid in "${pids[@]}"; do
+    ended=0; wait "$pid" || ended=$?
+    while kill -0 "$pid" 2>/dev/null; do ended=0; wait "$pid" || ended=$?; done
+    ((ended == 0)) || status=$ended
+done
 exit $status
 """
 SCONTROL = """#!/bin/bash
+[[ $1 != requeue ]] || { echo '{"name": "requeue"}' >> "$NOTES"; exit 0; }
 [[ "$1 $2" == "show hostnames" ]] || exit 1
 tr , '\\n' <<< "$3"
 """
 # A program that writes down how it was called, then does what its environment says.
 NOTES = """#!{python}
-import json, os, sys, time
+import json, os, signal, sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 name = os.path.basename(sys.argv[0])
 line = dict(name=name, node=os.environ["NODE"], arguments=sys.argv[1:], dev=os.environ.get("VLLM_SERVER_DEV_MODE"))
 line |= dict(key=os.environ.get("VLLM_API_KEY"))
 with open(os.environ["NOTES"], "a") as file:
     file.write(json.dumps(line) + "\\n")
+if name == "accelerate" and os.environ.get("TRAINING_ENDS_ON_SIGNAL"):
+    if (trainer := os.fork()) == 0:
+        signal.signal(signal.SIGUSR1, lambda *_: os._exit(75))
+        with open(os.environ["NOTES"], "a") as file:
+            file.write(json.dumps(dict(name="trainer")) + "\\n")
+        time.sleep(60)
+    sys.exit(int(os.waitpid(trainer, 0)[1] != 0))  # a launcher's status is 1 whatever its processes' was
 if name == "accelerate":
     time.sleep(float(os.environ.get("TRAINING_SECONDS", 0)))
     sys.exit(int(os.environ.get("TRAINING_STATUS", 0)))
@@ -74,7 +88,10 @@ sys.exit(7)
 
 @pytest.fixture
 def submit(tmp_path):
-    """Run a script as a job on some nodes; gives its exit code, what it printed, and how programs were called."""
+    """Run a script as a job on some nodes; gives its exit code, what it printed, and how programs were called.
+
+    With `warn_at` the script gets SLURM's signal when so many training processes run.
+    """
     tools, environment = tmp_path / "tools", tmp_path / "venv" / "bin"
     environment.mkdir(parents=True)
     tools.mkdir()
@@ -85,7 +102,7 @@ def submit(tmp_path):
         path.write_text(text)
         path.chmod(0o755)
 
-    def run(script, nodes, *arguments, **variables):
+    def run(script, nodes, *arguments, warn_at=0, **variables):
         noted = tmp_path / "notes.jsonl"
         noted.unlink(missing_ok=True)
         job = {
@@ -99,15 +116,20 @@ def submit(tmp_path):
             "SERVER_PORT": str(free_port()),
             "no_proxy": "localhost",
         }
-        done = subprocess.run(
+        started = subprocess.Popen(
             ["bash", str(ROOT / "examples/slurm" / script), *arguments],
             env={**os.environ, **job, **{name: str(value) for name, value in variables.items()}},
             cwd=ROOT,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
-            check=False,
         )
+        if warn_at:
+            while not noted.exists() or noted.read_text().count('"trainer"') < warn_at:
+                assert started.poll() is None, started.communicate()
+            started.send_signal(signal.SIGUSR1)
+        output, errors = started.communicate(timeout=60)
+        done = subprocess.CompletedProcess(started.args, started.returncode, output, errors)
         calls = [json.loads(line) for line in noted.read_text().splitlines()] if noted.exists() else []
         return done, calls
 
@@ -152,8 +174,24 @@ def test_every_node_gets_a_launcher_with_its_rank(submit):
 
 
 def test_a_failure_of_training_is_the_job_s(submit):
-    done, _ = submit("train.sbatch", NODES, TRAINING_STATUS=3)
+    done, calls = submit("train.sbatch", NODES, TRAINING_STATUS=3, RESUME="")
     assert done.returncode == 3
+    assert {call["name"] for call in calls} == {"accelerate"}  # it does not queue again
+    assert launchers(calls)["localhost"][1].resume_from_checkpoint is None
+
+
+@pytest.mark.parametrize(
+    ("script", "nodes", "trainers"),
+    [("train.sbatch", NODES[:2], 2), pytest.param("train_with_vllm.sbatch", NODES, 2, marks=pytest.mark.full)],
+)
+def test_a_job_that_was_warned_ends_on_every_node_and_queues_again(submit, script, nodes, trainers):
+    done, calls = submit(script, nodes, warn_at=trainers, TRAINING_ENDS_ON_SIGNAL=1, TENSOR_PARALLEL=2)
+    assert done.returncode == 1, done.stderr
+    assert [call["name"] for call in calls].count("trainer") == trainers
+    assert calls[-1] == {"name": "requeue"}
+    started = launchers(calls)
+    assert len(started) == trainers
+    assert {training.resume_from_checkpoint for _, training in started.values()} == {"auto"}
 
 
 @pytest.mark.full

@@ -7,19 +7,38 @@ printed, and training continues from the base weights. `from_pretrained` knows t
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import logging
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list, is_peft_model
 from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
+from safetensors import SafetensorError
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel, Trainer
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import TrainOutput
 
 from .engines.sharding import is_sharded, load_whole_state, loading_whole, whole_state
-from .files import atomic_path
+from .files import atomic_path, lock_folder, unlock_folder
+from .interruption import ends_on_signal
 from .model_card import edit_card
+from .resuming import (
+    UNFINISHED,
+    NoCheckpoint,
+    newest_checkpoint,
+    publish_checkpoint,
+    resolve_checkpoint,
+    rotate_checkpoints,
+)
+
+logger = logging.getLogger(__name__)
+
+_TORCH_CANNOT_WRITE = ("inline_container.cc", "iostream error", "PytorchStreamWriter")  # it raises RuntimeError
 
 
 def save_whole(trainer: Trainer, folder: Path, **saving: Any) -> None:
@@ -31,15 +50,35 @@ def save_whole(trainer: Trainer, folder: Path, **saving: Any) -> None:
         **saving: arguments of `Trainer.save_model`.
     """
     is_main = trainer.is_world_process_zero()
-    with atomic_path(folder, replace=is_main) as unfinished:
+    with explained_writing(folder), atomic_path(folder, replace=is_main) as unfinished:
         trainer.save_model(str(unfinished), **saving)
         if is_main:
-            trainer.state.save_to_json(str(unfinished / "trainer_state.json"))
+            trainer.state.save_to_json(str(unfinished / TRAINER_STATE_NAME))
     trainer.accelerator.wait_for_everyone()
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint's weights did not reach the model."""
+    """A checkpoint's weights did not reach the model, or a checkpoint could not be written."""
+
+
+@contextmanager
+def explained_writing(path: Path) -> Iterator[None]:
+    """Name the path if the disk does not take what the block writes, such as a full one.
+
+    Raises:
+        CheckpointError: in the place of what torch, safetensors and the system say of that.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(words in str(error) for words in _TORCH_CANNOT_WRITE):
+            raise
+        reason, free = str(error).splitlines()[0], shutil.disk_usage(path.parent).free >> 20
+        newest, _ = newest_checkpoint(path.parent)
+        raise CheckpointError(
+            f"{path} could not be written: {reason} ({free} MiB are free there). Fix: free some space, then resume; "
+            f"the newest complete checkpoint: {newest or 'none'}"
+        ) from error
 
 
 def restore_weights(model: PreTrainedModel, checkpoint: str | Path) -> None:
@@ -119,10 +158,103 @@ def _cast_back(model: PeftModel, types: dict[str, torch.dtype]) -> None:
 
 
 class CheckpointRestoreMixin(Trainer):
-    """Mixin that restores a checkpoint's weights, for every model family, and saves before it pushes.
+    """Mixin that writes checkpoints whole, restores their weights for every model family, and saves before it pushes.
 
-    Its model card names the real base model, shows the results, and has an example with a picture.
+    A checkpoint is written into a folder of another name, which is renamed when all of it is there. A signal ends
+    training after a checkpoint (`interruption.py`). The model card names the real base model, shows the results, and
+    has an example with a picture.
     """
+
+    _unfinished: Path | None = None
+    """Where a checkpoint is being written, in the place of `output_dir`."""
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train as `Trainer` does, alone in `output_dir`.
+
+        Args:
+            resume_from_checkpoint: `True` for the newest complete checkpoint in `output_dir`; "auto" for that one if
+                there is one, so that one call starts and resumes; or a path.
+            *args, **kwargs: as for `Trainer`.
+
+        Raises:
+            NoCheckpoint: there is none, or the one that was named is incomplete.
+            FolderInUse: another process is training in `output_dir`.
+            TrainingInterrupted: a signal asked to end; there is a checkpoint to resume from.
+        """
+        folder = self.args.output_dir
+        locks = self.is_world_process_zero() and lock_folder(folder)
+        try:
+            with ends_on_signal(self):
+                return super().train(self._resolve_checkpoint(resume_from_checkpoint), *args, **kwargs)
+        finally:
+            if locks:
+                unlock_folder(folder)
+
+    def _resolve_checkpoint(self, value: str | bool | None) -> str | None:
+        """The checkpoint to resume from, which the first process chooses; it names those that it passes over."""
+        outcome: list[Any] = [None]
+        if self.is_world_process_zero():
+            try:
+                checkpoint, passed_over = resolve_checkpoint(value, self.args.output_dir)
+                outcome = [str(checkpoint) if checkpoint else None]
+                if passed_over:
+                    from_where = checkpoint or "the beginning"
+                    logger.warning(f"Training resumes from {from_where}; passed over: {'; '.join(passed_over)}")
+                elif checkpoint is None and (newest := newest_checkpoint(self.args.output_dir)[0]) is not None:
+                    logger.warning(
+                        f"{newest} was written by an earlier run, but training starts anew, and its checkpoints "
+                        "replace those of the same names. To resume that run: resume_from_checkpoint=True; to keep "
+                        "it: another output_dir"
+                    )
+            except NoCheckpoint as error:
+                outcome = [error]
+        (chosen,) = broadcast_object_list(outcome)
+        if isinstance(chosen, NoCheckpoint):
+            raise chosen
+        return chosen
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        # `Trainer` takes an epoch's first step before it looks whether all are done: one too many on a finished run.
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return super()._get_output_dir(trial) if self._unfinished is None else str(self._unfinished)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        folder, name = Path(self._get_output_dir(trial)), f"checkpoint-{self.state.global_step}"
+        checkpoint, unfinished = folder / name, folder / UNFINISHED / name
+        if self.args.should_save:
+            shutil.rmtree(unfinished.parent, ignore_errors=True)  # left by a run that was killed
+        self.accelerator.wait_for_everyone()
+        self._unfinished = unfinished.parent
+        try:
+            with explained_writing(checkpoint):
+                super()._save_checkpoint(model, trial)  # rotates nothing, as it is alone in there
+        except CheckpointError:
+            shutil.rmtree(unfinished.parent, ignore_errors=True)  # a full disk needs the space
+            raise
+        finally:
+            self._unfinished = None
+        self.accelerator.wait_for_everyone()
+        is_best = self.state.best_model_checkpoint == str(unfinished)
+        if is_best:
+            self.state.best_model_checkpoint = str(checkpoint)
+        if self.args.should_save:
+            with explained_writing(checkpoint):
+                if is_best:
+                    self.state.save_to_json(str(unfinished / TRAINER_STATE_NAME))
+                publish_checkpoint(unfinished, checkpoint)
+            rotate_checkpoints(checkpoint, self.args.save_total_limit, self.state.best_model_checkpoint)
+        self.accelerator.wait_for_everyone()
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(checkpoint))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if self._unfinished is None:  # else `_save_checkpoint` does it when the checkpoint has its name
+            super()._push_from_checkpoint(checkpoint_folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         target = self.model if model is None else model

@@ -24,7 +24,7 @@ from .sampling.engine import SamplingParams
 from .sampling.protocols import ComparedProtocol
 from .sampling.transformers_engine import TransformersEngine
 from .script_parser import command_line
-from .scripts import DataArguments, last_checkpoint, publish, train_and_save
+from .scripts import DataArguments, publish, train_and_save
 from .whole_policy import whole_policy
 
 _AT_ONCE = 256  # questions for vLLM, which forms its own batches
@@ -64,9 +64,8 @@ def train_and_compare(
     title = f"{trainer._name} on {data_args.eval_dataset_name} ({data_args.eval_split})"
     asking: dict[str, Any] = {"system_prompt": system_prompt, "about": {"title": title}}
     asking["training"] = asdict(data_args)
-    checkpoint = last_checkpoint(trainer.args)
     before = None if rows is None else _evaluate(trainer, rows, protocol, "before", **asking)
-    train_and_save(trainer, checkpoint)
+    train_and_save(trainer)
     after = None if rows is None else _evaluate(trainer, rows, protocol, "after", trainer.args.output_dir, **asking)
     better = None
     if before is not None and after is not None and trainer.accelerator.is_main_process:

@@ -1,21 +1,34 @@
-"""Atomic writes, and errors for missing paths."""
+"""Atomic writes, folders that one run writes to at a time, and errors for missing paths."""
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
+import logging
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TextIO
+
+logger = logging.getLogger(__name__)
+
+LOCK = "_run.lock"
+_held: dict[Path, TextIO] = {}  # locks of this process
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
 
 
 class NoSuchFolder(FileNotFoundError):
     """The path of a model or data set does not exist."""
+
+
+class FolderInUse(RuntimeError):
+    """Another run is writing into the folder."""
 
 
 def is_missing_path(name: str) -> bool:
@@ -114,3 +127,62 @@ def write_whole(path: str | Path, text: str) -> None:
     """
     with atomic_path(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8", errors="replace")
+
+
+def sync_to_disk(folder: Path, *, inner: bool = True) -> None:
+    """Wait until a folder is on the disk, with all that is in it or the names alone.
+
+    Without this a rename may outlive a power cut that the contents do not.
+    """
+    if os.name != "posix":  # Windows opens no folders
+        return
+    for path in [*(folder.rglob("*") if inner else ()), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems sync no folders
+                raise
+        finally:
+            os.close(descriptor)
+
+
+def lock_folder(folder: str | Path) -> bool:
+    """Keep other runs out of a folder until `unlock_folder`, or until this process ends; whether it was free before.
+
+    A lock of POSIX: it ends with the process however that ends, children do not inherit it, and NFS has it, too, where
+    its lock service runs. Windows has none.
+
+    Raises:
+        FolderInUse: another process holds it; names the process.
+    """
+    path = Path(folder).resolve() / LOCK
+    if path in _held or os.name != "posix":
+        return False
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a+", encoding="utf-8")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError) as error:
+        file.seek(0)
+        holder = file.read() or "unknown"
+        file.close()
+        raise FolderInUse(
+            f"{folder}: another run is writing into this folder ({holder}). Wait for its end, or give another "
+            "output_dir."
+        ) from error
+    except OSError as error:
+        logger.warning(f"{folder}: its file system has no locks ({error}): two runs in it would not be noticed.")
+    else:
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+    _held[path] = file
+    return True
+
+
+def unlock_folder(folder: str | Path) -> None:
+    """Let other runs write into the folder again."""
+    _held.pop(Path(folder).resolve() / LOCK).close()

@@ -543,16 +543,12 @@ class GroupGRPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin, GR
 
     # -------------------------------------------------------------------------------------------------- checkpoints
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+    def _save_rng_state(self, output_dir: str) -> None:
         # Rollouts serve several optimizer steps when `num_iterations` or `steps_per_generation` say so. A checkpoint
         # in between keeps the rest of them, or the resumed run would sample anew and lose its place in the data.
-        file = self._rollouts_file(Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}")
+        super()._save_rng_state(output_dir)
         if self._step % (self.args.steps_per_generation * self.num_iterations):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            torch.save({"step": self._step, "inputs": self._buffered_inputs}, file)
-        else:
-            file.unlink(missing_ok=True)  # of an earlier run in the same folder
-        super()._save_checkpoint(model, trial)
+            torch.save({"step": self._step, "inputs": self._buffered_inputs}, self._rollouts_file(output_dir))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)

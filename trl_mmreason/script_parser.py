@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 import yaml
 from transformers import TrainingArguments
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
-from transformers.trainer_utils import get_last_checkpoint
 from trl import ModelConfig, TrlParser
 
 from .documented import HelpFormatter
 from .packages import DEEPSPEED, refuse_missing_packages
 from .recipes import config_file, configs
+from .resuming import resolve_checkpoint
 from .suggestions import suggestion
 
 _LIBRARIES = ("trl", "transformers", "builtins")
@@ -101,7 +101,7 @@ class ScriptParser(TrlParser):
                 self._refuse_other_choices(part)
                 refuse_unwritable(getattr(part, "output_dir", None))
                 if isinstance(part, TrainingArguments):
-                    wanted_checkpoint(part)  # which is read only after a cold start
+                    resolve_checkpoint(part.resume_from_checkpoint, part.output_dir)  # which is read after a cold start
             return (*parsed, unknown) if sections else tuple(parsed)
         except ImportError as error:  # of transformers, which reads the file of DeepSpeed at once
             if "deepspeed" not in str(error):
@@ -180,29 +180,6 @@ def refuse_unwritable(output_dir: str | None) -> None:
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise ValueError(f"output_dir: {output_dir}: {there} is no folder that may be written to")
-
-
-def wanted_checkpoint(args: TrainingArguments) -> str | None:
-    """Resolve `resume_from_checkpoint`: a path, or the latest in `output_dir` for "true"; `None` to train anew.
-
-    Raises:
-        WrongArgument: there is no such checkpoint.
-    """
-    value = args.resume_from_checkpoint
-    if value in (None, False, "False", "false"):
-        return None
-    checkpoint = latest_checkpoint(args.output_dir) if str(value).lower() == "true" else str(value)
-    if checkpoint is None or not Path(checkpoint).is_dir():
-        there = sorted(path.name for path in Path(args.output_dir).glob("checkpoint-*"))
-        raise WrongArgument(
-            f"resume_from_checkpoint={value}: there is no such checkpoint; {args.output_dir} has {there or 'none'}."
-        )
-    return checkpoint
-
-
-def latest_checkpoint(output_dir: str) -> str | None:
-    """The latest checkpoint in a folder; `None` without any, or without the folder."""
-    return get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
 
 
 def command_line() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from accelerate.utils import is_peft_model
 from datasets import Dataset
 from peft import PeftConfig
 from transformers import Trainer, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 from trl import (
     GRPOConfig,
     GRPOTrainer,
@@ -25,23 +27,29 @@ from trl import (
     get_quantization_config,
 )
 
-from .checkpoint import restore_adapter, restore_weights, save_whole
+from .checkpoint import CheckpointError, explained_writing, restore_adapter, restore_weights, save_whole
 from .data import load_rows
 from .documented import documented
-from .files import NoSuchFolder, adapter_base, check_model_folder
+from .files import FolderInUse, NoSuchFolder, adapter_base, check_model_folder, lock_folder
 from .miniature.cold_start import cold_start
 from .miniature.lessons import Lessons
 from .miniature.models import FAMILIES, SIZES, build_model
 from .miniature.tasks import CATEGORIES, SPLITS, make_dataset
 from .model_card import MINIATURE
+from .resuming import NoCheckpoint, finished_state, left_by_a_run, resolve_checkpoint
 from .rows import DataError
 from .sampling.store import SettingsChanged, StoreError
-from .script_parser import WrongArgument, latest_checkpoint, named_policy, wanted_checkpoint
+from .script_parser import WrongArgument, named_policy
 from .sft import CompletionSFTConfig, CompletionSFTTrainer
 from .sources import read_completions
 from .system_prompts import parse_optional_text, read_system_prompt
 
 logger = logging.getLogger(__name__)
+
+_ENDING = (
+    *(DataError, NoSuchFolder, SettingsChanged, StoreError, WrongArgument, NoCheckpoint, FolderInUse, CheckpointError),
+)
+"""What ends a script with one line."""
 
 LORA_TARGETS = r"(.*language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_proj"
 """Layers that an adapter is for by default: the language model's, also of a text-only one, whose layers are
@@ -54,7 +62,7 @@ def exit_on_missing() -> Iterator[None]:
     script = Path(sys.argv[0]).name
     try:
         yield
-    except (DataError, NoSuchFolder, SettingsChanged, StoreError, WrongArgument) as error:
+    except _ENDING as error:
         raise SystemExit(f"{script}: {error}") from error
     except KeyboardInterrupt:
         raise SystemExit(130) from None  # as a shell says of what was interrupted; checkpoints are kept
@@ -80,6 +88,7 @@ class DataArguments:
         on_error: "drop" leaves bad rows out and names them; "raise" stops.
         train_rows, eval_rows: train and compare on no more rows than these, sampled with the run's seed.
         cold_start_accuracy: for a miniature policy, the accuracy at which its supervised start ends.
+        overwrite_output_dir: train anew in a folder that holds another run, whose checkpoints are deleted first.
     """
 
     dataset_name: str
@@ -94,6 +103,7 @@ class DataArguments:
     train_rows: int | None = None
     eval_rows: int | None = None
     cold_start_accuracy: float = 0.5
+    overwrite_output_dir: bool = False
 
     def __post_init__(self) -> None:
         if self.on_error not in ("drop", "raise"):
@@ -254,12 +264,63 @@ def refuse_adapter(name: str) -> None:
         )
 
 
-def train_and_save(trainer: GRPOTrainer | SFTTrainer, checkpoint: str | None) -> None:
-    """Train from `checkpoint` or from the start, and save the model."""
-    trainer.train(resume_from_checkpoint=checkpoint)
-    trainer.save_model(trainer.args.output_dir)
-    trainer.save_state()  # which `mmreason report` draws the curves from
+def claim_output_dir(data_args: DataArguments | CompletionArguments, training_args: TrainingArguments) -> None:
+    """Keep other runs out of the output folder until this process ends, and refuse to overwrite an earlier run in it.
+
+    Raises:
+        FolderInUse: another run is writing into it.
+        WrongArgument: it holds an earlier run that was to be neither resumed nor overwritten.
+        NoCheckpoint: see `resolve_checkpoint`.
+    """
+    if training_args.process_index:
+        return
+    folder, resume = Path(training_args.output_dir), training_args.resume_from_checkpoint
+    lock_folder(folder)
+    checkpoint, _ = resolve_checkpoint(resume, folder)
+    left = list(left_by_a_run(folder))
+    is_resumed = checkpoint is not None and checkpoint.resolve().parent == folder.resolve()
+    if not left or is_resumed or (_takes_newest(resume) and finished_state(training_args)):
+        return
+    if data_args.overwrite_output_dir:
+        for path in left:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    elif any(path.is_file() for path in left) or str(resume).lower() != "auto":  # else all checkpoints are incomplete
+        raise WrongArgument(
+            f"output_dir={training_args.output_dir} holds an earlier run ({left[0].name}), which this one would "
+            "overwrite. Fix: another --output_dir; --resume_from_checkpoint auto resumes that run; "
+            "--overwrite_output_dir true deletes its checkpoints"
+        )
+
+
+def _takes_newest(resume: Any) -> bool:
+    return str(resume).lower() in ("true", "auto")
+
+
+def train_and_save(trainer: GRPOTrainer | SFTTrainer) -> None:
+    """Train as `resume_from_checkpoint` says, and save the model; a finished run is loaded and trained no further."""
+    args = trainer.args
+    folder, resume = Path(args.output_dir), args.resume_from_checkpoint
+    if _takes_newest(resume) and (state := finished_state(args)) is not None:
+        _load_finished(trainer, folder)
+        if trainer.is_world_process_zero():
+            logger.warning(
+                f"{folder} is already finished: {state.global_step} of {state.max_steps} steps. Its model is loaded. "
+                "To train further: larger --max_steps or --num_train_epochs, or a checkpoint's name"
+            )
+        return
+    trainer.train(resume_from_checkpoint=resume)
+    with explained_writing(folder):
+        trainer.save_model(args.output_dir)
+        trainer.save_state()  # the last: it says that the run is finished, and `mmreason report` draws curves from it
     trainer.accelerator.wait_for_everyone()  # then any process may read what the first one wrote
+
+
+def _load_finished(trainer: Trainer, folder: Path) -> None:
+    """Load a model or adapter that was saved before, and the state of its training."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    restore = restore_adapter if is_peft_model(model) else restore_weights
+    restore(model, folder)
+    trainer.state = TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME))
 
 
 def publish(trainer: GRPOTrainer | SFTTrainer, dataset_name: str) -> None:
@@ -280,12 +341,14 @@ class CompletionArguments:
         eval_dataset_name: rows to measure the loss on, named likewise; `eval_strategy` and `eval_on_start` say when.
             `None` leaves that out.
         eval_split: the split to measure on; a file has only one.
+        overwrite_output_dir: train anew in a folder that holds another run, whose checkpoints are deleted first.
     """
 
     dataset_name: str
     dataset_split: str = "train"
     eval_dataset_name: str | None = None
     eval_split: str = "test"
+    overwrite_output_dir: bool = False
 
     def __post_init__(self) -> None:
         self.eval_dataset_name = parse_optional_text("eval_dataset_name", self.eval_dataset_name)
@@ -306,7 +369,7 @@ def train_on_completions(
     Raises:
         WrongArgument: there are rows to evaluate on, but nothing says when.
     """
-    checkpoint = last_checkpoint(training_args)
+    claim_output_dir(data_args, training_args)
     rows, eval_rows = read_completions(data_args.dataset_name, data_args.dataset_split), None
     if data_args.eval_dataset_name is not None:
         eval_rows = read_completions(data_args.eval_dataset_name, data_args.eval_split)
@@ -317,39 +380,23 @@ def train_on_completions(
             "eval_on_start=False. Fix: --eval_strategy epoch, or --eval_dataset_name null"
         )
     policy = trainer(named_policy(model_args), args=training_args, train_dataset=rows, **settings)
-    train_and_save(policy, checkpoint)
+    train_and_save(policy)
     publish(policy, data_args.dataset_name)
 
 
 def train_once(trainer: Trainer, folder: Path, dataset_name: str | None = None) -> None:
     """Train a model, or its adapter, and save it with its card into `folder`.
 
-    Training resumes from the last checkpoint in the output folder, if there is one. A model that was saved before is
-    loaded instead, the state of training included.
+    Training resumes from the newest complete checkpoint in the output folder, if there is one. A model that was saved
+    before is loaded instead, the state of training included. Training that a signal ended has saved no model, and a
+    model whose training a callback ended is finished.
     """
     if folder.exists():
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        restore = restore_adapter if is_peft_model(model) else restore_weights
-        restore(model, folder)
-        trainer.state = TrainerState.load_from_json(str(folder / "trainer_state.json"))
+        _load_finished(trainer, folder)
         return
     output = Path(trainer.args.output_dir)
-    trainer.train(resume_from_checkpoint=latest_checkpoint(str(output)))
+    trainer.train(resume_from_checkpoint="auto")
     save_whole(trainer, folder)
     trainer.args.output_dir = str(folder)  # where the card is written, and what its example loads
     trainer.create_model_card(model_name=output.name, dataset_name=dataset_name)
     trainer.args.output_dir = str(output)
-
-
-def last_checkpoint(args: TrainingArguments) -> str | None:
-    """The checkpoint to resume from, see `wanted_checkpoint`.
-
-    Without it a warning names the checkpoint that could be resumed from, if there is one.
-    """
-    checkpoint, latest = wanted_checkpoint(args), latest_checkpoint(args.output_dir)
-    if checkpoint is None and latest is not None and args.process_index == 0:
-        logger.warning(
-            f"{latest} was written by an earlier run, but training starts anew, and its checkpoints replace those of "
-            "the same names. To resume that run: --resume_from_checkpoint true; to keep it: another --output_dir"
-        )
-    return checkpoint

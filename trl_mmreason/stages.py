@@ -22,7 +22,7 @@ from .evaluation.curves import plot_curves
 from .evaluation.evaluation_report import COMPARISON, evaluate_into, write_evaluation_report
 from .evaluation.files import format_results
 from .evaluation.results import Results
-from .files import NoSuchFolder, atomic_path, write_whole
+from .files import NoSuchFolder, atomic_path, lock_folder, write_whole
 from .miniature.lessons import Lessons
 from .miniature.tasks import Problem, make_problems
 from .model_card import CARD, MINIATURE, add_results
@@ -68,7 +68,13 @@ class Pipeline:
             cls(*parse_arguments(arguments)).run()
 
     def run(self) -> None:
-        """Run the requested stages, and evaluate every existing policy."""
+        """Run the requested stages, and evaluate every existing policy.
+
+        Raises:
+            FolderInUse: another run is writing into the output folder.
+        """
+        if PartialState().is_main_process:
+            lock_folder(self.folder)
         for stage in self.args.wanted:
             self.do(stage)
         if self.eval_rows is not None:

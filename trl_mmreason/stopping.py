@@ -30,17 +30,25 @@ class StopAtAccuracy(TrainerCallback):
     ) -> None:
         self.measure, self.target, self.every_steps, self.advice = measure, target, every_steps, advice
         self.accuracy = 0.0
+        self._is_measured = False
 
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
         if state.global_step % self.every_steps and state.global_step < state.max_steps:
             return
-        self.accuracy = self.measure(model)
+        self._measure(model)
         control.should_training_stop = self.accuracy >= self.target
         model.train()
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def _measure(self, model: Any) -> None:
+        self.accuracy, self._is_measured = self.measure(model), True
+
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> None:
+        if not self._is_measured:  # the run was resumed after its last step
+            self._measure(model)
         if self.advice is not None and self.accuracy < self.target:
             raise RuntimeError(
                 f"Supervised start: accuracy {self.accuracy:.2f} after {state.global_step} steps, expected "

@@ -17,12 +17,15 @@ TRAINER_PARAMETERS = {
     "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
     "compute_loss": ["self", "model", "inputs", "return_outputs", "num_items_in_batch"],
     "_save_checkpoint": ["self", "model", "trial"],
+    "_save_rng_state": ["self", "output_dir"],
+    "_get_output_dir": ["self", "trial"],
+    "_push_from_checkpoint": ["self", "checkpoint_folder"],
     "_load_optimizer_and_scheduler": ["self", "checkpoint"],
     "_get_dataloader": [
         *("self", "dataset", "description", "batch_size", "sampler_fn", "is_training", "dataloader_key"),
     ],
 }
-"""Method of `GRPOTrainer`, which grpo.py overrides → its parameters."""
+"""Method of `GRPOTrainer`, which grpo.py or checkpoint.py overrides → its parameters."""
 
 VLLM_PARAMETERS = {
     "_init_vllm": ["self"],

@@ -47,7 +47,7 @@ for way in ("full", "lora"):
     trainer = make("AdaPOTrainer", path, root / way, adapter=adapter, **four_steps("AdaPOTrainer"))
     assert trainer.accelerator.num_processes == 2
     before = answered(trainer, "before")
-    train_and_save(trainer, None)
+    train_and_save(trainer)
     outcomes[way] = {"before": before, "after": answered(trainer, "after", trainer.args.output_dir)}
     outcomes[way]["saved"] = sampled(root / way)  # while the configuration of the engine is alive
 torch.save(outcomes, root / f"process_{os.environ['RANK']}.pt")

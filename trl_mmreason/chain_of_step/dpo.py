@@ -27,7 +27,7 @@ from typing import Any
 from accelerate.utils import broadcast_object_list, is_peft_model
 from datasets import Dataset
 from transformers.trainer_callback import TrainerState
-from transformers.trainer_utils import TrainOutput, get_last_checkpoint
+from transformers.trainer_utils import TrainOutput
 from trl import DPOTrainer
 
 from ..checkpoint import CheckpointRestoreMixin, restore_adapter, restore_weights, save_whole
@@ -174,13 +174,13 @@ class IterativeDPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin,
         """Train all unfinished rounds; return the `Trainer.train` output of the last one.
 
         Args:
-            resume_from_checkpoint: nothing or a bool, as training always resumes from what is in the output folder.
+            resume_from_checkpoint: nothing, a bool or "auto", as training always resumes from what is in `output_dir`.
 
         Raises:
             SettingsChanged: the output folder holds rounds that were made in another way.
             ValueError: in the first round the scores of not one pair differ by more than the threshold.
         """
-        if isinstance(resume_from_checkpoint, str):
+        if isinstance(resume_from_checkpoint, str) and resume_from_checkpoint != "auto":
             raise ValueError(
                 f"IterativeDPOTrainer: resume_from_checkpoint={resume_from_checkpoint!r}; it resumes from the rounds "
                 f"in output_dir, {self.args.output_dir}. Leave it out, or set output_dir."
@@ -339,7 +339,7 @@ class IterativeDPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin,
             self.train_dataset = self._prepare_dataset(pairs, self.processing_class, self.args, "train")
         self.args.output_dir = str(folder)
         try:
-            output = super().train(get_last_checkpoint(str(folder)), **kwargs)
+            output = super().train("auto", **kwargs)
         finally:
             self.args.output_dir = output_dir
         self._current = number

@@ -147,6 +147,7 @@ class StopWhenReflecting(StopAtAccuracy):
         return self.learnt.complete if self.learnt.delta >= self.min_delta else 0.0
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        super().on_train_end(args, state, control, **kwargs)  # raises nothing, as there is no advice
         if self.accuracy < self.target and state.is_world_process_zero:
             logger.warning(
                 f"SRPO's cold start: {self.learnt} after {state.global_step} steps, expected {self.target:.0%} and "

@@ -1,0 +1,370 @@
+"""Runs that end on the way, by a kill, a signal or a full disk, and what is in their folder: the next start resumes."""
+
+import os
+import resource
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from every_trainer import DPO, TRAINERS, make, saved_base
+from processes import begin, outcomes
+from support import assert_weights, full_but, weights_of
+from transformers import TrainerCallback
+
+from trl_mmreason.checkpoint import CheckpointError
+from trl_mmreason.files import FolderInUse, lock_folder, unlock_folder
+from trl_mmreason.interruption import STATUS, TrainingInterrupted
+from trl_mmreason.resuming import UNFINISHED, NoCheckpoint, checkpoint_fault, newest_checkpoint, resolve_checkpoint
+from trl_mmreason.script_parser import WrongArgument
+from trl_mmreason.scripts import CompletionArguments, claim_output_dir, finished_state, train_and_save, train_once
+
+SFT = "ReflectionSFTTrainer"
+EVERY_STEP = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return saved_base("qwen2_5_vl", tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="module")
+def run(base, tmp_path_factory):
+    """The folder of three steps, with a checkpoint behind each, and the weights at the end."""
+    folder = tmp_path_factory.mktemp("run")
+    trainer = make(SFT, base, folder, **EVERY_STEP)
+    trainer.train()
+    return folder, weights_of(trainer.model)
+
+
+@pytest.fixture
+def copied(run, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(run[0], folder)
+    (folder / "checkpoint-3" / "trainer_state.json").unlink()
+    return folder
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.name.startswith("trl_mmreason")]
+
+
+def fails(*_, **__):
+    raise AssertionError("a step was trained")
+
+
+class At(TrainerCallback):
+    """Does something before a step."""
+
+    def __init__(self, step, action):
+        self.step, self.action = step, action
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step + 1 == self.step:
+            self.action()
+
+
+class EndAfter(TrainerCallback):
+    """Ends training on purpose."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = state.global_step == self.step
+
+
+# ------------------------------------------------------------------------------------------------------- finished runs
+
+
+@pytest.mark.parametrize("name", full_but(SFT, TRAINERS))
+def test_a_finished_run_trains_no_step_more(name, base, tmp_path, caplog):
+    """Three steps are no whole epoch: `Trainer` alone would take a fourth."""
+    trainer = make(name, base, tmp_path, **{**EVERY_STEP, "save_steps": 3})
+    trainer.train()
+    expected = weights_of(trainer.model)
+    if name == DPO:
+        shutil.rmtree(tmp_path / "round-1" / "policy")  # as if the run had been killed before it was saved
+    again = make(name, base, tmp_path, **{**EVERY_STEP, "save_steps": 3})
+    again.training_step = fails
+    caplog.clear()
+    again.train(resume_from_checkpoint="auto")
+    assert again.state.global_step == 3
+    assert_weights(again.model, expected)
+    assert any("is already finished: 3 of 3 steps" in warning for warning in warnings_of(caplog))
+
+
+def test_training_that_a_callback_ended_is_finished_and_more_steps_train_on(base, tmp_path, caplog):
+    settings = {"max_steps": 4, "save_strategy": "steps", "save_steps": 1}
+    trainer = make(SFT, base, tmp_path, **settings)
+    trainer.add_callback(EndAfter(2))
+    train_and_save(trainer)
+    again = make(SFT, base, tmp_path, **settings, resume_from_checkpoint="auto")
+    claim_output_dir(CompletionArguments("rows"), again.args)
+    again.training_step = fails
+    train_and_save(again)
+    assert f"{tmp_path} is already finished: 2 of 4 steps" in warnings_of(caplog)[-1]
+    assert_weights(again.model, trainer.model)
+    assert again.state.log_history[:2] == trainer.state.log_history[:2]
+    more = make(SFT, base, tmp_path, **{**settings, "max_steps": 3}, resume_from_checkpoint="auto")
+    assert finished_state(more.args) is None
+    train_and_save(more)
+    assert more.state.global_step == 3
+    unlock_folder(tmp_path)
+
+
+# --------------------------------------------------------------------------------------------------- which is complete
+
+
+def half(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def in_shards(folder):
+    """The weights in several files, of which one is missing."""
+    from transformers import AutoModelForImageTextToText
+
+    model = AutoModelForImageTextToText.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="100KB")
+    assert checkpoint_fault(folder) is None
+    sorted(folder.glob("model-*.safetensors"))[1].unlink()
+
+
+DAMAGES = {
+    "model.safetensors is cut off": lambda folder: half(folder / "model.safetensors"),
+    "it holds no weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "model-00002-of-000": in_shards,
+    "optimizer.pt is cut off": lambda folder: half(folder / "optimizer.pt"),
+    "scheduler.pt is cut off": lambda folder: half(folder / "scheduler.pt"),
+    "rng_state.pth is cut off": lambda folder: half(folder / "rng_state.pth"),
+    "training_args.bin is cut off": lambda folder: (folder / "training_args.bin").write_bytes(b""),
+    "trainer_state.json is cut off": lambda folder: half(folder / "trainer_state.json"),
+    "trainer_state.json, which is written last, is missing": lambda folder: (folder / "trainer_state.json").unlink(),
+    "checkpoint-is-incomplete.txt is there": lambda folder: (folder / "checkpoint-is-incomplete.txt").touch(),
+    "mp_rank_00_model_states.pt is cut off": lambda folder: [
+        (folder / "global_step2").mkdir(),
+        (folder / "global_step2" / "mp_rank_00_model_states.pt").touch(),
+    ],
+    ".metadata is missing": lambda folder: [
+        (folder / "optimizer_0").mkdir(),
+        (folder / "optimizer_0" / "__0_0.distcp").touch(),
+    ],
+}
+
+
+@pytest.mark.parametrize("fault", DAMAGES)
+def test_a_checkpoint_counts_only_when_it_is_complete(fault, copied):
+    """As earlier versions and plain TRL leave them; the third is incomplete already."""
+    assert newest_checkpoint(copied)[0] == copied / "checkpoint-2"
+    DAMAGES[fault](copied / "checkpoint-2")
+    newest, (third, second) = newest_checkpoint(copied)
+    assert newest == copied / "checkpoint-1"
+    assert third.startswith(f"{copied / 'checkpoint-3'}: trainer_state.json, which is written last, is missing")
+    assert second.startswith(f"{copied / 'checkpoint-2'}: ")
+    assert fault in second
+
+
+def test_an_incomplete_checkpoint_is_passed_over_by_name_and_refused_by_path(run, base, copied, caplog):
+    named = copied / "checkpoint-3"
+    with pytest.raises(NoCheckpoint, match=r"checkpoint-3 is incomplete: .* one there: .*/checkpoint-2$"):
+        make(SFT, base, copied, **EVERY_STEP).train(resume_from_checkpoint=str(named))
+    (copied / UNFINISHED / "checkpoint-3").mkdir(parents=True)
+    trainer = make(SFT, base, copied, **EVERY_STEP, save_total_limit=2)
+    trainer.train(resume_from_checkpoint=True)
+    (said,) = [warning for warning in warnings_of(caplog) if "passed over" in warning]
+    assert said.startswith(f"Training resumes from {copied / 'checkpoint-2'}; passed over: ")
+    assert f"{copied / UNFINISHED / 'checkpoint-3'}: the run ended while it wrote" in said
+    assert f"{named}: trainer_state.json" in said
+    assert_weights(trainer.model, run[1])
+    assert sorted(path.name for path in copied.glob("*check*")) == ["checkpoint-2", "checkpoint-3"]
+    assert not (copied / UNFINISHED).exists()
+
+
+def test_incomplete_checkpoints_are_the_first_to_be_deleted(base, copied):
+    """A newer number than what is written next: counted as the newest, it would cost the last complete one."""
+    (copied / "checkpoint-3").rename(copied / "checkpoint-9")
+    shutil.rmtree(copied / "checkpoint-2")
+    make(SFT, base, copied, **{**EVERY_STEP, "max_steps": 2}, save_total_limit=2).train("auto")
+    assert sorted(path.name for path in copied.glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
+
+
+def test_auto_starts_where_there_is_none_and_true_does_not(tmp_path):
+    assert resolve_checkpoint("auto", tmp_path / "new") == (None, [])
+    assert resolve_checkpoint(None, tmp_path) == resolve_checkpoint("False", tmp_path) == (None, [])
+    with pytest.raises(NoCheckpoint, match="there is no such checkpoint; .* has none"):
+        resolve_checkpoint(True, tmp_path)
+
+
+# ------------------------------------------------------------------------------------- kills, signals and a full disk
+
+
+def killed_while_it_writes(base, folder, where):
+    """Ends by SIGKILL while the second checkpoint is written, before or behind a part of it."""
+    trainer = make(SFT, base, folder, **EVERY_STEP, save_total_limit=1)
+    owner, name, before = {
+        "weights": (trainer, "_save", False),
+        "optimizer": (trainer, "_save_optimizer_and_scheduler", False),
+        "random state": (trainer, "_save_rng_state", False),
+        "rename": (__import__("trl_mmreason.checkpoint").checkpoint, "publish_checkpoint", True),
+        "rotation": (__import__("trl_mmreason.checkpoint").checkpoint, "rotate_checkpoints", True),
+    }[where]
+    work = getattr(owner, name)
+
+    def killing(*args, **kwargs):
+        if trainer.state.global_step < 2:
+            return work(*args, **kwargs)
+        if not before:
+            work(*args, **kwargs)
+        return os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, name, killing)
+    trainer.train()
+
+
+@pytest.mark.parametrize("where", full_but("optimizer", ["weights", "optimizer", "random state", "rename", "rotation"]))
+def test_a_kill_while_a_checkpoint_is_written_costs_that_one_alone(where, run, base, tmp_path):
+    killed = begin(killed_while_it_writes, base, tmp_path, where)
+    killed.join(300)
+    assert killed.exitcode == -signal.SIGKILL
+    there = {path.name for path in tmp_path.glob("checkpoint-*")}
+    assert there == ({"checkpoint-1", "checkpoint-2"} if where == "rotation" else {"checkpoint-1"})
+    assert (tmp_path / UNFINISHED / "checkpoint-2").exists() == (where != "rotation")
+    trainer = make(SFT, base, tmp_path, **EVERY_STEP, save_total_limit=1)
+    trainer.train(resume_from_checkpoint="auto")
+    assert_weights(trainer.model, run[1])
+    assert [path.name for path in tmp_path.glob("*check*")] == ["checkpoint-3"]
+
+
+def test_a_full_disk_ends_the_run_with_one_line_and_the_checkpoint_before_stays(run, base, tmp_path):
+    """A limit on a file's size is reported as a full disk is, while the optimizer's state is written."""
+    trainer = make(SFT, base, tmp_path, **EVERY_STEP, save_total_limit=1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = (run[0] / "checkpoint-1" / "optimizer.pt").stat().st_size
+    assert size > (run[0] / "checkpoint-1" / "model.safetensors").stat().st_size
+    trainer.add_callback(At(2, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1000, hard))))
+    try:
+        with pytest.raises(CheckpointError) as ended:
+            trainer.train()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    said = str(ended.value)
+    assert said.startswith(f"{tmp_path / 'checkpoint-2'} could not be written: ")
+    assert said.endswith(f"free some space, then resume; the newest complete checkpoint: {tmp_path / 'checkpoint-1'}")
+    assert "\n" not in said
+    assert [path.name for path in tmp_path.glob("*check*")] == ["checkpoint-1"]
+    assert not (tmp_path / UNFINISHED).exists()
+
+
+@pytest.mark.parametrize("number", full_but(signal.SIGTERM, [signal.SIGTERM, signal.SIGUSR1]))
+def test_a_signal_writes_a_checkpoint_and_the_stage_is_unfinished(number, run, base, tmp_path, caplog):
+    """Under `enable_jit_checkpoint`, too, which returns from `train` as if it were finished."""
+    settings = {"max_steps": 3, "save_strategy": "no", "enable_jit_checkpoint": True}
+    trainer = make(SFT, base, tmp_path, **settings)
+    trainer.add_callback(At(2, lambda: os.kill(os.getpid(), number)))
+    with pytest.raises(SystemExit) as ended:
+        train_once(trainer, tmp_path / "model")
+    assert ended.value.code == STATUS == 75
+    assert warnings_of(caplog)[-1].startswith(
+        f"A signal asked to end: {tmp_path}/checkpoint-2 was written after step 2"
+    )
+    assert not (tmp_path / "model").exists()
+    assert {signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1)} == {signal.SIG_DFL}
+    resumed = make(SFT, base, tmp_path, **settings)
+    train_once(resumed, tmp_path / "model")
+    assert resumed.state.global_step == 3
+    assert_weights(resumed.model, run[1])
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def interrupted(base, folder, rank):
+    """One of two processes gets the signal; gives the status of each, and its step."""
+    trainer = make("AdaPOTrainer", base, folder, max_steps=3, save_strategy="no")
+    if trainer.args.process_index == rank:
+        trainer.add_callback(At(2, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    try:
+        trainer.train()
+    except TrainingInterrupted as ended:
+        return ended.code, trainer.state.global_step, checkpoint_fault(Path(folder) / "checkpoint-2")
+    return None
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rank", [0, 1])
+def test_all_processes_end_at_the_step_in_which_one_got_the_signal(base, tmp_path, rank):
+    assert outcomes(interrupted, 2, base, tmp_path, rank) == [(STATUS, 2, None)] * 2
+
+
+# --------------------------------------------------------------------------------------------- one run in one folder
+
+
+def claim(folder, resume=None, overwrite=False, **settings):
+    from trl_mmreason import ReflectionSFTConfig
+
+    config = ReflectionSFTConfig(str(folder), use_cpu=True, bf16=False, resume_from_checkpoint=resume, **settings)
+    claim_output_dir(CompletionArguments("rows", overwrite_output_dir=overwrite), config)
+    unlock_folder(folder)
+
+
+def test_an_earlier_run_is_overwritten_only_if_that_is_asked_for(copied, tmp_path):
+    claim(tmp_path / "new")
+    claim(copied, "auto")
+    claim(copied, "true")
+    claim(copied, str(copied / "checkpoint-1"))
+    expected = r"^output_dir=.*copy holds an earlier run \(checkpoint-3\), which this one would overwrite. Fix: another"
+    elsewhere = tmp_path / "elsewhere" / "checkpoint-1"
+    shutil.copytree(copied / "checkpoint-1", elsewhere)
+    for resume in (None, "false", str(elsewhere)):
+        with pytest.raises(WrongArgument, match=expected):
+            claim(copied, resume)
+        unlock_folder(copied)
+    claim(copied, overwrite=True, resume="auto")  # there is one to resume from
+    assert len([*copied.glob("checkpoint-*")]) == 3
+    claim(copied, overwrite=True)
+    assert [*copied.glob("checkpoint-*")] == []
+
+
+def test_a_finished_model_alone_is_an_earlier_run_too(copied):
+    for path in copied.glob("checkpoint-*"):
+        if path.name == "checkpoint-2":
+            shutil.copytree(path, copied, dirs_exist_ok=True)  # as `train_and_save` leaves a model of two steps
+        shutil.rmtree(path)
+    with pytest.raises(WrongArgument, match="earlier run \\(trainer_state.json\\)"):
+        claim(copied)
+    unlock_folder(copied)
+    claim(copied, "auto", max_steps=3)  # as many as it was for: loaded
+    with pytest.raises(WrongArgument, match="earlier run \\(trainer_state.json\\)"):
+        claim(copied, "auto", max_steps=5)  # there is nothing to resume from
+    unlock_folder(copied)
+
+
+def test_only_incomplete_checkpoints_are_no_reason_not_to_start(copied):
+    for name in ("checkpoint-1", "checkpoint-2"):
+        shutil.rmtree(copied / name)
+    claim(copied, "auto")
+    with pytest.raises(NoCheckpoint, match=r"checkpoint-3: trainer_state.json"):
+        claim(copied, "true")
+    unlock_folder(copied)
+
+
+def hold(folder):
+    lock_folder(folder)
+    (Path(folder) / "held").touch()
+    signal.pause()
+
+
+def test_two_runs_at_once_are_refused_and_a_kill_leaves_no_lock(base, tmp_path):
+    other = begin(hold, tmp_path)
+    while not (tmp_path / "held").exists():
+        assert other.is_alive()
+    trainer = make(SFT, base, tmp_path, max_steps=1)
+    with pytest.raises(FolderInUse, match=rf"another run is writing into this folder \(process {other.pid} on "):
+        trainer.train()
+    other.kill()
+    other.join()
+    trainer.training_step = lambda *_, **__: torch.zeros(())
+    trainer.train()
+    assert lock_folder(tmp_path)  # training has ended
+    assert not lock_folder(tmp_path)
+    unlock_folder(tmp_path)

@@ -1,0 +1,84 @@
+"""Training that a signal ends: a checkpoint after the step, and a status that says "resume me".
+
+`enable_jit_checkpoint` of transformers does this in one process: it lets each process decide by itself, also before
+the optimizer's step, and `train` returns as if training were finished.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_jit_checkpoint import JITCheckpointCallback
+
+logger = logging.getLogger(__name__)
+
+STATUS = 75
+"""Exit status of a process that a signal has ended and that can be resumed; `EX_TEMPFAIL` of sysexits.h."""
+
+SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
+"""What preemption, SLURM and `docker stop` send, and what the sbatch scripts ask SLURM for."""
+
+
+class TrainingInterrupted(SystemExit):
+    """A signal has ended training, after a checkpoint. Uncaught it ends the process with `STATUS`."""
+
+
+class StopOnSignal(TrainerCallback):
+    """Writes a checkpoint after the step in which any process got a signal, and ends training in all of them."""
+
+    def __init__(self, accelerator: Any) -> None:
+        self.accelerator = accelerator
+        self.received = self.stopping = False
+
+    def receive(self, *_: Any) -> None:
+        """Handle a signal; repeated ones, which launchers send, change nothing."""
+        self.received = True
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.is_world_process_zero and state.global_step >= state.max_steps > 0:
+            logger.warning(f"{args.output_dir} is already finished: {state.global_step} of {state.max_steps} steps")
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.received:
+            self.accelerator.set_trigger()
+        if self.accelerator.check_trigger():
+            self.stopping = control.should_training_stop = control.should_save = True
+            control.should_evaluate = False  # which may take longer than what is left until SIGKILL
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if not self.stopping:
+            return
+        if state.is_world_process_zero:
+            logger.warning(
+                f"A signal asked to end: {args.output_dir}/checkpoint-{state.global_step} was written after step "
+                f"{state.global_step} of {state.max_steps}. Status {STATUS}: resume_from_checkpoint auto resumes"
+            )
+        raise TrainingInterrupted(STATUS)
+
+
+@contextmanager
+def ends_on_signal(trainer: Trainer) -> Iterator[None]:
+    """Let signals end the training within the block by `TrainingInterrupted`, unless the program handles them itself.
+
+    It takes the place of `enable_jit_checkpoint`.
+    """
+    callback = StopOnSignal(trainer.accelerator)
+    if (jit := trainer.pop_callback(JITCheckpointCallback)) is not None:
+        jit.on_train_end(trainer.args, trainer.state, trainer.control)  # gives back the handler that was there before
+    trainer.add_callback(callback)
+    in_main_thread = threading.current_thread() is threading.main_thread()  # no other may have handlers
+    handled = [each for each in SIGNALS if in_main_thread and signal.getsignal(each) is signal.SIG_DFL]
+    for each in handled:
+        signal.signal(each, callback.receive)
+    try:
+        yield
+    finally:
+        for each in handled:
+            signal.signal(each, signal.SIG_DFL)
+        trainer.remove_callback(callback)
