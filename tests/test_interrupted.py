@@ -197,6 +197,24 @@ def test_auto_starts_where_there_is_none_and_true_does_not(tmp_path):
         resolve_checkpoint(True, tmp_path)
 
 
+def test_a_path_names_one_of_those_that_are_there(copied):
+    (copied / "checkpoint-2").rename(copied / "checkpoint-10")
+    named = str(copied / "checkpoint-10")
+    assert resolve_checkpoint(named, copied) == (Path(named), [])
+    assert resolve_checkpoint("True", copied) == (Path(named), [])
+    with pytest.raises(
+        NoCheckpoint, match=r"-2: there is no such checkpoint; .* has \['checkpoint-10', 'checkpoint-3', "
+    ):
+        resolve_checkpoint(str(copied / "checkpoint-2"), copied)
+
+
+def test_training_that_starts_anew_beside_checkpoints_is_warned_of(base, copied, caplog):
+    """In Python; the scripts refuse it."""
+    make(SFT, base, copied, max_steps=1).train()
+    (said,) = [warning for warning in warnings_of(caplog) if "earlier run" in warning]
+    assert said.startswith(f"{copied / 'checkpoint-2'} was written by an earlier run, but training starts anew")
+
+
 # ------------------------------------------------------------------------------------- kills, signals and a full disk
 
 

@@ -12,7 +12,6 @@ from peft import get_peft_model
 from support import FAMILY_NAMES, ParityGrader, adapo_config, changed_weights, drawn_rows, full_but, weights_of
 from text_reasoners import REASONERS as TEXT_ONLY
 from text_reasoners import saved_reasoner
-from transformers import TrainingArguments
 from trl import ModelConfig, TrlParser
 
 from trl_mmreason import AdaPOTrainer
@@ -25,7 +24,6 @@ from trl_mmreason.scripts import (
     LORA_TARGETS,
     DataArguments,
     exit_on_missing,
-    last_checkpoint,
     load_data,
     load_split,
     policy_path,
@@ -214,38 +212,6 @@ def test_a_cold_start_is_not_taken_for_another(tmp_path):
     assert policy_path(DataArguments(**settings), policy, config, two_answers("Other words.")) != first
     assert policy_path(DataArguments(**settings), policy, config, TAGGED_ANSWERS) != first
     assert [folder.name for folder in Path(first).parent.glob("*.unfinished")] == []
-
-
-def test_resuming_by_true_or_by_path(tmp_path):
-    def resumed(value):
-        return last_checkpoint(adapo_config(tmp_path, resume_from_checkpoint=value))
-
-    assert resumed(None) is None
-    with pytest.raises(ValueError, match="has none"):
-        resumed("true")
-    for step in (2, 10):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-    assert resumed("True") == str(tmp_path / "checkpoint-10")
-    assert resumed(str(tmp_path / "checkpoint-2")) == str(tmp_path / "checkpoint-2")
-    with pytest.raises(ValueError, match=r"checkpoint-3.*has \['checkpoint-10', 'checkpoint-2'\]"):
-        resumed(str(tmp_path / "checkpoint-3"))
-
-
-def test_a_run_that_starts_anew_beside_checkpoints_is_warned_of(tmp_path, monkeypatch, caplog):
-    def warnings(folder, value=None):
-        caplog.clear()
-        last_checkpoint(adapo_config(folder, resume_from_checkpoint=value))
-        return [record.getMessage() for record in caplog.records if record.name == "trl_mmreason.scripts"]
-
-    assert warnings(tmp_path) == warnings(tmp_path / "new") == []
-    for step in (2, 10):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-    (said,) = warnings(tmp_path)
-    assert said.startswith(f"{tmp_path / 'checkpoint-10'} was written by an earlier run, but training starts anew")
-    assert "--resume_from_checkpoint true" in said
-    assert warnings(tmp_path, "true") == []
-    monkeypatch.setattr(TrainingArguments, "process_index", 1)
-    assert warnings(tmp_path) == []
 
 
 @pytest.mark.parametrize("example", sorted(path.stem for path in ROOT.glob("examples/*.py")))

@@ -6,12 +6,15 @@ A failure here says what has to be looked at after an upgrade.
 import importlib.resources
 import inspect
 import os
+import re
 from types import SimpleNamespace
 
 import torch
+from accelerate import Accelerator
 from support import adapo_trainer
 from transformers import GenerationConfig, GenerationMixin, Trainer
 from transformers.integrations import deepspeed
+from transformers.trainer_jit_checkpoint import CheckpointManager, JITCheckpointCallback
 from trl import GRPOTrainer
 from trl.generation import vllm_generation
 from trl.generation.vllm_client import VLLMClient
@@ -46,6 +49,33 @@ def test_a_method_that_changed_is_named(monkeypatch):
             "got an unexpected keyword argument 'model_kwargs'",
         ],
     }
+
+
+def test_a_checkpoint_is_written_where_the_output_folder_is_said_to_be():
+    """`CheckpointRestoreMixin` says another one, so that nothing else is there to rotate, and pushes afterwards."""
+    source = inspect.getsource(Trainer._save_checkpoint)
+    assert "run_dir = self._get_output_dir(trial=trial)" in source
+    assert "best_checkpoint_dir = os.path.join(run_dir, best_checkpoint_folder)" in source
+    assert "output_dir=run_dir" in source[source.index("rotate_checkpoints(") :]
+    assert source.index("save_to_json(") < source.index("self._push_from_checkpoint(output_dir)")
+    assert source.count("output_dir = ") == 1, "is huggingface/transformers#35782 mended? Then `_unfinished` can go"
+
+
+def test_an_epoch_still_begins_with_a_step_whatever_was_done_before():
+    source = inspect.getsource(Trainer._inner_training_loop)
+    assert source.index("self._run_epoch(") < source.index("self.control.should_training_stop")
+    epoch = inspect.getsource(Trainer._run_epoch)
+    # only in a warning of an empty data loader
+    assert epoch.count("max_steps") == 1, "`_run_epoch` of CheckpointRestoreMixin can go"
+
+
+def test_transformers_own_handler_of_sigterm_still_lets_each_process_decide():
+    """Else `interruption.py` can go; what it takes off is the callback of this name."""
+    source = inspect.getsource(JITCheckpointCallback) + inspect.getsource(CheckpointManager)
+    assert "should_training_stop = True" in source
+    assert not {"check_trigger", "all_reduce", "reduce(", "SystemExit"} & {*re.findall(r"[A-Za-z_]+\(?", source)}
+    assert "signal.signal(signal.SIGTERM, self.jit_manager._original_sigterm_handler)" in source
+    assert "self.reduce(" in inspect.getsource(Accelerator.check_trigger)
 
 
 def test_the_batch_has_the_keys_that_are_edited(checkpoints, rows, tmp_path):

@@ -149,7 +149,7 @@ def resolve_checkpoint(value: Any, output_dir: str | Path) -> tuple[Path | None,
         return newest, passed_over
     named = Path(value)
     if not named.is_dir():
-        there = sorted(path.name for path in checkpoints(Path(output_dir)))
+        there = [path.name for path in checkpoints(Path(output_dir))]
         raise NoCheckpoint(
             f"resume_from_checkpoint={value}: there is no such checkpoint; {output_dir} has {there or 'none'}."
         )
