@@ -26,7 +26,7 @@ from trl_mmreason.scripts import (
 
 def main(data_args: DataArguments, training_args: AdaPOConfig, model_args: ModelConfig) -> None:
     followup = training_args.evaluation_prompt or EVALUATION_PROMPT  # one-turn ablations are compared in two turns too
-    claim_output_dir(data_args, training_args)
+    claim_output_dir(data_args, training_args, model_args)
     train_rows, evaluation_rows = load_data(data_args, training_args.seed)
     policy = policy_path(data_args, model_args, training_args, two_answers(followup))
     trainer = AdaPOTrainer(

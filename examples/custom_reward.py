@@ -23,7 +23,7 @@ def shows_working(completions: list, **columns: list) -> list[float]:
 
 def main(data_args: scripts.DataArguments, training_args: AdaPOConfig, model_args: ModelConfig) -> None:
     followup = training_args.evaluation_prompt or EVALUATION_PROMPT
-    scripts.claim_output_dir(data_args, training_args)
+    scripts.claim_output_dir(data_args, training_args, model_args)
     train_rows, evaluation_rows = scripts.load_data(data_args, training_args.seed)
     policy = scripts.policy_path(data_args, model_args, training_args, two_answers(followup))
     settings = scripts.trainer_settings(model_args, training_args, evaluation_rows)

@@ -27,7 +27,7 @@ from trl_mmreason.scripts import (
 
 
 def main(data_args: DataArguments, training_args: RolloutConfig, model_args: ModelConfig) -> None:
-    claim_output_dir(data_args, training_args)
+    claim_output_dir(data_args, training_args, model_args)
     train_rows, evaluation_rows = load_data(data_args, training_args.seed)
     policy = policy_path(data_args, model_args, training_args, two_answers(EVALUATION_PROMPT))
     trainer = GroupGRPOTrainer(  # without overrides: TRL's GRPO, which resumes from the checkpoint's weights

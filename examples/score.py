@@ -25,7 +25,7 @@ from trl_mmreason.scripts import (
 
 def main(data_args: DataArguments, training_args: SCoReConfig, model_args: ModelConfig) -> None:
     followup = str(training_args.evaluation_prompt)  # SCoReConfig refuses None
-    claim_output_dir(data_args, training_args)
+    claim_output_dir(data_args, training_args, model_args)
     train_rows, evaluation_rows = load_data(data_args, training_args.seed)
     policy = policy_path(data_args, model_args, training_args, two_answers(followup))
     trainer = SCoReTrainer(

@@ -37,7 +37,7 @@ _ASKED = 100  # questions of RL that the cold start is measured on
 
 
 def main(data_args: ReflectionArguments, training_args: SRPOConfig, model_args: ModelConfig) -> None:
-    claim_output_dir(data_args, training_args)
+    claim_output_dir(data_args, training_args, model_args)
     train_rows, evaluation_rows = load_data(data_args, training_args.seed)
     policy = policy_path(data_args, model_args, training_args, TAGGED_ANSWERS)
     settings = trainer_settings(model_args, training_args, evaluation_rows)

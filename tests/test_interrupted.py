@@ -12,11 +12,13 @@ from every_trainer import DPO, TRAINERS, make, saved_base
 from processes import begin, outcomes
 from support import assert_weights, full_but, weights_of
 from transformers import TrainerCallback
+from trl import ModelConfig
 
 from trl_mmreason.checkpoint import CheckpointError
 from trl_mmreason.files import FolderInUse, lock_folder, unlock_folder
 from trl_mmreason.interruption import STATUS, TrainingInterrupted
 from trl_mmreason.resuming import UNFINISHED, NoCheckpoint, checkpoint_fault, newest_checkpoint, resolve_checkpoint
+from trl_mmreason.sampling.store import SettingsChanged
 from trl_mmreason.script_parser import WrongArgument
 from trl_mmreason.scripts import CompletionArguments, claim_output_dir, finished_state, train_and_save, train_once
 
@@ -101,7 +103,7 @@ def test_training_that_a_callback_ended_is_finished_and_more_steps_train_on(base
     trainer.add_callback(EndAfter(2))
     train_and_save(trainer)
     again = make(SFT, base, tmp_path, **settings, resume_from_checkpoint="auto")
-    claim_output_dir(CompletionArguments("rows"), again.args)
+    claim_output_dir(CompletionArguments("rows"), again.args, ModelConfig("policy"))
     again.training_step = fails
     train_and_save(again)
     assert f"{tmp_path} is already finished: 2 of 4 steps" in warnings_of(caplog)[-1]
@@ -317,12 +319,14 @@ def test_all_processes_end_at_the_step_in_which_one_got_the_signal(base, tmp_pat
 # --------------------------------------------------------------------------------------------- one run in one folder
 
 
-def claim(folder, resume=None, overwrite=False, **settings):
+def claim(folder, resume=None, overwrite=False, policy="policy", **settings):
     from trl_mmreason import ReflectionSFTConfig
 
     config = ReflectionSFTConfig(str(folder), use_cpu=True, bf16=False, resume_from_checkpoint=resume, **settings)
-    claim_output_dir(CompletionArguments("rows", overwrite_output_dir=overwrite), config)
-    unlock_folder(folder)
+    try:
+        claim_output_dir(CompletionArguments("rows", overwrite_output_dir=overwrite), config, ModelConfig(policy))
+    finally:
+        unlock_folder(folder)
 
 
 def test_an_earlier_run_is_overwritten_only_if_that_is_asked_for(copied, tmp_path):
@@ -336,7 +340,6 @@ def test_an_earlier_run_is_overwritten_only_if_that_is_asked_for(copied, tmp_pat
     for resume in (None, "false", str(elsewhere)):
         with pytest.raises(WrongArgument, match=expected):
             claim(copied, resume)
-        unlock_folder(copied)
     claim(copied, overwrite=True, resume="auto")  # there is one to resume from
     assert len([*copied.glob("checkpoint-*")]) == 3
     claim(copied, overwrite=True)
@@ -348,13 +351,11 @@ def test_a_finished_model_alone_is_an_earlier_run_too(copied):
         if path.name == "checkpoint-2":
             shutil.copytree(path, copied, dirs_exist_ok=True)  # as `train_and_save` leaves a model of two steps
         shutil.rmtree(path)
-    with pytest.raises(WrongArgument, match="earlier run \\(trainer_state.json\\)"):
+    with pytest.raises(WrongArgument, match="earlier run \\(its finished model\\)"):
         claim(copied)
-    unlock_folder(copied)
     claim(copied, "auto", max_steps=3)  # as many as it was for: loaded
-    with pytest.raises(WrongArgument, match="earlier run \\(trainer_state.json\\)"):
+    with pytest.raises(WrongArgument, match="earlier run \\(its finished model\\)"):
         claim(copied, "auto", max_steps=5)  # there is nothing to resume from
-    unlock_folder(copied)
 
 
 def test_only_incomplete_checkpoints_are_no_reason_not_to_start(copied):
@@ -363,7 +364,16 @@ def test_only_incomplete_checkpoints_are_no_reason_not_to_start(copied):
     claim(copied, "auto")
     with pytest.raises(NoCheckpoint, match=r"checkpoint-3: trainer_state.json"):
         claim(copied, "true")
-    unlock_folder(copied)
+
+
+def test_a_run_is_resumed_with_its_policy_and_learning_rate(copied):
+    claim(copied, "auto", learning_rate=1e-5)  # the first to say them
+    for changed in ({"policy": "other"}, {"learning_rate": 1e-6}):
+        with pytest.raises(SettingsChanged, match="other settings"):
+            claim(copied, "auto", **{"learning_rate": 1e-5, **changed})
+    claim(copied, "auto", learning_rate=1e-5, max_steps=9, per_device_train_batch_size=2)
+    claim(copied, str(copied / "checkpoint-1"), learning_rate=1e-6)  # asked for by name
+    claim(copied, "auto", learning_rate=1e-6)
 
 
 def hold(folder):

@@ -38,7 +38,7 @@ from .miniature.tasks import CATEGORIES, SPLITS, make_dataset
 from .model_card import MINIATURE
 from .resuming import NoCheckpoint, finished_state, left_by_a_run, resolve_checkpoint
 from .rows import DataError
-from .sampling.store import SettingsChanged, StoreError
+from .sampling.store import SettingsChanged, Store, StoreError
 from .script_parser import WrongArgument, named_policy
 from .sft import CompletionSFTConfig, CompletionSFTTrainer
 from .sources import read_completions
@@ -50,6 +50,16 @@ _ENDING = (
     *(DataError, NoSuchFolder, SettingsChanged, StoreError, WrongArgument, NoCheckpoint, FolderInUse, CheckpointError),
 )
 """What ends a script with one line."""
+
+_NEWEST = ("true", "auto")  # values of `resume_from_checkpoint` that name no checkpoint
+
+_SETTINGS = "_run.sqlite"
+"""Of a run of one stage, in its output folder: `_DECIDING`, which a resumed run has to share."""
+
+_DECIDING = (
+    *("model_name_or_path", "use_peft", "lora_r", "dataset_name", "dataset_split", "columns", "train_rows"),
+    *("system_prompt", "learning_rate", "seed"),
+)
 
 LORA_TARGETS = r"(.*language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_proj"
 """Layers that an adapter is for by default: the language model's, also of a text-only one, whose layers are
@@ -264,43 +274,50 @@ def refuse_adapter(name: str) -> None:
         )
 
 
-def claim_output_dir(data_args: DataArguments | CompletionArguments, training_args: TrainingArguments) -> None:
+def claim_output_dir(
+    data_args: DataArguments | CompletionArguments, training_args: TrainingArguments, model_args: ModelConfig
+) -> None:
     """Keep other runs out of the output folder until this process ends, and refuse to overwrite an earlier run in it.
 
     Raises:
         FolderInUse: another run is writing into it.
         WrongArgument: it holds an earlier run that was to be neither resumed nor overwritten.
+        SettingsChanged: the run to resume had another policy, other rows or another learning rate.
         NoCheckpoint: see `resolve_checkpoint`.
     """
     if training_args.process_index:
         return
     folder, resume = Path(training_args.output_dir), training_args.resume_from_checkpoint
+    takes_newest = str(resume).lower() in _NEWEST
     lock_folder(folder)
     checkpoint, _ = resolve_checkpoint(resume, folder)
     left = list(left_by_a_run(folder))
     is_resumed = checkpoint is not None and checkpoint.resolve().parent == folder.resolve()
-    if not left or is_resumed or (_takes_newest(resume) and finished_state(training_args)):
-        return
-    if data_args.overwrite_output_dir:
-        for path in left:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    elif any(path.is_file() for path in left) or str(resume).lower() != "auto":  # else all checkpoints are incomplete
-        raise WrongArgument(
-            f"output_dir={training_args.output_dir} holds an earlier run ({left[0].name}), which this one would "
-            "overwrite. Fix: another --output_dir; --resume_from_checkpoint auto resumes that run; "
-            "--overwrite_output_dir true deletes its checkpoints"
-        )
-
-
-def _takes_newest(resume: Any) -> bool:
-    return str(resume).lower() in ("true", "auto")
+    is_resumed = is_resumed or (takes_newest and finished_state(training_args) is not None)
+    if left and not is_resumed:
+        if data_args.overwrite_output_dir:
+            for path in left:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        # with "auto" a run starts where all checkpoints are incomplete
+        elif any(path.is_file() for path in left) or str(resume).lower() != "auto":
+            what = left[0].name if left[0].is_dir() else "its finished model"
+            raise WrongArgument(
+                f"output_dir={training_args.output_dir} holds an earlier run ({what}), which this one would overwrite. "
+                "Fix: another --output_dir; --resume_from_checkpoint auto resumes that run; --overwrite_output_dir "
+                "true deletes its checkpoints"
+            )
+    if not (is_resumed and takes_newest):
+        (folder / _SETTINGS).unlink(missing_ok=True)
+    given = {**vars(data_args), **training_args.to_dict(), **vars(model_args)}
+    with Store(folder / _SETTINGS) as store:
+        store.fix_settings("training", {name: given.get(name) for name in _DECIDING})
 
 
 def train_and_save(trainer: GRPOTrainer | SFTTrainer) -> None:
     """Train as `resume_from_checkpoint` says, and save the model; a finished run is loaded and trained no further."""
     args = trainer.args
     folder, resume = Path(args.output_dir), args.resume_from_checkpoint
-    if _takes_newest(resume) and (state := finished_state(args)) is not None:
+    if str(resume).lower() in _NEWEST and (state := finished_state(args)) is not None:
         _load_finished(trainer, folder)
         if trainer.is_world_process_zero():
             logger.warning(
@@ -369,7 +386,7 @@ def train_on_completions(
     Raises:
         WrongArgument: there are rows to evaluate on, but nothing says when.
     """
-    claim_output_dir(data_args, training_args)
+    claim_output_dir(data_args, training_args, model_args)
     rows, eval_rows = read_completions(data_args.dataset_name, data_args.dataset_split), None
     if data_args.eval_dataset_name is not None:
         eval_rows = read_completions(data_args.eval_dataset_name, data_args.eval_split)
