@@ -149,9 +149,9 @@ def resolve_checkpoint(value: Any, output_dir: str | Path) -> tuple[Path | None,
         return newest, passed_over
     named = Path(value)
     if not named.is_dir():
-        there = [path.name for path in checkpoints(Path(output_dir))]
+        names = [path.name for path in checkpoints(Path(output_dir))]
         raise NoCheckpoint(
-            f"resume_from_checkpoint={value}: there is no such checkpoint; {output_dir} has {there or 'none'}."
+            f"resume_from_checkpoint={value}: there is no such checkpoint; {output_dir} has {names or 'none'}."
         )
     if fault := checkpoint_fault(named):
         newest, _ = newest_checkpoint(named.parent)

@@ -146,8 +146,10 @@ class StopWhenReflecting(StopAtAccuracy):
         self.learnt = learnt(model, **self.sampled)
         return self.learnt.complete if self.learnt.delta >= self.min_delta else 0.0
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        super().on_train_end(args, state, control, **kwargs)  # raises nothing, as there is no advice
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> None:
+        super().on_train_end(args, state, control, model, **kwargs)  # raises nothing, as there is no advice
         if self.accuracy < self.target and state.is_world_process_zero:
             logger.warning(
                 f"SRPO's cold start: {self.learnt} after {state.global_step} steps, expected {self.target:.0%} and "
