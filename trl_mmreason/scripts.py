@@ -30,6 +30,7 @@ from trl import (
 from .checkpoint import CheckpointError, explained_writing, restore_adapter, restore_weights, save_whole
 from .data import load_rows
 from .documented import documented
+from .facts import NonFiniteUpdates, NothingTrained
 from .files import FolderInUse, NoSuchFolder, adapter_base, check_model_folder, lock_folder
 from .miniature.cold_start import cold_start
 from .miniature.lessons import Lessons
@@ -47,7 +48,8 @@ from .system_prompts import parse_optional_text, read_system_prompt
 logger = logging.getLogger(__name__)
 
 _ENDING = (
-    *(DataError, NoSuchFolder, SettingsChanged, StoreError, WrongArgument, NoCheckpoint, FolderInUse, CheckpointError),
+    *(DataError, NoSuchFolder, SettingsChanged, StoreError, WrongArgument),
+    *(NoCheckpoint, FolderInUse, CheckpointError, NothingTrained, NonFiniteUpdates),
 )
 """What ends a script with one line."""
 
