@@ -125,7 +125,6 @@ class GroupGRPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin, GR
 
     hidden_columns: ClassVar[frozenset[str]] = frozenset()
     _buffered_inputs: Any  # `None`, or micro-batches
-    reward_funcs: list[Any]
     processing_class: Any  # during a rollout `ProcessedPrompts` may stand in its place
     reward_funcs: list[Any]  # while rewards are computed, each with a check of what it returns
 
