@@ -86,6 +86,14 @@ def bomb(width, height):
     return {**row(1), "images": [f"data:image/png;base64,{base64.b64encode(file).decode()}"]}
 
 
+def test_the_bound_of_pixels_is_one_of_each_row(http):
+    large = PIL.Image.new("1", (4200, 4200))
+    assert post(http, row(1, [large]), row(2, [large])).status_code == 200
+    refused = post(http, row(1), row(2, [large, large]))
+    assert refused.status_code == 400
+    assert re.search(r"rows\[1\].images\[1\] is .* 4200 × 4200 pixels, expected 15914432", refused.json()["error"]["message"])
+
+
 GOOD, PART = row(1), {"type": "text", "text": "a"}
 
 
@@ -124,7 +132,7 @@ REFUSED = {
     "no picture": ({**GOOD, "images": [None]}, r"rows\[1\].images\[0\] is None: .*; this server fetches nothing"),
     "half a picture": ({**GOOD, "images": [picture()[:80]]}, r"images\[0\] is .* should be a picture that can be read"),
     "another kind of file": ({**GOOD, "images": [picture(kind="TIFF")]}, "should be a picture that can be read"),
-    "a bomb": (bomb(10_000, 10_000), "it has 10000 × 10000 pixels, expected 67108864 at most; scale it"),
+    "a bomb": (bomb(10_000, 10_000), "it has 10000 × 10000 pixels, expected 33554432 at most; scale it"),
     "a bomb for Pillow": (bomb(60_000, 60_000), "should be a picture that can be read: .*decompression bomb"),
 }
 

@@ -137,6 +137,11 @@ def linked(url):
     return {"messages": user({"type": "image_url", "image_url": {"url": url}}, text("a"))}
 
 
+def blank(side):
+    """A picture of so many pixels in two kilobytes."""
+    return picture(PIL.Image.new("1", (side, side)))
+
+
 LATER = [*user("a"), {"role": "assistant", "content": "b"}, *user(text("c"), picture())]
 REFUSED = {
     "stream": ({"stream": True}, "stream is True, which this server does not support; leave it out"),
@@ -175,6 +180,11 @@ REFUSED = {
     ),
     "a picture on disk": (linked("file:///etc/passwd"), "this server fetches nothing"),
     "half a picture": (linked(picture()["image_url"]["url"][:80]), "url is 'data:.*: .* a picture that can be read"),
+    "a large picture": ({"messages": user(blank(6000), text("a"))}, "6000 × 6000 pixels, expected 33554432 at most; sc"),
+    "pictures that are large together": (
+        {"messages": user(blank(4200), blank(4200), text("a"))},
+        r"content\[1\].image_url.url is .*: it has 4200 × 4200 pixels, expected 15914432 at most; scale it down. All",
+    ),
     "what the engine refuses": ({"messages": user("too long")}, "^Error code: 400 .*the prompt has 5000 tokens"),
     "how the engine refuses": ({"messages": user("impossible")}, "a stop text that no answer can show"),
 }

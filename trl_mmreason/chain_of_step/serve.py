@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from math import ceil
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import uvicorn
@@ -29,6 +29,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ..sampling.http import (
+    HOLDS_ALL_PICTURES,
     KEEP_ALIVE_SECONDS,
     MAX_BODY_BYTES,
     ApiError,
@@ -175,7 +176,7 @@ class _Message(Fields):
 class _Row(Fields):
     prompt: list[_Message] = Field(fail_fast=True)
     completion: str
-    images: list[Picture] | None = Field(default=None, fail_fast=True)
+    images: Annotated[list[Picture] | None, Field(fail_fast=True), HOLDS_ALL_PICTURES] = None
 
     @model_validator(mode="after")
     def _can_be_asked(self) -> _Row:

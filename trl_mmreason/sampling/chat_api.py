@@ -15,7 +15,7 @@ import PIL.Image
 from pydantic import AliasPath, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from .engine import Request, Sample, SamplingParams
-from .http import ApiError, Fields, Picture
+from .http import HOLDS_ALL_PICTURES, ApiError, Fields, Picture
 
 _MOST_ANSWERS = 1024  # to one request
 _MOST_TOKENS = 2**31 - 1
@@ -84,7 +84,9 @@ class ChatRequest(Fields):
     model: str = Field(default="", validate_default=True)  # first: its error is told before all others
     continue_final_message: bool = False
     add_generation_prompt: bool = True
-    messages: list[_Message] = Field(default=[], validate_default=True, fail_fast=True)
+    messages: Annotated[list[_Message], Field(fail_fast=True), HOLDS_ALL_PICTURES] = Field(
+        default=[], validate_default=True
+    )
     max_tokens: int = Field(default=SamplingParams.max_new_tokens, ge=1, le=_MOST_TOKENS)
     max_completion_tokens: int | None = Field(default=None, ge=1, le=_MOST_TOKENS)
     temperature: float = Field(default=1.0, ge=0)

@@ -10,13 +10,13 @@ from typing import Annotated, Any, TypeVar
 import PIL.Image
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainValidator, ValidationError, ValidationInfo
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Lifespan
 
-from .pictures import picture_of
+from .pictures import MOST_PIXELS, picture_of
 
 T = TypeVar("T")
 Body = TypeVar("Body", bound=BaseModel)
@@ -26,8 +26,24 @@ KEEP_ALIVE_SECONDS = 75  # a connection closed just as its client sends costs a 
 _LOOK_SECONDS = 1.0  # how often to look whether a client is still there
 _MOST_PROBLEMS = 100  # of a body to list: a body of a million unknown fields would take seconds and gigabytes
 
-Picture = Annotated[PIL.Image.Image, PlainValidator(picture_of)]
+
+
+def _begin_prompt(value: Any, info: ValidationInfo[dict[str, Any]]) -> Any:
+    info.context["pixels"] = MOST_PIXELS
+    return value
+
+
+def _read_picture(url: Any, info: ValidationInfo[dict[str, Any]]) -> PIL.Image.Image:
+    picture = picture_of(url, info.context["pixels"])
+    info.context["pixels"] -= picture.width * picture.height
+    return picture
+
+
+Picture = Annotated[PIL.Image.Image, PlainValidator(_read_picture)]
 """A data URL in JSON, and the picture in it here."""
+
+HOLDS_ALL_PICTURES = BeforeValidator(_begin_prompt)
+"""Of the field with all pictures of one prompt, which have `MOST_PIXELS` together."""
 
 
 class Fields(BaseModel):
