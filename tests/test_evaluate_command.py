@@ -170,6 +170,30 @@ def test_the_rules_may_decide_about_what_the_judge_extracts(given, right, tmp_pa
     assert results_of(folder)["metrics"]["accuracy"]["value"] == right
 
 
+class Undecided(Extracting):
+    """The judge finds an answer, and does not say what it thinks of it."""
+
+    def answer(self, body):
+        if "Judgement:" in str(body["messages"][-1]["content"]):
+            return self.say("I would rather not say.")
+        return super().answer(body)
+
+
+def test_a_judge_that_cannot_be_read_makes_no_answer_wrong(tmp_path, capsys, caplog):
+    source = saved(LAYOUTS["mathvista"], tmp_path / "copy")
+    with chat_stub(Undecided) as server:
+        folder = evaluate(
+            tmp_path / "out", f"mathvista={source}", "--model", "policy", "--server", server.url, "--limit", 1,
+            "--judge", "judge", "--judge-server", server.url,
+        )  # fmt: skip
+    counts = results_of(folder)["counts"]
+    assert (counts["decided_by_unreadable"], counts["unusable_gold"], counts["no_answer"]) == (1, 0, 0)
+    assert "1 answers have no verdict, as the judge's reply could not be read; their questions count nowhere" in (
+        capsys.readouterr().out + (folder / "results.txt").read_text()
+    )
+    assert any("The judge replied 'I would rather not say.', which cannot be read" in said for said in caplog.messages)
+
+
 @pytest.mark.parametrize(
     ("given", "meant"),
     [

@@ -91,7 +91,9 @@ def test_the_bound_of_pixels_is_one_of_each_row(http):
     assert post(http, row(1, [large]), row(2, [large])).status_code == 200
     refused = post(http, row(1), row(2, [large, large]))
     assert refused.status_code == 400
-    assert re.search(r"rows\[1\].images\[1\] is .* 4200 × 4200 pixels, expected 15914432", refused.json()["error"]["message"])
+    assert re.search(
+        r"rows\[1\].images\[1\] is .* 4200 × 4200 pixels, expected 15914432", refused.json()["error"]["message"]
+    )
 
 
 GOOD, PART = row(1), {"type": "text", "text": "a"}

@@ -5,6 +5,7 @@ import pytest
 from trl_mmreason.grading import Grader, Verdict
 from trl_mmreason.grading.grader import grader_settings
 from trl_mmreason.grading.judge import JudgeGrader, read_judgement, shown_to_judge
+from trl_mmreason.replies import UnsuitableEngine
 
 
 class Recorded:
@@ -119,7 +120,7 @@ def test_the_judge_is_asked_only_about_what_the_rules_call_wrong():
 
 def test_the_rules_may_decide_about_what_the_judge_extracts():
     """SOPHIA, appendix C: five of eight benchmarks. One call in all: Fig. A6 is not asked."""
-    engine = Recorded([r"\boxed{7}", "1/2", "(B)", "{seven", ""])
+    engine = Recorded([r"\boxed{7}", "1/2", "(B)", "{seven", "Extracted answer:"])
     hats = {"choices": {"A": "a hat", "B": "a cat"}, "gold": "B"}
     items = [
         {"completion": PROSE, "gold": "7"},
@@ -184,7 +185,7 @@ def test_without_extraction_no_answer_stays_no_answer():
     assert engine.calls == []
 
 
-@pytest.mark.parametrize("reply", ["", " \n", "Extracted answer:", "<think>hm", "<think>7</think>", "Judgement: 1"])
+@pytest.mark.parametrize("reply", ["Extracted answer:", "Judgement: 1"])
 def test_an_empty_extraction_stays_no_answer(reply):
     engine = Recorded([reply])
     verdict = JudgeGrader(engine).grade(PROSE, "7")
@@ -233,12 +234,41 @@ def test_reading_a_judgement(reply, decision):
     assert read_judgement(reply) is decision
 
 
-def test_an_unreadable_reply_leaves_the_verdict_of_the_rules():
-    engine = Recorded(["I should rather not say anything\nabout either of these two"])
-    verdict = JudgeGrader(engine).grade(r"\boxed{a feline}", "a cat")
-    assert (verdict.correct, verdict.extracted, verdict.decided_by) == (False, "a feline", "rules")
+def test_an_unreadable_reply_gives_no_verdict_and_is_warned_of_once(caplog):
+    engine = Recorded(["I should rather not say anything\nabout either of these two"], ["maybe"], ["1"])
+    judge = JudgeGrader(engine)
+    verdict, second, third = (judge.grade(r"\boxed{a feline}", "a cat") for _ in range(3))
+    assert (verdict.correct, verdict.extracted, verdict.decided_by) == (None, "a feline", "unreadable")
     assert r"the judge's reply could not be read: 'I should rather not say anything\nabout e'" in verdict.reason
     assert "\n" not in verdict.reason
+    assert (second.correct, third.correct) == (None, True)
+    (warning,) = caplog.messages
+    assert warning.startswith(
+        r"The judge replied 'I should rather not say anything\nabout either of these two', which c"
+    )
+    assert 'expected "Judgement: 1" or "Judgement: 0". Such answers get no verdict' in warning
+
+
+@pytest.mark.parametrize("reply", ["", " \n", "<think>hm", "<think>7</think>"])
+@pytest.mark.parametrize("compare", [True, False])
+def test_a_judge_that_says_nothing_gives_no_verdict(reply, compare):
+    """As one whose thoughts reach the token limit, or whose server keeps them to itself."""
+    engine = Recorded([reply])
+    verdict = JudgeGrader(engine, compare=compare).grade(PROSE, "7")
+    assert (verdict.correct, verdict.extracted, verdict.decided_by) == (None, None, "unreadable")
+    assert len(engine.calls) == 1
+
+
+def test_a_judge_of_which_nothing_can_be_read_ends_the_run():
+    """After 64 replies in a row: one that can be read begins the count anew."""
+    items = [{"completion": r"\boxed{a feline}", "gold": "a cat"}] * 63
+    judge = JudgeGrader(Recorded(["maybe"] * 63, ["1"] * 63, ["maybe"] * 63, ["<think>1"] * 63))
+    read = [{verdict.correct for verdict in judge.grade_batch(items)} for _ in range(3)]
+    assert read == [{None}, {True}, {None}]
+    with pytest.raises(
+        UnsuitableEngine, match="The judge: 64 replies in a row could not be read, the last is '<think>1'"
+    ):
+        judge.grade_batch(items)
 
 
 @pytest.mark.parametrize("replies", [[], ["1", "1"]])

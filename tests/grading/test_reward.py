@@ -53,16 +53,18 @@ def test_what_is_logged():
         Verdict(True, "7", ""),
         Verdict(False, None, "no answer found"),
         Verdict(None, None, ""),
+        Verdict(None, "7", "", "unreadable"),
         *(Verdict(False, "7", "", by) for by in ("timeout", "memory", "crash", "size", "size")),
     ]
     logged = {}
     log_verdicts(verdicts, logged.__setitem__)
     assert logged == {
-        "grading/timeout": 1 / 8,
-        "grading/killed": 2 / 8,
-        "grading/refused": 2 / 8,
-        "grading/unusable_gold": 1 / 8,
-        "grading/no_answer": 1 / 8,
+        "grading/timeout": 1 / 9,
+        "grading/killed": 2 / 9,
+        "grading/refused": 2 / 9,
+        "grading/unusable_gold": 1 / 9,
+        "grading/unreadable": 1 / 9,
+        "grading/no_answer": 1 / 9,
     }
 
 
@@ -112,7 +114,14 @@ def test_grpo_with_two_processes(checkpoints, tmp_path):
     assert results[0]["values"] == [1.0, 1.0, 0.0, None]
     assert results[1]["values"] == [1.0, 0.0, 0.0, 0.0]
     # seven rewards, three of them 1
-    expected = {"timeout": 1 / 8, "killed": 0, "refused": 1 / 8, "unusable_gold": 1 / 8, "no_answer": 1 / 8}
+    expected = {
+        "timeout": 1 / 8,
+        "killed": 0,
+        "refused": 1 / 8,
+        "unusable_gold": 1 / 8,
+        "no_answer": 1 / 8,
+        "unreadable": 0,
+    }
     for result in results[:1]:
         for name, value in expected.items():
             assert result["logged"][f"grading/{name}"] == pytest.approx(value), name

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 from scripted import Scripted
 
+from trl_mmreason.replies import ReplyCount, UnsuitableEngine
 from trl_mmreason.sampling import Failure, Request, Sample, SamplingParams
 from trl_mmreason.sampling.asking import (
     MalformedReply,
@@ -49,7 +50,8 @@ def test_those_without_a_readable_reply_are_asked_again_with_another_seed():
     party = engine()
     requests = [request({"id": name}) for name in REPLIES]
     reads = [lambda reply, name=name: read({"id": name}, reply) for name in REPLIES]
-    found = ask_until_read(party, SamplingParams(), requests, reads, attempts=3)
+    count = ReplyCount("The scorer", "a number", "")
+    found = ask_until_read(party, SamplingParams(), requests, reads, 3, count)
     assert found == [
         {"number": 3, "of": "once"},
         {"number": 4, "of": "twice"},
@@ -62,6 +64,19 @@ def test_those_without_a_readable_reply_are_asked_again_with_another_seed():
     for name in REPLIES:
         seeds = [one.seed for one in party.asked if one.messages[0]["content"] == name]
         assert len(set(seeds)) == len(seeds)
+
+
+def test_a_model_of_which_nothing_can_be_read_ends_the_run_early(tmp_path, caplog):
+    """After 64 units of 500, of which the first is shown."""
+    party = Scripted(lambda request, times: "a number")
+    with Store(tmp_path / "s.sqlite") as store:
+        with pytest.raises(
+            UnsuitableEngine, match="numbers: the model: 64 replies in a row could not be read, the last"
+        ):
+            ask(store, party, [f"unit {k}" for k in range(500)])
+        assert len(party.asked) == 3 * 64
+        assert len(list(store.records("numbers"))) == 62  # batches of two
+    assert "numbers: the model replied 'a number', which cannot be read" in caplog.messages[0]
 
 
 def test_what_was_read_is_kept_and_what_was_not_is_counted(tmp_path):

@@ -180,7 +180,10 @@ REFUSED = {
     ),
     "a picture on disk": (linked("file:///etc/passwd"), "this server fetches nothing"),
     "half a picture": (linked(picture()["image_url"]["url"][:80]), "url is 'data:.*: .* a picture that can be read"),
-    "a large picture": ({"messages": user(blank(6000), text("a"))}, "6000 × 6000 pixels, expected 33554432 at most; sc"),
+    "a large picture": (
+        {"messages": user(blank(6000), text("a"))},
+        "6000 × 6000 pixels, expected 33554432 at most; sc",
+    ),
     "pictures that are large together": (
         {"messages": user(blank(4200), blank(4200), text("a"))},
         r"content\[1\].image_url.url is .*: it has 4200 × 4200 pixels, expected 15914432 at most; scale it down. All",

@@ -25,6 +25,7 @@ from support import (
 from study.self_evolution import LOGGED
 from trl_mmreason import SelfEvolutionConfig
 from trl_mmreason.grading import Verdict
+from trl_mmreason.replies import UnsuitableEngine
 from trl_mmreason.sampling import Failure, SamplingParams
 from trl_mmreason.sampling.transformers_engine import TransformersEngine
 from trl_mmreason.self_evolution import rewards as rewards_module
@@ -229,6 +230,12 @@ def test_a_response_sampled_twice_is_judged_once(logged):
     judge = judge_by(SCORES)
     logged([WORKED[0]] * 3 + [WORKED[3]], judge=judge, per_device_train_batch_size=4)
     assert sorted(candidate(request) for request in judge.asked) == sorted([WORKED[0], WORKED[3]])
+
+
+def test_a_judge_of_which_nothing_can_be_read_ends_the_run(logged):
+    texts = [rf"<think>{number}</think>\boxed{{4}}" for number in range(64)]
+    with pytest.raises(UnsuitableEngine, match="The judge: 64 replies in a row could not be read, the last is 'Good.'"):
+        logged(texts, drawn_rows(16), judge=Scripted(lambda *_: "Good."), per_device_train_batch_size=64)
 
 
 def test_the_winner_of_the_judge():

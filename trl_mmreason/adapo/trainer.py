@@ -174,8 +174,9 @@ class AdaPOTrainer(GroupGRPOTrainer):
             informative = informative_groups(self.in_groups(total))
         if not keep.any():
             logger.warning_once(
-                f"AdaPO: not one of {keep.numel()} trajectories can be trained on: {(~graded).sum()} have an unusable "
-                f"gold answer, {truncated.sum()} hit the length limit. Raise max_completion_length or fix the answers."
+                f"AdaPO: not one of {keep.numel()} trajectories can be trained on: {(~graded).sum()} have no verdict "
+                f"(see grading/*), {truncated.sum()} hit the length limit. Raise max_completion_length, or fix the "
+                "answers."
             )
         elif args.filter_truncated and truncated.float().mean() > 0.5:
             logger.warning_once(

@@ -85,7 +85,11 @@ def summarise(
     for kind in sorted({kind for kind in kinds if kind}):
         chosen = [k for k, each in zip(usable, kinds, strict=True) if each == kind]
         categories[kind] = (len(chosen), _estimates(table, questions, chosen))
-    unusable = [question.id for question in questions if not question.usable]
+    unusable = [
+        question.id
+        for question, tried in zip(questions, samples.samples, strict=True)
+        if not (question.usable or _was_unreadable(tried))
+    ]
     return Results(
         metrics={**_estimates(table, questions, usable), **_own_scores(samples, usable, benchmark)},
         categories=categories if len(categories) > 1 else {},
@@ -165,7 +169,7 @@ def _counts(samples: Samples, usable: int) -> dict[str, int]:
             "questions": len(samples.rows),
             "samples": total,
             "failed": total - len(done),
-            "unusable_gold": len(samples.rows) - usable,
+            "unusable_gold": len(samples.rows) - usable - sum(map(_was_unreadable, samples.samples)),
             "no_second_turn": len(done) - len(final),
             "no_answer": sum(turn["correct"] is False and turn["answer"] is None for turn in final),
             "malformed": sum("problem" in sample for sample in done),
@@ -173,6 +177,13 @@ def _counts(samples: Samples, usable: int) -> dict[str, int]:
     )
     counts.update(f"decided_by_{turn['decided_by']}" for turn in final)
     return dict(counts)
+
+
+def _was_unreadable(tried: Sequence[dict[str, Any] | Failure]) -> bool:
+    """Whether a question has no verdict because the judge's reply about one of its final answers could not be read."""
+    return any(
+        not isinstance(sample, Failure) and sample["turns"][-1]["decided_by"] == "unreadable" for sample in tried
+    )
 
 
 def _failures(samples: Samples) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ..replies import ReplyCount
 from .extraction import read_gold, without_thinking
 from .grader import Grader
 from .verdict import Verdict
@@ -84,8 +85,8 @@ _ALONE = re.compile(r"[\s*_`\"'.()\[\]]*([01])[\s*_`\"'.()\[\]]*")
 class JudgeGrader:
     """Grader that applies the rules first, then asks a language model about answers that they call wrong.
 
-    What the rules find right stays right, and an unusable gold stays unusable. A reply that cannot be read leaves the
-    rules' verdict as it is, with a reason that says so. Errors of the engine are raised.
+    What the rules find right stays right, and an unusable gold stays unusable. An answer about which the judge's reply
+    cannot be read gets no verdict, `decided_by="unreadable"`. Errors of the engine are raised.
 
     Args:
         chat: takes conversations, each a list of messages with "role" and "content", and returns one reply for each.
@@ -98,6 +99,7 @@ class JudgeGrader:
 
     Raises:
         ValueError: with neither there is nothing to ask.
+        UnsuitableEngine: none of many replies in a row can be read; while grading.
     """
 
     def __init__(
@@ -109,6 +111,9 @@ class JudgeGrader:
         self.grader = grader or Grader()
         self.extract = extract
         self.compare = compare
+        effect = "Such answers get no verdict and train nothing; grading/unreadable counts them."
+        self._extractions = ReplyCount("The judge", "the answer that it finds, in one line", effect)
+        self._judgements = ReplyCount("The judge", '"Judgement: 1" or "Judgement: 0"', effect)
 
     def __repr__(self) -> str:
         chat, alone = getattr(self.chat, "settings", self.chat), "" if self.compare else ", compare=False"
@@ -135,13 +140,18 @@ class JudgeGrader:
         wrong = [i for i, verdict in enumerate(verdicts) if verdict.correct is False and verdict.decided_by != "size"]
         answers = {i: _one_line(answer) for i in wrong if (answer := verdicts[i].extracted) is not None}
         if self.extract:
-            answers |= self._extracted({i: items[i] for i in wrong if i not in answers})
+            found = self._extracted({i: items[i] for i in wrong if i not in answers})
+            for i, (answer, reply) in found.items():
+                if answer is None:
+                    verdicts[i] = _unreadable(verdicts[i], reply)
+            answers |= {i: answer for i, (answer, _) in found.items() if answer}
         answers = {i: answer for i, answer in answers.items() if answer}
         if not self.compare:
             return self._by_the_rules(items, verdicts, answers)
         replies = self._ask({i: equivalence_prompt(_question(items[i]), _gold(items[i]), answers[i]) for i in answers})
         for i, reply in replies.items():
             verdicts[i] = _second_verdict(verdicts[i], answers[i], _gold(items[i]), reply)
+            self._judgements.note(reply, readable=verdicts[i].decided_by == "judge")
         return verdicts
 
     def _by_the_rules(
@@ -155,15 +165,18 @@ class JudgeGrader:
             verdicts[i] = Verdict(verdict.correct, extracted[i], reason, "judge")
         return verdicts
 
-    def _extracted(self, items: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
+    def _extracted(self, items: Mapping[int, Mapping[str, Any]]) -> dict[int, tuple[str | None, str]]:
+        """The answers that the judge finds, "" where it finds none, `None` where it says nothing; and its replies."""
         shown = {i: shown_to_judge(item["completion"]) for i, item in items.items()}
         prompts = {
             i: extraction_prompt(_question(items[i]), text, items[i].get("hint") or "")
             for i, text in shown.items()
             if text
         }
-        replies = self._ask(prompts)
-        return {i: _extraction(reply) for i, reply in replies.items()}
+        found = {i: (_extraction(reply), reply) for i, reply in self._ask(prompts).items()}
+        for answer, reply in found.values():
+            self._extractions.note(reply, readable=answer is not None)
+        return found
 
     def _ask(self, prompts: Mapping[int, str]) -> dict[int, str]:
         """Ask all questions in one call."""
@@ -213,14 +226,24 @@ def read_judgement(reply: str) -> bool | None:
 def _second_verdict(first: Verdict, answer: str, gold: str, reply: str) -> Verdict:
     consistent = read_judgement(reply)
     if consistent is None:
-        return first._replace(reason=f"{first.reason}; the judge's reply could not be read: {reply[:40]!r}")
+        return _unreadable(first, reply)
     finding = "equal to" if consistent else "different from"
     return Verdict(consistent, answer, f"the judge finds it {finding} the gold answer {gold[:80]!r}", "judge")
 
 
-def _extraction(reply: str) -> str:
-    """Parse the extracted answer: the reply's first line without a repeated field name; empty without any."""
+def _unreadable(first: Verdict, reply: str) -> Verdict:
+    reason = f"{first.reason}; the judge's reply could not be read: {reply[:40]!r}"
+    return first._replace(correct=None, reason=reason, decided_by="unreadable")
+
+
+def _extraction(reply: str) -> str | None:
+    """Parse the extracted answer: the reply's first line without a repeated field name; empty without any.
+
+    `None` if the reply is empty, or ends within its thoughts.
+    """
     spoken = (without_thinking(reply) or "").strip()
+    if not spoken:
+        return None
     label = _EXTRACTED.match(spoken)
     lines = spoken[label.end() if label else 0 :].splitlines()
     return _one_line(lines[0]) if lines else ""

@@ -16,8 +16,9 @@ _KILLED = ("memory", "crash", "error")
 def get_accuracy_reward(grader: Grader) -> Callable[..., list[float | None]]:
     """Make a reward function for `GRPOTrainer`: 1 for answers that `grader` finds right.
 
-    It gives 1 for a right answer, 0 for a wrong one and `None`, no reward, where the gold answer cannot be used. The
-    data set needs a column `answer`; `choices`, `hint` and `id` are used if there. See `log_verdicts` for what it logs.
+    It gives 1 for a right answer, 0 for a wrong one and `None`, no reward, where there is no verdict: the gold answer
+    cannot be used, or the judge's reply not be read. The data set needs a column `answer`; `choices`, `hint` and `id`
+    are used if there. See `log_verdicts` for what it logs.
 
     Args:
         grader: a `Grader`, a `JudgeGrader`, or whatever has their `grade_batch`.
@@ -97,13 +98,15 @@ def log_verdicts(verdicts: Sequence[Verdict], log_metric: Callable[[str, float],
 
     `grading/timeout`: not decided before the deadline; `grading/killed`: a worker ran out of memory or died;
     `grading/refused`: too large to compare; `grading/no_answer`: no answer in the completion; all four count as wrong.
-    `grading/unusable_gold`: no verdict, because the gold answer cannot be used.
+    `grading/unusable_gold`: no verdict, because the gold answer cannot be used; `grading/unreadable`: none, because the
+    judge's reply could not be read.
     """
     flags = {
         "timeout": [verdict.decided_by == "timeout" for verdict in verdicts],
         "killed": [verdict.decided_by in _KILLED for verdict in verdicts],
         "refused": [verdict.decided_by == "size" for verdict in verdicts],
-        "unusable_gold": [verdict.correct is None for verdict in verdicts],
+        "unusable_gold": [verdict.correct is None and verdict.decided_by != "unreadable" for verdict in verdicts],
+        "unreadable": [verdict.decided_by == "unreadable" for verdict in verdicts],
         "no_answer": [verdict.correct is False and verdict.extracted is None for verdict in verdicts],
     }
     for name, values in flags.items():

@@ -9,12 +9,13 @@ class Verdict(NamedTuple):
     """The grader's decision.
 
     Attributes:
-        correct: True or False; `None` when the gold answer itself cannot be used, which must train nothing.
+        correct: True or False; `None` when the gold answer itself cannot be used, or a judge's reply could not be read,
+            which must train nothing.
         extracted: the answer that was read off the completion, if there was one.
         reason: one line for a person.
-        decided_by: "rules", "algebra" (a worker process), "judge", or what kept it from being decided, which makes the
-            answer wrong: "size" (refused before any algebra), "timeout", "memory", "crash" (a worker died) or "error"
-            (the library of algebra failed on it).
+        decided_by: "rules", "algebra" (a worker process), "judge", "unreadable" (a judge's reply, so that nobody
+            decided), or what kept it from being decided, which makes the answer wrong: "size" (refused before any
+            algebra), "timeout", "memory", "crash" (a worker died) or "error" (the library of algebra failed on it).
     """
 
     correct: bool | None

@@ -14,6 +14,7 @@ from typing import Any
 
 from datasets import Dataset
 
+from ..replies import ReplyCount
 from ..rows import Row
 from .engine import Engine, Failure, Request, Sample, SamplingParams, derive_seed
 from .run import run, wait_for_all
@@ -89,10 +90,13 @@ class ReplyCollector:
             SettingsChanged: the store holds replies that were drawn in another way.
         """
 
+        expected = "a reply in the form that the prompt asks for"
+        count = ReplyCount(f"{stage}: the model", expected, "Rows without such a reply are dropped and counted.")
+
         def work(batch: Sequence[tuple[Row, int]]) -> list[dict[str, Any] | Failure]:
             requests = [replace(request(unit), seed=derive_seed(self.seed, stage, unit["id"])) for unit, _ in batch]
             reads = [partial(read, unit) for unit, _ in batch]
-            return ask_until_read(engine, self.sampling_params, requests, reads, self.attempts)
+            return ask_until_read(engine, self.sampling_params, requests, reads, self.attempts, count)
 
         stage_settings = {
             "engine": engine.settings,
@@ -107,14 +111,24 @@ class ReplyCollector:
 
 
 def ask_until_read(
-    engine: Engine, sampling_params: SamplingParams, requests: Sequence[Request], reads: Sequence[Read], attempts: int
+    engine: Engine,
+    sampling_params: SamplingParams,
+    requests: Sequence[Request],
+    reads: Sequence[Read],
+    attempts: int,
+    count: ReplyCount,
 ) -> list[dict[str, Any] | Failure]:
     """Return the first well-formed reply to each request, parsed; the last `Failure` if there is none.
 
     Args:
         reads: how the reply to each request is read; raises `MalformedReply`.
         attempts: number of tries, each time with another seed.
+        count: counts the last reply to each request.
+
+    Raises:
+        UnsuitableEngine: none of many replies in a row can be read.
     """
+    texts: dict[int, str] = {}
     results: dict[int, dict[str, Any] | Failure] = {}
     for attempt in range(attempts):
         waiting = [k for k in range(len(requests)) if not isinstance(results.get(k), dict)]
@@ -123,6 +137,9 @@ def ask_until_read(
         batch = [replace(requests[k], seed=derive_seed(requests[k].seed, attempt)) for k in waiting]
         for k, samples in zip(waiting, engine.sample(batch, sampling_params), strict=True):
             results[k] = samples if isinstance(samples, Failure) else _read(samples[0], reads[k])
+            texts |= {} if isinstance(samples, Failure) else {k: samples[0].text}
+    for k, text in texts.items():
+        count.note(text, readable=isinstance(results[k], dict))
     return [results[k] for k in range(len(requests))]
 
 

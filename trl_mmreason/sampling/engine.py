@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import PIL.Image
 
+from ..replies import UnsuitableEngine as UnsuitableEngine
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -101,10 +103,6 @@ class Failure(NamedTuple):
     """The reason why a request, or a unit of work, has no result."""
 
     reason: str
-
-
-class UnsuitableEngine(RuntimeError):
-    """The engine cannot serve any request with these settings; the run ends."""
 
 
 class Engine(Protocol):

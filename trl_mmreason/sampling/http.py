@@ -27,7 +27,6 @@ _LOOK_SECONDS = 1.0  # how often to look whether a client is still there
 _MOST_PROBLEMS = 100  # of a body to list: a body of a million unknown fields would take seconds and gigabytes
 
 
-
 def _begin_prompt(value: Any, info: ValidationInfo[dict[str, Any]]) -> Any:
     info.context["pixels"] = MOST_PIXELS
     return value

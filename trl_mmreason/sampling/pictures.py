@@ -58,7 +58,7 @@ def _opened(content: bytes, most_pixels: int) -> PIL.Image.Image:
     image = PIL.Image.open(io.BytesIO(content), formats=_READ)
     if image.width * image.height > most_pixels:
         raise ValueError(
-            f"it has {image.width} × {image.height} pixels, expected {most_pixels} at most; scale it down. All pictures "
-            f"of a prompt together may have {MOST_PIXELS}"
+            f"it has {image.width} × {image.height} pixels, expected {most_pixels} at most; scale it down. All "
+            f"pictures of a prompt together may have {MOST_PIXELS}"
         )
     return image

@@ -23,6 +23,7 @@ from ..ahead import Ahead
 from ..evaluation.voting import Equality, cluster_answers, votes_of, winning_position
 from ..grading import Grader, equivalent
 from ..pictures import pictures_of
+from ..replies import ReplyCount
 from ..sampling.asking import ask_until_read
 from ..sampling.engine import Engine, Failure, Request, SamplingParams, derive_seed
 from ..sampling.generation import tokenizer_of
@@ -97,6 +98,8 @@ class SelfEvolutionRewards:
         self._special_tokens = special_tokens_of(processing_class)
         self._group_size, self._judge, self._asks_for_format = group_size, judge, asks_for_format
         self._sampling_params = SamplingParams(args.judge_max_tokens, args.judge_sampling_temperature, args.judge_top_p)
+        effect = "Such a score scales no reward, or pays none without a vote; judge/neutral is their share."
+        self._count = ReplyCount("The judge", "three scores between [BEGIN SCORES] and [END SCORES]", effect)
         self._judged = Ahead(self._ask, judged_by)
         self._seen: Sequence[Sequence[int]] | None = None
         self._rewards: list[float | None] = []
@@ -238,7 +241,7 @@ class SelfEvolutionRewards:
     def _ask(self, requests: list[Request]) -> list[dict[str, Any] | Failure]:
         reads = [lambda reply: {"score": read_score(reply)}] * len(requests)
         with self._judge() as engine:
-            return ask_until_read(engine, self._sampling_params, requests, reads, ATTEMPTS)
+            return ask_until_read(engine, self._sampling_params, requests, reads, ATTEMPTS, self._count)
 
     def _log(
         self, log_metric: Callable[[str, float], None], scores: Sequence[float], seconds: float, first: int, count: int

@@ -98,7 +98,7 @@ class SRPOTrainer(GroupGRPOTrainer):
             logger.warning_once(
                 f"SRPO: not one of {len(keep)} responses can be trained on. Of {len(graded)} groups {too_hard.sum()} "
                 f"have fewer right first answers than filter_min_accuracy={low} and {too_easy.sum()} more than "
-                f"filter_max_accuracy={high}; {(~graded).sum()} responses have an unusable gold answer. Filter the "
-                "questions (mmreason prefilter --rule srpo), begin with a longer cold start, or widen the bounds."
+                f"filter_max_accuracy={high}; {(~graded).sum()} responses have no verdict (see grading/*). Filter "
+                "the questions (mmreason prefilter --rule srpo), begin with a longer cold start, or widen the bounds."
             )
         return GroupOutcome(self.without_dropped(outcome.rewards, keep), keep)
