@@ -9,13 +9,14 @@ import os
 import re
 from types import SimpleNamespace
 
+import pytest
 import torch
 from accelerate import Accelerator
 from support import adapo_trainer
 from transformers import GenerationConfig, GenerationMixin, Trainer
 from transformers.integrations import deepspeed
 from transformers.trainer_jit_checkpoint import CheckpointManager, JITCheckpointCallback
-from trl import GRPOTrainer
+from trl import DPOTrainer, GRPOTrainer, SFTTrainer
 from trl.generation import vllm_generation
 from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
@@ -76,6 +77,15 @@ def test_transformers_own_handler_of_sigterm_still_lets_each_process_decide():
     assert not {"check_trigger", "all_reduce", "reduce(", "SystemExit"} & {*re.findall(r"[A-Za-z_]+\(?", source)}
     assert "signal.signal(signal.SIGTERM, self.jit_manager._original_sigterm_handler)" in source
     assert "self.reduce(" in inspect.getsource(Accelerator.check_trigger)
+
+
+@pytest.mark.parametrize("kind", [GRPOTrainer, SFTTrainer, DPOTrainer])
+def test_metrics_of_an_evaluation_are_logged_without_the_name_of_its_set(kind):
+    """Once they have it, `NamedEvaluations` can go."""
+    source = inspect.getsource(kind.log)
+    assert 'metrics = {f"eval_{key}": val for key, val in metrics.items()}' in source
+    assert "self._metrics[mode].items()" in source
+    assert "metric_key_prefix" in inspect.signature(kind.evaluation_loop).parameters
 
 
 def test_the_batch_has_the_keys_that_are_edited(checkpoints, rows, tmp_path):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from datasets import Dataset
 from peft.utils.other import TrainableTokensWrapper
-from transformers import AutoProcessor, ProcessorMixin, TrainingArguments
+from transformers import AutoProcessor, ProcessorMixin, Trainer, TrainingArguments
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from trl import GRPOConfig
 from trl.data_utils import is_conversational, prepare_multimodal_messages
@@ -46,6 +46,30 @@ class NamedArguments:
         super().__init_subclass__(**kwargs)
         if "__init__" in vars(cls):
             setattr(cls, "__init__", _checks_positions(cls.__init__))  # noqa: B010  mypy takes no assignment
+
+
+class NamedEvaluations(Trainer):
+    """Mixin that gives the metrics of several evaluation sets names of their own, as `Trainer` does with the loss.
+
+    TRL's trainers log what they collect as `eval_…`, whichever set it is of (they see to `metric_for_best_model` with one
+    set since huggingface/trl#5811).
+    """
+
+    _set = ""  # of the evaluation at hand, with an underscore
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """Evaluate as `Trainer` does, and remember whose metrics are logged next."""
+        self._set = f"{metric_key_prefix}_".removeprefix("eval_")
+        return super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log as TRL does, with the set's name between `eval_` and that of the metric."""
+        if self._set and not self.model.training:
+            collected: dict[str, Any] = self._metrics["eval"]  # TRL's, and it puts `eval_` before
+            named = {f"{self._set}{name}": values for name, values in collected.items()}
+            collected.clear()
+            collected.update(named)
+        super().log(logs, start_time)
 
 
 def _checks_positions(init: Callable[..., None]) -> Callable[..., None]:

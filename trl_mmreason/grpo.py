@@ -29,6 +29,7 @@ from trl.trainer import grpo_trainer
 from .checkpoint import CheckpointError, CheckpointRestoreMixin
 from .construction import (
     NamedArguments,
+    NamedEvaluations,
     load_policy_processor,
     pad_left,
     prepare_models,
@@ -100,7 +101,7 @@ def without_ungraded(rewards: Tensor) -> GroupOutcome:
     return GroupOutcome(rewards.masked_fill(~keep.unsqueeze(1), torch.nan), keep)
 
 
-class GroupGRPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin, GRPOTrainer):
+class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, CheckpointRestoreMixin, GRPOTrainer):
     """GRPO whose rewards, filters and KL coefficients may depend on whole groups, with an optional second turn.
 
     A subclass overrides `score_groups`, and `log_rollouts` if it has measures of its own. With a `followup`, the policy

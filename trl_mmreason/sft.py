@@ -14,6 +14,7 @@ from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
 from .checkpoint import CheckpointRestoreMixin
 from .construction import (
     NamedArguments,
+    NamedEvaluations,
     check_rows,
     check_template,
     column_names,
@@ -69,7 +70,9 @@ class CompletionSFTConfig(SFTConfig):
             )
 
 
-class CompletionSFTTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin, LikeLengthMixin, SFTTrainer):
+class CompletionSFTTrainer(
+    NamedArguments, NamedEvaluations, RunFactsMixin, CheckpointRestoreMixin, LikeLengthMixin, SFTTrainer
+):
     """Trains a policy on completions in a format; a subclass says which.
 
     Rows of like length share a micro-batch, among those of one optimizer step. The update is the same.

@@ -33,6 +33,7 @@ from trl import DPOTrainer
 from ..checkpoint import CheckpointRestoreMixin, restore_adapter, restore_weights, save_whole
 from ..construction import (
     NamedArguments,
+    NamedEvaluations,
     check_rows,
     check_template,
     config_of,
@@ -85,7 +86,7 @@ _DECIDING = (
 )
 
 
-class IterativeDPOTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin, DPOTrainer):
+class IterativeDPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, CheckpointRestoreMixin, DPOTrainer):
     """Trains a policy on pairs of its own paths, in rounds; the reference stays the initial policy.
 
     `train()` resumes a killed run, in whichever round and stage it stopped. After it, `state.log_history` has the

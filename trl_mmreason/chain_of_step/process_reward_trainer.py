@@ -17,6 +17,7 @@ from trl import SFTTrainer
 from ..checkpoint import CheckpointRestoreMixin
 from ..construction import (
     NamedArguments,
+    NamedEvaluations,
     check_rows,
     config_of,
     load_policy_processor,
@@ -41,7 +42,9 @@ UNLABELLED = -100.0
 _OWN_INPUTS = ("positions", "labels", "shift_labels")
 
 
-class ProcessRewardTrainer(NamedArguments, RunFactsMixin, CheckpointRestoreMixin, LikeLengthMixin, SFTTrainer):
+class ProcessRewardTrainer(
+    NamedArguments, NamedEvaluations, RunFactsMixin, CheckpointRestoreMixin, LikeLengthMixin, SFTTrainer
+):
     """Trains a vision-language model to score every step of a chain, and its answer.
 
     Every labelled position of an optimizer step weighs the same, however rows are shared out over processes and

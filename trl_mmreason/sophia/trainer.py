@@ -156,7 +156,7 @@ class OffPolicyRewardTrainer(CompletionSFTTrainer):
             metrics = metrics_of(torch.cat(sums))
             if not self.args.beta:
                 del metrics["kl"]
-            logs.update({name if training else f"eval_{name}": value for name, value in metrics.items()})
+            self._metrics["train" if training else "eval"].update({name: [value] for name, value in metrics.items()})
             sums.clear()
         super().log(logs, start_time)
 

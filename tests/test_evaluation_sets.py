@@ -1,0 +1,45 @@
+"""Two evaluation sets of one trainer: each has metrics of its own, by which the best checkpoint can be chosen."""
+
+import pytest
+from every_trainer import make, rows_of, saved_base
+from support import full_but
+
+METRICS = {
+    "AdaPOTrainer": "acc_t2",
+    "SRPOTrainer": "rewards/format_reward/mean",
+    "ChainOfStepGRPOTrainer": "trajectory_score",
+    "SelfEvolutionTrainer": "distinct_answers",
+    "ReflectionSFTTrainer": "mean_token_accuracy",
+    "OffPolicyRewardTrainer": "reward",
+    "ProcessRewardTrainer": "answer_accuracy",
+}
+"""Trainer → something that it measures. Iterative DPO evaluates questions of its own between rounds."""
+
+
+@pytest.mark.parametrize("name", full_but("AdaPOTrainer", METRICS))
+def test_the_metrics_of_two_sets_have_names_of_their_own(name, tmp_path):
+    rows, metric = rows_of(name), METRICS[name]
+    best = f"eval_easy_{metric}"
+    asked = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "max_steps": 1}
+    trainer = make(
+        name,
+        saved_base("qwen2_5_vl", tmp_path / "base"),
+        tmp_path / "out",
+        trainer_kwargs={"eval_dataset": {"easy": rows.select(range(1)), "hard": rows.select(range(1, 3))}},
+        load_best_model_at_end=True,
+        metric_for_best_model=best,
+        per_device_eval_batch_size=4,
+        **asked,
+    )
+    trainer.train()
+    logged = {key: value for entry in trainer.state.log_history for key, value in entry.items()}
+    easy, hard = (
+        {key.removeprefix(prefix) for key in logged if key.startswith(prefix)}
+        for prefix in ("eval_easy_", "eval_hard_")
+    )
+    assert {metric, "loss", "runtime"} <= easy & hard
+    assert f"eval_{metric}" not in logged
+    assert trainer.state.best_metric == logged[best]
+    alone = trainer.evaluate(rows.select(range(1)))
+    assert f"eval_{metric}" in alone
+    assert not [key for key in alone if key.startswith("eval_easy")]
