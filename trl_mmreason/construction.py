@@ -51,8 +51,8 @@ class NamedArguments:
 class NamedEvaluations(Trainer):
     """Mixin that gives the metrics of several evaluation sets names of their own, as `Trainer` does with the loss.
 
-    TRL's trainers log what they collect as `eval_…`, whichever set it is of (they see to `metric_for_best_model` with one
-    set since huggingface/trl#5811).
+    TRL's trainers log what they collect as `eval_…`, whichever set it is of (`metric_for_best_model` finds that since
+    huggingface/trl#5811).
     """
 
     _set = ""  # of the evaluation at hand, with an underscore

@@ -64,6 +64,8 @@ class ScriptParser(TrlParser):
             description=sys.modules["__main__"].__doc__,
             formatter_class=_Formatter,
         )
+        if ModelConfig in dataclass_types:  # as the recipes have it, and not TRL's 0.05: dropout would part the trained
+            self.set_defaults(lora_dropout=0.0)  # policy from the one that sampled
         self._recipes = recipes = configs(self.prog.split()[-1].removesuffix(".py"))
         if recipes:
             self.epilog = f"example: {self.prog} --config {recipes[0]} --seed 1\nrecipes: {', '.join(recipes)}"

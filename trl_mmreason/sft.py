@@ -33,6 +33,7 @@ from .parts import freeze_vision_encoder
 from .pictures import PICTURE_COLUMNS
 from .precision import settle_on_cpu
 from .turns import tokenizer_of
+from .values import refuse_impossible
 
 
 @documented
@@ -57,6 +58,7 @@ class CompletionSFTConfig(SFTConfig):
 
     def __post_init__(self) -> None:
         settle_on_cpu(self)
+        refuse_impossible(self)
         super().__post_init__()
         if self.max_length is not None:
             raise ValueError(

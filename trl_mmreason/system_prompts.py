@@ -20,8 +20,11 @@ def parse_optional_text(name: str, text: str | None) -> str | None:
     """Parse an optional text setting: "null" means None, as the command line knows only text.
 
     Raises:
+        TypeError: it is no text.
         ValueError: the text is empty.
     """
+    if not isinstance(text, str | None):
+        raise TypeError(f"{name} is a {type(text).__name__}, expected a string, or None for none.")
     if text in ("null", "None", "none"):
         return None
     if text is not None and not str(text).strip():

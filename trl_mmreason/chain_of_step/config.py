@@ -13,6 +13,7 @@ from ..engines.config import RolloutConfig
 from ..precision import settle_on_cpu
 from ..sampling.engine import SamplingParams
 from ..sft import CompletionSFTConfig
+from ..values import refuse_impossible
 from .objective import PAIRINGS, select_pairs, trajectory_score
 
 STEP_WISE = "step_wise"
@@ -93,6 +94,7 @@ class ProcessRewardConfig(SFTConfig):
 
     def __post_init__(self) -> None:
         settle_on_cpu(self)
+        refuse_impossible(self)
         super().__post_init__()
         for name, required in {**_UNUSED, "max_length": None, "remove_unused_columns": False}.items():
             if getattr(self, name) != required:
@@ -164,13 +166,14 @@ class IterativeDPOConfig(DPOConfig):
 
     def __post_init__(self) -> None:
         settle_on_cpu(self)
+        if not self.temperature:
+            raise ValueError("IterativeDPOConfig: temperature=0 draws the same path each time, so there is no pair.")
+        refuse_impossible(self)
         super().__post_init__()
         counts = ("rounds", "sampling_batch_size", "scoring_batch_size")
         for name, least in {**dict.fromkeys(counts, 1), "num_paths": 2}.items():
             if getattr(self, name) < least:
                 raise ValueError(f"IterativeDPOConfig: {name}={getattr(self, name)}, expected {least} or more.")
-        if not self.temperature:
-            raise ValueError("IterativeDPOConfig: temperature=0 draws the same path each time, so there is no pair.")
         self._check_pairing()
         trajectory_score((), 0.0, self.step_weight)
         _ = self.sampling_params  # refuses what is out of range

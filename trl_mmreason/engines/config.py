@@ -7,9 +7,16 @@ from dataclasses import dataclass
 from trl import GRPOConfig
 
 from ..documented import documented
+from ..functional import SEQUENCE_NORMALISED_LOSSES, TOKEN_NORMALISED_LOSSES
 from ..precision import settle_on_cpu
+from ..values import refuse_impossible
 
 DTYPES = ("float32", "bfloat16", "float16")
+_CHOICES = {  # which TRL looks at in the first step
+    "loss_type": {*SEQUENCE_NORMALISED_LOSSES, *TOKEN_NORMALISED_LOSSES, "bnpo"},
+    "scale_rewards": {"group", "batch", "none", True, False},
+    "importance_sampling_level": {"token", "sequence"},
+}
 
 
 @documented
@@ -43,6 +50,7 @@ class RolloutConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         settle_on_cpu(self)
+        refuse_impossible(self, _CHOICES)
         super().__post_init__()
         name = type(self).__name__
         if not self.max_completion_length or self.max_completion_length < 1:

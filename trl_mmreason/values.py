@@ -1,0 +1,73 @@
+"""Values of settings that training would refuse only after the model is loaded, or in the middle of its first step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from transformers import TrainingArguments
+
+from .suggestions import suggestion
+
+Rule = tuple[Callable[[Any], bool], str]
+
+_COUNT: Rule = lambda value: value >= 1, "1 or more"
+_NOT_NEGATIVE: Rule = lambda value: value >= 0, "0 or more"
+_POSITIVE: Rule = lambda value: value > 0, "above 0"
+_SHARE: Rule = lambda value: 0 <= value <= 1, "between 0 and 1"
+_MOMENT: Rule = lambda value: 0 <= value < 1, "0 or more and below 1"
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(
+        ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"), _COUNT
+    ),
+    **dict.fromkeys(("learning_rate", "weight_decay", "adam_epsilon", "max_grad_norm", "seed"), _NOT_NEGATIVE),
+    **dict.fromkeys(("adam_beta1", "adam_beta2"), _MOMENT),
+    "max_steps": (lambda value: value >= 1 or value == -1, "1 or more, or -1 for num_train_epochs"),
+    **dict.fromkeys(("save_steps", "num_train_epochs"), _POSITIVE),
+    "temperature": (
+        lambda value: value > 0,
+        "above 0: greedy answers to a question are all the same, and teach nothing",
+    ),
+    "top_p": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
+    "top_k": (lambda value: value >= 0, "0 for all tokens, or more"),
+    **dict.fromkeys(("min_p", "top_entropy_quantile"), _SHARE),
+    "repetition_penalty": _POSITIVE,
+    **dict.fromkeys(("beta", "epsilon", "epsilon_high"), _NOT_NEGATIVE),
+}
+
+
+def refuse_impossible(config: TrainingArguments, choices: Mapping[str, Collection[Any]] | None = None) -> None:
+    """Refuse what no training can mean, before slow work; call it before `__post_init__` of TRL's classes.
+
+    Args:
+        config: configuration of a trainer.
+        choices: name of a setting → its values.
+
+    Raises:
+        ValueError: names the setting, its value and what is expected.
+    """
+    name = type(config).__name__
+    for setting, (holds, expected) in _RULES.items():
+        value = getattr(config, setting, None)
+        if isinstance(value, int | float) and not holds(value):
+            raise ValueError(f"{name}: {setting}={value}, expected {expected}.")
+    for setting, values in (choices or {}).items():
+        value = getattr(config, setting)
+        if value not in values:
+            known = ", ".join(map(str, sorted(values, key=str)))
+            raise ValueError(
+                f"{name}: {setting}={value!r}, expected one of {known}{suggestion(str(value), map(str, values))}."
+            )
+    _refuse_tracker(name, config.report_to)
+
+
+def _refuse_tracker(name: str, report_to: Any) -> None:
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK as TRACKERS  # here: it is slow
+
+    for tracker in [report_to] if isinstance(report_to, str) else report_to or []:
+        if tracker not in {*TRACKERS, "all", "none"}:
+            raise ValueError(
+                f"{name}: report_to={tracker!r}, expected none, all or some of {', '.join(sorted(TRACKERS))}"
+                f"{suggestion(tracker, TRACKERS)}."
+            )
