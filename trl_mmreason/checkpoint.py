@@ -11,11 +11,13 @@ import logging
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list, is_peft_model
+from huggingface_hub import HfApi
 from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
 from safetensors import SafetensorError
 from torch.distributed.fsdp import FSDPModule
@@ -23,10 +25,11 @@ from transformers import PreTrainedModel, Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import TrainOutput
 
+from .engines.replaced import replaced
 from .engines.sharding import is_sharded, load_whole_state, loading_whole, whole_state
 from .files import atomic_path, lock_folder, unlock_folder
 from .interruption import ends_on_signal
-from .model_card import edit_card
+from .model_card import edit_card, warn_of_local_base
 from .resuming import (
     UNFINISHED,
     NoCheckpoint,
@@ -39,6 +42,23 @@ from .resuming import (
 logger = logging.getLogger(__name__)
 
 _TORCH_CANNOT_WRITE = ("inline_container.cc", "iostream error", "PytorchStreamWriter")  # it raises RuntimeError
+
+NOT_PUSHED = ("completions/*", "training.html", "report.html")
+"""Files of a run with rows of its data sets, which are pushed by hand only; `Trainer` leaves out names that begin with
+an underscore, and checkpoints."""
+
+
+@contextmanager
+def pushes_no_rows() -> Iterator[None]:
+    """Leave `NOT_PUSHED` out of uploads within the block."""
+    upload = HfApi.upload_folder
+
+    @wraps(upload)
+    def upload_model(self: HfApi, *args: Any, ignore_patterns: list[str] | None = None, **kwargs: Any) -> Any:
+        return upload(self, *args, ignore_patterns=[*(ignore_patterns or ()), *NOT_PUSHED], **kwargs)
+
+    with replaced(HfApi, upload_folder=upload_model):
+        yield
 
 
 def save_whole(trainer: Trainer, folder: Path, **saving: Any) -> None:
@@ -295,11 +315,33 @@ class CheckpointRestoreMixin(Trainer):
                 check_adapter_restored(self.model, self.state.best_model_checkpoint)
                 _cast_back(self.model, types)
 
+    def init_hf_repo(self, *args: Any, **kwargs: Any) -> None:
+        """Create the repository as `Trainer` does, after a warning of a base that nobody else has."""
+        if self.is_world_process_zero():
+            warn_of_local_base(self)
+        super().init_hf_repo(*args, **kwargs)
+
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
-        """Push the model after saving it, so that a refused token does not lose the training."""
+        """Push the model after saving it, so that a refused token does not lose the training.
+
+        What the policy wrote in training stays here, with the questions in it: `NOT_PUSHED`.
+        """
         if not self.args.push_to_hub:  # then `Trainer` creates the repository before it saves
             self.save_model(_internal_call=True)
-        return super().push_to_hub(*args, **kwargs)
+        with pushes_no_rows():
+            return super().push_to_hub(*args, **kwargs)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        with pushes_no_rows():
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def _finish_current_push(self) -> None:
+        super()._finish_current_push()
+        for job in getattr(getattr(self, "push_in_progress", None), "jobs", ()):  # nobody else looks at its error
+            if (error := job.exception()) is not None:
+                logger.warning(
+                    "A push during training was refused; the checkpoint is in %s: %s", self.args.output_dir, error
+                )
 
     def create_model_card(self, model_name: Any = None, dataset_name: Any = None, tags: Any = None) -> None:
         """Write the card as TRL does, and add what TRL leaves out; see `model_card.py`."""

@@ -25,6 +25,7 @@ from .commands import (
     trajectories,
 )
 from .documented import HelpFormatter
+from .refusals import REFUSALS, refusal
 
 COMMANDS = (
     train,
@@ -64,6 +65,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments.command_line = shlex.join(["mmreason", *(sys.argv[1:] if argv is None else argv)])  # for reports
     try:
         arguments.run(arguments)
+    except REFUSALS as error:
+        if (line := refusal(error)) is None:
+            raise
+        raise SystemExit(f"{arguments.command_line.partition(' --')[0]}: {line}") from error
     except KeyboardInterrupt:
         sys.exit(130)  # as a shell says of what was interrupted; what is done is kept
 

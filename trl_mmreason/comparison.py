@@ -70,13 +70,19 @@ def train_and_compare(
     better = None
     if before is not None and after is not None and trainer.accelerator.is_main_process:
         better = _report(trainer, before, after, protocol.metrics)
-    publish(trainer, data_args.dataset_name)
-    if trainer.accelerator.is_main_process and tables_of(folder := Path(trainer.args.output_dir)):
-        write_training_report({folder.resolve().name: folder}, folder / TRAINING_REPORT, shown=_SHOWN)
-        sys.stdout.write(f"Groups of training, with rewards and advantages: {folder / TRAINING_REPORT}\n")
+    try:
+        publish(trainer, data_args.dataset_name)
+    finally:  # a refused push loses nothing
+        _write_groups(trainer)
     if hasattr(trainer, "end"):  # from transformers 5.18 on: closes trackers and the process group
         trainer.end()
     return better
+
+
+def _write_groups(trainer: GRPOTrainer) -> None:
+    if trainer.accelerator.is_main_process and tables_of(folder := Path(trainer.args.output_dir)):
+        write_training_report({folder.resolve().name: folder}, folder / TRAINING_REPORT, shown=_SHOWN)
+        sys.stdout.write(f"Groups of training, with rewards and advantages: {folder / TRAINING_REPORT}\n")
 
 
 def _evaluate(

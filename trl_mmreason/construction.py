@@ -252,6 +252,26 @@ def load_policy_processor(model: Any, args: GRPOConfig | None) -> Any:
     )
 
 
+def refuse_missing_template(name: str, processing_class: Any, rows: Any) -> None:
+    """Refuse messages for a policy without a chat template, which TRL would notice in the first step.
+
+    Args:
+        name: name of the trainer.
+        processing_class: the policy's processor or tokenizer.
+        rows: those of training; the first is looked at.
+
+    Raises:
+        ValueError: names the fix.
+    """
+    if getattr(processing_class, "chat_template", None) or tokenizer_of(processing_class).chat_template:
+        return
+    if isinstance(rows, Dataset) and len(rows) and not isinstance(rows.select_columns("prompt")[0]["prompt"], str):
+        raise ValueError(
+            f"{name}: the policy has no chat template, which prompts of messages need. Fix: train an instruction-tuned "
+            "checkpoint, or put a chat_template.jinja beside its weights."
+        )
+
+
 def pad_left(processing_class: Any) -> None:
     """Pad on the left: generation and token types need the prompt at the right end."""
     tokenizer_of(processing_class).padding_side = "left"

@@ -95,6 +95,11 @@ def check_model_folder(name: str) -> None:
     folder = Path(name).expanduser()
     if folder.exists() and not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
         raise NoSuchFolder(f"the folder {name} holds no model: it has no config.json")
+    try:
+        for file in folder.glob("*config.json"):
+            json.loads(file.read_bytes())
+    except ValueError as error:
+        raise NoSuchFolder(f"the folder {name} holds no model: its {file.name} is not JSON: {error}") from error
 
 
 def adapter_base(name: str) -> str | None:

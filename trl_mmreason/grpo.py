@@ -33,6 +33,7 @@ from .construction import (
     load_policy_processor,
     pad_left,
     prepare_models,
+    refuse_missing_template,
     refuse_second_rollout,
     search_no_weights,
 )
@@ -145,6 +146,7 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
         if kwargs.get("processing_class") is None:
             kwargs["processing_class"] = load_policy_processor(model, args)
         pad_left(kwargs["processing_class"])
+        refuse_missing_template(type(self).__name__, kwargs["processing_class"], kwargs.get("train_dataset"))
         if (most := getattr(args, "max_prompt_length", None)) is not None:
             kwargs["train_dataset"] = without_overlong_prompts(
                 kwargs.get("train_dataset"),

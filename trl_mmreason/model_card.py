@@ -5,15 +5,20 @@ TRL's own example sends a question without a picture, and its card calls a base 
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import is_peft_model
 from huggingface_hub import ModelCard
 
 from .files import write_whole
 from .messages import text_of
+
+logger = logging.getLogger(__name__)
 
 CARD = "README.md"
 PRINTED = "results.txt"
@@ -36,7 +41,7 @@ from PIL import Image, ImageDraw
 
 picture = Image.new("RGB", (448, 224), "white")  # or Image.open("your_picture.png")
 ImageDraw.Draw(picture).text((80, 60), "3 + 4", fill="black", font_size=96)
-question = "Add the two numbers in the picture."
+question = "What does the picture show?"  # or one like those of training
 """
 _MINIATURE_PICTURE = """\
 from trl_mmreason import torchvision_free  # from here on processors load without torchvision
@@ -63,7 +68,8 @@ messages += [
 ]
 print(answer(text=messages, max_new_tokens={tokens}, return_full_text=False)[0]["generated_text"])
 """
-_SCORE = """
+_SCORE = """question = "Add the two numbers in the picture."
+
 from trl_mmreason import ProcessRewardModel
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
 
@@ -92,9 +98,9 @@ def edit_card(trainer: Any, dataset_name: str | None) -> None:
     _, _, rest = rest.partition("It has been trained using")
     _, _, training = rest.partition("## Training procedure")
     category = None
-    if miniature:  # "adding" stands for rows that others made of drawn problems
+    if miniature:  # rows of drawn problems, which others may have saved as a file, say of which kind they are
         drawn = str(dataset_name).startswith(MINIATURE)
-        category = str(dataset_name).removeprefix(MINIATURE) if drawn else "adding"
+        category = str(dataset_name).removeprefix(MINIATURE) if drawn else _first_row(trainer).get("category")
     origin = describe_origin(name, base, miniature)
     card.text = (
         f"{head}This model is {origin}.\n"
@@ -108,13 +114,36 @@ def edit_card(trainer: Any, dataset_name: str | None) -> None:
 
 
 def base_model(name: str | None) -> str | None:
-    """The base model's Hub id, read from its card if it is a folder; `None` if unknown."""
+    """The base model's Hub id, read from its card or configuration if it is a folder; `None` if unknown."""
     if not name:
         return None
-    folder = Path(name)
-    if not folder.is_dir():
-        return name if is_hub_id(name) else None
-    return ModelCard.load(folder / CARD).data.base_model if (folder / CARD).is_file() else None
+    folder, known = Path(name), [name]
+    if folder.is_dir():
+        card, config = folder / CARD, folder / "config.json"
+        known = [ModelCard.load(card).data.base_model] if card.is_file() else []
+        known += [json.loads(config.read_bytes()).get("_name_or_path")] if config.is_file() else []
+    return next((each for each in known if isinstance(each, str) and is_hub_id(each)), None)
+
+
+def warn_of_local_base(trainer: Any) -> None:
+    """Before a push: warn if what is pushed has a base that nobody else can get, or whose name nobody can know."""
+    from trl.trainer.utils import get_config_model_id  # as above
+
+    name = get_config_model_id(trainer.model.config)
+    if not name or is_hub_id(name):
+        return
+    if is_peft_model(trainer.accelerator.unwrap_model(trainer.model)):
+        logger.warning(
+            "The adapter that is pushed is for %s, a folder on this machine, so that nobody else can load it. Fix: "
+            "train from a Hub id, or push the merged model (`save_merged`, docs/training.md).",
+            name,
+        )
+    elif base_model(name) is None:
+        logger.warning(
+            "The card of the model that is pushed names no base model, as %s is a folder on this machine whose own "
+            "card names none. Fix: add `base_model: NAME/MODEL` to the README.md in that folder.",
+            name,
+        )
 
 
 def is_hub_id(name: str | None) -> bool:
@@ -183,12 +212,16 @@ def example(trainer: Any, category: str | None, scores: bool) -> str:
 def training_system_prompt(trainer: Any) -> str | None:
     """The system message in training: the trainer's own, or that of the first row."""
     own = getattr(trainer, "eval_system_prompt", None)
-    if own or trainer.train_dataset is None:
+    if own:
         return own
-    row: dict[str, Any] = next(iter(trainer.train_dataset), {})
-    prompt = row.get("prompt")
+    prompt = _first_row(trainer).get("prompt")
     first = prompt[0] if prompt and not isinstance(prompt, str) else {}
     return text_of(first["content"]) if first.get("role") == "system" else None
+
+
+def _first_row(trainer: Any) -> dict[str, Any]:
+    row: dict[str, Any] = next(iter(trainer.train_dataset or ()), {})
+    return row
 
 
 def results_in(folder: Path) -> dict[str, str]:

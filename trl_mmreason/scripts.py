@@ -27,7 +27,14 @@ from trl import (
     get_quantization_config,
 )
 
-from .checkpoint import CheckpointError, explained_writing, restore_adapter, restore_weights, save_whole
+from .checkpoint import (
+    NOT_PUSHED,
+    CheckpointError,
+    explained_writing,
+    restore_adapter,
+    restore_weights,
+    save_whole,
+)
 from .data import load_rows
 from .documented import documented
 from .facts import NonFiniteUpdates, NothingTrained
@@ -37,6 +44,7 @@ from .miniature.lessons import Lessons
 from .miniature.models import FAMILIES, SIZES, build_model
 from .miniature.tasks import CATEGORIES, SPLITS, make_dataset
 from .model_card import MINIATURE
+from .refusals import REFUSALS, hub_errors, refusal
 from .resuming import NoCheckpoint, finished_state, left_by_a_run, resolve_checkpoint
 from .rows import DataError
 from .sampling.store import SettingsChanged, Store, StoreError
@@ -47,9 +55,14 @@ from .system_prompts import parse_optional_text, read_system_prompt
 
 logger = logging.getLogger(__name__)
 
+
+class PushRefused(RuntimeError):
+    """The Hub did not take a model, which is saved."""
+
+
 _ENDING = (
     *(DataError, NoSuchFolder, SettingsChanged, StoreError, WrongArgument),
-    *(NoCheckpoint, FolderInUse, CheckpointError, NothingTrained, NonFiniteUpdates),
+    *(NoCheckpoint, FolderInUse, CheckpointError, NothingTrained, NonFiniteUpdates, PushRefused),
 )
 """What ends a script with one line."""
 
@@ -70,12 +83,19 @@ LORA_TARGETS = r"(.*language_model.*|model\.layers\..*)\.(q|k|v|o|gate|up|down)_
 
 @contextmanager
 def exit_on_missing() -> Iterator[None]:
-    """End a script with one line and no traceback on a missing path or an invalid argument; without any on Ctrl-C."""
+    """End a script with one line where what it was given, or the machine, is at fault; without any on Ctrl-C.
+
+    See `refusal`: a bug keeps its traceback.
+    """
     script = Path(sys.argv[0]).name
     try:
         yield
     except _ENDING as error:
         raise SystemExit(f"{script}: {error}") from error
+    except REFUSALS as error:
+        if (line := refusal(error)) is None:
+            raise
+        raise SystemExit(f"{script}: {line}") from error
     except KeyboardInterrupt:
         raise SystemExit(130) from None  # as a shell says of what was interrupted; checkpoints are kept
 
@@ -329,7 +349,7 @@ def train_and_save(trainer: GRPOTrainer | SFTTrainer) -> None:
         return
     trainer.train(resume_from_checkpoint=resume)
     with explained_writing(folder):
-        trainer.save_model(args.output_dir)
+        trainer.save_model(args.output_dir, _internal_call=True)  # which leaves the push to `publish`
         trainer.save_state()  # the last: it says that the run is finished, and `mmreason report` draws curves from it
     trainer.accelerator.wait_for_everyone()  # then any process may read what the first one wrote
 
@@ -343,10 +363,25 @@ def _load_finished(trainer: Trainer, folder: Path) -> None:
 
 
 def publish(trainer: GRPOTrainer | SFTTrainer, dataset_name: str) -> None:
-    """Write the saved model's card with the results so far, and push it if the arguments say so."""
-    trainer.create_model_card(model_name=Path(trainer.args.output_dir).name, dataset_name=dataset_name)
-    if trainer.args.push_to_hub:
-        trainer.push_to_hub(dataset_name=dataset_name)
+    """Write the saved model's card with the results so far, push it if the arguments say so, and print its address.
+
+    Raises:
+        PushRefused: says where the model is, and how to push it by hand.
+    """
+    folder = trainer.args.output_dir
+    trainer.create_model_card(model_name=Path(folder).name, dataset_name=dataset_name)
+    if not trainer.args.push_to_hub:
+        return
+    try:
+        commit = trainer.push_to_hub(dataset_name=dataset_name)
+    except hub_errors() as error:
+        left_out = " ".join(f"--exclude '{pattern}'" for pattern in ("_*", "checkpoint-*", *NOT_PUSHED))
+        raise PushRefused(
+            f"the model is saved in {folder}, but was not pushed: {' '.join(str(error).split())} Fix: log in with "
+            f"`hf auth login`, then: hf upload {trainer.hub_model_id} {folder} {left_out}"
+        ) from error
+    if trainer.is_world_process_zero():
+        sys.stdout.write(f"Pushed to {commit.repo_url}\n")
 
 
 @documented

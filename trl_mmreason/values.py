@@ -57,7 +57,7 @@ def refuse_impossible(config: TrainingArguments, choices: Mapping[str, Collectio
         if value not in values:
             known = ", ".join(map(str, sorted(values, key=str)))
             raise ValueError(
-                f"{name}: {setting}={value!r}, expected one of {known}{suggestion(str(value), map(str, values))}."
+                f"{name}: {setting}={value!r}, expected one of {known}{suggestion(str(value), map(str, values))}"
             )
     _refuse_tracker(name, config.report_to)
 
@@ -69,5 +69,5 @@ def _refuse_tracker(name: str, report_to: Any) -> None:
         if tracker not in {*TRACKERS, "all", "none"}:
             raise ValueError(
                 f"{name}: report_to={tracker!r}, expected none, all or some of {', '.join(sorted(TRACKERS))}"
-                f"{suggestion(tracker, TRACKERS)}."
+                f"{suggestion(tracker, TRACKERS)}"
             )

@@ -1,0 +1,136 @@
+"""What the user gave, or the machine, ends a script in one line; a bug keeps its traceback."""
+
+import resource
+import runpy
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from example_runs import ROOT
+from huggingface_hub.errors import LocalTokenNotFoundError
+
+from trl_mmreason.refusals import refusal
+from trl_mmreason.scripts import exit_on_missing
+
+SMALL = {
+    **{"dataset_name": "miniature/adding", "train_rows": 16, "max_completion_length": 4, "max_steps": 1},
+    **{"per_device_train_batch_size": 8, "num_generations": 4, "save_strategy": "no", "report_to": "none"},
+    **{"use_cpu": "true", "bf16": "false", "disable_tqdm": "true"},
+}
+
+
+@pytest.fixture
+def refused(checkpoints, tmp_path, monkeypatch, capsys):
+    """How `examples/grpo.py` ends with these settings; `edit` changes the folder of its policy before."""
+
+    def end(edit=None, **given):
+        base = checkpoints("qwen2_5_vl")
+        if edit is not None:
+            base = shutil.copytree(base, tmp_path / "base")
+            edit(base)
+        settings = {"model_name_or_path": base, "output_dir": tmp_path / "out", **SMALL, **given}
+        flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+        monkeypatch.setattr(sys, "argv", ["grpo.py", *flags])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(ROOT / "examples/grpo.py"), run_name="__main__")
+        said = capsys.readouterr().err.splitlines()[-1] if ended.value.code == 2 else ended.value.code
+        return str(said).removeprefix("grpo.py: ").removeprefix("error: ").strip()
+
+    return end
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"report_to": "wandbb"}, "RolloutConfig: report_to='wandbb', expected none, all or some of azure_ml, "),
+        ({"temperature": 0}, "RolloutConfig: temperature=0.0, expected above 0: greedy answers"),
+        ({"top_k": -3}, "RolloutConfig: top_k=-3, expected 0 for all tokens, or more."),
+        ({"learning_rate": -1}, "RolloutConfig: learning_rate=-1.0, expected 0 or more."),
+        ({"max_steps": 0}, "RolloutConfig: max_steps=0, expected 1 or more, or -1 for num_train_epochs."),
+        ({"gradient_accumulation_steps": 0}, "RolloutConfig: gradient_accumulation_steps=0, expected 1 or more."),
+        ({"loss_type": "gpro"}, "RolloutConfig: loss_type='gpro', expected one of bnpo, cispo, dapo, dr_grpo, grpo, "),
+        ({"scale_rewards": "grup"}, "RolloutConfig: scale_rewards='grup', expected one of False, True, batch, group, "),
+        ({"max_prompt_length": 10}, "GroupGRPOTrainer: 16 of 16 prompts have more than max_prompt_length=10 tokens"),
+        ({"use_peft": "true", "lora_target_modules": "nothing"}, "Target modules nothing not found in the base model."),
+        ({"attn_implementation": "flassh"}, 'Specified `attn_implementation="flassh"` is not supported.'),
+        ({"push_to_hub": "true"}, "the Hub: Cannot reach"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_settings_that_cannot_be_used_are_named_in_a_line(refused, given, message):
+    line = refused(**given)
+    assert line.startswith(message)
+    assert "\n" not in line
+
+
+def test_a_push_that_cannot_be_names_its_setting(refused):
+    assert refused(push_to_hub="true").endswith(
+        "Fix: log in with `hf auth login` or set HF_TOKEN, or --push_to_hub false"
+    )
+
+
+def cut(folder):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (cut, "the model's weights cannot be read: Error while deserializing header"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "Error no file named model.safetensors"),
+        (
+            lambda folder: (folder / "config.json").write_text("{"),
+            "holds no model: its config.json is not JSON: Ex",
+        ),
+        (
+            lambda folder: (folder / "chat_template.jinja").unlink(),
+            "GroupGRPOTrainer: the policy has no chat temp",
+        ),
+    ],
+    ids=["cut weights", "no weights", "half a configuration", "no template"],
+)
+def test_a_folder_that_holds_no_policy_is_named_in_a_line(refused, edit, message):
+    assert message in refused(edit)
+
+
+@pytest.mark.parametrize("given", [{}, {"save_strategy": "steps", "save_steps": 1}], ids=["at the end", "checkpoint"])
+def test_a_full_disk_ends_a_run_in_a_line(refused, given, monkeypatch):
+    """Files of more than 200 kB: `EFBIG` is to the run what `ENOSPC` is."""
+    monkeypatch.setattr(signal, "SIGXFSZ", signal.signal(signal.SIGXFSZ, signal.SIG_IGN), raising=False)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+    try:
+        line = refused(**given)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert line.startswith("a file could not be written: ")
+    assert line.endswith("Fix: free some space, or name another folder; what was saved before is kept.")
+
+
+def test_a_bug_keeps_its_traceback():
+    """An operation that failed, what was raised in a step, and what other packages raise."""
+
+    def training_step():
+        raise ValueError("tokens: 3, features 4")
+
+    def parse():
+        return int("x")
+
+    def other_package():
+        return Path("a").relative_to("b")
+
+    for bug in (training_step, parse, other_package):
+        with pytest.raises(ValueError, match="features 4|invalid literal|not in the subpath"), exit_on_missing():
+            bug()
+    with pytest.raises(RuntimeError, match="out of"), exit_on_missing():
+        raise RuntimeError("out of something")
+
+
+def test_what_is_no_space_and_what_the_hub_says():
+    full = OSError(28, "No space left on device", "model.bin")
+    assert refusal(full).startswith("a file could not be written: [Errno 28] No space left on device: 'model.bin'. Fix")
+    assert refusal(LocalTokenNotFoundError("Token is required")) == "the Hub: Token is required"
+    assert refusal(FileNotFoundError(2, "No such file", "x")) is None
