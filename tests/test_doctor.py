@@ -383,6 +383,37 @@ def failures(capsys, config, given):
     return [line for line in lines if line.startswith("FAIL")]
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"report_to": "wandbb"}, "adapo: AdaPOConfig: report_to='wandbb', expected none, all or some of azure_ml,"),
+        ({"temperature": 0}, "adapo: AdaPOConfig: temperature=0, expected above 0: greedy answers to a question are"),
+        (
+            {"use_peft": True, "lora_target_modules": ["nothing"]},
+            "training: the adapter (lora_target_modules: ['nothing']): Target modules",
+        ),
+        (
+            {"use_peft": True, "lora_target_modules": ["q_proj", "nothing"]},
+            "training: lora_target_modules: the model has no layer nothing",
+        ),
+        ({"max_prompt_length": 10}, "training: of 16 prompts 16 are longer than max_prompt_length=10; the longest has"),
+        ({"attn_implementation": "flassh"}, "training: attn_implementation: flassh, expected one of eager, "),
+        ({"push_to_hub": True}, "training: push_to_hub: true needs a token of the Hub, and there is none. Fix: log in"),
+    ],
+)
+def test_what_training_would_refuse_late_is_found(given, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("trl_mmreason.doctor.settings.get_token", lambda: None)
+    (found,) = failures(capsys, tmp_path / "config.yaml", {**TRAINABLE, **given})
+    assert found.startswith(f"FAIL  {message}")
+
+
+def test_prompts_that_fit_are_said_to(tmp_path, capsys):
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({**TRAINABLE, "max_prompt_length": 40}))
+    _, lines = doctor(capsys, "--config", config)
+    assert "ok    training: of 16 prompts 0 are longer than max_prompt_length=40; the longest has 33 tokens." in lines
+
+
 def staged(**given):
     """A configuration of Chain-of-Step with two stages."""
     top = {key: TRAINABLE[key] for key in ("model_name_or_path", "dataset_name", "output_dir")}

@@ -5,9 +5,12 @@ stub therefore runs in one worker process, `push_everything`, whose findings the
 """
 
 import json
+import logging
 import os
 import subprocess
 import sys
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from support import adapo_trainer, drawn_rows, load, saved_model
 
 from trl_mmreason.model_card import EVALUATIONS
+from trl_mmreason.scripts import PushRefused, publish, train_and_save
 
 pytestmark = pytest.mark.full
 
@@ -40,6 +44,9 @@ def push_everything(folder: Path) -> None:
         "checkpoint": push_while_training(base, folder / "checkpoint"),
         "refused_at_start": be_refused_at_start(base, folder / "refused_at_start"),
         "refused_at_end": be_refused_at_end(base, folder / "refused_at_end"),
+        "published": publish_a_model(base, folder / "published"),
+        "unpublished": be_refused_by_publish(base, folder / "unpublished"),
+        "refused_meanwhile": be_refused_while_training(base, folder / "refused_meanwhile"),
     }
     torch.save(findings, folder / "findings.pt")
 
@@ -81,6 +88,45 @@ def push_while_training(base, folder):
     trainer = one_step_trainer(base, folder, **settings)
     trainer.train()
     return compare_with_hub(trainer)
+
+
+def publish_a_model(base, folder):
+    """As the scripts do, with a run's own files beside the model."""
+    trainer = one_step_trainer(base, folder, push_to_hub=True, log_completions=True, num_completions_to_print=0)
+    train_and_save(trainer, None)
+    for page in ("report.html", "training.html"):
+        (folder / page).write_text("a question of the test set")
+    with redirect_stdout(StringIO()) as said, warnings_of() as warned:
+        publish(trainer, "data/rows.parquet")
+    return {"said": said.getvalue(), "warned": warned, "completions": len(list((folder / "completions").iterdir()))}
+
+
+def be_refused_by_publish(base, folder):
+    trainer = one_step_trainer(base, folder, push_to_hub=True)
+    train_and_save(trainer, None)
+    trainer.args.hub_token = WRONG_TOKEN
+    with pytest.raises(PushRefused) as refusal:
+        publish(trainer, "data/rows.parquet")
+    return {"error": str(refusal.value), "trained": trainer.model.state_dict()}
+
+
+def be_refused_while_training(base, folder):
+    settings = {"save_strategy": "steps", "save_steps": 1, "push_to_hub": True, "hub_strategy": "every_save"}
+    with warnings_of() as warned:
+        trainer = one_step_trainer(base, folder, **settings)
+        trainer.args.hub_token = WRONG_TOKEN  # as one that expires
+        trainer.train()
+    return {"warned": warned}
+
+
+@contextmanager
+def warnings_of():
+    """What this package warns of within the block."""
+    said, handler = [], logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("trl_mmreason").addHandler(handler)
+    yield said
+    logging.getLogger("trl_mmreason").removeHandler(handler)
 
 
 def be_refused_at_start(base, folder):
@@ -223,6 +269,39 @@ def test_the_checkpoint_strategy_also_pushes_what_a_run_resumes_from(hub):
     assert json.loads(pushed.files["last-checkpoint/trainer_state.json"])["global_step"] == 1
     for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
         assert pushed.files[f"last-checkpoint/{name}"]
+
+
+def test_what_a_script_publishes_has_no_row_of_the_data_and_its_address_is_printed(hub, findings, folder):
+    found, pushed = findings["published"], hub.repos["tester/published"]
+    assert found["completions"] == 1
+    assert pushed.commits == ["End of training"]
+    assert "model.safetensors" in pushed.files
+    assert [path for path in pushed.files if "/" in path or path.endswith(".html")] == []
+    assert found["said"] == f"Pushed to {hub.url}/tester/published\n"
+
+
+def test_a_base_that_nobody_else_has_is_warned_of_and_not_linked(hub, findings, folder):
+    card = ModelCard(hub.repos["tester/published"].files["README.md"].decode())
+    assert "base_model" not in card.data.to_dict()
+    (warning,) = findings["refused_meanwhile"]["warned"][:1]
+    assert warning.startswith(
+        f"The card of the model that is pushed names no base model, as {folder / 'base'} is a folde"
+    )
+
+
+def test_a_push_that_is_refused_after_a_script_s_training_says_where_the_model_is(findings, folder):
+    found, place = findings["unpublished"], folder / "unpublished"
+    assert found["error"].startswith(f"the model is saved in {place}, but was not pushed: ")
+    assert f"hf auth login`, then: hf upload tester/unpublished {place} --exclude '_*'" in found["error"]
+    assert_equal_tensors(load(place)[0].state_dict(), found["trained"])
+    assert (place / "trainer_state.json").exists()
+
+
+def test_a_push_that_is_refused_while_training_is_warned_of(hub, findings, folder):
+    assert hub.repos["tester/refused_meanwhile"].commits == []
+    *_, warning = findings["refused_meanwhile"]["warned"]
+    assert warning.startswith(f"A push was refused; the checkpoint is in {folder / 'refused_meanwhile'}: ")
+    assert "401" in warning
 
 
 def test_a_token_from_the_environment_is_in_no_pushed_file(hub):

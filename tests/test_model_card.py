@@ -15,6 +15,7 @@ from trl_mmreason import ProcessRewardConfig, ProcessRewardTrainer
 from trl_mmreason.baselines.two_turns import SCoReTrainer
 from trl_mmreason.chain_of_step.template import Chain, Step, render_chain
 from trl_mmreason.miniature.models import build_model
+from trl_mmreason.miniature.tasks import make_dataset
 from trl_mmreason.model_card import (
     COMPARED,
     MINIATURE_RECORD,
@@ -140,8 +141,31 @@ def test_the_example_of_a_process_reward_model_prints_scores(tmp_path):
 def test_a_base_model_is_a_hub_id_or_that_of_the_folder_s_own_card(tmp_path):
     assert base_model("Qwen/Qwen2.5-VL-3B-Instruct") == "Qwen/Qwen2.5-VL-3B-Instruct"
     assert base_model("") is base_model(None) is base_model(str(tmp_path)) is base_model("some/path/gone") is None
+    (tmp_path / "config.json").write_text('{"_name_or_path": "a/b"}')
+    assert base_model(str(tmp_path)) == "a/b"
+    (tmp_path / "README.md").write_text("---\nbase_model: /home/me/base\n---\n\n# SFT\n")  # as PEFT writes it
+    assert base_model(str(tmp_path)) == "a/b"
     (tmp_path / "README.md").write_text("---\nbase_model: Qwen/Qwen2.5-VL-3B-Instruct\n---\n\n# SFT\n")
     assert base_model(str(tmp_path)) == "Qwen/Qwen2.5-VL-3B-Instruct"
+
+
+@pytest.mark.parametrize(
+    ("mark", "rows", "asked"),
+    [
+        (True, make_dataset("bar_chart", 4), "make_problem('bar_chart', 0"),  # saved by others under another name
+        (False, make_dataset("bar_chart", 4), 'question = "What does the picture show?"'),
+        (True, Dataset.from_list(drawn_rows(4)), None),
+    ],
+)
+def test_the_example_does_not_ask_what_the_model_never_learnt(mark, rows, asked, tmp_path):
+    model, processor = build_model("qwen2_5_vl", "test")
+    if not mark:
+        delattr(model.config, MINIATURE_RECORD)
+    trainer = adapo_trainer(model, tmp_path, rows, trainer_kwargs={"processing_class": processor})
+    trainer.create_model_card(dataset_name="data/charts.parquet")
+    code = read_card(tmp_path).text.split("```python\n")[1].split("```")[0]
+    assert "Add the two numbers" not in code
+    assert asked is None or asked in code
 
 
 def test_what_training_began_with_in_words():

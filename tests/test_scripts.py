@@ -14,12 +14,12 @@ from text_reasoners import REASONERS as TEXT_ONLY
 from text_reasoners import saved_reasoner
 from trl import ModelConfig, TrlParser
 
-from trl_mmreason import AdaPOTrainer
+from trl_mmreason import AdaPOConfig, AdaPOTrainer
 from trl_mmreason.adapo.miniature import two_answers
 from trl_mmreason.comparison import train_and_compare
 from trl_mmreason.miniature.models import build_model
 from trl_mmreason.sampling.protocols import TwoTurn
-from trl_mmreason.script_parser import WrongArgument
+from trl_mmreason.script_parser import ScriptParser, WrongArgument
 from trl_mmreason.scripts import (
     LORA_TARGETS,
     DataArguments,
@@ -175,6 +175,22 @@ def test_the_layers_that_a_user_names_come_first(tmp_path):
     assert targets() == LORA_TARGETS
     assert targets(lora_target_modules=["q_proj", "v_proj"]) == {"q_proj", "v_proj"}
     assert targets(lora_target_parameters=["mlp.weight"]) is None
+
+
+def test_an_adapter_of_a_script_has_no_dropout_unless_it_is_asked_for(tmp_path):
+    """Beside `your_model.yaml`, which says so: TRL's default is 0.05, which parts trained and sampled policy."""
+
+    def dropout(*given):
+        flags = ["--model_name_or_path", "m", "--dataset_name", "x", "--output_dir", str(tmp_path), "--use_peft"]
+        _, config, model = ScriptParser((DataArguments, AdaPOConfig, ModelConfig)).parse_args_and_config(
+            [*flags, "--use_cpu", "true", "--bf16", "false", "--report_to", "none", *given]
+        )
+        return trainer_settings(model, config)["peft_config"].lora_dropout
+
+    (tmp_path / "own.yaml").write_text("lora_dropout: 0.2\n")
+    assert dropout() == 0
+    assert dropout("--lora_dropout", "0.05") == 0.05
+    assert dropout("--config", str(tmp_path / "own.yaml")) == 0.2
 
 
 def test_evaluation_during_training_is_on_the_questions_of_the_comparison(tmp_path):

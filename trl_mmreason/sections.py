@@ -20,6 +20,7 @@ from .script_parser import ScriptParser, WrongArgument, without_gpu
 from .scripts import DataArguments
 from .suggestions import suggestion
 from .system_prompts import parse_optional_text
+from .values import refuse_impossible
 
 
 @documented
@@ -135,6 +136,8 @@ def parse_arguments(arguments: type) -> list[Any]:
         refuse_missing_packages({"vllm": parsed[0].vllm})
         for section in ("common", *parsed[0].SECTIONS):
             refuse_missing_packages(getattr(parsed[0], section), f"--{section}.")
+        for section in parsed[0].configs():
+            refuse_impossible(section, {**parsed[0].common, **getattr(parsed[0], section)})
     except ValueError as error:
         parser.error(str(error))
     return parsed

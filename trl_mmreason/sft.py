@@ -58,7 +58,7 @@ class CompletionSFTConfig(SFTConfig):
 
     def __post_init__(self) -> None:
         settle_on_cpu(self)
-        refuse_impossible(self)
+        refuse_impossible(type(self).__name__, vars(self))
         super().__post_init__()
         if self.max_length is not None:
             raise ValueError(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from transformers import TrainingArguments
-
 from .suggestions import suggestion
 
 Rule = tuple[Callable[[Any], bool], str]
@@ -37,29 +35,30 @@ _RULES: dict[str, Rule] = {
 }
 
 
-def refuse_impossible(config: TrainingArguments, choices: Mapping[str, Collection[Any]] | None = None) -> None:
-    """Refuse what no training can mean, before slow work; call it before `__post_init__` of TRL's classes.
+def refuse_impossible(
+    name: str, settings: Mapping[str, Any], choices: Mapping[str, Collection[Any]] | None = None
+) -> None:
+    """Refuse what no training can mean, before slow work; a configuration calls it before `__post_init__` of TRL's.
 
     Args:
-        config: configuration of a trainer.
-        choices: name of a setting → its values.
+        name: of the configuration, for messages.
+        settings: its values.
+        choices: setting → its possible values.
 
     Raises:
         ValueError: names the setting, its value and what is expected.
     """
-    name = type(config).__name__
     for setting, (holds, expected) in _RULES.items():
-        value = getattr(config, setting, None)
+        value = settings.get(setting)
         if isinstance(value, int | float) and not holds(value):
             raise ValueError(f"{name}: {setting}={value}, expected {expected}.")
     for setting, values in (choices or {}).items():
-        value = getattr(config, setting)
+        value = settings[setting]
         if value not in values:
             known = ", ".join(map(str, sorted(values, key=str)))
-            raise ValueError(
-                f"{name}: {setting}={value!r}, expected one of {known}{suggestion(str(value), map(str, values))}"
-            )
-    _refuse_tracker(name, config.report_to)
+            near = suggestion(str(value), map(str, values))
+            raise ValueError(f"{name}: {setting}={value!r}, expected one of {known}{near}")
+    _refuse_tracker(name, settings.get("report_to"))
 
 
 def _refuse_tracker(name: str, report_to: Any) -> None:

@@ -94,7 +94,7 @@ class ProcessRewardConfig(SFTConfig):
 
     def __post_init__(self) -> None:
         settle_on_cpu(self)
-        refuse_impossible(self)
+        refuse_impossible(type(self).__name__, vars(self))
         super().__post_init__()
         for name, required in {**_UNUSED, "max_length": None, "remove_unused_columns": False}.items():
             if getattr(self, name) != required:
@@ -168,7 +168,7 @@ class IterativeDPOConfig(DPOConfig):
         settle_on_cpu(self)
         if not self.temperature:
             raise ValueError("IterativeDPOConfig: temperature=0 draws the same path each time, so there is no pair.")
-        refuse_impossible(self)
+        refuse_impossible(type(self).__name__, vars(self))
         super().__post_init__()
         counts = ("rounds", "sampling_batch_size", "scoring_batch_size")
         for name, least in {**dict.fromkeys(counts, 1), "num_paths": 2}.items():

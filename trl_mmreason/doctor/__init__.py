@@ -10,7 +10,7 @@ from .estimate import check_memory
 from .finding import Finding, one_line
 from .machine import PACKAGES, check_contract, check_devices, check_packages, installed_version
 from .method import check_method
-from .model import check_conversation, load_for_checks
+from .model import check_conversation, check_prompts, load_for_checks
 from .settings import check_files, check_settings, check_values, of_all_stages, read_settings
 
 
@@ -55,5 +55,7 @@ def examine(config: str | None, model: str | None, methods: Sequence[str]) -> It
         yield Finding("FAIL", text if model in text else f"{model}: {text}")
         return
     yield from check_conversation(processor, end_ids)
+    for where, settings in stages.items():
+        yield from check_prompts(processor, settings, where)
     for where, settings in stages.items():
         yield from check_memory(load_for_checks(model)[0], settings, where)  # each with an adapter of its own

@@ -58,7 +58,15 @@ def estimate_memory(model: Any, settings: Mapping[str, Any], processes: int) -> 
     if adapter is not None:
         from peft import get_peft_model
 
-        model = get_peft_model(model, adapter)
+        targets = settings["lora_target_modules"]
+        layers = [f".{name}" for name, _ in model.named_modules()]
+        try:
+            model = get_peft_model(model, adapter)
+        except ValueError as error:
+            raise ValueError(f"the adapter (lora_target_modules: {targets}): {error}") from error
+        for target in targets if isinstance(targets, list) else ():  # PEFT asks for one of them
+            if not any(layer.endswith(f".{target}") for layer in layers):
+                raise ValueError(f"lora_target_modules: the model has no layer {target}")
     if settings.get("trainable_parts"):
         train_only(model, settings["trainable_parts"])
     if settings.get("freeze_vision_encoder"):

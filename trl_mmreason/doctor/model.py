@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -12,12 +14,16 @@ from ..construction import check_template
 from ..files import check_model_path
 from ..miniature.models import build_model
 from ..model_card import MINIATURE
+from ..rollouts.prompt_length import prompt_length
+from ..rows import DataError
 from ..sampling.generation import declared_end_ids, encode
 from ..sampling.loading import ENCODING_ERRORS, load_processor, sees_pictures
-from ..scripts import family_and_size, refuse_adapter
+from ..scripts import DataArguments, family_and_size, load_split, refuse_adapter
 from ..turns import next_turn_ids
 from .finding import Finding, one_line
 from .memory import build_without_weights
+
+_ROWS = 16  # of the data, whose prompts are measured
 
 
 def load_for_checks(name: str) -> tuple[Any, Any, list[int]]:
@@ -63,3 +69,29 @@ def check_conversation(processor: Any, end_ids: list[int]) -> Iterator[Finding]:
         yield Finding("ok", "the template keeps <think>…</think> in what the assistant says.")
     except ValueError as error:
         yield Finding("note", f"supervised training on {one_line(error)}")
+
+
+def check_prompts(processor: Any, settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """Compare the first prompts of drawn or local data with `max_prompt_length`, where that is set.
+
+    Args:
+        processor: the policy's.
+        settings: settings of one stage.
+        where: name of the stage.
+    """
+    most, source = settings.get("max_prompt_length"), settings.get("dataset_name")
+    if most is None or not source or not (source.startswith(MINIATURE) or Path(source).expanduser().exists()):
+        return
+    own = {each.name: settings[each.name] for each in fields(DataArguments) if each.name in settings}
+    try:
+        data = DataArguments(**own)
+        rows = load_split(data, data.dataset_name, data.dataset_split, _ROWS, seed=0)
+    except (DataError, OSError, ValueError) as error:
+        yield Finding("FAIL", f"{where}: {one_line(error)}")
+        return
+    lengths = [prompt_length(row, processor, **(settings.get("chat_template_kwargs") or {})) for row in rows]
+    overlong = sum(length > most for length in lengths)
+    text = f"{where}: of {len(lengths)} prompts {overlong} are longer than max_prompt_length={most}; the longest has "
+    level = "FAIL" if overlong == len(lengths) else "note" if overlong else "ok"
+    fix = "raise it, or let the processor scale pictures down." if overlong else ""
+    yield Finding(level, f"{text}{max(lengths)} tokens.", fix)

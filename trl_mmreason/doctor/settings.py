@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 import yaml
+from huggingface_hub import get_token
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from trl import GRPOConfig, ModelConfig
 
 from ..files import is_missing_path
@@ -66,6 +68,13 @@ def check_settings(settings: Mapping[str, Any], where: str) -> Iterator[Finding]
         setting = "bf16: true" if settings["bf16"] else "bf16, on by default,"
         fix = f"{shared}bf16 false {shared}use_cpu true, or a machine with one."
         yield Finding("FAIL", f"{where}: {setting} asks for a GPU, and there is none.", fix)
+    kernel = settings["attn_implementation"]
+    if kernel is not None and "/" not in kernel and kernel not in {"eager", *ALL_ATTENTION_FUNCTIONS}:
+        known = ", ".join(["eager", *ALL_ATTENTION_FUNCTIONS])
+        yield Finding("FAIL", f"{where}: attn_implementation: {kernel}, expected one of {known}.")
+    if settings["push_to_hub"] and not (settings["hub_token"] or get_token()):
+        fix = "log in with `hf auth login` or set HF_TOKEN, or --push_to_hub false."
+        yield Finding("FAIL", f"{where}: push_to_hub: true needs a token of the Hub, and there is none.", fix)
 
 
 def check_values(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:

@@ -50,7 +50,7 @@ class RolloutConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         settle_on_cpu(self)
-        refuse_impossible(self, _CHOICES)
+        refuse_impossible(type(self).__name__, vars(self), _CHOICES)
         super().__post_init__()
         name = type(self).__name__
         if not self.max_completion_length or self.max_completion_length < 1:
