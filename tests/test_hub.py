@@ -300,7 +300,9 @@ def test_a_push_that_is_refused_after_a_script_s_training_says_where_the_model_i
 def test_a_push_that_is_refused_while_training_is_warned_of(hub, findings, folder):
     assert hub.repos["tester/refused_meanwhile"].commits == []
     *_, warning = findings["refused_meanwhile"]["warned"]
-    assert warning.startswith(f"A push was refused; the checkpoint is in {folder / 'refused_meanwhile'}: ")
+    assert warning.startswith(
+        f"A push during training was refused; the checkpoint is in {folder / 'refused_meanwhile'}: "
+    )
     assert "401" in warning
 
 
