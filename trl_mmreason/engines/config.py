@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from trl import GRPOConfig
 
@@ -12,7 +13,7 @@ from ..precision import settle_on_cpu
 from ..values import refuse_impossible
 
 DTYPES = ("float32", "bfloat16", "float16")
-_CHOICES = {  # which TRL looks at in the first step
+_CHOICES: dict[str, set[Any]] = {  # which TRL looks at in the first step
     "loss_type": {*SEQUENCE_NORMALISED_LOSSES, *TOKEN_NORMALISED_LOSSES, "bnpo"},
     "scale_rewards": {"group", "batch", "none", True, False},
     "importance_sampling_level": {"token", "sequence"},
