@@ -56,8 +56,9 @@ def refused(checkpoints, tmp_path, monkeypatch, capsys):
         ({"use_peft": "true", "lora_target_modules": "nothing"}, "Target modules nothing not found in the base model."),
         ({"attn_implementation": "flassh"}, 'Specified `attn_implementation="flassh"` is not supported.'),
         ({"push_to_hub": "true"}, "the Hub: Cannot reach"),
+        ({}, "GroupGRPOTrainer: nothing was trained. Not one of 2 groups of answers had anything to teach"),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+    ids=lambda value: next(iter(value), "nothing to teach") if isinstance(value, dict) else "",
 )
 def test_settings_that_cannot_be_used_are_named_in_a_line(refused, given, message):
     line = refused(**given)
@@ -96,18 +97,18 @@ def test_a_folder_that_holds_no_policy_is_named_in_a_line(refused, edit, message
     assert message in refused(edit)
 
 
-@pytest.mark.parametrize("given", [{}, {"save_strategy": "steps", "save_steps": 1}], ids=["at the end", "checkpoint"])
-def test_a_full_disk_ends_a_run_in_a_line(refused, given, monkeypatch):
+def test_a_full_disk_ends_a_run_in_a_line(refused, monkeypatch):
     """Files of more than 200 kB: `EFBIG` is to the run what `ENOSPC` is."""
     monkeypatch.setattr(signal, "SIGXFSZ", signal.signal(signal.SIGXFSZ, signal.SIG_IGN), raising=False)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
     try:
-        line = refused(**given)
+        line = refused(save_strategy="steps", save_steps=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert line.startswith("a file could not be written: ")
-    assert line.endswith("Fix: free some space, or name another folder; what was saved before is kept.")
+    assert "could not be written: " in line
+    assert "Fix: free some space" in line
+    assert "\n" not in line
 
 
 def test_a_bug_keeps_its_traceback():
