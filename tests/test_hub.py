@@ -93,7 +93,7 @@ def push_while_training(base, folder):
 def publish_a_model(base, folder):
     """As the scripts do, with a run's own files beside the model."""
     trainer = one_step_trainer(base, folder, push_to_hub=True, log_completions=True, num_completions_to_print=0)
-    train_and_save(trainer, None)
+    train_and_save(trainer)
     for page in ("report.html", "training.html"):
         (folder / page).write_text("a question of the test set")
     with redirect_stdout(StringIO()) as said, warnings_of() as warned:
@@ -103,7 +103,7 @@ def publish_a_model(base, folder):
 
 def be_refused_by_publish(base, folder):
     trainer = one_step_trainer(base, folder, push_to_hub=True)
-    train_and_save(trainer, None)
+    train_and_save(trainer)
     trainer.args.hub_token = WRONG_TOKEN
     with pytest.raises(PushRefused) as refusal:
         publish(trainer, "data/rows.parquet")
