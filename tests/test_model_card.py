@@ -125,7 +125,7 @@ def test_the_example_of_a_process_reward_model_prints_scores(tmp_path):
     row = {"prompt": drawn_rows(1)[0]["prompt"], "completion": chain, "step_labels": [1.0], "answer_label": 1.0}
     trainer = ProcessRewardTrainer(
         model,
-        args=ProcessRewardConfig(str(tmp_path / "prm"), **{**SUPERVISED_RUN, "max_steps": 1}),
+        args=ProcessRewardConfig(str(tmp_path / "prm"), **{**SUPERVISED_RUN, "max_steps": 1, "warmup_steps": 0}),
         train_dataset=Dataset.from_list([row] * 8),
         processing_class=processor,
     )
