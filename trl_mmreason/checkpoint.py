@@ -274,7 +274,8 @@ class CheckpointRestoreMixin(Trainer):
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         if self._unfinished is None:  # else `_save_checkpoint` does it when the checkpoint has its name
-            super()._push_from_checkpoint(checkpoint_folder)
+            with pushes_no_rows():
+                super()._push_from_checkpoint(checkpoint_folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         target = self.model if model is None else model
@@ -330,10 +331,6 @@ class CheckpointRestoreMixin(Trainer):
             self.save_model(_internal_call=True)
         with pushes_no_rows():
             return super().push_to_hub(*args, **kwargs)
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        with pushes_no_rows():
-            super()._push_from_checkpoint(checkpoint_folder)
 
     def _finish_current_push(self) -> None:
         super()._finish_current_push()
