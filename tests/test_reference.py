@@ -3,7 +3,7 @@
 import pytest
 import torch
 from peft import LoraConfig
-from support import adapo_trainer, assert_weights, changed_weights, load, weights_of
+from support import adapo_trainer, assert_weights, changed_weights, ends_often, load, weights_of
 
 from trl_mmreason.miniature.models import build_model
 
@@ -25,12 +25,14 @@ def test_a_policy_changed_in_memory_is_its_own_reference(family, checkpoints, ro
 
 def test_a_policy_that_was_never_saved_works(rows, tmp_path):
     model, processor = build_model("qwen2_5_vl", "test")
+    ends_often(model, processor.tokenizer)
     start = weights_of(model)
     trainer = adapo_trainer(
         model, tmp_path, rows, trainer_kwargs={"processing_class": processor}, filter_zero_advantage=False
     )
     assert_reference_is(trainer, start)
     trainer.train()
+    assert trainer.facts.changed
     assert_reference_is(trainer, start)  # the reference stays while the policy moves
 
 

@@ -180,7 +180,7 @@ def test_sampling_for_real_and_evaluation(bases, tmp_path):
     settings = {"max_completion_length": 8, "per_device_eval_batch_size": 8}
     settings["trainer_kwargs"] = {"eval_dataset": Dataset.from_list(drawn_rows(2))}
     trainer = trainer_for(bases(MODEL), tmp_path, ThoughtScorer(), drawn_rows(6), **settings)
-    trainer.train()
+    train_on_anything(trainer)
     logged = trainer.state.log_history[0]
     assert logged["reward"] == logged["chain/complete"] == 0
     evaluated = trainer.evaluate()
@@ -251,7 +251,7 @@ def test_an_added_reward_counts_and_needs_a_name_of_its_own(bases, tmp_path):
 
     with pytest.raises(ValueError, match=r"names of built-in rewards, \['outcome_reward'\]"):
         trainer_for(bases(MODEL), tmp_path, None, [QUESTION], trainer_kwargs={"reward_funcs": outcome_reward})
-    trainer_for(bases(MODEL), tmp_path, None, [QUESTION], trainer_kwargs={"reward_funcs": accuracy_reward})
+    trainer_for(bases(MODEL), tmp_path, None, [QUESTION] * 2, trainer_kwargs={"reward_funcs": accuracy_reward})
 
 
 def test_gradient_accumulation_does_not_change_the_update(bases, tmp_path):
