@@ -24,8 +24,9 @@ from support import (
 from transformers import TrainerCallback
 
 from trl_mmreason import facts
-from trl_mmreason.facts import FACTS_FILE, MAX_SKIPPED_IN_A_ROW, NonFiniteUpdates, NothingTrained
+from trl_mmreason.facts import MAX_SKIPPED_IN_A_ROW, NonFiniteUpdates, NothingTrained
 from trl_mmreason.grading import Verdict
+from trl_mmreason.model_card import FACTS_FILE
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,10 @@ from transformers.trainer_pt_utils import get_model_param_count
 from transformers.trainer_utils import TrainOutput
 
 from .files import write_whole
+from .model_card import FACTS_FILE
 
 logger = logging.getLogger(__name__)
 
-FACTS_FILE = "facts.json"
 MAX_SKIPPED_IN_A_ROW = 5
 SILENT_ROLLOUTS = 10
 """Rollouts in a row without a group that teaches, after which a warning says so."""

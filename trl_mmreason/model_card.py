@@ -28,6 +28,8 @@ EVALUATIONS = "_evaluation"
 `Trainer` pushes no name that begins with "_"."""
 COMPARED = f"{EVALUATIONS}/table.txt"
 """Their table."""
+FACTS_FILE = "facts.json"
+"""What the last training of a run did, in its folder; see `facts.py`."""
 MINIATURE = "miniature/"
 """What names of the drawn tasks, and of the models built for them, begin with."""
 MINIATURE_RECORD = "trl_mmreason_miniature"
@@ -106,11 +108,24 @@ def edit_card(trainer: Any, dataset_name: str | None) -> None:
         f"{head}This model is {origin}.\n"
         f"It has been trained{describe_data(trainer.train_dataset, dataset_name)}, with trl-mmreason on top of "
         "[TRL](https://github.com/huggingface/trl).\n\n"
+        f"{describe_facts(folder)}"
         f"## Quick start\n\n```python\n{example(trainer, category, scores)}```\n\n"
         f"## Results\n\n## Training procedure{training}"
     )
     card.text = with_results(card.text, results_in(folder))
     card.save(folder / CARD)
+
+
+def describe_facts(folder: Path) -> str:
+    """Sentence on the updates and weights of the run whose facts lie in a folder; empty without any."""
+    file = folder / FACTS_FILE
+    if not file.is_file():
+        return ""
+    facts = json.loads(file.read_text(encoding="utf-8"))
+    return (
+        f"Its last training made {facts['updates'] - facts['skipped']} updates, which changed {facts['changed']} of "
+        f"{facts['tensors']} trained tensors.\n\n"
+    )
 
 
 def base_model(name: str | None) -> str | None:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from accelerate.utils import is_peft_model
 from every_trainer import DPO, SAVED, four_steps, make
 from judged import judge_by
 from peft import LoraConfig
-from support import losses_of
+from support import losses_of, with_nan
 from switch import let_cpus_take_the_engine
 from transformers import AutoModelForImageTextToText
 
@@ -60,7 +61,7 @@ def trainer_for(way, folder):
     kwargs = {"judge": judge_by({"{3}": 1.0, "{4}": 0.5})} if way == "other judge" else {}
     trainer = make(job["trainer"], model, folder, adapter=adapter, trainer_kwargs=kwargs, **settings)
     assert trainer.accelerator.num_processes == 2
-    return trainer
+    return with_nan(trainer, {1}) if way == "not finite" else trainer
 
 
 def outcome_of(trainer):
@@ -69,7 +70,7 @@ def outcome_of(trainer):
     trained = {name: weight for name, weight in policy.named_parameters() if weight.requires_grad}
     sent = merged_parameters(policy) if is_peft_model(policy) else ()
     found = {"losses": losses_of(trainer), "sent": {name: weight.to("cpu", copy=True) for name, weight in sent}}
-    return {**found, "weights": whole_state(trained, keep=True)}
+    return {**found, "weights": whole_state(trained, keep=True), "facts": asdict(trainer.facts)}
 
 
 def begun_again(way, folder):

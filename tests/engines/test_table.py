@@ -23,6 +23,7 @@ SEEN: dict[tuple[str, str], dict[str, str]] = {}
 # whose loss has a reference, and which write the template's tokens, so that an adapter may train their rows
 REFERENCE = {*GRPO, "OffPolicyRewardTrainer", DPO}
 TOKENS = {"ChainOfStepSFTTrainer", "ProcessRewardTrainer"}
+NOT_FINITE = {"AdaPOTrainer", "ReflectionSFTTrainer"}  # with a NaN in one process, in the second update
 
 
 def ways_of(name, engine):
@@ -34,6 +35,8 @@ def ways_of(name, engine):
         ways.append("lora, tokens")
     if name == "SelfEvolutionTrainer":
         ways += ["no judge", "other judge"]
+    if name in NOT_FINITE:
+        ways.append("not finite")
     return ways
 
 
@@ -58,7 +61,10 @@ def outcome(policies, tmp_path_factory):
 
 def assert_same(found, expected):
     losses = expected["losses"][-len(found["losses"]) :]
-    assert found["losses"] == pytest.approx(losses, abs=1e-5, rel=1e-6)  # a sum over tokens is large
+    assert found["losses"] == pytest.approx(losses, abs=1e-5, rel=1e-6, nan_ok=True)  # a sum over tokens is large
+    names = ("weights", "trainable", "tensors", "changed", "changed_frozen")
+    assert [found["facts"][name] for name in names] == [expected["facts"][name] for name in names]
+    assert found["facts"]["changed"] > 0
     for kind in ("weights", "sent"):
         assert found[kind].keys() == expected[kind].keys()
         for name, weight in expected[kind].items():
@@ -79,6 +85,8 @@ def test_an_engine_trains_as_ddp_does(trainer, engine, outcome, policies):
         assert len(found["losses"]) == STEPS
         assert len(set(found["losses"])) > 1  # the updates are visible
         assert_same(found, reference[way.removesuffix(", whole")])
+        assert found["facts"]["skipped"] == (way == "not finite")
+        assert found["facts"]["groups"] == reference[way.removesuffix(", whole")]["facts"]["groups"]
         assert_same(second[way], found)  # the other process has the same weights
         if "again" in found:  # resumed amid a rollout, or between rounds
             assert_same(found["again"], found)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from trl import GRPOConfig
+
 from ..trl_contract import changed_methods
 from .estimate import check_memory
 from .finding import Finding, one_line
 from .machine import PACKAGES, check_contract, check_devices, check_packages, installed_version
 from .method import check_method
 from .model import check_conversation, check_prompts, load_for_checks
-from .settings import check_files, check_settings, check_values, of_all_stages, read_settings
+from .settings import check_files, check_questions, check_settings, check_values, of_all_stages, read_settings
 
 
 def examine(config: str | None, model: str | None, methods: Sequence[str]) -> Iterator[Finding]:
@@ -45,6 +47,9 @@ def examine(config: str | None, model: str | None, methods: Sequence[str]) -> It
         if all(each.level == "ok" for each in findings):  # otherwise they are named above
             yield from of_all_stages(check_values, stages)
         stages = {where: settings for where, settings in stages.items() if not wrong[where]}  # that can be estimated
+        for where, settings in stages.items():
+            if issubclass(parser.configs.get(where, object), GRPOConfig):
+                yield from check_questions(settings, where)
         stages |= {where: {**stages[where], "use_peft": False} for where in parser.whole if where in stages}
     if model is None:
         return

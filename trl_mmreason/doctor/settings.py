@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -18,8 +19,10 @@ from ..files import is_missing_path
 from ..model_card import MINIATURE
 from ..packages import missing_packages
 from ..recipes import config_file
+from ..rows import DataError
+from ..sources import read_source
 from .estimate import WEIGHT_BYTES
-from .finding import Finding
+from .finding import Finding, one_line
 
 ONLY_STAGE = "training"  # of a configuration without sections
 
@@ -103,6 +106,31 @@ def check_files(settings: Mapping[str, Any], read: Mapping[str, Iterable[str]] |
         for path in value.values() if isinstance(value, dict) else [value]:
             if isinstance(path, str) and path != "miniature" and not path.startswith(MINIATURE) and _is_lost(path):
                 yield Finding("FAIL", f"{key}: there is no {path}.", "write it, or name another file or a Hub id.")
+
+
+def check_questions(settings: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """Check that a local data set has the questions of one rollout; fewer would make no update.
+
+    Args:
+        settings: of a stage of reinforcement learning.
+        where: name of the stage.
+    """
+    name, wanted = str(settings.get("dataset_name")), settings.get("train_rows")
+    if not Path(name).expanduser().exists():
+        return  # drawn problems, a Hub id, or what `check_files` names
+    try:
+        rows = min(len(read_source(name, settings.get("dataset_split") or "train").dataset), wanted or sys.maxsize)
+    except DataError as error:
+        yield Finding("FAIL", f"{where}: dataset_name: {one_line(error)}")
+        return
+    steps = settings.get("steps_per_generation") or settings["gradient_accumulation_steps"]
+    answers = settings.get("generation_batch_size") or settings["per_device_train_batch_size"] * steps
+    asked = answers // settings["num_generations"]
+    if rows < asked:
+        text = f"{where}: {name} has {rows} rows, but one rollout asks {asked} questions on one process."
+        yield Finding(
+            "FAIL", text, "more rows, or a smaller per_device_train_batch_size or gradient_accumulation_steps."
+        )
 
 
 def _is_lost(path: str) -> bool:
