@@ -165,7 +165,7 @@ def test_the_miniature_s_teacher_writes_right_chains_that_can_be_trained_on(tmp_
     assert data.dropped == {}
     assert data.rows["completion"][:] == [chain_of_steps(solve(problem)) for problem in problems]
 
-    run = {**SUPERVISED_RUN, "max_steps": 1, "per_device_train_batch_size": 2}
+    run = {**SUPERVISED_RUN, "max_steps": 1, "warmup_steps": 0, "per_device_train_batch_size": 2}
     make = maker(ChainOfStepSFTTrainer, ChainOfStepSFTConfig, **run)
     trainer = make(checkpoints("qwen2_5_vl"), tmp_path / "run", data.rows)
     trainer.train()
