@@ -129,7 +129,6 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
     reward_funcs: list[Any]
     _buffered_inputs: Any  # `None`, or micro-batches
     processing_class: Any  # during a rollout `ProcessedPrompts` may stand in its place
-    reward_funcs: list[Any]  # while rewards are computed, each with a check of what it returns
 
     def __init__(
         self,
