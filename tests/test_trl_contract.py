@@ -59,7 +59,7 @@ def test_a_checkpoint_is_written_where_the_output_folder_is_said_to_be():
     assert "best_checkpoint_dir = os.path.join(run_dir, best_checkpoint_folder)" in source
     assert "output_dir=run_dir" in source[source.index("rotate_checkpoints(") :]
     assert source.index("save_to_json(") < source.index("self._push_from_checkpoint(output_dir)")
-    assert source.count("output_dir = ") == 1, "is huggingface/transformers#35782 mended? Then `_unfinished` can go"
+    assert source.count("output_dir = ") == 1, "is huggingface/transformers#35782 fixed? Then `_unfinished` can go"
 
 
 def test_an_epoch_still_begins_with_a_step_whatever_was_done_before():
