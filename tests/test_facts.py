@@ -151,13 +151,6 @@ def test_groups_that_teach_nothing(base, tmp_path, monkeypatch, caplog, correct,
     assert reason in warning
 
 
-def test_a_try_of_few_rollouts_may_teach_nothing_and_is_told_so(base, tmp_path, caplog):
-    trainer = adapo_trainer(base, tmp_path, drawn_rows(8), trainer_kwargs={"grader": AllAlike(False)})
-    trainer.train()
-    assert (trainer.facts.taught, trainer.facts.changed) == (0, 0)
-    assert "nothing was trained. Not one of 4 groups of answers" in caplog.text
-
-
 def test_a_learning_rate_of_zero_was_meant(base, tmp_path):
     trainer = adapo_trainer(base, tmp_path, drawn_rows(8), learning_rate=0.0)
     trainer.train()

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 MAX_SKIPPED_IN_A_ROW = 5
 SILENT_ROLLOUTS = 10
-"""Rollouts in a row without a group that teaches, after which a warning says so; if there were no others, an error."""
+"""Rollouts in a row without a group that teaches, after which a warning says so."""
 MAX_DIFFERENCE = 0.1
 """Nats per token between sampled and trained policy, in the mean, above which they are two policies: bfloat16 makes
 about 0.01, and a wrong prompt, image or LM head more than 1."""
@@ -119,8 +119,7 @@ class RunFactsMixin(Trainer):
         Raises:
             ValueError: no weight may change.
             NonFiniteUpdates: in several updates in a row gradients were not finite.
-            NothingTrained: nothing was trained, although the learning rate is not 0. If no group of answers taught in
-                fewer than `SILENT_ROLLOUTS` rollouts, that is a warning.
+            NothingTrained: nothing was trained, although the learning rate is not 0.
         """
         check_trainable(self)
         self.facts = RunFacts()
@@ -142,10 +141,7 @@ class RunFactsMixin(Trainer):
             write_whole(Path(str(self.args.output_dir)) / FACTS_FILE, json.dumps(asdict(self.facts), indent=2))
         self.accelerator.wait_for_everyone()
         if problem := self.why_nothing_trained():
-            message = f"{type(self).__name__}: nothing was trained. {problem}"
-            if not 0 < self.facts.silent_rollouts < SILENT_ROLLOUTS or self.facts.taught:
-                raise NothingTrained(message)
-            logger.warning("%s", message)  # in a try of few steps no group may teach by chance
+            raise NothingTrained(f"{type(self).__name__}: nothing was trained. {problem}")
         return output
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
