@@ -138,7 +138,9 @@ class RunFactsMixin(Trainer):
             )
         if self.accelerator.is_main_process:
             sys.stdout.write(f"{self.facts}\n")
-            write_whole(Path(str(self.args.output_dir)) / FACTS_FILE, json.dumps(asdict(self.facts), indent=2))
+            if self.facts.updates or not self.state.global_step:  # a finished run that was resumed keeps its facts
+                file = Path(str(self.args.output_dir)) / FACTS_FILE
+                write_whole(file, json.dumps(asdict(self.facts), indent=2))
         self.accelerator.wait_for_everyone()
         if problem := self.why_nothing_trained():
             raise NothingTrained(f"{type(self).__name__}: nothing was trained. {problem}")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
+
+import torch
+from transformers import get_scheduler
 
 from .suggestions import suggestion
 
@@ -59,6 +63,7 @@ def refuse_impossible(
             near = suggestion(str(value), map(str, values))
             raise ValueError(f"{name}: {setting}={value!r}, expected one of {known}{near}")
     _refuse_tracker(name, settings.get("report_to"))
+    _refuse_optimizer(name, settings)
 
 
 def _refuse_tracker(name: str, report_to: Any) -> None:
@@ -70,3 +75,20 @@ def _refuse_tracker(name: str, report_to: Any) -> None:
                 f"{name}: report_to={tracker!r}, expected none, all or some of {', '.join(sorted(TRACKERS))}"
                 f"{suggestion(tracker, TRACKERS)}"
             )
+
+
+def _refuse_optimizer(name: str, settings: Mapping[str, Any]) -> None:
+    optim_args = settings.get("optim_args")
+    if optim_args and any(each.count("=") != 1 for each in str(optim_args).split(",")):
+        raise ValueError(f"{name}: optim_args={optim_args!r}, expected name=value, name=value, ...")
+    kwargs = settings.get("lr_scheduler_kwargs")
+    if not kwargs:
+        return
+    kind = settings.get("lr_scheduler_type", "linear")
+    optimizer = torch.optim.SGD([torch.zeros(1)])
+    try:
+        kwargs = json.loads(kwargs) if isinstance(kwargs, str) else kwargs
+        get_scheduler(kind, optimizer, num_warmup_steps=0, num_training_steps=1, scheduler_specific_kwargs=kwargs)
+    except (TypeError, ValueError) as error:
+        message = f"{name}: lr_scheduler_kwargs={kwargs} do not suit lr_scheduler_type={kind}: {error}"
+        raise ValueError(message) from error
