@@ -127,6 +127,7 @@ def train(load: Load, model: str, folder: str, steps: int, group: Mapping[str, s
         filter_truncated=False,  # all rows carry loss
         gradient_checkpointing=False,
         max_steps=steps,
+        learning_rate=0.0,  # random answers earn nothing, which would be an error
         logging_steps=1,
         save_strategy="no",
         report_to=[],
@@ -165,7 +166,7 @@ def begin(load: Load, model: str, folder: str, steps: int, opened: ExitStack) ->
 def end_process(process: Any, failure: type[BaseException] | None, *_: object) -> None:
     """Wait for a process; after a failure of another it would wait for its turn for ever."""
     if failure is not None:
-        process.terminate()
+        process.kill()  # SIGTERM would let it finish its step
     process.join()
 
 
