@@ -18,7 +18,7 @@ def small(part, folder, **settings):
         arm |= {name: arm[name] * value // given["rl"][name] for name, value in less.items() if name in arm}
         if "num_generations" in arm:
             arm["per_device_train_batch_size"] = 4 * arm["num_generations"]
-    given["rl"] |= less
+    given["rl"] |= {**less, "learning_rate": 0.0}  # hardly taught policies earn nothing, which would be an error
     given["evaluation"] |= {"max_new_tokens": 8}
     given["sft"] = {**given.get("sft", {}), "max_steps": 2, "per_device_train_batch_size": 4}
     given["common"] |= {"use_cpu": True, "logging_steps": 1}

@@ -29,7 +29,13 @@ SETTINGS = {
     "prm": {"num_train_epochs": 1, "learning_rate": 1e-3, "per_device_train_batch_size": 4},
     "dpo_questions": 4,
     "dpo": {"warmup_steps": 0, "rounds": 2, "num_paths": 4, "pair_threshold": 0.0, "per_device_train_batch_size": 4},
-    "grpo": {"max_steps": 1, "num_generations": 4, "per_device_train_batch_size": 8, "top_p": 0.95},
+    "grpo": {
+        "max_steps": 1,
+        "learning_rate": 0.0,
+        "num_generations": 4,
+        "per_device_train_batch_size": 8,
+        "top_p": 0.95,
+    },
     "search_questions": 2,
     "search": {"n": 2},
 }

@@ -353,6 +353,7 @@ def test_the_launcher_s_cpu_file_is_enough_to_run_a_recipe(checkpoints, tmp_path
         "gradient_accumulation_steps": 1,
         "max_completion_length": 6,
         "max_steps": 1,
+        "learning_rate": 0,  # a random policy earns nothing
     }
     options = [part for key, value in smaller.items() for part in (f"--{key}", value)]
     launcher = [*ACCELERATE, "--config_file", str(ROOT / "configs/accelerate/cpu.yaml")]

@@ -499,6 +499,11 @@ def test_a_reference_encodes_as_its_policy_does(kind, checkpoints, drawn, tmp_pa
     assert asked == [1, 1, 1]
 
 
+def by_tokens(completion_ids, **_):
+    """A reward that differs between random answers."""
+    return [float(sum(ids) % 7) for ids in completion_ids]
+
+
 @pytest.mark.full
 def test_a_resumed_run_encodes_with_the_weights_of_its_checkpoint(checkpoints, tmp_path):
     rows = Dataset.from_list(drawn_rows(4)[::3])
@@ -511,6 +516,7 @@ def test_a_resumed_run_encodes_with_the_weights_of_its_checkpoint(checkpoints, t
     load_processor = load(checkpoints(FAMILY))[1]
     load_processor.save_pretrained(folder)
     settings = {"freeze_vision_encoder": True, "save_strategy": "steps", "save_steps": 1}
+    settings["trainer_kwargs"] = {"reward_funcs": by_tokens}
     srpo_trainer(str(folder), tmp_path / "run", rows, max_steps=1, **settings).train()
     resumed = srpo_trainer(checkpoints(FAMILY), tmp_path / "run", rows, **{**settings, "max_steps": 2})
     batch = prepared_batch(resumed)

@@ -23,6 +23,7 @@ from trl_mmreason.miniature.tasks import make_dataset
 
 run = {"use_cpu": True, "bf16": False, "per_device_train_batch_size": 4, "num_generations": 4, "max_steps": 1}
 run |= {"max_completion_length": 6, "report_to": [], "save_strategy": "no", "dataloader_num_workers": 1}
+run |= {"learning_rate": 0.0}  # random answers earn nothing
 args = AdaPOConfig("out", **run, filter_truncated=False, disable_tqdm=True)
 trainer = AdaPOTrainer(sys.argv[1], args=args, train_dataset=make_dataset(["adding"], 2))
 trainer.train()

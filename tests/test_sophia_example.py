@@ -32,7 +32,7 @@ SETTINGS = {
     | {"sequence_reduction": "mean", "trainable_parts": ["vision", "projector", "language"]},
     "update": {"num_train_epochs": 1, "learning_rate": 1e-3, "per_device_train_batch_size": 2},
     "difficulty": {"n": 2, "low": 0.0, "high": 1.0},
-    "grpo": {"max_steps": 1, "num_generations": 4, "per_device_train_batch_size": 8},
+    "grpo": {"max_steps": 1, "learning_rate": 0.0, "num_generations": 4, "per_device_train_batch_size": 8},
     "evaluation": {"temperature": 0.0},
 }
 

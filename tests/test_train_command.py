@@ -19,6 +19,7 @@ from trl_mmreason.recipes import config_file, configs, script
 
 LOST = "--config adapo/lost.yaml: there is no such file, and no recipe of that name; there are adapo/miniature.yaml, "
 SHORT = {"use_cpu": "true", "max_steps": 1, "train_rows": 16, "eval_rows": 4, "per_device_train_batch_size": 16}
+SHORT["learning_rate"] = 0  # a random policy earns nothing, which would be an error
 
 
 def run(command, folder, **environment):

@@ -70,7 +70,13 @@ def test_reinforcement_saves_an_adapter_and_compares(method, train):
 @pytest.mark.full
 def test_an_adapter_without_named_layers_trains_and_is_evaluated_on_the_way(policy, tmp_path, monkeypatch):
     options = {"model_name_or_path": policy, "output_dir": tmp_path / "out", **SHORT, "dtype": "float32"}
-    options |= {"train_rows": 8, "eval_rows": 4, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8}
+    options |= {
+        "learning_rate": 0,
+        "train_rows": 8,
+        "eval_rows": 4,
+        "per_device_train_batch_size": 8,
+        "per_device_eval_batch_size": 8,
+    }
     options |= {
         "max_completion_length": 4,
         "use_peft": "true",
@@ -88,7 +94,7 @@ def test_an_adapter_without_named_layers_trains_and_is_evaluated_on_the_way(poli
 @pytest.mark.full
 def test_self_evolution_s_adapter_is_merged_into_what_is_measured(train, policy):
     bounds = {"max_completion_length": 8, "judge_max_tokens": 4}
-    out = train("self_evolution", answers=2, **in_sections(["evolution"], **bounds))
+    out = train("self_evolution", answers=2, **in_sections(["evolution"], **bounds, learning_rate=0.0))
     assert_merged(out / "evolve", policy)
     assert (out / "evaluation/self-evolution/results.json").exists()
 
@@ -119,7 +125,7 @@ def test_sophia_s_stages_each_merge_an_adapter(train, policy, tmp_path):
     made.to_parquet(tmp_path / "trajectories.parquet")
     bounds = {"difficulty.n": 2, "difficulty.low": 0.0, "difficulty.high": 1.0}
     options = {"trajectory_dataset": tmp_path / "trajectories.parquet", "max_completion_length": 8, **bounds}
-    out = train("sophia", **options, **in_sections(["update", "grpo"]))
+    out = train("sophia", **options, **in_sections(["update", "grpo"]), **{"grpo.learning_rate": 0.0})
     assert assert_merged(out / "update", policy)
     assert_merged(out / "grpo", out / "update/model")
     assert {"before", "SOPHIA", "SOPHIA-GRPO"} <= {path.name for path in (out / "evaluation").iterdir()}
@@ -148,7 +154,7 @@ def test_the_cold_start_of_srpo_saves_an_adapter_which_its_last_line_merges(trai
     exec(line)
     whole = yaml.safe_load(heads[1])["model_name_or_path"]
     assert assert_layers_changed(whole, policy)
-    rl = train("srpo", **SHORT, model_name_or_path=whole, max_completion_length=8)
+    rl = train("srpo", **SHORT, model_name_or_path=whole, max_completion_length=8, learning_rate=0)
     assert json.loads((rl / "adapter_config.json").read_text())["base_model_name_or_path"] == whole
 
 
@@ -167,7 +173,7 @@ def test_chain_of_step_trains_whole_models_and_then_an_adapter(train, tmp_path):
     labels.to_parquet(tmp_path / "labels.parquet")
     options = {"step_dataset": tmp_path / "chains.parquet", "label_dataset": tmp_path / "labels.parquet"}
     options |= {"stages": "sft,prm,grpo", "max_completion_length": 8}
-    out = train("chain_of_step", **options, **in_sections(["sft", "prm", "grpo"]))
+    out = train("chain_of_step", **options, **in_sections(["sft", "prm", "grpo"]), **{"grpo.learning_rate": 0.0})
     assert not (out / "sft/adapter").exists()
     assert not (out / "prm/adapter").exists()
     assert_merged(out / "grpo", out / "sft/model")

@@ -390,6 +390,8 @@ def test_a_real_policy_from_step_data_to_a_process_reward_model(tmp_path):
         assert by_truth["answer_label"] == by_policy["answer_label"] == float(written.answer == problem.answer)
 
     for labelled in (continued.rows, judged.rows):
-        prm = maker(ProcessRewardTrainer, ProcessRewardConfig, **run)(base, tmp_path / "prm", labelled, max_steps=1)
+        prm = maker(ProcessRewardTrainer, ProcessRewardConfig, **run)(
+            base, tmp_path / "prm", labelled, max_steps=1, warmup_steps=0
+        )
         prm.train()
         assert prm.state.global_step == 1

@@ -52,7 +52,7 @@ def small(folder, **settings):
     prepared["labels"] |= {"problems": 4, "held_out": 3, "paths": 2, "monte_carlo": 2, "continuations": 2}
     prepared["prm"] |= {"max_steps": 2, "per_device_train_batch_size": 4}
     given["dpo"] |= {"rounds": 2, "num_paths": 4, "pair_threshold": 0.0, "per_device_train_batch_size": 4}
-    given["rl"] |= {"max_steps": 1, "num_generations": 4, "per_device_train_batch_size": 8}
+    given["rl"] |= {"learning_rate": 0.0, "max_steps": 1, "num_generations": 4, "per_device_train_batch_size": 8}
     return StudyArguments(**{**given, **settings})
 
 

@@ -156,7 +156,7 @@ def test_the_arm_without_filters_learns_from_all_questions(tmp_path):
     args = small("adapo_filters", tmp_path, train_rows=3, eval_rows=2, tasks={"adding": 1})
     assert args.prepared == {"prefilter": 8}
     args.prepared["prefilter"] = 2
-    args.rl |= {"temperature": 0.1, "max_steps": 1, "learning_rate": 1e-6}  # it says what it knows by heart
+    args.rl |= {"temperature": 0.1, "max_steps": 1}  # it says what it knows by heart
     logged = {}
     for arm, questions in (("adapo", 1), ("no-offline-filter", 3), ("no-filters", 3)):
         args.arms[arm]["per_device_train_batch_size"] = 4 * questions
@@ -189,9 +189,14 @@ def test_srpo_with_reflections_in_small(tmp_path, caplog):
     said = [in_tags(solve(each, error=error)) for each, error in zip(problems, errors, strict=True)]
     remember(tmp_path / "seed-0", [(each.prompt, each.image, text) for each, text in zip(problems, said, strict=True)])
     args = small("srpo", tmp_path, train_rows=4, eval_rows=4, tasks={"adding": 1})
-    args.rl |= {"filter_min_accuracy": 0.0, "filter_max_accuracy": 1.0}  # a policy of so few steps is right or wrong
+    args.rl |= {
+        "learning_rate": 1e-4,
+        "filter_min_accuracy": 0.0,
+        "filter_max_accuracy": 1.0,
+    }  # a policy of so few steps is right or wrong
     args.prepared |= {"problems": 6, "right_share": 0.5, "complete_share": 0.95, "min_delta": 0.1}
     args.arms = {name: args.arms[name] for name in ("srpo", "no-reflection-reward", "answer-reward", "sft-only")}
+    args.arms["answer-reward"]["learning_rate"] = 0.0  # which nothing teaches
     for arm in args.arms:
         do_arm(args, srpo.PART, 0, arm)
     assert "after 2 steps, expected 95% and +10 or more" in caplog.text
