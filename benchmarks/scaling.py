@@ -117,7 +117,7 @@ def train(load: Load, model: str, folder: str, steps: int, group: Mapping[str, s
     torch.set_num_threads(1)
     asked = questions(load.processes, sides=[SIDE], fewest_pictures=load.pictures, most_pictures=load.pictures)
     args = AdaPOConfig(
-        folder,
+        f"{folder}/{'-'.join(map(str, load))}",  # two trainings in one folder are refused
         per_device_train_batch_size=MICRO_BATCH,
         gradient_accumulation_steps=load.group // MICRO_BATCH,
         num_generations=load.group,

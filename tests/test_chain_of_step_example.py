@@ -105,7 +105,7 @@ def test_again_it_does_nothing_but_what_was_killed_and_says_the_same(run):
 def test_a_finished_stage_with_other_settings_is_refused(run):
     other = run.start("--stages", "grpo", "--grpo.learning_rate", "1e-4")
     assert other.returncode != 0
-    assert "grpo.learning_rate: (absent) → 0.0001" in other.stderr
+    assert "grpo.learning_rate: 0.0 → 0.0001" in other.stderr
 
 
 def test_chains_that_are_not_learnt_are_said_and_not_saved(run, tmp_path):

@@ -7,10 +7,12 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from every_trainer import DPO, GRPO, REFLECTION, TRAINERS, make, saved_base
 from peft import LoraConfig, PeftModel, get_peft_model
 from processes import outcomes
 from support import (
+    SMALL_RUN,
     adapo_trainer,
     changed_weights,
     drawn_rows,
@@ -23,7 +25,7 @@ from support import (
 )
 from transformers import TrainerCallback
 
-from trl_mmreason import facts
+from trl_mmreason import GroupGRPOTrainer, RolloutConfig, facts
 from trl_mmreason.facts import MAX_SKIPPED_IN_A_ROW, NonFiniteUpdates, NothingTrained
 from trl_mmreason.grading import Verdict
 from trl_mmreason.model_card import FACTS_FILE
@@ -151,6 +153,55 @@ def test_groups_that_teach_nothing(base, tmp_path, monkeypatch, caplog, correct,
     assert reason in warning
 
 
+def test_what_trained_nothing_trains_nothing_when_it_is_resumed(base, tmp_path):
+    """From the last checkpoint, which leaves no step to do, and from the one before."""
+
+    def trainer():
+        kwargs = {"grader": AllAlike(False)}
+        settings = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
+        return adapo_trainer(base, tmp_path, drawn_rows(8), **settings, trainer_kwargs=kwargs)
+
+    with pytest.raises(NothingTrained, match="Not one of 6 groups"):
+        trainer().train()
+    for checkpoint in (True, str(tmp_path / "checkpoint-2")):
+        with pytest.raises(NothingTrained, match="Not one of 6 groups"):
+            trainer().train(resume_from_checkpoint=checkpoint)
+
+
+def test_facts_of_a_resumed_run_are_those_of_the_whole(base, tmp_path):
+    settings = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
+    whole = adapo_trainer(base, tmp_path, drawn_rows(8), **settings)
+    whole.train()
+    resumed = adapo_trainer(base, tmp_path, drawn_rows(8), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    found, expected = asdict(resumed.facts), {**asdict(whole.facts), "earlier": 2}
+    assert found.pop("dropped") == pytest.approx(expected.pop("dropped"))
+    assert found.pop("mean_difference") == pytest.approx(expected.pop("mean_difference"), abs=1e-6)
+    assert found.pop("max_difference") == pytest.approx(expected.pop("max_difference"), abs=1e-6)
+    assert found == expected
+
+
+def test_an_answer_that_nobody_pays_is_no_advantage(base, tmp_path):
+    """One answer of each group is paid, and the others have no reward at all."""
+
+    def pays_one(completions, **_):
+        return [1.0 if number % 4 == 0 else None for number in range(len(completions))]
+
+    args = RolloutConfig(str(tmp_path), **SMALL_RUN)
+    trainer = GroupGRPOTrainer(base, [pays_one], args, train_dataset=Dataset.from_list(drawn_rows(8)))
+    with pytest.raises(NothingTrained, match="Not one of 4 groups of answers had anything to teach"):
+        trainer.train()
+
+
+def test_weight_decay_alone_trains_nothing(base, tmp_path):
+    trainer = sft_trainer(base, tmp_path, completed(8), weight_decay=0.1)
+    compute_loss = trainer.compute_loss
+    trainer.compute_loss = lambda *args, **kwargs: compute_loss(*args, **kwargs) * 0.0
+    with pytest.raises(NothingTrained, match="Not one of 2 updates had a gradient other than 0"):
+        trainer.train()
+    assert trainer.facts.changed > 0
+
+
 def test_a_learning_rate_of_zero_was_meant(base, tmp_path):
     trainer = adapo_trainer(base, tmp_path, drawn_rows(8), learning_rate=0.0)
     trainer.train()
@@ -182,6 +233,47 @@ def test_an_update_that_is_not_finite_changes_nothing(base, tmp_path, name):
     losses = losses_of(trainer)
     assert [math.isnan(loss) for loss in losses] == [False, True, False]
     assert [entry.get("updates_skipped") for entry in trainer.state.log_history if "loss" in entry] == [None, 1, 1]
+
+
+def test_a_gradient_whose_norm_overflows_changes_nothing(base, tmp_path):
+    """Each entry is finite; clipping would make all 0, and momentum and weight decay would go on."""
+    trainer = sft_trainer(base, tmp_path, completed(16), max_steps=3, logging_steps=1, weight_decay=0.1)
+    compute_loss, seen = trainer.compute_loss, []
+
+    def large(*args, **kwargs):
+        return compute_loss(*args, **kwargs) * (1e30 if trainer.state.global_step == 1 else 1.0)
+
+    trainer.compute_loss = large
+    trainer.add_callback(AfterStep(lambda: seen.append(weights_of(trainer.model))))
+    trainer.train()
+    assert (trainer.facts.updates, trainer.facts.skipped, trainer.facts.with_gradient) == (3, 1, 2)
+    assert all(torch.equal(seen[0][name], seen[1][name]) for name in seen[0])
+
+
+def test_weights_that_an_update_makes_infinite_are_not_saved(base, tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 1, "max_steps": 4, "lr_scheduler_type": "constant"}
+    trainer = sft_trainer(base, tmp_path, completed(16), **settings, learning_rate=1e-3)
+
+    def rise():
+        if trainer.state.global_step == 1:
+            for group in trainer.optimizer.param_groups:
+                group["lr"] = 1e39
+            trainer.lr_scheduler.base_lrs = [1e39] * len(trainer.lr_scheduler.base_lrs)
+
+    trainer.add_callback(AfterStep(rise))
+    with pytest.raises(NonFiniteUpdates, match=r"infinity \(.*\) after update 2.*checkpoint-1"):
+        trainer.train()
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-1"]
+
+
+@pytest.mark.parametrize("name", full_but("AdaPOTrainer", ["AdaPOTrainer", "ReflectionSFTTrainer"]))
+def test_a_model_that_is_not_finite_is_refused_before_training(base, tmp_path, name):
+    trainer = make(name, base, tmp_path)
+    weight, _ = next(iter(trainer.model.named_parameters()))
+    with torch.no_grad():
+        trainer.model.get_parameter(weight).view(-1)[0] = math.nan
+    with pytest.raises(ValueError, match=f"weights hold NaN or infinity \\({weight}\\) before the first update"):
+        trainer.train()
 
 
 def test_a_run_stops_after_many_of_them_and_keeps_its_checkpoints(base, tmp_path):

@@ -16,7 +16,14 @@ from trl import ModelConfig
 from trl_mmreason.checkpoint import CheckpointError
 from trl_mmreason.files import FolderInUse, lock_folder, unlock_folder
 from trl_mmreason.interruption import STATUS, TrainingInterrupted
-from trl_mmreason.resuming import UNFINISHED, NoCheckpoint, checkpoint_fault, newest_checkpoint, resolve_checkpoint
+from trl_mmreason.resuming import (
+    FILES,
+    UNFINISHED,
+    NoCheckpoint,
+    checkpoint_fault,
+    newest_checkpoint,
+    resolve_checkpoint,
+)
 from trl_mmreason.sampling.store import SettingsChanged
 from trl_mmreason.script_parser import WrongArgument
 from trl_mmreason.scripts import CompletionArguments, claim_output_dir, finished_state, train_and_save, train_once
@@ -159,12 +166,42 @@ DAMAGES = {
 def test_a_checkpoint_counts_only_when_it_is_complete(fault, copied):
     """As earlier versions and plain TRL leave them; the third is incomplete already."""
     assert newest_checkpoint(copied)[0] == copied / "checkpoint-2"
+    for number in (2, 3):
+        (copied / f"checkpoint-{number}" / FILES).unlink()
     DAMAGES[fault](copied / "checkpoint-2")
     newest, (third, second) = newest_checkpoint(copied)
     assert newest == copied / "checkpoint-1"
     assert third.startswith(f"{copied / 'checkpoint-3'}: trainer_state.json, which is written last, is missing")
     assert second.startswith(f"{copied / 'checkpoint-2'}: ")
     assert fault in second
+
+
+def garble(path):
+    path.write_bytes(path.read_bytes()[::-1])
+
+
+@pytest.mark.parametrize(
+    ("damage", "name", "fault"),
+    [
+        *((Path.unlink, name, "is missing") for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth")),
+        *((half, name, "is cut off, or was changed") for name in ("config.json", "model.safetensors")),
+        (garble, "scheduler.pt", "is cut off, or was changed"),
+        (half, FILES, "is cut off"),
+    ],
+)
+def test_a_checkpoint_of_this_package_has_every_file_as_it_was_written(damage, name, fault, copied):
+    assert newest_checkpoint(copied)[0] == copied / "checkpoint-2"
+    damage(copied / "checkpoint-2" / name)
+    newest, (_, second) = newest_checkpoint(copied)
+    assert newest == copied / "checkpoint-1"
+    assert second.startswith(f"{copied / 'checkpoint-2'}: {name} {fault}")
+
+
+def test_a_checkpoint_without_the_optimizers_state_is_said_to_be_so(base, tmp_path, caplog):
+    settings = {**EVERY_STEP, "save_only_model": True}
+    make(SFT, base, tmp_path, **{**settings, "max_steps": 1}).train()
+    make(SFT, base, tmp_path, **settings).train("auto")
+    assert any("checkpoint-1 has no state of the optimizer" in said for said in warnings_of(caplog))
 
 
 def test_an_incomplete_checkpoint_is_passed_over_by_name_and_refused_by_path(run, base, copied, caplog):

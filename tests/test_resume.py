@@ -12,6 +12,7 @@ from support import adapo_trainer, assert_weights, drawn_rows, full_but, load, w
 from transformers import TrainerCallback
 
 from trl_mmreason.checkpoint import CheckpointError, restore_weights
+from trl_mmreason.resuming import FILES
 
 STEPS, SAVED = 4, 2
 
@@ -48,6 +49,27 @@ def test_resumed_equals_uninterrupted(family, checkpoints, rows, tmp_path, lora)
     assert any(not torch.equal(start[name], weight) for name, weight in whole[1].items())  # something was learnt
 
 
+def test_a_later_epoch_goes_on_in_its_own_order(checkpoints, rows, tmp_path):
+    """Three rollouts of two questions make an epoch; the checkpoint lies in the second one."""
+    few, path = rows[:6], checkpoints("qwen2_5_vl")
+
+    def asked_by(trainer, **kwargs):
+        asked, prepare = [], trainer._generate_and_score_completions
+
+        def note(inputs):
+            asked.append([row["answer"] for row in inputs[:: trainer.num_generations]])
+            return prepare(inputs)
+
+        trainer._generate_and_score_completions = note
+        trainer.train(**kwargs)
+        return asked
+
+    whole = asked_by(trainer_for(path, tmp_path, few, max_steps=6, save_steps=4))
+    resumed = trainer_for(path, tmp_path, few, max_steps=6, save_steps=4)
+    assert asked_by(resumed, resume_from_checkpoint=str(tmp_path / "checkpoint-4")) == whole[4:]
+    assert whole[:3] != whole[3:]
+
+
 @pytest.mark.parametrize(
     "settings", full_but({"num_iterations": 4}, [{"num_iterations": 4}, {"steps_per_generation": 4}])
 )
@@ -82,6 +104,7 @@ def test_rollouts_of_another_number_of_processes_are_refused(checkpoints, rows, 
     path = checkpoints("internvl")
     amid_rollouts(path, tmp_path, rows, max_steps=SAVED).train()
     folder = tmp_path / f"checkpoint-{SAVED}"
+    (folder / FILES).unlink()
     (folder / "rollouts_0_of_1.pt").rename(folder / "rollouts_0_of_2.pt")
     with pytest.raises(CheckpointError, match="rollouts_0_of_2.pt, this run needs rollouts_0_of_1.pt"):
         amid_rollouts(path, tmp_path, rows).train(resume_from_checkpoint=str(folder))
@@ -145,6 +168,7 @@ def test_the_best_model_is_really_loaded(checkpoints, rows, tmp_path):
 
 def damaged(folder, file_name, change):
     file = folder / f"checkpoint-{SAVED}" / file_name
+    (file.parent / FILES).unlink()
     tensors = load_file(file)
     change(tensors)
     save_file(tensors, file, metadata={"format": "pt"})

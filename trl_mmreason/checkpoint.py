@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 _TORCH_CANNOT_WRITE = ("inline_container.cc", "iostream error", "PytorchStreamWriter")  # it raises RuntimeError
 
+_OPTIMIZERS = ("optimizer*", "global_step*")  # the second of DeepSpeed
+
 NOT_PUSHED = ("completions/*", "training.html", "report.html")
 """Files of a run with rows of its data sets, which are pushed by hand only; `Trainer` leaves out names that begin with
 an underscore, and checkpoints."""
@@ -287,6 +289,15 @@ class CheckpointRestoreMixin(Trainer):
                 _cast_back(target, types)
         else:
             restore_weights(target, resume_from_checkpoint)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint and not any(part for name in _OPTIMIZERS for part in Path(checkpoint).glob(name)):
+            logger.warning(
+                "%s has no state of the optimizer (save_only_model writes none): training resumes with a new one, and "
+                "so does not go on as if it had not been interrupted.",
+                checkpoint,
+            )
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model as `Trainer` does; a sharded model is saved whole, an adapter with its frozen weights.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 from collections.abc import Mapping, Sized
 from dataclasses import asdict, dataclass, field
@@ -17,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.nn.utils import get_total_norm
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_pt_utils import get_model_param_count
 from transformers.trainer_utils import TrainOutput
 
 from .files import write_whole
 from .model_card import FACTS_FILE
+from .resuming import newest_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -42,18 +43,20 @@ class NothingTrained(RuntimeError):
 
 
 class NonFiniteUpdates(RuntimeError):
-    """Too many updates in a row had gradients with NaN or infinity."""
+    """Too many updates in a row had gradients with NaN or infinity, or an update has put them into weights."""
 
 
 @dataclass
 class RunFacts:
-    """Facts of one call of `train`, over all processes.
+    """Facts of a training over all processes, with those up to the checkpoint that it was resumed from.
 
     Attributes:
         weights, trainable: numbers of all weights, and of those that may change.
-        tensors, changed: numbers of the tensors that may change, and of those that did.
-        changed_frozen: names of frozen tensors that changed.
+        tensors, changed: numbers of the tensors that may change, and of those that did in this call of `train`.
+        changed_frozen: names of frozen tensors that changed in it.
         updates, skipped: optimizer steps, and those of them that changed nothing as gradients were not finite.
+        with_gradient: updates with a finite gradient other than 0; weight decay changes weights in others, too.
+        earlier: updates before the checkpoint that training was resumed from.
         learning_rate: the highest of all updates.
         groups, taught: numbers of groups of answers, and of those with an advantage; 0 without rollouts.
         silent_rollouts: rollouts since the last one with a group that taught.
@@ -69,6 +72,8 @@ class RunFacts:
     changed_frozen: list[str] = field(default_factory=list)
     updates: int = 0
     skipped: int = 0
+    with_gradient: int = 0
+    earlier: int = 0
     learning_rate: float = 0.0
     groups: int = 0
     taught: int = 0
@@ -108,6 +113,7 @@ class RunFactsMixin(Trainer):
     """
 
     _made_since_log = 0  # updates that were not skipped
+    _gradient_norm: Any = None  # before clipping, of the current update
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.facts = RunFacts()
@@ -117,8 +123,8 @@ class RunFactsMixin(Trainer):
         """Train as TRL does; then print the facts of the run, and write them into `facts.json` in the output folder.
 
         Raises:
-            ValueError: no weight may change.
-            NonFiniteUpdates: in several updates in a row gradients were not finite.
+            ValueError: no weight may change, or one is NaN or infinite.
+            NonFiniteUpdates: in several updates in a row gradients were not finite, or weights are not.
             NothingTrained: nothing was trained, although the learning rate is not 0.
         """
         check_trainable(self)
@@ -138,7 +144,7 @@ class RunFactsMixin(Trainer):
             )
         if self.accelerator.is_main_process:
             sys.stdout.write(f"{self.facts}\n")
-            if self.facts.updates or not self.state.global_step:  # a finished run that was resumed keeps its facts
+            if self.facts.updates > self.facts.earlier or not self.state.global_step:  # else those of before stay
                 file = Path(str(self.args.output_dir)) / FACTS_FILE
                 write_whole(file, json.dumps(asdict(self.facts), indent=2))
         self.accelerator.wait_for_everyone()
@@ -158,7 +164,7 @@ class RunFactsMixin(Trainer):
         """The cause, and what to do; `None` if something was trained, or was not meant to be."""
         facts = self.facts
         if not self.args.learning_rate or self.state.global_step > facts.updates:
-            return None  # not meant to train, or trained before it was resumed
+            return None  # not meant to train, or resumed from a checkpoint without facts
         if not facts.updates:
             return (
                 "Not one update was made. Fix: more rows than one update takes, or a smaller batch "
@@ -168,17 +174,44 @@ class RunFactsMixin(Trainer):
             return f"All {facts.updates} updates were skipped, as their gradients were not finite."
         if facts.groups and not facts.taught and self.only_groups_teach():
             return f"Not one of {facts.groups} groups of answers had anything to teach: {why_silent(facts)}"
-        if not facts.changed:
+        if not facts.with_gradient:
+            return (
+                f"Not one of {facts.updates} updates had a gradient other than 0. Fix: look at rewards, labels and "
+                "masks, or give the adapter layers that take part in the forward pass."
+            )
+        if not facts.changed and not facts.earlier:
+            fix = "a higher learning rate, or weights in float32" if facts.learning_rate else "fewer warmup_steps"
             return (
                 f"Not one of {facts.tensors} tensors changed in {facts.updates} updates with a learning rate of "
-                f"at most {facts.learning_rate:g}. Fix: a higher learning rate, weights in float32, or an adapter of "
-                "layers that take part in the forward pass."
+                f"at most {facts.learning_rate:g}. Fix: {fix}."
             )
         return None
 
     def only_groups_teach(self) -> bool:
         """Whether the loss has no other term than that of advantages and of the KL divergence."""
         return True
+
+    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        self._gradient_norm = super()._get_grad_norm(*args, **kwargs)
+        return self._gradient_norm
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        check_finite(self)
+        super()._save_checkpoint(*args, **kwargs)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self.is_world_process_zero():
+            write_whole(Path(output_dir) / FACTS_FILE, json.dumps(asdict(self.facts)))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None or not (file := Path(checkpoint) / FACTS_FILE).exists():
+            return
+        self.facts = RunFacts(**json.loads(file.read_text(encoding="utf-8")))
+        self.facts.earlier = self.facts.updates
+        if not self.is_world_process_zero():
+            self.facts.compared = 0  # which are summed over processes at the end
 
 
 def check_trainable(trainer: Trainer) -> None:
@@ -194,6 +227,28 @@ def check_trainable(trainer: Trainer) -> None:
             "(requires_grad=False), so that nothing would be trained. Fix: load an adapter with "
             "PeftModel.from_pretrained(base, folder, is_trainable=True), or unfreeze what is to be trained."
         )
+
+
+def check_finite(trainer: Trainer) -> None:
+    """Stop before weights with NaN or infinity are saved, or trained.
+
+    Raises:
+        ValueError: they were so before the first update.
+        NonFiniteUpdates: an update has made them so, with a finite gradient.
+    """
+    accelerator = trainer.accelerator
+    weights = accelerator.unwrap_model(trainer.model).named_parameters()
+    wrong = next((name for name, weight in weights if not _is_finite(_local(weight))), None)
+    if not accelerator.gather(torch.tensor([float(wrong is not None)], device=accelerator.device)).any():
+        return
+    where = f"{type(trainer).__name__}: weights hold NaN or infinity ({wrong or 'in another process'})"
+    if not trainer.state.global_step:
+        raise ValueError(f"{where} before the first update. Fix: another copy of the model, or dtype float32.")
+    newest, _ = newest_checkpoint(str(trainer.args.output_dir))
+    raise NonFiniteUpdates(
+        f"{where} after update {trainer.state.global_step}, although its gradients were finite. Fix: a lower learning "
+        f"rate or a higher adam_epsilon; then resume from the newest checkpoint, which is good: {newest or 'none'}."
+    )
 
 
 def check_fills_a_rollout(trainer: Any) -> None:
@@ -267,11 +322,13 @@ class _Observer(TrainerCallback):
 
     def __init__(self, trainer: Any) -> None:
         self._trainer, self._not_finite, self._skipped_in_a_row = trainer, False, 0
-        self._before: dict[str, int] = {}
+        self._before: dict[str, tuple[int, ...]] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         trainer = self._trainer
         model = trainer.accelerator.unwrap_model(trainer.model)
+        if not state.global_step:
+            check_finite(trainer)
         trainer.facts.weights = get_model_param_count(model)
         trainer.facts.trainable = get_model_param_count(model, trainable_only=True)
         self._before = _digests(model)
@@ -281,9 +338,14 @@ class _Observer(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         trainer, facts = self._trainer, self._trainer.facts
         facts.learning_rate = max([facts.learning_rate, *(group["lr"] for group in trainer.optimizer.param_groups)])
-        # DeepSpeed and a scaler of float16's loss skip such steps themselves.
+        norm = trainer._gradient_norm
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        norm = 1.0 if norm is None else float(norm)  # an engine may not say
+        facts.with_gradient += math.isfinite(norm) and norm > 0
+        # DeepSpeed and a scaler of float16's loss skip such steps themselves. Clipping by an infinite norm has made
+        # finite gradients 0, with which momentum and weight decay would go on.
         scaled = trainer.is_deepspeed_enabled or trainer.accelerator.scaler is not None
-        self._not_finite = not scaled and not _gradients_are_finite(trainer)
+        self._not_finite = not scaled and not math.isfinite(norm)
         if self._not_finite:
             trainer.optimizer.zero_grad()  # an optimizer leaves a weight without gradient as it is
 
@@ -305,6 +367,7 @@ class _Observer(TrainerCallback):
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
         if self._skipped_in_a_row == 1:
             logger.warning("Update %d was skipped: its gradients are not finite.", state.global_step)
+            check_finite(trainer)
         if self._skipped_in_a_row == MAX_SKIPPED_IN_A_ROW and not args.fp16:  # whose loss scale begins too high
             raise NonFiniteUpdates(
                 f"{type(trainer).__name__}: the gradients of {MAX_SKIPPED_IN_A_ROW} updates in a row, up to update "
@@ -315,6 +378,7 @@ class _Observer(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         trainer, facts = self._trainer, self._trainer.facts
+        check_finite(trainer)
         accelerator, model = trainer.accelerator, trainer.accelerator.unwrap_model(trainer.model)
         after = _digests(model)
         here = torch.tensor([float(after[name] != digest) for name, digest in self._before.items()])
@@ -332,23 +396,25 @@ class _Observer(TrainerCallback):
         )
 
 
-def _gradients_are_finite(trainer: Trainer) -> bool:
-    """Whether all gradients are finite on all processes."""
-    gradients = [_local(weight.grad) for weight in trainer.model.parameters() if weight.grad is not None]
-    finite = get_total_norm(gradients, norm_type=torch.inf).isfinite().float().reshape(1)
-    accelerator = trainer.accelerator
-    return bool(accelerator.gather(finite.to(accelerator.device)).all())
-
-
-def _digests(model: nn.Module) -> dict[str, int]:
-    """Name of each weight → sum of the bits of what this process holds of it, which any change changes."""
+def _digests(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Name of each weight → digest of what this process holds of it."""
     return {name: _digest(weight) for name, weight in model.named_parameters()}
 
 
-def _digest(weight: Tensor) -> int:
+def _digest(weight: Tensor) -> tuple[int, ...]:
+    """For each chunk the sum of its entries' bits times random factors, so that changes do not cancel out."""
     values = _local(weight).detach().contiguous()
     bits = values.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
-    return sum(int(chunk.sum(dtype=torch.int64)) for chunk in bits.flatten().split(_CHUNK))
+    bits = bits.flatten()
+    size = min(len(bits), _CHUNK)
+    factors = torch.randint(2**62, (size,), generator=torch.Generator().manual_seed(0)).to(bits.device)
+    return tuple(int((chunk * factors[: len(chunk)]).sum()) for chunk in bits.split(_CHUNK))
+
+
+def _is_finite(values: Tensor) -> bool:
+    if values.element_size() == 1:  # quantised
+        return True
+    return all(bool(chunk.isfinite().all()) for chunk in values.detach().flatten().split(_CHUNK))
 
 
 def _local(tensor: Any) -> Tensor:

@@ -128,6 +128,7 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
     hidden_columns: ClassVar[frozenset[str]] = frozenset()
     reward_funcs: list[Any]
     _buffered_inputs: Any  # `None`, or micro-batches
+    _train_sampler: Any = None  # TRL's; `None` for a stream
     processing_class: Any  # during a rollout `ProcessedPrompts` may stand in its place
 
     def __init__(
@@ -388,7 +389,8 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
         """Add the groups of a rollout to the facts of the run."""
         if outcome.advantages is None:
             total = (outcome.rewards * self.reward_weights.to(outcome.rewards)).nansum(dim=1)
-            teaches = informative_groups(self.in_groups(total.masked_fill(~outcome.keep, torch.nan)))
+            unpaid = ~outcome.keep | outcome.rewards.isnan().all(dim=1)
+            teaches = informative_groups(self.in_groups(total.masked_fill(unpaid, torch.nan)))
         else:
             by_turn = outcome.advantages.view(len(outcome.keep), -1)
             teaches = self.in_groups((by_turn != 0).any(dim=1) & outcome.keep).any(dim=1)
@@ -424,6 +426,17 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
     def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         rows = RowsReadOnce(dataset) if isinstance(dataset, Dataset) else dataset
         return super()._get_dataloader(rows, *args, **kwargs)
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
+        self._train_sampler = super()._get_train_sampler(*args, **kwargs)
+        return self._train_sampler
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        # The sampler draws the order of each epoch from a generator of its own, which a resumed run begins anew.
+        if kwargs["epoch"] == kwargs["epochs_trained"] and getattr(self._train_sampler, "shuffle", False):
+            for _ in range(kwargs["epoch"]):
+                torch.randperm(self._train_sampler.num_samples, generator=self._train_sampler.generator)
+        super()._run_epoch(*args, **kwargs)
 
     # --------------------------------------------------------------------------------------------------------- time
 

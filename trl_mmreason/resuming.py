@@ -14,6 +14,7 @@ import math
 import os
 import re
 import shutil
+import zlib
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -24,10 +25,14 @@ from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
 
-from .files import sync_to_disk
+from .files import sync_to_disk, write_whole
 
 UNFINISHED = "_unfinished"  # with "_", as what begins so is not pushed to the Hub
 
+FILES = "_files.json"
+"""File of a checkpoint that says what was written into it: path → size in bytes, and checksum if it is small."""
+
+_SMALL = 2**20  # bytes; larger files are compared by their size alone
 _WEIGHTS = ("model*.safetensors", "adapter_model*", "pytorch_model*", "*_model_states.pt", "*.distcp")
 _JIT_MARK = "checkpoint-is-incomplete.txt"  # of transformers' `enable_jit_checkpoint`
 
@@ -37,11 +42,13 @@ class NoCheckpoint(ValueError):
 
 
 def checkpoint_fault(folder: Path) -> str | None:
-    """Return why a checkpoint cannot be resumed from; `None` if it is complete. Only ends of files are read.
+    """Return why a checkpoint cannot be resumed from; `None` if it is complete. Large files are not read.
 
-    What this package writes is complete. Checkpoints of earlier versions and of plain TRL, copies that broke off, and
-    file systems without an atomic rename are why it is looked at.
+    What this package writes is complete, and has a list of its files, by which copies that broke off and damaged disks
+    are seen. Checkpoints of earlier versions and of plain TRL have none: the ends of their files are looked at.
     """
+    if (folder / FILES).is_file():
+        return _first_difference(folder)
     fault = model_fault(folder)
     parts = (model_fault(part, inner=True) for part in sorted(folder.iterdir()) if part.is_dir()) if not fault else ()
     return fault or next(filter(None, parts), None)
@@ -72,6 +79,29 @@ def model_fault(folder: Path, *, inner: bool = False) -> str | None:
         return f"{cut[0]} is cut off"
     has_weights = any(fnmatch(path.name, pattern) for path in folder.rglob("*") for pattern in _WEIGHTS)
     return None if inner or has_weights else "it holds no weights"
+
+
+def list_files(folder: Path) -> None:
+    """Write down which files a checkpoint has, when all of them are there."""
+    listed = {path.relative_to(folder).as_posix(): _mark(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    write_whole(folder / FILES, json.dumps(listed, indent=0))
+
+
+def _first_difference(folder: Path) -> str | None:
+    listed = _read_json(folder / FILES)
+    if listed is None:
+        return f"{FILES} is cut off"
+    for name, mark in listed.items():
+        if not (path := folder / name).is_file():
+            return f"{name} is missing"
+        if _mark(path) != mark:
+            return f"{name} is cut off, or was changed after it was written (if that was meant, delete {FILES})"
+    return None
+
+
+def _mark(path: Path) -> list[int]:
+    size = path.stat().st_size
+    return [size, zlib.crc32(path.read_bytes())] if size <= _SMALL else [size]
 
 
 def _read_json(path: Path) -> Any:
@@ -154,7 +184,7 @@ def resolve_checkpoint(value: Any, output_dir: str | Path) -> tuple[Path | None,
             f"resume_from_checkpoint={value}: there is no such checkpoint; {output_dir} has {names or 'none'}."
         )
     if fault := checkpoint_fault(named):
-        newest, _ = newest_checkpoint(named.parent)
+        newest = newest_checkpoint(named)[0] or newest_checkpoint(named.parent)[0]  # a run's folder may be named
         raise NoCheckpoint(
             f"resume_from_checkpoint={value} is incomplete: {fault}. The newest complete one there: {newest or 'none'}"
         )
@@ -163,6 +193,7 @@ def resolve_checkpoint(value: Any, output_dir: str | Path) -> tuple[Path | None,
 
 def publish_checkpoint(unfinished: Path, checkpoint: Path) -> None:
     """Give a written checkpoint its name when it is on the disk, in the place of an earlier one of that name."""
+    list_files(unfinished)
     sync_to_disk(unfinished)
     if checkpoint.exists():
         os.replace(checkpoint, unfinished.with_name(f"{checkpoint.name}.replaced"))
