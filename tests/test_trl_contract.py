@@ -70,6 +70,17 @@ def test_an_epoch_still_begins_with_a_step_whatever_was_done_before():
     assert epoch.count("max_steps") == 1, "`_run_epoch` of CheckpointRestoreMixin can go"
 
 
+def test_a_resumed_run_still_begins_with_the_order_of_the_first_epoch():
+    """TRL's sampler has no `set_epoch`, which `Trainer` would call; with one, `_run_epoch` of `grpo.py` can go."""
+    assert not hasattr(utils.RepeatSampler, "set_epoch")
+    sampler = utils.RepeatSampler(range(5), mini_repeat_count=1, seed=0)
+    assert sampler.generator.initial_seed() == 0
+    assert sampler.num_samples == 5
+    epoch = inspect.getsource(Trainer._inner_training_loop)
+    assert "epoch=epoch," in epoch
+    assert "epochs_trained=epochs_trained," in epoch
+
+
 def test_transformers_own_handler_of_sigterm_still_lets_each_process_decide():
     """Else `interruption.py` can go; what it takes off is the callback of this name."""
     source = inspect.getsource(JITCheckpointCallback) + inspect.getsource(CheckpointManager)
