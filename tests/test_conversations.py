@@ -127,6 +127,13 @@ BAD = [
         "the role 'tool_call'; expected one of",
     ),
     ({"messages": [{"from": ["human"], "value": "?"}, ANSWER]}, "messages", "unknown role", "has the role ['human']"),
+    (
+        {"messages": [ASKED, {"role": "assistant", "content": [inside("red.png"), TEXT]}]},
+        "messages",
+        "picture in the answer",
+        "models here answer in text",
+    ),
+    ({"system": "In Roman numerals."}, "system", "text beside the prompt", "system as a system message"),
     ({"messages": [ASKED, ANSWER, None]}, "messages", "no answer at the end", "message of the assistant"),
     ({"messages": [ASKED, {"role": "assistant"}]}, "messages", "no answer at the end", "message of the assistant"),
 ]
@@ -147,6 +154,17 @@ def test_an_answer_beside_a_conversation_that_ends_with_one_is_named(folder):
     row = {"messages": [ASKED, ANSWER], "images": FILES, "solution": "the first"}
     with pytest.raises(DataError, match="prompt ends with an answer.* or name this column for `answer` too"):
         load_rows(write_lines(folder / "rows.jsonl", [row]))
+
+
+def test_text_beside_an_instruction_is_named_and_a_system_prompt_replaces_a_column(folder):
+    row = {"instruction": "Which?", "input": "red or blue", "output": "red", "system": ""}
+    columns = {"prompt": "instruction", "answer": "output"}
+    with pytest.raises(DataError, match="column 'input': text beside the prompt: it holds 'red or blue'"):
+        load_rows(Dataset.from_list([row]), columns=columns)
+    assert load_rows(Dataset.from_list([{**row, "input": ""}]), columns=columns).problems == []
+    swift = {"messages": [ASKED, ANSWER], "images": FILES, "system": "Look."}
+    loaded = load_rows(write_lines(folder / "rows.jsonl", [swift]), system_prompt="Look.")
+    assert loaded.dataset[0]["prompt"][0] == SYSTEM
 
 
 # ---- folders of several kinds ----

@@ -65,6 +65,47 @@ def test_json_array_file_whose_pictures_are_elsewhere(folder, tmp_path):
     assert_picture_rows(load_rows(str(tmp_path / "rows.json"), image_root=folder), "rows")
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "prompt,answer\né,3\n".encode("latin-1"), "a.csv' is not in UTF-8 .*Fix: save it as UTF-8"),
+        ("a.json", '[{"prompt": "é"}]'.encode("latin-1"), "a.json' is not in UTF-8 .*Fix: save it as UTF-8"),
+        ("a.jsonl", '{"prompt": "é"}'.encode("latin-1"), "'a' is not in UTF-8 .*Fix: save it as UTF-8"),
+        (
+            "a.csv",
+            b"prompt,answer,answer\np,3,4\n",
+            "a.csv' has several columns of the name 'answer'; rename all but one",
+        ),
+        ("a.jsonl", b'[{"prompt": "p", "answer": "3"}]', "a.jsonl' holds an array of JSON.*Fix: rename it to a.json"),
+        ("a.jsonl", b'\n[\n{"prompt": "p", "answer": "3"}\n]', "a.jsonl' holds an array of JSON"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_with_the_fix(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        load_rows(tmp_path / name)
+
+
+def test_half_a_surrogate_pair_costs_its_row_only(tmp_path):
+    rows = [{"prompt": "a", "answer": "1"}, {"prompt": "b \ud83d", "answer": "2"}, {"prompt": "😀", "answer": "3"}]
+    (tmp_path / "r.json").write_text(json.dumps(rows))
+    (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for file in ("r.json", "r.jsonl"):
+        loaded = load_rows(tmp_path / file)
+        assert loaded.dataset["answer"][:] == ["1", "3"]
+        assert [(one.row, one.reason) for one in loaded.problems] == [(1, "line is not Unicode")]
+
+
+def test_a_folder_of_save_to_disk_is_read(tmp_path):
+    rows = Dataset.from_list([{"prompt": "p", "answer": "3"}])
+    rows.save_to_disk(tmp_path / "one")
+    DatasetDict({"test": rows}).save_to_disk(tmp_path / "several")
+    assert load_rows(tmp_path / "one").dataset["id"][:] == ["one-0"]
+    assert load_rows(tmp_path / "several", split="test").dataset["id"][:] == ["several-0"]
+    with pytest.raises(DataError, match=r"no split 'train'; it has \['test'\]"):
+        load_rows(tmp_path / "several")
+
+
 def test_folder_of_json_lines_takes_the_files_of_the_split(folder):
     rows = picture_rows()
     write_lines(folder / "a.jsonl", rows[:1])
@@ -158,13 +199,13 @@ def test_dataset_with_a_transform_is_refused():
 
 
 def test_columns_are_found_by_name_by_synonym_and_by_mapping():
-    row = {"problem": "p", "solution": "long", "answer": "s", "options": ["x", "y"], "question_id": 9, "subject": "geo"}
+    row = {"problem": "p", "solution": "long", "answer": "s", "options": ["s", "y"], "question_id": 9, "subject": "geo"}
     found = load_rows(Dataset.from_list([row])).dataset[0]
     assert found == {
         "prompt": [{"role": "user", "content": "p"}],
         "images": [],
         "answer": "s",  # our own name wins over the synonym `solution`
-        "choices": {"A": "x", "B": "y"},
+        "choices": {"A": "s", "B": "y"},
         "id": "9",
         "category": "geo",
     }

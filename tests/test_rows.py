@@ -45,6 +45,12 @@ def test_choices_of_an_arrow_table_keep_the_letters_of_their_row():
     assert load_rows(Dataset.from_list(rows)).dataset["choices"][:] == [{"A": "x"}, {"A": "y", "C": "z"}]
 
 
+@pytest.mark.parametrize("answer", ["a", "(A)", "A. 0.5", "AB", "1/2", "0.50", "B) two"])
+def test_an_answer_that_names_a_choice_is_read(answer):
+    row = {"prompt": "p", "answer": answer, "choices": ["0.5", "two"]}
+    assert load_rows(Dataset.from_list([row])).problems == []
+
+
 # ---- values that are bad ----
 
 GOOD = {"prompt": "p", "images": [], "answer": "a", "choices": None, "id": "good", "category": None}
@@ -67,6 +73,11 @@ BAD = [
     ("images", [base64.b64encode(bytes(200)).decode()], "picture is base64", "got 'AAAA"),
     ("images", ["鳥" * 100 + ".png"], "missing picture file", "does not exist"),  # 304 bytes in UTF-8
     ("images", 7, "wrong type", "got 7 (int); expected a path"),
+    ("images", [{"image": "a.png"}], "wrong type", 'the keys [\'image\']; expected "bytes" or "path" among them'),
+    ("images", [{"url": "a.png", "path": None}], "wrong type", "a dictionary with the keys ['path', 'url']"),
+    ("images", ["file:///a.png"], "picture is a link", "write the path without file://"),
+    ("images", ["bomb.png"], "unreadable picture", "; shrink it"),
+    ("answer", "<image>3", "picture in the answer", "models here answer in text"),
     ("answer", "  ", "empty answer", "the answer is '  '; give a string"),
     ("answer", [], "empty answer", "the answer is []"),
     ("answer", None, "empty answer", "the answer is None"),
@@ -111,6 +122,7 @@ def bad_pictures(tmp_path):
     whole = (tmp_path / "whole.jpg").read_bytes()
     (tmp_path / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     PIL.Image.new("F", (2, 2)).save(tmp_path / "depth.tiff")
+    PIL.Image.new("1", (20_000, 10_000)).save(tmp_path / "bomb.png")
     (tmp_path / "long.png").write_bytes(png(size=(201, 1)))
     return tmp_path
 
@@ -137,6 +149,8 @@ def test_a_bad_value_costs_its_row_only(bad_pictures, caplog, column, value, rea
     ("changes", "reason", "column"),
     [
         ({"answer": "C", "choices": AB}, "letter not among the choices", "answer"),
+        ({"answer": "z", "choices": AB}, "answer not among the choices", "answer"),
+        ({"answer": "0", "choices": AB}, "answer not among the choices", "answer"),
         ({"answer": 1, "choices": AB}, "answer is a number", "answer"),  # an index? from 0 or from 1?
         (
             {"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "p"}]},

@@ -29,12 +29,22 @@ MEDIA = [
     *(("video", "a.mp4"), ("videos", ["a.mp4"]), ("audio", "a.wav"), ("audios", [{"path": "a.wav", "bytes": None}])),
     *(("video_path", "clips/7"), ("videos", ["s3://bucket/7"]), ("input_audio", "my clip.wav"), ("clip", "there.mp4")),
     *(("clip", {"bytes": MP4, "path": None}), ("sound", WAV), ("audio_bytes", b"?"), ("video_url", LINK)),
+    *(("clip", "lost.mov"), ("sounds", ["lost.mp3"]), ("media", [{"kind": "video", "uri": "7"}])),
+    *(("extra_info", {"video": "clips/7"}), ("note", '{"audio": ["7"]}')),
+]
+NESTED = [
+    *(("multi_modal_data", {"image": ["lost.png"]}), ("extra_info", {"a": {"images": [LINK]}}), ("img", {"src": LINK})),
+    *(("mm_inputs", [{"image": "lost.png"}]), ("media", [{"kind": "image", "uri": LINK}])),
+    *(("imgs", '["a.png", "b.jpg"]'), ("scan", "['a.png']"), ("extra", '{"figure": "' + LINK + '"}')),
+    ("content", [{"type": "image_url", "image_url": {"url": LINK}}, {"type": "text", "text": "What?"}]),
 ]
 PICTURES = [
     *(("img", "lost.png"), ("picture", ["there.png"]), ("image_paths", ["lost.jpg"]), ("photo", png())),
     *(("image_url", LINK), ("image_urls", [LINK]), ("scan", {"bytes": png(), "path": None}), ("data", ENCODED)),
     *(("file", "there.png"), ("screenshot_b64", f"data:image/png;base64,{ENCODED}"), ("pixel_values", [[0.5]])),
-    ("img", Image.new("RGB", (2, 2))),
+    *(("img", Image.new("RGB", (2, 2))), ("frames", ["lost.png", "lost.jpg"]), ("imgs", "a.png,b.png")),
+    ("img", "Screenshot 7.png"),
+    *NESTED,
 ]
 NONE = [
     *(("video_id", "v_7"), ("video_id", "v_7.mp4"), ("video", None), ("videos", []), ("audio", ""), ("video", False)),
@@ -83,7 +93,9 @@ def test_a_row_whose_picture_nobody_reads_is_left_out_and_named(column, value, f
         (problem,) = loaded.problems
         assert (problem.id, problem.column, problem.reason) == ("bad", column, "picture in another column")
         assert "1 of 2 rows cannot be used" in caplog.records[-1].getMessage()
-        if column != "pixel_values":
+        if (column, value) in NESTED:
+            assert "put the pictures into one list column `images`; or read the text alone" in problem.message
+        elif column != "pixel_values":
             assert f"""--columns '{{"images": "{column}"}}', or columns=""" in problem.message
         assert load_rows(source, columns={"images": None}).problems == []
         assert load_rows(source, keep_columns=[column]).problems == []
@@ -110,10 +122,72 @@ def test_all_rows_with_their_pictures_elsewhere_are_an_error(folder):
         load_rows(named, columns={"images": "img"})
 
 
-@pytest.mark.parametrize("mark", ["<video>", "<audio>", "<|video_pad|>"])
-def test_a_mark_of_video_or_audio_in_the_text_is_refused(mark, folder):
+SECOND = [("image_2", "b.png"), ("reference_image", png(size=(9, 9))), ("image2", {"bytes": None, "path": "b.png"})]
+
+
+@pytest.mark.parametrize(("column", "value"), **named([*SECOND, ("images", ["b.png"])]))
+def test_a_second_picture_is_named(column, value, folder):
+    (folder / "b.png").write_bytes(png(size=(9, 9)))
+    rows = Dataset.from_list([{**ROW, "image": "there.png", column: value}])
+    other = "image" if column == "images" else column
+    with pytest.raises(DataError, match=f"column '{other}': second picture: .*one list column `images`; or name the o"):
+        load_rows(rows)
+    assert load_rows(rows, columns={"images": "image"}, on_error="raise").problems == []
+    with pytest.raises(ValueError, match=f"row 0, column '{other}': it holds a picture that nobody reads, beside one"):
+        refuse_unseen_media("rows", rows)
+
+
+def test_the_same_picture_again_and_where_it_comes_from_are_no_second_one():
+    again = {
+        "images": ["there.png"],
+        "original_image": png(),
+        "masked_image": [],
+        "image_caption": "c",
+        "image_url": LINK,
+    }
+    for rows in (Dataset.from_list([{**ROW, "image": "there.png", column: value}]) for column, value in again.items()):
+        assert load_rows(rows).problems == []
+        refuse_unseen_media("rows", rows)
+
+
+def test_pictures_of_two_unread_columns_are_named_together(folder):
+    with pytest.raises(
+        DataError, match=r"the columns \['image_1', 'image_2'\] hold pictures that nobody reads; put the"
+    ):
+        load_rows(Dataset.from_list([{**ROW, "image_1": "there.png", "image_2": "b.png"}]))
+
+
+def test_a_dictionary_of_other_keys_is_no_picture_and_not_none():
+    rows = Dataset.from_list([{**ROW, "images": [{"image": "there.png"}]}])
+    with pytest.raises(ValueError, match=r"rows: a picture of row 0 is a dictionary with the keys \['image'\]"):
+        refuse_unseen_media("rows", rows)
+
+
+@pytest.mark.parametrize("text", ["What does <img src='a.png'> do?", "The <img> tag?", "|image|<5>", "a[1](b)", "<im>"])
+def test_html_and_mathematics_are_no_marks(text):
+    assert load_rows(Dataset.from_list([{**ROW, "prompt": text}])).problems == []
+
+
+VIDEO_MARKS = ["<video>", "<audio>", "<|video_pad|>", "<video_1>", "<|audio_bos|>"]
+PICTURE_MARKS = [
+    *("<|image_pad|>", "<|vision_start|><|vision_end|>", "<image_1>", "<image 1>", "<img>", "<|image_1|>", "<Image>"),
+    *(
+        "<start_of_image>",
+        "<IMG_CONTEXT>",
+        "<ImageHere>",
+        "<image_soft_token>",
+        "![](a.png)",
+        "<img>a.png</img>",
+        "[IMG]",
+    ),
+]
+
+
+@pytest.mark.parametrize("mark", VIDEO_MARKS + PICTURE_MARKS)
+def test_a_mark_other_than_image_in_the_text_is_refused(mark, folder):
     row = {"prompt": f"{mark}\nWhat happens?", "answer": "a"}
-    with pytest.raises(DataError, match="video or audio: the prompt has the mark "):
+    reason = "video or audio" if mark in VIDEO_MARKS else "mark of a picture"
+    with pytest.raises(DataError, match=f"{reason}: the prompt has the mark "):
         load_rows(Dataset.from_list([row]))
     messages = [{"role": "user", "content": row["prompt"]}]
     for prompt in (row["prompt"], messages, [{"role": "user", "content": [{"type": "text", "text": row["prompt"]}]}]):

@@ -21,7 +21,8 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Image, Json, List, Value
 
 from .row_cache import cache_arguments
-from .rows import MESSAGES, NAMES, DataError, RefusedValue, RowProblem, RowReader, naming_column
+from .row_values import RefusedValue, naming_column
+from .rows import MESSAGES, NAMES, DataError, RowProblem, RowReader
 from .sources import LINE, json_columns, json_features, parse_line, read_source, undecoded
 from .unseen_media import is_media_column
 

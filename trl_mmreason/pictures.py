@@ -58,12 +58,12 @@ def open_picture(value: Any) -> Any:
     Raises:
         FileNotFoundError: it is the path of a file that does not exist.
         DECODING_ERRORS: it cannot be read.
-        TypeError: it is something else.
+        TypeError: it is something else, or a dictionary with other keys.
     """
     if isinstance(value, Image.Image):
         return plain_picture(value)
     if isinstance(value, Mapping):
-        value = value.get("bytes") or value.get("path")
+        value = _recorded(value)
     if isinstance(value, str) and value.startswith(_LINKS):
         return value
     if isinstance(value, str | os.PathLike) and _is_path(str(value)):
@@ -98,12 +98,26 @@ def present_pictures(value: Any) -> list[Any]:
 
 def _is_no_picture(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return not (value.get("bytes") or value.get("path"))
+        return all(map(_is_no_picture, value.values()))
     return (
         value is None
         or (isinstance(value, str | bytes) and not value)
         or (isinstance(value, float) and math.isnan(value))
     )
+
+
+def _recorded(record: Mapping[str, Any]) -> Any:
+    """The bytes or the path of a picture's record."""
+    if problem := record_problem(record):
+        raise TypeError(f"A picture is {problem}.")
+    return record.get("bytes") or record.get("path")
+
+
+def record_problem(value: Any) -> str | None:
+    """Why a dictionary is no picture: it holds something, but neither bytes nor a path. `None` for anything else."""
+    if not isinstance(value, Mapping) or value.get("bytes") or value.get("path"):
+        return None
+    return f'a dictionary with the keys {sorted(map(str, value))}; expected "bytes" or "path" among them'
 
 
 def with_plain_pictures(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +150,7 @@ def picture_digest(value: Any) -> bytes:
         FileNotFoundError: it is the path of a file that does not exist.
     """
     if isinstance(value, Mapping):
-        value = value.get("bytes") or value.get("path")
+        value = _recorded(value)
     if isinstance(value, Image.Image):
         value = f"{value.mode} {value.size} ".encode() + value.tobytes()
     elif isinstance(value, str | os.PathLike) and _is_path(str(value)) and not str(value).startswith(_LINKS):

@@ -29,7 +29,7 @@ from .sources import parsed_lines
 
 _KEPT_SECONDS = 30 * 24 * 3600
 _ROWS_AT_ONCE = 1000
-_READERS = ("data.py", "messages.py", "pictures.py", "rows.py", "unseen_media.py")
+_READERS = ("data.py", "messages.py", "pictures.py", "row_values.py", "rows.py", "unseen_media.py")
 
 
 def cache_arguments(raw: Dataset, reader: RowReader, keep: Sequence[str], is_json: bool) -> dict[str, Any]:

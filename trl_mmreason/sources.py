@@ -6,19 +6,22 @@ Nothing is checked here but that the source can be read.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from datasets import Audio, Dataset, DatasetDict, Features, Image, LargeList, List, Video, load_dataset
+from datasets import Audio, Dataset, DatasetDict, Features, Image, LargeList, List, Video, load_dataset, load_from_disk
 from datasets.exceptions import DatasetsError
 
 from .files import is_missing_path
-from .rows import DataError, RefusedValue
+from .row_values import RefusedValue
+from .rows import DataError
 
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
 _ACCEPTED = (
@@ -53,6 +56,8 @@ def read_source(source: str | os.PathLike | Dataset | DatasetDict, split: str) -
     if not str(source):
         raise DataError(f"the source is empty, {source!r}. {_ACCEPTED}")
     path = Path(source)
+    if any((path / file).is_file() for file in ("state.json", "dataset_dict.json")):  # of save_to_disk
+        return read_source(load_from_disk(path), split)._replace(name=path.name, image_root=path)
     if path.is_file():
         return _read_files([path], path.stem)
     if path.is_dir():
@@ -144,6 +149,11 @@ def _read_files(files: list[Path], name: str) -> Source:
     else:
         read = _read_csv if suffix == ".csv" else _read_json
         lines = Dataset.from_dict({LINE: [line for file in files for line in read(file)]})
+    if suffix == ".jsonl" and next((line for line in lines[LINE] if line.strip()), "").lstrip().startswith("["):
+        raise DataError(
+            f"{str(files[0])!r} holds an array of JSON, expected an object in each line. Fix: rename it to "
+            f"{files[0].stem}.json."
+        )
     filled = [index for index, line in enumerate(lines[LINE]) if line.strip()]
     return Source(lines if len(filled) == len(lines) else lines.select(filled), name, folder, is_json=True)
 
@@ -152,26 +162,37 @@ def _load(source_name: str, *args: Any, **kwargs: Any) -> Dataset:
     try:
         return load_dataset(*args, **kwargs)
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            raise DataError(f"{source_name!r} is not in UTF-8 ({error.__cause__}). Fix: save it as UTF-8.") from error
         cause = f" ({error.__cause__})" if error.__cause__ else ""
         raise DataError(f"could not load {source_name!r}: {error}{cause}\n{_ACCEPTED}") from error
 
 
 def _read_json(file: Path) -> Iterable[str]:
     """Return JSON lines from a file with one array of objects or with JSON lines."""
-    text = file.read_text(encoding="utf-8-sig")
+    text = _read_utf8(file)
     if not text.lstrip().startswith("["):
         return text.split("\n")
     try:
         rows = json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{str(file)!r} is not valid JSON: {error}") from error
-    return [json.dumps(row, ensure_ascii=False) for row in rows]
+    return [json.dumps(row) for row in rows]  # in ASCII: half a surrogate pair is its row's problem
 
 
 def _read_csv(file: Path) -> Iterable[str]:
     """Return JSON lines from a CSV file with a header; all values are strings."""
-    with file.open(encoding="utf-8-sig", newline="") as stream:
-        return [json.dumps(row, ensure_ascii=False) for row in csv.DictReader(stream)]
+    reader = csv.DictReader(io.StringIO(_read_utf8(file), newline=""))
+    if twice := sorted(name for name, count in Counter(reader.fieldnames or ()).items() if count > 1):
+        raise DataError(f"{str(file)!r} has several columns of the name {twice[0]!r}; rename all but one")
+    return [json.dumps(row, ensure_ascii=False) for row in reader]
+
+
+def _read_utf8(file: Path) -> str:
+    try:
+        return file.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{str(file)!r} is not in UTF-8 ({error}). Fix: save it as UTF-8.") from error
 
 
 def undecoded(dataset: Dataset) -> Dataset:
@@ -200,6 +221,12 @@ def parse_line(line: str) -> dict[str, Any]:
         raise RefusedValue("line is not JSON", f"{error}; the line begins {line[:60]!r}") from error
     if not isinstance(row, dict):
         raise RefusedValue("line is no object", f'expected {{"column": value, …}}; the line begins {line[:60]!r}')
+    if "\\ud" in line.lower():
+        try:
+            json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            message = f"half a surrogate pair ({error.object[error.start]!r}) is no character; write the row again"
+            raise RefusedValue("line is not Unicode", message) from error
     return row
 
 

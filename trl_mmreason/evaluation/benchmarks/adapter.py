@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from datasets import Dataset
 
 from ...grading.tolerance import Tolerance
-from ...rows import DataError, RefusedValue, Row, read_label
+from ...row_values import RefusedValue, read_label
+from ...rows import DataError, Row
 from .prompt import INSTRUCTION, pictures_named
 
 ScoreFunction = Callable[[Sequence[Row], Sequence[bool | None]], dict[str, float]]

@@ -13,7 +13,7 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict, Features, Json, Value
 
 from ...data import CHECKED_FEATURES, list_first, row_problems, with_plain_answers
-from ...rows import RefusedValue, read_images
+from ...row_values import RefusedValue, read_images
 from ...sources import LINE, parse_line
 from . import drawn, mathematics, science
 from .adapter import Benchmark, BenchmarkError, Question, UnusableCell, picture_numbers
