@@ -10,7 +10,7 @@ import pytest
 from datasets import Dataset
 from support import png, write_lines
 
-from trl_mmreason import pictures, row_cache, rows
+from trl_mmreason import pictures, row_cache, row_values
 from trl_mmreason.data import load_rows
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -25,7 +25,7 @@ def decoded(monkeypatch):
         seen.append(Path(source).name if isinstance(source, str) else "bytes")
         return pictures.decode(source)
 
-    monkeypatch.setattr(rows, "decode", decode)
+    monkeypatch.setattr(row_values, "decode", decode)
     return seen
 
 
