@@ -188,9 +188,8 @@ def test_a_judge_that_cannot_be_read_makes_no_answer_wrong(tmp_path, capsys, cap
         )  # fmt: skip
     counts = results_of(folder)["counts"]
     assert (counts["decided_by_unreadable"], counts["unusable_gold"], counts["no_answer"]) == (1, 0, 0)
-    assert "1 answers have no verdict, as the judge's reply could not be read; their questions count nowhere" in (
-        capsys.readouterr().out + (folder / "results.txt").read_text()
-    )
+    said = "1 answers have no verdict, as the judge's reply is missing or cannot be read; their questions count nowhere"
+    assert said in capsys.readouterr().out + (folder / "results.txt").read_text()
     assert any("The judge replied 'I would rather not say.', which cannot be read" in said for said in caplog.messages)
 
 

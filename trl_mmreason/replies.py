@@ -1,9 +1,11 @@
-"""Replies of judges, teachers and scorers that cannot be read are counted, and a run in which none can be read ends."""
+"""Count replies of judges, teachers and scorers that are missing or cannot be read; a run without any other ends."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
+from typing import NamedTuple
 
 logger = logging.getLogger(__name__)
 
@@ -16,8 +18,22 @@ class UnsuitableEngine(RuntimeError):
     """The engine cannot serve any request with these settings, or says nothing that can be read; the run ends."""
 
 
+class Failure(NamedTuple):
+    """The reason why a request, or a unit of work, has no result.
+
+    Attributes:
+        reason: in a sentence.
+        of_server: the server failed, or is none, and says nothing about this request in particular.
+    """
+
+    reason: str
+    of_server: bool = False
+
+
 class ReplyCount:
-    """Warns of the first reply that cannot be read, and ends the run after `MOST_UNREADABLE` of them in a row.
+    """Warns of the first reply that is missing or cannot be read, and ends the run after `MOST_UNREADABLE` in a row.
+
+    A server that fails from the start ends it at once; one request alone may itself be the reason.
 
     Args:
         party: who replies, for messages.
@@ -28,26 +44,49 @@ class ReplyCount:
     def __init__(self, party: str, expected: str, effect: str) -> None:
         self._party, self._expected, self._effect = party, expected, effect
         self._in_a_row = 0
-        self._has_warned = False
+        self._has_warned = self._has_replied = False
+        self._failed_first = 0
         self._lock = threading.Lock()  # graders and judges work in threads, too
 
-    def note(self, reply: str, *, readable: bool) -> None:
-        """Count a reply.
+    def note_call(self, replies: Sequence[str | Failure]) -> None:
+        """Look at the replies to requests that were sent together, before they are read.
 
         Raises:
-            UnsuitableEngine: it and those before it cannot be read.
+            UnsuitableEngine: nothing was ever replied, and the server failed at several.
+        """
+        failed = [reply for reply in replies if isinstance(reply, Failure) and reply.of_server]
+        self._has_replied |= len(failed) < len(replies)
+        self._failed_first += 0 if self._has_replied else len(failed)
+        if self._failed_first > 1 and not self._has_replied:
+            raise UnsuitableEngine(
+                f"{self._party} has answered none of {self._failed_first} requests, the last because: "
+                f"{failed[-1].reason}"
+            )
+
+    def note(self, reply: str | Failure, *, readable: bool) -> None:
+        """Count a reply, or that there was none.
+
+        Raises:
+            UnsuitableEngine: it and those before it are missing or cannot be read.
         """
         with self._lock:
             self._in_a_row = 0 if readable else self._in_a_row + 1
-            stops = self._in_a_row == MOST_UNREADABLE
+            stops = self._in_a_row >= MOST_UNREADABLE
             warns, self._has_warned = not (readable or self._has_warned), self._has_warned or not readable
-        if warns:
+        if warns and isinstance(reply, Failure):
+            logger.warning("%s did not reply: %s. %s", self._party, reply.reason.rstrip("."), self._effect)
+        elif warns:
             logger.warning(
                 "%s replied %r, which cannot be read; expected %s. %s",
                 self._party,
                 _cut(reply),
                 self._expected,
                 self._effect,
+            )
+        if stops and isinstance(reply, Failure):
+            raise UnsuitableEngine(
+                f"{self._party}: {MOST_UNREADABLE} requests in a row have no reply that can be read, the last because: "
+                f"{reply.reason}"
             )
         if stops:
             raise UnsuitableEngine(

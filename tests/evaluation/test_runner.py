@@ -312,16 +312,17 @@ def test_another_tolerance_grades_again(tmp_path):
     assert len(engine.asked) == 1
 
 
-def test_a_judge_that_fails_costs_the_answers_it_was_asked_about(tmp_path):
+def test_an_answer_about_which_the_judge_does_not_reply_has_no_verdict(tmp_path):
     rows = [{"id": answer, "prompt": [{"role": "user", "content": answer}], "answer": "7"} for answer in "78"]
     engine = Scripted(lambda request, times: request.messages[0]["content"])
     judge = Scripted(lambda request, times: Failure("too many requests"), kind="judge")
     with Store(tmp_path / "answers.sqlite") as store:
         found = evaluate(Dataset.from_list(rows), engine, store, Direct(), grader=JudgeGrader(Chat(judge)))
-    right, failed = (sample for (sample,) in found.samples)
-    assert right["turns"][0]["correct"]
-    assert failed.reason.startswith("was not graded")
-    assert "too many requests" in failed.reason
+    right, unknown = (sample["turns"][0] for (sample,) in found.samples)
+    assert right["correct"]
+    assert (unknown["correct"], unknown["decided_by"]) == (None, "unreadable")
+    assert "too many requests" in unknown["reason"]
+    assert summarise(found).counts["failed"] == 0
 
 
 def test_failed_samples_are_tried_again_when_that_is_asked_for(drawn, tmp_path):

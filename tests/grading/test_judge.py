@@ -1,11 +1,14 @@
 """The judge's second opinion: when it is asked, what it is shown, and how its replies are read."""
 
 import pytest
+from chat_stub import Handler, chat_stub
 
 from trl_mmreason.grading import Grader, Verdict
 from trl_mmreason.grading.grader import grader_settings
 from trl_mmreason.grading.judge import JudgeGrader, read_judgement, shown_to_judge
-from trl_mmreason.replies import UnsuitableEngine
+from trl_mmreason.replies import Failure, UnsuitableEngine
+from trl_mmreason.sampling.chat import Chat
+from trl_mmreason.sampling.server_engine import ServerEngine
 
 
 class Recorded:
@@ -249,7 +252,7 @@ def test_an_unreadable_reply_gives_no_verdict_and_is_warned_of_once(caplog):
     assert 'expected "Judgement: 1" or "Judgement: 0". Such answers get no verdict' in warning
 
 
-@pytest.mark.parametrize("reply", ["", " \n", "<think>hm", "<think>7</think>"])
+@pytest.mark.parametrize("reply", ["", " \n", "<think>hm", "<think>7</think>", Failure("refused")])
 @pytest.mark.parametrize("compare", [True, False])
 def test_a_judge_that_says_nothing_gives_no_verdict(reply, compare):
     """As one whose thoughts reach the token limit, or whose server keeps them to itself."""
@@ -269,6 +272,64 @@ def test_a_judge_of_which_nothing_can_be_read_ends_the_run():
         UnsuitableEngine, match="The judge: 64 replies in a row could not be read, the last is '<think>1'"
     ):
         judge.grade_batch(items)
+
+
+class Refusing(Handler):
+    """A judge's server that says of the answers "refused", "none", "too long" … what `Handler` says to these words."""
+
+    def read(self, messages):
+        text, pictures = super().read(messages)
+        return text.rpartition("[Model_answer] : ")[2].partition("\n")[0], pictures
+
+
+def judged_at_server(handler, answers, **settings):
+    with chat_stub(handler) as server:
+        judge = JudgeGrader(Chat(ServerEngine("judge", server.url, suppressed_ids=(), **settings)))
+        return judge.grade_batch([{"completion": rf"\boxed{{{answer}}}", "gold": "a cat"} for answer in answers])
+
+
+@pytest.mark.parametrize("refusal", ["refused", "filtered", "none", "page", "other", "too long", "broken"])
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_request_that_the_server_refuses_gives_no_verdict(refusal, others, caplog):
+    class Judge(Refusing):
+        def answer(self, body):
+            if self.read(body["messages"])[0] == "a dog":
+                return self.say("1")
+            return super().answer(body)
+
+    verdicts = judged_at_server(Judge, [refusal] + ["a dog"] * others, max_retries=0)
+    assert [verdict.correct for verdict in verdicts] == [None] + [True] * others
+    assert (verdicts[0].extracted, verdicts[0].decided_by) == (refusal, "unreadable")
+    assert "; the judge did not reply: http" in verdicts[0].reason.replace("HTTP 400 from ", "")
+    (warning,) = caplog.messages
+    assert warning.startswith("The judge did not reply: ")
+    assert warning.endswith("Such answers get no verdict and train nothing; grading/unreadable counts them.")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ("leak and 401", "HTTP 401 from "),
+        ("leak and 404", "HTTP 404 from "),
+        ("leak and 500", "The judge has answered none of 2 requests, the last because: HTTP 500 from "),
+        ("page", "The judge has answered none of 2 requests, the last because: http"),
+    ],
+)
+def test_a_server_that_answers_nothing_ends_the_run(answer, message):
+    with pytest.raises(UnsuitableEngine) as ended:
+        judged_at_server(Refusing, [answer] * 2, max_retries=0)
+    assert str(ended.value).startswith(message)
+    assert "\n" not in str(ended.value)
+
+
+def test_a_server_that_fails_later_ends_the_run_after_64_requests():
+    down = [Failure("HTTP 503", of_server=True)] * 63
+    judge = JudgeGrader(Recorded(["1"], down, down))
+    item = {"completion": r"\boxed{a feline}", "gold": "a cat"}
+    read = [{verdict.correct for verdict in judge.grade_batch([item] * count)} for count in (1, 63)]
+    assert read == [{True}, {None}]
+    with pytest.raises(UnsuitableEngine, match="64 requests in a row have no reply that can be read, the last because"):
+        judge.grade_batch([item] * 63)
 
 
 @pytest.mark.parametrize("replies", [[], ["1", "1"]])

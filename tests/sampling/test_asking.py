@@ -79,6 +79,16 @@ def test_a_model_of_which_nothing_can_be_read_ends_the_run_early(tmp_path, caplo
     assert "numbers: the model replied 'a number', which cannot be read" in caplog.messages[0]
 
 
+def test_a_server_that_fails_from_the_start_ends_the_run_at_once(tmp_path):
+    party = Scripted(lambda request, times: Failure("HTTP 503", of_server=True))
+    with (
+        Store(tmp_path / "s.sqlite") as store,
+        pytest.raises(UnsuitableEngine, match="numbers: the model has answered none of 2 requests, the last bec"),
+    ):
+        ask(store, party, ["first", "second", "third", "fourth"], attempts=1)
+    assert len(party.asked) == 2
+
+
 def test_what_was_read_is_kept_and_what_was_not_is_counted(tmp_path):
     dropped = Counter({"before": 1})
     with Store(tmp_path / "s.sqlite") as store:

@@ -236,6 +236,8 @@ def test_a_judge_of_which_nothing_can_be_read_ends_the_run(logged):
     texts = [rf"<think>{number}</think>\boxed{{4}}" for number in range(64)]
     with pytest.raises(UnsuitableEngine, match="The judge: 64 replies in a row could not be read, the last is 'Good.'"):
         logged(texts, drawn_rows(16), judge=Scripted(lambda *_: "Good."), per_device_train_batch_size=64)
+    with pytest.raises(UnsuitableEngine, match="The judge: 64 requests in a row .* because: refused"):
+        logged(texts, drawn_rows(16), judge=Scripted(lambda *_: Failure("refused")), per_device_train_batch_size=64)
 
 
 def test_the_winner_of_the_judge():

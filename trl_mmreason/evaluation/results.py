@@ -180,7 +180,7 @@ def _counts(samples: Samples, usable: int) -> dict[str, int]:
 
 
 def _was_unreadable(tried: Sequence[dict[str, Any] | Failure]) -> bool:
-    """Whether a question has no verdict because the judge's reply about one of its final answers could not be read."""
+    """Whether a question has no verdict because a judge's reply about a final answer is missing or cannot be read."""
     return any(
         not isinstance(sample, Failure) and sample["turns"][-1]["decided_by"] == "unreadable" for sample in tried
     )

@@ -14,12 +14,12 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..replies import ReplyCount
+from ..replies import Failure, ReplyCount
 from .extraction import read_gold, without_thinking
 from .grader import Grader
 from .verdict import Verdict
 
-ChatFunction = Callable[[list[list[dict[str, str]]]], list[str]]
+ChatFunction = Callable[[list[list[dict[str, str]]]], Sequence[str | Failure]]
 
 LONGEST_SHOWN = 4000
 """Characters of a model's text that the judge gets to see: the last ones."""
@@ -85,13 +85,15 @@ _ALONE = re.compile(r"[\s*_`\"'.()\[\]]*([01])[\s*_`\"'.()\[\]]*")
 class JudgeGrader:
     """Grader that applies the rules first, then asks a language model about answers that they call wrong.
 
-    What the rules find right stays right, and an unusable gold stays unusable. An answer about which the judge's reply
-    cannot be read gets no verdict, `decided_by="unreadable"`. Errors of the engine are raised.
+    What the rules find right stays right, and an unusable gold stays unusable. An answer about which the judge does not
+    reply, as hosted ones refuse some contents, or not so that it can be read, gets no verdict,
+    `decided_by="unreadable"`. Errors of the engine are raised.
 
     Args:
-        chat: takes conversations, each a list of messages with "role" and "content", and returns one reply for each.
-            All that is asked at one stage comes in one call, so that an engine can batch: at most two calls per batch.
-            If it has `settings`, as engines have, a store notices when they change.
+        chat: takes conversations, each a list of messages with "role" and "content", and returns one reply for each,
+            or the `Failure` of one that has none. All that is asked at one stage comes in one call, so that an engine
+            can batch: at most two calls per batch. If it has `settings`, as engines have, a store notices when they
+            change.
         grader: the rules; by default `Grader()`.
         extract: whether the judge also looks for an answer where the rules found none.
         compare: whether it also says if an answer equals the gold one. Without, the rules decide about the answers that
@@ -99,7 +101,7 @@ class JudgeGrader:
 
     Raises:
         ValueError: with neither there is nothing to ask.
-        UnsuitableEngine: none of many replies in a row can be read; while grading.
+        UnsuitableEngine: none of many replies in a row can be read, or the server fails at all requests; while grading.
     """
 
     def __init__(
@@ -148,7 +150,8 @@ class JudgeGrader:
         answers = {i: answer for i, answer in answers.items() if answer}
         if not self.compare:
             return self._by_the_rules(items, verdicts, answers)
-        replies = self._ask({i: equivalence_prompt(_question(items[i]), _gold(items[i]), answers[i]) for i in answers})
+        prompts = {i: equivalence_prompt(_question(items[i]), _gold(items[i]), answers[i]) for i in answers}
+        replies = self._ask(prompts, self._judgements)
         for i, reply in replies.items():
             verdicts[i] = _second_verdict(verdicts[i], answers[i], _gold(items[i]), reply)
             self._judgements.note(reply, readable=verdicts[i].decided_by == "judge")
@@ -165,7 +168,7 @@ class JudgeGrader:
             verdicts[i] = Verdict(verdict.correct, extracted[i], reason, "judge")
         return verdicts
 
-    def _extracted(self, items: Mapping[int, Mapping[str, Any]]) -> dict[int, tuple[str | None, str]]:
+    def _extracted(self, items: Mapping[int, Mapping[str, Any]]) -> dict[int, tuple[str | None, str | Failure]]:
         """The answers that the judge finds, "" where it finds none, `None` where it says nothing; and its replies."""
         shown = {i: shown_to_judge(item["completion"]) for i, item in items.items()}
         prompts = {
@@ -173,12 +176,12 @@ class JudgeGrader:
             for i, text in shown.items()
             if text
         }
-        found = {i: (_extraction(reply), reply) for i, reply in self._ask(prompts).items()}
+        found = {i: (_extraction(reply), reply) for i, reply in self._ask(prompts, self._extractions).items()}
         for answer, reply in found.values():
             self._extractions.note(reply, readable=answer is not None)
         return found
 
-    def _ask(self, prompts: Mapping[int, str]) -> dict[int, str]:
+    def _ask(self, prompts: Mapping[int, str], count: ReplyCount) -> dict[int, str | Failure]:
         """Ask all questions in one call."""
         if not prompts:
             return {}
@@ -187,6 +190,7 @@ class JudgeGrader:
             raise ValueError(
                 f"JudgeGrader: chat returned {len(replies)} replies to {len(prompts)} conversations, expected one each."
             )
+        count.note_call(replies)
         return dict(zip(prompts, replies, strict=True))
 
 
@@ -223,25 +227,28 @@ def read_judgement(reply: str) -> bool | None:
     return {frozenset("1"): True, frozenset("0"): False}.get(frozenset(decisions))
 
 
-def _second_verdict(first: Verdict, answer: str, gold: str, reply: str) -> Verdict:
-    consistent = read_judgement(reply)
+def _second_verdict(first: Verdict, answer: str, gold: str, reply: str | Failure) -> Verdict:
+    consistent = None if isinstance(reply, Failure) else read_judgement(reply)
     if consistent is None:
         return _unreadable(first, reply)
     finding = "equal to" if consistent else "different from"
     return Verdict(consistent, answer, f"the judge finds it {finding} the gold answer {gold[:80]!r}", "judge")
 
 
-def _unreadable(first: Verdict, reply: str) -> Verdict:
-    reason = f"{first.reason}; the judge's reply could not be read: {reply[:40]!r}"
+def _unreadable(first: Verdict, reply: str | Failure) -> Verdict:
+    if isinstance(reply, Failure):
+        reason = f"{first.reason}; the judge did not reply: {reply.reason}"
+    else:
+        reason = f"{first.reason}; the judge's reply could not be read: {reply[:40]!r}"
     return first._replace(correct=None, reason=reason, decided_by="unreadable")
 
 
-def _extraction(reply: str) -> str | None:
+def _extraction(reply: str | Failure) -> str | None:
     """Parse the extracted answer: the reply's first line without a repeated field name; empty without any.
 
-    `None` if the reply is empty, or ends within its thoughts.
+    `None` if there is no reply, it is empty, or it ends within its thoughts.
     """
-    spoken = (without_thinking(reply) or "").strip()
+    spoken = "" if isinstance(reply, Failure) else (without_thinking(reply) or "").strip()
     if not spoken:
         return None
     label = _EXTRACTED.match(spoken)

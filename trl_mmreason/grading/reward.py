@@ -99,7 +99,7 @@ def log_verdicts(verdicts: Sequence[Verdict], log_metric: Callable[[str, float],
     `grading/timeout`: not decided before the deadline; `grading/killed`: a worker ran out of memory or died;
     `grading/refused`: too large to compare; `grading/no_answer`: no answer in the completion; all four count as wrong.
     `grading/unusable_gold`: no verdict, because the gold answer cannot be used; `grading/unreadable`: none, because the
-    judge's reply could not be read.
+    judge's reply is missing or cannot be read.
     """
     flags = {
         "timeout": [verdict.decided_by == "timeout" for verdict in verdicts],

@@ -9,8 +9,8 @@ class Verdict(NamedTuple):
     """The grader's decision.
 
     Attributes:
-        correct: True or False; `None` when the gold answer itself cannot be used, or a judge's reply could not be read,
-            which must train nothing.
+        correct: True or False; `None` when the gold answer itself cannot be used, or a judge's reply is missing or
+            cannot be read, which must train nothing.
         extracted: the answer that was read off the completion, if there was one.
         reason: one line for a person.
         decided_by: "rules", "algebra" (a worker process), "judge", "unreadable" (a judge's reply, so that nobody

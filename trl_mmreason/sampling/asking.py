@@ -123,12 +123,12 @@ def ask_until_read(
     Args:
         reads: how the reply to each request is read; raises `MalformedReply`.
         attempts: number of tries, each time with another seed.
-        count: counts the last reply to each request.
+        count: counts the last reply to each request, or that there is none.
 
     Raises:
         UnsuitableEngine: none of many replies in a row can be read.
     """
-    texts: dict[int, str] = {}
+    replies: dict[int, str | Failure] = {}
     results: dict[int, dict[str, Any] | Failure] = {}
     for attempt in range(attempts):
         waiting = [k for k in range(len(requests)) if not isinstance(results.get(k), dict)]
@@ -137,9 +137,10 @@ def ask_until_read(
         batch = [replace(requests[k], seed=derive_seed(requests[k].seed, attempt)) for k in waiting]
         for k, samples in zip(waiting, engine.sample(batch, sampling_params), strict=True):
             results[k] = samples if isinstance(samples, Failure) else _read(samples[0], reads[k])
-            texts |= {} if isinstance(samples, Failure) else {k: samples[0].text}
-    for k, text in texts.items():
-        count.note(text, readable=isinstance(results[k], dict))
+            replies[k] = samples if isinstance(samples, Failure) else samples[0].text
+    count.note_call(list(replies.values()))
+    for k, reply in replies.items():
+        count.note(reply, readable=isinstance(results[k], dict))
     return [results[k] for k in range(len(requests))]
 
 

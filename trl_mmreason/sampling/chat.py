@@ -31,15 +31,7 @@ class Chat:
         """Whether the engine runs in another process."""
         return getattr(self.engine, "works_elsewhere", False)
 
-    def __call__(self, conversations: Sequence[list[dict[str, str]]]) -> list[str]:
-        """Reply to each conversation.
-
-        Raises:
-            RuntimeError: the engine has none to one of them. A judge that says nothing must not pass for one that
-                disagrees.
-        """
+    def __call__(self, conversations: Sequence[list[dict[str, str]]]) -> list[str | Failure]:
+        """Reply to each conversation, or say why there is no reply."""
         replies = self.engine.sample([Request(conversation) for conversation in conversations], self.sampling_params)
-        failed = [reply.reason for reply in replies if isinstance(reply, Failure)]
-        if failed:
-            raise RuntimeError(f"Chat: {len(failed)} of {len(replies)} replies failed, the first because: {failed[0]}")
-        return [reply[0].text for reply in replies if not isinstance(reply, Failure)]
+        return [reply if isinstance(reply, Failure) else reply[0].text for reply in replies]

@@ -11,11 +11,17 @@ from .pictures import data_url
 
 
 class RequestFailed(Exception):
-    """One request failed; the text is the reason."""
+    """One request failed; the text is the reason.
 
-    def __init__(self, reason: str, status: int | None = None) -> None:
+    Attributes:
+        status: of HTTP.
+        of_server: see `Failure`.
+    """
+
+    def __init__(self, reason: str, status: int | None = None, *, of_server: bool = False) -> None:
         super().__init__(reason)
         self.status = status
+        self.of_server = of_server
 
 
 def chat_messages(request: Request) -> list[dict[str, Any]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import PIL.Image
 
+from ..replies import Failure as Failure
 from ..replies import UnsuitableEngine as UnsuitableEngine
 
 
@@ -97,12 +98,6 @@ class Sample:
         """Number of tokens, including a sampled end of turn; `None` if the engine does not report it."""
         per_token = self.logprobs if self.token_ids is None else self.token_ids  # one for each token, both of them
         return self.counted_tokens if per_token is None else len(per_token)
-
-
-class Failure(NamedTuple):
-    """The reason why a request, or a unit of work, has no result."""
-
-    reason: str
 
 
 class Engine(Protocol):

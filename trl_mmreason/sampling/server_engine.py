@@ -169,7 +169,7 @@ class ServerEngine:
                     try:
                         return await self._answer(request, calls)
                     except RequestFailed as failed:
-                        return Failure(str(failed))
+                        return Failure(str(failed), failed.of_server)
 
             return await _all(answer(request) for request in requests)
 
@@ -236,7 +236,8 @@ class _Calls:
             return read_reply(reply, self.sampling_params)
         except (AttributeError, KeyError, TypeError) as error:
             raise RequestFailed(
-                f"{url} answered {self._shown(reply)}; expected a chat completion. Does the address end in /v1?"
+                f"{url} answered {self._shown(reply)}; expected a chat completion. Does the address end in /v1?",
+                of_server=True,
             ) from error
         except ValueError as error:
             raise RequestFailed(f"{url}: {error}. It answered {self._shown(reply)}") from error

@@ -27,6 +27,7 @@ LOOK_SECONDS = 5.0  # between two looks at a server that answers
 SILENT_LOOK_SECONDS = 0.5  # between two looks at one that did not
 SILENT_LOOKS = 3  # one after the other, and the server is taken for dead
 _SHOWN = 500  # characters of a server's own words in a reason
+_RETRIED = (408, 409, 429)  # as a 5xx is, by the client of OpenAI
 _NEVER = -100  # the lowest bias of OpenAI's API
 
 
@@ -160,14 +161,16 @@ class _Server:
                 raise ServerError(
                     f"{message.rstrip('.')}. {_FIXES[error.status_code].format(model=fields['model'])}"
                 ) from None
-            raise RequestFailed(message, error.status_code) from None
+            of_server = error.status_code in _RETRIED or error.status_code >= 500
+            raise RequestFailed(message, error.status_code, of_server=of_server) from None
         except openai.APIConnectionError as error:
             silent = await self.silence(CONNECT_SECONDS, retries=2)
             if silent:
                 raise _Silent(silent) from None
-            raise RequestFailed(f"no answer from {url}: {error} ({type(error.__cause__).__name__})") from None
+            reason = f"no answer from {url}: {error} ({type(error.__cause__).__name__})"
+            raise RequestFailed(reason, of_server=True) from None
         except ValueError as error:
-            raise RequestFailed(f"{url} answered with broken JSON: {error}") from error
+            raise RequestFailed(f"{url} answered with broken JSON: {error}", of_server=True) from error
         if self.address.warning:
             logger.warning("%s", self.address.warning)
             self.address.warning = ""
