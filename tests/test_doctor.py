@@ -390,6 +390,8 @@ def failures(capsys, config, given):
         ({"optim_args": "beta"}, "adapo: AdaPOConfig: optim_args='beta', expected name=value, name=value"),
         ({"lr_scheduler_kwargs": {"foo": 1}}, "adapo: AdaPOConfig: lr_scheduler_kwargs={'foo': 1} do not suit "),
         ({"lr_scheduler_kwargs": "{"}, "adapo: AdaPOConfig: lr_scheduler_kwargs={ do not suit lr_scheduler_type="),
+        ({"lr_scheduler_type": "cosine_with_min_lr"}, "adapo: AdaPOConfig: lr_scheduler_kwargs={} do not suit "),
+        ({"max_steps": 2.5}, "adapo: CONFIG: max_steps: 2.5, expected a whole number"),
         ({"temperature": 0}, "adapo: AdaPOConfig: temperature=0, expected above 0: greedy answers to a question are"),
         (
             {"use_peft": True, "lora_target_modules": ["nothing"]},
@@ -407,7 +409,7 @@ def failures(capsys, config, given):
 def test_what_training_would_refuse_late_is_found(given, message, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("trl_mmreason.doctor.settings.get_token", lambda: None)
     (found,) = failures(capsys, tmp_path / "config.yaml", {**TRAINABLE, **given})
-    assert found.startswith(f"FAIL  {message}")
+    assert found.startswith(f"FAIL  {message}".replace("CONFIG", str(tmp_path / "config.yaml")))
 
 
 def test_prompts_that_fit_are_said_to(tmp_path, capsys):
@@ -437,6 +439,9 @@ def test_a_fault_of_the_common_settings_is_said_once(tmp_path, capsys):
     assert failures(capsys, config, staged(dpo={"learning_rate": 1, "save_strategy": "hourly"}))[0].startswith(
         "FAIL  dpo: hourly is not a valid"
     )
+    assert failures(capsys, config, staged(dpo={"learning_rate": 1, "rounds": 2.5})) == [
+        "FAIL  dpo: rounds: 2.5, expected a whole number"
+    ]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="bf16 needs no fix where there is a GPU")

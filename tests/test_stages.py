@@ -72,8 +72,10 @@ def test_a_stage_names_the_one_that_it_needs(tmp_path):
 
 
 def test_numbers_that_yaml_takes_for_texts_are_numbers_in_inner_sections_too():
-    given = yaml.safe_load("{beta: 1e-1, scheduler: linear, sft: {learning_rate: 1e-3, steps: 3}}")
-    assert values_of(given) == {"beta": 0.1, "scheduler": "linear", "sft": {"learning_rate": 0.001, "steps": 3}}
+    given = yaml.safe_load("{beta: 1e-1, scheduler: linear, sft: {learning_rate: 1e-3, steps: 3, rows: '10'}}")
+    sft = {"learning_rate": 0.001, "steps": 3, "rows": 10}
+    assert values_of(given) == {"beta": 0.1, "scheduler": "linear", "sft": sft}
+    assert isinstance(values_of(given)["sft"]["rows"], int)
 
 
 def test_a_setting_that_a_stage_does_not_have_is_named_with_its_section(tmp_path):
@@ -114,6 +116,8 @@ class TwoStages(StagedArguments):
         ("look: {max_step: 3}", [], "recipe.yaml: look: there is no `max_step`; did you mean `max_steps`?"),
         ("learn: {lr: 1}\nlater:", [], "recipe.yaml: learn: ReflectionSFTConfig has no `lr`"),
         ("look:", ["--look.max_step", "3"], "--look.max_step: there is no `max_step`; did you mean `max_steps`?"),
+        ("learn: {max_steps: 2.5}", [], "recipe.yaml: learn: max_steps: 2.5, expected a whole number"),
+        ("learn:", ["--learn.use_cpu", "'false'"], '--learn.use_cpu: use_cpu: "false", expected true or false'),
         # of the trainers that the wanted stages start: the other one has it
         ("common: {num_generations: 8}", [], "recipe.yaml: common: ReflectionSFTConfig has no `num_generations`"),
     ],

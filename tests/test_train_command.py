@@ -89,6 +89,29 @@ def test_a_misspelt_key_of_a_file_is_named_with_the_nearest(method, tmp_path, mo
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_steps: 2.5", "FILE: max_steps: 2.5, expected a whole number"),
+        ("max_steps: null", "FILE: max_steps: null, expected a whole number"),
+        ("use_cpu: 'true'\nbf16: 1", "FILE: bf16: 1, expected true or false or null"),
+        ("learning_rate: [1]", "FILE: learning_rate: [1], expected a number"),
+        ("save_strategy: no", "FILE: save_strategy: false, expected a string. Fix: put it in quotes"),
+        ("reward_weights: [a]", 'FILE: reward_weights: ["a"], expected a list or null'),
+        ("max_steps: 2\nmax_steps: 3", "FILE is not YAML: `max_steps` comes twice, in lines 1 and 2"),
+        ("", "FILE is not a configuration: expected lines of the form `name: value`"),
+        ("- max_steps", "FILE is not a configuration: expected lines of the form `name: value`"),
+        ("a:\n\tb: 1", "FILE is not YAML: while scanning for the next token found character"),
+    ],
+)
+def test_a_file_that_is_no_configuration_or_has_other_types_is_refused(text, message, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(SystemExit):
+        train_here(monkeypatch, "adapo", "--config", file)
+    assert f"mmreason train adapo: error: {message}".replace("FILE", str(file)) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("wanted", "nearest"),
     [("mine.yml", "mine.yaml"), ("runs/mine.yml", "runs/my.yaml"), ("adapo/mini.yaml", "adapo/m")],
 )

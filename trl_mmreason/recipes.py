@@ -6,6 +6,9 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+import yaml
 
 from .suggestions import suggestion
 
@@ -51,3 +54,31 @@ def config_file(name: str) -> Path:
     raise FileNotFoundError(
         f"--config {name}: there is no such file, and no recipe of that name{near or f'; there are {shipped}'}"
     )
+
+
+def read_config(name: str) -> dict[str, Any]:
+    """Read a configuration; the name is as for `config_file`.
+
+    Raises:
+        FileNotFoundError: it does not exist.
+        ValueError: it is not YAML, no lines of the form `name: value`, or a name comes twice, of which YAML would take
+            the last.
+    """
+    try:
+        config = yaml.load(config_file(name).read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a safe one
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{name} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{name} is not a configuration: expected lines of the form `name: value`")
+    return config
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[Any, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if key.value in lines:
+                raise yaml.YAMLError(f"`{key.value}` comes twice, in lines {lines[key.value]} and {line}")
+            lines[key.value] = line
+        return super().construct_mapping(node, deep)

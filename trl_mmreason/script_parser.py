@@ -7,9 +7,9 @@ import os
 import shlex
 import sys
 from argparse import Action, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_type_hints
 
 import yaml
 from transformers import TrainingArguments
@@ -18,9 +18,10 @@ from trl import ModelConfig, TrlParser
 
 from .documented import HelpFormatter
 from .packages import DEEPSPEED, refuse_missing_packages
-from .recipes import config_file, configs
+from .recipes import config_file, configs, read_config
 from .resuming import resolve_checkpoint
 from .suggestions import suggestion
+from .values import refuse_impossible, wrong_type
 
 _LIBRARIES = ("trl", "transformers", "builtins")
 
@@ -93,9 +94,9 @@ class ScriptParser(TrlParser):
                 raise ValueError(f"got {args[0]!r} without an option; did you mean --config {args[0]}?")
             if "--config" in args[:-1]:
                 place = args.index("--config") + 1
-                self.config, file = args[place], config_file(args[place])
-                self._refuse_unknown_keys(file, sections)
-                args[place] = str(file)
+                self.config = args[place]
+                self._refuse_wrong_keys(read_config(self.config), sections)
+                args[place] = str(config_file(self.config))
             self._takes_unknown = sections
             *parsed, unknown = super().parse_args_and_config(args, **{**settings, "return_remaining_strings": True})
             for part in parsed:
@@ -103,6 +104,7 @@ class ScriptParser(TrlParser):
                 self._refuse_other_choices(part)
                 refuse_unwritable(getattr(part, "output_dir", None))
                 if isinstance(part, TrainingArguments):
+                    refuse_impossible(type(part).__name__, vars(part))
                     resolve_checkpoint(part.resume_from_checkpoint, part.output_dir)  # which is read after a cold start
             return (*parsed, unknown) if sections else tuple(parsed)
         except ImportError as error:  # of transformers, which reads the file of DeepSpeed at once
@@ -122,18 +124,20 @@ class ScriptParser(TrlParser):
             raise ValueError(f"there is no {self._nearest(unknown[0].partition('=')[0])}")
         return known, unknown
 
-    def _refuse_unknown_keys(self, file: Path, sections: bool) -> None:
-        """Refuse a configuration file's keys that are no arguments.
+    def _refuse_wrong_keys(self, config: Mapping[str, Any], sections: bool) -> None:
+        """Refuse a configuration file's keys that are no arguments, and values of another type; argparse reads strings.
 
         Args:
-            file: where it is.
+            config: contents of the file.
             sections: whether keys such as `dpo.rounds` are allowed.
         """
-        config = yaml.safe_load(file.read_text(encoding="utf-8"))
         known = {action.dest for action in self._actions} | {"env"}
-        for key in config if isinstance(config, dict) else ():
+        types = {name: hint for kind in self.dataclass_types for name, hint in get_type_hints(kind).items()}
+        for key, value in config.items():
             if key not in known and not (sections and "." in str(key)):
                 raise ValueError(f"{self.config}: there is no {self._nearest(str(key))}")
+            if not isinstance(value, str) and (fault := wrong_type(key, value, types.get(key, Any))):
+                raise ValueError(f"{self.config}: {fault}")
 
     def _nearest(self, name: str) -> str:
         """The misspelt name of an argument, and the nearest that exists."""

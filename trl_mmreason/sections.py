@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import yaml
 from huggingface_hub.utils.sha import sha_fileobj
@@ -20,7 +21,7 @@ from .script_parser import ScriptParser, WrongArgument, without_gpu
 from .scripts import DataArguments
 from .suggestions import suggestion
 from .system_prompts import parse_optional_text
-from .values import refuse_impossible
+from .values import refuse_impossible, wrong_type
 
 
 @documented
@@ -136,8 +137,9 @@ def parse_arguments(arguments: type) -> list[Any]:
         refuse_missing_packages({"vllm": parsed[0].vllm})
         for section in ("common", *parsed[0].SECTIONS):
             refuse_missing_packages(getattr(parsed[0], section), f"--{section}.")
-        for section in parsed[0].configs():
-            refuse_impossible(section, {**parsed[0].common, **getattr(parsed[0], section)})
+        for section, kind in parsed[0].configs().items():
+            schedule = kind.lr_scheduler_type
+            refuse_impossible(section, {**parsed[0].common, **getattr(parsed[0], section)}, schedule=schedule)
     except ValueError as error:
         parser.error(str(error))
     return parsed
@@ -146,16 +148,19 @@ def parse_arguments(arguments: type) -> list[Any]:
 def unknown_names(
     section: str, settings: Mapping[str, Any], kind: type | tuple[str, ...]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield section, name and fault of every setting that is unknown or that stages refuse.
+    """Yield section, name and fault of every setting that is unknown, has another type, or that stages refuse.
 
-    Known are a dataclass's fields, or these names. Refused is pushing to the Hub: each stage would push its own model,
-    to a repository with the name of its folder, or all of them to one, over each other.
+    Known are a dataclass's fields and their types, or these names. Refused is pushing to the Hub: each stage would push
+    its own model, to a repository with the name of its folder, or all of them to one, over each other.
     """
     names = kind if isinstance(kind, tuple) else tuple(each.name for each in fields(kind))
+    types = {} if isinstance(kind, tuple) else get_type_hints(kind)
     has = "there is" if isinstance(kind, tuple) else f"{kind.__name__} has"
     for name, value in settings.items():
         if name not in names:
             yield section, name, f"{has} no `{name}`{suggestion(name, names)}"
+        elif fault := wrong_type(name, value, types.get(name, Any)):
+            yield section, name, fault
         elif name in ("push_to_hub", "hub_model_id") and value:
             fix = "Fix: leave it out, and when all is done: hf upload NAME/MODEL OUTPUT_DIR/STAGE/model"
             yield section, name, f"`{name}` is for methods of one stage, as every stage would push its own model. {fix}"
@@ -211,7 +216,7 @@ def _value_of(value: Any) -> Any:
     """Convert to a number where YAML reads a string: it knows 1.0e-5, but not 1e-5."""
     if isinstance(value, dict):
         return values_of(value)
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
+    for number in (int, float):
+        with suppress(ValueError):
+            return number(value) if isinstance(value, str) else value
+    return value

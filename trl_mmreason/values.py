@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import torch
-from transformers import get_scheduler
+from transformers import SchedulerType, get_scheduler
 
 from .suggestions import suggestion
 
@@ -39,8 +41,56 @@ _RULES: dict[str, Rule] = {
 }
 
 
+_TYPES: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "`name: value` pairs",
+    NoneType: "null",
+}
+
+
+def wrong_type(name: str, value: Any, hint: Any) -> str | None:
+    """What is wrong with a value in YAML for a field of this type; `None` if it has the type.
+
+    Empty is a section without settings, and a string may stand for a list of one.
+    """
+    if _fits(value, hint) or (name == "scale_rewards" and isinstance(value, bool)):  # TRL's older names
+        return None
+    kinds = [get_origin(each) or each for each in _members(hint)]
+    expected = " or ".join(dict.fromkeys(_TYPES[each] for each in kinds if each in _TYPES))
+    quotes = ". Fix: put it in quotes" if isinstance(value, bool) and str in kinds else ""  # YAML's no is false
+    return f"{name}: {json.dumps(value, default=str)}, expected {expected}{quotes}"
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    members, kind = _members(hint), get_origin(hint) or hint
+    if len(members) > 1:
+        return any(_fits(value, each) for each in members)
+    if kind is Literal:
+        return value in get_args(hint)
+    if kind is list:
+        items = value if isinstance(value, list) else [None]
+        return isinstance(value, str) or all(_fits(item, each) for item in items for each in get_args(hint))
+    if kind in (int, float):
+        return isinstance(value, int | kind) and not isinstance(value, bool)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return isinstance(value, str)
+    return kind not in _TYPES or isinstance(value, kind) or (kind is dict and value is None)
+
+
 def refuse_impossible(
-    name: str, settings: Mapping[str, Any], choices: Mapping[str, Collection[Any]] | None = None
+    name: str,
+    settings: Mapping[str, Any],
+    choices: Mapping[str, Collection[Any]] | None = None,
+    *,
+    schedule: str = "linear",
 ) -> None:
     """Refuse what no training can mean, before slow work; a configuration calls it before `__post_init__` of TRL's.
 
@@ -48,6 +98,7 @@ def refuse_impossible(
         name: of the configuration, for messages.
         settings: its values.
         choices: setting → its possible values.
+        schedule: the configuration's own `lr_scheduler_type`, which needs no `lr_scheduler_kwargs`.
 
     Raises:
         ValueError: names the setting, its value and what is expected.
@@ -63,7 +114,7 @@ def refuse_impossible(
             near = suggestion(str(value), map(str, values))
             raise ValueError(f"{name}: {setting}={value!r}, expected one of {known}{near}")
     _refuse_tracker(name, settings.get("report_to"))
-    _refuse_optimizer(name, settings)
+    _refuse_optimizer(name, settings, schedule)
 
 
 def _refuse_tracker(name: str, report_to: Any) -> None:
@@ -77,18 +128,17 @@ def _refuse_tracker(name: str, report_to: Any) -> None:
             )
 
 
-def _refuse_optimizer(name: str, settings: Mapping[str, Any]) -> None:
+def _refuse_optimizer(name: str, settings: Mapping[str, Any], schedule: str) -> None:
     optim_args = settings.get("optim_args")
     if optim_args and any(each.count("=") != 1 for each in str(optim_args).split(",")):
         raise ValueError(f"{name}: optim_args={optim_args!r}, expected name=value, name=value, ...")
-    kwargs = settings.get("lr_scheduler_kwargs")
-    if not kwargs:
+    kwargs, kind = settings.get("lr_scheduler_kwargs") or {}, settings.get("lr_scheduler_type", schedule)
+    if not kwargs and (kind == schedule or kind not in list(SchedulerType)):  # an unknown name is TRL's to refuse
         return
-    kind = settings.get("lr_scheduler_type", "linear")
     optimizer = torch.optim.SGD([torch.zeros(1)])
     try:
         kwargs = json.loads(kwargs) if isinstance(kwargs, str) else kwargs
         get_scheduler(kind, optimizer, num_warmup_steps=0, num_training_steps=1, scheduler_specific_kwargs=kwargs)
     except (TypeError, ValueError) as error:
-        message = f"{name}: lr_scheduler_kwargs={kwargs} do not suit lr_scheduler_type={kind}: {error}"
-        raise ValueError(message) from error
+        message = f"lr_scheduler_kwargs={kwargs} do not suit lr_scheduler_type={SchedulerType(kind).value}: {error}"
+        raise ValueError(f"{name}: {message}") from error

@@ -13,7 +13,7 @@ from transformers import TrainingArguments
 from trl import ModelConfig
 
 from ..packages import missing_packages
-from ..recipes import config_file, load_script
+from ..recipes import config_file, load_script, read_config
 from ..script_parser import ScriptParser
 from .finding import Finding, one_line
 from .settings import ONLY_STAGE
@@ -103,7 +103,7 @@ def check_method(config: str, methods: Sequence[str]) -> tuple[MethodParser | No
         methods: names of methods.
     """
     path = config_file(config)
-    contents = yaml.safe_load(path.read_text(encoding="utf-8"))
+    contents = read_config(config)
     parsers = [MethodParser(method) for method in methods]
     fewest = min(len(parser.unknown_keys(contents)) for parser in parsers)
     fitting = [parser for parser in parsers if len(parser.unknown_keys(contents)) == fewest]

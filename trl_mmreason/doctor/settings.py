@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from huggingface_hub import get_token
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from trl import GRPOConfig, ModelConfig
@@ -18,7 +17,7 @@ from trl import GRPOConfig, ModelConfig
 from ..files import is_missing_path
 from ..model_card import MINIATURE
 from ..packages import missing_packages
-from ..recipes import config_file
+from ..recipes import read_config
 from ..rows import DataError
 from ..sources import read_source
 from .estimate import WEIGHT_BYTES
@@ -36,12 +35,7 @@ def read_settings(
         name: a file, or the name of a shipped recipe.
         kinds: stage → the class whose defaults its settings have; `GRPOConfig` by default.
     """
-    try:
-        config = yaml.safe_load(config_file(name).read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{name} is not YAML: {error}") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"{name} is not a configuration: expected lines of the form `name: value`")
+    config = read_config(name)
     kinds, outside = kinds or {}, {**config, **(config.get("common") or {})}
     sections = {key: each for key, each in config.items() if isinstance(each, dict) and "learning_rate" in each}
     stages = {key: {**outside, **each} for key, each in sections.items()} or {ONLY_STAGE: outside}
