@@ -1,10 +1,12 @@
 """Rollouts are sampled with the trainer's settings; those of the checkpoint's generation_config.json are left out."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from support import ParityGrader, adapo_trainer, load, prepared_batch
 from transformers import GenerationConfig
+
+from trl_mmreason import AdaPOConfig
 
 UNLIKELY = list(range(100, 300))
 HOSTILE = {  # transformers' `generate` would take each of them from the checkpoint, and samples otherwise or stops
@@ -84,6 +86,23 @@ def test_what_the_configuration_asks_for_is_sampled_with(checkpoints, rows, tmp_
     quarter = with_settings.model.generation_config.eos_token_id  # tokens that end turns, as the checkpoint says
     assert set(with_settings.eos_token_ids) == set(quarter)
     assert {ids[-1] for ids in answers} & set(quarter)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"topk": 1}, "generation_kwargs: GenerationConfig has no `topk`; did you mean `top_k`?"),
+        ({"temperature": 0.5}, "generation_kwargs: temperature=0.5: updates assume .* Fix: set temperature."),
+        ({"num_return_sequences": 2}, "generation_kwargs: num_return_sequences=2: the answers to a question are num_g"),
+        ({"max_new_tokens": 2}, "generation_kwargs: max_new_tokens=2: .* max_completion_length. Fix: set that."),
+        ({"stop_strings": ["7"]}, "generation_kwargs: stop_strings=.* Fix: leave it out, or sample with vLLM"),
+        ({"top_k": 5, "num_return_sequences": 1, "min_p": 0.1}, None),
+    ],
+)
+def test_what_would_be_ignored_or_sampled_otherwise_is_refused(given, message, tmp_path):
+    refused = pytest.raises(ValueError, match=f"AdaPOConfig: {message}") if message else nullcontext()
+    with refused:
+        AdaPOConfig(str(tmp_path), use_cpu=True, bf16=False, generation_kwargs=given)
 
 
 def test_one_warning_names_what_is_left_out(checkpoints, rows, tmp_path, caplog):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
+from importlib.util import find_spec
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 import torch
-from transformers import SchedulerType, get_scheduler
+from transformers import GenerationConfig, SchedulerType, get_scheduler
 
 from .suggestions import suggestion
 
@@ -41,6 +42,15 @@ _RULES: dict[str, Rule] = {
 }
 
 
+_ANSWERS = "the answers to a question are num_generations, and others would go to the wrong questions. Fix: set that"
+_LENGTH = "the token limit of an answer is max_completion_length. Fix: set that"
+_NO_GENERATION_KWARGS = {  # setting → why it is refused
+    "temperature": "updates assume the temperature of the configuration. Fix: set temperature",
+    **dict.fromkeys(("max_new_tokens", "max_length", "max_tokens"), _LENGTH),
+    **dict.fromkeys(("num_return_sequences", "n"), _ANSWERS),
+    "stop_strings": "transformers needs a tokenizer for it, which TRL does not pass. Fix: leave it out, or sample with "
+    "vLLM, where it is stop",
+}
 _TYPES: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -115,6 +125,7 @@ def refuse_impossible(
             raise ValueError(f"{name}: {setting}={value!r}, expected one of {known}{near}")
     _refuse_tracker(name, settings.get("report_to"))
     _refuse_optimizer(name, settings, schedule)
+    _refuse_generation_kwargs(name, settings.get("generation_kwargs"), use_vllm=settings.get("use_vllm", False))
 
 
 def _refuse_tracker(name: str, report_to: Any) -> None:
@@ -142,3 +153,23 @@ def _refuse_optimizer(name: str, settings: Mapping[str, Any], schedule: str) -> 
     except (TypeError, ValueError) as error:
         message = f"lr_scheduler_kwargs={kwargs} do not suit lr_scheduler_type={SchedulerType(kind).value}: {error}"
         raise ValueError(f"{name}: {message}") from error
+
+
+def _refuse_generation_kwargs(name: str, given: Any, *, use_vllm: bool) -> None:
+    """Refuse what the engine would ignore, and what samples otherwise than updates assume."""
+    if not given or not isinstance(given, Mapping):  # JSON, which TRL reads
+        return
+    known, engine = [each for each in vars(GenerationConfig()) if not each.startswith("_")], "GenerationConfig"
+    if use_vllm and find_spec("vllm") is None:
+        known = []
+    elif use_vllm:
+        from vllm import SamplingParams  # here: it is slow
+
+        known, engine = list(SamplingParams.__struct_fields__), "vLLM's SamplingParams"
+    for setting, value in given.items():
+        is_one = value is None or (value == 1 and _NO_GENERATION_KWARGS.get(setting) == _ANSWERS)
+        if setting in _NO_GENERATION_KWARGS and not is_one:
+            raise ValueError(f"{name}: generation_kwargs: {setting}={value!r}: {_NO_GENERATION_KWARGS[setting]}.")
+        if known and setting not in known:
+            near = suggestion(setting, known)
+            raise ValueError(f"{name}: generation_kwargs: {engine} has no `{setting}`{near}")
