@@ -73,27 +73,19 @@ class ReplyCount:
             self._in_a_row = 0 if readable else self._in_a_row + 1
             stops = self._in_a_row >= MOST_UNREADABLE
             warns, self._has_warned = not (readable or self._has_warned), self._has_warned or not readable
-        if warns and isinstance(reply, Failure):
-            logger.warning("%s did not reply: %s. %s", self._party, reply.reason.rstrip("."), self._effect)
-        elif warns:
-            logger.warning(
-                "%s replied %r, which cannot be read; expected %s. %s",
-                self._party,
-                _cut(reply),
-                self._expected,
-                self._effect,
+        if isinstance(reply, Failure):
+            said = f"did not reply: {reply.reason.rstrip('.')}"
+            last = f"requests in a row have no reply that can be read, the last because: {reply.reason}"
+        else:
+            said = f"replied {_cut(reply)!r}, which cannot be read; expected {self._expected}"
+            last = (
+                f"replies in a row could not be read, the last is {_cut(reply)!r}; expected {self._expected}. Fix: "
+                "name a model that follows the prompt, or raise the token limit of its replies if they are cut."
             )
-        if stops and isinstance(reply, Failure):
-            raise UnsuitableEngine(
-                f"{self._party}: {MOST_UNREADABLE} requests in a row have no reply that can be read, the last because: "
-                f"{reply.reason}"
-            )
+        if warns:
+            logger.warning("%s %s. %s", self._party, said, self._effect)
         if stops:
-            raise UnsuitableEngine(
-                f"{self._party}: {MOST_UNREADABLE} replies in a row could not be read, the last is {_cut(reply)!r}; "
-                f"expected {self._expected}. Fix: name a model that follows the prompt, or raise the token limit of "
-                "its replies if they are cut."
-            )
+            raise UnsuitableEngine(f"{self._party}: {MOST_UNREADABLE} {last}")
 
 
 def _cut(reply: str) -> str:
