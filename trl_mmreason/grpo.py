@@ -567,12 +567,9 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None:
+        if checkpoint is None or not (files := sorted(Path(checkpoint).glob("rollouts_*.pt"))):
             return
-        files, file = sorted(Path(checkpoint).glob("rollouts_*.pt")), self._rollouts_file(checkpoint)
-        if not files:
-            self._refuse_lost_rollouts(checkpoint)
-            return
+        file = self._rollouts_file(checkpoint)
         if not file.exists():
             raise CheckpointError(
                 f"{checkpoint} was written mid-rollout by a run with another number of processes: it has "
@@ -589,18 +586,6 @@ class GroupGRPOTrainer(NamedArguments, NamedEvaluations, RunFactsMixin, Checkpoi
                 f"{size}. Resume with the same, or from a checkpoint between rollouts."
             )
         self._step, self._buffered_inputs = saved["step"], send_to_device(saved["inputs"], self.accelerator.device)
-
-    def _refuse_lost_rollouts(self, checkpoint: str) -> None:
-        """Refuse a checkpoint without rollouts whose step lies in the middle of one."""
-        steps, updates = self.args.steps_per_generation, self.args.gradient_accumulation_steps
-        period = steps * self.num_iterations // updates
-        step = self.state.global_step
-        if steps % updates == 0 and step % period:  # otherwise the last update of an epoch may be a smaller one
-            raise CheckpointError(
-                f"{checkpoint} has no {self._rollouts_file(checkpoint).name}, but with this run's settings "
-                f"{period} steps share a rollout, and step {step} is in the middle of one. Resume from a complete "
-                "checkpoint with its own settings, or from one between rollouts."
-            )
 
     def _rollouts_file(self, checkpoint: str | Path) -> Path:
         process, processes = self.accelerator.process_index, self.accelerator.num_processes
