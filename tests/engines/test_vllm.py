@@ -281,7 +281,7 @@ def test_vllm_still_adds_characters_to_request_ids():
 
 def test_mmreason_evaluate_hands_its_dtype_to_vllm(tmp_path):
     """In float32 the answers to questions with none, one and two pictures are those of transformers."""
-    launch("engines/vllm_evaluate.py", 1, tmp_path, seconds=200)
+    launch("engines/vllm_evaluate.py", 1, tmp_path, seconds=400)
     run = torch.load(tmp_path / "results.pt")
     assert run["settings"]["dtype"] == "float32"
     assert run["vllm"]["ids"] == run["transformers"]["ids"]
