@@ -387,6 +387,10 @@ def failures(capsys, config, given):
     ("given", "message"),
     [
         ({"report_to": "wandbb"}, "adapo: AdaPOConfig: report_to='wandbb', expected none, all or some of azure_ml,"),
+        (
+            {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": 1}},
+            "adapo: AdaPOConfig: lr_scheduler_k",
+        ),
         ({"optim_args": "beta"}, "adapo: AdaPOConfig: optim_args='beta', expected name=value, name=value"),
         ({"lr_scheduler_kwargs": {"foo": 1}}, "adapo: AdaPOConfig: lr_scheduler_kwargs={'foo': 1} do not suit "),
         ({"lr_scheduler_kwargs": "{"}, "adapo: AdaPOConfig: lr_scheduler_kwargs={ do not suit lr_scheduler_type="),

@@ -50,6 +50,7 @@ NONE = [
     *(("video_id", "v_7"), ("video_id", "v_7.mp4"), ("video", None), ("videos", []), ("audio", ""), ("video", False)),
     *(("note", "See there.png and a.mp4."), ("source", "page_7.png"), ("image_id", 7), ("audio_note", "none of it")),
     *(("img", None), ("image_size", [2, 2]), ("raw", b"no picture"), ("url", "https://example.org/a"), ("img", [])),
+    ("meta", {"topic": "audio", "grade": "3"}),
 ]
 
 
@@ -148,6 +149,13 @@ def test_the_same_picture_again_and_where_it_comes_from_are_no_second_one():
     for rows in (Dataset.from_list([{**ROW, "image": "there.png", column: value}]) for column, value in again.items()):
         assert load_rows(rows).problems == []
         refuse_unseen_media("rows", rows)
+
+
+def test_the_name_of_the_picture_that_is_read_is_no_second_one():
+    """Its file need not be there, as the picture is."""
+    rows = Dataset.from_list([{**ROW, "images": [png()], "image": "folder/1.jpg", "photo": "1.jpg"}])
+    refuse_unseen_media("rows", rows)
+    assert load_rows(rows.remove_columns("image")).problems == []
 
 
 def test_pictures_of_two_unread_columns_are_named_together(folder):

@@ -398,17 +398,17 @@ class _Observer(TrainerCallback):
 
 def _digests(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """Name of each weight → digest of what this process holds of it."""
-    return {name: _digest(weight) for name, weight in model.named_parameters()}
+    factors = torch.randint(2**62, (_CHUNK,), generator=torch.Generator().manual_seed(0))
+    factors = factors.to(next(model.parameters()).device)
+    return {name: _digest(weight, factors) for name, weight in model.named_parameters()}
 
 
-def _digest(weight: Tensor) -> tuple[int, ...]:
+def _digest(weight: Tensor, factors: Tensor) -> tuple[int, ...]:
     """For each chunk the sum of its entries' bits times random factors, so that changes do not cancel out."""
     values = _local(weight).detach().contiguous()
     bits = values.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
-    bits = bits.flatten()
-    size = min(len(bits), _CHUNK)
-    factors = torch.randint(2**62, (size,), generator=torch.Generator().manual_seed(0)).to(bits.device)
-    return tuple(int((chunk * factors[: len(chunk)]).sum()) for chunk in bits.split(_CHUNK))
+    factors = factors.to(bits.device)  # parts of a model may lie elsewhere
+    return tuple(int((chunk * factors[: len(chunk)]).sum()) for chunk in bits.flatten().split(_CHUNK))
 
 
 def _is_finite(values: Tensor) -> bool:
@@ -420,5 +420,7 @@ def _is_finite(values: Tensor) -> bool:
 def _local(tensor: Any) -> Tensor:
     """This process's part of a weight or gradient of any engine."""
     if hasattr(tensor, "ds_tensor"):
-        return tensor.ds_tensor
+        part = tensor.ds_tensor
+        rank = torch.distributed.get_rank(getattr(tensor, "ds_process_group", None))
+        return part.flatten()[: max(0, tensor.ds_numel - rank * part.numel())]  # without padding, which is not set
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

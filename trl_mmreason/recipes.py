@@ -74,11 +74,12 @@ def read_config(name: str) -> dict[str, Any]:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        lines: dict[Any, int] = {}
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
         for key, _ in node.value:
             line = key.start_mark.line + 1
-            if key.value in lines:
-                raise yaml.YAMLError(f"`{key.value}` comes twice, in lines {lines[key.value]} and {line}")
-            lines[key.value] = line
-        return super().construct_mapping(node, deep)
+            if str(key.value) in lines:
+                raise yaml.YAMLError(f"`{key.value}` comes twice, in lines {lines[str(key.value)]} and {line}")
+            lines[str(key.value)] = line
+        return node

@@ -52,15 +52,16 @@ class ReplyCount:
         """Look at the replies to requests that were sent together, before they are read.
 
         Raises:
-            UnsuitableEngine: nothing was ever replied, and the server failed at several.
+            UnsuitableEngine: the server failed at several requests, and answered no other of them, or none ever.
         """
         failed = [reply for reply in replies if isinstance(reply, Failure) and reply.of_server]
-        self._has_replied |= len(failed) < len(replies)
-        self._failed_first += 0 if self._has_replied else len(failed)
-        if self._failed_first > 1 and not self._has_replied:
+        with self._lock:
+            self._has_replied |= len(failed) < len(replies)
+            self._failed_first += 0 if self._has_replied else len(failed)
+            count = len(failed) if len(failed) == len(replies) and self._has_replied else self._failed_first
+        if count > 1 and len(failed) == len(replies):
             raise UnsuitableEngine(
-                f"{self._party} has answered none of {self._failed_first} requests, the last because: "
-                f"{failed[-1].reason}"
+                f"{self._party} has answered none of {count} requests, the last because: {failed[-1].reason}"
             )
 
     def note(self, reply: str | Failure, *, readable: bool) -> None:

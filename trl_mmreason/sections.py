@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -216,7 +216,4 @@ def _value_of(value: Any) -> Any:
     """Convert to a number where YAML reads a string: it knows 1.0e-5, but not 1e-5."""
     if isinstance(value, dict):
         return values_of(value)
-    for number in (int, float):
-        with suppress(ValueError):
-            return number(value) if isinstance(value, str) else value
-    return value
+    return float(value) if isinstance(value, str) and re.fullmatch(r"[+-]?\d+\.?\d*e[+-]?\d+", value, re.I) else value

@@ -56,7 +56,8 @@ def read_source(source: str | os.PathLike | Dataset | DatasetDict, split: str) -
     if not str(source):
         raise DataError(f"the source is empty, {source!r}. {_ACCEPTED}")
     path = Path(source)
-    if any((path / file).is_file() for file in ("state.json", "dataset_dict.json")):  # of save_to_disk
+    saved = ({"state.json", "dataset_info.json"}, {"dataset_dict.json"})  # by save_to_disk
+    if any(all((path / file).is_file() for file in files) for files in saved):
         return read_source(load_from_disk(path), split)._replace(name=path.name, image_root=path)
     if path.is_file():
         return _read_files([path], path.stem)

@@ -36,6 +36,7 @@ _PICTURE_COLUMN = re.compile(rf"{_PICTURE_NAMES}\d*(_.*)?", re.IGNORECASE)
 _FURTHER_PICTURE = re.compile(rf"{_PICTURE_NAMES}(_?\d+|_[a-z])?", re.IGNORECASE)  # no path or link of one that is read
 _ORIGIN = re.compile(r"(.*_)?(id|source|origin)s?", re.IGNORECASE)  # where a row comes from
 _KINDS = ("image", "video", "audio")  # as {"kind": "image", "uri": …} and the like say what they hold
+_SAYS_KIND = ("type", "kind", "modality", "media_type")
 _LINKS = ("http://", "https://")
 _ENCODED = re.compile(r"data:image/|(/9j/|iVBORw0KGgo|R0lGOD|UklGR)[A-Za-z0-9+/\s]{60}")  # JPEG, PNG, GIF, WebP
 # Marks of models and data sets. A lone <img> is one at the two ends of a text, elsewhere it is HTML.
@@ -238,9 +239,10 @@ def _leaves(value: Any, names: tuple[str, ...]) -> Iterator[_Leaf]:
         for inner in value:
             yield from _leaves(inner, names)
     elif isinstance(value, Mapping):
-        kinds = tuple(kind for kind in _KINDS if kind in value.values())
+        says = [key for key in _SAYS_KIND if isinstance(value.get(key), str) and value[key] in _KINDS]
+        kinds = tuple(value[key] for key in says)
         for key, inner in value.items():
-            yield from _leaves(None if inner in _KINDS else inner, (*names, *kinds, str(key)))
+            yield from _leaves(None if key in says else inner, (*names, *kinds, str(key)))
     elif value is not None and value != "" and value != b"":
         yield _Leaf(value, names)
 
@@ -290,7 +292,11 @@ def _is_picture(leaf: _Leaf, root: Path | None) -> bool:
 
 
 def _is_another(value: Any, pictures: Sequence[Any], root: Path | None) -> bool:
-    """Whether a picture is none of those that are read."""
+    """Whether a picture is none of those that are read; a file that is not there may be the name of one of them."""
+    is_path = isinstance(value, str) and not (value.startswith(_LINKS) or _ENCODED.match(value))
+    if is_path and not os.path.isfile(value if root is None else root / value):
+        names = {Path(one["path"]).name for one in pictures if isinstance(one, Mapping) and one.get("path")}
+        return bool(names) and Path(value).name not in names
     return _digest(value, root) not in {_digest(picture, root) for picture in pictures}
 
 

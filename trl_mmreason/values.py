@@ -146,7 +146,7 @@ def _refuse_optimizer(name: str, settings: Mapping[str, Any], schedule: str) -> 
     kwargs, kind = settings.get("lr_scheduler_kwargs") or {}, settings.get("lr_scheduler_type", schedule)
     if not kwargs and (kind == schedule or kind not in list(SchedulerType)):  # an unknown name is TRL's to refuse
         return
-    optimizer = torch.optim.SGD([torch.zeros(1)])
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=float(settings.get("learning_rate") or 1e-3))
     try:
         kwargs = json.loads(kwargs) if isinstance(kwargs, str) else kwargs
         get_scheduler(kind, optimizer, num_warmup_steps=0, num_training_steps=1, scheduler_specific_kwargs=kwargs)

@@ -137,7 +137,10 @@ def ask_until_read(
         batch = [replace(requests[k], seed=derive_seed(requests[k].seed, attempt)) for k in waiting]
         for k, samples in zip(waiting, engine.sample(batch, sampling_params), strict=True):
             results[k] = samples if isinstance(samples, Failure) else _read(samples[0], reads[k])
-            replies[k] = samples if isinstance(samples, Failure) else samples[0].text
+            if isinstance(samples, Failure):
+                replies.setdefault(k, samples)  # an earlier reply stays
+            else:
+                replies[k] = samples[0].text
     count.note_call(list(replies.values()))
     for k, reply in replies.items():
         count.note(reply, readable=isinstance(results[k], dict))
