@@ -70,6 +70,14 @@ def test_an_epoch_still_begins_with_a_step_whatever_was_done_before():
     assert epoch.count("max_steps") == 1, "`_run_epoch` of CheckpointRestoreMixin can go"
 
 
+def test_the_norm_of_an_update_is_known_before_its_step():
+    """`facts.py` keeps it as it was before clipping, and decides in `on_pre_optimizer_step`."""
+    source = inspect.getsource(Trainer._run_epoch)
+    assert source.index("self._get_grad_norm(model, grad_norm=grad_norm)") < source.index(".on_pre_optimizer_step(")
+    save = inspect.getsource(Trainer._save_checkpoint)
+    assert "self._save_optimizer_and_scheduler(output_dir)" in save
+
+
 def test_a_resumed_run_still_begins_with_the_order_of_the_first_epoch():
     """TRL's sampler has no `set_epoch`, which `Trainer` would call; with one, `_run_epoch` of `grpo.py` can go."""
     assert not hasattr(utils.RepeatSampler, "set_epoch")

@@ -39,7 +39,7 @@ _KINDS = ("image", "video", "audio")  # as {"kind": "image", "uri": …} and the
 _SAYS_KIND = ("type", "kind", "modality", "media_type")
 _LINKS = ("http://", "https://")
 _ENCODED = re.compile(r"data:image/|(/9j/|iVBORw0KGgo|R0lGOD|UklGR)[A-Za-z0-9+/\s]{60}")  # JPEG, PNG, GIF, WebP
-# Marks of models and data sets. A lone <img> is one at the two ends of a text, elsewhere it is HTML.
+# Marks of models and data sets. A lone <img> is one at the two ends of the text, elsewhere it is HTML.
 _MARK = re.compile(
     r"<\|[a-z_]*(image|img|video|audio|vision)[a-z_]*\d*\|>"
     r"|</?(image|video|audio)s?[ _-]?\d*\s*/?>"
@@ -254,7 +254,7 @@ def _named(leaf: _Leaf, pattern: re.Pattern[str]) -> bool:
 
 
 def _is_named_file(leaf: _Leaf, ending: re.Pattern[str], named: bool, root: Path | None) -> bool:
-    """Whether a text is the name of such a file, which exists or is meant to."""
+    """Whether a string is the name of such a file, which exists or is meant to."""
     text = leaf.value
     if not ending.fullmatch(text) or (text.startswith(_LINKS) and not named):
         return False

@@ -156,7 +156,7 @@ def _refuse_optimizer(name: str, settings: Mapping[str, Any], schedule: str) -> 
 
 
 def _refuse_generation_kwargs(name: str, given: Any, *, use_vllm: bool) -> None:
-    """Refuse what the engine would ignore, and what samples otherwise than updates assume."""
+    """Refuse what the engine would ignore, and what samples from another distribution than updates assume."""
     if not given or not isinstance(given, Mapping):  # JSON, which TRL reads
         return
     known, engine = [each for each in vars(GenerationConfig()) if not each.startswith("_")], "GenerationConfig"
